@@ -12,14 +12,15 @@ from anyio import create_task_group, sleep, to_thread
 from fastapi import APIRouter, FastAPI
 from fastapi.middleware.gzip import GZipMiddleware
 
-from api import docs, pages, problems, schema
-from api.addresses import Addresses
+from api import docs, pages, problems
+from api.access.addresses import Addresses
+from api.access.guard import Guard, Rates
+from api.access.people import Proxies
 from api.batches import Batches
-from api.guard import Guard, Rates
 from api.log import RequestLog
 from api.methods import Methods
 from api.metrics import Metrics
-from api.people import Proxies
+from api.openapi import schema
 from api.places import Places
 from api.pool import Pool
 from api.routes import (
@@ -87,8 +88,8 @@ _V1 = (
 )
 
 
-def create_app(settings: Settings | None = None, opened: Store | None = None) -> FastAPI:
-    """The application, with its settings in `app.state.settings`; opened: its store, if it is."""
+def create_app(settings: Settings | None = None, store: Store | None = None) -> FastAPI:
+    """The application, with its settings in `app.state.settings`; store: an open one."""
     settings = settings or Settings.from_environment()
     rates = None
     if settings.rate:
@@ -97,7 +98,7 @@ def create_app(settings: Settings | None = None, opened: Store | None = None) ->
         title="parallel-planner",
         version=__version__,
         description="The fastest way to train a model on a cluster that fits, and why.",
-        lifespan=partial(_lifespan, opened=opened, rates=rates),
+        lifespan=partial(_lifespan, opened=store, rates=rates),
         docs_url=None,  # the usual page loads its scripts from elsewhere
         redoc_url=None,
         openapi_url=None,  # pages.py sends it compressed
@@ -210,7 +211,7 @@ def _engine(store: Store, settings: Settings) -> Engine:
     return Engine(store, settings.database_url, settings.jobs)
 
 
-def _open_store(settings: Settings, opened: Store | None) -> Store:
+def _open_store(settings: Settings, store: Store | None) -> Store:
     from planner.store import Store
 
-    return opened or Store.open(settings.database_url, settings.max_result_bytes)
+    return store or Store.open(settings.database_url, settings.max_result_bytes)

@@ -58,7 +58,7 @@ class OverBudget(Exception):
         return type(self), (self.spent, self.best)
 
 
-def used(pid: int) -> tuple[float, int]:
+def process_use(pid: int) -> tuple[float, int]:
     """CPU seconds that a process has used, and its private memory in bytes."""
     _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
     return cpu_s(pid), (int(resident) - int(shared)) * _PAGE_BYTES

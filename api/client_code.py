@@ -19,7 +19,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from api.app import create_app
-from api.results import Kept
+from api.results import StoredAnswer
 from api.settings import Settings
 from planner import client
 from planner.client.calls import Budget
@@ -69,7 +69,10 @@ class _Code:
         start = 'class Operations(Calls):\n    """The operations of a service."""\n\n'
         operations = _head("The operations of a service", names, body) + start + body
         made = "\n\n".join(sorted(self.made.values(), key=lambda text: text.startswith("class")))
-        known = self.imported | {("datetime", "datetime"), ("planner.documents.answer", "Document")}
+        known = self.imported | {
+            ("datetime", "datetime"),
+            ("planner.documents.plan_report", "Document"),
+        }
         known |= {("typing", "Any"), ("typing", "Literal")}
         documents = _head("Documents that only a service makes", known, made) + made
         return {OPERATIONS: _formatted(operations), DOCUMENTS: _formatted(documents)}
@@ -172,7 +175,7 @@ class _Code:
     def reference(self, name: str) -> str:
         """The class of a named schema: the planner's own, or one that is made here."""
         model = self.models[name]
-        if issubclass(model, Kept):
+        if issubclass(model, StoredAnswer):
             # What it has over HTTP besides is taken out (planner.client.calls).
             model = next(one for one in model.__mro__ if not one.__module__.startswith("api."))
         if not model.__module__.startswith(_SERVICE_ONLY):

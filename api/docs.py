@@ -1,4 +1,4 @@
-"""Pages for people who call the service: its description to try out, and each kind of problem."""
+"""Pages for people who call the service: its description to try out, guides, kinds of problems."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from string import Template
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
+from api.guides import guide_html, guides
 from api.pages import send_page
 from api.problem_types import TYPES, ProblemType
 from api.problems import Refused
@@ -18,7 +19,7 @@ _POLICY = (
     "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; object-src 'none'"
 )
-_PROBLEM = Template("""\
+_PAGE = Template("""\
 <!doctype html>
 <html lang="en">
 <head>
@@ -31,8 +32,9 @@ _PROBLEM = Template("""\
 </head>
 <body>
 <header class="docs-head"><a href="$root">Parallel Planner</a>
-<nav><a href="${root}docs">API</a> <a href="${root}problems">Problems</a></nav></header>
-<main class="problem">
+<nav><a href="${root}docs">API</a> <a href="${root}docs/guides">Guides</a> \
+<a href="${root}problems">Problems</a></nav></header>
+<main class="$kind">
 $body
 </main>
 </body>
@@ -41,8 +43,11 @@ $body
 
 
 def install(app: FastAPI) -> None:
-    """Serve /docs, /problems and a page of each problem."""
-    for path, page in (("/docs", _docs), ("/problems", _problems), ("/problems/{slug}", _problem)):
+    """Serve /docs with the guides below it, /problems and a page of each problem."""
+    for path, page in (
+        ("/docs", _docs), ("/docs/guides", _guides), ("/docs/{name}", _guide),
+        ("/problems", _problems), ("/problems/{slug}", _problem),
+    ):  # fmt: skip
         app.add_api_route(path, page, methods=["GET"], include_in_schema=False)
     app.add_api_route("/problems/{slug}/{kind}", _kind, methods=["GET"], include_in_schema=False)
 
@@ -53,13 +58,26 @@ async def _docs(request: Request) -> Response:
     return response
 
 
+async def _guides() -> Response:
+    entries = "\n".join(
+        f'<dt><a href="{name}">{escape(title)}</a></dt>' for name, title in guides().items()
+    )
+    return _page("Guides", "../", f"<h1>Guides</h1><dl>{entries}</dl>", "guide")
+
+
+async def _guide(name: str) -> Response:
+    if name not in guides():
+        raise Refused("not-found", "no such guide; GET /docs/guides lists them")
+    return _page(guides()[name], "../", guide_html(name), "guide")
+
+
 async def _problems() -> Response:
     entries = "\n".join(
         f'<dt><a href="problems/{slug}">{slug}</a> · {kind.status}</dt>'
         f"<dd>{escape(kind.title)}</dd>"
         for slug, kind in TYPES.items()
     )
-    about = "What the service answers in place of what was asked (RFC 9457), by type."
+    about = "Errors that the service returns (RFC 9457), by type."
     return _page("Problems", "", f'<h1>Problems</h1><p class="muted">{about}</p><dl>{entries}</dl>')
 
 
@@ -94,5 +112,7 @@ def _text(words: str) -> str:
     return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(words))
 
 
-def _page(title: str, root: str, body: str) -> Response:
-    return HTMLResponse(_PROBLEM.substitute(title=escape(title), root=root or "./", body=body))
+def _page(title: str, root: str, body: str, kind: str = "problem") -> Response:
+    return HTMLResponse(
+        _PAGE.substitute(title=escape(title), root=root or "./", body=body, kind=kind)
+    )

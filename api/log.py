@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import Processor
 
-from api.addresses import Addresses
+from api.access.addresses import Addresses
 from api.problem_types import TYPES
 from api.problems import MEDIA_TYPE, respond
 from api.work import error_location

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.addresses import Addresses
+from api.access.addresses import Addresses
 
 
 class Methods:

@@ -10,7 +10,7 @@ TRACE = "application/vnd.chrome-trace+json"
 ZIP = "application/zip"
 
 
-def wanted(request: Request, *offered: str) -> str:
+def preferred_media_type(request: Request, *offered: str) -> str:
     """The offered media type that the call likes most; the first one where it does not say."""
     likes: dict[str, float] = {}
     for part in request.headers.get("accept", "").lower().split(",")[:50]:

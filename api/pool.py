@@ -11,7 +11,7 @@ from anyio import CancelScope, get_cancelled_exc_class, move_on_after, to_thread
 from opentelemetry import trace
 
 from api import work as children
-from api.budget import Bounds, Budget, OverBudget, Spent, cpu_s, used
+from api.budget import Bounds, Budget, OverBudget, Spent, cpu_s, process_use
 from api.places import Places
 from api.pool_server import CONTEXT
 from planner.progress import current
@@ -133,7 +133,7 @@ class Process:
                     watch.show(told[1])
                 if time.monotonic() - looked >= _LOOK_S:
                     looked = time.monotonic()
-                    if spent := bounds.spent(*used(self.pid)):
+                    if spent := bounds.spent(*process_use(self.pid)):
                         self.end()
                         raise OverBudget(spent, best)
         except get_cancelled_exc_class():

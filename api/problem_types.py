@@ -107,7 +107,7 @@ TYPES: dict[str, ProblemType] = {
         431,
         "Headers are too large",
         "The request line and the headers together have more bytes than the service reads.",
-        "Send fewer or shorter headers; what is long belongs into the body.",
+        "Send fewer or shorter headers; long values belong into the body.",
     ),
     "unsupported-media-type": ProblemType(
         415,
@@ -130,7 +130,7 @@ TYPES: dict[str, ProblemType] = {
     "queue-full": ProblemType(
         503,
         "The service is busy",
-        "The service already computes, or has queued, as much work as it accepts.",
+        "All workers are busy and the queue is full.",
         "Try again after the time in Retry-After.",
     ),
     "unavailable": ProblemType(

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from api.budget import OverBudget
 from api.problem_types import OF_STATUS, TYPES
-from planner.answers.solve import IllegalPlan
+from planner.answers.plan_answers import IllegalPlan
 from planner.documents.problems import (
     Problem,
     RequestError,
@@ -24,7 +24,7 @@ from planner.documents.problems import (
     problem_document,
 )
 from planner.frameworks.base import Unsupported
-from planner.intake.models import UnsupportedModel
+from planner.requests.models import UnsupportedModel
 from planner.search.exhaustive import SpaceTooLarge
 from planner.store import Mismatch, Unavailable
 

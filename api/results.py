@@ -22,7 +22,7 @@ from api.store_threads import in_store
 from planner.answers.identity import answer_id
 from planner.documents.answer import PlanAnswer
 from planner.documents.problems import refuse
-from planner.mixed.answer import MixedAnswer
+from planner.mixed_clusters.answer import MixedAnswer
 from planner.reinforcement.document import ReinforcementAnswer
 from planner.sensitivities.document import SensitivityAnswer
 from planner.sizing.answer import SizingAnswer
@@ -34,7 +34,7 @@ _LONGEST_KEY = 255
 Id = Annotated[str, Path(max_length=64, pattern=r"^[a-z]{2}_[0-9a-f]{1,61}$")]
 
 
-class Kept(BaseModel):
+class StoredAnswer(BaseModel):
     """What an answer has over HTTP: its id, whether it was there already, and where to go on.
 
     spent: the bound at which the search ended early, with the best so far; such an answer is not
@@ -47,23 +47,23 @@ class Kept(BaseModel):
     spent: Spent | None
 
 
-class KeptPlan(Kept, PlanAnswer):
+class KeptPlan(StoredAnswer, PlanAnswer):
     """The answer to POST /v1/plans."""
 
 
-class KeptMixedPlan(Kept, MixedAnswer):
+class KeptMixedPlan(StoredAnswer, MixedAnswer):
     """The answer to POST /v1/plans where nodes differ."""
 
 
-class KeptSizing(Kept, SizingAnswer):
+class KeptSizing(StoredAnswer, SizingAnswer):
     """The answer to POST /v1/sizings."""
 
 
-class KeptSensitivity(Kept, SensitivityAnswer):
+class KeptSensitivity(StoredAnswer, SensitivityAnswer):
     """The answer to POST /v1/sensitivities."""
 
 
-class KeptStep(Kept, ReinforcementAnswer):
+class KeptStep(StoredAnswer, ReinforcementAnswer):
     """The answer to POST /v1/rl."""
 
 
@@ -97,7 +97,7 @@ async def answer(
     return _send(kind, id, cached, chosen(content, fields))
 
 
-async def kept(request: Request, kind: Kind, id: str, fields: Fields = ()) -> Response:
+async def stored_answer(request: Request, kind: Kind, id: str, fields: Fields = ()) -> Response:
     """The answer with this id.  Raises Refused where it is not kept, or no longer."""
     content = await in_store(read, request, kind, id)
     if is_known(request, id):

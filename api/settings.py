@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from api.keys import ROLES, Key, Role
-from api.people import parse_roles
+from api.access.keys import ROLES, Key, Role
+from api.access.people import parse_roles
 from planner.jobs.settings import JobSettings
 
 _TAKES_ONLY = JobSettings(max_runs=0)
@@ -95,8 +95,8 @@ class Settings:
         _check_proxies(self.trusted_proxies, bool(self.group_roles))
         if not self.tells_apart and not _is_loopback(self.host):
             raise SettingsError(
-                f"listening on {self.host} lets other machines in: "
-                "set PLANNER_API_KEYS_SHA256, or keep to 127.0.0.1"
+                f"{self.host} is reachable from other machines: "
+                "set PLANNER_API_KEYS_SHA256, or listen on 127.0.0.1"
             )
         try:
             _ = self.keys

@@ -18,16 +18,16 @@ from pydantic import BaseModel
 
 from api.budget import Budget, OverBudget, SearchMonitor
 from api.fields import Fields, chosen
-from planner.answers import solve
+from planner.answers import plan_answers
 from planner.answers.identity import build_id, estimate_id
-from planner.answers.solve import IllegalPlan
+from planner.answers.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.drawing.trace import trace
 from planner.frameworks.base import Unsupported
-from planner.intake.parsing import parse_request
 from planner.pipelines.requested import read_timeline
 from planner.progress import NothingYet, Stopped, Watch, watched
+from planner.requests.parsing import parse_request
 from planner.search.exhaustive import SpaceTooLarge
 
 build_id()  # once, before the processes that share it are forked
@@ -85,7 +85,9 @@ def estimates(asked: Sequence[EstimateRequest]) -> list[tuple[str, Any]]:
     while groups:
         group = groups.pop()
         try:
-            answers = solve.estimates([(request, request.named_plan) for *_, request in group])
+            answers = plan_answers.estimates(
+                [(request, request.named_plan) for *_, request in group]
+            )
             for (i, id, _), answer in zip(group, answers, strict=True):
                 if isinstance(answer, IllegalPlan):
                     found[i] = "error", answer
@@ -129,7 +131,7 @@ def _warm_up(typical: tuple[str, str, int, int], connection: Connection) -> None
     document = {"model": model, "cluster": cluster, "training": training}
     try:
         with watched(Watch(stopped=connection.poll)):
-            solve.find(parse_request(document))
+            plan_answers.find(parse_request(document))
     except Stopped:
         return
 

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from cost_models.fields import Spec
-from cost_models.measured import Measured, RateGrid, linear_through
+from cost_models.measured_tables import Measured, RateGrid, linear_through
 from cost_models.profiles import (
     CollectiveTable,
     EfficiencyProfile,
@@ -175,23 +175,26 @@ class Calibration(Spec):
     points: Points
 
 
-def over_base(found: Calibration) -> EfficiencyProfile:
+def over_base(calibration: Calibration) -> EfficiencyProfile:
     """A calibration over the built-in profile that it extends.  Raises UnknownName."""
-    base = profile(found.extends)
-    tables = _measured_collectives(found.points.collectives)
+    base = profile(calibration.extends)
+    tables = _measured_collectives(calibration.points.collectives)
+    device = calibration.hardware.get("device", calibration.device)
     return replace(
         base,
-        id=found.id,
-        name=f"{found.id}, measured on {found.hardware.get('device', found.device)}",
-        source=f"planner calibrate, {found.measured_at}; other terms: {base.name}",
+        id=calibration.id,
+        name=f"{calibration.id}, measured on {device}",
+        source=f"planner calibrate, {calibration.measured_at}; other terms: {base.name}",
         kind="calibrated",
         collectives={**base.collectives, **tables},
         collective_link_bytes_per_s=None if tables else base.collective_link_bytes_per_s,
         extends=base.id,
-        notes=(*found.notes, *(f"{base.id}: {note}" for note in base.notes)),
-        measured=measured(found.points, found.device == "cpu"),
+        notes=(*calibration.notes, *(f"{base.id}: {note}" for note in base.notes)),
+        measured=measured(calibration.points, calibration.device == "cpu"),
         measured_terms=tuple(
-            name for name in type(found.points).model_fields if getattr(found.points, name)
+            name
+            for name in type(calibration.points).model_fields
+            if getattr(calibration.points, name)
         ),
     )
 
@@ -229,15 +232,19 @@ def measured(points: Points, synchronous: bool) -> Measured:
         tensors = (per.fixed_s, per.per_unit_s)
     return Measured(
         gemm=_grids(
-            ((g.precision, g.product), (g.m, g.n, g.k), 2.0 * g.m * g.n * g.k / _some(g))
+            (
+                (g.precision, g.product),
+                (g.m, g.n, g.k),
+                2.0 * g.m * g.n * g.k / _positive_seconds(g),
+            )
             for g in points.gemm
         ),
         attention=_grids(
-            ((a.precision, a.direction), (a.head_dim, a.seq_length), a.flop / _some(a))
+            ((a.precision, a.direction), (a.head_dim, a.seq_length), a.flop / _positive_seconds(a))
             for a in points.attention
         ),
         passes=_grids(
-            ((p.precision, p.kernel, p.direction), (p.bytes,), p.bytes / _some(p))
+            ((p.precision, p.kernel, p.direction), (p.bytes,), p.bytes / _positive_seconds(p))
             for p in points.passes
         ),
         host={(h.runtime, h.direction): h.seconds for h in points.host},
@@ -250,7 +257,7 @@ def measured(points: Points, synchronous: bool) -> Measured:
     )
 
 
-def _some(point: Point) -> float:
+def _positive_seconds(point: Point) -> float:
     return max(point.seconds, 1e-9)
 
 

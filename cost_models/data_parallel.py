@@ -43,7 +43,7 @@ def bucket_parameters(ranks: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Held:
+class StoredParameters:
     """Parameters of one building block per rank: replicated over dp x cp, and routed experts."""
 
     plain: FloatArray
@@ -59,7 +59,7 @@ class HeldParameters:
     where the experts of a layer are one.
     """
 
-    layers: tuple[Held, ...]
+    layers: tuple[StoredParameters, ...]
     placeholders: dict[tuple[int, ...], FloatArray]
     embedding: FloatArray
     word_table: FloatArray
@@ -143,7 +143,7 @@ def held_parameters(
     for kind in table.kinds:
         weights = tuple(tuned.weights(kind, split))
         plain = held(w for w in weights if not w.expert)
-        layers.append(Held(full(plain), full(held(w for w in weights if w.expert))))
+        layers.append(StoredParameters(full(plain), full(held(w for w in weights if w.expert))))
     placeholders = {
         kinds: full(sum_of(placeholder_parameters(tuned.trained(block, split)) for block in blocks))
         for kinds, blocks in table.shared.items()
@@ -222,8 +222,8 @@ def data_parallel_seconds(
         expert=experts,
         layer_gather_s=tuple(prices.gathered(gathered_bytes, block) for block in held.layers),
         layer_reduce_s=tuple(prices.reduced(reduce_bytes, block) for block in trained.layers),
-        end_gather_s=prices.gathered(weight_bytes, Held(held.embedding, zero)),
-        end_reduce_s=prices.reduced(reduce_bytes, Held(trained.embedding, zero)),
+        end_gather_s=prices.gathered(weight_bytes, StoredParameters(held.embedding, zero)),
+        end_reduce_s=prices.reduced(reduce_bytes, StoredParameters(trained.embedding, zero)),
         tied_reduce_s=tied,
         message_latency_s=latency,
         message_s_per_byte=(prices.of("send", GB, places.pp) - latency) / GB,
@@ -263,11 +263,11 @@ class _GroupSeconds:
             self.of("all_gather", weights, shard) / weights,
         )
 
-    def gathered(self, element_bytes: Array, block: Held) -> FloatArray:
+    def gathered(self, element_bytes: Array, block: StoredParameters) -> FloatArray:
         """One block's weights gathered in every micro-batch, which ZeRO-3 does."""
         return self._shared("all_gather", element_bytes, block) if 3 in self._zero else self._none
 
-    def reduced(self, element_bytes: Array, block: Held) -> FloatArray:
+    def reduced(self, element_bytes: Array, block: StoredParameters) -> FloatArray:
         """One block's gradients reduced in every micro-batch, which ZeRO-2 and 3 do."""
         if not {2, 3} & self._zero:
             return self._none
@@ -278,7 +278,7 @@ class _GroupSeconds:
         expert = block.expert * element_bytes / held.expert_shards
         return seconds + self.of("all_reduce", expert, places.expert_replicate)
 
-    def _shared(self, op: str, element_bytes: Array, block: Held) -> FloatArray:
+    def _shared(self, op: str, element_bytes: Array, block: StoredParameters) -> FloatArray:
         """A collective of one block over its shard groups."""
         seconds = self.of(op, block.plain * element_bytes, self._places.shard)
         return seconds + self.of(op, block.expert * element_bytes, self._places.expert_shard)

@@ -31,7 +31,7 @@ def equal(value: Any) -> Rule:
 
 def read_where(description: str, *conditions: Condition) -> dict[str, Any]:
     """Arguments of a pydantic Field that is read only where one of the conditions holds."""
-    told = " or ".join(" and ".join(_told(*one) for one in each.items()) for each in conditions)
+    told = " or ".join(" and ".join(_in_words(*one) for one in each.items()) for each in conditions)
     return {
         "description": f"{description}; read where {told}",
         "json_schema_extra": {READ_WHERE: [dict(each) for each in conditions]},
@@ -61,7 +61,7 @@ def _meets(value: Any, rule: Rule) -> bool:
     return bool(value > rule["exclusiveMinimum"])
 
 
-def _told(name: str, rule: Rule) -> str:
+def _in_words(name: str, rule: Rule) -> str:
     if "const" in rule:
         return name if rule["const"] is True else f"{name} is {rule['const']}"
     return f"{name} are given" if "minItems" in rule else f"{name} > {rule['exclusiveMinimum']}"

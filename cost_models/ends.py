@@ -77,22 +77,22 @@ class Encoder(End):
             yield replace(norm_statistics(spec, d, "", positions), name="norm statistics")
         yield from self._projector(model, own)
 
-    def _projector(self, model: ModelSpec, own: Dims) -> Iterator[Record]:
+    def _projector(self, model: ModelSpec, dims: Dims) -> Iterator[Record]:
         """Matrices over vectors, with an activation between each and the next."""
         spec = self.spec
-        vectors = own.sharded_tokens / spec.merge
+        vectors = dims.sharded_tokens / spec.merge
         for place, product in enumerate(spec.projector, 1):
             rows = vectors * product.times
             yield Gemm("projector", rows, float(product.outputs), float(product.inputs))
-            yield SavedTensor("projector input", rows * product.inputs, own.input_bytes)
+            yield SavedTensor("projector input", rows * product.inputs, dims.input_bytes)
             if place < len(spec.projector):
                 size = rows * product.outputs
                 yield MemoryBoundKernel("projector activation", 4.0 * size, 6.0 * size)
-                yield SavedTensor("projector output", size, own.activation_bytes)
-        size = own.tokens / spec.merge * model.hidden_size * own.activation_bytes
-        sharded = 1.0 * (own.sharded_tokens < own.tokens)
+                yield SavedTensor("projector output", size, dims.activation_bytes)
+        size = dims.tokens / spec.merge * model.hidden_size * dims.activation_bytes
+        sharded = 1.0 * (dims.sharded_tokens < dims.tokens)
         yield Collective(("all_gather",), size, "tp", active=sharded)
-        yield Collective(("all_gather",), size * own.cp, "cp")
+        yield Collective(("all_gather",), size * dims.cp, "cp")
 
     def dims(self, d: Dims) -> Dims:
         """The sizes of its own sequences: images are apart from each other, none is recomputed."""

@@ -20,7 +20,7 @@ from cost_models.collectives import Collectives, Exposed
 from cost_models.dims import Dims
 from cost_models.ends import Encoded
 from cost_models.kernel_times import KernelTime, Machine, kernel_times
-from cost_models.measured import Measured
+from cost_models.measured_tables import Measured
 from cost_models.plans import Plans
 from cost_models.sources import Array, formula
 from cost_models.spec import ModelSpec

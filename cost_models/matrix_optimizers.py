@@ -146,14 +146,14 @@ class MatrixOptimizer:
         def gather(payload: Array, axis: Axis) -> Array:
             return fabric.transfer("all_gather", payload, axis)
 
-        def over_tensor(whole: Matrix, own: Matrix) -> Array:
+        def over_tensor(whole: Matrix, matrix: Matrix) -> Array:
             axis = places.etp if whole.expert else places.tp
-            split = np.not_equal(whole.elements, own.elements)
+            split = np.not_equal(whole.elements, matrix.elements)
             return split * gather(whole.elements * element, axis)
 
-        def over_shards(_: Matrix, own: Matrix) -> Array:
-            axis = places.expert_shard if own.expert else places.shard
-            return gather(own.elements * HALF_BYTES, axis)
+        def over_shards(_: Matrix, matrix: Matrix) -> Array:
+            axis = places.expert_shard if matrix.expert else places.shard
+            return gather(matrix.elements * HALF_BYTES, axis)
 
         return self._by_stage(over_tensor), self._by_stage(over_shards)
 

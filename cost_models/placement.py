@@ -44,8 +44,8 @@ class Placement:
 
     `data` holds the same weights (dp x cp); `shard` is the part of it ZeRO shards over (all of it
     unless dp_shard is set), `replicate` the ranks with the same shard; expert_* likewise.  In the
-    order tp-cp-ep-pp-dp the dp x cp group is not one block when cp > 1: its stride is that of dp
-    and its cp members count as far apart, the pessimistic reading.
+    order tp-cp-ep-pp-dp the dp x cp group is not one block when cp > 1 and pp > 1: its stride is
+    that of dp and its cp members count as far apart, the pessimistic reading.
 
     Each group reads only the plan fields that it depends on.
     """
@@ -77,7 +77,8 @@ class Placement:
     @cached_property
     def data(self) -> Axis:
         plans = self._plans
-        stride = plans.tp * np.where(self._dp_last, plans.cp * plans.pp, 1)
+        split = self._dp_last & (plans.pp > 1)
+        stride = plans.tp * np.where(split, plans.cp * plans.pp, 1)
         return Axis(plans.dp * plans.cp, stride, "data")
 
     @cached_property

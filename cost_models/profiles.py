@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cost_models.catalog.names import resolve
-from cost_models.measured import Measured
+from cost_models.measured_tables import Measured
 
 FloatArray = NDArray[np.float64]
 ProfileKind = Literal["built in", "scaled", "fallback", "calibrated"]

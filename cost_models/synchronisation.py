@@ -14,7 +14,7 @@ from cost_models.data_parallel import DataParallelSeconds, Rates, bucket_paramet
 from cost_models.ends import before_layers
 from cost_models.keyed_plans import KeyedPlans, Setting
 from cost_models.matrix_optimizers import MatrixOptimizer
-from cost_models.measured import Linear, Measured
+from cost_models.measured_tables import Linear, Measured
 from cost_models.objectives import forward_share
 from cost_models.optimizers import OPTIMIZERS
 from cost_models.parameters import tensors_of

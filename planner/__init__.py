@@ -14,8 +14,8 @@ and the service, whole or as keywords, and return the same answers as typed obje
 `planner.documents.problems.RequestError` for a request that cannot be understood, with a JSON
 pointer to each problem; `plan`, `why` and `sensitivity` raise
 `planner.search.exhaustive.SpaceTooLarge` where the limits leave more plans than one search may
-price; `estimate` raises `planner.answers.solve.IllegalPlan`, with every reason, for a plan that
-cannot run at all. That nothing fits is an answer, not an error.
+price; `estimate` raises `planner.answers.plan_answers.IllegalPlan`, with every reason, for a plan
+that cannot run at all. That nothing fits is an answer, not an error.
 
 `rl` prices a step of reinforcement learning.  `sweep` asks many requests at once, a grid of them,
 and returns a table.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
     from planner.documents.request import PlanRequest
     from planner.frameworks.base import Bundle
-    from planner.mixed.answer import MixedAnswer
+    from planner.mixed_clusters.answer import MixedAnswer
     from planner.reinforcement.document import ReinforcementAnswer
     from planner.sensitivities.document import SensitivityAnswer
     from planner.sizing.answer import SizingAnswer
@@ -51,21 +51,25 @@ def plan(
     Where nodes differ, a MixedAnswer: the ways to use them, the fastest of `options` first.
     Raises RequestError, SpaceTooLarge.
     """
-    from planner import mixed
-    from planner.answers import solve
+    from planner import mixed_clusters
+    from planner.answers import plan_answers
 
-    request = _request(document, parts, mixed=True)
-    return mixed.find(request) if len(request.cluster.groups) > 1 else solve.find(request)
+    request = _request(document, parts, mixed_cluster=True)
+    return (
+        mixed_clusters.find(request)
+        if len(request.cluster.groups) > 1
+        else plan_answers.find(request)
+    )
 
 
 def estimate(
     document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any
 ) -> EstimateAnswer:
     """Time and memory of the request's plan.  Raises RequestError, IllegalPlan."""
-    from planner.answers import solve
+    from planner.answers import plan_answers
 
     request = _request(document, parts, need_plan=True)
-    return solve.estimate(request, request.named_plan)
+    return plan_answers.estimate(request, request.named_plan)
 
 
 def why(document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any) -> WhyAnswer:
@@ -73,10 +77,10 @@ def why(document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any) -
 
     Raises RequestError, SpaceTooLarge.
     """
-    from planner.answers import solve
+    from planner.answers import plan_answers
 
     request = _request(document, parts, need_plan=True)
-    return solve.why(request, request.named_plan)
+    return plan_answers.why(request, request.named_plan)
 
 
 def emit(
@@ -186,13 +190,15 @@ def _request(
     document: PlanRequest | Mapping[str, Any] | None,
     parts: Mapping[str, Any],
     need_plan: bool = False,
-    mixed: bool = False,
+    mixed_cluster: bool = False,
 ) -> PlanRequest:
-    from planner.intake.parsing import parse_request
     from planner.printed import install
+    from planner.requests.parsing import parse_request
 
     install()
-    return parse_request(_document(document, parts), need_plan=need_plan, mixed=mixed)
+    return parse_request(
+        _document(document, parts), need_plan=need_plan, mixed_cluster=mixed_cluster
+    )
 
 
 def _document(

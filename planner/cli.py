@@ -51,12 +51,14 @@ from planner.validate.run_command import validate
 if TYPE_CHECKING:
     from planner.documents.answer import PlanAnswer
     from planner.documents.request import PlanRequest
-    from planner.mixed.answer import MixedAnswer
+    from planner.mixed_clusters.answer import MixedAnswer
 
-_LAUNCHERS = "what starts it: torchrun, deepspeed, slurm, kubernetes, jobset, trainjob, skypilot"
+_LAUNCHERS = "launcher: torchrun, deepspeed, slurm, kubernetes, jobset, trainjob, skypilot"
 
 
-_SERVER = "have this service answer (or PLANNER_SERVER; key: PLANNER_API_KEY, PLANNER_API_KEY_FILE)"
+_SERVER = (
+    "address of a service to ask (or PLANNER_SERVER; key: PLANNER_API_KEY, PLANNER_API_KEY_FILE)"
+)
 
 
 def _launchers(incomplete: str) -> list[str]:
@@ -104,10 +106,10 @@ def plan(
     pdf: Annotated[Path | None, figure("pdf", "the same")] = None,
     svg: Annotated[Path | None, figure("svg", "the same")] = None,
     json: Json = False,
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
 ) -> int:
     """Search for the fastest plan that fits."""
-    from planner.answers import solve
+    from planner.answers import plan_answers
     from planner.commands import next_steps
     from planner.documents.problems import refuse
     from planner.drawing.page import paper, write_page
@@ -115,7 +117,7 @@ def plan(
     from planner.terminal import output, screens
 
     source = source_of(request_file, request)
-    asked = read_request(source, given, limits=True, mixed=True)
+    asked = read_request(source, option_values, limits=True, mixed_cluster=True)
     figures = {"png": png, "pdf": pdf, "svg": svg}
     if len(asked.cluster.groups) > 1:
         if any(figures.values()):
@@ -123,7 +125,7 @@ def plan(
         return _plan_mixed(asked, report, json)
     with bar("searching"):
         answer = answered(
-            lambda: solve.find(asked),
+            lambda: plan_answers.find(asked),
             lambda service: cast("PlanAnswer", service.plan(asked.document())),
         )
     output.write_figures(figures, partial(plan_figure, answer) if answer.best else None)
@@ -137,7 +139,7 @@ def plan(
         screen = output.Screen()
         screen.print(screens.plan_screen(answer, asked_of(asked), screen))
         screen.print("\n[bold]Next[/bold]")
-        for line in next_steps.after_plan(asked, answer, source, given):
+        for line in next_steps.after_plan(asked, answer, source, option_values):
             screen.print(f"  {repeated(line)}", soft_wrap=True, markup=False)
     return NOTHING_FITS if answer.best is None else FINE
 
@@ -149,16 +151,16 @@ def estimate(
     request_file: RequestFile = None,
     request: RequestOption = None,
     json: Json = False,
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
 ) -> int:
     """Time and memory of one plan."""
-    from planner.answers import solve
+    from planner.answers import plan_answers
     from planner.terminal import output, screens
     from planner.validate import results
 
-    asked = read_request(source_of(request_file, request), given, need_plan=True)
+    asked = read_request(source_of(request_file, request), option_values, need_plan=True)
     answer = answered(
-        lambda: solve.estimate(asked, asked.named_plan),
+        lambda: plan_answers.estimate(asked, asked.named_plan),
         lambda service: service.estimate(asked.document()),
     )
     if json:
@@ -178,16 +180,16 @@ def why(
     request_file: RequestFile = None,
     request: RequestOption = None,
     json: Json = False,
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
 ) -> int:
     """Why a plan cannot run, does not fit or is not the best, and what would."""
-    from planner.answers import solve
+    from planner.answers import plan_answers
     from planner.terminal import output, screens
 
-    asked = read_request(source_of(request_file, request), given, need_plan=True)
+    asked = read_request(source_of(request_file, request), option_values, need_plan=True)
     with bar("searching"):
         answer = answered(
-            lambda: solve.why(asked, asked.named_plan),
+            lambda: plan_answers.why(asked, asked.named_plan),
             lambda service: service.explanation(asked.document()),
         )
     output.show(answer, json, partial(screens.why_screen, answer, asked_of(asked)))
@@ -208,7 +210,7 @@ def emit_files(
         typer.Option(metavar="NAME", help=_LAUNCHERS, autocompletion=_launchers),
     ] = None,
     json: Json = False,
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
 ) -> int:
     """Launch files of a framework, for the request's plan or else the best one."""
     from planner.answers.emission import NothingFits, emit
@@ -217,7 +219,9 @@ def emit_files(
 
     if output == "":
         raise typer.BadParameter("--output needs a folder")
-    asked = read_request(source_of(request_file, request), given, limits=True, keep_plan=True)
+    asked = read_request(
+        source_of(request_file, request), option_values, limits=True, keep_plan=True
+    )
     try:
         with bar("searching"):
             bundle = answered(
@@ -246,18 +250,18 @@ def ranks(
     request_file: RequestFile = None,
     request: RequestOption = None,
     order: Annotated[
-        str, typer.Option(metavar="NAME", help="the framework that lays the ranks out")
+        str, typer.Option(metavar="NAME", help="framework whose rank order is shown")
     ] = "megatron",
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="a picture")] = None,
     json: Json = False,
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
 ) -> int:
     """Which rank of a plan sits where, in which groups, and which links those cross."""
     from planner.answers import ranks as placing
     from planner.drawing.rank_map import ranks_screen, ranks_svg
     from planner.terminal import output
 
-    asked = read_request(source_of(request_file, request), given, need_plan=True)
+    asked = read_request(source_of(request_file, request), option_values, need_plan=True)
     answer = answered(
         lambda: placing.ranks(asked, asked.named_plan, order),
         lambda service: service.ranks(asked.document(), order=order),
@@ -369,20 +373,20 @@ def _application(name: str) -> typer.Typer:
     return alone
 
 
-def _plan_mixed(asked: PlanRequest, report: Path | None, json: bool) -> int:
+def _plan_mixed(request: PlanRequest, report: Path | None, json: bool) -> int:
     """The best use of nodes that differ."""
-    from planner import mixed
+    from planner import mixed_clusters
     from planner.drawing.page import write_page
-    from planner.mixed.screen import mixed_screen
+    from planner.mixed_clusters.screen import mixed_screen
     from planner.terminal import output
 
     with bar("searching"):
         answer = answered(
-            lambda: mixed.find(asked),
-            lambda service: cast("MixedAnswer", service.plan(asked.document())),
+            lambda: mixed_clusters.find(request),
+            lambda service: cast("MixedAnswer", service.plan(request.document())),
         )
     if report is not None:
-        write_page(report, f"A plan for {asked.model.name}", mixed_screen(answer))
+        write_page(report, f"A plan for {request.model.name}", mixed_screen(answer))
     output.show(answer, json, lambda screen: mixed_screen(answer))
     return FINE if answer.options else NOTHING_FITS
 

@@ -10,11 +10,11 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import BaseModel
 
 import planner
-from planner.answers.solve import IllegalPlan
+from planner.answers.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.frameworks.base import Unsupported
-from planner.lint.asked import parse_lint
 from planner.lint.lint import lint as linted
+from planner.lint.request import parse_lint
 from planner.search.exhaustive import SpaceTooLarge
 
 # A whole answer is hundreds of kilobytes; an agent reads what a person would.
@@ -46,7 +46,7 @@ def plan(
 ) -> dict[str, Any]:
     """Find the fastest plan that fits; search may name a framework and limits."""
     parts = _parts(model=model, cluster=cluster, training=training, search=search)
-    return _asked(lambda: planner.plan(**parts), _OF_A_PLAN)
+    return _answer_or_problem(lambda: planner.plan(**parts), _OF_A_PLAN)
 
 
 def estimate(
@@ -54,7 +54,7 @@ def estimate(
 ) -> dict[str, Any]:
     """Time and memory of one plan, such as {"tp": 8, "pp": 2}; dp follows from the others."""
     parts: dict[str, Any] = {"model": model, "cluster": cluster, "training": training, "plan": plan}
-    return _asked(lambda: planner.estimate(**parts))
+    return _answer_or_problem(lambda: planner.estimate(**parts))
 
 
 def why(
@@ -62,7 +62,7 @@ def why(
 ) -> dict[str, Any]:
     """Say why a plan is not the best, or does not fit, and the smallest change that helps."""
     parts: dict[str, Any] = {"model": model, "cluster": cluster, "training": training, "plan": plan}
-    return _asked(lambda: planner.why(**parts))
+    return _answer_or_problem(lambda: planner.why(**parts))
 
 
 def lint(files: dict[str, str], cluster: Named, framework: str | None = None) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def lint(files: dict[str, str], cluster: Named, framework: str | None = None) ->
         asked = parse_lint(document)
         return linted(asked.files, asked.named_cluster, asked.framework, asked.given)
 
-    return _asked(answer)
+    return _answer_or_problem(answer)
 
 
 def size(model: Named, training: dict[str, Any], sizing: dict[str, Any]) -> dict[str, Any]:
@@ -81,14 +81,16 @@ def size(model: Named, training: dict[str, Any], sizing: dict[str, Any]) -> dict
 
     training has tokens besides; sizing has accelerators, sizes, deadline_days or budget_usd.
     """
-    return _asked(lambda: planner.size(model=model, training=training, sizing=sizing))
+    return _answer_or_problem(lambda: planner.size(model=model, training=training, sizing=sizing))
 
 
 def _parts(**parts: Any) -> dict[str, Any]:
     return {name: value for name, value in parts.items() if value is not None}
 
 
-def _asked(ask: Callable[[], BaseModel], include: set[str] | None = None) -> dict[str, Any]:
+def _answer_or_problem(
+    ask: Callable[[], BaseModel], include: set[str] | None = None
+) -> dict[str, Any]:
     """An answer, or what is wrong with the question in words."""
     try:
         document = ask().model_dump(mode="json", include=include, exclude_none=True)

@@ -22,24 +22,24 @@ from planner.drawing.rank_map import ranks_screen, ranks_svg
 from planner.drawing.svg import svg
 from planner.drawing.text import comparison_screen, timeline_screen
 from planner.frameworks.base import Bundle
-from planner.intake.model_import import ModelAnswer
-from planner.intake.models import parse_model
-from planner.intake.parsing import parse_request
 from planner.lint.findings import LintAnswer
 from planner.lint.screen import lint_screen
-from planner.mixed.answer import MixedAnswer
-from planner.mixed.screen import mixed_screen
+from planner.mixed_clusters.answer import MixedAnswer
+from planner.mixed_clusters.screen import mixed_screen
 from planner.pipelines.all_schedules import ComparisonAnswer
 from planner.pipelines.timeline import TimelineAnswer
 from planner.reinforcement.document import ReinforcementAnswer
 from planner.reinforcement.request import parse_reinforcement
 from planner.reinforcement.screen import reinforcement_screen
+from planner.requests.model_import import ModelAnswer
+from planner.requests.models import parse_model
+from planner.requests.parsing import parse_request
 from planner.sensitivities.analysis import PART
 from planner.sensitivities.document import SensitivityAnswer
 from planner.sensitivities.screen import sensitivity_screen
 from planner.sensitivities.svg import tornado_svg
-from planner.sites.learned import SiteAnswer
 from planner.sites.screen import site_screen
+from planner.sites.site_corrections import SiteAnswer
 from planner.sizing.answer import SizingAnswer
 from planner.sizing.picture import picture
 from planner.sizing.request import parse_sizing
@@ -58,7 +58,7 @@ from planner.validate.screen import validation_screen
 Parts = tuple[RenderableType, list[str]]
 
 
-def _asked(answer: Any) -> Any:
+def _request_rows(answer: Any) -> Any:
     # A sensitivity's request has a part of its own.
     asked = {name: part for name, part in answer.request.items() if name != PART}
     return asked_of(parse_request(asked))
@@ -78,14 +78,14 @@ def _files(bundle: Bundle) -> RenderableType:
 
 # Of each kind of answer its screen and its pictures.
 PARTS: dict[type[BaseModel], Callable[[Any], Parts]] = {
-    PlanAnswer: lambda a: (plan_screen(a, _asked(a), paper()), best_timeline(a)),
-    EstimateAnswer: lambda a: (estimate_screen(a, _asked(a), paper()), []),
-    WhyAnswer: lambda a: (why_screen(a, _asked(a), paper()), []),
+    PlanAnswer: lambda a: (plan_screen(a, _request_rows(a), paper()), best_timeline(a)),
+    EstimateAnswer: lambda a: (estimate_screen(a, _request_rows(a), paper()), []),
+    WhyAnswer: lambda a: (why_screen(a, _request_rows(a), paper()), []),
     SizingAnswer: lambda a: (sizing_screen(a, parse_sizing(a.request)), [picture(a)]),
     MixedAnswer: lambda a: (mixed_screen(a), []),
     TimelineAnswer: lambda a: (timeline_screen(a, paper()), [svg(a, "light")]),
     SensitivityAnswer: lambda a: (
-        sensitivity_screen(a, _asked(a), paper()),
+        sensitivity_screen(a, _request_rows(a), paper()),
         [tornado_svg(a, "light")],
     ),
     ReinforcementAnswer: lambda a: (

@@ -105,8 +105,8 @@ class Parts:
         self._begun += self.EACH
         self._watch.show(Step(self._begun, self._total, self._best))
 
-    def _show(self, own: Step) -> None:
-        found = [best for best in (self._best, own.best) if best is not None]
+    def _show(self, step: Step) -> None:
+        found = [best for best in (self._best, step.best) if best is not None]
         self._best = min(found, key=lambda best: best[self._lowest], default=None)
-        done = self._begun + self.EACH * own.done // max(own.total, 1)
+        done = self._begun + self.EACH * step.done // max(step.total, 1)
         self._watch.show(Step(min(done, self._begun + self.EACH), self._total, self._best))

@@ -227,7 +227,7 @@ def _on_meta(model_type: str, auto: Any, config: Mapping[str, Any]) -> Any:
 
 def look(row: Row) -> Look:
     """One model, read from its modules; its parameters are those of the table."""
-    from planner.huggingface.looking import look_at
+    from planner.huggingface.module_inspection import inspect_model
 
     found = auto_class(row.model_type)
     assert found is not None
@@ -235,7 +235,7 @@ def look(row: Row) -> Look:
     try:
         with _time_limit(SECONDS):
             model = _on_meta(row.model_type, found[1], config)
-            read = look_at(model, model.config, "looked")
+            read = inspect_model(model, model.config, "looked")
     except ValueError as error:
         return Look(row.id, refused=" ".join(str(error).split())[:200])
     assert total_parameters(read.model) == row.parameters, row.id

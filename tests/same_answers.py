@@ -30,8 +30,8 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.answers import ranks
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.intake.parsing import parse_request
 from planner.pipelines import timeline
+from planner.requests.parsing import parse_request
 from planner.search.axes import divisors
 from planner.search.constraints import RULES, Context, violations
 from planner.search.exhaustive import cost_model

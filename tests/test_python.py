@@ -11,11 +11,11 @@ from cost_models.catalog.models import model
 from cost_models.spec import TrainingSpec
 from planner import emit, estimate, plan, why
 from planner.answers.emission import NothingFits
-from planner.answers.solve import IllegalPlan
+from planner.answers.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.frameworks.base import Unsupported
-from planner.intake.parsing import parse_request
-from planner.mixed.answer import MixedAnswer
+from planner.mixed_clusters.answer import MixedAnswer
+from planner.requests.parsing import parse_request
 from planner.search.exhaustive import SpaceTooLarge
 
 DOCUMENT = {

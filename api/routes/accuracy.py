@@ -7,11 +7,12 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel
 
 from api.dependencies import Body
+from api.openapi.examples import ESTIMATE_EXAMPLES
+from api.openapi.schema import NOT_CHANGED, request_body
 from api.pages import send_json
 from api.problems import declare
-from api.schema import ESTIMATE_EXAMPLES, NOT_CHANGED, request_body
 from planner.documents.scored_runs import ScoredRun, scored_runs
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.sites import storage
 from planner.uncertainty.nearest_runs import Evidence, evidence
 
@@ -47,5 +48,5 @@ async def nearest_runs(document: Body) -> Evidence:
 
 def _evidence(document: object) -> Evidence:
     asked = parse_request(document, need_plan=True)
-    own = storage.named(asked.site)
+    own = storage.site_of_request(asked.site)
     return evidence(asked.model, asked.cluster, asked.training, asked.named_plan, own)

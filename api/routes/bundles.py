@@ -9,12 +9,13 @@ from fastapi.concurrency import run_in_threadpool
 
 from api import negotiation
 from api.dependencies import Body, Brief, Searches
+from api.openapi.examples import PLAN_EXAMPLES
+from api.openapi.schema import request_body
 from api.problems import declare
-from api.schema import PLAN_EXAMPLES, request_body
 from planner.answers.emission import emit, zipped
 from planner.frameworks.base import Bundle
-from planner.intake.parsing import parse_request
 from planner.launchers import LAUNCHERS
+from planner.requests.parsing import parse_request
 
 router = APIRouter(prefix="/bundles", tags=["bundles"])
 Launcher = Annotated[str | None, Query(max_length=64, description=f"one of {', '.join(LAUNCHERS)}")]
@@ -38,7 +39,10 @@ async def bundle(
     """
     asked = await run_in_threadpool(parse_request, document)
     made = await (brief if asked.plan else searches).run(emit, asked, launcher)
-    if negotiation.wanted(request, negotiation.JSON, negotiation.ZIP) == negotiation.JSON:
+    if (
+        negotiation.preferred_media_type(request, negotiation.JSON, negotiation.ZIP)
+        == negotiation.JSON
+    ):
         return Response(made.model_dump_json(), media_type=negotiation.JSON)
     named = {"Content-Disposition": f'attachment; filename="{made.framework}.zip"'}
     return Response(zipped(made), media_type=negotiation.ZIP, headers=named)

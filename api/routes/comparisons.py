@@ -5,12 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from api.dependencies import Body, Brief
+from api.openapi.examples import COMPARISON_EXAMPLES, SCHEDULE_EXAMPLES
+from api.openapi.schema import request_body
 from api.problems import declare
-from api.schema import (
-    COMPARISON_EXAMPLES,
-    SCHEDULE_EXAMPLES,
-    request_body,
-)
 from planner.answers.two_plans import SideBySide, parse_both, side_by_side
 from planner.pipelines.all_schedules import ComparisonAnswer
 from planner.pipelines.requested import read_schedules

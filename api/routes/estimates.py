@@ -12,8 +12,9 @@ from api import results
 from api.budget import Budget
 from api.dependencies import Body, Stated, WantedFields, most, read_document
 from api.fields import Fields
+from api.openapi.examples import ESTIMATE_EXAMPLES
+from api.openapi.schema import NOT_CHANGED, request_body
 from api.problems import declare
-from api.schema import ESTIMATE_EXAMPLES, NOT_CHANGED, request_body
 from api.work import EstimateRequest
 from planner.documents.answer import EstimateAnswer
 

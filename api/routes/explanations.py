@@ -6,11 +6,12 @@ from fastapi import APIRouter, Response
 from fastapi.concurrency import run_in_threadpool
 
 from api.dependencies import Body, Searches
+from api.openapi.examples import ESTIMATE_EXAMPLES
+from api.openapi.schema import request_body
 from api.problems import declare
-from api.schema import ESTIMATE_EXAMPLES, request_body
-from planner.answers import solve
+from planner.answers import plan_answers
 from planner.documents.answer import WhyAnswer
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 
 router = APIRouter(prefix="/explanations", tags=["explanations"])
 
@@ -26,5 +27,5 @@ async def explanation(document: Body, searches: Searches) -> Response:
     request = await run_in_threadpool(lambda: parse_request(document, need_plan=True))
     plan = request.plan
     assert plan is not None
-    answer = await searches.answer(solve.why, request, plan)
+    answer = await searches.answer(plan_answers.why, request, plan)
     return Response(answer, media_type="application/json")

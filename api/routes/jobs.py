@@ -9,11 +9,11 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from api.dependencies import Body, check_owner
-from api.job_schema import JOB_EXAMPLES
 from api.jobs import JobAnswer, JobPage, answer, events, fingerprint, page
 from api.log import audit
+from api.openapi.job_schema import JOB_EXAMPLES
+from api.openapi.schema import request_body
 from api.problems import Refused, declare
-from api.schema import request_body
 from api.settings import Settings
 from api.store_threads import storing
 from planner.jobs.documents import parse

@@ -6,10 +6,11 @@ from fastapi import APIRouter
 from fastapi.concurrency import run_in_threadpool
 
 from api.dependencies import Body
+from api.openapi.examples import ESTIMATE_EXAMPLES
+from api.openapi.schema import request_body
 from api.problems import declare
-from api.schema import ESTIMATE_EXAMPLES, request_body
 from planner.answers.layers import LayersAnswer, layers_answer
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 
 router = APIRouter(prefix="/layers", tags=["layers"])
 

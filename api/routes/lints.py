@@ -6,11 +6,12 @@ from fastapi import APIRouter, Response
 from fastapi.concurrency import run_in_threadpool
 
 from api.dependencies import Brief, Files
+from api.openapi.examples import LINT_EXAMPLES
+from api.openapi.schema import request_body
 from api.problems import declare
-from api.schema import LINT_EXAMPLES, request_body
-from planner.lint.asked import parse_lint
 from planner.lint.findings import LintAnswer
 from planner.lint.lint import lint as linted
+from planner.lint.request import parse_lint
 
 router = APIRouter(prefix="/lints", tags=["lints"])
 

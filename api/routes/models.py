@@ -5,9 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from api.dependencies import Body
+from api.openapi.examples import CONFIG_EXAMPLES, DIMS_EXAMPLES
+from api.openapi.schema import request_body
 from api.problems import declare
-from api.schema import CONFIG_EXAMPLES, DIMS_EXAMPLES, request_body
-from planner.intake.model_import import ModelAnswer, described, imported
+from planner.requests.model_import import ModelAnswer, described, imported
 
 router = APIRouter(prefix="/models", tags=["models"])
 

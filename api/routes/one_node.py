@@ -9,9 +9,10 @@ from fastapi.concurrency import run_in_threadpool
 
 from api.dependencies import Body, Files
 from api.negotiation import JSON
+from api.openapi.examples import ESTIMATE_EXAMPLES
+from api.openapi.schema import request_body
 from api.problems import declare
-from api.schema import ESTIMATE_EXAMPLES, request_body
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.validate.one_node import OneNode, judged, one_node
 from planner.validate.report import ValidationReport
 

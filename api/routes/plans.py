@@ -11,11 +11,12 @@ from fastapi.responses import RedirectResponse
 
 from api import negotiation, results
 from api.dependencies import Body, Searches, WantedFields
+from api.openapi.examples import PLAN_EXAMPLES
+from api.openapi.schema import NOT_CHANGED, STREAMED, request_body
 from api.problems import Refused, declare
-from api.schema import NOT_CHANGED, PLAN_EXAMPLES, STREAMED, request_body
 from api.store_threads import in_store
-from planner import mixed
-from planner.answers import solve
+from planner import mixed_clusters
+from planner.answers import plan_answers
 from planner.answers.candidates import (
     MOST_ROWS,
     CandidatePage,
@@ -26,7 +27,7 @@ from planner.answers.candidates import (
     dumped_candidates,
 )
 from planner.answers.identity import answer_id, packed
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 
 router = APIRouter(prefix="/plans", tags=["plans"])
 pages = APIRouter(include_in_schema=False)
@@ -45,9 +46,9 @@ async def plan(
 
     Where nodes differ, the ways to use them, the fastest first.
     """
-    asked = await run_in_threadpool(lambda: parse_request(document, mixed=True))
+    asked = await run_in_threadpool(lambda: parse_request(document, mixed_cluster=True))
     differ = len(asked.cluster.groups) > 1
-    find = mixed.find if differ else solve.find
+    find = mixed_clusters.find if differ else plan_answers.find
     question = asked.document()
     return await results.answer(request, searches, "plans", question, find, asked, fields=fields)
 
@@ -59,7 +60,7 @@ async def plan(
 )
 async def kept_plan(id: results.Id, request: Request, fields: WantedFields) -> Response:
     """An answer again, as long as it is kept."""
-    return await results.kept(request, "plans", id, fields)
+    return await results.stored_answer(request, "plans", id, fields)
 
 
 @router.get(
@@ -88,7 +89,7 @@ async def plan_candidates(
 
     listed = await in_store(request.app.state.store.results.get, known)
     if listed is None:
-        asked = parse_request(json.loads(content)["request"], mixed=True)
+        asked = parse_request(json.loads(content)["request"], mixed_cluster=True)
         if answer_id("pl", asked.document()) != id:
             site = asked.site or asked.profile
             what = f"site {site} has learned since" if site else "the service has another build"
@@ -98,7 +99,10 @@ async def plan_candidates(
         listed = await searches.run(dumped_candidates, asked, status, sort)
         await in_store(results.keep, request, known, listed)
     found = await run_in_threadpool(lambda: Candidates.load(listed).page(cursor, limit))
-    if negotiation.wanted(request, negotiation.JSON, negotiation.CSV) == negotiation.CSV:
+    if (
+        negotiation.preferred_media_type(request, negotiation.JSON, negotiation.CSV)
+        == negotiation.CSV
+    ):
         named = {"Content-Disposition": f'attachment; filename="candidates-{status}.csv"'}
         return Response(csv_text(found), media_type=negotiation.CSV, headers=named)
     return Response(found.model_dump_json(), media_type=negotiation.JSON)

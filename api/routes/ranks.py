@@ -7,11 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from api.dependencies import Body
+from api.openapi.examples import ESTIMATE_EXAMPLES
+from api.openapi.schema import request_body
 from api.problems import declare
-from api.schema import ESTIMATE_EXAMPLES, request_body
 from planner.answers import ranks as placing
 from planner.frameworks.rank_orders import ORDERS
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 
 router = APIRouter(prefix="/ranks", tags=["ranks"])
 Order = Annotated[str, Query(max_length=64, description=f"one of {', '.join(ORDERS)}")]

@@ -7,11 +7,12 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from api.dependencies import Brief, Files
+from api.openapi.examples import LINT_EXAMPLES
+from api.openapi.schema import request_body
 from api.problems import declare
-from api.schema import LINT_EXAMPLES, request_body
-from planner.lint.asked import parse_lint
 from planner.lint.findings import ReadAnswer
 from planner.lint.lint import read as said
+from planner.lint.request import parse_lint
 
 router = APIRouter(prefix="/reads", tags=["lints"])
 

@@ -7,8 +7,9 @@ from fastapi.concurrency import run_in_threadpool
 
 from api import results
 from api.dependencies import Body, Searches
+from api.openapi.examples import RL_EXAMPLES
+from api.openapi.schema import NOT_CHANGED, STREAMED, request_body
 from api.problems import declare
-from api.schema import NOT_CHANGED, RL_EXAMPLES, STREAMED, request_body
 from planner.reinforcement.compute import step
 from planner.reinforcement.request import parse_reinforcement
 
@@ -34,4 +35,4 @@ async def rl(document: Body, request: Request, searches: Searches) -> Response:
 )
 async def kept_step(id: results.Id, request: Request) -> Response:
     """An answer again, as long as it is kept."""
-    return await results.kept(request, "rl", id)
+    return await results.stored_answer(request, "rl", id)

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel
 
 from api.dependencies import Body, check_owner
-from api.job_schema import SAVED_PLAN_EXAMPLES
 from api.log import audit
+from api.openapi.job_schema import SAVED_PLAN_EXAMPLES
+from api.openapi.schema import request_body
 from api.problems import Refused, declare
-from api.schema import request_body
 from api.store_threads import storing
 from planner.documents.loading import plain
 from planner.documents.problems import RequestError, wrong_type

@@ -7,8 +7,9 @@ from fastapi.concurrency import run_in_threadpool
 
 from api import results
 from api.dependencies import Body, Searches
+from api.openapi.examples import SENSITIVITY_EXAMPLES
+from api.openapi.schema import NOT_CHANGED, STREAMED, request_body
 from api.problems import declare
-from api.schema import NOT_CHANGED, SENSITIVITY_EXAMPLES, STREAMED, request_body
 from planner.sensitivities import analysis
 
 router = APIRouter(prefix="/sensitivities", tags=["sensitivities"])
@@ -41,4 +42,4 @@ async def sensitivity(document: Body, request: Request, searches: Searches) -> R
 )
 async def kept_sensitivity(id: results.Id, request: Request) -> Response:
     """An answer again, as long as it is kept."""
-    return await results.kept(request, "sensitivities", id)
+    return await results.stored_answer(request, "sensitivities", id)

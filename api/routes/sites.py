@@ -9,19 +9,19 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import BaseModel
 
+from api.access.keys import SAFE
 from api.dependencies import Files, Searches, share_sites
-from api.keys import SAFE
 from api.log import audit
 from api.negotiation import JSON
+from api.openapi.schema import request_body
+from api.openapi.site_schema import SITE_EXAMPLES
 from api.problems import Refused, declare
-from api.schema import request_body
-from api.site_schema import SITE_EXAMPLES
 from cost_models.calibrations import PROFILE_NAME
 from planner.sites import storage
-from planner.sites.learned import SiteAnswer
 from planner.sites.lesson import Lesson
 from planner.sites.posted_runs import answer_of, posted_runs
 from planner.sites.site import Site
+from planner.sites.site_corrections import SiteAnswer
 
 
 async def _shared(request: Request) -> AsyncIterator[None]:

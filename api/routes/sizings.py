@@ -7,8 +7,9 @@ from fastapi.concurrency import run_in_threadpool
 
 from api import results
 from api.dependencies import Body, Searches
+from api.openapi.examples import SIZING_EXAMPLES
+from api.openapi.schema import NOT_CHANGED, STREAMED, request_body
 from api.problems import declare
-from api.schema import NOT_CHANGED, SIZING_EXAMPLES, STREAMED, request_body
 from planner.sizing.compute import size
 from planner.sizing.request import parse_sizing
 
@@ -34,4 +35,4 @@ async def sizing(document: Body, request: Request, searches: Searches) -> Respon
 )
 async def kept_sizing(id: results.Id, request: Request) -> Response:
     """An answer again, as long as it is kept."""
-    return await results.kept(request, "sizings", id)
+    return await results.stored_answer(request, "sizings", id)

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Request, Response
 
 from api import negotiation, work
 from api.dependencies import Body, Brief
+from api.openapi.examples import TIMELINE_EXAMPLES
+from api.openapi.schema import request_body
 from api.problems import declare
-from api.schema import TIMELINE_EXAMPLES, request_body
 from planner.pipelines.requested import read_timeline
 from planner.pipelines.timeline import TimelineAnswer
 
@@ -35,7 +36,7 @@ async def timeline(
 
     With `Accept: application/vnd.chrome-trace+json`, or `format=trace`, as a trace for Perfetto.
     """
-    asked = negotiation.wanted(request, negotiation.JSON, negotiation.TRACE)
+    asked = negotiation.preferred_media_type(request, negotiation.JSON, negotiation.TRACE)
     if format is not None:
         asked = {"json": negotiation.JSON, "trace": negotiation.TRACE}[format]
     if asked == negotiation.TRACE:

@@ -6,14 +6,20 @@ bytes/s per accelerator and direction, FLOP/s (dense), watts and microseconds.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache, lru_cache
-from pathlib import Path
-from typing import Any, NoReturn, cast
+from functools import lru_cache
+from typing import NoReturn, cast
 
+from cost_models.catalog.hardware_entries import (
+    AcceleratorEntry,
+    ClusterEntry,
+    accelerator_entries,
+    accelerator_ids,
+    cluster_entries,
+    cluster_ids,
+    price_table,
+)
 from cost_models.catalog.names import UnknownName, normal, resolve
 from cost_models.spec import AcceleratorSpec, ClusterSpec, NetworkTier, NodeGroup
 
@@ -26,66 +32,9 @@ FORMS = (
 )
 LOCAL = "local"
 
-_DIRECTORY = Path(__file__).parent
 _SHORTHAND = re.compile(r"([0-9]+)x(?:([0-9]+)x)?(.+)")
 _MAX_TEXT = 200
 _MAX_ACCELERATORS = 1_000_000  # of a ClusterSpec
-
-
-@dataclass(frozen=True)
-class TypicalNode:
-    """The node an accelerator usually comes in."""
-
-    accelerators: int
-    domains: tuple[NetworkTier, ...]
-    """The links among accelerators, fastest first; a domain may span nodes (NVL72, TPU)."""
-    network: NetworkTier
-    """The NICs."""
-    host_link_bytes_per_s: float
-    """PCIe or C2C, per accelerator and direction."""
-    interconnect: str
-    example: str
-    coarse: str
-    """What the links are taken as, where that is coarse; empty: they are as they are."""
-
-
-@dataclass(frozen=True)
-class AcceleratorEntry:
-    """One accelerator of the catalog; `flags` are doubts and choices."""
-
-    spec: AcceleratorSpec
-    aliases: tuple[str, ...]
-    driver_names: tuple[str, ...]
-    year: int
-    memory_basis: str
-    node: TypicalNode
-    sources: tuple[str, ...]
-    flags: tuple[str, ...]
-
-    @property
-    def id(self) -> str:
-        return self.spec.id
-
-
-@dataclass(frozen=True)
-class ClusterEntry:
-    """One preset: a node and its network; the number of nodes is the user's."""
-
-    id: str
-    name: str
-    aliases: tuple[str, ...]
-    accelerator: str
-    nodes: int
-    """If the user gives none."""
-    nodes_per_unit: int
-    """Nodes of what one counts: 18 in an NVL72 rack, 1 where one counts nodes."""
-    network: tuple[NetworkTier, ...]
-    """Above the node, from the NICs outward."""
-    host_memory_bytes: float | None
-    link_bytes_per_s: float | None
-    """Of the fastest domain, where the node's is not that of the accelerator's typical one."""
-    sources: tuple[str, ...]
-    flags: tuple[str, ...]
 
 
 def accelerator(name: str) -> AcceleratorSpec:
@@ -95,20 +44,20 @@ def accelerator(name: str) -> AcceleratorSpec:
 
 def accelerator_entry(name: str) -> AcceleratorEntry:
     """The catalog entry of that id or alias.  Raises UnknownName."""
-    return _accelerators()[resolve(name, _accelerator_names(), "accelerator")]
+    return accelerator_entries()[resolve(name, accelerator_ids(), "accelerator")]
 
 
 def accelerators() -> tuple[AcceleratorEntry, ...]:
-    return tuple(_accelerators().values())
+    return tuple(accelerator_entries().values())
 
 
 def cluster_entry(name: str) -> ClusterEntry:
     """The preset of that id or alias.  Raises UnknownName."""
-    return _clusters()[resolve(name, _cluster_names(), "cluster")]
+    return cluster_entries()[resolve(name, cluster_ids(), "cluster")]
 
 
 def clusters() -> tuple[ClusterEntry, ...]:
-    return tuple(_clusters().values())
+    return tuple(cluster_entries().values())
 
 
 def node_group(
@@ -160,13 +109,13 @@ def cluster(name: str, nodes: int | None = None) -> ClusterSpec:
 @lru_cache(maxsize=256)  # requests name few, and one that is the same object is compared at once
 def _named_cluster(name: str, nodes: int | None) -> ClusterSpec:
     key = normal(name)
-    if key in _cluster_names():
+    if key in cluster_ids():
         return _preset(cluster_entry(key), nodes)
-    if key in _accelerator_names():
+    if key in accelerator_ids():
         group = node_group(key, 1 if nodes is None else nodes)
         return cluster_of(f"{nodes or 1}x{group.accelerators_per_node}x{key}", group)
     if not re.match(r"[0-9]+x", key):
-        known = {**_cluster_names(), **_accelerator_names(), LOCAL: LOCAL}
+        known = {**cluster_ids(), **accelerator_ids(), LOCAL: LOCAL}
         raise UnknownName("cluster", name[:_MAX_TEXT], _nearest(key, known))
     if nodes is not None:
         raise ValueError(f"{key[:_MAX_TEXT]!r} already says how many nodes, got nodes {nodes} too")
@@ -193,19 +142,19 @@ def parse_shorthand(text: str) -> ClusterSpec:
     if per_node is not None:
         if per_node < 1:
             _refuse(text, "accelerators per node must be >= 1")
-        if name not in _accelerator_names():
-            _refuse(text, f"unknown accelerator {name!r}", _nearest(name, _accelerator_names()))
+        if name not in accelerator_ids():
+            _refuse(text, f"unknown accelerator {name!r}", _nearest(name, accelerator_ids()))
         if count * per_node > _MAX_ACCELERATORS:
             _refuse(text, f"more than {_MAX_ACCELERATORS} accelerators")
         return cluster_of(key, node_group(name, count, per_node))
-    if name in _cluster_names():
+    if name in cluster_ids():
         entry = cluster_entry(name)
         per_unit = entry.nodes_per_unit * accelerator_entry(entry.accelerator).node.accelerators
         if count * per_unit > _MAX_ACCELERATORS:
             _refuse(text, f"more than {_MAX_ACCELERATORS} accelerators")
         return _preset(entry, count * entry.nodes_per_unit)
-    if name not in _accelerator_names():
-        known = {**_cluster_names(), **_accelerator_names()}
+    if name not in accelerator_ids():
+        known = {**cluster_ids(), **accelerator_ids()}
         _refuse(text, f"unknown accelerator or preset {name!r}", _nearest(name, known))
     if count > _MAX_ACCELERATORS:
         _refuse(text, f"more than {_MAX_ACCELERATORS} accelerators")
@@ -217,7 +166,7 @@ def parse_shorthand(text: str) -> ClusterSpec:
 
 def cluster_of(name: str, *groups: NodeGroup) -> ClusterSpec:
     """A cluster of these groups with the catalog's PUE and failure rate."""
-    defaults = _prices()
+    defaults = price_table()
     return ClusterSpec(
         name=name,
         groups=groups,
@@ -228,7 +177,7 @@ def cluster_of(name: str, *groups: NodeGroup) -> ClusterSpec:
 
 def prices_date() -> str:
     """Year and month of the latest evidence for the catalog's prices."""
-    return str(_prices()["date"])
+    return str(price_table()["date"])
 
 
 def local_cluster() -> ClusterSpec:
@@ -288,13 +237,13 @@ def _equal_parts(tier: NetworkTier, per_node: int, nodes: int) -> NetworkTier:
 
 def price_usd_per_hour(accelerator_id: str) -> float | None:
     """On-demand price in USD per accelerator hour, None if the catalog has none."""
-    price = _prices()["prices"].get(accelerator_id)
+    price = price_table()["prices"].get(accelerator_id)
     return None if price is None else float(price["on_demand"])
 
 
 def _node_power_watts(spec: AcceleratorSpec, per_node: int) -> float | None:
     """Typical draw of a node in training, W: a share of the nameplate, else from the TDP."""
-    power = _prices()["power"]
+    power = price_table()["power"]
     system = power["systems"].get(spec.id)
     if system is not None:
         watts = system["max_watts"] / system["accelerators"] * power["typical_share"]
@@ -316,97 +265,3 @@ def _nearest(name: str, names: Mapping[str, str]) -> tuple[str, ...]:
         return (resolve(name, names, ""),)
     except UnknownName as error:
         return error.nearest
-
-
-def _json(name: str) -> dict[str, Any]:
-    document = json.loads((_DIRECTORY / name).read_text(encoding="utf-8"))
-    return cast(dict[str, Any], document)
-
-
-@cache
-def _prices() -> dict[str, Any]:
-    return _json("prices.json")
-
-
-@cache
-def _accelerators() -> dict[str, AcceleratorEntry]:
-    return {
-        item["id"]: _accelerator_of(item) for item in _json("accelerators.json")["accelerators"]
-    }
-
-
-@cache
-def _clusters() -> dict[str, ClusterEntry]:
-    return {item["id"]: _cluster_of(item) for item in _json("clusters.json")["clusters"]}
-
-
-@cache
-def _accelerator_names() -> dict[str, str]:
-    return {name: e.id for e in _accelerators().values() for name in (e.id, *e.aliases)}
-
-
-@cache
-def _cluster_names() -> dict[str, str]:
-    return {name: e.id for e in _clusters().values() for name in (e.id, *e.aliases)}
-
-
-def _tier(item: dict[str, Any]) -> NetworkTier:
-    return NetworkTier(
-        name=item["name"],
-        domain_accelerators=item.get("accelerators"),
-        bandwidth_bytes_per_s=item["bytes_per_s"],
-        latency_s=item["latency_us"] * 1e-6,
-        oversubscription=item.get("oversubscription", 1.0),
-        topology=item.get("topology", "switch"),
-    )
-
-
-def _accelerator_of(item: dict[str, Any]) -> AcceleratorEntry:
-    node, peak = item["node"], item["peak_flop_per_s"]
-    return AcceleratorEntry(
-        spec=AcceleratorSpec(
-            id=item["id"],
-            name=item["name"],
-            vendor=item["vendor"],
-            memory_bytes=item["memory_bytes"],
-            memory_bytes_per_s=item["memory_bytes_per_s"],
-            peak_bf16_flop_per_s=peak["bf16"],
-            peak_fp16_flop_per_s=peak["fp16"],
-            peak_fp8_flop_per_s=peak["fp8"],
-            peak_fp4_flop_per_s=peak.get("fp4"),
-            tdp_watts=item["tdp_watts"],
-            efficiency_profile=item["efficiency_profile"],
-            confidence=item["confidence"],
-        ),
-        aliases=tuple(item["aliases"]),
-        driver_names=tuple(item["driver_names"]),
-        year=item["year"],
-        memory_basis=item["memory_basis"],
-        node=TypicalNode(
-            accelerators=node["accelerators"],
-            domains=tuple(_tier(domain) for domain in node["domains"]),
-            network=_tier(node["network"]),
-            host_link_bytes_per_s=node["host_link_bytes_per_s"],
-            interconnect=node["interconnect"],
-            example=node["example"],
-            coarse=node.get("coarse", ""),
-        ),
-        sources=tuple(item["sources"]),
-        flags=tuple(item["flags"]),
-    )
-
-
-def _cluster_of(item: dict[str, Any]) -> ClusterEntry:
-    return ClusterEntry(
-        id=item["id"],
-        name=item["name"],
-        aliases=tuple(item["aliases"]),
-        accelerator=item["accelerator"],
-        nodes=item["nodes"],
-        nodes_per_unit=item.get("nodes_per_unit", 1),
-        network=tuple(_tier(tier) for tier in item.get("network", ())),
-        host_memory_bytes=item.get("host_memory_bytes"),
-        link_bytes_per_s=item.get("link_bytes_per_s"),
-        sources=tuple(item["sources"]),
-        flags=tuple(item["flags"]),
-    )

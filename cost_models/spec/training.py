@@ -65,7 +65,11 @@ class TrainingSpec(Spec):
     )
     lora_dropout: Probability = Field(0.0, **read_where("before the adapters", ADAPTED))
     frozen: tuple[Part, ...] = Field(
-        (), max_length=100, description="parts that are not trained; with lora_rank all of them"
+        (),
+        max_length=100,
+        **read_where(
+            "parts that are not trained; with lora_rank all of them", {"lora_rank": equal(0)}
+        ),
     )
     frozen_dtype: FrozenDtype = Field(
         "as trained",

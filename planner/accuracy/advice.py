@@ -19,15 +19,16 @@ from pydantic import ValidationError
 from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
 from planner import frameworks
-from planner.answers import solve
+from planner.answers import plan_answers
 from planner.answers.emission import emit
 from planner.answers.rivals import against, choice
-from planner.documents.answer import PlanAnswer, PlanReport
+from planner.documents.answer import PlanAnswer
 from planner.documents.formats import share
+from planner.documents.plan_report import PlanReport
 from planner.documents.problems import RequestError
 from planner.documents.request import Objective, PlanRequest
 from planner.frameworks.base import Unsupported
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.search.memory_reasons import memory_reasons
 
 _QUESTIONS = Path(__file__).with_name("advice.json")
@@ -134,7 +135,7 @@ def questions() -> tuple[Question, ...]:
 def advise(question: Question) -> Row:
     """The answer to a question, launched, and its recipe priced by the same model."""
     request = question.request
-    answer = solve.find(request)
+    answer = plan_answers.find(request)
     recommended = next((one for one in answer.picks if one.name == "recommended"), None)
     pick, slower_by = answer.best, 0.0
     if recommended is not None:
@@ -171,8 +172,8 @@ def _beside(request: PlanRequest, pick: PlanReport, recipe: Recipe) -> Beside:
     plan = ParallelPlan.model_validate({"runtime": framework.runtime, **recipe.plan})
     refusals = [reason.text for reason in framework.reasons(asked, plan)]
     try:
-        report = solve.estimate(asked, plan).estimate
-    except solve.IllegalPlan:
+        report = plan_answers.estimate(asked, plan).estimate
+    except plan_answers.IllegalPlan:
         return Beside(plan, None, None, tuple(refusals), "")
     refusals += [reason.text for reason in memory_reasons(asked, report)]
     gap = report.iteration_time_s / pick.iteration_time_s - 1.0
@@ -183,14 +184,14 @@ def _beside(request: PlanRequest, pick: PlanReport, recipe: Recipe) -> Beside:
     return Beside(plan, report, gap, tuple(refusals), reason)
 
 
-def _alone(asked: PlanRequest, theirs: PlanReport, ours: ParallelPlan) -> str:
+def _alone(request: PlanRequest, theirs: PlanReport, ours: ParallelPlan) -> str:
     """The setting of ours that saves most in their plan, all else as they have it; or nothing."""
     values, most, words = theirs.plan.model_dump(), _WORTH, ""
     for fields in _SETTINGS:
         set_so = {**values, **{name: getattr(ours, name) for name in fields}}
         try:
-            changed = solve.estimate(asked, ParallelPlan.model_validate(set_so)).estimate
-        except (ValidationError, solve.IllegalPlan):
+            changed = plan_answers.estimate(request, ParallelPlan.model_validate(set_so)).estimate
+        except (ValidationError, plan_answers.IllegalPlan):
             continue  # goes with another degree of ours alone
         saves = 1.0 - changed.iteration_time_s / theirs.iteration_time_s
         if saves > most:
@@ -198,9 +199,9 @@ def _alone(asked: PlanRequest, theirs: PlanReport, ours: ParallelPlan) -> str:
     return words
 
 
-def answered(asked: Iterable[Question]) -> Iterator[Row]:
+def answered(questions: Iterable[Question]) -> Iterator[Row]:
     """Each question's row, with a word of progress to standard error."""
-    for question in asked:
+    for question in questions:
         print(question.name, file=sys.stderr)
         yield advise(question)
 

@@ -31,7 +31,7 @@ from planner.accuracy.intervals import (
     intervals,
     shots,
 )
-from planner.accuracy.posterior import leaning_of, seen
+from planner.accuracy.posterior import features_of, seen_runs
 from planner.accuracy.predict import Prediction
 from planner.accuracy.scores import (
     Errors,
@@ -61,7 +61,7 @@ def answer_of(
     runs: list[SeenRun] = []
     for prediction in predictions:
         rows.append(_row(prediction, known))
-        runs += seen([prediction])
+        runs += seen_runs([prediction])
     predicted = sum(row.reason is None for row in rows)
     summary = Summary(
         rows=len(rows),
@@ -117,10 +117,10 @@ def _row(prediction: Prediction, known: dict[str, str]) -> Row:
 
 
 def _intervals(prediction: Prediction) -> dict[str, tuple[float, float]] | None:
-    leans, seconds = leaning_of(prediction), prediction.iteration_time_s
-    if leans is None or seconds is None:
+    features, seconds = features_of(prediction), prediction.iteration_time_s
+    if features is None or seconds is None:
         return None
-    found = zip(SHARES, np.exp(intervals(SeenRun(leans, 0.0))).tolist(), strict=True)
+    found = zip(SHARES, np.exp(intervals(SeenRun(features, 0.0))).tolist(), strict=True)
     return {share: (seconds * low, seconds * high) for share, (low, high) in found}
 
 

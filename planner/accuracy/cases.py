@@ -20,7 +20,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.runtimes import RUNTIMES
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ClusterSpec, ModelSpec, NodeGroup, TrainingSpec
-from cost_models.stages import spread
+from cost_models.stage_layers import spread
 from planner.accuracy.clusters import cluster_for
 from planner.accuracy.degrees import degrees_of
 from planner.accuracy.labels import (
@@ -192,7 +192,7 @@ def _variants(
     training: TrainingSpec,
     fixed: dict[str, Any],
     arrangements: tuple[dict[str, Any], ...],
-    opened: list[str],
+    open_fields: list[str],
     assumptions: list[str],
     recipe: Recipe,
 ) -> Iterator[ParallelPlan]:
@@ -209,7 +209,7 @@ def _variants(
             ("vpp", _pipelines(run, model, ranks["pp"], ranks["runtime"] != "deepspeed")),
             ("recompute", [{}] if settled else recompute_of(run, torch, fixed.get("recompute"))),
         )
-        opened += [name for name, values in axes if len(values) > 1]
+        open_fields += [name for name, values in axes if len(values) > 1]
         for parts in product(*(values for _, values in axes)):
             values = dict(ranks)
             for part in parts:

@@ -7,14 +7,13 @@ import re
 from functools import cache
 
 from cost_models.catalog.hardware import (
-    AcceleratorEntry,
-    ClusterEntry,
     accelerator_entry,
     accelerators,
     cluster_of,
     clusters,
     node_group,
 )
+from cost_models.catalog.hardware_entries import AcceleratorEntry, ClusterEntry
 from cost_models.spec import AcceleratorSpec, NetworkTier
 from planner.accuracy.interconnect import nic_bytes_per_s
 from planner.accuracy.models import Read

@@ -133,7 +133,7 @@ def _experts(
     copies: int,
     software: Software,
     notes: list[str],
-    opened: list[str],
+    open_fields: list[str],
 ) -> list[tuple[int, int]]:
     """The (ep, etp) a row may mean; copies: ranks with the same tensor-parallel shard."""
     moe = model.moe
@@ -167,10 +167,10 @@ def _experts(
     legal = [(e, t) for e in expert for t in tensor if not ranks % (e * t)]
     legal = legal or [(expert[0], 1)]
     if len({e for e, _ in legal}) > 1:
-        opened.append("ep")
+        open_fields.append("ep")
         notes.append("ep: not stated, the fastest that fits")
     if len({t for _, t in legal}) > 1:
-        opened.append("etp")
+        open_fields.append("etp")
         notes.append(
             "tensor parallelism of the experts: not stated, the fastest that fits of 1 and tp"
         )

@@ -11,7 +11,7 @@ from planner.accuracy.intervals import (
     IntervalSummary,
     Shots,
 )
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 
 Table = Literal["scored", "open", "low", "not_measured", "not_predicted"]
 # What becomes of a row, and why; the first that holds.

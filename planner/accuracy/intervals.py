@@ -13,8 +13,8 @@ from random import Random
 import numpy as np
 from pydantic import FiniteFloat
 
-from planner.documents.answer import Document
-from planner.uncertainty.leaning import Array
+from planner.documents.plan_report import Document
+from planner.uncertainty.error_features import Array
 from planner.uncertainty.posterior import SHARES, Posterior, SeenRun, posterior, site_noise
 
 DRAWS = 50
@@ -71,7 +71,7 @@ def interval_summary(runs: Sequence[SeenRun]) -> IntervalSummary | None:
     held, widths = (low <= ln) & (ln <= high), high - low
     by_source, by_kind = defaultdict(list), defaultdict(list)
     for i, run in enumerate(runs):
-        by_source[run.leaning.groups[3]].append(i)
+        by_source[run.features.groups[3]].append(i)
         by_kind[_kind(run)].append(i)
 
     def score(rows: list[int]) -> IntervalScore:
@@ -92,8 +92,8 @@ def interval_summary(runs: Sequence[SeenRun]) -> IntervalSummary | None:
 
 def intervals(run: SeenRun) -> list[tuple[float, float]]:
     """Low and high of ln(measured / estimated) for each of SHARES, the run's source left out."""
-    known = left_out(run.leaning.groups[3])
-    deviation = known.predictive(run.leaning).deviation
+    known = left_out(run.features.groups[3])
+    deviation = known.predictive(run.features).deviation
     return [(-known.quantiles[s] * deviation, known.quantiles[s] * deviation) for s in SHARES]
 
 
@@ -106,14 +106,14 @@ def shots(runs: Iterable[SeenRun], counts: Sequence[int]) -> dict[str, Shots]:
     """
     by_source: dict[str, list[SeenRun]] = defaultdict(list)
     for run in runs:
-        by_source[run.leaning.groups[3]].append(run)
+        by_source[run.features.groups[3]].append(run)
     enough = {key: own for key, own in by_source.items() if len(own) >= max(counts) + 2}
     found: dict[str, dict[str, float]] = {str(count): {} for count in counts}
     of_kind: dict[str, dict[str, list[float]]] = {str(count): defaultdict(list) for count in counts}
     for source, own in enough.items():
-        leanings = [run.leaning for run in own]
-        _, shared = left_out(source).joint(leanings)
-        noise = posterior().scales.noise_variance(leanings)
+        features = [run.features for run in own]
+        _, shared = left_out(source).joint(features)
+        noise = posterior().scales.noise_variance(features)
         ln = np.array([run.ln for run in own])
         kinds = np.array([_kind(run) for run in own])
         for count in counts:
@@ -149,7 +149,7 @@ def _of_the_others(ln: Array, shared: Array, noise: Array, seen: list[int]) -> A
 
 
 def _kind(run: SeenRun) -> str:
-    return "mixture of experts" if run.leaning.experts else "dense"
+    return "mixture of experts" if run.features.experts else "dense"
 
 
 def _named(values: Sequence[float] | Array) -> dict[str, float]:

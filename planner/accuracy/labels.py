@@ -87,13 +87,17 @@ def recompute_of(run: Run, torch: bool, default: str | None = None) -> list[dict
     if torch:
         selective = {"recompute": "selective", "recompute_modules": ("op",)}
         if re.search(r"every other|selective layer", f"{text} {notes}"):
-            selective = _every(2)
+            selective = _every_nth_layer(2)
     if not run.known("recompute"):
         if default:
             return [{"recompute": default}]
         # Pax keeps all products but those inside attention (SAVE_DOT_WITH_NO_BATCH_DIM).
         dots = [{**selective, "recompute_modules": ("core_attn",)}] if "pax" in run["stack"] else []
-        return [none, *dots, full] if torch else [none, selective, _every(4), _every(2), full]
+        return (
+            [none, *dots, full]
+            if torch
+            else [none, selective, _every_nth_layer(4), _every_nth_layer(2), full]
+        )
     if named := _modules(text):
         return [{"recompute": "selective", "recompute_modules": named}]
     if some := re.search(r"(\d+) (?:of \d+ )?layers|block[- =:(]+(\d+)", text):
@@ -117,7 +121,7 @@ def _modules(text: str) -> tuple[str, ...]:
     return tuple(m for m in RECOMPUTE_MODULES if re.search(rf"\b{m}\b", text) and m != "op")
 
 
-def _every(nth: int) -> dict[str, Any]:
+def _every_nth_layer(nth: int) -> dict[str, Any]:
     """Every nth layer in full; the count follows once the stages are known (-n until then)."""
     return {"recompute": "full", "recompute_method": "block", "recompute_num_layers": -nth}
 

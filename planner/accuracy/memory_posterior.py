@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from planner.accuracy.predict import Prediction
-from planner.uncertainty.leaning import Array
+from planner.uncertainty.error_features import Array
 from planner.uncertainty.memory_risk import ANY
 from planner.uncertainty.posterior import FREEDOM
 
@@ -59,16 +59,16 @@ def measured_peaks(predictions: Iterable[Prediction]) -> tuple[Peak, ...]:
     )
 
 
-def document(found: Sequence[Peak]) -> dict[str, Any]:
+def document(peaks: Sequence[Peak]) -> dict[str, Any]:
     """What is shipped."""
-    draws = drawn(found)
-    runtimes = sorted({peak.runtime for peak in found})
+    draws = posterior_draws(peaks)
+    runtimes = sorted({peak.runtime for peak in peaks})
     return {
         "about": "ln(measured / predicted peak) that is exceeded with each chance, by runtime "
         "(planner/uncertainty/memory_risk.py); made by "
         "python -m planner.accuracy.posterior --write",
-        "sources": len({peak.source for peak in found}),
-        "rows": dict(sorted(Counter(peak.runtime for peak in found).items())),
+        "sources": len({peak.source for peak in peaks}),
+        "rows": dict(sorted(Counter(peak.runtime for peak in peaks).items())),
         "chances": [round(chance, 3) for chance in CHANCES],
         "above_ln": {
             name: [round(value, 4) for value in exceeded(predicted(draws, name))]
@@ -77,9 +77,9 @@ def document(found: Sequence[Peak]) -> dict[str, Any]:
     }
 
 
-def text(found: Sequence[Peak]) -> str:
+def text(peaks: Sequence[Peak]) -> str:
     """What is shipped, as it is written."""
-    return re.sub(r"\n\s+(?=-?\d|\])", " ", json.dumps(document(found), indent=2)) + "\n"
+    return re.sub(r"\n\s+(?=-?\d|\])", " ", json.dumps(document(peaks), indent=2)) + "\n"
 
 
 def exceeded(values: Array) -> list[float]:
@@ -110,12 +110,12 @@ def predicted(draws: Draws, runtime: str) -> Array:
     return np.asarray(mean + own + far)
 
 
-def drawn(found: Sequence[Peak], sweeps: int = SWEEPS) -> Draws:
+def posterior_draws(peaks: Sequence[Peak], sweeps: int = SWEEPS) -> Draws:
     """Draws from the posterior of these peaks."""
     random = np.random.default_rng(SEED)
-    ln = np.array([peak.ln for peak in found])
-    names, runtime = np.unique([peak.runtime for peak in found], return_inverse=True)
-    sources, source = np.unique([peak.source for peak in found], return_inverse=True)
+    ln = np.array([peak.ln for peak in peaks])
+    names, runtime = np.unique([peak.runtime for peak in peaks], return_inverse=True)
+    sources, source = np.unique([peak.source for peak in peaks], return_inverse=True)
     groups = np.hstack([np.ones((len(ln), 1)), np.eye(len(names))[runtime]])
     groups = np.hstack([groups, np.eye(len(sources))[source]])
     counts = np.array([1, len(names), len(sources)])
@@ -150,17 +150,17 @@ def drawn(found: Sequence[Peak], sweeps: int = SWEEPS) -> Draws:
     return Draws(means, columns[-2], columns[-1])
 
 
-def held(
-    found: Sequence[Peak], levels: Sequence[float], sweeps: int = SWEEPS // 8
+def coverage(
+    peaks: Sequence[Peak], levels: Sequence[float], sweeps: int = SWEEPS // 8
 ) -> dict[float, float]:
     """Share of peaks above what is exceeded with each chance, their source left out, sources alike.
 
     A chance that holds is its own share.
     """
     shares = []
-    for source in dict.fromkeys(peak.source for peak in found):
-        own = [peak for peak in found if peak.source == source]
-        draws = drawn([peak for peak in found if peak.source != source], sweeps)
+    for source in dict.fromkeys(peak.source for peak in peaks):
+        own = [peak for peak in peaks if peak.source == source]
+        draws = posterior_draws([peak for peak in peaks if peak.source != source], sweeps)
         above = [
             np.quantile(predicted(draws, peak.runtime), 1.0 - np.array(levels)) < peak.ln
             for peak in own

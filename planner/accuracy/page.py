@@ -256,10 +256,10 @@ def _open(rows: Iterable[Row]) -> str:
     return _section("Inputs open", note + _table(heads, body, left=(6,)))
 
 
-def _worst(rows: Sequence[Row], known: dict[str, Assumption]) -> str:
+def _worst(rows: Sequence[Row], assumptions: dict[str, Assumption]) -> str:
     body = []
     for row in worst(rows, _MOST_WORST):
-        hints = "; ".join(f"{one.text} ({one.where})" for one in suspects(row, known))
+        hints = "; ".join(f"{one.text} ({one.where})" for one in suspects(row, assumptions))
         body.append(
             [
                 _name(row.id), _seconds(row.predicted_iteration_time_s),
@@ -290,7 +290,7 @@ def _not_predicted(rows: Iterable[Row]) -> str:
     return _section("Not predicted", _table(("row", "reason"), body, left=(1,)) + more)
 
 
-def _rows(rows: Sequence[Row], known: dict[str, Assumption]) -> str:
+def _rows(rows: Sequence[Row], assumptions: dict[str, Assumption]) -> str:
     body = [
         [
             _name(row.id), _seconds(row.predicted_iteration_time_s),
@@ -299,7 +299,7 @@ def _rows(rows: Sequence[Row], known: dict[str, Assumption]) -> str:
             f"<td class=t>{', '.join(remarks(row))}</td>",
             f"<td class=long>{escape(row.model)} on {escape(row.cluster)}: "
             f"{escape(row.plan or '')}</td>",
-            f"<td class=t>{_links(row, known)}</td>",
+            f"<td class=t>{_links(row, assumptions)}</td>",
         ]
         for row in rows[:MOST_ROWS]
     ]  # fmt: skip
@@ -318,16 +318,16 @@ def _rows(rows: Sequence[Row], known: dict[str, Assumption]) -> str:
     )
 
 
-def _links(row: Row, known: dict[str, Assumption]) -> str:
-    numbers = sorted(known[text].number for text in row.assumptions)
+def _links(row: Row, assumptions: dict[str, Assumption]) -> str:
+    numbers = sorted(assumptions[text].number for text in row.assumptions)
     return " ".join(f'<a href="#a{number}">{number}</a>' for number in numbers)
 
 
-def _assumed(known: Iterable[Assumption]) -> str:
+def _assumed(assumptions: Iterable[Assumption]) -> str:
     items = "".join(
         f'<li id="a{one.number}" value="{one.number}">{escape(one.text)} '
         f"<span class=quiet>({one.where})</span></li>"
-        for one in list(known)[:MOST_ROWS]
+        for one in list(assumptions)[:MOST_ROWS]
     )
     return _section("Assumptions", f"<ol>{items}</ol>") if items else ""
 

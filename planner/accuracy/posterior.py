@@ -22,7 +22,7 @@ from planner.accuracy import memory_posterior
 from planner.accuracy.predict import Prediction, predict
 from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
 from planner.accuracy.scores import counts, log_ratio
-from planner.uncertainty.leaning import FACTORS, Array, Leaning, leaning
+from planner.uncertainty.error_features import FACTORS, Array, ErrorFeatures, error_features
 from planner.uncertainty.memory_risk import FILE as MEMORY_FILE
 from planner.uncertainty.posterior import (
     FILE,
@@ -35,7 +35,7 @@ from planner.uncertainty.posterior import (
     Scales,
     SeenRun,
     outlier_noise,
-    written,
+    posterior_document,
 )
 
 # Functional tests of Megatron-LM: toy sizes in debug modes, which nobody trains with.
@@ -49,21 +49,21 @@ _FITTED = LEVELS[1:-1]
 _CHANCES = (0.02, 0.05, 0.1, 0.2, 0.5, 0.8)  # of larger peaks, to be held against what was measured
 
 
-def leaning_of(prediction: Prediction) -> Leaning | None:
-    """What the estimate of a published run leans on; None where it has no parts."""
+def features_of(prediction: Prediction) -> ErrorFeatures | None:
+    """Error features of the estimate of a published run; None where it has no parts."""
     case, plan, parts = prediction.case, prediction.plan, prediction.parts_s
     if case is None or plan is None or not parts:
         return None
     source = prediction.run.source_key
-    return leaning(case.model, case.cluster, case.training, plan, parts, source)
+    return error_features(case.model, case.cluster, case.training, plan, parts, source)
 
 
-def seen(predictions: Iterable[Prediction]) -> tuple[SeenRun, ...]:
+def seen_runs(predictions: Iterable[Prediction]) -> tuple[SeenRun, ...]:
     """The runs that count, with what was missed."""
     found = []
     for prediction in predictions:
-        if counts(prediction) and (leans := leaning_of(prediction)) is not None:
-            found.append(SeenRun(leans, -log_ratio(prediction)))
+        if counts(prediction) and (features := features_of(prediction)) is not None:
+            found.append(SeenRun(features, -log_ratio(prediction)))
     return tuple(found)
 
 
@@ -98,38 +98,38 @@ def _posterior(runs: Sequence[SeenRun], values: Array, noise: Array) -> Posterio
         float(values[-1]),
     )
     seen_runs = tuple(
-        SeenRun(run.leaning, run.ln, float(more)) for run, more in zip(runs, noise, strict=True)
+        SeenRun(run.features, run.ln, float(more)) for run, more in zip(runs, noise, strict=True)
     )
     return Posterior(scales, seen_runs, {})
 
 
-def _reweighted(found: Posterior) -> Array:
+def _reweighted(posterior: Posterior) -> Array:
     """Noise of each run over that of its kind, at Student's t of FREEDOM degrees."""
-    usual = found.scales.noise_variance([run.leaning for run in found.runs])
-    _, weighted = found.solved
-    return outlier_noise(usual, np.array([run.noise for run in found.runs]), weighted)
+    usual = posterior.scales.noise_variance([run.features for run in posterior.runs])
+    _, weighted = posterior.solved
+    return outlier_noise(usual, np.array([run.noise for run in posterior.runs]), weighted)
 
 
-def calibrated(found: Posterior) -> Posterior:
+def calibrated(posterior: Posterior) -> Posterior:
     """With the quantiles that hold for runs of sources that were left out."""
     errors, weights = [], []
-    for source in dict.fromkeys(run.leaning.groups[3] for run in found.runs):
-        own = [run for run in found.runs if run.leaning.groups[3] == source]
-        missed = np.abs(standardised(found.without("source", source), own))
+    for source in dict.fromkeys(run.features.groups[3] for run in posterior.runs):
+        own = [run for run in posterior.runs if run.features.groups[3] == source]
+        missed = np.abs(standardised(posterior.without("source", source), own))
         errors.append(missed)
         weights.append(np.full(len(own), 1.0 / len(own)))
     size, weight = np.concatenate(errors), np.concatenate(weights)
     order = np.argsort(size)
     below = np.cumsum(weight[order]) / weight.sum()
     quantiles = {share: float(np.interp(int(share) / 100, below, size[order])) for share in SHARES}
-    return Posterior(found.scales, found.runs, quantiles)
+    return Posterior(posterior.scales, posterior.runs, quantiles)
 
 
-def standardised(found: Posterior, runs: Sequence[SeenRun]) -> Array:
+def standardised(posterior: Posterior, runs: Sequence[SeenRun]) -> Array:
     """What runs are off by over the deviation that was expected; shape (runs,)."""
-    leanings = [run.leaning for run in runs]
-    _, shared = found.joint(leanings)
-    deviation = np.sqrt(np.diag(shared) + found.scales.noise_variance(leanings))
+    features = [run.features for run in runs]
+    _, shared = posterior.joint(features)
+    deviation = np.sqrt(np.diag(shared) + posterior.scales.noise_variance(features))
     return np.array([run.ln for run in runs]) / deviation
 
 
@@ -137,11 +137,11 @@ class _Products:
     """Products of shares, and who shares a group: what every likelihood of the runs is made of."""
 
     def __init__(self, runs: Sequence[SeenRun]) -> None:
-        shares = np.array([run.leaning.shares for run in runs])
-        groups = np.array([run.leaning.groups for run in runs])
+        shares = np.array([run.features.shares for run in runs])
+        groups = np.array([run.features.groups for run in runs])
         self.ln = np.array([run.ln for run in runs])
-        self.experts = np.array([run.leaning.experts for run in runs])
-        self.width_ln = np.log([run.leaning.hidden_size / USUAL_HIDDEN_SIZE for run in runs])
+        self.experts = np.array([run.features.experts for run in runs])
+        self.width_ln = np.log([run.features.hidden_size / USUAL_HIDDEN_SIZE for run in runs])
         self.factors = [np.outer(column, column) for column in shares.T]
         self.levels = [np.ones_like(self.factors[0])]
         self.levels += [(column[:, None] == column).astype(float) for column in groups.T[:-1]]
@@ -201,14 +201,14 @@ def main() -> None:
     options = parser.parse_args()
     predictions = [predict(run) for run in read_runs(options.data)]
     kept = [one for one in predictions if one.run.source_key not in LEFT_OUT]
-    found, measured = fit(seen(kept)), memory_posterior.measured_peaks(kept)
-    document = written(found)
+    found, measured = fit(seen_runs(kept)), memory_posterior.measured_peaks(kept)
+    document = posterior_document(found)
     for name in ("scales", "quantiles"):
         print(name, json.dumps(document[name], indent=2))
     for level in LEVELS[1:]:
-        missed = held(found, level)
+        missed = coverage(found, level)
         print(f"left out by {level:12s} " + ", ".join(f"{k} %: {v:.1%}" for k, v in missed.items()))
-    for chance, share in memory_posterior.held(measured, _CHANCES).items():
+    for chance, share in memory_posterior.coverage(measured, _CHANCES).items():
         print(f"peaks above what {chance:.0%} exceed, source left out: {share:.1%}")
     if options.write:
         MEMORY_FILE.write_text(memory_posterior.text(measured), encoding="utf-8")
@@ -217,16 +217,16 @@ def main() -> None:
         FILE.write_text(f'{head[:-2]},\n  "runs": [\n{rows}\n  ]\n}}\n', encoding="utf-8")
 
 
-def held(found: Posterior, level: str) -> dict[str, float]:
+def coverage(posterior: Posterior, level: str) -> dict[str, float]:
     """Share of runs inside their intervals with their group of a level left out, sources alike."""
     at = LEVELS.index(level) - 1
     inside: dict[str, list[NDArray[np.bool_]]] = {}
-    for group in dict.fromkeys(run.leaning.groups[at] for run in found.runs):
-        rest = found.without(level, group)
-        own = [run for run in found.runs if run.leaning.groups[at] == group]
+    for group in dict.fromkeys(run.features.groups[at] for run in posterior.runs):
+        rest = posterior.without(level, group)
+        own = [run for run in posterior.runs if run.features.groups[at] == group]
         for run, missed in zip(own, np.abs(standardised(rest, own)), strict=True):
-            held_by = np.array([missed <= found.quantiles[share] for share in SHARES])
-            inside.setdefault(run.leaning.groups[3], []).append(held_by)
+            held_by = np.array([missed <= posterior.quantiles[share] for share in SHARES])
+            inside.setdefault(run.features.groups[3], []).append(held_by)
     shares = np.mean([np.mean(rows, axis=0) for rows in inside.values()], axis=0)
     return dict(zip(SHARES, shares.tolist(), strict=True))
 

@@ -13,7 +13,7 @@ import numpy as np
 from cost_models.parameters import total_parameters
 from cost_models.profiles import profile_for
 from planner.accuracy.intervals import intervals
-from planner.accuracy.posterior import LEFT_OUT, leaning_of
+from planner.accuracy.posterior import LEFT_OUT, features_of
 from planner.accuracy.predict import Prediction, predict
 from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
 from planner.accuracy.scores import counts
@@ -65,10 +65,10 @@ def _row(prediction: Prediction) -> ScoredRun:
 
 
 def _intervals(prediction: Prediction, predicted: float) -> dict[str, tuple[float, float]] | None:
-    leans = leaning_of(prediction)
-    if leans is None or prediction.run.source_key in LEFT_OUT:
+    features = features_of(prediction)
+    if features is None or prediction.run.source_key in LEFT_OUT:
         return None
-    found = np.exp(intervals(SeenRun(leans, 0.0)))
+    found = np.exp(intervals(SeenRun(features, 0.0)))
     return {
         share: (_rounded(predicted * low), _rounded(predicted * high))
         for share, (low, high) in zip(SHARES, found.tolist(), strict=True)

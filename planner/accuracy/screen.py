@@ -265,7 +265,7 @@ def _open(rows: Iterable[Row]) -> list[RenderableType]:
     return [title, table, *([Text(f"  {more:,} more, nearer to 1")] if more > 0 else [])]
 
 
-def _worst(rows: Sequence[Row], known: dict[str, Assumption]) -> list[RenderableType]:
+def _worst(rows: Sequence[Row], assumptions: dict[str, Assumption]) -> list[RenderableType]:
     off = worst(rows, _MOST_WORST)
     if not off:
         return []
@@ -292,7 +292,7 @@ def _worst(rows: Sequence[Row], known: dict[str, Assumption]) -> list[Renderable
             found.append(Flow([f"    {first}", *more], indent=6, style="dim"))
         found += [
             prose(f"suspect: {one.text} ({one.where})", indent=4, hanging=2)
-            for one in suspects(row, known)
+            for one in suspects(row, assumptions)
         ]
     return found
 

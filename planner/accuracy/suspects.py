@@ -55,9 +55,11 @@ def assumptions(rows: Sequence[Row]) -> dict[str, Assumption]:
     }
 
 
-def suspects(row: Row, known: dict[str, Assumption], most: int = 2) -> list[Assumption]:
+def suspects(row: Row, assumptions: dict[str, Assumption], most: int = 2) -> list[Assumption]:
     """The assumptions of a row whose rows are clearly further off than others, worst first."""
-    own = [known[text] for text in row.assumptions if known[text].excess_abs_ln > _NOTABLE]
+    own = [
+        assumptions[text] for text in row.assumptions if assumptions[text].excess_abs_ln > _NOTABLE
+    ]
     return sorted(own, key=lambda assumption: -assumption.excess_abs_ln)[:most]
 
 

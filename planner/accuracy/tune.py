@@ -19,13 +19,13 @@ import numpy as np
 from pydantic import FiniteFloat
 
 from planner.accuracy.intervals import left_out
-from planner.accuracy.posterior import leaning_of
+from planner.accuracy.posterior import features_of
 from planner.accuracy.predict import Prediction, predict
 from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
 from planner.accuracy.scores import counts
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.tune.policy import UNLIKELY, WORTH, advised, believed
-from planner.uncertainty.leaning import Array, Leaning
+from planner.uncertainty.error_features import Array, ErrorFeatures
 from planner.uncertainty.posterior import Posterior
 
 LEAST = 4  # plans of a group
@@ -50,7 +50,7 @@ def tuned_groups(predictions: Iterable[Prediction]) -> Iterator[TunedGroup]:
     """Every group of the scored rows."""
     groups: dict[tuple[str, ...], list[Prediction]] = defaultdict(list)
     for prediction in predictions:
-        if counts(prediction) and not prediction.run.is_layer and leaning_of(prediction):
+        if counts(prediction) and not prediction.run.is_layer and features_of(prediction):
             groups[_group(prediction)].append(prediction)
     for name, own in groups.items():
         plans = defaultdict(list)
@@ -69,12 +69,12 @@ def _group(prediction: Prediction) -> tuple[str, ...]:
 
 
 def _tuned(name: str, plans: Sequence[Sequence[Prediction]]) -> TunedGroup:
-    leanings = [leaning for plan in plans if (leaning := leaning_of(plan[0]))]
+    features = [found for plan in plans if (found := features_of(plan[0]))]
     predicted = np.array([_mean(one.iteration_time_s for one in plan) for plan in plans])
     true = np.array([_mean(one.run.iteration_time_s for one in plan) for plan in plans])
     # As a site begins: over what is answered, by the other sources' runs.
-    known = left_out(leanings[0].groups[3])
-    order, ends = tried(known, leanings, predicted, true)
+    known = left_out(features[0].groups[3])
+    order, ends = tried(known, features, predicted, true)
     in_order = np.argsort(predicted, kind="stable").tolist()
     best_then = float(true[order[:ends]].min())
     return TunedGroup(
@@ -82,20 +82,20 @@ def _tuned(name: str, plans: Sequence[Sequence[Prediction]]) -> TunedGroup:
         n=len(plans),
         predicted_order=_runs_until_good(in_order, true),
         policy=_runs_until_good(order, true),
-        predicted_order_known=_runs_until_known(known, leanings, predicted, true, in_order),
+        predicted_order_known=_runs_until_known(known, features, predicted, true, in_order),
         policy_known=ends,
         regret=best_then / float(true.min()) - 1.0,
     )
 
 
 def tried(
-    known: Posterior, leanings: Sequence[Leaning], predicted: Array, true: Array
+    posterior: Posterior, features: Sequence[ErrorFeatures], predicted: Array, true: Array
 ) -> tuple[list[int], int]:
     """All plans in the order that the policy tries them, and after how many it ends."""
     measured: dict[int, float] = {}
     ends = None
     while True:
-        advice = advised(believed(known, leanings, predicted, measured), measured)
+        advice = advised(believed(posterior, features, predicted, measured), measured)
         if ends is None and advice.ends:
             ends = len(measured)
         if advice.next is None:
@@ -109,10 +109,14 @@ def _runs_until_good(order: Sequence[int], true: Array) -> int:
 
 
 def _runs_until_known(
-    known: Posterior, leanings: Sequence[Leaning], predicted: Array, true: Array, order: list[int]
+    posterior: Posterior,
+    features: Sequence[ErrorFeatures],
+    predicted: Array,
+    true: Array,
+    order: list[int],
 ) -> int:
     """Runs until the policy's own rule ends them, where a run tells of no other plan."""
-    drawn = believed(known, leanings, predicted, {}).draws()
+    drawn = believed(posterior, features, predicted, {}).draws()
     for count in range(1, len(order)):
         worth = np.log(true[order[:count]].min()) + log1p(-WORTH)
         if np.mean(drawn[:, order[count:]].min(axis=1) < worth) < UNLIKELY:

@@ -18,7 +18,7 @@ from cost_models.runtimes import RUNTIMES
 from cost_models.spec import ClusterSpec, TrainingSpec
 from cost_models.state_memory import element_bytes
 from cost_models.units import GIB
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks.devices import other_stack
 

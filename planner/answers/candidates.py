@@ -20,7 +20,7 @@ from cost_models.estimate import Estimates
 from cost_models.parts import TIME_PARTS
 from cost_models.plans import FIELDS, Plans
 from planner.answers.competition import fastest, prepared
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.documents.problems import choice, nearest, refuse
 from planner.documents.request import PlanRequest
 from planner.search.exhaustive import search

@@ -12,7 +12,7 @@ from cost_models.schedules import SCHEDULES
 from cost_models.sources import SOURCES
 from cost_models.spec import AcceleratorSpec, ClusterSpec, ModelSpec
 from planner import frameworks
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.frameworks.base import Framework
 
 

@@ -12,14 +12,15 @@ from math import sqrt
 import numpy as np
 
 from planner.answers.explain import plan_id
-from planner.documents.answer import Contender, PlanReport
+from planner.documents.answer import Contender
+from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.search.outcome import Priced
 from planner.sites import storage as sites
 from planner.sites.site import source_of
 from planner.uncertainty.beliefs import Belief, chances_fastest
 from planner.uncertainty.error_band import SURE, Comparison, chance_above, comparison, known_to
-from planner.uncertainty.leaning import Leaning, leaning
+from planner.uncertainty.error_features import ErrorFeatures, error_features
 
 
 def contenders(request: PlanRequest, first: Sequence[Priced]) -> tuple[Contender, ...]:
@@ -27,9 +28,9 @@ def contenders(request: PlanRequest, first: Sequence[Priced]) -> tuple[Contender
     if not first or request.search.objective == "memory_headroom":
         return ()
     seconds = np.array([sum(priced.parts_s.values()) for priced in first])
-    leans = [_leaning(request, priced) for priced in first]
-    known = known_to(sites.named(request.site))
-    shared, noise = known.shared_covariance(leans), known.plan_noise(leans)
+    features = [_features(request, priced) for priced in first]
+    known = known_to(sites.site_of_request(request.site))
+    shared, noise = known.shared_covariance(features), known.plan_noise(features)
     middle = np.log(seconds)
     best = chances_fastest(Belief(middle, shared + np.diag(noise)).draws())
     expected = np.exp(middle + 0.5 * (np.diag(shared) + noise))
@@ -51,12 +52,12 @@ def contenders(request: PlanRequest, first: Sequence[Priced]) -> tuple[Contender
     return tuple(found)
 
 
-def best_expected(found: Sequence[Contender]) -> str | None:
+def best_expected(contenders: Sequence[Contender]) -> str | None:
     """The id of the plan with the lowest expected time, where it is not the first."""
-    if not found:
+    if not contenders:
         return None
-    best = min(found, key=lambda one: one.expected_time_s)
-    return None if best is found[0] else best.id
+    best = min(contenders, key=lambda one: one.expected_time_s)
+    return None if best is contenders[0] else best.id
 
 
 def compared(request: PlanRequest, one: PlanReport, other: PlanReport) -> Comparison:
@@ -68,12 +69,12 @@ def compared(request: PlanRequest, one: PlanReport, other: PlanReport) -> Compar
 def compared_prices(request: PlanRequest, one: Priced, other: Priced) -> Comparison:
     """As `compared`, for plans of which only the times are known."""
     (mine, my_lean), (theirs, their_lean) = (
-        (sum(priced.parts_s.values()), _leaning(request, priced)) for priced in (one, other)
+        (sum(priced.parts_s.values()), _features(request, priced)) for priced in (one, other)
     )
-    return comparison(mine, my_lean, theirs, their_lean, sites.named(request.site))
+    return comparison(mine, my_lean, theirs, their_lean, sites.site_of_request(request.site))
 
 
-def _leaning(request: PlanRequest, priced: Priced) -> Leaning:
+def _features(request: PlanRequest, priced: Priced) -> ErrorFeatures:
     source = source_of(request.site) if request.site else ""
     asked = request.model, request.cluster, request.training
-    return leaning(*asked, priced.plan, priced.parts_s, source)
+    return error_features(*asked, priced.plan, priced.parts_s, source)

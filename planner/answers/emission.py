@@ -8,7 +8,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan
 from planner import frameworks, launchers
-from planner.answers import solve
+from planner.answers import plan_answers
 from planner.documents.formats import overflow
 from planner.documents.problems import Problem, RequestError, refuse, shown
 from planner.documents.request import PlanRequest
@@ -44,7 +44,7 @@ def emit(request: PlanRequest, launcher: str | None = None) -> Bundle:
     asked, framework = request.for_framework(name), frameworks.get(name)
     bundle = framework.write(asked, plan)
     bundle = launched(bundle, asked, launcher)
-    memory = solve.estimate(asked, plan).estimate.memory
+    memory = plan_answers.estimate(asked, plan).estimate.memory
     if memory.peak_bytes > memory.capacity_bytes:
         raise NothingFits(f"the plan does not fit: {overflow(memory)}")
     return bundle
@@ -52,7 +52,7 @@ def emit(request: PlanRequest, launcher: str | None = None) -> Bundle:
 
 def _recommended(request: PlanRequest) -> tuple[str, ParallelPlan]:
     """The framework and the plan to launch.  Raises NothingFits."""
-    answer = solve.find(request)
+    answer = plan_answers.find(request)
     if answer.best is None and answer.unbuildable is not None:
         raise NothingFits(answer.unbuildable.sentence)
     if answer.best is None:
@@ -77,7 +77,7 @@ def launched(bundle: Bundle, request: PlanRequest, launcher: str | None) -> Bund
 def _check(launcher: str) -> None:
     """Raise RequestError where there is no such launcher."""
     try:
-        launchers.named(launcher)
+        launchers.find_launcher(launcher)
     except UnknownName as error:
         raise refuse(
             "/launcher", "unknown_name", f"no launcher {shown(launcher)!r}", launcher,

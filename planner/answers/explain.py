@@ -16,16 +16,16 @@ from cost_models.layers import layers_of
 from cost_models.parts import MEMORY_PARTS, TIME_PARTS
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.sources import Array
-from cost_models.stages import rank_titles
+from cost_models.stage_layers import rank_titles
 from cost_models.training_cost import training_cost
 from planner.answers.assumptions import assumptions
 from planner.answers.pipeline import pipeline
 from planner.answers.recomputed_exchange import recomputed_exchange_s
-from planner.documents.answer import ErrorBand, Memory, Note, Pipeline, PlanReport, StageMemory
+from planner.documents.plan_report import ErrorBand, Memory, Note, Pipeline, PlanReport, StageMemory
 from planner.documents.request import PlanRequest
 from planner.sites import storage as sites
 from planner.uncertainty.error_band import band
-from planner.uncertainty.leaning import leaning
+from planner.uncertainty.error_features import error_features
 from planner.uncertainty.memory_risk import peaks
 
 DEFINITIONS = {
@@ -195,10 +195,10 @@ def _band(
     plan: ParallelPlan,
     parts: dict[str, float],
 ) -> ErrorBand:
-    site = sites.named(request.site)
+    site = sites.site_of_request(request.site)
     source = site.source if site else ""
-    leans = leaning(request.model, request.cluster, request.training, plan, parts, source)
-    found = band(sum(parts.values()), leans, model.setting.profile, site)
+    features = error_features(request.model, request.cluster, request.training, plan, parts, source)
+    found = band(sum(parts.values()), features, model.setting.profile, site)
     return ErrorBand(
         low_s=found.low_s, high_s=found.high_s, rows=found.rows, sources=found.sources,
         basis=found.basis,
@@ -207,7 +207,7 @@ def _band(
 
 def _site(request: PlanRequest, corrected: float) -> Iterator[Note]:
     """What a site's calibration and runs did to the time."""
-    if (site := sites.named(request.site)) is not None:
+    if (site := sites.site_of_request(request.site)) is not None:
         count = len(site.runs)
         runs = "1 run moves" if count == 1 else f"{count:,} runs move"
         words = [f"{runs} this time by {100 * (corrected - 1):+.1f} %"]

@@ -16,7 +16,8 @@ from cost_models.plans import FIELDS, VOCABULARIES, ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from planner import frameworks
 from planner.answers.competition import Entry
-from planner.documents.answer import HeldFixed, PlanReport
+from planner.documents.answer import HeldFixed
+from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.search.axes import EXPERT_FIELDS, SEARCHED, Axes
 from planner.search.constraints import RULES, Context, Rule, passing

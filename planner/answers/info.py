@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 from cost_models.catalog import local
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.frameworks import FRAMEWORKS
 from planner.launchers import LAUNCHERS
 from planner.version import __version__

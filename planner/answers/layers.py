@@ -19,9 +19,9 @@ from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.sources import Array
 from cost_models.traffic import NAMES
+from planner.answers.plan_answers import illegal
 from planner.answers.recomputed_exchange import recomputed_exchange_s
-from planner.answers.solve import illegal
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.documents.problems import RequestError, from_reasons
 from planner.documents.request import PlanRequest
 from planner.search.exhaustive import cost_model
@@ -150,16 +150,16 @@ def _tables(model: CostModel, estimates: Estimates) -> Iterator[LayerTable]:
 
 
 def _kernel(
-    model: CostModel, d: Dims, time: KernelTime, own: Callable[[Array], float], again: bool
+    model: CostModel, d: Dims, time: KernelTime, of_plan: Callable[[Array], float], again: bool
 ) -> KernelRow:
     kernel, machine = time.kernel, model.setting.machine
-    forward_s, flop = own(time.forward_s), own(time.forward_flop)
-    moved = own(kernel.forward_bytes) if isinstance(kernel, MemoryBoundKernel) else 0.0
+    forward_s, flop = of_plan(time.forward_s), of_plan(time.forward_flop)
+    moved = of_plan(kernel.forward_bytes) if isinstance(kernel, MemoryBoundKernel) else 0.0
     peak = machine.accelerator.memory_bytes_per_s if moved else machine.matrix_flop_per_s
     if isinstance(kernel, Gemm) and kernel.fp8:
         peak = machine.accelerator.peak_flop_per_s(machine.precision) or peak
     rate = (moved or flop) / forward_s if forward_s else 0.0
-    shape, formula = _words(kernel, own)
+    shape, formula = _words(kernel, of_plan)
     profile = model.setting.profile
     measured = profile.kind == "calibrated"
     return KernelRow(
@@ -170,38 +170,40 @@ def _kernel(
         forward_flop=flop,
         forward_bytes=moved,
         forward_s=forward_s,
-        backward_s=own(time.backward_s),
+        backward_s=of_plan(time.backward_s),
         rate=rate,
         share=rate / peak,
         source=f"calibration {profile.name}" if measured else f"{profile.kind}: {profile.source}",
-        recomputed=again or bool(own(d.recomputed(kernel.module))),
+        recomputed=again or bool(of_plan(d.recomputed(kernel.module))),
     )
 
 
-def _words(kernel: Kernel, own: Callable[[Array], float]) -> tuple[str, str]:
+def _words(kernel: Kernel, of_plan: Callable[[Array], float]) -> tuple[str, str]:
     """The shape of the work, and the formula of its amount."""
     if isinstance(kernel, Gemm):
-        sides = " x ".join(f"{own(side):,.0f}" for side in (kernel.m, kernel.k, kernel.n))
-        groups = own(kernel.groups)
+        sides = " x ".join(f"{of_plan(side):,.0f}" for side in (kernel.m, kernel.k, kernel.n))
+        groups = of_plan(kernel.groups)
         many = f"{groups:,.0f} of " if groups > 1 else ""
         return f"{many}{sides}", "2·m·k·n FLOP" + (" each" if many else "")
     if isinstance(kernel, FlashAttention):
-        rows, span = own(kernel.query_rows), own(kernel.span)
+        rows, span = of_plan(kernel.query_rows), of_plan(kernel.span)
         work = "2·rows·keys·width FLOP, causal" if kernel.causal else "4·rows·keys·width FLOP"
         return f"{rows:,.0f} query rows x {span:,.0f} keys x {kernel.head_dim:g}", work
     if isinstance(kernel, MemoryBoundKernel):
-        return f"{own(kernel.forward_bytes):,.0f} bytes", "bytes read and written"
-    tokens, sequences = own(kernel.tokens), own(kernel.sequences)
+        return f"{of_plan(kernel.forward_bytes):,.0f} bytes", "bytes read and written"
+    tokens, sequences = of_plan(kernel.tokens), of_plan(kernel.sequences)
     return f"{sequences:,.0f} sequences of {tokens:,.0f} tokens", "FLOP of its chunks"
 
 
-def _tensor(d: Dims, tensor: SavedTensor, own: Callable[[Array], float], again: bool) -> TensorRow:
-    elements, each = own(tensor.elements), own(tensor.element_bytes)
+def _tensor(
+    d: Dims, tensor: SavedTensor, of_plan: Callable[[Array], float], again: bool
+) -> TensorRow:
+    elements, each = of_plan(tensor.elements), of_plan(tensor.element_bytes)
     return TensorRow(
         tensor=tensor.name,
         shape=f"{elements:,.0f} x {each:g} bytes",
-        bytes=elements * each * own(tensor.active),
-        kept_bytes=0.0 if again else own(tensor_bytes(tensor, d)),
+        bytes=elements * each * of_plan(tensor.active),
+        kept_bytes=0.0 if again else of_plan(tensor_bytes(tensor, d)),
         dropped_by=tuple(tensor.dropped_by),
     )
 

@@ -10,7 +10,7 @@ from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import NodeGroup
 from cost_models.traffic import GroupTraffic as Amounts
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 
 # Of TIME_PARTS, those that are transfers between ranks.
 TRANSFERS = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm")
@@ -109,37 +109,39 @@ def _domains(nodes: NodeGroup) -> list[int]:
     return [1, *(tier.domain_accelerators or nodes.accelerators for tier in nodes.network[:-1])]
 
 
-def _group(nodes: NodeGroup, one: Amounts) -> GroupTraffic:
-    stage = int(np.argmax(one.seconds))
+def _group(nodes: NodeGroup, amounts: Amounts) -> GroupTraffic:
+    stage = int(np.argmax(amounts.seconds))
     links = (
         LinkTraffic(
             tier=tier.name,
-            rank_bytes=float(one.link_bytes[i, stage]),
-            domain_bytes=float(one.mean_bytes[i, stage]) * domain,
-            line_s=float(one.line_s[i, stage]),
+            rank_bytes=float(amounts.link_bytes[i, stage]),
+            domain_bytes=float(amounts.mean_bytes[i, stage]) * domain,
+            line_s=float(amounts.line_s[i, stage]),
         )
         for i, (tier, domain) in enumerate(zip(nodes.network, _domains(nodes), strict=True))
     )
     return GroupTraffic(
-        name=one.name,
-        carries=WHAT[one.name],
+        name=amounts.name,
+        carries=WHAT[amounts.name],
         stage=stage,
-        transfer_s=float(one.seconds[stage]),
+        transfer_s=float(amounts.seconds[stage]),
         links=tuple(link for link in links if link.rank_bytes > 0),
     )
 
 
-def _tiers(nodes: NodeGroup, found: Iterable[Amounts], iteration_s: float) -> Iterator[TierTraffic]:
-    found = tuple(found)
+def _tiers(
+    nodes: NodeGroup, groups: Iterable[Amounts], iteration_s: float
+) -> Iterator[TierTraffic]:
+    groups = tuple(groups)
     for i, (tier, domain) in enumerate(zip(nodes.network, _domains(nodes), strict=True)):
-        line_s = sum(one.line_s[i] for one in found)
+        line_s = sum(one.line_s[i] for one in groups)
         stage = int(np.argmax(line_s))
         yield TierTraffic(
             tier=tier.name,
             domain_accelerators=domain,
             link_bytes_per_s=tier.bandwidth_bytes_per_s / tier.oversubscription,
-            rank_bytes=float(sum(one.link_bytes[i, stage] for one in found)),
-            domain_bytes=float(sum(one.mean_bytes[i, stage] for one in found)) * domain,
+            rank_bytes=float(sum(one.link_bytes[i, stage] for one in groups)),
+            domain_bytes=float(sum(one.mean_bytes[i, stage] for one in groups)) * domain,
             line_s=float(line_s[stage]),
             busy=float(line_s[stage]) / iteration_s,
         )

@@ -8,8 +8,9 @@ from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
 from planner.answers.contenders import compared
 from planner.answers.explain import reports
-from planner.documents.answer import Pick, PlanReport
+from planner.documents.answer import Pick
 from planner.documents.formats import listed
+from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.search.outcome import Outcome
 from planner.search.simplicity import MOST_FULL, MOST_SLOWER, kinds, steps
@@ -60,7 +61,7 @@ def _recommended(
                 why += f" (but with {listed(added)})"
         return Pick(
             name="recommended", plan=plan, slower_by=slower,
-            why=f"{why}, and cannot be told from the fastest",
+            why=f"{why}; statistically tied with the fastest",
         )  # fmt: skip
     return Pick(
         name="recommended", plan=first, slower_by=0.0,
@@ -92,5 +93,5 @@ def _steps(plan: ParallelPlan) -> list[str]:
     return [name for name, needed in steps(Plans.of(plan)).items() if needed]
 
 
-def _is_cliff(one: PlanReport) -> bool:
-    return one.memory.peak_bytes > MOST_FULL * one.memory.capacity_bytes
+def _is_cliff(report: PlanReport) -> bool:
+    return report.memory.peak_bytes > MOST_FULL * report.memory.capacity_bytes

@@ -9,7 +9,7 @@ from cost_models.schedules import SCHEDULES
 from cost_models.schedules.makespan import makespan_s
 from cost_models.schedules.simulate import Links, Times
 from planner import frameworks
-from planner.documents.answer import Pipeline
+from planner.documents.plan_report import Pipeline
 
 # Orders longer than this take seconds to run.
 MOST_ACTIONS = 400_000

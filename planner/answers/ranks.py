@@ -11,9 +11,10 @@ from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec
 from planner.answers.links import Traffic, traffic
+from planner.answers.plan_answers import IllegalPlan, illegal
 from planner.answers.rank_orders import rank_orders
-from planner.answers.solve import IllegalPlan, illegal
-from planner.documents.answer import Document, Note, RankOrder
+from planner.documents.answer import RankOrder
+from planner.documents.plan_report import Document, Note
 from planner.documents.problems import refuse
 from planner.documents.request import PlanRequest
 from planner.frameworks.rank_orders import Grid, IntArray, NoOrder, grids, order_of

@@ -11,8 +11,9 @@ from cost_models.parts import TIME_PARTS
 from cost_models.plans import FIELDS, ParallelPlan, Plans
 from planner.answers.contenders import compared
 from planner.answers.explain import reports
-from planner.documents.answer import PlanReport, Rival
+from planner.documents.answer import Rival
 from planner.documents.formats import listed, recompute_words, seconds, share, value_words
+from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.search.dealt_plans import dealt_plans
 from planner.search.degrees import DEGREES, differing
@@ -103,7 +104,7 @@ def _sentence(
     """TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP exchange, costs 628 ms of CP exchange."""
     names = differing(best, other) or _switched(best, other)
     one, two = (listed([choice(plan, name) for name in names]) for plan in (best, other))
-    beats = ("beats" if len(names) == 1 else "beat") if sure else "may beat"
+    beats = ("" if sure else "probably ") + ("beats" if len(names) == 1 else "beat")
     said = f"{one} {beats} {two} by {share(slower_by)}"
     saves, costs = (
         listed([f"{seconds(abs(value))} of {TIME_PARTS[name].title}" for name, value in own])
@@ -115,7 +116,7 @@ def _sentence(
     return said + (f", costs {costs}" if costs else "")
 
 
-def _switched(one: ParallelPlan, other: ParallelPlan) -> list[str]:
+def _switched(plan: ParallelPlan, other: ParallelPlan) -> list[str]:
     """The fields that two plans of equal degrees do not share, without those that follow."""
-    changed = [name for name in FIELDS if getattr(one, name) != getattr(other, name)]
+    changed = [name for name in FIELDS if getattr(plan, name) != getattr(other, name)]
     return [name for name in changed if name not in _FOLLOWS] or changed

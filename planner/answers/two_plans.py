@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from planner.answers.contenders import compared
-from planner.answers.solve import IllegalPlan, estimate
-from planner.documents.answer import Document, EstimateAnswer, PlanReport
+from planner.answers.plan_answers import IllegalPlan, estimate
+from planner.documents.answer import EstimateAnswer
 from planner.documents.loading import plain
+from planner.documents.plan_report import Document, PlanReport
 from planner.documents.problems import (
     Problem,
     RequestError,
@@ -18,7 +19,7 @@ from planner.documents.problems import (
     wrong_type,
 )
 from planner.documents.request import PlanRequest
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.version import __version__
 
 Value = float | int | bool | str | tuple[Any, ...] | None

@@ -32,7 +32,7 @@ _PATIENCE_S = 60.0  # of a job's follower, while the service starts again
 _PAUSE_S = 1.0
 
 
-class _Told(BaseModel):
+class _JobProgress(BaseModel):
     done: int
     total: int
 
@@ -46,7 +46,7 @@ class Client(Operations):
         return cls(url, key_of_environment())
 
     def finished(self, job: JobAnswer) -> JobAnswer:
-        """The job once it has succeeded; its progress is told to planner.progress meanwhile.
+        """The job once it has succeeded; its progress is reported to planner.progress meanwhile.
 
         It is followed by its events, and again where a server ends and another goes on.  Raises
         ServiceError where it fails, is cancelled, or the service stays away for a minute.
@@ -60,8 +60,8 @@ class Client(Operations):
                 for event in follow(job.id, last_event_id=seen):
                     seen, heard = event.number or seen, time.monotonic()
                     if event.name == "progress":
-                        told = self.read_answer(_Told, event.data)
-                        step(told.done, told.total)
+                        progress = self.read_answer(_JobProgress, event.data)
+                        step(progress.done, progress.total)
                         if current().enough():
                             raise KeyboardInterrupt  # the job goes on
                 job = look(job.id)

@@ -38,7 +38,7 @@ class Budget(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Kept:
+class AnswerHeaders:
     """What a kept answer has over HTTP: its id, whether it was there already, where to go on.
 
     spent: the bound at which its search ended early, with what to limit; None: it did not.
@@ -71,7 +71,7 @@ class Calls:
     def __init__(self, url: str, key: str | None = None, timeout_s: float = 900.0) -> None:
         """url: such as http://localhost:8000.  timeout_s: of silence.  Raises RequestError."""
         self.url, self.timeout_s = _checked(url), timeout_s
-        self.kept: Kept | None = None
+        self.kept: AnswerHeaders | None = None
         self.best: Document | None = None
         self._key = None if key is None else _checked_key(key)
         self._opener = build_opener(_NoRedirect)
@@ -194,7 +194,7 @@ class Calls:
         try:
             document = json.loads(content)
             if isinstance(document, dict) and document.keys() >= {*_KEPT}:
-                self.kept = Kept(**{name: document.pop(name) for name in _KEPT})
+                self.kept = AnswerHeaders(**{name: document.pop(name) for name in _KEPT})
                 content = json.dumps(document).encode()
             adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
             return adapter.validate_json(content)

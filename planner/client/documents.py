@@ -15,7 +15,7 @@ from planner.answers.catalog import (
     ModelEntry,
     ScheduleEntry,
 )
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.documents.scored_runs import ScoredRun
 
 Status = Literal["feasible", "memory"]

@@ -44,15 +44,15 @@ from planner.client.events import Event
 from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
 from planner.documents.scored_runs import Evidence
 from planner.frameworks.base import Bundle
-from planner.intake.model_import import ModelAnswer
 from planner.lint.findings import LintAnswer, ReadAnswer
-from planner.mixed.answer import MixedAnswer
+from planner.mixed_clusters.answer import MixedAnswer
 from planner.pipelines.all_schedules import ComparisonAnswer
 from planner.pipelines.timeline import TimelineAnswer
 from planner.reinforcement.document import ReinforcementAnswer
+from planner.requests.model_import import ModelAnswer
 from planner.sensitivities.document import SensitivityAnswer
-from planner.sites.learned import SiteAnswer
 from planner.sites.lesson import Lesson
+from planner.sites.site_corrections import SiteAnswer
 from planner.sizing.answer import SizingAnswer
 from planner.validate.one_node import OneNode
 from planner.validate.report import ValidationReport

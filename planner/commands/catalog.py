@@ -36,7 +36,7 @@ def model(
     json: Json = False,
 ) -> int:
     """Read a model: a preset or a Hugging Face config.json."""
-    from planner.intake.model_import import described, spelled_out, with_own_code
+    from planner.requests.model_import import described, spelled_out, with_own_code
     from planner.terminal import output, tables
 
     folder = Path(name)

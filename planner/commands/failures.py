@@ -51,7 +51,7 @@ def guarded(command: Callable[[], int | None], words: Sequence[str]) -> int:
 
 def _report(error: Exception, words: Sequence[str]) -> int:
     json = "--json" in words
-    from planner.commands.typed import told
+    from planner.commands.typed import problem_lines
     from planner.documents.problems import ServiceError, internal_document, problem_document
     from planner.terminal.output import print_document
 
@@ -77,7 +77,7 @@ def _report(error: Exception, words: Sequence[str]) -> int:
         print_document(problem_document(problems))
     elif problems:
         print("Bad input:", file=sys.stderr)
-        for line in told(problems, words):
+        for line in problem_lines(problems, words):
             print(f"  {line}", file=sys.stderr)
     return BAD_INPUT
 

@@ -6,32 +6,32 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cost_models.plans import ParallelPlan
-from planner.answers import solve
+from planner.answers import plan_answers
 from planner.commands.options import FIELDS, STANDARD_INPUT, command_line
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import PlanRequest
 
 
 def after_plan(
-    request: PlanRequest, answer: PlanAnswer, source: str | None, given: Mapping[str, Any]
+    request: PlanRequest, answer: PlanAnswer, source: str | None, option_values: Mapping[str, Any]
 ) -> list[str]:
     """The lines to print, unwrapped: launch files, a question about a neighbour, the document.
 
-    source: where the request came from.  given: the options that lay over it.
+    source: where the request came from.  option_values: the options laid over it.
     """
-    lines = [f"planner plan {command_line(given, source, ())} --json"]
+    lines = [f"planner plan {command_line(option_values, source, ())} --json"]
     if answer.best is not None:
         lines = [
-            _emit(answer, command_line(given, source, ("framework",))),
-            _why(request, answer.best.plan, source, given),
+            _emit(answer, command_line(option_values, source, ("framework",))),
+            _why(request, answer.best.plan, source, option_values),
             *lines,
         ]
     elif answer.unbuildable is not None and answer.unbuildable.instead is not None:
-        own = f"{command_line(given, source, ('framework',))} --framework "
+        own = f"{command_line(option_values, source, ('framework',))} --framework "
         own += answer.unbuildable.instead.framework
         lines = [f"planner plan {own}", f"planner emit {own} > run.sh", *lines]
     elif answer.unbuildable is not None and not answer.unbuildable.able:
-        lines = [f"planner plan {command_line(given, source, ('framework',))}", *lines]
+        lines = [f"planner plan {command_line(option_values, source, ('framework',))}", *lines]
     if source == "-":
         lines.append(f"({STANDARD_INPUT}: the request that came from standard input)")
     return lines
@@ -45,11 +45,11 @@ def _emit(answer: PlanAnswer, options: str) -> str:
 
 
 def _why(
-    request: PlanRequest, plan: ParallelPlan, source: str | None, given: Mapping[str, Any]
+    request: PlanRequest, plan: ParallelPlan, source: str | None, option_values: Mapping[str, Any]
 ) -> str:
     """A question about a plan that differs from the best one in one choice."""
     candidates = list(_neighbours(plan, request.cluster.accelerators))
-    legal = (one for one in candidates if not solve.illegal(request, one))
+    legal = (one for one in candidates if not plan_answers.illegal(request, one))
     other = next(legal, candidates[0]).model_dump()
     # Options lie over the request's own plan, where it has one.
     base = (request.plan or ParallelPlan()).model_dump()
@@ -59,7 +59,7 @@ def _why(
         if value != base[name] and (name != "dp" or request.plan is not None)
     }
     plan_fields = [name for name, field in FIELDS.items() if field.part == "plan"]
-    words = [command_line(given, source, plan_fields), command_line(fields, None, ())]
+    words = [command_line(option_values, source, plan_fields), command_line(fields, None, ())]
     return " ".join(["planner why", *filter(None, words)])
 
 

@@ -88,9 +88,9 @@ _PANELS = {
 def request_options(plan_panel: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Give a command an option per field of a request.
 
-    The command takes them as one argument, `given`: what was set, by field name.
+    The command takes them as one argument, `option_values`: values by field name.
     """
-    return _options(FIELDS.values(), plan_panel, "given")
+    return _options(FIELDS.values(), plan_panel, "option_values")
 
 
 def part_options(part: Part) -> Callable[[Callable[..., int]], Callable[..., int]]:
@@ -105,8 +105,8 @@ def _options(
         @wraps(command)
         def run(**arguments: Any) -> int:
             values = {field.name: arguments.pop(field.name) for field in fields}
-            given = {name: value for name, value in values.items() if value is not None}
-            return command(**{into: given}, **arguments)
+            stated = {name: value for name, value in values.items() if value is not None}
+            return command(**{into: stated}, **arguments)
 
         own = inspect.signature(command, eval_str=True).parameters.values()
         parameters = [p for p in own if p.name != into]
@@ -135,13 +135,15 @@ def _parameter(field: Field, plan_panel: str) -> inspect.Parameter:
     )
 
 
-def merge(document: Mapping[str, Any], given: Mapping[str, Any], *, limits: bool) -> dict[str, Any]:
+def merge(
+    document: Mapping[str, Any], option_values: Mapping[str, Any], *, limits: bool
+) -> dict[str, Any]:
     """The document with the given options laid over it.
 
     limits: plan fields bound the search (`8`, `1..8`, `1,2,4`); otherwise they make the plan.
     """
     merged = dict(document)
-    for name, value in given.items():
+    for name, value in option_values.items():
         parsed = value if isinstance(value, bool) else read(name, value, limits)
         target = _target(FIELDS[name], limits)
         if not target:
@@ -204,13 +206,15 @@ def read(name: str, text: str, limits: bool) -> Any:
 STANDARD_INPUT = "FILE"  # stands for a request that came from there, and is gone
 
 
-def command_line(given: Mapping[str, Any], request: str | None, leave_out: Iterable[str]) -> str:
+def command_line(
+    option_values: Mapping[str, Any], request: str | None, leave_out: Iterable[str]
+) -> str:
     """The options that repeat what was asked, for the next command."""
     import shlex
 
     source = STANDARD_INPUT if request == "-" else request
     words = [] if source is None else ["--request", source]
-    for name, value in given.items():
+    for name, value in option_values.items():
         if name in leave_out:
             continue
         flag = FIELDS[name].flag

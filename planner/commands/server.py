@@ -41,7 +41,10 @@ def choose(server: str | None, command: str) -> None:
     if command not in _ANSWERED_THERE:
         only_here(f"planner {command}")
         if named:
-            print(f"note: planner {command} is of this machine, not of {VARIABLE}", file=sys.stderr)
+            print(
+                f"note: planner {command} runs on this machine and ignores {VARIABLE}",
+                file=sys.stderr,
+            )
 
 
 def set_apart(words: Sequence[str]) -> tuple[list[str], list[str]]:

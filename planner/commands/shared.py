@@ -19,7 +19,7 @@ from planner.commands.server import apart
 if TYPE_CHECKING:
     from planner.documents.problems import Problem
     from planner.documents.request import PlanRequest
-    from planner.terminal.screens import Asked
+    from planner.terminal.plan_rows import RequestSummary
 
 PLAN = "The plan"
 LIMITS = "Limits of the search: a value (8), a range (1..8), or a choice (1,2,4)"
@@ -31,7 +31,7 @@ RequestOption = Annotated[
     str | None, typer.Option("--request", metavar="FILE|-", help="the same, as an option")
 ]
 Report = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE", help="all of it as one HTML page")
+    Path | None, typer.Option("--report", metavar="FILE", help="write the answer as one HTML page")
 ]
 FIGURES = "Figures for papers (need the extra `plot`)"
 
@@ -60,26 +60,28 @@ def load(source: str | None) -> dict[str, Any]:
 
 def read_request(
     source: str | None,
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
     *,
     limits: bool = False,
     need_plan: bool = False,
     keep_plan: bool = False,
     document: Mapping[str, Any] | None = None,
-    mixed: bool = False,
+    mixed_cluster: bool = False,
 ) -> PlanRequest:
-    """The request of a file, with options over it; mixed: nodes may differ."""
-    from planner.intake.parsing import parse_request
+    """The request of a file, with options over it; mixed_cluster: nodes may differ."""
+    from planner.requests.parsing import parse_request
 
-    merged = read_document(source, given, limits=limits, keep_plan=keep_plan, document=document)
+    merged = read_document(
+        source, option_values, limits=limits, keep_plan=keep_plan, document=document
+    )
     known, names = apart(merged)
-    request = parse_request(known, need_plan=need_plan, mixed=mixed)
+    request = parse_request(known, need_plan=need_plan, mixed_cluster=mixed_cluster)
     return request.model_copy(update=names)
 
 
 def read_document(
     source: str | None,
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
     *,
     limits: bool = False,
     keep_plan: bool = False,
@@ -96,9 +98,9 @@ def read_document(
         document["model"] = read_model(named, folder)
     if keep_plan and document.get("plan") is not None:
         limits = False
-    document = merge(document, given, limits=limits)
-    if "model" in given:
-        document["model"] = read_model(given["model"], Path())
+    document = merge(document, option_values, limits=limits)
+    if "model" in option_values:
+        document["model"] = read_model(option_values["model"], Path())
     return document
 
 
@@ -121,12 +123,12 @@ def read_model(name: str, folder: Path) -> Any:
     return document
 
 
-def asked_of(request: PlanRequest) -> Asked:
+def asked_of(request: PlanRequest) -> RequestSummary:
     """The request with what a screen says of it."""
     from cost_models.parameters import total_parameters
-    from planner.terminal.screens import Asked
+    from planner.terminal.plan_rows import RequestSummary
 
-    return Asked(request, total_parameters(request.model))
+    return RequestSummary(request, total_parameters(request.model))
 
 
 def nothing_fits(problems: tuple[Problem, ...], json: bool) -> int:

@@ -61,7 +61,7 @@ def timeline(
     pdf: Annotated[Path | None, picture("pdf", "the same, for a paper")] = None,
     theme: Annotated[Theme, typer.Option(rich_help_panel=PICTURES)] = Theme.auto,
     pipeline: Mapping[str, Any],
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
 ) -> int:
     """When each rank of a pipeline does what: of a plan, or of a schedule with bare times."""
     from planner.drawing.text import timeline_screen
@@ -72,7 +72,7 @@ def timeline(
     answer = _answer(
         source_of(request_file, request),
         pipeline,
-        given,
+        option_values,
         requested.timeline_of,
         lambda document: timelines.timeline(timelines.parse_timeline(document)),
         lambda service, document: service.timeline(document),
@@ -92,7 +92,7 @@ def compare_schedules(
     request: RequestOption = None,
     json: Json = False,
     pipeline: Mapping[str, Any],
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
 ) -> int:
     """All pipeline schedules side by side: time, bubble, memory, messages, who runs them."""
     from planner.drawing.text import comparison_screen
@@ -102,7 +102,7 @@ def compare_schedules(
     answer = _answer(
         source_of(request_file, request),
         pipeline,
-        given,
+        option_values,
         requested.schedules_of,
         lambda document: all_schedules.compare_schedules(all_schedules.parse_comparison(document)),
         lambda service, document: service.schedule_comparison(document),
@@ -114,8 +114,8 @@ def compare_schedules(
 def best_timeline(answer: PlanAnswer) -> list[str]:
     """The pipeline of an answer's best plan as SVG; none without stages, or of too many actions."""
     from planner.drawing.svg import svg
-    from planner.intake.parsing import parse_request
     from planner.pipelines.requested import timeline_of
+    from planner.requests.parsing import parse_request
 
     best = answer.best
     if best is None or best.plan.pp == 1:
@@ -132,27 +132,27 @@ def best_timeline(answer: PlanAnswer) -> list[str]:
 def _answer(
     source: str | None,
     pipeline: Mapping[str, Any],
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
     of_plan: Callable[[PlanRequest], T],
     alone: Callable[[dict[str, Any]], T],
     there: Callable[[Client, dict[str, Any]], T],
 ) -> T:
     """The answer about a request's plan, or about a pipeline without a model."""
     document = load(source)
-    if not _of_plan(document, pipeline, given):
-        bare = {**document, **given, **_values(pipeline)}
+    if not _of_plan(document, pipeline, option_values):
+        bare = {**document, **option_values, **_values(pipeline)}
         return answered(lambda: alone(bare), lambda service: there(service, bare))
-    asked = read_request(source, given, need_plan=True, document=document)
+    asked = read_request(source, option_values, need_plan=True, document=document)
     return answered(lambda: of_plan(asked), lambda service: there(service, asked.document()))
 
 
 def _of_plan(
-    document: Mapping[str, Any], pipeline: Mapping[str, Any], given: Mapping[str, Any]
+    document: Mapping[str, Any], pipeline: Mapping[str, Any], option_values: Mapping[str, Any]
 ) -> bool:
     """Whether the question is about a plan; otherwise about a pipeline without a model."""
     from planner.documents.problems import refuse
 
-    of_plan = [name for name in given if name != "schedule"]
+    of_plan = [name for name in option_values if name != "schedule"]
     if pipeline and of_plan:
         flags = ", ".join(FIELDS[name].flag for name in of_plan)
         others = ", ".join(PIPELINE[name].flag for name in pipeline)
@@ -178,11 +178,11 @@ def _value(name: str, text: str | bool) -> Any:
         raise error.under(f"/{name}") from None
 
 
-def _draw(answer: TimelineAnswer, wanted: Mapping[str, Path], theme: Theme) -> list[Path]:
+def _draw(answer: TimelineAnswer, paths: Mapping[str, Path], theme: Theme) -> list[Path]:
     """Draw all first, then write: what is refused leaves nothing half done."""
     from planner.terminal.output import write_picture
 
-    drawn = {path: _DRAWERS[kind](answer, theme.value) for kind, path in wanted.items()}
+    drawn = {path: _DRAWERS[kind](answer, theme.value) for kind, path in paths.items()}
     for path, data in drawn.items():
         write_picture(path, data)
     return list(drawn)

@@ -33,7 +33,7 @@ _EXAMPLES = {
 _MOST_CHOICES = 20
 
 
-def told(problems: Sequence[Problem], words: Sequence[str]) -> list[str]:
+def problem_lines(problems: Sequence[Problem], words: Sequence[str]) -> list[str]:
     """A line for each problem; words: the command line."""
     missing = {one.pointer for one in problems if one.code == "missing"}
     lines = [_line(one, words) for one in problems]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from cost_models.catalog.local import cpu_cores
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.extras import missing
 from planner.version import __version__
 
@@ -66,12 +66,12 @@ def examine(host: str, port: int, database_url: str | None) -> Diagnosis:
         "extras": _extras,
         "planning": _planning,
     }
-    checks = tuple(Check(name=name, **_looked(look)) for name, look in looks.items())
+    checks = tuple(Check(name=name, **_checked(look)) for name, look in looks.items())
     healthy = all(check.state != "fail" for check in checks)
     return Diagnosis(version=__version__, healthy=healthy, checks=checks)
 
 
-def _looked(look: Callable[[], Found]) -> dict[str, str | None]:
+def _checked(look: Callable[[], Found]) -> dict[str, str | None]:
     try:
         state, found, advice = look()
     except Exception as error:  # a doctor outlives what he finds
@@ -277,13 +277,13 @@ def _version(package: str) -> str | None:
 
 def _planning() -> Found:
     """A small question, asked in earnest."""
-    from planner.answers import solve
-    from planner.intake.parsing import parse_request
+    from planner.answers import plan_answers
+    from planner.requests.parsing import parse_request
 
     training = {"seq_length": 1024, "global_batch_size": 64}
     document = {"model": "gpt2", "cluster": "1x4xh100-sxm", "training": training}
     began = time.perf_counter()
-    answer = solve.find(parse_request(document))
+    answer = plan_answers.find(parse_request(document))
     assert answer.best is not None
     costed = f"{answer.counts.costed:,} plans" if answer.counts else "plans"
     return "ok", f"{costed} in {time.perf_counter() - began:.1f} s", None

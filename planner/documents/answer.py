@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from cost_models.plans import ParallelPlan
+from planner.documents.plan_report import Document, PlanReport
 from planner.documents.scored_runs import Evidence
 
 REASONS: dict[str, str] = {
     "memory": "a stage needs more than the accelerator has",
-    "memory_risk": "the chance to run out of memory is larger than the request allows",
+    "memory_risk": "the risk of running out of memory exceeds the request's limit",
     "world_size": "tp x cp x pp x dp is not the number of accelerators",
     "batch_identity": "the global batch is not micro batch x accumulation x dp",
     "heads_not_divisible": "attention heads do not divide over tp (and cp for all-to-all)",
@@ -37,117 +38,12 @@ REASONS: dict[str, str] = {
 }
 
 
-class Document(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class StageMemory(Document):
-    stage: int
-    layers: int
-    in_flight: float
-    allocated_bytes: float
-    reserved_bytes: float
-    total_bytes: float
-    parts: dict[str, float]
-
-
-class Memory(Document):
-    """Memory of a plan; allocated, reserved and peak (what the driver sees) of the worst stage.
-
-    needed_bytes: the least that the plan runs with; what the peak has beyond it, the allocator
-    gives back before it fails.  chance_of_running_out: that what is needed is more than the
-    capacity, by how far predicted peaks were off; chance_basis: what that rests on.
-    """
-
-    capacity_bytes: float
-    allocated_bytes: float
-    reserved_bytes: float
-    peak_bytes: float
-    needed_bytes: float
-    worst_stage: int
-    chance_of_running_out: float
-    chance_basis: str
-    stages: tuple[StageMemory, ...]
-
-
-class Note(Document):
-    """An assumption, or something not modelled: a stable code and a sentence."""
-
-    code: str
-    text: str
-
-
 class Reason(Document):
     """Why a plan cannot run: a code of REASONS, a sentence with numbers, and the numbers."""
 
     code: str
     text: str
-    numbers: dict[str, float] = {}
-
-
-class Pipeline(Document):
-    """How a plan with stages runs: its schedule, and the same step by closed form and simulated.
-
-    iteration_time_s of the report is the closed form's (`shown`); the simulator runs the
-    schedule's own order with this plan's time of each rank and chunk.  None: too long to simulate.
-    """
-
-    schedule: str
-    title: str
-    synchronous: bool
-    staleness: str
-    frameworks: tuple[str, ...]
-    closed_form: str
-    shown: Literal["closed form", "scaled simulation"]
-    simulated_iteration_time_s: float | None
-
-
-class ErrorBand(Document):
-    """The interval that the iteration time of a run like this is expected in.
-
-    rows, sources: published runs that it rests on.  basis: which of them are alike, and what most
-    of the doubt comes from.
-    """
-
-    low_s: float
-    high_s: float
-    rows: int
-    sources: int
-    basis: str
-
-
-class PlanReport(Document):
-    """One plan, fully explained.
-
-    layers_by_kind: of each stage, how many layers of which kind; empty where all layers are alike.
-    recompute_exchange_s: what of the time of recompute ranks spend on exchanges.
-    """
-
-    id: str
-    plan: ParallelPlan
-    fits: bool
-    num_micro_batches: int
-    layers_per_stage: tuple[int, ...]
-    layers_by_kind: tuple[dict[str, int], ...] = ()
-    iteration_time_s: float
-    error_band: ErrorBand
-    tokens_per_s: float
-    tokens_per_s_per_accelerator: float
-    model_flop_per_s_per_accelerator: float
-    mfu: float
-    mfu_causal: float
-    hfu: float
-    definitions: dict[str, str]
-    days: float | None
-    cost_usd: float | None
-    energy_kwh: float | None
-    memory: Memory
-    time_parts_s: dict[str, float]
-    recompute_exchange_s: float = 0.0
-    pipeline: Pipeline | None = None
-    kernels: tuple[dict[str, Any], ...]
-    assumptions: tuple[Note, ...]
-    not_modelled: tuple[Note, ...]
+    numbers: dict[str, float] = Field({})
 
 
 class SpaceAxis(Document):
@@ -171,7 +67,7 @@ class Counts(Document):
     costed: int
     feasible: int
     rejected: dict[str, int]
-    examples: dict[str, str] = {}
+    examples: dict[str, str] = Field({})
     cut_short: bool = False
 
 
@@ -216,7 +112,7 @@ class ProfileInfo(Document):
     name: str
     source: str
     kind: Literal["built in", "scaled", "fallback", "calibrated"]
-    measured: dict[str, tuple[str, ...]] = {}
+    measured: dict[str, tuple[str, ...]] = Field({})
 
 
 class Launch(Document):
@@ -347,7 +243,7 @@ class PlanAnswer(Document):
 
     request: dict[str, Any]
     version: str
-    layers: dict[str, int] = {}
+    layers: dict[str, int] = Field({})
     profile: ProfileInfo
     best: PlanReport | None
     evidence: Evidence | None = None
@@ -379,7 +275,7 @@ class EstimateAnswer(Document):
 
     request: dict[str, Any]
     version: str
-    layers: dict[str, int] = {}
+    layers: dict[str, int] = Field({})
     profile: ProfileInfo
     estimate: PlanReport
     evidence: Evidence | None = None
@@ -393,7 +289,7 @@ class WhyAnswer(Document):
 
     request: dict[str, Any]
     version: str
-    layers: dict[str, int] = {}
+    layers: dict[str, int] = Field({})
     profile: ProfileInfo
     verdict: Literal["illegal", "does not fit", "may run out", "slower", "best"]
     reasons: tuple[Reason, ...]

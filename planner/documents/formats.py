@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cost_models.units import GIB
-from planner.documents.answer import Memory
+from planner.documents.plan_report import Memory
 
 _MOST_KINDS = 6  # that one line names
 
@@ -137,7 +137,7 @@ def memory_words(plan: Mapping[str, Any]) -> list[str]:
 # The codes of planner.documents.answer.REASONS, after "refused for": short enough for a list.
 REASON_WORDS = {
     "memory": "memory",
-    "memory_risk": "the risk to run out of memory",
+    "memory_risk": "the risk of running out of memory",
     "world_size": "the number of accelerators",
     "batch_identity": "the batch size",
     "heads_not_divisible": "attention heads",

@@ -154,19 +154,19 @@ def refuse(pointer: str, code: str, detail: str, got: Any = None, **more: Any) -
     )
 
 
-def unknown_field(pointer: str, name: str, known: Iterable[str]) -> Problem:
+def unknown_field(pointer: str, name: str, names: Iterable[str]) -> Problem:
     """A field that its object does not have, with the nearest that it has."""
     return Problem(
         pointer=join(pointer, name),
         code="unknown_field",
         detail=f"no field {shown(name)!r} here",
-        did_you_mean=nearest(name, known),
+        did_you_mean=nearest(name, names),
     )
 
 
-def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
+def nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:
     """Up to three known names that look like this one."""
-    return tuple(difflib.get_close_matches(name[:_LONGEST].lower(), list(known), n=3, cutoff=0.6))
+    return tuple(difflib.get_close_matches(name[:_LONGEST].lower(), list(names), n=3, cutoff=0.6))
 
 
 def join(pointer: str, *parts: str | int) -> str:
@@ -256,11 +256,11 @@ def translate(
     return Problem(pointer=pointer, code=code, detail=found["msg"], got=shown(got))
 
 
-def wrong_type(pointer: str, wanted: str, got: Any) -> Problem:
+def wrong_type(pointer: str, expected: str, got: Any) -> Problem:
     """A value of the wrong type, such as a string where a number belongs."""
     value = shown(got)
     described = f"the string {value!r}" if isinstance(got, str) else str(_json_word(value))
-    detail = f"must be {wanted}, got {described}"
+    detail = f"must be {expected}, got {described}"
     return Problem(pointer=pointer, code="wrong_type", detail=detail, got=value)
 
 

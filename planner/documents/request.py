@@ -43,10 +43,11 @@ def _share(value: Any) -> Any:
 class SearchSpec(Spec):
     """What the search may vary and what it looks for."""
 
-    objective: Objective = Field("tokens_per_s", description="what the best plan is best at")
+    objective: Objective = Field("tokens_per_s", description="what the best plan maximises")
     top_k: Annotated[int, Field(ge=1, le=1000)] = Field(5, description="plans to list")
     memory_risk: Annotated[float, BeforeValidator(_share), Field(ge=0.001, le=1.0)] = Field(
-        0.05, description="largest chance to run out of memory, such as 5%; 100%: the peak fits"
+        0.05,
+        description="largest risk of running out of memory, such as 5%; 100%: the peak fits",
     )
     framework: str | None = Field(None, description="search only what this framework accepts")
     limits: dict[str, Bounds] = Field(
@@ -65,7 +66,7 @@ class SearchSpec(Spec):
             "moe_dispatcher",
         ],
         ...,
-    ] = Field((), description="axes that are closed by default")
+    ] = Field((), description="plan fields to search that are held fixed by default")
 
     @model_validator(mode="after")
     def _known(self) -> Self:
@@ -89,10 +90,10 @@ class PlanRequest(Spec):
         None, description="efficiency profile by its id; None: that of the accelerator"
     )
     site: str | None = Field(
-        None, description="site whose learned runs correct the times; None: nobody's"
+        None, description="site whose learned runs correct the times; None: no correction"
     )
-    guessed: tuple[str, ...] = Field((), description="model fields the config did not state")
-    defaulted: tuple[str, ...] = Field((), description="JSON pointers of values nobody gave")
+    guessed: tuple[str, ...] = Field((), description="model fields that the config does not state")
+    defaulted: tuple[str, ...] = Field((), description="JSON pointers of values set by default")
 
     @property
     def named_plan(self) -> ParallelPlan:

@@ -75,9 +75,9 @@ def _field_type(model: type[BaseModel], field: str) -> TypeAdapter[Any]:
     return TypeAdapter(annotated)
 
 
-def require_object(pointer: str, value: Any, wanted: str) -> None:
+def require_object(pointer: str, value: Any, expected: str) -> None:
     if not isinstance(value, dict):
-        raise RequestError([wrong_type(pointer, wanted, value)])
+        raise RequestError([wrong_type(pointer, expected, value)])
 
 
 def field_problems(

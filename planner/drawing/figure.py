@@ -36,7 +36,7 @@ _UNDATED: dict[Kind, dict[str, None]] = {
 
 
 @contextmanager
-def drawn(high_inch: float) -> Iterator[Figure]:
+def styled_figure(high_inch: float) -> Iterator[Figure]:
     """A figure to draw on, in the style of all.  RequestError where matplotlib is missing."""
     require_matplotlib()
     import matplotlib

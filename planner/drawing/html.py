@@ -78,7 +78,7 @@ step and rank to rank; the outline follows one micro-batch.</p>
 """
 
 
-def _table(answer: TimelineAnswer, drawn: list[Lane]) -> str:
+def _table(answer: TimelineAnswer, lanes: list[Lane]) -> str:
     """The numbers of each rank, for who would rather read."""
     causes = list(answer.idle_s[0])
     head = "".join(f"<th scope=col>idle: {escape(cause)}</th>" for cause in causes)
@@ -87,7 +87,7 @@ def _table(answer: TimelineAnswer, drawn: list[Lane]) -> str:
         f"<td>{share(max(0.0, 1 - lane.busy_s / answer.makespan_s))}</td>"
         + "".join(f"<td>{seconds(answer.idle_s[lane.rank][cause])}</td>" for cause in causes)
         + f"<td>{answer.peak_in_flight[lane.rank]:.4g}</td></tr>"
-        for lane in drawn
+        for lane in lanes
     )
     return (
         "<details><summary>Ranks in numbers</summary><table>"
@@ -97,10 +97,10 @@ def _table(answer: TimelineAnswer, drawn: list[Lane]) -> str:
     )
 
 
-def _data(answer: TimelineAnswer, drawn: list[Lane]) -> str:
+def _data(answer: TimelineAnswer, lanes: list[Lane]) -> str:
     """The page script's data: per rank a flat list of kind, micro-batch, chunk, gap and length."""
     scale, sign = unit(answer.makespan_s)
-    shortest = min(float((lane.end_s - lane.start_s)[lane.kind != WAIT].min()) for lane in drawn)
+    shortest = min(float((lane.end_s - lane.start_s)[lane.kind != WAIT].min()) for lane in lanes)
     document = {
         "makespan_s": answer.makespan_s,
         "scale": scale,
@@ -111,12 +111,12 @@ def _data(answer: TimelineAnswer, drawn: list[Lane]) -> str:
         "left": LEFT,
         "top": top(answer),
         "pitch": Rows.of(answer.stages).pitch,
-        "usual_px": p10_action_s(drawn) / answer.makespan_s * SPAN,
+        "usual_px": p10_action_s(lanes) / answer.makespan_s * SPAN,
         "separated_px": SEPARATED_PX,
         "ticks": _TICKS,
         # Enough to see the shortest action in half of the window, and no more.
         "most_zoom": min(1e5, max(4.0, answer.makespan_s / max(2 * shortest, 1e-12))),
-        "ranks": [_flat(answer, lane) for lane in drawn],
+        "ranks": [_flat(answer, lane) for lane in lanes],
     }
     # Inside a script element only "<" could end it.
     return json.dumps(document, separators=(",", ":")).replace("<", "\\u003c")

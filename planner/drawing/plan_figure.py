@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cost_models.units import GIB
-from planner.documents.answer import PlanAnswer, PlanReport
+from planner.documents.answer import PlanAnswer
 from planner.documents.formats import plan_words, seconds, share
-from planner.drawing.figure import Kind, drawn, saved
+from planner.documents.plan_report import PlanReport
+from planner.drawing.figure import Kind, saved, styled_figure
 from planner.drawing.palette import COLOURS
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def plan_figure(answer: PlanAnswer, kind: Kind) -> bytes:
     """The file, of an answer with a plan.  RequestError where matplotlib is not installed."""
     best = answer.best
     assert best is not None
-    with drawn(4.4) as figure:
+    with styled_figure(4.4) as figure:
         model = answer.request["model"]["name"]
         figure.suptitle(
             f"{model}: {', '.join(plan_words(best.plan.model_dump()))}", fontsize=9, x=0.01,

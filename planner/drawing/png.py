@@ -147,18 +147,18 @@ def _held(axes: Axes, answer: TimelineAnswer, lane: Lane, paint: dict[str, str])
     )
 
 
-def _frame(axes: Axes, answer: TimelineAnswer, drawn: list[Lane], paint: dict[str, str]) -> None:
+def _frame(axes: Axes, answer: TimelineAnswer, lanes: list[Lane], paint: dict[str, str]) -> None:
     scale, sign = unit(answer.makespan_s)
     axes.set_xlim(0, answer.makespan_s / scale)
     axes.set_ylim(answer.stages, -0.1)
-    axes.set_yticks([lane.rank + _BAR / 2 for lane in drawn], [str(lane.rank) for lane in drawn])
+    axes.set_yticks([lane.rank + _BAR / 2 for lane in lanes], [str(lane.rank) for lane in lanes])
     axes.set_xlabel(sign, color=paint["quiet"], fontsize=9)
     axes.set_ylabel("rank", color=paint["quiet"], fontsize=9)
     size = min(8.0, 60 * _lane_inch(answer))
     axes.tick_params(colors=paint["quiet"], labelsize=size, length=0)
     axes.tick_params(axis="x", labelsize=8)
     axes.set_frame_on(False)
-    for lane in drawn:
+    for lane in lanes:
         idle = share(max(0.0, 1 - lane.busy_s / answer.makespan_s))
         words = f" {idle} / {answer.peak_in_flight[lane.rank]:.4g}"
         axes.text(

@@ -100,19 +100,19 @@ def _lane(answer: TimelineAnswer, rank: int) -> Lane:
     )
 
 
-def p10_action_s(drawn: list[Lane]) -> float:
+def p10_action_s(lanes: list[Lane]) -> float:
     """The 10th percentile of the seconds of all actions that take any time."""
-    lengths = _lengths(drawn)
+    lengths = _lengths(lanes)
     return float(np.quantile(lengths[lengths > 0], 0.1))
 
 
-def mean_s(drawn: list[Lane]) -> float:
+def mean_s(lanes: list[Lane]) -> float:
     """Seconds of an action, on average."""
-    return float(_lengths(drawn).mean())
+    return float(_lengths(lanes).mean())
 
 
-def _lengths(drawn: list[Lane]) -> FloatArray:
-    return np.concatenate([(lane.end_s - lane.start_s)[lane.kind != WAIT] for lane in drawn])
+def _lengths(lanes: list[Lane]) -> FloatArray:
+    return np.concatenate([(lane.end_s - lane.start_s)[lane.kind != WAIT] for lane in lanes])
 
 
 def column_edges(answer: TimelineAnswer, most: int) -> FloatArray:

@@ -96,15 +96,15 @@ def refuse(unknown: Iterable[Setting], unread: Iterable[Setting] = (), named: bo
     )
 
 
-def _shown(one: Setting) -> str:
-    value = one.value if isinstance(one.value, str) else " ".join(one.value or ())
-    return f"{one.name} {value[:60]}".rstrip()
+def _shown(setting: Setting) -> str:
+    value = setting.value if isinstance(setting.value, str) else " ".join(setting.value or ())
+    return f"{setting.name} {value[:60]}".rstrip()
 
 
-def _off(one: Setting) -> bool:
+def _off(setting: Setting) -> bool:
     """Whether it only says that something is not there."""
-    return one.value in ("none", "None", "false", "False", "0", "null", "")
+    return setting.value in ("none", "None", "false", "False", "0", "null", "")
 
 
-def _plain(one: Setting, usual: str | None) -> bool:
-    return usual is not None and one.value == usual
+def _plain(setting: Setting, usual: str | None) -> bool:
+    return usual is not None and setting.value == usual

@@ -322,5 +322,5 @@ def of_call(
     return result
 
 
-def _words_of(one: Setting) -> tuple[str, str]:
-    return one.name, one.value if isinstance(one.value, str) else ""
+def _words_of(setting: Setting) -> tuple[str, str]:
+    return setting.name, setting.value if isinstance(setting.value, str) else ""

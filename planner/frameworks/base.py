@@ -17,7 +17,8 @@ import numpy as np
 from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan, Plans, RuntimeName
 from cost_models.spec import ModelSpec
-from planner.documents.answer import Note, Reason
+from planner.documents.answer import Reason
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest, Value
 from planner.frameworks.devices import other_stack
 from planner.frameworks.parts import unsaid

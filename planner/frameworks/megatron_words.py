@@ -56,10 +56,10 @@ def tokens(args: Arguments, hidden: int, otherwise: int) -> int:
             continue  # it reads --tokenizer-model alone
         setting = args.given.get(option)
         text = setting.value if setting is not None and isinstance(setting.value, str) else ""
-        if found := tokenizers.named(text):
+        if found := tokenizers.tokenizer_tokens(text):
             args.assume(f"the tokenizer of {text} has {found} tokens")
             return found
-    if found := tokenizers.named(kind):
+    if found := tokenizers.tokenizer_tokens(kind):
         args.assume(f"{kind} has {found} tokens")
         return found
     if not kind and args.has("--merge-file"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cost_models.plans import ParallelPlan
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import shell, uncarried, yaml_files
 from planner.frameworks.base import Bundle, Flag

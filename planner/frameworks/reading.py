@@ -5,7 +5,7 @@ from __future__ import annotations
 from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
-from cost_models.stages import forward_layers
+from cost_models.stage_layers import forward_layers
 from planner.documents.answer import Reason
 from planner.documents.request import PlanRequest
 

@@ -168,14 +168,14 @@ def world(launch: Launch) -> World:
     return World(nodes, per_node, total)
 
 
-def accelerators(found: Found, reached: World, asked: int | None) -> int:
+def accelerators(call: Found, reached: World, asked: int | None) -> int:
     """The size of the job: as the files say it, or else as asked.
 
     Raises Unreadable where nobody says it.
     """
     size = reached.accelerators or asked
     if size is None:
-        word = found.launch.program
+        word = call.launch.program
         raise Unreadable(
             "the files do not say how many accelerators run it (nodes and processes per node): "
             "give a cluster",

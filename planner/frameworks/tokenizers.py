@@ -59,7 +59,7 @@ _NAMES: tuple[tuple[str, int], ...] = (
 )
 
 
-def named(text: str) -> int | None:
+def tokenizer_tokens(text: str) -> int | None:
     """The tokens of the tokenizer that a name or path speaks of; None where none is known."""
     parts = [part for part in text.rstrip("/").split("/") if part]
     for part in (text, "/".join(parts[-2:]), *parts[-1:]):

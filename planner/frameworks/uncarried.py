@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from cost_models.spec import ModelSpec
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.frameworks.shell import comment
 
 # Numerics that every model has: unstated, they are the framework's own; others are then absent.

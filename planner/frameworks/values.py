@@ -155,7 +155,7 @@ def malformed(error: ValidationError, file: str) -> Unreadable:
     return Unreadable(f"says what cannot be planned: {place}{what}", file)
 
 
-def hint(name: str, known: Iterable[str]) -> str:
+def hint(name: str, names: Iterable[str]) -> str:
     """The known names close to an unknown one, as the end of a sentence; "" without any."""
-    close = difflib.get_close_matches(name[:100], list(known), n=3, cutoff=0.7)
+    close = difflib.get_close_matches(name[:100], list(names), n=3, cutoff=0.7)
     return f"; did you mean {' or '.join(close)}?" if close else ""

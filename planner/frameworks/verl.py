@@ -153,48 +153,55 @@ class Sizes(NamedTuple):
     micro: int
 
 
-def sizes(said: Overrides, context: str, splits: Iterable[str], notes: list[str]) -> Sizes:
+def sizes(overrides: Overrides, context: str, splits: Iterable[str], notes: list[str]) -> Sizes:
     """The lengths and batches of a step.
 
     context: the key of the ranks that split a sequence; splits: those of the ranks that split a
     replica in other ways.
     """
-    longest = said.whole("data.max_prompt_length", 512) + said.whole(LENGTH, 512)
+    longest = overrides.whole("data.max_prompt_length", 512) + overrides.whole(LENGTH, 512)
     notes.append(f"every sequence is as long as the longest prompt and response, {longest} tokens")
-    batch = said.whole(MINI, 256) * said.whole(ROOT + "rollout.n", 1)
-    replica = prod(said.whole(key, 1) for key in (context, *splits) if said.known(key))
-    if not said.on(ACTOR + "use_dynamic_bsz"):
-        said.text(ACTOR + "ppo_max_token_len_per_gpu")
-        if said.text(OF_ALL) and not said.text(MICRO):
-            replicas = max((world(said).accelerators or 1) // replica, 1)
-            return Sizes(longest, batch, max(said.whole(OF_ALL) // replicas, 1))
-        return Sizes(longest, batch, said.whole(MICRO))
-    said.text(MICRO)
-    tokens = said.whole(ACTOR + "ppo_max_token_len_per_gpu", 16_384) * said.whole(context, 1)
-    share = max(batch * replica // (world(said).accelerators or 1), 1)
+    batch = overrides.whole(MINI, 256) * overrides.whole(ROOT + "rollout.n", 1)
+    replica = prod(overrides.whole(key, 1) for key in (context, *splits) if overrides.known(key))
+    if not overrides.on(ACTOR + "use_dynamic_bsz"):
+        overrides.text(ACTOR + "ppo_max_token_len_per_gpu")
+        if overrides.text(OF_ALL) and not overrides.text(MICRO):
+            replicas = max((world(overrides).accelerators or 1) // replica, 1)
+            return Sizes(longest, batch, max(overrides.whole(OF_ALL) // replicas, 1))
+        return Sizes(longest, batch, overrides.whole(MICRO))
+    overrides.text(MICRO)
+    tokens = overrides.whole(ACTOR + "ppo_max_token_len_per_gpu", 16_384) * overrides.whole(
+        context, 1
+    )
+    share = max(batch * replica // (world(overrides).accelerators or 1), 1)
     micro = next(n for n in range(min(max(tokens // longest, 1), share), 0, -1) if share % n == 0)
     notes.append(f"micro-batches of up to {tokens} tokens are costed as {micro} of the longest")
     return Sizes(longest, batch, micro)
 
 
-def world(said: Overrides) -> scripts.World:
+def world(overrides: Overrides) -> scripts.World:
     """The accelerators that train."""
-    nodes, each = said.whole("trainer.nnodes", 1), said.whole("trainer.n_gpus_per_node", 8)
+    nodes, each = (
+        overrides.whole("trainer.nnodes", 1),
+        overrides.whole("trainer.n_gpus_per_node", 8),
+    )
     return scripts.World(nodes, each, nodes * each)
 
 
-def model(said: Overrides, given: Given, notes: list[str]) -> ModelSpec:
+def model(overrides: Overrides, given: Given, notes: list[str]) -> ModelSpec:
     """The model that is given, or else the one of that name."""
-    said.asked.add(MODEL + "path")
-    return given.model or _model(said, notes)
+    overrides.asked.add(MODEL + "path")
+    return given.model or _model(overrides, notes)
 
 
-def _model(said: Overrides, notes: list[str]) -> ModelSpec:
+def _model(overrides: Overrides, notes: list[str]) -> ModelSpec:
     """The model by its name; prediction layers train only where they are asked for."""
     key = MODEL + "path"
-    place = said.words.get(key, said.launch.program)
+    place = overrides.words.get(key, overrides.launch.program)
     # A folder's name is that of its model, wherever it lies.
-    name = said.words[key].text.rstrip("/").rsplit("/", 1)[-1] if key in said.words else ""
+    name = (
+        overrides.words[key].text.rstrip("/").rsplit("/", 1)[-1] if key in overrides.words else ""
+    )
     try:
         model = find(name)
     except UnknownName as error:
@@ -202,24 +209,24 @@ def _model(said: Overrides, notes: list[str]) -> ModelSpec:
         text = f"the model {found}: give it (--model)"
         raise Unreadable(text, place.file, place.line) from None
     notes += left_out(name)
-    if said.on(MODEL + "mtp.enable") or not model.mtp_num_layers:
+    if overrides.on(MODEL + "mtp.enable") or not model.mtp_num_layers:
         return model
     return ModelSpec(**{**model.model_dump(), "mtp_num_layers": 0, "mtp_layer": ()})
 
 
-def adapted(said: Overrides, model: ModelSpec, group: str) -> dict[str, Any]:
+def adapted(overrides: Overrides, model: ModelSpec, group: str) -> dict[str, Any]:
     """The fields of a training of adapters; none where all weights train.
 
     group: of the keys rank, dropout and alpha, as `lora_` or `lora.`.  Raises Unreadable.
     """
     prefix, apart = MODEL + group, group.endswith(".")
-    rank = said.text(prefix + "rank", "0")
+    rank = overrides.text(prefix + "rank", "0")
     targets = (prefix if apart else MODEL) + "target_modules"
     for key in ("alpha", "type", "merge", "lora_A_init_method", "lora_B_init_method", "dtype"):
-        said.text(prefix + key)
-    stated = said.setting(targets) if said.text(targets) else None
-    dropout = said.text(prefix + "dropout", "0.0")
+        overrides.text(prefix + key)
+    stated = overrides.setting(targets) if overrides.text(targets) else None
+    dropout = overrides.text(prefix + "dropout", "0.0")
     if not (rank.isdecimal() and re.fullmatch(r"0?\.\d{1,6}|0", dropout)):
-        one = said.setting(prefix + ("dropout" if rank.isdecimal() else "rank"))
+        one = overrides.setting(prefix + ("dropout" if rank.isdecimal() else "rank"))
         raise Unreadable(f"{one.name} is {str(one.value)[:40]!r}: no number", one.file, one.line)
     return tuned(model, int(rank), stated, float(dropout))

@@ -47,7 +47,7 @@ class UnknownArchitecture(ModelImportError):
     """No family here reads it."""
 
 
-def shown(value: object) -> str:
+def short_text(value: object) -> str:
     """A short text of any value, however large or deep."""
     if isinstance(value, Mapping):
         return f"an object of {len(value)} keys"
@@ -105,18 +105,18 @@ class Config:
 
     def refuse(self, name: str, message: str) -> None:
         """Note a fault of the value of `name`."""
-        got = shown(self.data[name]) if name in self.data else ""
+        got = short_text(self.data[name]) if name in self.data else ""
         self.problems.append(Problem(f"{self.pointer}/{name}", message, got))
 
     def require(self, name: str, default: object, reason: str) -> None:
         """Refuse any other value of `name` than `default`, which a file may leave out."""
         value = self.data.get(name)
         if value is not None and value != default:
-            self.refuse(name, f"only {shown(default)} can be planned: {reason}")
+            self.refuse(name, f"only {short_text(default)} can be planned: {reason}")
 
     def guess(self, name: str, default: object, because: str = "") -> None:
         """Note that `name` was not stated and what was taken."""
-        value = f"{because} = {shown(default)}" if because else shown(default)
+        value = f"{because} = {short_text(default)}" if because else short_text(default)
         source = "" if because else f" (the default of {self.family})"
         self.guessed.append(f"{name}: not stated, {value}{source}")
 

@@ -22,8 +22,8 @@ from planner.huggingface.patterns import (
     MLP,
     SLIDING,
     dense_or_sparse,
-    every,
     expert_width,
+    full_attention_every,
     kinds,
     latent_experts,
     pattern,
@@ -227,7 +227,11 @@ def afmoe(config: Config) -> Fields:
     if not config.states("layer_types"):
         period = config.count("global_attn_every_n_layers", most=LAYERS, default=4)
     listed = kinds(
-        config, "layer_types", every(layers, period), {SLIDING, FULL}, f"full every {period}th"
+        config,
+        "layer_types",
+        full_attention_every(layers, period),
+        {SLIDING, FULL},
+        f"full every {period}th",
     )
     gated = {**ATTENTION, "gate": "element"}
     mixers = {SLIDING: {**gated, "window": size}, FULL: {**gated, "rope": False}}

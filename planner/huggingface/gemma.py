@@ -11,7 +11,7 @@ from planner.huggingface.patterns import (
     MLP,
     SLIDING,
     Layer,
-    every,
+    full_attention_every,
     kinds,
     pattern,
     routed,
@@ -48,7 +48,7 @@ def gemma4(config: Config) -> Fields:
     layers = fields["num_layers"]
     if config.data.get("use_bidirectional_attention") == "all":
         config.refuse("use_bidirectional_attention", "attention here is causal")
-    default = every(layers, 6)
+    default = full_attention_every(layers, 6)
     default[-1] = FULL
     listed = kinds(config, "layer_types", default, {SLIDING, FULL}, "full in every 6th layer")
     if listed[-1] != FULL:
@@ -111,7 +111,11 @@ def gemma3n(config: Config) -> Fields:
     fields = _common(config, 2)
     layers, hidden = fields["num_layers"], fields["hidden_size"]
     listed = kinds(
-        config, "layer_types", every(layers, 5), {SLIDING, FULL}, "full in every 5th layer"
+        config,
+        "layer_types",
+        full_attention_every(layers, 5),
+        {SLIDING, FULL},
+        "full in every 5th layer",
     )
     local = {**ATTENTION, "window": config.count("sliding_window", most=TOKENS, default=512)}
     mixers = {SLIDING: local, FULL: ATTENTION}

@@ -20,7 +20,7 @@ from planner.huggingface.config import (
     Problem,
     UnknownArchitecture,
     nearest,
-    shown,
+    short_text,
 )
 from planner.huggingface.families import (
     FAMILIES,
@@ -87,7 +87,7 @@ def model_from_config(config: object, name: str | None = None) -> ImportedModel:
     spec; without it, the one the file gives, or its model type.
     """
     if not isinstance(config, Mapping):
-        raise UnknownArchitecture((Problem("", "a config.json is an object", shown(config)),))
+        raise UnknownArchitecture((Problem("", "a config.json is an object", short_text(config)),))
     kind = config.get("model_type")
     wrapper = WRAPPERS.get(kind) if isinstance(kind, str) else None
     reader = _reader(config) if wrapper is None else _wrapped(config, wrapper)
@@ -154,7 +154,7 @@ def _wrapped(config: Mapping[str, Any], wrapper: Wrapper) -> Config:
         text["model_type"] = wrapper.text
     if not isinstance(text, Mapping):
         message = f"must be an object: the language model of {config['model_type']}"
-        raise ModelImportError((Problem("/text_config", message, shown(text)),))
+        raise ModelImportError((Problem("/text_config", message, short_text(text)),))
     kind = text.get("model_type")
     known = isinstance(kind, str) and (kind in FAMILIES or kind in TEXT_MODELS)
     found = _family(text, []) if kind is not None and not known else kind or wrapper.text
@@ -180,7 +180,7 @@ def _family(config: Mapping[str, Any], guessed: list[str]) -> str:
     if not isinstance(kind, str) or kind not in FAMILIES:
         if by_architecture is None:
             raise UnknownArchitecture((_unknown(config, kind, stated),))
-        found = "not stated" if kind is None else f"{shown(kind)} is not known"
+        found = "not stated" if kind is None else f"{short_text(kind)} is not known"
         guessed.append(f"model_type: {found}, {by_architecture} by its architecture")
         return by_architecture
     if stated is None or stated in FAMILIES[kind].architectures:
@@ -188,11 +188,11 @@ def _family(config: Mapping[str, Any], guessed: list[str]) -> str:
     if kind.endswith("_text") and str(stated).endswith("ForConditionalGeneration"):
         return kind  # a text_config may name the model that it is a part of
     if by_architecture is None and isinstance(stated, str) and stated.endswith("Model"):
-        guessed.append(f"architectures: {shown(stated)} has no head, planned with one")
+        guessed.append(f"architectures: {short_text(stated)} has no head, planned with one")
         return kind
     message = f"is not the language model of model_type {kind!r}"
     expected = FAMILIES[kind].architectures
-    raise ModelImportError((Problem("/architectures/0", message, shown(stated), expected),))
+    raise ModelImportError((Problem("/architectures/0", message, short_text(stated), expected),))
 
 
 def _unknown(config: Mapping[str, Any], kind: object, stated: object) -> Problem:
@@ -204,7 +204,7 @@ def _unknown(config: Mapping[str, Any], kind: object, stated: object) -> Problem
     names = [str(key)[:40] for key in config if key != "_name_or_path"]
     keys = ", ".join(names[:12])
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-    found = f"model_type {shown(kind)}, architectures {shown(stated)}, keys {keys}{more}"
+    found = f"model_type {short_text(kind)}, architectures {short_text(stated)}, keys {keys}{more}"
     message = f"this is {what}" if what else "unknown architecture"
     hints = nearest(kind, [*FAMILIES, *WRAPPERS]) if isinstance(kind, str) else ()
     if not hints and isinstance(stated, str):

@@ -24,7 +24,7 @@ def layers_of(model: ModelSpec) -> list[tuple[Sublayer, ...]]:
     return list(islice(cycle(model.layer_pattern), model.num_layers))
 
 
-def first(model: ModelSpec, kind: type[Kind]) -> Kind | None:
+def first_block(model: ModelSpec, kind: type[Kind]) -> Kind | None:
     """The first block of a kind, branches of parallel blocks included."""
     for layer in model.layer_pattern:
         for block in layer:

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from cost_models.numerics import RopeScaling
 from cost_models.spec import ModelSpec
-from planner.huggingface.config import Config, shown
+from planner.huggingface.config import Config, short_text
 
 Keys = dict[str, Any]
 
@@ -114,7 +114,7 @@ def _scaling(rope: Config) -> Keys | None:
         return None
     kind = OLD_KINDS.get(kind, kind) if isinstance(kind, str) else kind
     if kind not in KINDS:
-        rope.left_out.append(f"rope_scaling: {shown(kind)} is no kind that is known, left out")
+        rope.left_out.append(f"rope_scaling: {short_text(kind)} is no kind that is known, left out")
         return None
     found: Keys = {"kind": kind}
     for name in RopeScaling.model_fields:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config, shown
+from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config, short_text
 
 Fields = dict[str, Any]
 
@@ -75,7 +75,7 @@ def shared_width(config: Config, fields: Fields) -> Fields:
     """Heads of hidden_size / num_attention_heads, whatever head_dim says: the family ignores it."""
     fields = fields | _split(config, fields)
     if config.data.get("head_dim") not in (None, fields["head_dim"]):
-        stated, used = shown(config.data["head_dim"]), fields["head_dim"]
+        stated, used = short_text(config.data["head_dim"]), fields["head_dim"]
         config.left_out.append(
             f"head_dim: {stated} is ignored by {config.family}, heads are {used} wide"
         )

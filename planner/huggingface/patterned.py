@@ -21,7 +21,7 @@ from planner.huggingface.layer_keys import (
     Fields,
     Keys,
     attends,
-    first,
+    first_block,
     group_fields,
     is_moe,
     layers_of,
@@ -48,7 +48,7 @@ class Form:
 
 
 def _deepseek_v32(model: ModelSpec) -> Keys:
-    block, mla, moe = first(model, LatentAttention), model.mla, model.moe
+    block, mla, moe = first_block(model, LatentAttention), model.mla, model.moe
     if block is None or block.indexer is None or mla is None or moe is None:
         return {}
     ffn = moe.expert_ffn_hidden_size

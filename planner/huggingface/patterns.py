@@ -65,7 +65,7 @@ def kinds(
     return stated
 
 
-def every(layers: int, period: int, *, first: int | None = None) -> list[str]:
+def full_attention_every(layers: int, period: int, *, first: int | None = None) -> list[str]:
     """Every period-th layer attends fully, starting with layer `first`; the others in a window."""
     start = period - 1 if first is None else first
     return [FULL if i % period == start % period else SLIDING for i in range(layers)]
@@ -76,7 +76,7 @@ def every_full(config: Config, layers: int) -> list[str]:
     period = 4
     if not config.states("layer_types"):
         period = config.count("full_attention_interval", most=LAYERS, default=4)
-    default = [LINEAR if kind == SLIDING else kind for kind in every(layers, period)]
+    default = [LINEAR if kind == SLIDING else kind for kind in full_attention_every(layers, period)]
     return kinds(
         config, "layer_types", default, {LINEAR, FULL}, f"full attention in every {period}th layer"
     )

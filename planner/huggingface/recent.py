@@ -20,7 +20,7 @@ from planner.huggingface.patterns import (
     FULL,
     MLP,
     SLIDING,
-    every,
+    full_attention_every,
     kinds,
     pattern,
     rotary_layers,
@@ -90,7 +90,7 @@ def exaone_mixers(config: Config, layers: int) -> list[Fields]:
             period = max(len(stated), 1)
         else:
             period = config.count("sliding_window_pattern", most=LAYERS, default=4)
-    default = every(layers, period) if size is not None else [FULL] * layers
+    default = full_attention_every(layers, period) if size is not None else [FULL] * layers
     listed = kinds(config, "layer_types", default, {SLIDING, FULL}, f"full every {period}th layer")
     if size is None:
         return [ATTENTION] * layers
@@ -154,7 +154,7 @@ def cwm(config: Config) -> Fields:
     fields = llama_shape(config, tied=False, kv_heads=8, head_dim=128) | RMSNORM_GATED
     config.require("mlp_bias", False, "its MLPs have no bias")
     size = config.count("sliding_window", most=TOKENS, default=8192)
-    default = every(fields["num_layers"], 4, first=0)
+    default = full_attention_every(fields["num_layers"], 4, first=0)
     listed = kinds(config, "layer_types", default, {SLIDING, FULL}, "full every 4th from the first")
     mixers = {SLIDING: {**ATTENTION, "window": size}, FULL: ATTENTION}
     return fields | pattern([[mixers[kind], MLP] for kind in listed])

@@ -16,7 +16,7 @@ from planner.huggingface.layer_keys import (
     Keys,
     Layer,
     attends,
-    first,
+    first_block,
     group_fields,
     is_moe,
     layers_of,
@@ -30,7 +30,7 @@ from planner.huggingface.layer_keys import (
 
 
 def _delta_keys(model: ModelSpec) -> Keys:
-    block = first(model, GatedDeltaNet)
+    block = first_block(model, GatedDeltaNet)
     if block is None:
         return {}
     kinds = ["full_attention" if attends(one) else "linear_attention" for one in layers_of(model)]
@@ -112,7 +112,7 @@ def nemotron_h(model: ModelSpec) -> Keys:
         "hidden_dropout": model.hidden_dropout,
     }
     del keys["num_hidden_layers"]  # the list says it
-    block, moe = first(model, Mamba2), model.moe
+    block, moe = first_block(model, Mamba2), model.moe
     if block is not None:
         keys |= {
             "mamba_num_heads": block.num_heads,
@@ -175,7 +175,7 @@ def _mamba(keys: Keys, *names: str) -> dict[str, Any]:
 
 
 def bamba(model: ModelSpec) -> Keys:
-    block = first(model, Mamba2)
+    block = first_block(model, Mamba2)
     if block is None or any(len(layer) != 2 for layer in model.layer_pattern):
         return {}
     attending = [i for i, layer in enumerate(layers_of(model)) if attends(layer)]
@@ -216,7 +216,7 @@ def bamba_built(keys: Keys) -> Fields:
 
 
 def mamba2(model: ModelSpec) -> Keys:
-    block = first(model, Mamba2)
+    block = first_block(model, Mamba2)
     if block is None or any(len(layer) != 1 for layer in model.layer_pattern):
         return {}
     return {
@@ -258,7 +258,7 @@ def mamba2_built(keys: Keys) -> Fields:
 
 
 def lfm2(model: ModelSpec) -> Keys:
-    block = first(model, ShortConvolution)
+    block = first_block(model, ShortConvolution)
     if block is None:
         return {}
     kinds = ["full_attention" if attends(one) else "conv" for one in layers_of(model)]
@@ -273,7 +273,7 @@ def lfm2(model: ModelSpec) -> Keys:
 
 
 def lfm2_moe(model: ModelSpec) -> Keys:
-    block = first(model, ShortConvolution)
+    block = first_block(model, ShortConvolution)
     if block is None or model.moe is None:
         return {}
     kinds = ["full_attention" if attends(one) else "conv" for one in layers_of(model)]

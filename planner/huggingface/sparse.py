@@ -14,8 +14,8 @@ from planner.huggingface.patterns import (
     SLIDING,
     Layer,
     dense_or_sparse,
-    every,
     expert_width,
+    full_attention_every,
     kinds,
     latent_experts,
     numbered,
@@ -318,7 +318,7 @@ def mimo_v2_flash(config: Config) -> Fields:
     local: Fields = {"kind": "attention", "window": window, "value_head_dim": value, "sinks": True}
     local["num_query_groups"] = wide
     mixers = {SLIDING: local, FULL: {"kind": "attention", "value_head_dim": value}}
-    default = every(layers, 6)
+    default = full_attention_every(layers, 6)
     default[0] = FULL
     stated = config.data.get("hybrid_layer_pattern")
     if isinstance(stated, list) and len(stated) == layers:

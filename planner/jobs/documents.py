@@ -12,8 +12,8 @@ from planner.documents.loading import plain
 from planner.documents.problems import Problem, RequestError, refuse, wrong_type
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import validate
-from planner.intake.parsing import parse_request
 from planner.jobs.settings import JobSettings
+from planner.requests.parsing import parse_request
 from planner.store.jobs import Kind
 from planner.sweeps.grid import Grid, parse_grid
 
@@ -24,7 +24,9 @@ class ValidationSpec(Spec):
     """How a plan is validated; what is left out is as `planner validate` has it."""
 
     steps: Annotated[int, Field(ge=1, le=1000)] = Field(10, description="timed steps")
-    warmup_steps: Annotated[int, Field(ge=0, le=1000)] = Field(2, description="steps before them")
+    warmup_steps: Annotated[int, Field(ge=0, le=1000)] = Field(
+        2, description="warm-up steps before them"
+    )
     check_numerics: bool = Field(
         False, description="compare gradients with those of one process, in fp32"
     )
@@ -63,17 +65,18 @@ class DryrunSpec(Spec):
     )
 
 
-class Asked(NamedTuple):
+class JobRequest(NamedTuple):
     """A job's request as it is kept, and its title in lists."""
 
     document: dict[str, Any]
     title: str
 
 
-def parse(kind: Kind, document: Any, settings: JobSettings) -> Asked:
+def parse(kind: Kind, document: Any, settings: JobSettings) -> JobRequest:
     """The request of a user, with every default written out.
 
-    Raises RequestError, planner.frameworks.base.Unsupported, planner.answers.solve.IllegalPlan.
+    Raises RequestError, planner.frameworks.base.Unsupported and
+    planner.answers.plan_answers.IllegalPlan.
     """
     return _PARSERS[kind](document, settings)
 
@@ -85,33 +88,33 @@ def read(document: dict[str, Any], part: str, spec: type[Spec]) -> tuple[PlanReq
     return parse_request(rest, need_plan=True), own
 
 
-def _validation(document: Any, settings: JobSettings) -> Asked:
+def _validation(document: Any, settings: JobSettings) -> JobRequest:
     from planner.validate.run import prepare_here, require_torch
 
     request, spec = _split(document, "validation", ValidationSpec)
     require_torch()
     assert request is not None
     _few_enough(prepare_here(request).small.plan.accelerators, settings)
-    return _asked(request, "validation", spec)
+    return _job_request(request, "validation", spec)
 
 
-def _calibration(document: Any, settings: JobSettings) -> Asked:
-    from planner.validate.calibrate import asked
+def _calibration(document: Any, settings: JobSettings) -> JobRequest:
+    from planner.validate.calibrate import calibration_request
     from planner.validate.run import require_torch
 
     request, spec = _split(document, "calibration", CalibrationSpec, optional=True)
     require_torch()
     try:
-        asked.names(spec.name, spec.extends)
+        calibration_request.names(spec.name, spec.extends)
     except RequestError as error:
         raise error.under("/calibration") from None
     if request is None:
-        return Asked({"calibration": _plain(spec)}, f"{spec.name}: this machine")
-    asked.of_plan(request, spec.budget_s)
-    return _asked(request, "calibration", spec)
+        return JobRequest({"calibration": _plain(spec)}, f"{spec.name}: this machine")
+    calibration_request.of_plan(request, spec.budget_s)
+    return _job_request(request, "calibration", spec)
 
 
-def _dryrun(document: Any, settings: JobSettings) -> Asked:
+def _dryrun(document: Any, settings: JobSettings) -> JobRequest:
     from planner.validate.dryrun import prepare
     from planner.validate.run import require_torch
 
@@ -123,14 +126,14 @@ def _dryrun(document: Any, settings: JobSettings) -> Asked:
         prepare(request, spec.ranks)
     except RequestError as error:  # of the ranks, since without them it went well
         raise error.under("/dryrun") from None
-    return _asked(request, "dryrun", spec)
+    return _job_request(request, "dryrun", spec)
 
 
-def _sweep(document: Any, settings: JobSettings) -> Asked:
+def _sweep(document: Any, settings: JobSettings) -> JobRequest:
     document = plain(document)
     grid = parse_grid(document)
     _not_too_many(grid, settings)
-    return Asked(document, f"{grid.count:,} questions: {', '.join(grid.inputs)}"[:200])
+    return JobRequest(document, f"{grid.count:,} questions: {', '.join(grid.inputs)}"[:200])
 
 
 def _not_too_many(grid: Grid, settings: JobSettings) -> None:
@@ -140,7 +143,7 @@ def _not_too_many(grid: Grid, settings: JobSettings) -> None:
         raise refuse("/axes", "too_many", detail, grid.count)
 
 
-_PARSERS: dict[Kind, Callable[[Any, JobSettings], Asked]] = {
+_PARSERS: dict[Kind, Callable[[Any, JobSettings], JobRequest]] = {
     "validations": _validation,
     "calibrations": _calibration,
     "dryruns": _dryrun,
@@ -175,11 +178,11 @@ def _split(
     return request, spec
 
 
-def _asked(request: PlanRequest, part: str, spec: BaseModel) -> Asked:
+def _job_request(request: PlanRequest, part: str, spec: BaseModel) -> JobRequest:
     document = request.document() | {part: _plain(spec)}
     own = request.named_plan.model_dump(mode="json", exclude_defaults=True)
     degrees = (f"{name} {own[name]}" for name in ("tp", "pp", "dp", "cp", "ep") if name in own)
-    return Asked(document, " · ".join((request.model.name, *degrees))[:200])
+    return JobRequest(document, " · ".join((request.model.name, *degrees))[:200])
 
 
 def _plain(spec: BaseModel) -> dict[str, Any]:

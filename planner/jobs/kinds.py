@@ -35,10 +35,12 @@ class Steps(Protocol):
     def parts(self) -> Mapping[str, Any]:
         """Parts of their results that long steps have told before they ended."""
 
-    def here(self, phase: str, work: Callable[[], Any]) -> Any:
+    def run_here(self, phase: str, work: Callable[[], Any]) -> Any:
         """The result of a short step in this process."""
 
-    def away(self, phase: str, step: str, at: tuple[int, int] = (0, 0), **arguments: Any) -> Any:
+    def run_apart(
+        self, phase: str, step: str, at: tuple[int, int] = (0, 0), **arguments: Any
+    ) -> Any:
         """The result of a long step in a process of its own.
 
         at: how much is done before it, of how much in all; total 0: the step counts for itself.
@@ -47,10 +49,10 @@ class Steps(Protocol):
 
 def _validations(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
     own = request["validation"]
-    made_at = steps.here("prepare", _now)
+    made_at = steps.run_here("prepare", _now)
     if own.get("check_numerics"):
-        steps.away("reference", "reference")
-    report: dict[str, Any] = steps.away("run", "run")
+        steps.run_apart("reference", "reference")
+    report: dict[str, Any] = steps.run_apart("run", "run")
 
     def keep() -> dict[str, str]:
         from planner.validate import results
@@ -63,37 +65,37 @@ def _validations(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
         said = learn(asked, whole, spec.warmup_steps)
         return {"validation_id": kept.id} | ({"site": said} if said else {})
 
-    return {**steps.here("report", keep), "report": report}
+    return {**steps.run_here("report", keep), "report": report}
 
 
 def _calibrations(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
     from planner.jobs.work import calibration
 
-    count = steps.here("prepare", lambda: len(calibration(request)[1]))
-    found = [steps.away("measure", "measure", at=(i, count), number=i) for i in range(count)]
+    count = steps.run_here("prepare", lambda: len(calibration(request)[1]))
+    found = [steps.run_apart("measure", "measure", at=(i, count), number=i) for i in range(count)]
 
     def write() -> dict[str, Any]:
         from planner.sites import profiles
-        from planner.validate.calibrate import asked, run
+        from planner.validate.calibrate import calibration_request, run
         from planner.validate.calibrate.job import Measured
 
         of, _, spec = calibration(request)
-        base = asked.names(spec.name, spec.extends)
+        base = calibration_request.names(spec.name, spec.extends)
         measured = [Measured.model_validate_json(_json(one)) for one in found]
         profile = run.assemble(of, measured, spec.name, base)
         profiles.save(profile)
         return profile.model_dump(mode="json")
 
-    return {"calibration": steps.here("profile", write)}
+    return {"calibration": steps.run_here("profile", write)}
 
 
 def _dryruns(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
     from planner.validate.dryrun import RankReport, assemble, prepare
 
     asked, spec = read(request, "dryrun", DryrunSpec)
-    ranks = steps.here("prepare", lambda: list(prepare(asked, spec.ranks).ranks))
+    ranks = steps.run_here("prepare", lambda: list(prepare(asked, spec.ranks).ranks))
     traced = [
-        steps.away("trace", "trace", at=(100 * i, 100 * len(ranks)), rank=rank)
+        steps.run_apart("trace", "trace", at=(100 * i, 100 * len(ranks)), rank=rank)
         for i, rank in enumerate(ranks)
     ]
 
@@ -101,7 +103,7 @@ def _dryruns(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
         reports = [RankReport.model_validate_json(_json(one)) for one in traced]
         return assemble(prepare(asked, spec.ranks), reports).model_dump(mode="json")
 
-    return {"report": steps.here("report", report)}
+    return {"report": steps.run_here("report", report)}
 
 
 def _sweeps(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
@@ -120,7 +122,7 @@ def _sweeps(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
     try:
         for chunk in _chunks(different, steps.settings.sweep_step_questions):
             at = (len(found), len(different))
-            found |= steps.away("ask", "questions", at=at, questions=chunk)
+            found |= steps.run_apart("ask", "questions", at=at, questions=chunk)
     except Cancelled as cancelled:
         if found := found | dict(steps.parts):
             cancelled.result = rows()

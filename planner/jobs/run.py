@@ -155,11 +155,13 @@ class Run:
         """Synchronise profiles and sites with those of all servers."""
         self.executor.retried(self.executor.store.shared_files.sync)
 
-    def here(self, phase: str, work: Callable[[], Any]) -> Any:
+    def run_here(self, phase: str, work: Callable[[], Any]) -> Any:
         """Run a short step in this process; its result."""
         return self._step(phase, lambda: _outcome(work))
 
-    def away(self, phase: str, step: str, at: tuple[int, int] = (0, 0), **arguments: Any) -> Any:
+    def run_apart(
+        self, phase: str, step: str, at: tuple[int, int] = (0, 0), **arguments: Any
+    ) -> Any:
         """Run a long step in a process of its own, alone on the machine if its kind needs that."""
         return self._step(phase, lambda: self._process(phase, step, at, arguments))
 

@@ -90,7 +90,7 @@ def main() -> int:
 
 
 def _outcome(asked: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
-    from planner.answers.solve import IllegalPlan
+    from planner.answers.plan_answers import IllegalPlan
     from planner.documents.problems import RequestError, from_reasons, problem_document
     from planner.jobs.work import STEPS, Task
     from planner.validate.process import RunFailed, Stopped

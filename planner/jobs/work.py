@@ -74,7 +74,7 @@ def run(task: Task) -> dict[str, Any]:
 
 def measure(task: Task) -> dict[str, Any]:
     """One start of processes of a calibration."""
-    from planner.validate.calibrate import asked
+    from planner.validate.calibrate import calibration_request
     from planner.validate.calibrate.run import measure as measured
 
     request, jobs, spec = calibration(task.request)
@@ -82,7 +82,7 @@ def measure(task: Task) -> dict[str, Any]:
     folder = task.folder / "measure"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    limits = asked.limits(spec.budget_s)
+    limits = calibration_request.limits(spec.budget_s)
     found = measured(folder, request, ranks, job, limits, task.report_text)
     return found.model_dump(mode="json")
 
@@ -130,13 +130,13 @@ def calibration(
     request: dict[str, Any],
 ) -> tuple[PlanRequest, list[tuple[int, Job]], CalibrationSpec]:
     """What a calibration measures, the same whenever it is asked."""
-    from planner.validate.calibrate import asked
+    from planner.validate.calibrate import calibration_request
 
     if request.keys() == {"calibration"}:
         spec = CalibrationSpec.model_validate(request["calibration"])
-        return *asked.full(spec.budget_s), spec
+        return *calibration_request.full(spec.budget_s), spec
     of, spec = read(request, "calibration", CalibrationSpec)
-    return *asked.of_plan(of, spec.budget_s), spec
+    return *calibration_request.of_plan(of, spec.budget_s), spec
 
 
 def _validation(task: Task) -> tuple[Prepared, Options]:

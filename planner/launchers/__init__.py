@@ -13,7 +13,7 @@ from importlib import import_module
 import yaml
 
 from cost_models.catalog.names import resolve
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle
 
@@ -45,14 +45,14 @@ class CannotLaunch(ValueError):
     """The launcher cannot start this bundle, and why."""
 
 
-def named(launcher: str) -> str:
+def find_launcher(launcher: str) -> str:
     """The launcher of a name.  Raises cost_models.catalog.names.UnknownName with the nearest."""
     return resolve(launcher, {name: name for name in LAUNCHERS}, "launcher")
 
 
 def launched(bundle: Bundle, request: PlanRequest, launcher: str) -> Bundle:
     """The bundle with what starts it.  Raises as `named` does, or CannotLaunch."""
-    module = import_module(LAUNCHERS[named(launcher)])
+    module = import_module(LAUNCHERS[find_launcher(launcher)])
     launch: Callable[[Bundle, PlanRequest], Bundle] = module.launch
     return launch(bundle, request)
 

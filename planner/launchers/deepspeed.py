@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle
 from planner.launchers import CannotLaunch

@@ -14,14 +14,15 @@ from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
 from planner.answers.contenders import compared_prices
 from planner.answers.explain import report
-from planner.documents.answer import PlanReport, Reason
+from planner.documents.answer import Reason
+from planner.documents.plan_report import PlanReport
 from planner.documents.problems import Problem
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Framework
 from planner.frameworks.reading import Reading, Setting
-from planner.intake.consistency import contradictions
 from planner.lint.findings import Finding, Severity
 from planner.lint.spellings import spellings
+from planner.requests.consistency import contradictions
 from planner.search.constraints import RULES, Context, Rule, violations
 from planner.search.exhaustive import cost_model
 from planner.search.outcome import Priced
@@ -44,9 +45,9 @@ class Place:
     option: str = ""
 
 
-def at(said: Setting) -> Place:
+def at(setting: Setting) -> Place:
     """Where a setting stands."""
-    return Place(said.file, said.line, said.name)
+    return Place(setting.file, setting.line, setting.name)
 
 
 def finding(code: str, severity: Severity, text: str, place: Place, /, **more: Any) -> Finding:
@@ -200,12 +201,12 @@ class Case:
             change, Priced(plan, parts_s), float(seconds[best]), float(costs.peak_bytes[best])
         )
 
-    def likely_faster(self, one: Neighbour) -> bool:
+    def likely_faster(self, neighbour: Neighbour) -> bool:
         """Whether a neighbour is faster than the script with a chance of LIKELY."""
         if self.own is None:
             return False
         own = Priced(self.own.plan, self.own.time_parts_s)
-        return compared_prices(self.request, one.priced, own).chance >= LIKELY
+        return compared_prices(self.request, neighbour.priced, own).chance >= LIKELY
 
     def _breaks(self, plan: ParallelPlan) -> set[Rule]:
         row = Plans.from_rows([plan])

@@ -25,24 +25,25 @@ Files = Annotated[
     typer.Argument(metavar="FILE...", help="the launch script, and the files that it names"),
 ]
 FrameworkName = Annotated[
-    str | None, typer.Option(metavar="NAME", help="whose launch it is; else it is recognised")
+    str | None,
+    typer.Option(metavar="NAME", help="framework of the launch; recognised where left out"),
 ]
 Model = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="what is trained, where the files do not say: name or file"),
+    typer.Option(metavar="NAME", help="model, where the files do not state it: name or file"),
 ]
 Values = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="what the files leave out: a variable (EP=8), a parameter (10=4), an option "
+        help="values that the files leave out: a variable (EP=8), a parameter (10=4), an option "
         "(--vocab-size=32000) or a key; several times",
     ),
 ]
 Config = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="which function of a file of configurations is meant"),
+    typer.Option(metavar="NAME", help="function to read in a file of configurations"),
 ]
 Words = Annotated[
     list[str] | None,
@@ -69,10 +70,10 @@ def lint(
 ) -> int:
     """What is wrong with a launch script, and the better plan with the flags to change."""
     from planner.documents.problems import RequestError
-    from planner.intake.parsing import parse_cluster
-    from planner.lint import mending
+    from planner.lint import fixes
     from planner.lint.sarif import sarif as document
     from planner.lint.sources import files_at
+    from planner.requests.parsing import parse_cluster
     from planner.terminal import output
 
     known, given = parse_cluster(cluster), _given(model, config, values, argument)
@@ -86,7 +87,7 @@ def lint(
                 continue
             raise
         answers.append(answer)
-        better = mending.wanted(answer) if fix or diff else None
+        better = fixes.change_to_write(answer) if fix or diff else None
         if better is not None:
             _write(launch, texts, better, fix, diff)
         if not (sarif or diff):
@@ -100,10 +101,10 @@ def lint(
 def _linted(
     texts: dict[str, str], cluster: ClusterSpec, framework: str | None, given: Given
 ) -> LintAnswer:
-    from planner.lint.asked import Asked
     from planner.lint.lint import lint as linted
+    from planner.lint.request import LintRequest
 
-    asked = Asked(texts, cluster, framework, given)
+    asked = LintRequest(texts, cluster, framework, given)
     return answered(
         lambda: linted(texts, cluster, framework, given),
         lambda service: service.lint(asked.document()),
@@ -112,8 +113,8 @@ def _linted(
 
 def _show(answer: LintAnswer, texts: Mapping[str, str], json: bool) -> None:
     from cost_models.parameters import total_parameters
-    from planner.intake.models import parse_model
     from planner.lint.screen import lint_screen
+    from planner.requests.models import parse_model
     from planner.terminal import output
 
     trained, _ = parse_model(answer.request["model"])
@@ -125,7 +126,7 @@ def _write(
     paths: Sequence[str], texts: Mapping[str, str], better: Better, fix: bool, diff: bool
 ) -> None:
     """Shows or writes mended files; what must be done by hand goes to standard error."""
-    from planner.lint.mending import difference
+    from planner.lint.fixes import difference
 
     if diff:
         print(difference(texts, {**texts, **better.files}), end="")
@@ -149,14 +150,14 @@ def read(
     json: Json = False,
 ) -> int:
     """What a launch script says, as a request that `planner estimate` takes."""
-    from planner.intake.parsing import parse_cluster
-    from planner.lint.asked import Asked
     from planner.lint.lint import read as said
+    from planner.lint.request import LintRequest
     from planner.lint.sources import files_at
+    from planner.requests.parsing import parse_cluster
     from planner.terminal import output
 
     known = None if cluster is None else parse_cluster(cluster)
-    asked = Asked(files_at(files), known, framework, _given(model, config, values, argument))
+    asked = LintRequest(files_at(files), known, framework, _given(model, config, values, argument))
     answer = answered(
         lambda: said(asked.files, asked.cluster, asked.framework, asked.given),
         lambda service: service.read(asked.document()),
@@ -183,7 +184,7 @@ def _given(
     from planner.commands.shared import read_model
     from planner.documents.problems import refuse
     from planner.frameworks.launch_files import CONFIG
-    from planner.lint.asked import parse_given
+    from planner.lint.request import parse_given
 
     said = {} if config is None else {CONFIG: config}
     for text in values or ():
@@ -218,5 +219,9 @@ def _yaml(answer: ReadAnswer, cluster: str | None) -> str:
     return "\n".join([*lines, body])
 
 
-def _place(said: Setting) -> str:
-    return f"{said.name} ({said.file}:{said.line})" if said.line else f"{said.name} ({said.file})"
+def _place(setting: Setting) -> str:
+    return (
+        f"{setting.name} ({setting.file}:{setting.line})"
+        if setting.line
+        else f"{setting.name} ({setting.file})"
+    )

@@ -52,7 +52,7 @@ def refusals(case: Case) -> Iterator[Finding]:
 def excused_rules(case: Case) -> Iterator[Finding]:
     """What no plan can hold for the framework, though a script may well ask for it."""
     for _, reason in case.excused:
-        text = f"no plan says this for {case.framework.title}: {reason.text}"
+        text = f"no plan field expresses this for {case.framework.title}: {reason.text}"
         yield finding("not_expressible", "warning", text, Place(case.main))
 
 
@@ -77,9 +77,9 @@ def unknown_keys(case: Case) -> Iterator[Finding]:
         shown = ", ".join(names[:_MOST_NAMES]) + more
         code = "unknown_option" if options else "unknown_key"
         what = (
-            f"unknown to {case.framework.title} upstream, which stops at them; a fork's own?"
+            f"unknown to {case.framework.title} upstream, which stops at them; options of a fork?"
             if options
-            else f"{case.framework.title} reads none of them and goes on without"
+            else f"{case.framework.title} ignores them silently"
         )
         yield finding(code, "warning", f"{shown}: {what}", at(found[0]))
 
@@ -168,7 +168,7 @@ def memory(case: Case) -> Iterator[Finding]:
     if own.memory.chance_of_running_out >= SURE:
         yield finding("memory", "error", text, place)
     else:
-        odds = f"a chance of {chance(own.memory.chance_of_running_out)} to run out of memory"
+        odds = f"a risk of {chance(own.memory.chance_of_running_out)} to run out of memory"
         yield finding("memory_risk", "warning", f"{odds}: {text}", place)
 
 

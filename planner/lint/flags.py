@@ -47,14 +47,14 @@ def changes(
     request: PlanRequest,
     reading: Reading,
     plan: ParallelPlan,
-    wanted: PlanRequest | None = None,
+    goal: PlanRequest | None = None,
 ) -> tuple[FlagChange, ...]:
     """The options to change in a script, in the order in which the framework writes them.
 
-    wanted: the request of the plan, where it is not the script's.
+    goal: the request of the plan, where it is not the script's.
     """
     before = launched(framework, request, reading.plan)
-    after = launched(framework, wanted or request, plan)
+    after = launched(framework, goal or request, plan)
     names = dict.fromkeys([*after, *before])
     moved = {
         name
@@ -80,7 +80,7 @@ def _change(
     if written.group == ENVIRONMENT:
         yield from _variable(reading, before, after)
         return
-    said = _said(framework, reading, written.name)
+    said = _setting(framework, reading, written.name)
     other = said is not None and said.name != written.name
     if _value(before) == _value(after) and (said.name if said else written.name) not in moved:
         return
@@ -118,13 +118,13 @@ def _variable(reading: Reading, before: Flag | None, after: Flag | None) -> Iter
         )  # fmt: skip
 
 
-def _said(framework: Framework, reading: Reading, name: str) -> Setting | None:
+def _setting(framework: Framework, reading: Reading, name: str) -> Setting | None:
     found = (reading.find(spelling) for spelling in spellings(framework.name, name))
     return next((said for said in found if said is not None), None)
 
 
-def _words(said: Setting) -> str:
-    return _joined(said.value)
+def _words(setting: Setting) -> str:
+    return _joined(setting.value)
 
 
 def _bare(text: str | None) -> str:

@@ -46,17 +46,17 @@ def slow(
         yield finding(code, severity, text, case.place(*about), gain=gain, set=found.set)
 
 
-def saves(found: Neighbour, before: float, words: str = "") -> str:
+def saves(neighbour: Neighbour, before: float, words: str = "") -> str:
     """What a change does to an iteration that took `before` seconds; words: for the change."""
     usual = {"recompute_num_layers": 0, "schedule": "interleaved-1f1b", "recompute_method": "block"}
     words = words or ", ".join(
         f"{name} {_word(value)}"
-        for name, value in found.set.items()
+        for name, value in neighbour.set.items()
         if value not in ((), usual.get(name))
     )
     return (
-        f"with {words}, an iteration takes {seconds(found.seconds)} and not {seconds(before)}, "
-        f"{share(1.0 - found.seconds / before)} less"
+        f"with {words}, an iteration takes {seconds(neighbour.seconds)} and not {seconds(before)}, "
+        f"{share(1.0 - neighbour.seconds / before)} less"
     )
 
 

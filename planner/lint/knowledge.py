@@ -29,15 +29,15 @@ _MEGATRON = (
     Ignored(
         "--num-query-groups",
         ("--group-query-attention",),
-        "every head gets keys and values of its own, another model than was meant",
+        "every head gets its own keys and values, a different model than intended",
     ),
-    Ignored("--recompute-method", _GRANULARITY, "nothing is computed again"),
-    Ignored("--recompute-num-layers", _GRANULARITY, "nothing is computed again"),
-    Ignored("--recompute-modules", _GRANULARITY, "nothing is computed again"),
+    Ignored("--recompute-method", _GRANULARITY, "nothing is recomputed"),
+    Ignored("--recompute-num-layers", _GRANULARITY, "nothing is recomputed"),
+    Ignored("--recompute-modules", _GRANULARITY, "nothing is recomputed"),
     Ignored(
         "--cross-entropy-fusion-impl",
         ("--cross-entropy-loss-fusion",),
-        "the loss runs kernel by kernel",
+        "the loss is computed with unfused kernels",
     ),
     Ignored(
         "--fp8-format",

@@ -10,12 +10,13 @@ from cost_models.fields import Spec
 from cost_models.spec import ClusterSpec
 from planner.answers.competition import limited
 from planner.answers.contenders import compared
-from planner.documents.answer import PlanReport, ProfileInfo
+from planner.documents.answer import ProfileInfo
+from planner.documents.plan_report import PlanReport
 from planner.documents.problems import Problem, RequestError
 from planner.documents.request import Bounds
 from planner.frameworks.launch_files import Given
 from planner.frameworks.reading import Reading
-from planner.lint.better import best, mended, nearest
+from planner.lint.better_plans import best, fewest_changes, nearest
 from planner.lint.case import Case
 from planner.lint.checks import CHECKS
 from planner.lint.findings import (
@@ -27,7 +28,7 @@ from planner.lint.findings import (
     ReadAnswer,
     Verdict,
 )
-from planner.lint.mending import written
+from planner.lint.fixes import with_files
 from planner.lint.sources import framework_of, launch_files, reading_of
 from planner.uncertainty.error_band import SURE
 from planner.version import __version__
@@ -87,7 +88,7 @@ def lint(
     runs = own is not None and own.fits and not case.broken
     possible = not case.contradictions and case.reading.written
     better = best(case) if possible else None
-    fewest = mended(case) if possible and not runs else None
+    fewest = fewest_changes(case) if possible and not runs else None
     profile = case.costs.setting.profile
     return LintAnswer(
         request=request.document(),
@@ -104,8 +105,8 @@ def lint(
         verdict=_verdict(findings, better),
         findings=findings,
         estimate=own,
-        mended=written(files, fewest),
-        best=written(files, better),
+        mended=with_files(files, fewest),
+        best=with_files(files, better),
         nearest=nearest(case) if possible and not (runs or better or fewest) else (),
         gain=_gain(case, own, better.report) if runs and own and better is not None else None,
         assumed=case.reading.assumed,
@@ -127,7 +128,7 @@ def found_in(
         raise RequestError(
             [Problem(pointer="/files", code="unreadable", detail=text) for text in reading.open]
         )
-    asked = reading.request(_used(reading, cluster)).for_framework(chosen.name)
+    asked = reading.request(_cluster_in_use(reading, cluster)).for_framework(chosen.name)
     if reading.plan.runtime != chosen.runtime:  # other plans are priced with the same kernels
         limits = {**asked.search.limits, "runtime": Bounds(values=(reading.plan.runtime,))}
         asked = limited(asked, limits)
@@ -141,11 +142,11 @@ def found_in(
     return case, tuple(sorted(once.values(), key=_rank))
 
 
-def _one_size(found: list[Finding]) -> list[Finding]:
+def _one_size(findings: list[Finding]) -> list[Finding]:
     """All that is said of the number of ranks in one finding, as severe as the worst of them."""
-    sizes = [one for one in found if one.code == "world_size"]
+    sizes = [one for one in findings if one.code == "world_size"]
     if len(sizes) < 2:
-        return found
+        return findings
     first = min(sizes, key=lambda one: one.line == 0)
     # A sum that does not come out says nothing more than a number that does not divide.
     said = [one.text for one in sizes]
@@ -153,7 +154,7 @@ def _one_size(found: list[Finding]) -> list[Finding]:
     texts += [text for text in said if text.startswith("the script starts")]
     worst = min(sizes, key=lambda one: SEVERITIES.index(one.severity)).severity
     one = first.model_copy(update={"text": "; ".join(dict.fromkeys(texts)), "severity": worst})
-    return [one, *(other for other in found if other.code != "world_size")]
+    return [one, *(other for other in findings if other.code != "world_size")]
 
 
 def _rank(finding: Finding) -> tuple[int, float]:
@@ -167,7 +168,7 @@ def _shape(reading: Reading, cluster: ClusterSpec) -> tuple[int, int]:
     return reading.nodes or nodes, reading.accelerators_per_node or each
 
 
-def _used(reading: Reading, cluster: ClusterSpec) -> ClusterSpec:
+def _cluster_in_use(reading: Reading, cluster: ClusterSpec) -> ClusterSpec:
     """The cluster as large as the launch is, where it is made of such nodes."""
     nodes, each = _shape(reading, cluster)
     group = cluster.groups[0]
@@ -210,9 +211,9 @@ def _verdict(findings: Iterable[Finding], better: Better | None) -> Verdict:
     return "improvable" if better is not None else "fine"
 
 
-def _gain(case: Case, own: PlanReport, better: PlanReport) -> Gain:
-    error = compared(case.request, better, own)
-    speedup = own.iteration_time_s / better.iteration_time_s
+def _gain(case: Case, report: PlanReport, better: PlanReport) -> Gain:
+    error = compared(case.request, better, report)
+    speedup = report.iteration_time_s / better.iteration_time_s
     return Gain(
         speedup=speedup,
         share=1.0 - 1.0 / speedup,

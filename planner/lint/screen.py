@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from planner.documents.answer import PlanReport
 from planner.documents.formats import gib, memory_words, plan_words, seconds, share, short
+from planner.documents.plan_report import PlanReport
 from planner.lint.findings import Better, Finding, FlagChange, Gain, LintAnswer, Severity
 from planner.terminal.bars import memory_bars
-from planner.terminal.refused import nearest_rows
-from planner.terminal.screens import TIGHT
+from planner.terminal.plan_rows import TIGHT
+from planner.terminal.refusal_rows import nearest_rows
 from planner.terminal.text_wrap import Flow, prose
 
 _VERDICTS: dict[str, tuple[str, str]] = {
@@ -82,8 +82,8 @@ def lint_screen(
     return Group(*rows)
 
 
-def _same(one: Better, other: Better | None) -> bool:
-    return other is not None and one.report.plan == other.report.plan
+def _same(better: Better, other: Better | None) -> bool:
+    return other is not None and better.report.plan == other.report.plan
 
 
 def _findings(severity: Severity, findings: list[Finding]) -> list[RenderableType]:

@@ -36,7 +36,7 @@ _MODULES: tuple[tuple[RecomputeModule, ...], ...] = (
 def recompute_needless(case: Case) -> Iterator[Finding]:
     """Work done twice to save memory that nobody needs."""
     if case.plan.recompute != "none":
-        text = f"{case.plan.recompute} recompute, and everything fits without"
+        text = f"{case.plan.recompute} recompute, though the plan fits without it"
         yield from slow(
             case, "recompute_needless", "warning", text, [_NO_RECOMPUTE], ("recompute",)
         )
@@ -88,7 +88,7 @@ def micro_batch_small(case: Case) -> Iterator[Finding]:
 def attention_unfused(case: Case) -> Iterator[Finding]:
     """Scores of all pairs of tokens, written out and read again."""
     if case.plan.attention_kernel == "unfused":
-        text = "attention writes the scores of all pairs of tokens to memory"
+        text = "attention materialises the full score matrix"
         changes = [{"attention_kernel": "flash"}]
         about = ("attention_kernel", "--transformer-impl")
         yield from slow(case, "attention_unfused", "warning", text, changes, about, same_work=True)
@@ -97,7 +97,7 @@ def attention_unfused(case: Case) -> Iterator[Finding]:
 def loss_unfused(case: Case) -> Iterator[Finding]:
     """A loss of many small kernels over fp32 logits."""
     if case.plan.cross_entropy == "unfused":
-        text = "the loss runs kernel by kernel over fp32 logits"
+        text = "the loss is computed over fp32 logits with unfused kernels"
         changes = [{"cross_entropy": "fused"}]
         about = ("cross_entropy",)
         yield from slow(case, "loss_unfused", "hint", text, changes, about, same_work=True)

@@ -118,29 +118,29 @@ def _place(files: Mapping[str, str], script: str, name: str) -> tuple[str, int]:
     return script, 0
 
 
-def stale(said: Variable) -> Stale | None:
+def stale(variable: Variable) -> Stale | None:
     """The row of STALE that the variable falls under."""
     for row in STALE:
-        if row.name == said.name and (not row.values or said.value.lower() in row.values):
+        if row.name == variable.name and (not row.values or variable.value.lower() in row.values):
             return row
     return None
 
 
-def refused(said: Variable, reading: Reading, core: bool) -> str:
+def refused(variable: Variable, reading: Reading, core: bool) -> str:
     """Why the framework stops at the variable; empty where it does not.
 
     core: the framework runs on Megatron-Core 0.10 or later.
     """
-    if not core or said.name not in _SWITCHES or not reading.written:
+    if not core or variable.name not in _SWITCHES or not reading.written:
         return ""
     option = reading.find("--attention-backend") or reading.find("attention_backend")
     backend = str(option.value) if option is not None else "auto"
     if backend not in _KERNELS:
         return ""
-    wanted = _KERNELS[backend][_SWITCHES.index(said.name)]
-    if said.value == wanted:
+    wanted = _KERNELS[backend][_SWITCHES.index(variable.name)]
+    if variable.value == wanted:
         return ""
     return (
-        f"--attention-backend {backend} asserts {said.name}={wanted}, and it is {said.value}: "
-        "leave it to the option"
+        f"--attention-backend {backend} asserts {variable.name}={wanted}, and it is "
+        f"{variable.value}: leave it to the option"
     )

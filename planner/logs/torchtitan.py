@@ -81,12 +81,12 @@ class Torchtitan(Reader):
         self.draft.pause()
         self.pauses.add(len(self.steps))
 
-    def _step(self, found: re.Match[str], line: int, text: str) -> None:
+    def _step(self, match: re.Match[str], line: int, text: str) -> None:
         rate = _RATE.search(text)
         if rate is None:
             return
-        step = int(found[1])
-        self.draft.loss(found[2], line)
+        step = int(match[1])
+        self.draft.loss(match[2], line)
         if step == self.steps.last:
             return
         self.draft.step("torchtitan steps", step, 1.0, line)

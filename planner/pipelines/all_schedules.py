@@ -13,7 +13,7 @@ from cost_models.schedules.base import PipelineSchedule
 from cost_models.schedules.simulate import FloatArray, Links, Times, simulate
 from cost_models.sources import SOURCES
 from planner import frameworks
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.documents.request import PlanRequest
 from planner.pipelines.timeline import (
     PipelineTimes,

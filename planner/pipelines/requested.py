@@ -6,9 +6,8 @@ from typing import Any
 
 from cost_models.plans import ParallelPlan
 from cost_models.schedules.simulate import Links, Times
-from planner.answers.solve import IllegalPlan, illegal
+from planner.answers.plan_answers import IllegalPlan, illegal
 from planner.documents.request import PlanRequest
-from planner.intake.parsing import parse_request
 from planner.pipelines.all_schedules import (
     ComparisonAnswer,
     compare_for_plan,
@@ -16,6 +15,7 @@ from planner.pipelines.all_schedules import (
     parse_comparison,
 )
 from planner.pipelines.timeline import TimelineAnswer, parse_timeline, timeline, timeline_of_plan
+from planner.requests.parsing import parse_request
 from planner.search.exhaustive import cost_model
 
 

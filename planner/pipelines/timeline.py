@@ -29,8 +29,8 @@ from cost_models.schedules.simulate import (
 )
 from cost_models.sources import SOURCES
 from planner import frameworks
-from planner.documents.answer import Document
 from planner.documents.loading import plain
+from planner.documents.plan_report import Document
 from planner.documents.problems import RequestError, from_validation, refuse, shown, wrong_type
 from planner.documents.request import PlanRequest
 

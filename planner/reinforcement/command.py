@@ -27,7 +27,7 @@ def rl(
     request: RequestOption = None,
     json: Json = False,
     reinforcement: Mapping[str, Any],
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
 ) -> int:
     """Time and memory of a step of GRPO or PPO: generation, scoring, training, new weights."""
     from planner.reinforcement.compute import step
@@ -36,7 +36,7 @@ def rl(
     from planner.terminal import output
 
     source = source_of(request_file, request)
-    document = read_document(source, given, limits=True, keep_plan=True)
+    document = read_document(source, option_values, limits=True, keep_plan=True)
     known, names = apart(_with(document, reinforcement))
     asked = parse_reinforcement(known)
     asked = asked.model_copy(update={"request": asked.request.model_copy(update=names)})

@@ -11,8 +11,9 @@ from cost_models.schedules import SCHEDULES
 from planner.answers.competition import fastest
 from planner.answers.emission import NothingFits
 from planner.answers.explain import report
-from planner.answers.solve import IllegalPlan, illegal
-from planner.documents.answer import Note, PlanReport, ProfileInfo
+from planner.answers.plan_answers import IllegalPlan, illegal
+from planner.documents.answer import ProfileInfo
+from planner.documents.plan_report import Note, PlanReport
 from planner.documents.request import PlanRequest
 from planner.reinforcement.document import (
     Phase,
@@ -78,9 +79,9 @@ def _plan(request: PlanRequest) -> ParallelPlan:
     return best[0]
 
 
-def _optimizer_steps(asked: ReinforcementRequest) -> int:
-    spec = asked.reinforcement
-    return spec.sequences // asked.request.training.global_batch_size * spec.epochs
+def _optimizer_steps(request: ReinforcementRequest) -> int:
+    spec = request.reinforcement
+    return spec.sequences // request.request.training.global_batch_size * spec.epochs
 
 
 def forward_pass_s(model: CostModel, plan: ParallelPlan, sequences: float) -> float:
@@ -100,19 +101,19 @@ def forward_pass_s(model: CostModel, plan: ParallelPlan, sequences: float) -> fl
 
 
 def _parts_s(
-    asked: ReinforcementRequest,
+    request: ReinforcementRequest,
     model: CostModel,
     training: PlanReport,
     exchanged: tuple[TransferStep, ...],
 ) -> dict[str, float]:
     """STEP_PARTS of a step in seconds."""
-    spec = asked.reinforcement
+    spec = request.reinforcement
     forward_s = forward_pass_s(model, training.plan, spec.sequences)
-    critic = _critic_share(asked, active_parameters(asked.request.model))
-    trained_s = _optimizer_steps(asked) * training.iteration_time_s
-    rate = spec.generation_tokens_per_s * asked.generation_accelerators
-    host_link = asked.request.cluster.groups[0].host_link_bytes_per_s
-    moved = _moved_bytes(asked, training) if spec.offload else 0.0
+    critic = _critic_share(request, active_parameters(request.request.model))
+    trained_s = _optimizer_steps(request) * training.iteration_time_s
+    rate = spec.generation_tokens_per_s * request.generation_accelerators
+    host_link = request.request.cluster.groups[0].host_link_bytes_per_s
+    moved = _moved_bytes(request, training) if spec.offload else 0.0
     return {
         "generation": spec.sequences * spec.response_tokens / rate,
         "reward": spec.reward_s,
@@ -126,18 +127,18 @@ def _parts_s(
     }
 
 
-def _critic_share(asked: ReinforcementRequest, policy_parameters: int) -> float:
+def _critic_share(request: ReinforcementRequest, policy_parameters: int) -> float:
     """The critic in multiples of the policy; 0 without one."""
-    spec = asked.reinforcement
+    spec = request.reinforcement
     if spec.algorithm != "ppo":
         return 0.0
     return (spec.critic_parameters or policy_parameters) / policy_parameters
 
 
-def _ways(asked: ReinforcementRequest, parts: dict[str, float]) -> Iterator[Way]:
+def _ways(request: ReinforcementRequest, parts: dict[str, float]) -> Iterator[Way]:
     """One after the other; on other ranks also training on the responses of the step before."""
-    spec = asked.reinforcement
-    accelerators = asked.request.cluster.accelerators
+    spec = request.reinforcement
+    accelerators = request.request.cluster.accelerators
 
     def way(name: str, seconds: float) -> Way:
         tokens_per_s = spec.sequences * spec.sequence_tokens / seconds
@@ -162,49 +163,49 @@ def _states(training: PlanReport) -> dict[str, float]:
     return {name: fullest[name] for name in STATES}
 
 
-def _others_bytes(asked: ReinforcementRequest, training: PlanReport) -> dict[str, float]:
+def _others_bytes(request: ReinforcementRequest, training: PlanReport) -> dict[str, float]:
     """What the reference and the critic hold on a rank, split as the policy is."""
     states = _states(training)
     found = {}
     # Without its adapters the policy is the reference (PEFT, disable_adapter).
-    if asked.reinforcement.reference and not asked.request.training.lora_rank:
+    if request.reinforcement.reference and not request.request.training.lora_rank:
         found["reference"] = states["weights"]
-    if share := _critic_share(asked, total_parameters(asked.request.model)):
+    if share := _critic_share(request, total_parameters(request.request.model)):
         found["critic"] = share * sum(states.values())
     return found
 
 
-def _waiting_bytes(asked: ReinforcementRequest, training: PlanReport) -> dict[str, float]:
+def _waiting_bytes(request: ReinforcementRequest, training: PlanReport) -> dict[str, float]:
     """What a rank has in host memory at some time: gradients are freed, not moved."""
     states = _states(training)
     kept = states["weights"] + states["optimizer"]
-    waiting = _others_bytes(asked, training)
+    waiting = _others_bytes(request, training)
     if "critic" in waiting:
         waiting["critic"] *= kept / sum(states.values())
-    if asked.reinforcement.generation == "same" or "critic" in waiting:
+    if request.reinforcement.generation == "same" or "critic" in waiting:
         waiting["policy"] = kept
     elif waiting:  # a reference alone takes the place of the weights
         waiting["policy"] = states["weights"]
     return waiting
 
 
-def _moved_bytes(asked: ReinforcementRequest, training: PlanReport) -> float:
+def _moved_bytes(request: ReinforcementRequest, training: PlanReport) -> float:
     """Policy and critic go to the host and come back; the host keeps its copy of the reference."""
-    waiting = _waiting_bytes(asked, training)
+    waiting = _waiting_bytes(request, training)
     return sum(size * (1.0 if name == "reference" else 2.0) for name, size in waiting.items())
 
 
-def _memory(asked: ReinforcementRequest, training: PlanReport) -> Iterator[Phase]:
+def _memory(request: ReinforcementRequest, training: PlanReport) -> Iterator[Phase]:
     """What a rank holds while it trains, takes new weights and generates; and its node's host."""
-    spec, (group,) = asked.reinforcement, asked.request.cluster.groups
+    spec, (group,) = request.reinforcement, request.request.cluster.groups
     same = spec.generation == "same"
     capacity, memory = group.accelerator.memory_bytes, training.memory
     states = _states(training)
-    engine = generation_weight_bytes(asked.request.model) / spec.generation_tp
+    engine = generation_weight_bytes(request.request.model) / spec.generation_tp
     driver = {"driver": memory.stages[memory.worst_stage].parts["driver"]}
-    others = {} if spec.offload else _others_bytes(asked, training)
+    others = {} if spec.offload else _others_bytes(request, training)
     beside = dict(others) if same else {}
-    larger = _critic_share(asked, total_parameters(asked.request.model)) - 1.0
+    larger = _critic_share(request, total_parameters(request.request.model)) - 1.0
     if spec.offload and larger > 0:
         others["critic beyond the policy"] = larger * sum(states.values())
     if same and not spec.offload:
@@ -218,7 +219,7 @@ def _memory(asked: ReinforcementRequest, training: PlanReport) -> Iterator[Phase
     yield _phase(
         "generation", {"generation weights": engine, **cache, **beside, **driver}, capacity
     )
-    waiting = _waiting_bytes(asked, training) if spec.offload else {}
+    waiting = _waiting_bytes(request, training) if spec.offload else {}
     if waiting and group.host_memory_bytes is not None:
         parts = {name: size * group.accelerators_per_node for name, size in waiting.items()}
         yield _phase("host", parts, group.host_memory_bytes)

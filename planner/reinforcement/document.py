@@ -8,7 +8,8 @@ from pydantic import Field, model_validator
 
 from cost_models.effects import equal, read_where
 from cost_models.fields import Count, Spec
-from planner.documents.answer import Document, Note, PlanReport, ProfileInfo
+from planner.documents.answer import ProfileInfo
+from planner.documents.plan_report import Document, Note, PlanReport
 from planner.documents.request import PlanRequest
 
 PART = "reinforcement"

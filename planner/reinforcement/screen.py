@@ -28,13 +28,13 @@ _PHASES = {
 
 
 def reinforcement_screen(
-    answer: ReinforcementAnswer, asked: ReinforcementRequest
+    answer: ReinforcementAnswer, request: ReinforcementRequest
 ) -> RenderableType:
     """The answer to `planner rl`."""
     rows: list[RenderableType] = [
-        header(asked_of(asked.request), answer.profile),
+        header(asked_of(request.request), answer.profile),
         Text(),
-        *_asked(answer, asked),
+        *_header_rows(answer, request),
         Text(),
         *_ways(answer),
         Text(),
@@ -44,16 +44,18 @@ def reinforcement_screen(
         Text(),
         Text("Memory  GiB", "bold"),
         *(_phase(phase) for phase in answer.memory),
-        *_hint(answer, asked),
+        *_hint(answer, request),
         Text(),
         *(prose(note.text, hanging=2) for note in answer.notes),
     ]
     return Group(*rows)
 
 
-def _asked(answer: ReinforcementAnswer, asked: ReinforcementRequest) -> Iterator[RenderableType]:
+def _header_rows(
+    answer: ReinforcementAnswer, request: ReinforcementRequest
+) -> Iterator[RenderableType]:
     """What a step is made of, and the plan of its training."""
-    spec = asked.reinforcement
+    spec = request.reinforcement
     yield Flow(
         [
             Text(spec.algorithm.upper(), "bold"),
@@ -116,10 +118,10 @@ def _transfer(answer: ReinforcementAnswer) -> Iterator[RenderableType]:
     yield Flow([f"  weight_transfer: {pieces[0]}", *pieces[1:]], indent=4, style="dim")
 
 
-def _hint(answer: ReinforcementAnswer, asked: ReinforcementRequest) -> Iterator[RenderableType]:
+def _hint(answer: ReinforcementAnswer, request: ReinforcementRequest) -> Iterator[RenderableType]:
     """What makes room where a phase has too little: the search knows of the training only."""
     if not answer.fits:
-        spec = asked.reinforcement
+        spec = request.reinforcement
         ways = ["a larger generation_tp", "a smaller generation_reserve"]
         if not spec.offload:
             ways += ["offload", "limits of the search that leave room"]

@@ -12,7 +12,7 @@ from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ModelSpec
-from cost_models.stages import forward_layers, virtual_stages
+from cost_models.stage_layers import forward_layers, virtual_stages
 from planner.search.dealing import FloatArray, Layers, Stages, busiest_s, dealt, held_bytes, least_s
 from planner.search.layouts import layout_fields
 from planner.uncertainty.memory_risk import Room

@@ -45,7 +45,7 @@ Visit = Callable[[Plans, Estimates], None]
 
 def cost_model(request: PlanRequest, profile: EfficiencyProfile | None = None) -> CostModel:
     """The cost model a request asks for; profile: instead of its own."""
-    return pricing.cost_model(request, sites.named(request.site), profile)
+    return pricing.cost_model(request, sites.site_of_request(request.site), profile)
 
 
 def objective(request: PlanRequest) -> Score:

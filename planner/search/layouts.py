@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cost_models.schedules import SCHEDULES
-from cost_models.stages import virtual_stage_layers
+from cost_models.stage_layers import virtual_stage_layers
 
 Ends = tuple[int, int, tuple[int, ...]]
 

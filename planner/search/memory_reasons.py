@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from cost_models.units import GIB
-from planner.documents.answer import PlanReport, Reason
+from planner.documents.answer import Reason
 from planner.documents.formats import chance, overflow
+from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.uncertainty.memory_risk import room_of
 

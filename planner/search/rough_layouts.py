@@ -12,7 +12,7 @@ from cost_models.flops import layer_matrix_parameters, matmul_flop, mixing_flop
 from cost_models.layers import layers_of
 from cost_models.schedules.base import Placement
 from cost_models.spec import ModelSpec, TrainingSpec
-from cost_models.stages import virtual_stage_layers, virtual_stages
+from cost_models.stage_layers import virtual_stage_layers, virtual_stages
 from planner.search.dealing import Layers, Stages, busiest_s, dealt
 
 # A dealing is tried beside the usual splits where its busiest rank has so much less to do.

@@ -10,8 +10,8 @@ from cost_models.estimate import CostModel
 from cost_models.keyed_plans import gather
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
+from cost_models.stage_layers import forward_layers, virtual_stages
 from cost_models.stage_memory import StageMemory
-from cost_models.stages import forward_layers, virtual_stages
 from planner.uncertainty.memory_risk import Room
 
 

@@ -13,14 +13,15 @@ from cost_models.training_cost import usd_per_hour
 from cost_models.units import HOUR_S
 from planner.answers.emission import NothingFits
 from planner.answers.explain import reports
-from planner.answers.solve import IllegalPlan, illegal
-from planner.documents.answer import Note, PlanReport, ProfileInfo
+from planner.answers.plan_answers import IllegalPlan, illegal
+from planner.documents.answer import ProfileInfo
 from planner.documents.loading import plain
+from planner.documents.plan_report import Note, PlanReport
 from planner.documents.problems import Problem, RequestError, nearest, refuse, shown, wrong_type
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import validate
-from planner.intake.parsing import parse_request
 from planner.progress import step
+from planner.requests.parsing import parse_request
 from planner.search.exhaustive import cost_model
 from planner.sensitivities.document import (
     InputSensitivity,
@@ -204,17 +205,17 @@ class _Study:
         self.replanned_base = _outcome(variant, self.best_report)
         self._best: dict[tuple[str, float], ParallelPlan | None] = {}
 
-    def point(self, one: Input, own: Range, factor: float) -> Point:
+    def point(self, input_: Input, bounds: Range, factor: float) -> Point:
         """The two answers at one value of an input."""
-        variant = changed(self.request, one, factor)
-        plan = self._best_at(one, own, factor)
+        variant = changed(self.request, input_, factor)
+        plan = self._best_at(input_, bounds, factor)
         held = held_in(variant, self.held)
         reasons = illegal(variant.request, held)
         fixed = None if reasons else _priced(variant, held)
         replanned = None if plan is None else fixed if plan == held else _priced(variant, plan)
         return Point(
             factor=factor,
-            value=one.at(factor),
+            value=input_.at(factor),
             fixed=fixed,
             fixed_change=self._change(fixed, self.base),
             reasons=tuple(reasons),
@@ -223,19 +224,19 @@ class _Study:
             plan=plan,
         )
 
-    def input(self, one: Input, own: Range, points: list[Point]) -> InputSensitivity:
-        changes, complete = self._changes(one, own, points)
+    def input(self, input_: Input, bounds: Range, points: list[Point]) -> InputSensitivity:
+        changes, complete = self._changes(input_, bounds, points)
         result = InputSensitivity(
-            name=one.name,
-            title=one.title,
-            unit=one.unit,
-            pointers=one.pointers,
-            value=one.value,
-            elasticity=self._elasticity(one, own),
+            name=input_.name,
+            title=input_.title,
+            unit=input_.unit,
+            pointers=input_.pointers,
+            value=input_.value,
+            elasticity=self._elasticity(input_, bounds),
             points=tuple(points),
             changes=tuple(changes),
             all_changes=complete,
-            factors_left_out=tuple(own.left_out()),
+            factors_left_out=tuple(bounds.left_out()),
             words=(),
         )
         return result.model_copy(
@@ -253,11 +254,11 @@ class _Study:
     def _change(self, outcome: Outcome | None, base: Outcome) -> float | None:
         return None if outcome is None else self.measured(outcome) / self.measured(base) - 1.0
 
-    def _elasticity(self, one: Input, own: Range) -> float | None:
+    def _elasticity(self, input_: Input, bounds: Range) -> float | None:
         """Between the nearest values on both sides of the base."""
         ends = []
-        for factor in own.neighbours():
-            variant = changed(self.request, one, factor)
+        for factor in bounds.neighbours():
+            variant = changed(self.request, input_, factor)
             held = held_in(variant, self.held)
             if not illegal(variant.request, held):
                 ends.append((factor, self.measured(_priced(variant, held))))
@@ -267,31 +268,32 @@ class _Study:
         return math.log(at_high / at_low) / math.log(high / low)
 
     def _changes(
-        self, one: Input, own: Range, points: list[Point]
+        self, input_: Input, bounds: Range, points: list[Point]
     ) -> tuple[list[PlanChange], bool]:
         """Where the best plan changes, outward from the base, first down and then up."""
         below = [1.0, *(p.factor for p in reversed(points) if p.factor < 1)]
         above = [1.0, *(p.factor for p in points if p.factor > 1)]
-        down, all_down = self._one_side(one, own, below)
-        up, all_up = self._one_side(one, own, above)
+        down, all_down = self._one_side(input_, bounds, below)
+        up, all_up = self._one_side(input_, bounds, above)
         return [*down, *up], all_down and all_up
 
     def _one_side(
-        self, one: Input, own: Range, outward: list[float]
+        self, input_: Input, bounds: Range, outward: list[float]
     ) -> tuple[list[PlanChange], bool]:
         """Changes between sampled values whose best plans differ, each found by bisection."""
         found: list[PlanChange] = []
         for near, far in pairwise(outward):
-            grid, start = own.between(near, far), 0
+            grid, start = bounds.between(near, far), 0
             while not _same(
-                before := self._best_at(one, own, grid[start]), self._best_at(one, own, far)
+                before := self._best_at(input_, bounds, grid[start]),
+                self._best_at(input_, bounds, far),
             ):
                 if len(found) == MOST_CHANGES or self.planner.costed > MOST_COSTED:
                     return found, False
                 low, high = start, len(grid) - 1
                 while high - low > 1:
                     middle = (low + high) // 2
-                    if _same(before, self._best_at(one, own, grid[middle])):
+                    if _same(before, self._best_at(input_, bounds, grid[middle])):
                         low = middle
                     else:
                         high = middle
@@ -299,30 +301,30 @@ class _Study:
                     PlanChange(
                         factor_before=grid[low],
                         factor_after=grid[high],
-                        value_before=one.at(grid[low]),
-                        value_after=one.at(grid[high]),
-                        before=self._best_at(one, own, grid[low]),
-                        after=self._best_at(one, own, grid[high]),
+                        value_before=input_.at(grid[low]),
+                        value_after=input_.at(grid[high]),
+                        before=self._best_at(input_, bounds, grid[low]),
+                        after=self._best_at(input_, bounds, grid[high]),
                     )
                 )
                 start = high
         return found, True
 
-    def _best_at(self, one: Input, own: Range, factor: float) -> ParallelPlan | None:
-        key = one.name, factor
+    def _best_at(self, input_: Input, bounds: Range, factor: float) -> ParallelPlan | None:
+        key = input_.name, factor
         if key not in self._best:
-            side = [f for f in own.sampled() if (f > 1) == (factor > 1)]
+            side = [f for f in bounds.sampled() if (f > 1) == (factor > 1)]
             furthest = max(side, key=lambda f: abs(math.log(f)), default=factor)
-            variant = changed(self.request, one, factor)
-            self._best[key] = self.planner.best_at(variant, one, factor, furthest)
+            variant = changed(self.request, input_, factor)
+            self._best[key] = self.planner.best_at(variant, input_, factor, furthest)
         return self._best[key]
 
 
-def _same(one: ParallelPlan | None, other: ParallelPlan | None) -> bool:
+def _same(plan: ParallelPlan | None, other: ParallelPlan | None) -> bool:
     """Whether two plans are one; dp follows from the others."""
-    if one is None or other is None:
-        return one is other
-    return one.model_copy(update={"dp": other.dp}) == other
+    if plan is None or other is None:
+        return plan is other
+    return plan.model_copy(update={"dp": other.dp}) == other
 
 
 def _priced(variant: Variant, plan: ParallelPlan) -> Outcome:
@@ -346,8 +348,8 @@ def _outcome(variant: Variant, report: PlanReport) -> Outcome:
     )
 
 
-def _moves(one: InputSensitivity) -> float:
+def _moves(sensitivity: InputSensitivity) -> float:
     """How far an input moves the measure at most, up or down, as ln of the ratio."""
-    fixed = [p.fixed_change for p in one.points if p.fixed is None or p.fixed.fits]
-    changes = [*fixed, *(p.replanned_change for p in one.points)]
+    fixed = [p.fixed_change for p in sensitivity.points if p.fixed is None or p.fixed.fits]
+    changes = [*fixed, *(p.replanned_change for p in sensitivity.points)]
     return max((abs(math.log1p(c)) for c in changes if c is not None), default=0.0)

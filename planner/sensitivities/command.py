@@ -52,7 +52,7 @@ def sensitivity(
     pdf: Annotated[Path | None, picture("pdf", "the same, for a paper")] = None,
     theme: Annotated[Theme, typer.Option(rich_help_panel=PICTURES)] = Theme.auto,
     report: Report = None,
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
 ) -> int:
     """How the answer moves with each input, and where the best plan changes."""
     from planner.answers.emission import NothingFits
@@ -65,7 +65,7 @@ def sensitivity(
     source = source_of(request_file, request)
     document = load(source)
     spec = _spec(document.pop(analysis.PART, None), input, factors, resolution)
-    asked = read_request(source, given, limits=True, keep_plan=True, document=document)
+    asked = read_request(source, option_values, limits=True, keep_plan=True, document=document)
     try:
         with bar("changing inputs"):
             answer = answered(

@@ -8,7 +8,8 @@ from pydantic import Field, field_validator
 
 from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
-from planner.documents.answer import Document, Note, PlanReport, ProfileInfo, Reason
+from planner.documents.answer import ProfileInfo, Reason
+from planner.documents.plan_report import Document, Note, PlanReport
 from planner.documents.request import PlanRequest
 
 Unit = Literal["bytes/s", "bytes", "FLOP/s", "s", "USD/h", "W", "share", "count", "ratio"]

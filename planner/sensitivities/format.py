@@ -93,24 +93,26 @@ def _described(plan: ParallelPlan) -> dict[str, str]:
     return rest | told
 
 
-def input_words(one: InputSensitivity, measure: Measure, base: Outcome) -> Iterator[str]:
+def input_words(sensitivity: InputSensitivity, measure: Measure, base: Outcome) -> Iterator[str]:
     """One input in sentences: each value, then each change of plan."""
-    for point in one.points:
-        at = f"{_amount(point.factor, one.title)} ({value_of(point.value, one.unit)})"
+    for point in sensitivity.points:
+        value = value_of(point.value, sensitivity.unit)
+        at = f"{_amount(point.factor, sensitivity.title)} ({value})"
         yield f"{at}: {_point(point, measure, base)}"
-    for change in one.changes:
-        yield f"{change_place(one, change)}: {', '.join(difference(change.before, change.after))}"
-    if not one.all_changes:
-        yield "further out the best plan changes again"
-    if one.factors_left_out:
-        factors = ", ".join(map(factor_words, one.factors_left_out))
+    for change in sensitivity.changes:
+        words = ", ".join(difference(change.before, change.after))
+        yield f"{change_place(sensitivity, change)}: {words}"
+    if not sensitivity.all_changes:
+        yield "the best plan changes again beyond these values"
+    if sensitivity.factors_left_out:
+        factors = ", ".join(map(factor_words, sensitivity.factors_left_out))
         yield f"{factors}: no value of its own that makes sense or can be run"
 
 
-def change_place(one: InputSensitivity, change: PlanChange) -> str:
+def change_place(sensitivity: InputSensitivity, change: PlanChange) -> str:
     """From which value on another plan is best."""
     below = change.factor_after < change.factor_before
-    at = f"{factor_words(change.factor_after)} ({value_of(change.value_after, one.unit)})"
+    at = f"{factor_words(change.factor_after)} ({value_of(change.value_after, sensitivity.unit)})"
     return f"from {at} {'down' if below else 'up'}"
 
 

@@ -14,7 +14,7 @@ from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan
 from cost_models.profiles import Curve, EfficiencyProfile
 from planner.documents.request import PlanRequest
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.search.exhaustive import cost_model
 from planner.sensitivities.document import Unit
 
@@ -62,20 +62,20 @@ class Variant:
     model: CostModel
 
 
-def changed(request: PlanRequest, one: Input, factor: float) -> Variant:
+def changed(request: PlanRequest, input_: Input, factor: float) -> Variant:
     """The request with an input multiplied.  Raises RequestError where that cannot be asked."""
-    if not one.paths:
+    if not input_.paths:
         usual = cost_model(request)
-        profile = _SCALED[one.name](usual.setting.profile, factor)
+        profile = _SCALED[input_.name](usual.setting.profile, factor)
         return Variant(request, cost_model(request, profile))
     document = request.document()
-    for path in one.paths:
+    for path in input_.paths:
         *way, last = path
         place: Any = document
         for step in way:
             place = place[step]
         value = place[last] * factor
-        place[last] = round(value) if one.whole else value
+        place[last] = round(value) if input_.whole else value
     again = parse_request(document)
     return Variant(again, cost_model(again))
 

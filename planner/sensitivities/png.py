@@ -117,5 +117,5 @@ def _heading(
     above = 1 - (_HEAD_INCH - 0.1) / height
     figure.text(_RIGHT + 0.012, above, "best plan changes", fontsize=7.5, color=paint["quiet"])
     if still := quiet(answer):
-        words = f"hardly move it: {', '.join(still)}"
+        words = f"little effect:  {', '.join(still)}"
         figure.text(0.02, 0.1 / height, words, fontsize=7.5, color=paint["quiet"], parse_math=False)

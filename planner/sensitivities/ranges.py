@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from cost_models.plans import ParallelPlan
-from planner.answers.solve import illegal
+from planner.answers.plan_answers import illegal
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.sensitivities.inputs import Input, Variant, changed, held_in

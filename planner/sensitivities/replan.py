@@ -64,26 +64,26 @@ class Replanner:
         self._sides: dict[tuple[str, bool], Pool] = {}
 
     def best_at(
-        self, variant: Variant, one: Input, factor: float, furthest: float
+        self, variant: Variant, input_: Input, factor: float, furthest: float
     ) -> ParallelPlan | None:
         """The best plan of a variant; furthest: the last factor on this side of the base."""
-        if one.reach == "money" or factor == 1.0:
+        if input_.reach == "money" or factor == 1.0:
             return self.best
-        if one.reach == "all":
+        if input_.reach == "all":
             return self._search(variant.request)
-        side = one.name, factor > 1.0
+        side = input_.name, factor > 1.0
         if side not in self._sides:
-            self._sides[side] = self._side(one, furthest)
+            self._sides[side] = self._side(input_, furthest)
         return best_of(variant.model, self._sides[side].plans, self._score)
 
-    def _side(self, one: Input, furthest: float) -> Pool:
+    def _side(self, input_: Input, furthest: float) -> Pool:
         """The plans that may be the best somewhere between the base and the last factor."""
         everything = self._pool
         if not self._by_time:
             return everything
-        end = changed(self.request, one, furthest).model
+        end = changed(self.request, input_, furthest).model
         at_end = self._seconds(end)
-        if (furthest > 1.0) == one.slows:
+        if (furthest > 1.0) == input_.slows:
             return everything.within(at_end)
         ratio = max(furthest, 1.0 / furthest)
         return everything.within(ratio * at_end).priced(end).within(self._seconds(self.model))

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from planner.documents.answer import PlanReport
 from planner.documents.formats import memory_words, plan_words, size
+from planner.documents.plan_report import PlanReport
 from planner.sensitivities.document import InputSensitivity, SensitivityAnswer
 from planner.sensitivities.format import change_place, difference, factor_words
 from planner.sensitivities.tornado import Bar, Row, heading, quiet, reach, rows
-from planner.terminal.screens import Asked, header, speed, whole_run
+from planner.terminal.plan_rows import RequestSummary, speed, whole_run
+from planner.terminal.screens import header
 from planner.terminal.text_wrap import Flow, prose
 
 _WIDE, _WIDEST = 100, 120
@@ -24,20 +25,22 @@ _MOST_CHANGES = 2  # of one input
 _EXPLAINED = 3  # so few inputs are told in words
 
 
-def sensitivity_screen(answer: SensitivityAnswer, asked: Asked, console: Console) -> RenderableType:
+def sensitivity_screen(
+    answer: SensitivityAnswer, summary: RequestSummary, console: Console
+) -> RenderableType:
     """The answer to `planner sensitivity`."""
     drawn, still = rows(answer), quiet(answer)
     own = answer.held.id != answer.best.id
     parts: list[RenderableType] = [
-        header(asked, answer.profile),
+        header(summary, answer.profile),
         Text(),
-        *_plan("Given plan" if own else "Best plan", answer.held, answer, asked),
-        *(_plan("Best plan", answer.best, answer, asked) if own else ()),
+        *_plan("Given plan" if own else "Best plan", answer.held, answer, summary),
+        *(_plan("Best plan", answer.best, answer, summary) if own else ()),
         Text(),
         *_tornado(answer, drawn, console),
     ]
     if still:
-        words = [f"hardly move it: {still[0]}", *still[1:]]
+        words = [f"little effect:  {still[0]}", *still[1:]]
         parts.append(Flow(words, ", ", indent=2, style="dim"))
     changing = [one for one in answer.inputs if one.changes]
     if len(answer.inputs) <= _EXPLAINED:
@@ -51,7 +54,7 @@ def sensitivity_screen(answer: SensitivityAnswer, asked: Asked, console: Console
 
 
 def _plan(
-    title: str, report: PlanReport, answer: SensitivityAnswer, asked: Asked
+    title: str, report: PlanReport, answer: SensitivityAnswer, summary: RequestSummary
 ) -> Iterator[RenderableType]:
     """A plan's fields and its results at the base; a plan held fixed is marked."""
     held = ", held fixed" * (report is answer.held)
@@ -61,19 +64,19 @@ def _plan(
         words.append(f"peak {size(report.memory.peak_bytes)}")
     head = Text.assemble((f"{title}{held}", "bold"), f"  {first}")
     yield Flow([head, *words], indent=2)
-    first, *words = [*speed(report), *whole_run(report, asked)]
+    first, *words = [*speed(report), *whole_run(report, summary)]
     yield Flow([f"  {first}", *words], indent=2)
 
 
 def _tornado(
-    answer: SensitivityAnswer, drawn: list[Row], console: Console
+    answer: SensitivityAnswer, rows: list[Row], console: Console
 ) -> Iterator[RenderableType]:
     """A line per input: its bar on a logarithmic axis around the base, and its ends in numbers."""
     longest = _LONGEST_NAME if console.width < _WIDE else 3 * _LONGEST_NAME
-    names = min(longest, max(len(row.title) for row in drawn))
-    values = max([len(row.value) for row in drawn] + [4])
-    asked_ends = _asked(answer)
-    ends = [_ends(row, asked_ends, again) for row in drawn for again in (False, True)]
+    names = min(longest, max(len(row.title) for row in rows))
+    values = max([len(row.value) for row in rows] + [4])
+    asked_ends = _column_factors(answer)
+    ends = [_ends(row, asked_ends, again) for row in rows for again in (False, True)]
     low, high = (max([len(pair[i]) for pair in ends] + [5]) for i in (0, 1))
     width = min(console.width, _WIDEST)
     elastic = width >= _WIDE
@@ -83,9 +86,9 @@ def _tornado(
     head = f"{'':{names}}  {'base':>{values}}  {asked_ends[0]:>{low}} "
     head += f"{'less':>{side}}|{'more':<{side}} {asked_ends[1]:>{high}}"
     yield Text(head + "  elasticity" * elastic, "dim", no_wrap=True, overflow="ellipsis")
-    most = reach(drawn)
+    most = reach(rows)
     letters = console.options.ascii_only
-    for row in drawn:
+    for row in rows:
         for again in (False, True) if row.again else (False,):
             left, right = _ends(row, asked_ends, again)
             title, value = ("  planned again", "") if again else (row.title, row.value)
@@ -101,17 +104,17 @@ def _tornado(
     yield Text(f"{marks[False]} input lower, {marks[True]} input higher", "dim")
     others = [
         f"{row.title} {factor_words(bar.factor)}"
-        for row in drawn
+        for row in rows
         for bar in row.bars
         if factor_words(bar.factor) not in asked_ends
     ]
     if others:
         yield Flow(
-            [f"^ the nearest that can be: {others[0]}", *others[1:]], ", ", indent=2, style="dim"
+            [f"^ nearest possible value: {others[0]}", *others[1:]], ", ", indent=2, style="dim"
         )
 
 
-def _asked(answer: SensitivityAnswer) -> tuple[str, str]:
+def _column_factors(answer: SensitivityAnswer) -> tuple[str, str]:
     """The factors furthest from the base that were asked, which head the columns."""
     factors = answer.request["sensitivity"]["factors"]
     low, high = min(factors), max(factors)
@@ -152,14 +155,16 @@ def _bars(row: Row, again: bool, side: int, most: float, letters: bool) -> Text:
     return line
 
 
-def _changes(one: InputSensitivity) -> Iterator[RenderableType]:
+def _changes(sensitivity: InputSensitivity) -> Iterator[RenderableType]:
     """The nearest changes of plan of one input."""
-    nearest = sorted(one.changes, key=lambda c: max(c.factor_after, 1 / c.factor_after))
-    shown = [change for change in one.changes if change in nearest[:_MOST_CHANGES]]
+    nearest = sorted(sensitivity.changes, key=lambda c: max(c.factor_after, 1 / c.factor_after))
+    shown = [change for change in sensitivity.changes if change in nearest[:_MOST_CHANGES]]
     for change in shown:
         first, *rest = difference(change.before, change.after)
-        head = Text.assemble((one.title, "bold"), f" {change_place(one, change)}: {first}")
+        head = Text.assemble(
+            (sensitivity.title, "bold"), f" {change_place(sensitivity, change)}: {first}"
+        )
         yield Flow([head, *rest], ", ", indent=4)
-    more = len(one.changes) - len(shown)
-    if more or not one.all_changes:
-        yield Text(f"    further out it changes again: --input {one.name}", "dim")
+    more = len(sensitivity.changes) - len(shown)
+    if more or not sensitivity.all_changes:
+        yield Text(f"    further changes beyond: --input {sensitivity.name}", "dim")

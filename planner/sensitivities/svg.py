@@ -77,7 +77,7 @@ def tornado_svg(answer: SensitivityAnswer, theme: Theme = "auto") -> str:
     for i, row in enumerate(drawn):
         parts += _row(row, _TOP + _PITCH * i, scale, middle)
     if still:
-        words = f"hardly move it: {', '.join(still)}"
+        words = f"little effect:  {', '.join(still)}"
         parts.append(f'<text class="quiet" x="24" y="{height - 14}">{escape(words)}</text>')
     return "\n".join([*parts, "</svg>\n"])
 

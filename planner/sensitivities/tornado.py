@@ -62,18 +62,20 @@ def _moves(point: Point) -> bool:
     return not fits or any(c is None or abs(c) >= _QUIET for c in changes)
 
 
-def _row(one: InputSensitivity) -> Row:
-    lower = [point for point in one.points if point.factor < 1]
-    higher = [point for point in one.points if point.factor > 1]
+def _row(sensitivity: InputSensitivity) -> Row:
+    lower = [point for point in sensitivity.points if point.factor < 1]
+    higher = [point for point in sensitivity.points if point.factor > 1]
     ends = [*lower[:1], *higher[-1:]]
-    inner = [point for point in one.points if point not in ends]
+    inner = [point for point in sensitivity.points if point not in ends]
     return Row(
-        title=one.title,
-        value=value_of(one.value, one.unit),
+        title=sensitivity.title,
+        value=value_of(sensitivity.value, sensitivity.unit),
         bars=tuple(map(_bar, ends)),
         inner=tuple(x for x in map(_fixed, inner) if x is not None),
-        changes=_changes(one),
-        elasticity="-" if one.elasticity is None else f"{one.elasticity + 0.0:+.2f}",
+        changes=_changes(sensitivity),
+        elasticity="-"
+        if sensitivity.elasticity is None
+        else f"{sensitivity.elasticity + 0.0:+.2f}",
     )
 
 
@@ -100,18 +102,18 @@ def _bar(point: Point) -> Bar:
     )
 
 
-def _changes(one: InputSensitivity) -> str:
+def _changes(sensitivity: InputSensitivity) -> str:
     """The nearest changes of plan on both sides."""
-    below = [c.factor_after for c in one.changes if c.factor_after < c.factor_before]
-    above = [c.factor_after for c in one.changes if c.factor_after > c.factor_before]
+    below = [c.factor_after for c in sensitivity.changes if c.factor_after < c.factor_before]
+    above = [c.factor_after for c in sensitivity.changes if c.factor_after > c.factor_before]
     words = [f"{factor_words(max(below))} and below"] if below else []
     words += [f"{factor_words(min(above))} and above"] if above else []
     return ", ".join(words)
 
 
-def reach(drawn: list[Row]) -> float:
+def reach(rows: list[Row]) -> float:
     """The largest change of all bars, as ln of the ratio."""
-    ends = [bar for row in drawn for bar in row.bars]
+    ends = [bar for row in rows for bar in row.bars]
     sizes = [abs(x) for bar in ends for x in (bar.fixed, bar.replanned) if x is not None]
     return max([*sizes, math.log1p(_QUIET)])
 

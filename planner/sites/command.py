@@ -17,10 +17,10 @@ from planner.commands.shared import Json
 
 if TYPE_CHECKING:
     from planner.commands.server import Client
-    from planner.sites.learned import SiteAnswer
-    from planner.sites.learning import Asked
+    from planner.sites.learning import LearningRequest
     from planner.sites.lesson import Lesson
     from planner.sites.site import Site
+    from planner.sites.site_corrections import SiteAnswer
 
 Logs = Annotated[
     list[str],
@@ -39,7 +39,7 @@ app = typer.Typer(
 def learn(
     logs: Logs,
     cluster: Annotated[str, typer.Option(metavar="NAME", help="that it ran on, or a part of it")],
-    site: Annotated[str, typer.Option(metavar="NAME", help="what the runs are kept under")],
+    site: Annotated[str, typer.Option(metavar="NAME", help="name that the runs are kept under")],
     script: Annotated[list[str] | None, typer.Option(metavar="FILE", help=_SCRIPT)] = None,
     model: Annotated[
         str | None, typer.Option(metavar="NAME|FILE", help="where the log does not print it")
@@ -50,14 +50,14 @@ def learn(
 ) -> int:
     """Read training logs, show what they say, and keep it with a site."""
     from planner.commands.shared import read_model
-    from planner.intake.parsing import parse_cluster
     from planner.lint.sources import files_at
-    from planner.sites.learning import Asked, setting
+    from planner.requests.parsing import parse_cluster
+    from planner.sites.learning import LearningRequest, setting
     from planner.sites.lesson import keep
     from planner.sites.screen import lesson_screen
     from planner.terminal import output
 
-    asked = Asked(
+    asked = LearningRequest(
         site=site,
         cluster=parse_cluster(cluster),
         model=None if model is None else read_model(model, Path()),
@@ -82,34 +82,34 @@ def learn(
     return FINE
 
 
-def _lesson(logs: Sequence[str], asked: Asked) -> Lesson:
+def _lesson(logs: Sequence[str], request: LearningRequest) -> Lesson:
     from planner.sites.lesson import lesson
 
     with ExitStack() as stack:
-        return lesson([_opened(path, stack) for path in logs], asked)
+        return lesson([_log_lines(path, stack) for path in logs], request)
 
 
-def _posted(logs: Sequence[str], asked: Asked) -> dict[str, Any]:
+def _posted(logs: Sequence[str], request: LearningRequest) -> dict[str, Any]:
     """The document by which a service reads a log.  Raises RequestError."""
     if len(logs) > 1:
         only_here("more than one log")
-    if len(asked.files or ()) > 1:
+    if len(request.files or ()) > 1:
         only_here("more than one file of --script")
     with ExitStack() as stack:
-        name, lines = _opened(logs[0], stack)
+        name, lines = _log_lines(logs[0], stack)
         text = "\n".join(lines)
     document = {
         "log": text,
         "name": name,
-        "cluster": asked.cluster.model_dump(mode="json", exclude_none=True),
-        "script": next(iter((asked.files or {}).values()), None),
-        "model": asked.model,
-        "settings": dict(asked.settings or {}),
+        "cluster": request.cluster.model_dump(mode="json", exclude_none=True),
+        "script": next(iter((request.files or {}).values()), None),
+        "model": request.model,
+        "settings": dict(request.settings or {}),
     }
     return {part: value for part, value in document.items() if value is not None}
 
 
-def _opened(path: str, stack: ExitStack) -> tuple[str, Iterable[str]]:
+def _log_lines(path: str, stack: ExitStack) -> tuple[str, Iterable[str]]:
     """(name, lines) of a file or of standard input.  Raises RequestError."""
     from planner.documents.problems import refuse, shown
     from planner.logs import lines_of
@@ -127,25 +127,26 @@ def _opened(path: str, stack: ExitStack) -> tuple[str, Iterable[str]]:
         raise refuse("/log", "no_file", f"cannot read {shown(path)!r}: {why}") from None
 
 
-def _agreed(found: Lesson) -> bool:
+def _agreed(lesson: Lesson) -> bool:
     """Whether a person at a terminal wants it kept."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
-    what = "this run" if len(found.new) == 1 else f"these {len(found.new)} runs"
-    return typer.confirm(f"Keep {what} with site {found.site}?")
+    what = "this run" if len(lesson.new) == 1 else f"these {len(lesson.new)} runs"
+    return typer.confirm(f"Keep {what} with site {lesson.site}?")
 
 
-def _ending(found: Lesson) -> Iterator[str]:
-    count, new = found.site_runs, len(found.new)
-    site = f"site {found.site} has {count:,} run{'s' * (count != 1)}"
+def _ending(lesson: Lesson) -> Iterator[str]:
+    count, new = lesson.site_runs, len(lesson.new)
+    site = f"site {lesson.site} has {count:,} run{'s' * (count != 1)}"
     if not new:
         yield f"Nothing new: {site}, and has all of these already."
-    elif not found.kept:
-        yield f"Nothing is kept: --yes keeps {'it' if new == 1 else 'them'} with site {found.site}."
+    elif not lesson.kept:
+        runs = "it" if new == 1 else "them"
+        yield f"Nothing is kept: --yes keeps {runs} with site {lesson.site}."
     else:
         yield f"Kept: {site} now."
-        yield f"  planner sites show {found.site}"
-        yield f"  planner plan --site {found.site} ..."
+        yield f"  planner sites show {lesson.site}"
+        yield f"  planner plan --site {lesson.site} ..."
 
 
 @app.callback()
@@ -156,7 +157,7 @@ def sites(context: typer.Context, json: Json = False) -> int:
     from planner.sites.screen import sites_screen
     from planner.terminal import output
 
-    found, damaged = answered(_here, _there)
+    found, damaged = answered(_sites_of_machine, _sites_of_service)
     if json:
         rows = [one.model_dump(mode="json", exclude={"runs"}) for one in found]
         output.print_document({"sites": rows, "damaged": damaged})
@@ -166,15 +167,15 @@ def sites(context: typer.Context, json: Json = False) -> int:
     for problem in damaged:
         print(problem)
     if not (found or damaged):
-        print("none yet: `planner learn` or `planner calibrate` makes one")
+        print("no sites yet: `planner learn` or `planner calibrate` makes one")
     return FINE
 
 
 @app.command()
 def show(name: SiteName, json: Json = False) -> int:
     """What a site learned, what it cannot tell yet, and how far off it is."""
-    from planner.sites.learned import site_answer
     from planner.sites.screen import site_screen
+    from planner.sites.site_corrections import site_answer
     from planner.terminal import output
 
     answer = answered(lambda: site_answer(_found(name)), lambda client: client.site(name))
@@ -197,17 +198,17 @@ def forget(
     return FINE
 
 
-def _here() -> tuple[list[SiteAnswer], list[str]]:
+def _sites_of_machine() -> tuple[list[SiteAnswer], list[str]]:
     """The sites of this machine, and what is wrong with the others."""
     from planner.sites import storage
-    from planner.sites.learned import site_answer
+    from planner.sites.site_corrections import site_answer
 
     several = [one for _, one in storage.everything()]
     found = [site_answer(one) for one in several if not isinstance(one, str)]
     return found, [one for one in several if isinstance(one, str)]
 
 
-def _there(client: Client) -> tuple[list[SiteAnswer], list[str]]:
+def _sites_of_service(client: Client) -> tuple[list[SiteAnswer], list[str]]:
     rows = client.sites().rows
     found = [client.site(row.name) for row in rows if row.problem is None]
     return found, [row.problem for row in rows if row.problem is not None]

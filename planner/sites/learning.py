@@ -14,15 +14,15 @@ from cost_models.catalog.models import model as catalog_model
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ClusterSpec
 from planner.accuracy.clusters import accelerator_id
-from planner.answers.solve import illegal
+from planner.answers.plan_answers import illegal
 from planner.documents.loading import scalar
 from planner.documents.problems import RequestError, from_reasons, refuse, shown
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import one_line
-from planner.intake.parsing import parse_request
 from planner.logs.document import CodeBase, Fact, RunLog
 from planner.logs.read import NEEDED
-from planner.sites.pricing import learned
+from planner.requests.parsing import parse_request
+from planner.sites.pricing import run_of_plan
 from planner.sites.site import LearnedRun, Site
 
 PARTS = ("model", "training", "plan")
@@ -58,7 +58,7 @@ MOST_NOTES = 50
 
 
 @dataclass(frozen=True)
-class Asked:
+class LearningRequest:
     """What a user states beside the logs.
 
     model: a preset's name or a document, in place of the log's.  settings: values by their path,
@@ -83,7 +83,7 @@ def setting(text: str) -> tuple[str, Any]:
     return f"{part}.{name}", words if len(words) > 1 else words[0]
 
 
-def learned_run(log: RunLog, asked: Asked, site: Site) -> LearnedRun:
+def learned_run(log: RunLog, asked: LearningRequest, site: Site) -> LearnedRun:
     """The run of a log, read and priced.  Raises RequestError."""
     request, taken = request_of(log, asked)
     if reasons := illegal(request, request.named_plan):
@@ -104,7 +104,7 @@ def learned_run(log: RunLog, asked: Asked, site: Site) -> LearnedRun:
         "memory_quantity": memory.quantity if memory else None,
     }
     try:
-        return learned(request, site, measured)
+        return run_of_plan(request, site, measured)
     except RequestError:
         raise
     except ValueError as error:
@@ -119,7 +119,7 @@ def digest(log: RunLog, files: Collection[str]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
 
-def request_of(log: RunLog, asked: Asked) -> tuple[PlanRequest, tuple[str, ...]]:
+def request_of(log: RunLog, asked: LearningRequest) -> tuple[PlanRequest, tuple[str, ...]]:
     """The request that a log's run answers, and the values assumed for fields that stayed open.
 
     Raises RequestError where something is missing, or said twice and differently.
@@ -143,7 +143,7 @@ def request_of(log: RunLog, asked: Asked) -> tuple[PlanRequest, tuple[str, ...]]
     return request, tuple(_taken(path, request) for path in open_fields)
 
 
-def _document(log: RunLog, asked: Asked) -> dict[str, Any]:
+def _document(log: RunLog, request: LearningRequest) -> dict[str, Any]:
     """The request, as far as the log and its files state it."""
     if log.reading is not None:
         reading = log.reading
@@ -151,7 +151,7 @@ def _document(log: RunLog, asked: Asked) -> dict[str, Any]:
             part: getattr(reading, part).model_dump(mode="json", exclude_none=True)
             for part in PARTS
         }
-        files = asked.files or {}
+        files = request.files or {}
         for fact in log.facts:
             part, _, name = fact.field.partition(".")
             if fact.file in files and fact.line and part in PARTS and name != "name":
@@ -162,11 +162,11 @@ def _document(log: RunLog, asked: Asked) -> dict[str, Any]:
             part, _, name = fact.field.partition(".")
             if part in ("training", "plan"):
                 fields[part][name] = fact.value
-        document = {**fields, "model": _model_of(log, asked)}
+        document = {**fields, "model": _model_of(log, request)}
         if (runtime := RUNTIMES.get(log.code_base)) is not None:
             document["plan"] = {"runtime": runtime, **document["plan"]}
-    if asked.model is not None:
-        document["model"] = asked.model
+    if request.model is not None:
+        document["model"] = request.model
     if isinstance(named := document["model"], str):
         document["model"] = _catalog(named)
     return document
@@ -182,10 +182,10 @@ def _catalog(name: str) -> Any:
         ) from None
 
 
-def _model_of(log: RunLog, asked: Asked) -> Any:
+def _model_of(log: RunLog, request: LearningRequest) -> Any:
     """The model that a log prints or, by its name, the catalog's; its launch is not printed."""
-    if asked.model is not None:
-        return asked.model
+    if request.model is not None:
+        return request.model
     if log.code_base in WHOLE_MODELS and log.get("model.num_layers") is not None:
         facts = (fact for fact in log.facts if fact.field.startswith("model."))
         return {fact.field.removeprefix("model."): _value(fact) for fact in facts}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from cost_models.spec import ClusterSpec
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.documents.problems import MOST_PROBLEMS, Problem, RequestError, refuse
 from planner.documents.request import PlanRequest
 from planner.logs import RunLog, read_logs
 from planner.sites import storage
-from planner.sites.learning import Asked, learned_run
+from planner.sites.learning import LearningRequest, learned_run
 from planner.sites.pricing import price
 from planner.sites.site import LearnedRun, Site
 
@@ -54,22 +54,22 @@ class Lesson(Document):
         return tuple(one.run for one in self.runs if not one.known)
 
 
-def lesson(logs: Sequence[tuple[str, Iterable[str]]], asked: Asked) -> Lesson:
+def lesson(logs: Sequence[tuple[str, Iterable[str]]], request: LearningRequest) -> Lesson:
     """Read the runs of logs and tables, given by name; nothing is kept.
 
     Raises RequestError where a log cannot be read, or no row of a table can be learned.
     """
-    storage.check_name(asked.site)
+    storage.check_name(request.site)
     if len(logs) > MOST_LOGS:
         raise refuse("/log", "length", f"at most {MOST_LOGS} logs at a time, got {len(logs)}")
-    site = _site(asked.site)
+    site = _site(request.site)
     known = {run.id for run in site.runs}
     runs: list[ReadRun] = []
     refused: list[tuple[RefusedRun, RequestError]] = []
     for name, lines in logs:
-        for log, several in _read(name, lines, asked, len(logs) > 1):
+        for log, several in _read(name, lines, request, len(logs) > 1):
             try:
-                run = learned_run(log, asked, site)
+                run = learned_run(log, request, site)
             except RequestError as error:
                 if not several:
                     raise _named(error, log.name) if len(logs) > 1 else error from None
@@ -82,15 +82,15 @@ def lesson(logs: Sequence[tuple[str, Iterable[str]]], asked: Asked) -> Lesson:
         found = (_named(error, one.name) for one, error in refused[:MOST_PROBLEMS])
         raise RequestError(problem for error in found for problem in error.problems)
     return Lesson(
-        site=asked.site, kept=False, runs=tuple(runs), refused=tuple(one for one, _ in refused),
+        site=request.site, kept=False, runs=tuple(runs), refused=tuple(one for one, _ in refused),
         site_runs=len(site.runs),
     )  # fmt: skip
 
 
-def keep(found: Lesson) -> Lesson:
+def keep(lesson: Lesson) -> Lesson:
     """Keep the runs that the site does not have yet.  Raises RequestError."""
-    site, _ = storage.learn(found.site, found.new)
-    return found.model_copy(update={"kept": True, "site_runs": len(site.runs)})
+    site, _ = storage.learn(lesson.site, lesson.new)
+    return lesson.model_copy(update={"kept": True, "site_runs": len(site.runs)})
 
 
 def _site(name: str) -> Site:
@@ -101,15 +101,15 @@ def _site(name: str) -> Site:
 
 
 def _read(
-    name: str, lines: Iterable[str], asked: Asked, named: bool
+    name: str, lines: Iterable[str], request: LearningRequest, named: bool
 ) -> Iterator[tuple[RunLog, bool]]:
     """The runs of a log, and whether it is a table.  Raises RequestError."""
     try:
-        runs = read_logs(lines, name, asked.files)
+        runs = read_logs(lines, name, request.files)
     except RequestError as error:
         raise _named(error, name) if named else error from None
     table = any(run.code_base == "table" for run in runs)
-    if table and asked.files:
+    if table and request.files:
         raise refuse("/files", "unused", f"{name} is a table: its rows have no launch script")
     if not runs:
         raise refuse("/log", "no_rows", f"{name} has no rows")

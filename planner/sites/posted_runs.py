@@ -13,13 +13,13 @@ from planner.documents.loading import plain
 from planner.documents.problems import Problem, RequestError, join, wrong_type
 from planner.documents.typed_values import field_problems, looked_up, require_object
 from planner.frameworks.base import one_line
-from planner.intake.parsing import parse_cluster
 from planner.lint.sources import checked
 from planner.logs import lines_of
+from planner.requests.parsing import parse_cluster
 from planner.sites import storage
-from planner.sites.learned import SiteAnswer, site_answer
-from planner.sites.learning import PARTS, Asked
+from planner.sites.learning import PARTS, LearningRequest
 from planner.sites.lesson import Lesson, keep, lesson
+from planner.sites.site_corrections import SiteAnswer, site_answer
 
 FIELDS = ("log", "name", "cluster", "script", "model", "settings", "keep")
 TEXTS = ("log", "name", "script")
@@ -44,7 +44,7 @@ def posted_runs(document: Any, site: str) -> Lesson:
     if problems:
         raise RequestError(problems)
     script = document.get("script")
-    asked = Asked(
+    asked = LearningRequest(
         site=site,
         cluster=parse_cluster(document["cluster"]),
         model=plain(document.get("model"), "/model"),

@@ -13,18 +13,18 @@ from cost_models.profiles import EfficiencyProfile
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from planner.documents.request import PlanRequest
 from planner.sites import profiles
-from planner.sites.corrected import SiteCostModel
+from planner.sites.corrected_model import SiteCostModel
 from planner.sites.site import LearnedRun, Site
-from planner.uncertainty.leaning import FACTORS, Leaning, leaning
+from planner.uncertainty.error_features import FACTORS, ErrorFeatures, error_features
 from planner.version import __version__
 
 
 @dataclass(frozen=True)
 class Price:
-    """Time of a request's plan, what that leans on, and its peak memory by what is measured."""
+    """Time of a request's plan, its error features, and its peak memory by what is measured."""
 
     seconds: float
-    leaning: Leaning
+    features: ErrorFeatures
     peak_bytes: dict[str, float]
     calibrated_at: str | None
 
@@ -35,9 +35,9 @@ class Price:
             "calibrated_at": self.calibrated_at,
             "estimated_s": self.seconds,
             "estimated_peak_bytes": self.peak_bytes.get(quantity or ""),
-            "shares": dict(zip(FACTORS, self.leaning.shares, strict=True)),
-            "groups": self.leaning.groups[:4],
-            "experts": self.leaning.experts,
+            "shares": dict(zip(FACTORS, self.features.shares, strict=True)),
+            "groups": self.features.groups[:4],
+            "experts": self.features.experts,
         }
 
 
@@ -76,12 +76,14 @@ def price(request: PlanRequest, site: Site) -> Price:
     if not isfinite(seconds) or seconds <= 0:
         raise ValueError("the plan is beyond what the cost model can price")
     parts = {name: float(value[0]) for name, value in found.time_parts_s.items()}
-    leans = leaning(request.model, request.cluster, request.training, plan, parts, site.source)
+    features = error_features(
+        request.model, request.cluster, request.training, plan, parts, site.source
+    )
     peaks = {name: float(found.memory.peak_of(own)[0]) for name, own in QUANTITIES.items()}
-    return Price(seconds, leans, peaks, site.calibrated_at)
+    return Price(seconds, features, peaks, site.calibrated_at)
 
 
-def learned(request: PlanRequest, site: Site, measured: dict[str, Any]) -> LearnedRun:
+def run_of_plan(request: PlanRequest, site: Site, measured: dict[str, Any]) -> LearnedRun:
     """The run of a request's plan; measured: all that is not estimated.  Raises ValueError."""
     found = price(request, site).estimated(measured.get("memory_quantity"))
     return LearnedRun(request=request.document(), **measured, **found)

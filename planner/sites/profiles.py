@@ -65,11 +65,11 @@ def _title(name: str) -> str:
     return f"efficiency profile {name}"
 
 
-def save(found: Calibration) -> Path:
+def save(calibration: Calibration) -> Path:
     """Write a calibration into the user's folder, whole or not at all.  Raises RequestError."""
-    path = folder() / f"{found.id}.json"
+    path = folder() / f"{calibration.id}.json"
     try:
-        write_whole(path, found.model_dump_json(indent=1) + "\n")
+        write_whole(path, calibration.model_dump_json(indent=1) + "\n")
     except OSError as error:
         raise refuse("", "cannot_write", f"cannot write {path}: {error.strerror}") from None
     return path

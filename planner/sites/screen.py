@@ -13,9 +13,9 @@ from rich.text import Text
 from cost_models.parameters import total_parameters
 from planner.documents.formats import gib, memory_words, plan_words, seconds, short
 from planner.documents.request import PlanRequest
-from planner.sites.learned import Calibrated, LearnedFactor, LearnedKind, SiteAnswer
 from planner.sites.lesson import Lesson, ReadRun
 from planner.sites.site import LearnedRun
+from planner.sites.site_corrections import Calibrated, LearnedFactor, LearnedKind, SiteAnswer
 from planner.terminal.text_wrap import Flow, prose
 
 _IN_FULL = 4  # runs that are shown one by one
@@ -23,21 +23,21 @@ _MOST_NOTES = 6
 _MOST_ROWS = 40
 
 
-def lesson_screen(found: Lesson) -> RenderableType:
+def lesson_screen(lesson: Lesson) -> RenderableType:
     """What was read, before or after it is kept."""
     rows: list[RenderableType] = []
-    if len(found.runs) <= _IN_FULL:
-        for one in found.runs:
+    if len(lesson.runs) <= _IN_FULL:
+        for one in lesson.runs:
             rows += [*_in_full(one), Text()]
     else:
-        rows += [_in_short(found.runs), Text()]
-        rows += [prose(text, 0, 2) for text in _open_in(found.runs)]
+        rows += [_in_short(lesson.runs), Text()]
+        rows += [prose(text, 0, 2) for text in _open_in(lesson.runs)]
         rows += [
             prose(f"doubt: {one.run.file} {text}", 0, 2)
-            for one in found.runs
+            for one in lesson.runs
             for text in one.doubts
         ]
-    rows += [prose(f"not learned: {one.why}", 0, 2) for one in found.refused]
+    rows += [prose(f"not learned: {one.why}", 0, 2) for one in lesson.refused]
     return Group(*rows)
 
 
@@ -162,10 +162,12 @@ def site_screen(answer: SiteAnswer) -> RenderableType:
     return Group(*rows)
 
 
-def _calibration(own: Calibrated) -> Iterator[RenderableType]:
-    yield Flow([Text("Calibrated", "bold"), own.measured_at[:10]], "  ")
-    yield prose(f"on {own.hardware.get('device', 'another machine')}", 2)
-    yield prose(f"points of {', '.join(f'{name} {n:,}' for name, n in own.points.items())}", 2, 2)
+def _calibration(calibration: Calibrated) -> Iterator[RenderableType]:
+    yield Flow([Text("Calibrated", "bold"), calibration.measured_at[:10]], "  ")
+    yield prose(f"on {calibration.hardware.get('device', 'another machine')}", 2)
+    yield prose(
+        f"points of {', '.join(f'{name} {n:,}' for name, n in calibration.points.items())}", 2, 2
+    )
 
 
 def _kind(kind: LearnedKind) -> Iterator[RenderableType]:
@@ -185,11 +187,11 @@ def _kind(kind: LearnedKind) -> Iterator[RenderableType]:
         for one in open_ones:
             yield prose(_open(one), 4, 2)
     if unused := [one.title for one in kind.factors if one.verdict == "unused"]:
-        yield prose(f"no run has: {', '.join(unused)}", 2, 2)
+        yield prose(f"no run covers: {', '.join(unused)}", 2, 2)
 
 
-def _open(one: LearnedFactor) -> str:
-    return f"{one.title}: {100 * one.longer:+.0f} ±{100 * one.deviation:.0f} %"
+def _open(factor: LearnedFactor) -> str:
+    return f"{factor.title}: {100 * factor.longer:+.0f} ±{100 * factor.deviation:.0f} %"
 
 
 def _errors(answer: SiteAnswer) -> RenderableType:

@@ -20,7 +20,7 @@ from pydantic import Field
 from cost_models.calibrations import ACCELERATOR, Calibration, over_base
 from cost_models.fields import Name, Spec
 from cost_models.profiles import EfficiencyProfile
-from planner.uncertainty.leaning import FACTORS, Leaning, groups_of
+from planner.uncertainty.error_features import FACTORS, ErrorFeatures, groups_of
 from planner.uncertainty.posterior import Posterior, SeenRun, posterior
 
 MOST_RUNS = 1_000
@@ -35,7 +35,7 @@ class LearnedRun(Spec):
     id: of what its log says, so that a log counts once.  file: the name of its log.  request: what
     it was read as, with its plan.  step_s: of one iteration, over so many steps; left_out: steps by
     the reason why not.  estimated_s, shares, groups, experts: what the version of the planner makes
-    of the request at a site with the calibration of that moment, and what that leans on.
+    of the request at a site with the calibration of that moment, and its error features.
     """
 
     id: Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
@@ -59,12 +59,12 @@ class LearnedRun(Spec):
     experts: bool
 
     @property
-    def leaning(self) -> Leaning:
+    def features(self) -> ErrorFeatures:
         """The shares of its estimate by factor, and its groups."""
         shares = tuple(self.shares.get(name, 0.0) for name in FACTORS)
         model = self.request["model"]
         groups = groups_of(*self.groups, model["hidden_size"], model["num_layers"])
-        return Leaning(shares, groups, self.experts, model["hidden_size"])
+        return ErrorFeatures(shares, groups, self.experts, model["hidden_size"])
 
     @property
     def ln(self) -> float:
@@ -111,7 +111,7 @@ class Site(Spec):
     @cached_property
     def digest(self) -> str:
         """A digest of everything that affects its answers."""
-        runs = [[run.id, run.step_s, run.estimated_s, *run.leaning.shares] for run in self.runs]
+        runs = [[run.id, run.step_s, run.estimated_s, *run.features.shares] for run in self.runs]
         content = json.dumps(runs)
         if self.calibration is not None:
             content += self.calibration.model_dump_json()
@@ -120,7 +120,7 @@ class Site(Spec):
     @cached_property
     def seen(self) -> tuple[SeenRun, ...]:
         """Its runs as the posterior takes them."""
-        return posterior().with_outlier_noise([SeenRun(run.leaning, run.ln) for run in self.runs])
+        return posterior().with_outlier_noise([SeenRun(run.features, run.ln) for run in self.runs])
 
     @cached_property
     def correction(self) -> Posterior:

@@ -53,7 +53,7 @@ def find(name: str) -> Site:
     return _at(known)
 
 
-def named(name: str | None) -> Site | None:
+def site_of_request(name: str | None) -> Site | None:
     """The site that a request names, if it names one.  Raises as `find` does."""
     return None if name is None else find(name)
 

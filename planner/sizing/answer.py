@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from cost_models.plans import ParallelPlan
-from planner.documents.answer import Document, ErrorBand, Note
+from planner.documents.plan_report import Document, ErrorBand, Note
 
 Limit = Literal["deadline", "budget", "power"]
 

@@ -56,7 +56,7 @@ def size(
     report: Report = None,
     json: Json = False,
     sizing: Mapping[str, Any],
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
 ) -> int:
     """What to rent: days, cost and energy on each kind and number of accelerators."""
     from planner.drawing.page import write_page
@@ -67,10 +67,10 @@ def size(
     from planner.terminal import output
 
     own = dict(sizing)
-    if "pue" in given:  # of the site, wherever the sizing is
-        own["pue"] = given["pue"]
-    given = {name: value for name, value in given.items() if name != "pue"}
-    asked = _read(source_of(request_file, request), given, own, price or [])
+    if "pue" in option_values:  # of the site, wherever the sizing is
+        own["pue"] = option_values["pue"]
+    option_values = {name: value for name, value in option_values.items() if name != "pue"}
+    asked = _read(source_of(request_file, request), option_values, own, price or [])
     with bar("searching clusters"):
         answer = answered(
             lambda: compute(asked, os.cpu_count() or 1),
@@ -87,7 +87,7 @@ def size(
 
 
 def _read(
-    source: str | None, given: Mapping[str, Any], own: Mapping[str, str], prices: list[str]
+    source: str | None, option_values: Mapping[str, Any], own: Mapping[str, str], prices: list[str]
 ) -> SizingRequest:
     from planner.documents.loading import scalar
     from planner.documents.problems import RequestError, join, refuse
@@ -97,9 +97,9 @@ def _read(
     folder = Path() if source in (None, "-") else Path(str(source)).parent
     if isinstance(named := document.get("model"), str):
         document["model"] = read_model(named, folder)
-    document = merge(document, given, limits=True)
-    if "model" in given:
-        document["model"] = read_model(given["model"], Path())
+    document = merge(document, option_values, limits=True)
+    if "model" in option_values:
+        document["model"] = read_model(option_values["model"], Path())
     sizing = document.get("sizing")
     sizing = {} if sizing is None else sizing
     if not isinstance(sizing, dict):

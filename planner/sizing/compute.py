@@ -14,7 +14,7 @@ from typing import Any
 from cost_models.catalog import hardware
 from cost_models.critical_batch import tokens_over_fewest
 from cost_models.spec import ClusterSpec
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.progress import step
 from planner.sizing.answer import BatchSize, Row, SizingAnswer, Step
@@ -25,14 +25,16 @@ from planner.sizing.smallest import fewest_of_kind
 from planner.version import __version__
 
 
-def size(asked: SizingRequest, workers: int = 1) -> SizingAnswer:
+def size(request: SizingRequest, workers: int = 1) -> SizingAnswer:
     """Every kind in every number; workers: processes that search at the same time."""
     began = time.perf_counter()
-    clusters = list(clusters_of(asked.sizing))
+    clusters = list(clusters_of(request.sizing))
     with _mapping(workers if len(clusters) >= 2 * workers else 1) as run:
-        rows = [limited(row, asked.sizing) for row in _rows(asked, clusters, run)]
-        kinds = asked.sizing.accelerators
-        fits_from = dict(zip(kinds, run(partial(fewest_of_kind, asked, rows), kinds), strict=True))
+        rows = [limited(row, request.sizing) for row in _rows(request, clusters, run)]
+        kinds = request.sizing.accelerators
+        fits_from = dict(
+            zip(kinds, run(partial(fewest_of_kind, request, rows), kinds), strict=True)
+        )
     front = _front(rows)
     rows = [row.model_copy(update={"on_front": i in front}) for i, row in enumerate(rows)]
     allowed = [i for i, row in enumerate(rows) if row.days is not None and not row.exceeds]
@@ -42,9 +44,9 @@ def size(asked: SizingRequest, workers: int = 1) -> SizingAnswer:
     fewest = least(allowed, "accelerators", "cost_usd", "days")
     cheapest = least(priced, "cost_usd", "days")
     chosen = fewest if cheapest is None else cheapest
-    of_kind = best_of_kind(rows, asked.sizing)
+    of_kind = best_of_kind(rows, request.sizing)
     return SizingAnswer(
-        request=asked.document(),
+        request=request.document(),
         version=__version__,
         rows=tuple(rows),
         front=tuple(front),
@@ -58,17 +60,17 @@ def size(asked: SizingRequest, workers: int = 1) -> SizingAnswer:
                 (i for i, row in enumerate(rows) if row.accelerator == kind and not row.reason),
                 None,
             )
-            for kind in asked.sizing.accelerators
+            for kind in request.sizing.accelerators
         },
         fits_from=fits_from,
         best_of_kind=of_kind,
         rivals=tuple(rivals(rows, chosen, of_kind)),
-        offers=() if allowed else tuple(offers(rows, asked)),
-        batch_sizes=tuple(_batch_sizes(asked)),
-        space=_space(asked.base),
-        assumed=_assumed(asked),
+        offers=() if allowed else tuple(offers(rows, request)),
+        batch_sizes=tuple(_batch_sizes(request)),
+        space=_space(request.base),
+        assumed=_assumed(request),
         prices_date=hardware.prices_date(),
-        assumptions=tuple(_assumptions(asked, rows)),
+        assumptions=tuple(_assumptions(request, rows)),
         sizing_time_s=time.perf_counter() - began,
     )
 
@@ -84,11 +86,11 @@ def _mapping(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
 
 
 def _rows(
-    asked: SizingRequest, clusters: list[ClusterSpec], run: Callable[..., Iterable[Any]]
+    request: SizingRequest, clusters: list[ClusterSpec], run: Callable[..., Iterable[Any]]
 ) -> list[Row]:
     # The largest first: a worker that ends last has little left.
     order = sorted(range(len(clusters)), key=lambda i: -clusters[i].accelerators)
-    found = run(partial(row_of, asked), (clusters[i] for i in order))
+    found = run(partial(row_of, request), (clusters[i] for i in order))
     by_place = dict(zip(order, _counted(found, len(clusters)), strict=True))
     return [by_place[i] for i in range(len(clusters))]
 
@@ -150,9 +152,9 @@ def _steep(rows: list[Row], step: Step) -> bool:
     return step.usd_per_day_saved > a_day_usd
 
 
-def _assumed(asked: SizingRequest) -> dict[str, float]:
+def _assumed(request: SizingRequest) -> dict[str, float]:
     """What is used where the request says nothing, or what it says instead."""
-    sizing = asked.sizing
+    sizing = request.sizing
     cluster = cluster_of_kind(sizing.accelerators[0], 1, 1, sizing)
     return {
         "pue": cluster.pue,
@@ -162,9 +164,9 @@ def _assumed(asked: SizingRequest) -> dict[str, float]:
     }
 
 
-def _batch_sizes(asked: SizingRequest) -> Iterator[BatchSize]:
+def _batch_sizes(request: SizingRequest) -> Iterator[BatchSize]:
     """From an eighth to eight times the request's batch, in doublings."""
-    critical, training = asked.sizing.critical_batch_size, asked.base.training
+    critical, training = request.sizing.critical_batch_size, request.base.training
     if critical is None:
         return
     assert training.tokens is not None
@@ -183,9 +185,9 @@ def _space(request: PlanRequest) -> dict[str, Any]:
     return request.search.model_dump(mode="json", exclude_none=True)["limits"]  # type: ignore[no-any-return]
 
 
-def _assumptions(asked: SizingRequest, rows: list[Row]) -> Iterator[Note]:
+def _assumptions(request: SizingRequest, rows: list[Row]) -> Iterator[Note]:
     """What the days and the money rest on, in sentences."""
-    sizing, training = asked.sizing, asked.base.training
+    sizing, training = request.sizing, request.base.training
     dated = hardware.prices_date()
     for kind in sizing.accelerators:
         price = next(
@@ -200,7 +202,7 @@ def _assumptions(asked: SizingRequest, rows: list[Row]) -> Iterator[Note]:
         yield Note(code="price", text=text)
     rate = sizing.failures_per_1000_node_days
     source = "as given" if rate is not None else "the catalog's default (Llama 3: 3.8)"
-    rate = _assumed(asked)["failures_per_1000_node_days"]
+    rate = _assumed(request)["failures_per_1000_node_days"]
     yield Note(code="failures", text=f"{rate:g} failures per 1000 node-days, {source}")
     yield Note(
         code="restart",
@@ -228,7 +230,7 @@ def _assumptions(asked: SizingRequest, rows: list[Row]) -> Iterator[Note]:
             f"one needs {more:.2f} times the tokens of a very small one for the same loss "
             "(McCandlish et al., arXiv 1812.06162); tokens are taken as given",
         )
-    narrow = ", ".join(f"{name} {_limit(limit)}" for name, limit in _space(asked.base).items())
+    narrow = ", ".join(f"{name} {_limit(limit)}" for name, limit in _space(request.base).items())
     yield Note(code="space", text=f"plans searched: {narrow or 'all'}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.documents.formats import dollars, short
-from planner.drawing.figure import MARKERS, Kind, drawn, log_ticks, saved
+from planner.drawing.figure import MARKERS, Kind, log_ticks, saved, styled_figure
 from planner.drawing.palette import COLOURS
 from planner.sizing.answer import SizingAnswer
 
@@ -13,7 +13,7 @@ _NEAR = 1.12  # times as much or as long: closer numbers would stand on each oth
 def sizing_figure(answer: SizingAnswer, kind: Kind) -> bytes:
     """The file.  Raises RequestError where matplotlib is not installed."""
     model, training = answer.request["model"], answer.request["training"]
-    with drawn(3.6) as figure:
+    with styled_figure(3.6) as figure:
         axes = figure.add_subplot()
         shades = COLOURS["light"]
         rows = [row for row in answer.rows if row.cost_usd and row.days]

@@ -73,9 +73,9 @@ def _over(row: Row, sizing: SizingSpec) -> float:
     return max((value / most for _, value, most in _limits(row, sizing)), default=inf)
 
 
-def offers(rows: list[Row], asked: SizingRequest) -> Iterator[Offer]:
+def offers(rows: list[Row], request: SizingRequest) -> Iterator[Offer]:
     """Each limit at the value that some row keeps with the others; then fewer tokens."""
-    sizing = asked.sizing
+    sizing = request.sizing
     of_limit: dict[Limit, str] = {
         "deadline": "days", "budget": "cost_usd", "power": "power_watts",
     }  # fmt: skip
@@ -83,7 +83,7 @@ def offers(rows: list[Row], asked: SizingRequest) -> Iterator[Offer]:
         alone = [i for i, row in enumerate(rows) if row.exceeds == (name,)]
         if (place := least_of(rows, alone, field)) is not None:
             yield Offer(limit=name, value=getattr(rows[place], field), row=place)
-    tokens = asked.base.training.tokens
+    tokens = request.base.training.tokens
     powered = [i for i, row in enumerate(rows) if row.exceeds and "power" not in row.exceeds]
     if tokens is not None and powered:
         place = min(powered, key=lambda i: _over(rows[i], sizing))
@@ -106,10 +106,10 @@ def rivals(rows: list[Row], chosen: int | None, of_kind: dict[str, int | None]) 
         )
 
 
-def _chance_less(one: Row, other: Row, field: str) -> float:
+def _chance_less(row: Row, other: Row, field: str) -> float:
     """The chance that days or cost of one row are below another's."""
-    (mean, deviation), (other_mean, other_deviation) = _doubt(one), _doubt(other)
-    gap = log(getattr(other, field) / getattr(one, field)) + other_mean - mean
+    (mean, deviation), (other_mean, other_deviation) = _doubt(row), _doubt(other)
+    gap = log(getattr(other, field) / getattr(row, field)) + other_mean - mean
     return chance_above(gap, sqrt(deviation**2 + other_deviation**2))
 
 

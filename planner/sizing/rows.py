@@ -18,10 +18,10 @@ from cost_models.tuning import trained_parameters
 from cost_models.units import DAY_S
 from planner.answers.competition import fastest
 from planner.answers.explain import report
-from planner.documents.answer import ErrorBand
+from planner.documents.plan_report import ErrorBand
 from planner.documents.request import PlanRequest
-from planner.intake.consistency import contradictions
 from planner.progress import within_a_step
+from planner.requests.consistency import contradictions
 from planner.search.exhaustive import cost_model
 from planner.sizing.answer import Row
 from planner.sizing.request import SizingRequest, SizingSpec
@@ -88,7 +88,7 @@ def row_of(asked: SizingRequest, cluster: ClusterSpec) -> Row:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _PricedPlan:
     """The best plan on a cluster, and what days, money and energy follow from."""
 
     plan: ParallelPlan
@@ -115,7 +115,7 @@ def _without_money(request: PlanRequest) -> PlanRequest:
 
 
 @lru_cache(maxsize=MOST_KEPT)
-def best(document: str) -> _Found | str:
+def best(document: str) -> _PricedPlan | str:
     """The best plan of a request, or why there is none."""
     request = PlanRequest.model_validate_json(document)
     with within_a_step():
@@ -127,7 +127,7 @@ def best(document: str) -> _Found | str:
         most = max(counts.rejected, key=lambda name: counts.rejected[name], default="memory")
         return "nothing fits" if most == "memory" else f"no plan: {most}"
     found = report(cost_model(bound), bound, outcome.best[0])
-    return _Found(
+    return _PricedPlan(
         plan=found.plan,
         iteration_time_s=found.iteration_time_s,
         error_band=found.error_band,
@@ -137,15 +137,15 @@ def best(document: str) -> _Found | str:
     )
 
 
-def _of_plan(asked: SizingRequest, cluster: ClusterSpec, found: _Found) -> dict[str, Any]:
+def _of_plan(request: SizingRequest, cluster: ClusterSpec, priced: _PricedPlan) -> dict[str, Any]:
     """Days, goodput, cost and energy of the training by this plan."""
-    sizing, group = asked.sizing, cluster.groups[0]
-    tokens = asked.base.training.tokens
+    sizing, group = request.sizing, cluster.groups[0]
+    tokens = request.base.training.tokens
     assert tokens is not None
-    training_days = tokens / found.tokens_per_s / DAY_S
+    training_days = tokens / priced.tokens_per_s / DAY_S
     checkpoint_s = sizing.checkpoint_s
     if checkpoint_s is None:
-        checkpoint_s = _checkpoint_s(asked.base, group, cluster.accelerators)
+        checkpoint_s = _checkpoint_s(request.base, group, cluster.accelerators)
     rate = cluster.failures_per_1000_node_days
     mtbf = interval = None
     effective = 1.0
@@ -157,20 +157,20 @@ def _of_plan(asked: SizingRequest, cluster: ClusterSpec, found: _Found) -> dict[
     days = training_days / effective if effective > 0 else float("inf")
     whole = training_cost(cluster, days * DAY_S)
     return {
-        "plan": found.plan,
-        "iteration_time_s": found.iteration_time_s,
-        "error_band": found.error_band,
-        "mfu": found.mfu,
-        "tokens_per_s": found.tokens_per_s,
-        "memory_headroom": found.memory_headroom,
+        "plan": priced.plan,
+        "iteration_time_s": priced.iteration_time_s,
+        "error_band": priced.error_band,
+        "mfu": priced.mfu,
+        "tokens_per_s": priced.tokens_per_s,
+        "memory_headroom": priced.memory_headroom,
         "training_days": training_days,
         "effective_share": effective,
         "mtbf_s": mtbf,
         "checkpoint_s": checkpoint_s,
         "checkpoint_interval_s": interval,
         "days": days,
-        "low_days": days * found.error_band.low_s / found.iteration_time_s,
-        "high_days": days * found.error_band.high_s / found.iteration_time_s,
+        "low_days": days * priced.error_band.low_s / priced.iteration_time_s,
+        "high_days": days * priced.error_band.high_s / priced.iteration_time_s,
         "cost_usd": whole.cost_usd,
         "tokens_per_usd": tokens / whole.cost_usd if whole.cost_usd else None,
         "power_watts": power_watts(cluster),

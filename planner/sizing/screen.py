@@ -27,34 +27,34 @@ _EXCEEDS = {"deadline": "late", "budget": "over budget", "power": "over power"}
 
 
 def sizing_screen(
-    answer: SizingAnswer, asked: SizingRequest, every_row: bool = False
+    answer: SizingAnswer, request: SizingRequest, every_row: bool = False
 ) -> RenderableType:
     """The answer to `planner size`."""
-    model, training = asked.base.model, asked.base.training
+    model, training = request.base.model, request.base.training
     rows: list[RenderableType] = [
         Text.assemble(
             (model.name, "bold"), f"  on {short(training.tokens or 0)} tokens · sequence "
             f"{training.seq_length:,} · batch {training.global_batch_size:,} · {training.precision}"
         ),
         Text(),
-        *_choices(answer, asked),
+        *_choices(answer, request),
     ]  # fmt: skip
     rows += _rivals(answer)
-    every_row = every_row or bool(asked.sizing.clusters)
+    every_row = every_row or bool(request.sizing.clusters)
     shown = range(len(answer.rows)) if every_row else answer.front
     if shown:
         rows += [Text(), Text("All" if every_row else "Days against cost", style="bold")]
         rows.append(_table(answer, list(shown)))
     rows += _stops_paying(answer)
     rows += [Text(), *_smallest(answer)]
-    rows += _batch_sizes(answer, asked)
+    rows += _batch_sizes(answer, request)
     rows += [Text(), Text("Assumed", style="bold")]
     rows += [prose(note.text, hanging=2) for note in answer.assumptions]
     return Group(*rows)
 
 
-def _choices(answer: SizingAnswer, asked: SizingRequest) -> Iterator[RenderableType]:
-    sizing = asked.sizing
+def _choices(answer: SizingAnswer, request: SizingRequest) -> Iterator[RenderableType]:
+    sizing = request.sizing
     limits = [
         words
         for value, words in (
@@ -67,7 +67,7 @@ def _choices(answer: SizingAnswer, asked: SizingRequest) -> Iterator[RenderableT
     named = ", ".join(limits)
     if answer.fastest is None:
         anything = any(row.plan is not None for row in answer.rows)
-        found = f"Nothing keeps the limits: {named}" if anything else "Nothing fits anywhere"
+        found = f"Nothing keeps the limits: {named}" if anything else "No plan fits on any cluster"
         yield Text(found, style="bold red")
         yield from (_offer(answer, offer) for offer in answer.offers)
         return
@@ -82,7 +82,7 @@ def _rivals(answer: SizingAnswer) -> Iterator[RenderableType]:
     if not answer.rivals:
         return
     yield Text()
-    yield Text("The best of other kinds, beside it", style="bold")
+    yield Text("Best cluster of each other kind", style="bold")
     for rival in answer.rivals:
         row = answer.rows[rival.row]
         assert row.days is not None
@@ -203,14 +203,14 @@ def _stops_paying(answer: SizingAnswer) -> Iterator[RenderableType]:
     )  # fmt: skip
 
 
-def _batch_sizes(answer: SizingAnswer, asked: SizingRequest) -> Iterator[RenderableType]:
+def _batch_sizes(answer: SizingAnswer, request: SizingRequest) -> Iterator[RenderableType]:
     """Tokens and steps to the same loss at other batches."""
     if not answer.batch_sizes:
         return
     yield Text()
     yield prose(
         f"Batches that reach the same loss: efficient up to the critical batch of "
-        f"{asked.sizing.critical_batch_size:,}; beyond it tokens rise faster than steps fall",
+        f"{request.sizing.critical_batch_size:,}; beyond it tokens rise faster than steps fall",
         indent=0, hanging=2,
     )  # fmt: skip
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
@@ -218,7 +218,7 @@ def _batch_sizes(answer: SizingAnswer, asked: SizingRequest) -> Iterator[Rendera
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for batch in answer.batch_sizes:
         marks = [] if batch.efficient else ["past the critical batch"]
-        if batch.global_batch_size == asked.base.training.global_batch_size:
+        if batch.global_batch_size == request.base.training.global_batch_size:
             marks.insert(0, "as asked")
         table.add_row(
             f"{batch.global_batch_size:,}", short(batch.tokens), f"{batch.steps:,.0f}",

@@ -10,7 +10,7 @@ from planner.sizing.request import SizingRequest
 from planner.sizing.rows import cluster_of_kind, row_of
 
 
-def fewest_of_kind(asked: SizingRequest, rows: list[Row], kind: str) -> int | None:
+def fewest_of_kind(request: SizingRequest, rows: list[Row], kind: str) -> int | None:
     """By halving what lies between the last size that nothing fits on and the first that works."""
     own = [row for row in rows if row.accelerator == kind]
     first = next((i for i, row in enumerate(own) if row.reason is None), None)
@@ -26,8 +26,8 @@ def fewest_of_kind(asked: SizingRequest, rows: list[Row], kind: str) -> int | No
     while low < high:
         middle = (low + high) // 2
         nodes, per_node = ceil(open_counts[middle] / typical), min(open_counts[middle], typical)
-        cluster = cluster_of_kind(kind, nodes, per_node, asked.sizing)
-        if row_of(asked, cluster).reason is None:
+        cluster = cluster_of_kind(kind, nodes, per_node, request.sizing)
+        if row_of(request, cluster).reason is None:
             high = middle
             most = cluster.accelerators
         else:

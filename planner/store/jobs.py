@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 import sqlalchemy as sa
 
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.store.database import Database
 from planner.store.keys import claim as claim_key
 from planner.store.tables import JOB_EVENTS, JOBS
@@ -118,7 +118,7 @@ class Jobs:
         with self._database.writing() as connection:
             if key is not None:
                 kept = claim_key(self._database, connection, caller, key, fingerprint, name)
-                if there := _one(connection, kept):
+                if there := _job_row(connection, kept):
                     return there, False
                 name = kept  # the new id, or that of a deleted job
             waiting = sa.select(sa.func.count()).where(JOBS.c.state == "queued")
@@ -131,15 +131,15 @@ class Jobs:
                 "owner": owner or None,
             }  # fmt: skip
             connection.execute(sa.insert(JOBS).values(row))
-            _note(self._database, connection, name, [_told(connection, name)])
-            job = _one(connection, name)
+            _note(self._database, connection, name, [_progress_event(connection, name)])
+            job = _job_row(connection, name)
             assert job is not None
             return job, True
 
     def get(self, id: str) -> Job | None:
         """The job with this id."""
         with self._database.reading() as connection:
-            return _one(connection, id)
+            return _job_row(connection, id)
 
     def page(
         self,
@@ -179,7 +179,7 @@ class Jobs:
     def cancel(self, id: str) -> Job | None:
         """Cancel a job; a queued one ends at once.  Raises NotCancellable."""
         with self._database.writing() as connection:
-            job = _one(connection, id, lock=True)
+            job = _job_row(connection, id, lock=True)
             if job is None:
                 return None
             if job.state in OVER:
@@ -188,13 +188,13 @@ class Jobs:
                 self._end(connection, id, "cancelled")
             else:
                 _set(connection, id, state="cancelling")
-                _note(self._database, connection, id, [_told(connection, id)])
-            return _one(connection, id)
+                _note(self._database, connection, id, [_progress_event(connection, id)])
+            return _job_row(connection, id)
 
     def delete(self, id: str) -> bool:
         """Delete an ended job and its events; whether there was one.  Raises StillRunning."""
         with self._database.writing() as connection:
-            job = _one(connection, id, lock=True)
+            job = _job_row(connection, id, lock=True)
             if job is not None and job.state not in OVER:
                 raise StillRunning(f"the job is {job.state}: cancel it first")
             connection.execute(sa.delete(JOBS).where(JOBS.c.id == id))
@@ -234,19 +234,19 @@ class Jobs:
     def requeue(self, id: str) -> None:
         """Queue a job again from its first step, after DBOS has lost it."""
         with self._database.writing() as connection:
-            job = _one(connection, id, lock=True)
+            job = _job_row(connection, id, lock=True)
             if job is None or job.state in OVER:
                 return
             if job.state == "cancelling":
                 self._end(connection, id, "cancelled")
                 return
             _set(connection, id, state="queued", phase="waiting", token=None, sent=False)
-            _note(self._database, connection, id, [_told(connection, id)])
+            _note(self._database, connection, id, [_progress_event(connection, id)])
 
     def begin(self, id: str) -> Claim | None:
         """Claim a job to run it; None if it has ended.  Earlier claims become invalid."""
         with self._database.writing() as connection:
-            job = _one(connection, id, lock=True)
+            job = _job_row(connection, id, lock=True)
             if job is None or job.state in OVER:
                 return None
             claim = Claim(id, uuid.uuid4().hex, job.attempts + 1)
@@ -259,7 +259,7 @@ class Jobs:
                 attempts=claim.attempts,
                 started_at=job.started_at or self._database.now(),
             )
-            _note(self._database, connection, id, [_told(connection, id)])
+            _note(self._database, connection, id, [_progress_event(connection, id)])
         return claim
 
     def report(
@@ -270,12 +270,12 @@ class Jobs:
         progress: None: unchanged.  Only changes make events.  Raises Superseded.
         """
         with self._database.writing() as connection:
-            job = _held(connection, claim)
+            job = _claimed_job(connection, claim)
             progress = progress or job.progress
             told = [("log", {"text": text}) for text in logs]
             if (phase, progress) != (job.phase, job.progress):
                 _set(connection, claim.job_id, phase=phase, **progress.model_dump())
-                told.append(_told(connection, claim.job_id))
+                told.append(_progress_event(connection, claim.job_id))
             if told:
                 _note(self._database, connection, claim.job_id, told)
         return job.state
@@ -283,12 +283,12 @@ class Jobs:
     def state(self, claim: Claim) -> State:
         """The state of a job that is run.  Raises Superseded."""
         with self._database.reading() as connection:
-            return _held(connection, claim, lock=False).state
+            return _claimed_job(connection, claim, lock=False).state
 
     def finished_step(self, claim: Claim) -> None:
         """Count attempts anew: a step is done that is not done again.  Raises Superseded."""
         with self._database.writing() as connection:
-            _held(connection, claim)
+            _claimed_job(connection, claim)
             _set(connection, claim.job_id, attempts=1)
 
     def finish(
@@ -301,19 +301,24 @@ class Jobs:
     ) -> None:
         """End a job.  Raises Superseded."""
         with self._database.writing() as connection:
-            _held(connection, claim)
+            _claimed_job(connection, claim)
             self._end(connection, claim.job_id, state, result, error)
 
     def release(self, claim: Claim) -> None:
         """Give a job back, to be begun again: this attempt does not count.  Raises Superseded."""
         with self._database.writing() as connection:
-            job = _held(connection, claim)
+            job = _claimed_job(connection, claim)
             state = "queued" if job.state == "running" else job.state
             _set(
                 connection, claim.job_id, state=state, phase="waiting", token=None,
                 attempts=job.attempts - 1,
             )  # fmt: skip
-            _note(self._database, connection, claim.job_id, [_told(connection, claim.job_id)])
+            _note(
+                self._database,
+                connection,
+                claim.job_id,
+                [_progress_event(connection, claim.job_id)],
+            )
 
     def _end(
         self,
@@ -329,17 +334,17 @@ class Jobs:
             result=None if result is None else json.dumps(result),
             error=None if error is None else json.dumps(error),
         )  # fmt: skip
-        data = _told(connection, id)[1] | ({} if error is None else {"error": error})
+        data = _progress_event(connection, id)[1] | ({} if error is None else {"error": error})
         _note(self._database, connection, id, [("done", data)])
 
 
-def _one(connection: sa.Connection, id: str, lock: bool = False) -> Job | None:
+def _job_row(connection: sa.Connection, id: str, lock: bool = False) -> Job | None:
     found = sa.select(JOBS).where(JOBS.c.id == id)
     row = connection.execute(found.with_for_update() if lock else found).one_or_none()
     return None if row is None else _job(row)
 
 
-def _held(connection: sa.Connection, claim: Claim, lock: bool = True) -> Job:
+def _claimed_job(connection: sa.Connection, claim: Claim, lock: bool = True) -> Job:
     found = sa.select(JOBS).where(JOBS.c.id == claim.job_id, JOBS.c.token == claim.token)
     row = connection.execute(found.with_for_update() if lock else found).one_or_none()
     if row is None:
@@ -351,9 +356,9 @@ def _set(connection: sa.Connection, id: str, **values: Any) -> None:
     connection.execute(sa.update(JOBS).where(JOBS.c.id == id).values(values))
 
 
-def _told(connection: sa.Connection, id: str) -> tuple[str, dict[str, Any]]:
+def _progress_event(connection: sa.Connection, id: str) -> tuple[str, dict[str, Any]]:
     """A progress event of how the job stands."""
-    job = _one(connection, id)
+    job = _job_row(connection, id)
     assert job is not None
     return "progress", {
         "state": job.state, "phase": job.phase, "attempts": job.attempts,

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from pydantic import Field
 
 from cost_models.fields import Spec
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.store.database import Database
 from planner.store.tables import SAVED_PLANS
 

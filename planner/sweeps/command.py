@@ -74,7 +74,7 @@ def sweep(
     if (client := service()) is not None:
         if (results, workers, backend, shard) != (None, None, "local", "1/1"):
             only_here("--results, --workers, --backend or --shard")
-        answer = _there(client, grid)
+        answer = _sweep_on_service(client, grid)
         code = _show(answer, csv, parquet, json)
         return OUR_FAULT if answer.outcomes.get("not_asked") else code
     asked = _grid(grid)
@@ -107,7 +107,7 @@ def merge(
     return _show(merged(_grid(grid), results), csv, parquet, json)
 
 
-def _there(client: Client, source: str) -> SweepAnswer:
+def _sweep_on_service(client: Client, source: str) -> SweepAnswer:
     """The rows of a grid that a service asks as one of its jobs."""
     from planner.sweeps.run import SweepAnswer
 

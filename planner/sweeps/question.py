@@ -7,11 +7,11 @@ from typing import Any, Literal
 from cost_models.plans import ParallelPlan
 from planner.answers.competition import fastest
 from planner.answers.explain import report
-from planner.answers.solve import IllegalPlan, estimate
-from planner.documents.answer import Document, PlanReport
+from planner.answers.plan_answers import IllegalPlan, estimate
+from planner.documents.plan_report import Document, PlanReport
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.search.exhaustive import SpaceTooLarge, cost_model
 from planner.search.memory_reasons import memory_reason, memory_reasons
 
@@ -80,7 +80,7 @@ def _answer(request: PlanRequest) -> Result:
     if request.plan is not None:
         own = estimate(request, request.plan).estimate
         return _figures(request, own, "fits" if own.fits else "does_not_fit")
-    # As solve.find has it, without the front, the baseline and the launch files around the best.
+    # As plan_answers.find has it, without the front, the baseline and the launch files.
     found = fastest(request).outcome
     model = cost_model(request)
     if found.best:
@@ -95,15 +95,15 @@ def _answer(request: PlanRequest) -> Result:
     return Result(outcome="nothing_fits", reason=reason, accelerators=accelerators)
 
 
-def _figures(request: PlanRequest, own: PlanReport, outcome: Outcome) -> Result:
+def _figures(request: PlanRequest, report: PlanReport, outcome: Outcome) -> Result:
     shared = Result.model_fields.keys() & PlanReport.model_fields.keys()
     return Result(
-        **{name: getattr(own, name) for name in shared},
+        **{name: getattr(report, name) for name in shared},
         outcome=outcome,
-        reason=None if own.fits else memory_reason(own).text,
+        reason=None if report.fits else memory_reason(report).text,
         accelerators=request.cluster.accelerators,
-        iteration_time_low_s=own.error_band.low_s,
-        iteration_time_high_s=own.error_band.high_s,
-        peak_bytes=own.memory.peak_bytes,
-        capacity_bytes=own.memory.capacity_bytes,
+        iteration_time_low_s=report.error_band.low_s,
+        iteration_time_high_s=report.error_band.high_s,
+        peak_bytes=report.memory.peak_bytes,
+        capacity_bytes=report.memory.capacity_bytes,
     )

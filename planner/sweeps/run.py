@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.documents.problems import RequestError, choice, refuse, shown
 from planner.sweeps.grid import Grid, Question
 from planner.sweeps.question import Outcome, Result
@@ -89,7 +89,7 @@ def sweep(
         raise refuse("/workers", "greater_than_equal", f"must be >= 1, got {shown(workers)}")
     questions = Shard.parse(shard).part(grid.questions())
     kept = ResultsFolder(folder).opened() if folder else None
-    results = _kept([kept] if kept else [], questions)
+    results = _stored_answers([kept] if kept else [], questions)
     left = {one.key: one.document for one in questions if one.key not in results}
     if left:
         done, total = len(results), len(results) + len(left)
@@ -103,10 +103,14 @@ def sweep(
 def merge(grid: Grid, folders: Iterable[Path]) -> SweepAnswer:
     """All rows of a grid from the folders of its shards; what they lack is `not_asked`."""
     questions = list(grid.questions())
-    return _answer(grid, questions, _kept([ResultsFolder(path) for path in folders], questions))
+    return _answer(
+        grid, questions, _stored_answers([ResultsFolder(path) for path in folders], questions)
+    )
 
 
-def _kept(folders: Iterable[ResultsFolder], questions: Iterable[Question]) -> dict[str, Result]:
+def _stored_answers(
+    folders: Iterable[ResultsFolder], questions: Iterable[Question]
+) -> dict[str, Result]:
     wanted = {one.key for one in questions}
     results: dict[str, Result] = {}
     for folder in folders:

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from cost_models.parts import MEMORY_PARTS, TIME_PARTS, MemoryPart, TimePart
-from planner.documents.answer import Memory, PlanReport, StageMemory
 from planner.documents.formats import gib, seconds, share
+from planner.documents.plan_report import Memory, PlanReport, StageMemory
 from planner.terminal.text_wrap import Flow
 
 # The letter fills the bar where there is no colour.

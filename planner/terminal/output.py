@@ -84,14 +84,14 @@ def write_picture(path: Path, data: bytes) -> None:
         raise refuse("", "cannot_write", f"cannot write {path}: {error.strerror}") from None
 
 
-def write_figures(wanted: Mapping[str, Path | None], draw: Callable[[Any], bytes] | None) -> None:
+def write_figures(paths: Mapping[str, Path | None], draw: Callable[[Any], bytes] | None) -> None:
     """Draw all that have a file, by kind, then write: what is refused leaves nothing half done.
 
     draw: None where there is nothing to draw, which the screen says.
     """
     if draw is None:
         return
-    drawn = {path: draw(kind) for kind, path in wanted.items() if path is not None}
+    drawn = {path: draw(kind) for kind, path in paths.items() if path is not None}
     for path, data in drawn.items():
         write_picture(path, data)
 

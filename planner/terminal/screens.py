@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from cost_models.plans import ParallelPlan
 from planner.documents.answer import (
     Baseline,
-    ErrorBand,
     EstimateAnswer,
     Launch,
-    Memory,
-    Pipeline,
     PlanAnswer,
-    PlanReport,
     ProfileInfo,
     RankOrder,
     Replanned,
@@ -26,55 +20,31 @@ from planner.documents.answer import (
     WhyAnswer,
 )
 from planner.documents.formats import (
-    chance,
-    days,
-    dollars,
-    energy,
     gib,
-    kinds_words,
     memory_words,
-    overflow,
     plan_words,
     seconds,
     share,
     short,
     value_words,
 )
-from planner.documents.request import PlanRequest
-from planner.documents.scored_runs import Evidence
-from planner.terminal.bars import memory_bars, time_bar
-from planner.terminal.evidence_rows import evidence_rows
-from planner.terminal.refused import change_row, count_rows, nothing_fits_rows
+from planner.terminal.plan_rows import RequestSummary, report_rows, speed
+from planner.terminal.refusal_rows import change_row, count_rows, nothing_fits_rows
 from planner.terminal.tables import ranking, with_chance
 from planner.terminal.text_wrap import Flow, prose
 
 # What another value would save of the time, at least, to be told with its name.
 WORTH_OPENING = 0.001
-_MOST_STAGES = 8  # lines of layers, for one screen
-TIGHT = 0.02  # free share of the memory below which the smallest surprise overflows it
 
 # Frameworks whose best plan is told on the screen.
 MOST_FRAMEWORKS = 3
-MOST_RUNTIMES = 1  # named on the screen
 
 
-@dataclass(frozen=True)
-class Asked:
-    """The request, with the number of the model's parameters."""
-
-    request: PlanRequest
-    parameters: float
-
-    def mark(self, *pointers: str) -> str:
-        """A star where one of these values is a default."""
-        return "*" if set(pointers) & set(self.request.defaulted) else ""
-
-
-def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> RenderableType:
+def plan_screen(answer: PlanAnswer, summary: RequestSummary, console: Console) -> RenderableType:
     """The answer to `planner plan`."""
-    rows: list[RenderableType] = [header(asked, answer.profile), Text()]
+    rows: list[RenderableType] = [header(summary, answer.profile), Text()]
     if answer.best is None and answer.unbuildable is not None:
-        rows += _unbuildable(answer.unbuildable, asked, console)
+        rows += _unbuildable(answer.unbuildable, summary, console)
         return Group(*rows)
     if answer.best is None:
         rows += nothing_fits_rows(answer)
@@ -82,7 +52,7 @@ def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> Renderabl
     if answer.no_launch is not None:
         rows.append(Text("No framework here can launch this plan", style="bold yellow"))
         rows += [prose(answer.no_launch, 2, 2), Text()]
-    rows += _report(answer.best, "Best plan", asked, console, answer.evidence)
+    rows += report_rows(answer.best, "Best plan", summary, console, answer.evidence)
     if answer.baseline is not None:
         rows.append(_baseline(answer.baseline))
     if answer.rival is not None:
@@ -90,11 +60,11 @@ def plan_screen(answer: PlanAnswer, asked: Asked, console: Console) -> Renderabl
     if answer.replanned is not None:
         rows.append(_replanned(answer.replanned))
     rows += _picks(answer)
-    rows += _frameworks(answer, asked.request.search.objective)
+    rows += _frameworks(answer, summary.request.search.objective)
     rows += _rank_order(answer.rank_orders, answer.best.plan.rank_order)
     rows += _held_fixed(answer)
     if len(answer.plans) > 1:
-        rows += [Text(), ranking(answer, asked.request.search, min(console.width, 100))]
+        rows += [Text(), ranking(answer, summary.request.search, min(console.width, 100))]
     return Group(*rows, *count_rows(answer))
 
 
@@ -159,12 +129,12 @@ def _frameworks(answer: PlanAnswer, objective: str) -> list[RenderableType]:
     return [Flow([f"Frameworks: {words[0]}", *words[1:]], indent=2)]
 
 
-def _behind(one: Launch, by_memory: bool) -> str:
+def _behind(launch: Launch, by_memory: bool) -> str:
     """The free memory of a framework's best plan, or how much slower it is than the best."""
     if by_memory:
-        memory = one.plan.memory
+        memory = launch.plan.memory
         return f"{share(1.0 - memory.peak_bytes / memory.capacity_bytes)} free"
-    return f"{100 * one.slower_by:.1f} % slower" if one.slower_by else ""
+    return f"{100 * launch.slower_by:.1f} % slower" if launch.slower_by else ""
 
 
 def _rank_order(orders: Sequence[RankOrder], own: str) -> list[RenderableType]:
@@ -178,11 +148,13 @@ def _rank_order(orders: Sequence[RankOrder], own: str) -> list[RenderableType]:
     return [Flow([f"Ranks in the order {best.rank_order}: {words}", by, how], indent=2)]
 
 
-def estimate_screen(answer: EstimateAnswer, asked: Asked, console: Console) -> RenderableType:
+def estimate_screen(
+    answer: EstimateAnswer, summary: RequestSummary, console: Console
+) -> RenderableType:
     """The answer to `planner estimate`, with what it assumes and leaves out."""
     report = answer.estimate
-    rows: list[RenderableType] = [header(asked, answer.profile), Text()]
-    rows += _report(report, "Estimate", asked, console, answer.evidence)
+    rows: list[RenderableType] = [header(summary, answer.profile), Text()]
+    rows += report_rows(report, "Estimate", summary, console, answer.evidence)
     for name, notes in (("Assumed", report.assumptions), ("Not modelled", report.not_modelled)):
         if notes:
             rows += [Text(), Text(name, style="bold")]
@@ -190,7 +162,7 @@ def estimate_screen(answer: EstimateAnswer, asked: Asked, console: Console) -> R
     return Group(*rows)
 
 
-def why_screen(answer: WhyAnswer, asked: Asked, console: Console) -> RenderableType:
+def why_screen(answer: WhyAnswer, summary: RequestSummary, console: Console) -> RenderableType:
     """The answer to `planner why`: the verdict, what binds, and what would fit."""
     verdicts = {
         "illegal": "This plan cannot run",
@@ -199,12 +171,12 @@ def why_screen(answer: WhyAnswer, asked: Asked, console: Console) -> RenderableT
         "slower": "This plan runs, but is not the fastest",
         "best": "This is the best plan",
     }
-    rows: list[RenderableType] = [header(asked, answer.profile), Text()]
+    rows: list[RenderableType] = [header(summary, answer.profile), Text()]
     style = "bold green" if answer.verdict == "best" else "bold red"
     rows.append(Text(verdicts[answer.verdict], style=style))
     rows += [prose(reason.text, hanging=2) for reason in answer.reasons]
     if answer.estimate is not None:
-        rows += [Text(), *_report(answer.estimate, "The plan", asked, console)]
+        rows += [Text(), *report_rows(answer.estimate, "The plan", summary, console)]
     if answer.smallest_change is not None:
         rows += [Text(), Text("Smallest change that fits", style="bold")]
         rows.append(change_row(answer.smallest_change))
@@ -227,20 +199,20 @@ def why_screen(answer: WhyAnswer, asked: Asked, console: Console) -> RenderableT
     return Group(*rows)
 
 
-def header(asked: Asked, profile: ProfileInfo) -> RenderableType:
+def header(summary: RequestSummary, profile: ProfileInfo) -> RenderableType:
     """The request, and the calibration that its estimates rest on."""
-    request, mark = asked.request, asked.mark
+    request, mark = summary.request, summary.mark
     groups = " + ".join(
         f"{group.nodes} x {group.accelerators_per_node} {group.accelerator.name}"
         for group in request.cluster.groups
     )
     training = request.training
     given = request.cluster.reserved_bytes_per_accelerator
-    reserved = "as computed" if given is None else f"{gib(given)} GiB"
+    reserved = "estimated" if given is None else f"{gib(given)} GiB"
     first = Flow(
         [
             Text(request.model.name, "bold"),
-            f"{short(asked.parameters)} parameters",
+            f"{short(summary.parameters)} parameters",
             Text.assemble("on  ", (groups, "bold")),
         ],
         "  ",
@@ -255,139 +227,15 @@ def header(asked: Asked, profile: ProfileInfo) -> RenderableType:
     ]
     basis = [
         f"efficiency {profile.name} ({profile.kind})",
-        f"reserved {reserved}" + mark("/cluster/reserved_bytes_per_accelerator"),
+        f"reserved memory {reserved}" + mark("/cluster/reserved_bytes_per_accelerator"),
         *([f"site {request.site}"] if request.site else []),
-        "* by default",
+        "* default",
     ]
     rows: list[RenderableType] = [first, Flow(words, indent=2), Flow(basis, indent=2, style="dim")]
     if request.guessed:
         count = len(request.guessed)
-        rows.append(Text(f"the model's file leaves {count} values to guess: see planner model"))
+        rows.append(Text(f"{count} values of the model are guessed: see planner model"))
     return Group(*rows)
-
-
-def _report(
-    report: PlanReport, title: str, asked: Asked, console: Console, evidence: Evidence | None = None
-) -> list[RenderableType]:
-    plan = report.plan.model_dump()
-    facts = Table.grid(padding=(0, 2))
-    style = "bold green" if report.fits else "bold red"
-    named = report.pipeline is None  # else the schedule has a row of its own
-    words = [Text(word, "bold") for word in plan_words(plan, schedule=named)]
-    if not report.fits:
-        words.append(Text("does not fit", style))
-    facts.add_row(Text(title, style), Flow(words))
-    layers = [f"layers {_layers(report.layers_per_stage)}"]
-    if len(report.plan.stage_layers) > report.plan.pp:
-        layers.append(f"by virtual stage {_layers(report.plan.stage_layers)}")
-    facts.add_row("", Flow([*memory_words(plan), *layers]))
-    for line in _stages(report.layers_by_kind):
-        facts.add_row("", line)
-    if report.pipeline is not None:
-        facts.add_row("schedule", Flow(_pipeline(report.plan.schedule, report.pipeline)))
-        if not report.pipeline.synchronous:
-            facts.add_row("", Text(f"asynchronous: {report.pipeline.staleness}", "yellow"))
-    facts.add_row("throughput", Flow(speed(report)))
-    facts.add_row("", Text(_band(report.error_band), "dim"))
-    if evidence is not None:
-        chip = asked.request.cluster.groups[0].accelerator.id
-        for name, row in zip(("evidence", ""), evidence_rows(evidence, chip), strict=True):
-            facts.add_row(name, row)
-    utilisation = [
-        f"MFU {share(report.mfu)} (causal {share(report.mfu_causal)})",
-        f"HFU {share(report.hfu)}",
-        f"{report.model_flop_per_s_per_accelerator / 1e12:.3g} TFLOP/s each",
-    ]
-    facts.add_row("utilisation", Flow(utilisation))
-    facts.add_row("memory", _headroom(report.memory))
-    if whole := whole_run(report, asked):
-        facts.add_row("whole run", Flow(whole))
-    return [facts, Text(), *memory_bars(report.memory, console), Text(), *time_bar(report, console)]
-
-
-def _headroom(memory: Memory) -> RenderableType:
-    """The memory of the fullest stage, marked as tight if little is free."""
-    free = 1 - memory.peak_bytes / memory.capacity_bytes
-    if free < 0:
-        return Flow([Text(overflow(memory), "bold red")])
-    used = f"{gib(memory.peak_bytes)} of {gib(memory.capacity_bytes)} GiB"
-    words = [f"{used} on stage {memory.worst_stage}", f"{share(free)} free"]
-    tight = [Text("tight", "bold yellow")] if free < TIGHT else []
-    risk = Text(f"{chance(memory.chance_of_running_out)} risk to run out")
-    return Flow([*(Text(word, "yellow" if tight else "") for word in words), *tight, risk], ", ")
-
-
-def whole_run(report: PlanReport, asked: Asked) -> list[str]:
-    """Days, cost and energy, with the price and the overhead that they are counted at."""
-
-    def mark(*names: str) -> str:
-        places = ("/cluster", "/cluster/groups/0")
-        return asked.mark(*(f"{place}/{name}" for place in places for name in names))
-
-    cluster = asked.request.cluster
-    words = [] if report.days is None else [days(report.days)]
-    price = cluster.groups[0].price_usd_per_accelerator_hour
-    if report.cost_usd is not None and price is not None:
-        star = mark("price_usd_per_accelerator_hour")
-        words.append(f"{dollars(report.cost_usd)} at ${price:.2f} per accelerator-hour{star}")
-    if report.energy_kwh is not None:
-        star = mark("pue", "node_power_watts")
-        words.append(f"{energy(report.energy_kwh)} at PUE {cluster.pue:g}{star}")
-    return words
-
-
-def _pipeline(schedule: str, pipeline: Pipeline) -> list[str | Text]:
-    """Who runs the schedule, and what its own order takes beside the time of the closed form."""
-    words: list[str | Text] = [schedule]
-    if pipeline.frameworks:
-        runs = pipeline.frameworks[:MOST_RUNTIMES]
-        rest = len(pipeline.frameworks) - len(runs)
-        words.append(f"by {', '.join(runs)}" + (f" and {rest} more" if rest else ""))
-    else:
-        words.append(Text("by no framework known", "yellow"))
-    if pipeline.simulated_iteration_time_s is not None:
-        words.append(f"{seconds(pipeline.simulated_iteration_time_s)} simulated")
-    return words
-
-
-def speed(report: PlanReport) -> list[str]:
-    """Throughput and the time of an iteration."""
-    return [
-        f"{report.tokens_per_s:,.0f} tokens/s",
-        f"{seconds(report.iteration_time_s)} per iteration"
-        f" of {report.num_micro_batches} micro-batches",
-    ]
-
-
-def _band(band: ErrorBand) -> str:
-    return f"{seconds(band.low_s)} to {seconds(band.high_s)}: {band.basis}"
-
-
-def _layers(layers: Sequence[int]) -> str:
-    """Layers per stage with equal neighbours folded: 31 32x2 31."""
-    folded: list[list[int]] = []
-    for count in layers:
-        if folded and folded[-1][0] == count:
-            folded[-1][1] += 1
-        else:
-            folded.append([count, 1])
-    words = [str(count) if times == 1 else f"{count}x{times}" for count, times in folded]
-    return " ".join(words)
-
-
-def _stages(stages: Sequence[Mapping[str, int]]) -> Iterator[RenderableType]:
-    """A line for each stage with its layers of each kind, equal neighbours in one."""
-    folded: list[list[int]] = []
-    for i, held in enumerate(stages):
-        if folded and stages[folded[-1][0]] == held:
-            folded[-1].append(i)
-        else:
-            folded.append([i])
-    for same in folded[:_MOST_STAGES]:
-        name = f"stage {same[0]}" if len(same) == 1 else f"stages {same[0]}-{same[-1]}"
-        yield prose(f"{name}: {kinds_words(stages[same[0]])}", indent=0, hanging=2)
-    if rest := folded[_MOST_STAGES:]:
-        yield Text(f"and {sum(map(len, rest))} more stages")
 
 
 def _baseline(baseline: Baseline) -> RenderableType:
@@ -400,13 +248,17 @@ def _baseline(baseline: Baseline) -> RenderableType:
     return Group(Text(), Flow([speedup, *more], indent=2))
 
 
-def _unbuildable(found: Unbuildable, asked: Asked, console: Console) -> Iterator[RenderableType]:
+def _unbuildable(
+    unbuildable: Unbuildable, summary: RequestSummary, console: Console
+) -> Iterator[RenderableType]:
     """Why the framework asked for runs none, and the best plan of those that do."""
-    yield prose(found.sentence, indent=0, hanging=2)
+    yield prose(unbuildable.sentence, indent=0, hanging=2)
     yield Text()
-    if found.instead is None and found.able:
-        yield Text("Nothing of theirs fits either", style="bold red")
-    elif found.instead is None:
-        yield prose("Without a framework the plan is priced for what would have to be written.", 0)
+    if unbuildable.instead is None and unbuildable.able:
+        yield Text("No plan of these frameworks fits either", style="bold red")
+    elif unbuildable.instead is None:
+        yield prose("Without --framework, the plan is priced as code that is yet to be written.", 0)
     else:
-        yield from _report(found.instead.plan, f"By {found.instead.framework}", asked, console)
+        yield from report_rows(
+            unbuildable.instead.plan, f"By {unbuildable.instead.framework}", summary, console
+        )

@@ -38,7 +38,7 @@ from planner.documents.formats import (
     usual_schedule,
 )
 from planner.documents.request import SearchSpec
-from planner.intake.model_import import ModelAnswer
+from planner.requests.model_import import ModelAnswer
 from planner.terminal.text_wrap import Flow, prose
 from planner.uncertainty.error_band import SURE
 
@@ -101,7 +101,7 @@ def ranking(answer: PlanAnswer, search: SearchSpec, width: int) -> RenderableTyp
         below.append(f"recompute {recomputed[0]}")
     rows: list[RenderableType]
     if left < _LEAST_RECOMPUTE:
-        rows = [_one(headings, alike, *row) for row in listed_plans]
+        rows = [_plan_words_row(headings, alike, *row) for row in listed_plans]
     else:
         rows = [_table((*figures, *columns.values()), listed_plans, 0 if alike else left)]
     if below:
@@ -124,7 +124,7 @@ def _table(
     return table
 
 
-def _one(headings: Sequence[str], alike: bool, *row: Any) -> RenderableType:
+def _plan_words_row(headings: Sequence[str], alike: bool, *row: Any) -> RenderableType:
     """A plan in words, where there is no room for a table; alike: all recompute the same."""
     *cells, plan = row
     first = len(cells) - len(headings)
@@ -144,7 +144,7 @@ def _doubt(contenders: Sequence[Contender], best_expected: str | None) -> Iterat
     if ties:
         advice = f"; best on average: {place}; measure to choose"
         advice = advice if in_table else ": measure before you choose"
-        yield prose(f"{listed(ties)} cannot be told from 1{advice}", hanging=2)
+        yield prose(f"{listed(ties)} are statistically tied with 1{advice}", hanging=2)
     if place is not None and not (ties and in_table):
         plan = contenders[place - 1].plan.model_dump()
         first, *more = [*plan_words(plan), *memory_words(plan)]
@@ -237,7 +237,7 @@ def _catalog_facts(entry: Entry) -> tuple[str, str, str]:
 
 def with_chance(value: float) -> str:
     """How likely one plan is faster than another."""
-    told = "" if value >= SURE else ": they cannot be told apart, measure both"
+    told = "" if value >= SURE else ": a statistical tie, measure both"
     return f"with a chance of {chance(value)}{told}"
 
 

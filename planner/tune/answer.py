@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from cost_models.plans import ParallelPlan
-from planner.documents.answer import Document, Note
+from planner.documents.plan_report import Document, Note
 
 
 class Candidate(Document):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _PANEL = "Tuning"
 _EMIT = "write the launch files of the next run into a folder of its own in here"
-_LAUNCHER = "what starts it: torchrun, deepspeed, slurm, kubernetes, jobset, trainjob, skypilot"
+_LAUNCHER = "launcher: torchrun, deepspeed, slurm, kubernetes, jobset, trainjob, skypilot"
 _HERE = "run them on this machine (--cluster local), one after the other, until it ends"
 _SKIP = "a plan that cannot run here, by its id or the start of it; as often as is needed"
 
@@ -57,7 +57,7 @@ def tune(
     ] = None,
     here: Annotated[bool, typer.Option("--here", help=_HERE, rich_help_panel=_PANEL)] = False,
     json: Json = False,
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
 ) -> int:
     """Which of the best plans to run next; asked again, with what a site has learned since.
 
@@ -73,9 +73,9 @@ def tune(
     if here and (emit is not None or skip):
         raise typer.BadParameter("--here goes with neither --emit nor --skip")
     source = source_of(request_file, request)
-    asked, site = _asked(read_document(source, given, limits=True))
+    asked, site = _request_and_site(read_document(source, option_values, limits=True))
     if here:
-        return _here(asked, site, Budget(runs, gpu_hours), json)
+        return _tune_locally(asked, site, Budget(runs, gpu_hours), json)
     asked = bound(asked)
     with bar("searching"):
         known = question(asked, site, skip or ())
@@ -90,16 +90,16 @@ def tune(
         return FINE
     screen = output.Screen()
     screen.print(tune_screen(answer, asked))
-    for line in _after(answer, script, str(given.get("cluster", asked.cluster.name))):
+    for line in _after(answer, script, str(option_values.get("cluster", asked.cluster.name))):
         screen.print(f"  {line}", soft_wrap=True, markup=False)
     return FINE
 
 
-def _asked(document: dict[str, Any]) -> tuple[PlanRequest, Site]:
+def _request_and_site(document: dict[str, Any]) -> tuple[PlanRequest, Site]:
     """The request, and its site: a new one where nothing is kept yet.  Raises RequestError."""
     from planner.documents.problems import RequestError, refuse, wrong_type
     from planner.documents.typed_values import looked_up
-    from planner.intake.parsing import parse_request
+    from planner.requests.parsing import parse_request
     from planner.sites import storage
 
     name = document.pop("site", None)
@@ -113,7 +113,7 @@ def _asked(document: dict[str, Any]) -> tuple[PlanRequest, Site]:
     return parse_request(document), site
 
 
-def _here(asked: PlanRequest, site: Site, budget: Budget, json: bool) -> int:
+def _tune_locally(request: PlanRequest, site: Site, budget: Budget, json: bool) -> int:
     """Run plans on this machine until the tuning ends."""
     from planner.terminal import output
     from planner.tune.local import bound_here, tuned_here
@@ -121,15 +121,15 @@ def _here(asked: PlanRequest, site: Site, budget: Budget, json: bool) -> int:
     from planner.validate.process import RunFailed, Stopped, stoppable
     from planner.validate.run_command import failed, progress_lines, stopped
 
-    asked = bound_here(asked)
+    request = bound_here(request)
     try:
         with stoppable(), progress_lines() as progress:
-            answer = tuned_here(asked, site.name, budget, progress)
+            answer = tuned_here(request, site.name, budget, progress)
     except RunFailed as error:
         return failed(error, json)
     except Stopped as by:
         return stopped(by)
-    output.show(answer, json, lambda screen: tune_screen(answer, asked))
+    output.show(answer, json, lambda screen: tune_screen(answer, request))
     return FINE
 
 
@@ -142,16 +142,16 @@ def _nothing(json: bool) -> int:
 
 
 def _emitted(
-    known: Question, answer: TuneAnswer, folder: Path, launcher: str | None
+    question: Question, answer: TuneAnswer, folder: Path, launcher: str | None
 ) -> tuple[TuneAnswer, str]:
     """The answer with its files written, and where the framework's own script is."""
-    from planner.tune.script import bundle_of, written
+    from planner.tune.script import bundle_of, write_once
 
     run = answer.next
     assert run is not None
     plan = next(one.plan for one in answer.candidates if one.id == run.id)
-    bundle, script = bundle_of(known.request, plan, run, launcher)
-    files = written(bundle, folder / run.id)
+    bundle, script = bundle_of(question.request, plan, run, launcher)
+    files = write_once(bundle, folder / run.id)
     whole = run.model_copy(update={"files": files, "notes": bundle.notes})
     return answer.model_copy(update={"next": whole}), str(folder / run.id / script)
 
@@ -168,4 +168,4 @@ def _after(answer: TuneAnswer, script: str, cluster: str) -> Iterator[str]:
     yield f"wrote {answer.next.files[0]}"
     words = ["LOG", "--script", script, "--cluster", cluster, "--site", answer.site, "--yes"]
     yield f"then: planner learn {shlex.join(words)}"
-    yield "and `planner tune` again, as now"
+    yield "and the same `planner tune` again"

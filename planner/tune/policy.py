@@ -18,7 +18,7 @@ from statistics import NormalDist
 import numpy as np
 
 from planner.uncertainty.beliefs import Belief, chances_fastest
-from planner.uncertainty.leaning import Array, Leaning
+from planner.uncertainty.error_features import Array, ErrorFeatures
 from planner.uncertainty.posterior import ROUNDS, Posterior, outlier_noise
 
 # A plan that is faster by this share of the time is worth a run.
@@ -55,17 +55,20 @@ class Advice:
 
 
 def believed(
-    known: Posterior, leanings: Sequence[Leaning], seconds: Array, measured: Mapping[int, float]
+    posterior: Posterior,
+    features: Sequence[ErrorFeatures],
+    seconds: Array,
+    measured: Mapping[int, float],
 ) -> Belief:
     """What is expected of plans of one model on one cluster.
 
     seconds: estimated times.  measured: seconds by the plan's place.
     """
-    missed, covariance = known.joint(leanings)
+    missed, covariance = posterior.joint(features)
     mean = np.log(seconds) + missed
-    noise = known.scales.noise_variance(leanings)
-    repeated = known.plan_noise(leanings)
-    places = np.column_stack([np.array([one.shares for one in leanings]), np.log(seconds)])
+    noise = posterior.scales.noise_variance(features)
+    repeated = posterior.plan_noise(features)
+    places = np.column_stack([np.array([one.shares for one in features]), np.log(seconds)])
     apart = np.square((places[:, None] - places[None]) / ALIKE).sum(2)
     own = np.exp(-0.5 * apart) * np.sqrt(np.outer(repeated, repeated))
     together = covariance + np.sqrt(np.outer(noise - repeated, noise - repeated))
@@ -81,7 +84,7 @@ def believed(
         weighted = np.linalg.solve(whole[np.ix_(at, at)], missed_by)
         more[at] = outlier_noise(np.diag(own)[at], more[at], np.asarray(weighted, dtype=float))
     whole = together + own * np.sqrt(np.outer(more, more))
-    return _given(Belief(mean, whole), at, np.asarray(found, dtype=float))
+    return _conditioned(Belief(mean, whole), at, np.asarray(found, dtype=float))
 
 
 def _level(shared: Array, missed: Array) -> float:
@@ -96,7 +99,7 @@ def _level(shared: Array, missed: Array) -> float:
     return float(usual[0] * (more[0] - 1.0))
 
 
-def _given(before: Belief, at: Sequence[int], found: Array) -> Belief:
+def _conditioned(before: Belief, at: Sequence[int], found: Array) -> Belief:
     """The belief once plans were measured."""
     if not at:
         return before

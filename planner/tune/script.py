@@ -40,7 +40,7 @@ def bundle_of(
     return launched(with_file(own, FILE, text, note), request, launcher), own.main
 
 
-def written(bundle: Bundle, folder: Path) -> tuple[str, ...]:
+def write_once(bundle: Bundle, folder: Path) -> tuple[str, ...]:
     """Where the files are: those of a run that was proposed before stay as they are."""
     if folder.is_dir() and all((folder / name).is_file() for name in bundle.files):
         return tuple(str(folder / name) for name in bundle.files)

@@ -21,7 +21,7 @@ from cost_models.units import HOUR_S
 from planner import frameworks
 from planner.answers.competition import compete, prepared
 from planner.answers.explain import plan_id, report
-from planner.answers.solve import illegal
+from planner.answers.plan_answers import illegal
 from planner.documents.problems import RequestError, from_reasons, refuse, shown
 from planner.documents.request import PlanRequest
 from planner.search.exhaustive import cost_model
@@ -31,7 +31,7 @@ from planner.sites.site import LearnedRun, Site
 from planner.tune.answer import Candidate, Ending, NextRun, TuneAnswer
 from planner.tune.policy import UNLIKELY, WORTH, Advice, advised, believed
 from planner.uncertainty.beliefs import Belief
-from planner.uncertainty.leaning import Array, Leaning, groups_of, shares_of
+from planner.uncertainty.error_features import Array, ErrorFeatures, groups_of, shares_of
 from planner.version import __version__
 
 MOST_CANDIDATES = 64
@@ -70,7 +70,7 @@ class Question:
     measured_by: dict[int, tuple[LearnedRun, ...]]
     seconds: Array
     site_seconds: Array
-    leanings: tuple[Leaning, ...]
+    features: tuple[ErrorFeatures, ...]
 
     @property
     def runs(self) -> tuple[LearnedRun, ...]:
@@ -91,7 +91,7 @@ class Question:
         own = {run.id for run in self.runs}
         others = tuple(run for run in self.site.runs if run.id not in own)
         known = Site(name=self.site.name, runs=others).correction
-        return believed(known, self.leanings, self.seconds, self.measured)
+        return believed(known, self.features, self.seconds, self.measured)
 
     @property
     def gpu_hours(self) -> float:
@@ -117,7 +117,7 @@ def question(request: PlanRequest, site: Site, without: Collection[str] = ()) ->
     found = compete(request, top_k=_SEARCHED)[0].outcome.best
     before = [(run, PlanRequest.model_validate(run.request)) for run in site.runs]
     runs = [(run, own.named_plan) for run, own in before if _key(own) == _key(request)]
-    plans = _left([*named, *found], without)
+    plans = _without([*named, *found], without)
     first = _distinct(request, plans, site, kept=sum(plan in named for plan in plans))
     measured: dict[int, list[LearnedRun]] = {}
     for run, plan in runs:
@@ -125,7 +125,7 @@ def question(request: PlanRequest, site: Site, without: Collection[str] = ()) ->
         if at == len(first):
             first.append(plan)
         measured.setdefault(at, []).append(run)
-    seconds, leanings = _priced(request, first, site)
+    seconds, features = _priced(request, first, site)
     return Question(
         request=request,
         site=site,
@@ -133,7 +133,7 @@ def question(request: PlanRequest, site: Site, without: Collection[str] = ()) ->
         measured_by={i: tuple(runs) for i, runs in measured.items()},
         seconds=seconds,
         site_seconds=_site_seconds(request, first),
-        leanings=leanings,
+        features=features,
     )
 
 
@@ -148,7 +148,7 @@ def _checked(request: PlanRequest, plan: ParallelPlan) -> ParallelPlan:
     return plan
 
 
-def _left(plans: Sequence[ParallelPlan], without: Collection[str]) -> list[ParallelPlan]:
+def _without(plans: Sequence[ParallelPlan], without: Collection[str]) -> list[ParallelPlan]:
     """Plans but those of these ids.  Raises RequestError where an id is of none."""
     if not without:
         return list(plans)
@@ -164,7 +164,7 @@ def _left(plans: Sequence[ParallelPlan], without: Collection[str]) -> list[Paral
 
 def _priced(
     request: PlanRequest, plans: Sequence[ParallelPlan], site: Site
-) -> tuple[Array, tuple[Leaning, ...]]:
+) -> tuple[Array, tuple[ErrorFeatures, ...]]:
     """Seconds of plans without a site's runs, and what they lean on there."""
     if not plans:
         return np.zeros(0), ()
@@ -173,8 +173,8 @@ def _priced(
     shares = shares_of(model, request.training, rows, found.time_parts_s)
     accelerator = request.cluster.groups[0].accelerator
     family = profile_for(accelerator).family
-    leanings = tuple(
-        Leaning(
+    features = tuple(
+        ErrorFeatures(
             tuple(row),
             groups_of(
                 family,
@@ -189,7 +189,7 @@ def _priced(
         )
         for row, plan in zip(shares.tolist(), plans, strict=True)
     )
-    return found.iteration_time_s, leanings
+    return found.iteration_time_s, features
 
 
 def _site_seconds(request: PlanRequest, plans: Sequence[ParallelPlan]) -> Array:
@@ -203,8 +203,8 @@ def _distinct(
     request: PlanRequest, plans: Sequence[ParallelPlan], site: Site, kept: int
 ) -> list[ParallelPlan]:
     """The first MOST_CANDIDATES that are not one to the cost model; the first `kept` stay."""
-    seconds, leanings = _priced(request, plans, site)
-    shares = np.array([one.shares for one in leanings])
+    seconds, features = _priced(request, plans, site)
+    shares = np.array([one.shares for one in features])
     found: list[int] = []
     for i in range(len(plans)):
         apart = np.abs(shares[found] - shares[i]).sum(1) > _SAME
@@ -249,62 +249,62 @@ def _place(
     return next((i for i, is_equal in zip(alike, equal, strict=True) if is_equal), len(plans))
 
 
-def tune(asked: Question, budget: Budget) -> TuneAnswer:
+def tune(question: Question, budget: Budget) -> TuneAnswer:
     """The results so far, and the next run or the reason why tuning ends."""
-    advice = advised(asked.belief, asked.measured)
-    best = min(asked.measured, key=lambda i: asked.measured[i], default=None)
-    ending = _ending(asked, advice, budget)
-    candidates = _candidates(asked, advice)
+    advice = advised(question.belief, question.measured)
+    best = min(question.measured, key=lambda i: question.measured[i], default=None)
+    ending = _ending(question, advice, budget)
+    candidates = _candidates(question, advice)
     following = None
     if ending is None:
         assert advice.next is not None
-        following = _next(asked, advice, advice.next)
-        cost = asked.gpu_hours + following.gpu_hours
+        following = _next(question, advice, advice.next)
+        cost = question.gpu_hours + following.gpu_hours
         if budget.gpu_hours is not None and cost > budget.gpu_hours:
             text = (
                 f"another run may take {following.gpu_hours:.3g} GPU-hours: with the "
-                f"{asked.gpu_hours:.3g} spent, more than {budget.gpu_hours:g}"
+                f"{question.gpu_hours:.3g} spent, more than {budget.gpu_hours:g}"
             )
             following, ending = None, Ending(code="gpu_hours", text=text)
     return TuneAnswer(
-        request=asked.request.document(),
+        request=question.request.document(),
         version=__version__,
-        site=asked.site.name,
-        framework=asked.request.search.framework or "",
+        site=question.site.name,
+        framework=question.request.search.framework or "",
         candidates=candidates,
-        runs=len(asked.runs),
-        other_runs=len(asked.site.runs) - len(asked.runs),
-        gpu_hours=asked.gpu_hours,
-        best=None if best is None else plan_id(asked.plans[best]),
+        runs=len(question.runs),
+        other_runs=len(question.site.runs) - len(question.runs),
+        gpu_hours=question.gpu_hours,
+        best=None if best is None else plan_id(question.plans[best]),
         chance_faster=advice.chance,
         next=following,
         ending=ending,
     )
 
 
-def _candidates(asked: Question, advice: Advice) -> tuple[Candidate, ...]:
-    belief, deviation = asked.belief, asked.belief.deviation
+def _candidates(question: Question, advice: Advice) -> tuple[Candidate, ...]:
+    belief, deviation = question.belief, question.belief.deviation
     expected = np.exp(belief.mean)
     low, high = (np.exp(belief.mean + side * _COVERED * deviation) for side in (-1, 1))
     order = np.lexsort((expected, -advice.chances))
     return tuple(
         Candidate(
-            id=plan_id(asked.plans[i]),
-            plan=asked.plans[i],
-            estimated_s=float(asked.site_seconds[i]),
+            id=plan_id(question.plans[i]),
+            plan=question.plans[i],
+            estimated_s=float(question.site_seconds[i]),
             expected_s=float(expected[i]),
             low_s=float(low[i]),
             high_s=float(high[i]),
             chance_best=float(advice.chances[i]),
             gain=float(advice.gains[i]),
-            measured_s=asked.measured.get(i),
-            runs=len(asked.measured_by.get(i, ())),
+            measured_s=question.measured.get(i),
+            runs=len(question.measured_by.get(i, ())),
         )
         for i in order.tolist()
     )
 
 
-def _ending(asked: Question, advice: Advice, budget: Budget) -> Ending | None:
+def _ending(question: Question, advice: Advice, budget: Budget) -> Ending | None:
     """Why no further run is worth it, or may be made."""
     faster = f"a plan more than {WORTH:.0%} faster than the best measured one"
     if advice.next is None:
@@ -312,30 +312,30 @@ def _ending(asked: Question, advice: Advice, budget: Budget) -> Ending | None:
     if advice.chance < UNLIKELY:
         text = f"the chance of {faster} is {advice.chance:.1%}, under {UNLIKELY:.0%}"
         return Ending(code="rule", text=text)
-    if budget.runs is not None and len(asked.runs) >= budget.runs:
-        text = f"{len(asked.runs)} of {budget.runs} runs are spent"
-        left = f"; the chance of {faster} is still {advice.chance:.0%}" if asked.runs else ""
+    if budget.runs is not None and len(question.runs) >= budget.runs:
+        text = f"{len(question.runs)} of {budget.runs} runs are spent"
+        left = f"; the chance of {faster} is still {advice.chance:.0%}" if question.runs else ""
         return Ending(code="runs", text=text + left)
     return None
 
 
-def _next(asked: Question, advice: Advice, at: int) -> NextRun:
-    belief = asked.belief
+def _next(question: Question, advice: Advice, at: int) -> NextRun:
+    belief = question.belief
     slow_s = exp(float(belief.mean[at] + _MOST_LIKELY * belief.deviation[at]))
     limit_s = 60.0 * ceil((START_S + ITERATIONS * slow_s) / 60.0)
-    if not asked.measured:
+    if not question.measured:
         why = "expected to be the fastest; nothing is measured yet"
     else:
-        sooner = float(np.exp(belief.mean[at]) / min(asked.measured.values()) - 1.0)
+        sooner = float(np.exp(belief.mean[at]) / min(question.measured.values()) - 1.0)
         told = f"{abs(sooner):.1%} {'slower' if sooner > 0 else 'faster'}"
         why = (
             f"expected {told} than the best measured, ±{belief.deviation[at] * _COVERED:.1%}: a "
             f"run of it saves {advice.gains[at]:.2%} of the time on average, the most of all"
         )
     return NextRun(
-        id=plan_id(asked.plans[at]),
+        id=plan_id(question.plans[at]),
         why=why,
         iterations=ITERATIONS,
         time_limit_s=limit_s,
-        gpu_hours=limit_s * asked.request.cluster.accelerators / HOUR_S,
+        gpu_hours=limit_s * question.request.cluster.accelerators / HOUR_S,
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.uncertainty.leaning import Array
+from planner.uncertainty.error_features import Array
 
 DRAWS = 4096  # of all times at once: a chance of a half is told within 1 %, of 5 % within 0.3 %
 SEED = 16

@@ -1,8 +1,8 @@
 """How far off an estimate may be: the interval that a run like it is expected in.
 
 It comes from the posterior of the published runs (planner/uncertainty/posterior.py), so it widens
-by what the plan leans on: a ring across nodes, an exchange of experts, kernels too short to hide
-the host.
+by what the plan's time is spent on: a ring across nodes, an exchange of experts, kernels too short
+to hide the host.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import erf, exp, log, sqrt
 
 from cost_models.profiles import EfficiencyProfile
 from planner.sites.site import Site
-from planner.uncertainty.leaning import FACTORS, Leaning
+from planner.uncertainty.error_features import FACTORS, ErrorFeatures
 from planner.uncertainty.posterior import Posterior, posterior
 
 # Per cent of runs that intervals are to hold.
@@ -53,32 +53,32 @@ class Comparison:
 
 def band(
     seconds: float,
-    leans: Leaning,
+    features: ErrorFeatures,
     profile: EfficiencyProfile,
     site: Site | None = None,
 ) -> Band:
     """The interval around an estimated iteration time; at a site, around the corrected one."""
     known = known_to(site)
-    found = known.predictive(leans)
+    found = known.predictive(features)
     wider = WIDER if profile.kind in UNMEASURED else 1.0
     reach = exp(wider * known.quantiles[COVERED] * found.deviation)
-    _, accelerator, runtime, *_ = leans.groups
-    alike = known.numbers[accelerator, runtime, leans.experts]
-    kind = "mixture of experts" if leans.experts else "dense"
+    _, accelerator, runtime, *_ = features.groups
+    alike = known.numbers[accelerator, runtime, features.experts]
+    kind = "mixture of experts" if features.experts else "dense"
     own = len(site.runs) if site is not None else 0
     runs = f"{len(known.runs) - own} published runs"
     if site is not None and own:
         runs += f" and {own} of site {site.name}"
     basis = (
         f"{COVERED}% interval from {runs}, {alike or 'none'} "
-        f"like this ({kind}, {accelerator}, {runtime})"
+        f"similar ({kind}, {accelerator}, {runtime})"
     )
     if not any(seen == accelerator for seen, _, _ in known.numbers):
-        basis += f"; no run on {accelerator} was seen"
+        basis += f"; none on {accelerator}"
     if profile.kind in UNMEASURED:
-        basis += f"; twice as wide: {UNMEASURED[profile.kind]}"
+        basis += f"; interval doubled: {UNMEASURED[profile.kind]}"
     if found.main != "noise":
-        basis += f"; least sure of {FACTORS[found.main]}"
+        basis += f"; main uncertainty: {FACTORS[found.main]}"
     return Band(seconds / reach, seconds * reach, len(known.runs), known.sources, basis)
 
 
@@ -88,14 +88,18 @@ def known_to(site: Site | None) -> Posterior:
 
 
 def comparison(
-    one_s: float, one: Leaning, other_s: float, other: Leaning, site: Site | None = None
+    one_s: float,
+    features: ErrorFeatures,
+    other_s: float,
+    other: ErrorFeatures,
+    site: Site | None = None,
 ) -> Comparison:
     """Two estimates of one model on one cluster; what both are off by cancels.
 
     site: whose runs have corrected both times.
     """
     known = known_to(site)
-    deviation = known.difference(one, other)
+    deviation = known.difference(features, other)
     reach = known.quantiles[COVERED] * deviation
     gap = log(other_s / one_s)
     return Comparison(exp(gap - reach), exp(gap + reach), chance_above(gap, deviation))

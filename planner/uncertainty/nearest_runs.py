@@ -22,7 +22,7 @@ from cost_models.spec import AcceleratorSpec, ClusterSpec, ModelSpec, TrainingSp
 from planner.documents.formats import listed
 from planner.documents.scored_runs import Evidence, Ground, ScoredRun, scored_runs
 from planner.sites.site import Site
-from planner.uncertainty.leaning import Array
+from planner.uncertainty.error_features import Array
 
 __all__ = ["Evidence", "evidence"]
 
@@ -108,7 +108,7 @@ def evidence(
     nearest = _nearest(kinds, sizes)
     own = _table().held.get(chip.id, {})
     same, alike = (_held(chip.id, plan.runtime, kind) for kind in (None, experts))
-    learned = 0 if site is None else _learned(site, chip.id, plan.runtime)
+    learned = 0 if site is None else _learned_count(site, chip.id, plan.runtime)
     ground: Ground = "measured" if same.number or learned else "extrapolated" if own else "unseen"
     if ground == "measured":
         said = _measured(f"{chip.name} with {_stack(plan.runtime)}", same, alike, experts)
@@ -182,7 +182,7 @@ def _runs(several: Sequence[ScoredRun]) -> str:
     return f"{runs} of {sources} sources" if sources > 1 else f"{runs} of 1 source"
 
 
-def _learned(site: Site, accelerator: str, runtime: str) -> int:
+def _learned_count(site: Site, accelerator: str, runtime: str) -> int:
     return sum(run.groups[1:3] == (accelerator, runtime) for run in site.runs)
 
 

@@ -1,7 +1,7 @@
 """How far off an estimate may be, and why: a posterior over what the terms of the model miss.
 
 ln(measured / estimated) of a run is taken as a sum over FACTORS: the share of the run's time that
-leans on a factor, times how far that factor is off.  How far it is off is shared by all runs, and
+a factor takes, times how far that factor is off.  How far it is off is shared by all runs, and
 deviates by family of accelerators, by accelerator, by runtime, by source and by model of a source
 (LEVELS: partial pooling); a run's own noise comes on top.  All of them are normal, so that runs are
 conditioned on in closed form (Rasmussen and Williams 2006, section 2.2).  How large the deviations
@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.uncertainty.leaning import FACTORS, Array, Leaning
+from planner.uncertainty.error_features import FACTORS, Array, ErrorFeatures
 
 FILE = Path(__file__).parents[2] / "cost_models" / "catalog" / "posterior.json"
 LEVELS = ("all", "family", "accelerator", "runtime", "source", "model")
@@ -42,7 +42,7 @@ SHARES = ("50", "80", "95")  # per cent that intervals are to cover
 class SeenRun:
     """A measured run: ln(measured / estimated); noise: its variance over that of its kind."""
 
-    leaning: Leaning
+    features: ErrorFeatures
     ln: float
     noise: float = 1.0
 
@@ -60,7 +60,7 @@ class Scales:
     noise_of_experts: float
     noise_by_width: float
 
-    def noise_variance(self, several: Sequence[Leaning]) -> Array:
+    def noise_variance(self, several: Sequence[ErrorFeatures]) -> Array:
         """Of runs; shape (runs,)."""
         experts = np.array([one.experts for one in several])
         width = np.array([one.hidden_size for one in several]) / USUAL_HIDDEN_SIZE
@@ -101,39 +101,39 @@ class Posterior:
 
     def as_answered(self) -> Posterior:
         """The posterior with every run's error set to 0, which corrects no estimate."""
-        right = tuple(SeenRun(run.leaning, 0.0, run.noise) for run in self.runs)
+        right = tuple(SeenRun(run.features, 0.0, run.noise) for run in self.runs)
         return Posterior(self.scales, right, self.quantiles)
 
     def with_outlier_noise(self, runs: Sequence[SeenRun]) -> tuple[SeenRun, ...]:
         """Runs to learn from over what is answered: those that lie far out with more noise."""
         if not runs:
             return ()
-        leanings = [run.leaning for run in runs]
-        _, shared = self.joint(leanings)
-        noise = self.scales.noise_variance(leanings)
+        features = [run.features for run in runs]
+        _, shared = self.joint(features)
+        noise = self.scales.noise_variance(features)
         more = site_noise(shared, noise, np.array([run.ln for run in runs]))
         return tuple(
-            SeenRun(run.leaning, run.ln, float(one)) for run, one in zip(runs, more, strict=True)
+            SeenRun(run.features, run.ln, float(one)) for run, one in zip(runs, more, strict=True)
         )
 
     def without(self, level: str, group: str) -> Posterior:
         """The posterior without the runs of a group."""
         at = LEVELS.index(level) - 1
-        kept = tuple(run for run in self.runs if run.leaning.groups[at] != group)
+        kept = tuple(run for run in self.runs if run.features.groups[at] != group)
         return Posterior(self.scales, kept, self.quantiles)
 
     @cached_property
     def numbers(self) -> Counter[tuple[str, str, bool]]:
         """How many runs there are of an accelerator and a runtime, with or without experts."""
-        leanings = [run.leaning for run in self.runs]
-        return Counter((one.groups[1], one.groups[2], one.experts) for one in leanings)
+        features = [run.features for run in self.runs]
+        return Counter((one.groups[1], one.groups[2], one.experts) for one in features)
 
     @cached_property
     def sources(self) -> int:
         """How many sources the runs are of."""
-        return len({run.leaning.groups[3] for run in self.runs})
+        return len({run.features.groups[3] for run in self.runs})
 
-    def predictive(self, of: Leaning) -> Predictive:
+    def predictive(self, of: ErrorFeatures) -> Predictive:
         """Of a run like this one."""
         mean, shared = self._terms(of)
         noise = float(np.sqrt(self.scales.noise_variance([of])[0]))
@@ -142,7 +142,7 @@ class Posterior:
         by_factor = dict(zip(FACTORS, variance.tolist(), strict=True))
         return Predictive(float(mean.sum()), deviation, noise, by_factor)
 
-    def _terms(self, of: Leaning) -> tuple[Array, Array]:
+    def _terms(self, of: ErrorFeatures) -> tuple[Array, Array]:
         """Mean, shape (factors,), and covariance, (factors, factors), of what each adds."""
         mean, shared = self.off(of.groups)
         shares = np.array(of.shares)
@@ -187,7 +187,7 @@ class Posterior:
         """
         if not self.runs:
             return {}, np.zeros((0, len(FACTORS))), np.zeros((0, len(FACTORS)) * 2)
-        members = [("", *run.leaning.groups) for run in self.runs]
+        members = [("", *run.features.groups) for run in self.runs]
         named = [list(zip(LEVELS, groups, strict=True)) for groups in members]
         places = {each: i for i, each in enumerate(dict.fromkeys(chain(*named)))}
         inside = np.zeros((len(self.runs), len(places)))
@@ -195,23 +195,23 @@ class Posterior:
             row[[places[each] for each in groups]] = 1.0
         deviations = np.array([self.scales.levels[LEVELS.index(level)] for level, _ in places])
         variance = np.square(np.outer(deviations, self.scales.factors))
-        shares = np.array([run.leaning.shares for run in self.runs])
+        shares = np.array([run.features.shares for run in self.runs])
         design = (inside[:, :, None] * shares[:, None, :] * variance).reshape(len(self.runs), -1)
         inverse, weighted = self.solved
         mean = design.T @ weighted
         shared = np.diag(variance.ravel()) - design.T @ inverse @ design
         return places, mean.reshape(variance.shape), shared.reshape(variance.shape * 2)
 
-    def joint(self, several: Sequence[Leaning]) -> tuple[Array, Array]:
+    def joint(self, several: Sequence[ErrorFeatures]) -> tuple[Array, Array]:
         """Mean, shape (n,), and covariance, (n, n), of what estimates are off by; without noise."""
         own = covariance(self.scales, several, several)
         if not self.runs:
             return np.zeros(len(several)), own
-        across = covariance(self.scales, several, [run.leaning for run in self.runs])
+        across = covariance(self.scales, several, [run.features for run in self.runs])
         inverse, weighted = self.solved
         return np.asarray(across @ weighted), np.asarray(own - across @ inverse @ across.T)
 
-    def shared_covariance(self, several: Sequence[Leaning]) -> Array:
+    def shared_covariance(self, several: Sequence[ErrorFeatures]) -> Array:
         """Covariance of the errors of plans of one model by one source, (n, n); without noise.
 
         A source that has no published runs, unless it is named.
@@ -223,32 +223,34 @@ class Posterior:
         shares = np.array([one.shares for one in theirs])
         return np.asarray(shares @ shared @ shares.T)
 
-    def difference(self, one: Leaning, other: Leaning) -> float:
+    def difference(self, features: ErrorFeatures, other: ErrorFeatures) -> float:
         """Standard deviation of the difference of two estimates' errors.
 
         For two plans of one model on one cluster, run by the same people.
         """
-        shared = self.shared_covariance([one, other])
+        shared = self.shared_covariance([features, other])
         variance = max(shared[0, 0] + shared[1, 1] - 2.0 * shared[0, 1], 0.0)
-        return sqrt(variance + float(self.plan_noise([one, other]).sum()))
+        return sqrt(variance + float(self.plan_noise([features, other]).sum()))
 
-    def plan_noise(self, several: Sequence[Leaning]) -> Array:
+    def plan_noise(self, several: Sequence[ErrorFeatures]) -> Array:
         """Variance of the noise that a plan does not share with others of its model and cluster."""
         return SHARE_OF_PLAN * self.scales.noise_variance(several)
 
     @cached_property
     def solved(self) -> tuple[Array, Array]:
         """The inverse of the runs' covariance, and that times what they were off by."""
-        leanings = tuple(run.leaning for run in self.runs)
-        inverse = _inverse(self.scales, leanings, tuple(run.noise for run in self.runs))
+        features = tuple(run.features for run in self.runs)
+        inverse = _inverse(self.scales, features, tuple(run.noise for run in self.runs))
         return inverse, np.asarray(inverse @ np.array([run.ln for run in self.runs]))
 
 
 @lru_cache(maxsize=8)
-def _inverse(scales: Scales, leanings: tuple[Leaning, ...], noise: tuple[float, ...]) -> Array:
+def _inverse(
+    scales: Scales, features: tuple[ErrorFeatures, ...], noise: tuple[float, ...]
+) -> Array:
     """Of the covariance of runs; noise: of each over that of its kind."""
-    own = scales.noise_variance(leanings) * np.array(noise)
-    whole = covariance(scales, leanings, leanings) + np.diag(own)
+    own = scales.noise_variance(features) * np.array(noise)
+    whole = covariance(scales, features, features) + np.diag(own)
     found: Array = np.linalg.inv(whole).astype(np.float64)
     return found
 
@@ -297,11 +299,13 @@ SHARE_OF_PLAN = 0.25
 UNSEEN_SOURCE = "?"  # a source that no published run is of
 
 
-def _with_unseen_source(one: Leaning) -> Leaning:
-    return replace(one, groups=(*one.groups[:3], UNSEEN_SOURCE, UNSEEN_SOURCE))
+def _with_unseen_source(features: ErrorFeatures) -> ErrorFeatures:
+    return replace(features, groups=(*features.groups[:3], UNSEEN_SOURCE, UNSEEN_SOURCE))
 
 
-def covariance(scales: Scales, rows: Sequence[Leaning], columns: Sequence[Leaning]) -> Array:
+def covariance(
+    scales: Scales, rows: Sequence[ErrorFeatures], columns: Sequence[ErrorFeatures]
+) -> Array:
     """Of what estimates are off by, without noise; shape (rows, columns)."""
     first, second = (np.array([one.shares for one in side]) for side in (rows, columns))
     shared = np.full((len(rows), len(columns)), scales.levels[0] ** 2)
@@ -331,7 +335,9 @@ def read(document: dict[str, Any]) -> Posterior:
     scales = document["scales"]
     runs = tuple(
         SeenRun(
-            Leaning(tuple(row["shares"]), tuple(row["groups"]), row["experts"], row["hidden_size"]),
+            ErrorFeatures(
+                tuple(row["shares"]), tuple(row["groups"]), row["experts"], row["hidden_size"]
+            ),
             row["ln"],
             row["noise"],
         )
@@ -347,28 +353,32 @@ def read(document: dict[str, Any]) -> Posterior:
     return Posterior(found, runs, document["quantiles"])
 
 
-def written(found: Posterior) -> dict[str, Any]:
+def posterior_document(posterior: Posterior) -> dict[str, Any]:
     """The document of a posterior."""
     return {
         "about": "How far off estimates are by what they lean on "
         "(planner/uncertainty/posterior.py); made by python -m planner.accuracy.posterior --write",
         "scales": {
-            "factors": dict(zip(FACTORS, (round(x, 5) for x in found.scales.factors), strict=True)),
-            "levels": dict(zip(LEVELS, (round(x, 5) for x in found.scales.levels), strict=True)),
-            "noise": round(found.scales.noise, 5),
-            "noise_of_experts": round(found.scales.noise_of_experts, 5),
-            "noise_by_width": round(found.scales.noise_by_width, 5),
+            "factors": dict(
+                zip(FACTORS, (round(x, 5) for x in posterior.scales.factors), strict=True)
+            ),
+            "levels": dict(
+                zip(LEVELS, (round(x, 5) for x in posterior.scales.levels), strict=True)
+            ),
+            "noise": round(posterior.scales.noise, 5),
+            "noise_of_experts": round(posterior.scales.noise_of_experts, 5),
+            "noise_by_width": round(posterior.scales.noise_by_width, 5),
         },
-        "quantiles": {key: round(value, 4) for key, value in found.quantiles.items()},
+        "quantiles": {key: round(value, 4) for key, value in posterior.quantiles.items()},
         "runs": [
             {
-                "groups": list(run.leaning.groups),
-                "experts": run.leaning.experts,
-                "hidden_size": run.leaning.hidden_size,
+                "groups": list(run.features.groups),
+                "experts": run.features.experts,
+                "hidden_size": run.features.hidden_size,
                 "ln": round(run.ln, 4),
                 "noise": round(run.noise, 3),
-                "shares": [round(share, 4) for share in run.leaning.shares],
+                "shares": [round(share, 4) for share in run.features.shares],
             }
-            for run in found.runs
+            for run in posterior.runs
         ],
     }

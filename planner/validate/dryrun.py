@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 from cost_models.fields import Spec
 from cost_models.schedules import SCHEDULES
-from planner.answers.solve import IllegalPlan, illegal
+from planner.answers.plan_answers import IllegalPlan, illegal
 from planner.documents.problems import refuse
 from planner.documents.request import PlanRequest
 from planner.frameworks.pytorch import FRAMEWORK
 from planner.frameworks.pytorch.reader import SCRIPT
-from planner.validate.expected import Expected, expected, layout
 from planner.validate.native import Difference, Native, native
+from planner.validate.rank_estimate import Expected, expected, layout
 from planner.validate.saved_rows import SavedRow
-from planner.validate.traced import Amounts, Collective, Trace
+from planner.validate.trace_result import Amounts, Collective, Trace
 from planner.validate.tracing import Limits, trace
 
 MOST_RANKS = 64

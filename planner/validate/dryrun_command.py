@@ -41,16 +41,16 @@ def dryrun(
         typer.Option(metavar="0,8", help="which to trace; else first, middle, last of each stage"),
     ] = None,
     json: Json = False,
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
 ) -> int:
     """Trace ranks of a plan at full scale, without a GPU, and compare with the estimate."""
     from planner.terminal import output
     from planner.validate.dryrun import dry_run
     from planner.validate.tracing import TraceFailed
 
-    asked = read_request(source_of(request_file, request), given, need_plan=True)
+    asked = read_request(source_of(request_file, request), option_values, need_plan=True)
     try:
-        with _shown() as progress:
+        with _progress_display() as progress:
             report = dry_run(asked, _numbers(ranks), progress=progress)
     except TraceFailed as error:
         print(error, file=sys.stderr)
@@ -79,7 +79,7 @@ def _numbers(text: str | None) -> tuple[int, ...]:
 
 
 @contextmanager
-def _shown() -> Iterator[Progress]:
+def _progress_display() -> Iterator[Progress]:
     """Progress on standard error: a bar on a terminal, elsewhere a line for each rank."""
     from rich.console import Console
     from rich.progress import Progress as Bars

@@ -22,7 +22,7 @@ _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
 _FLOOR = 1e-3
 
 
-def named(train: Any, models: list[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
+def named_parameters(train: Any, models: list[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
     """This rank's trained parameters by their names in the whole model, however it is split."""
     for model in models:
         start = sum(train.C.stage_layers[: model.index])

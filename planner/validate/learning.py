@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.sites import storage
-from planner.sites.pricing import learned
+from planner.sites.pricing import run_of_plan
 from planner.sites.site import LearnedRun, Site
 from planner.validate.report import ValidationReport
 
@@ -34,27 +34,27 @@ def measured_run(
         "steps": step.n,
         "left_out": {"warm-up": warmup_steps} if warmup_steps else {},
     }
-    return learned(PlanRequest.model_validate(report.request), site, measured)
+    return run_of_plan(PlanRequest.model_validate(report.request), site, measured)
 
 
-def learn(asked: PlanRequest, report: ValidationReport, warmup_steps: int = 0) -> str:
+def learn(request: PlanRequest, report: ValidationReport, warmup_steps: int = 0) -> str:
     """Keep a validation with the site of its request, if it names one; a sentence on it.
 
     A run that was scaled down to another accelerator says nothing of the site's.
     """
-    if asked.site is None:
+    if request.site is None:
         return ""
     ran = PlanRequest.model_validate(report.request).cluster.groups[0].accelerator.id
-    wanted = asked.cluster.groups[0].accelerator.id
+    wanted = request.cluster.groups[0].accelerator.id
     why = f"it ran on {ran}, the site's plan is for {wanted}"
     if ran == wanted:
         try:
-            own = measured_run(report, storage.find(asked.site), "planner validate", warmup_steps)
-            site, _ = storage.learn(asked.site, (own,))
+            own = measured_run(report, storage.find(request.site), "planner validate", warmup_steps)
+            site, _ = storage.learn(request.site, (own,))
         except RequestError as error:
             why = "; ".join(problem.detail for problem in error.problems)
         except ValueError as error:
             why = str(error)
         else:
             return f"site {site.name} has learned it as run {own.id[:6]}, {len(site.runs)} in all"
-    return f"site {asked.site} has not learned it: {why}"
+    return f"site {request.site} has not learned it: {why}"

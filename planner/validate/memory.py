@@ -41,7 +41,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import RemovableHandle
 
-from planner.validate.traced import Amounts
+from planner.validate.trace_result import Amounts
 
 TOTAL = "total"
 # What wraps a module and is no part of its name.
@@ -149,7 +149,7 @@ class Memory(MemTracker):
             self._entered.callback(setattr, ShardingPropagator, "_fake_mode_lock", own_lock)
             ShardingPropagator._fake_mode_lock = _Aside(self)  # type: ignore[assignment]
             self._adopt()
-            self._entered.enter_context(saved_tensors_hooks(self._pack, _Kept.unpack))
+            self._entered.enter_context(saved_tensors_hooks(self._pack, _SavedTensor.unpack))
         super().__enter__()
         return self
 
@@ -232,11 +232,11 @@ class Memory(MemTracker):
         self._operator = func.name().partition("::")[2]
         return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
 
-    def _pack(self, tensor: torch.Tensor) -> _Kept:
+    def _pack(self, tensor: torch.Tensor) -> _SavedTensor:
         storage = _storage(tensor)
         counted, _ = self._WINFO.get(storage, (None, None))  # type: ignore[no-untyped-call]
         if counted is not None and counted.reftype in (Category.PARAM, Category.GATHERED):
-            return _Kept(tensor, lambda: None)
+            return _SavedTensor(tensor, lambda: None)
         key, size = storage._cdata, storage.nbytes()
         if not self._holders[key]:
             self._held_bytes += size
@@ -256,10 +256,10 @@ class Memory(MemTracker):
                 del self._holders[key]
                 self._held_bytes -= size
 
-        return _Kept(tensor, release)
+        return _SavedTensor(tensor, release)
 
 
-class _Kept:
+class _SavedTensor:
     """A saved tensor for as long as autograd keeps it."""
 
     def __init__(self, tensor: torch.Tensor, release: Callable[[], None]) -> None:

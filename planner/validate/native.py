@@ -67,14 +67,14 @@ def native(request: PlanRequest, *, compiled: bool = True) -> Native:
     return Native(asked, tuple(differences))
 
 
-def _changed(part: str, spec: S, changes: Iterator[Change], found: list[Difference]) -> S:
+def _changed(part: str, spec: S, changes: Iterator[Change], differences: list[Difference]) -> S:
     """The spec with changes; each real change is recorded as a difference."""
     update: dict[str, Any] = {}
     for name, used, why in changes:
         asked = getattr(spec, name)
         if asked != used:
             update[name] = used
-            found.append(Difference(field=f"{part}/{name}", asked=asked, used=used, why=why))
+            differences.append(Difference(field=f"{part}/{name}", asked=asked, used=used, why=why))
     return spec.model_copy(update=update)
 
 
@@ -86,14 +86,14 @@ def _model(model: ModelSpec, plan: ParallelPlan) -> Iterator[Change]:
         yield "tied_embeddings", False, why
 
 
-def _encoders(model: ModelSpec, found: list[Difference]) -> ModelSpec:
+def _encoders(model: ModelSpec, differences: list[Difference]) -> ModelSpec:
     """The model with what the script builds of its encoders."""
     unknown = sum(encoder.other_parameters for encoder in model.encoders)
     if not unknown:
         return model
     why = "of biases and tables whose number alone is known nothing can be built"
     field = "model/encoders/other_parameters"
-    found.append(Difference(field=field, asked=unknown, used=0, why=why))
+    differences.append(Difference(field=field, asked=unknown, used=0, why=why))
     built = tuple(one.model_copy(update={"other_parameters": 0}) for one in model.encoders)
     return model.model_copy(update={"encoders": built})
 

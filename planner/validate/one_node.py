@@ -11,15 +11,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from planner.answers import solve
-from planner.documents.answer import Document
+from planner.answers import plan_answers
 from planner.documents.loading import plain
+from planner.documents.plan_report import Document
 from planner.documents.problems import Problem, RequestError, refuse, wrong_type
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import field_problems, require_object
 from planner.frameworks import shell
 from planner.frameworks.rules import on_cpus
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.validate import remote
 from planner.validate.native import Difference, Native, native
 from planner.validate.report import Tolerance, ValidationReport
@@ -54,7 +54,7 @@ def one_node(request: PlanRequest, options: Options | None = None) -> OneNode:
     as_run = _as_run(request)
     small = on_one_node(as_run.request)
     bundle = remote.render("torchrun", [small.request], options or Options())
-    estimate = solve.estimate(small.request, small.plan).estimate
+    estimate = plan_answers.estimate(small.request, small.plan).estimate
     text = shell.one_script(bundle).replace("$(mktemp -d)", f"$PWD/{FOLDER}")
     return OneNode(
         name=NAME,
@@ -85,7 +85,7 @@ def judged(document: Any) -> ValidationReport:
     as_run = _as_run(request)
     small = on_one_node(as_run.request)
     results = _results(plain(document["ranks"], "/ranks"), small.plan.accelerators)
-    answer = solve.estimate(small.request, small.plan)
+    answer = plan_answers.estimate(small.request, small.plan)
     return compare(as_run, small, answer, results, {}, Tolerance())
 
 

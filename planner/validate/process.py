@@ -25,7 +25,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.validate.run_files import LOGS, heartbeat, heartbeat_file
 
 TOKEN = "PLANNER_RUN"  # the environment variable

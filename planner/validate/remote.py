@@ -10,14 +10,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from planner.answers import solve
+from planner.answers import plan_answers
 from planner.documents.problems import refuse, shown
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle
 from planner.frameworks.pytorch import FRAMEWORK
 from planner.frameworks.rules import on_cpus
 from planner.validate import executors, run_files
-from planner.validate.executors import Handle, Launch, Status
+from planner.validate.executors import Handle, RemoteRun, Status
 from planner.validate.native import Native, native
 from planner.validate.process import RunFailed, tail
 from planner.validate.report import Tolerance, ValidationReport
@@ -75,7 +75,7 @@ def _as_run(request: PlanRequest) -> Native:
     return native(request, compiled=not on_cpus(request.cluster))
 
 
-def _launch(request: PlanRequest, options: Options, image: str) -> Launch:
+def _launch(request: PlanRequest, options: Options, image: str) -> RemoteRun:
     if options.check_numerics:
         detail = "gradients are compared on this machine, without a launcher"
         raise refuse("/launcher", "cannot_launch", detail)
@@ -88,7 +88,7 @@ def _launch(request: PlanRequest, options: Options, image: str) -> Launch:
     )
     files = FRAMEWORK.render(as_run.request, as_run.plan).files
     try:
-        return Launch(
+        return RemoteRun(
             request=request,
             files={
                 run_files.SCRIPT: files[run_files.SCRIPT],
@@ -108,7 +108,7 @@ def _report(
     if state.state != "succeeded":
         return RunFailed(state.state, f"{state.state}: {state.detail}", None, _last_words(folder))
     as_run = _as_run(request)
-    answer = solve.estimate(as_run.request, as_run.plan)
+    answer = plan_answers.estimate(as_run.request, as_run.plan)
     try:
         results = collect(folder, ranks)
     except RunFailed as error:

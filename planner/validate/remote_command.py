@@ -17,14 +17,19 @@ if TYPE_CHECKING:
 
 
 def write(
-    launcher: str, asked: PlanRequest, options: Options, output: Path | None, image: str, json: bool
+    launcher: str,
+    request: PlanRequest,
+    options: Options,
+    output: Path | None,
+    image: str,
+    json: bool,
 ) -> int:
     """Print the files that validate a plan elsewhere, or write them into a folder."""
     from planner.frameworks.shell import one_script
     from planner.terminal.output import print_json, write_files
     from planner.validate import executors, remote
 
-    bundle = remote.render(launcher, [asked], options, image)
+    bundle = remote.render(launcher, [request], options, image)
     written = [] if output is None else write_files(bundle.files, output)
     if json:
         print_json(bundle)
@@ -41,7 +46,7 @@ def write(
 
 def submit(
     launcher: str,
-    asked: PlanRequest,
+    request: PlanRequest,
     options: Options,
     output: Path | None,
     image: str,
@@ -54,7 +59,7 @@ def submit(
     if output is None:
         detail = "a run elsewhere needs a folder that every node sees: --output DIR"
         raise refuse("/output", "missing", detail)
-    handle = remote.submit(launcher, [asked], options, output, image)
+    handle = remote.submit(launcher, [request], options, output, image)
     said = handle.by_hand or f"submitted to {launcher} as {handle.id}; its files: {output}"
     print(said, file=sys.stderr)
     return _reported(handle, options.tolerance, json)

@@ -10,10 +10,11 @@ from pydantic import Field
 
 from cost_models.overheads import workspace_bytes
 from cost_models.runtimes.torch import RUNTIME
-from planner.documents.answer import Document, PlanReport, ProfileInfo
+from planner.documents.answer import ProfileInfo
 from planner.documents.formats import seconds, share, size
+from planner.documents.plan_report import Document, PlanReport
 from planner.documents.request import PlanRequest
-from planner.validate.expected import expected
+from planner.validate.rank_estimate import expected
 from planner.validate.run_files import PARTS, RankResult
 
 Verdict = Literal["within", "outside", "inside the noise"]

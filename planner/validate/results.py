@@ -20,7 +20,7 @@ from planner.documents.request import PlanRequest
 _KEY = ("model", "training", "plan")
 
 
-class Kept(Spec):
+class StoredValidation(Spec):
     """One validation: when, what was asked, and the report as it was printed."""
 
     id: str
@@ -40,29 +40,31 @@ class Kept(Spec):
         )
 
 
-def keep(request: PlanRequest, report: dict[str, Any], made_at: datetime | None = None) -> Kept:
+def keep(
+    request: PlanRequest, report: dict[str, Any], made_at: datetime | None = None
+) -> StoredValidation:
     """Store a report with the request it answers, and give it an id.
 
     made_at: of a report that may be here already, and then is not kept twice.
     """
     now = made_at or datetime.now(UTC)
     name = f"{_key(request)}-{now:%Y%m%dT%H%M%S%f}"
-    kept = Kept(id=name, made_at=now, request=request.document(), report=report)
+    kept = StoredValidation(id=name, made_at=now, request=request.document(), report=report)
     write_whole(_folder() / f"{name}.json", kept.model_dump_json(indent=1))
     return kept
 
 
-def about(request: PlanRequest) -> list[Kept]:
+def about(request: PlanRequest) -> list[StoredValidation]:
     """The validations of this request's plan, the latest first."""
     return list(_read(f"{_key(request)}-*.json"))
 
 
-def everything() -> list[Kept]:
+def everything() -> list[StoredValidation]:
     """All validations, the latest first."""
     return sorted(_read("*.json"), key=lambda kept: kept.made_at, reverse=True)
 
 
-def find(name: str) -> Kept:
+def find(name: str) -> StoredValidation:
     """The validation with this id; RequestError where there is none."""
     for kept in everything():
         if kept.id == name:
@@ -82,10 +84,10 @@ def _key(request: PlanRequest) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def _read(pattern: str) -> Iterator[Kept]:
+def _read(pattern: str) -> Iterator[StoredValidation]:
     """Results that are whole; a file that somebody else put there is none."""
     for path in sorted(_folder().glob(pattern), reverse=True):
         try:
-            yield Kept.model_validate_json(path.read_text(encoding="utf-8"))
+            yield StoredValidation.model_validate_json(path.read_text(encoding="utf-8"))
         except (OSError, ValidationError, UnicodeDecodeError):
             continue

@@ -21,9 +21,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from cost_models.catalog import local
-from planner.answers import solve
-from planner.documents.answer import Document, EstimateAnswer
+from planner.answers import plan_answers
+from planner.documents.answer import EstimateAnswer
 from planner.documents.formats import seconds, size
+from planner.documents.plan_report import Document
 from planner.documents.problems import refuse
 from planner.documents.request import PlanRequest
 from planner.frameworks.pytorch import FRAMEWORK
@@ -100,8 +101,9 @@ def validate(
     """Train with a request's plan on this machine, and hold it against the estimate.
 
     output: a folder to keep, which must be empty or new; None: one that is gone afterwards.
-    Raises RequestError, planner.frameworks.base.Unsupported, planner.answers.solve.IllegalPlan for
-    a plan that cannot run, RunFailed for a run that did not end well.
+    Raises RequestError, planner.frameworks.base.Unsupported,
+    planner.answers.plan_answers.IllegalPlan for a plan that cannot run, RunFailed for a run that
+    did not end well.
     """
     require_torch()
     asked = options or Options()
@@ -115,12 +117,13 @@ def validate(
 def prepare_here(request: PlanRequest) -> Prepared:
     """A request's plan scaled to this machine.
 
-    Raises RequestError, planner.frameworks.base.Unsupported, planner.answers.solve.IllegalPlan.
+    Raises RequestError, planner.frameworks.base.Unsupported and
+    planner.answers.plan_answers.IllegalPlan.
     """
     gpu = _has_gpu()
     as_native = native(request, compiled=gpu)
     small = scaled(as_native.request)
-    return Prepared(as_native, small, solve.estimate(small.request, small.plan), gpu)
+    return Prepared(as_native, small, plan_answers.estimate(small.request, small.plan), gpu)
 
 
 def run_reference(prepared: Prepared, options: Options, folder: Path, progress: Progress) -> None:
@@ -317,7 +320,7 @@ def _predictions(request: PlanRequest, answer: EstimateAnswer) -> dict[str, floa
     found = {answer.profile.id: answer.estimate.iteration_time_s}
     if answer.profile.kind == "calibrated":
         before = request.model_copy(update={"profile": None})
-        usual = solve.estimate(before, before.named_plan)
+        usual = plan_answers.estimate(before, before.named_plan)
         found[usual.profile.id] = usual.estimate.iteration_time_s
     return found
 

@@ -30,56 +30,66 @@ def _option(panel: str, help: str, **more: Any) -> Any:
     return typer.Option(help=help, rich_help_panel=panel, **more)
 
 
+Steps = Annotated[int, _option(_RUN, "timed steps", min=1, max=1000)]
+WarmupSteps = Annotated[int, _option(_RUN, "warm-up steps before them", min=0, max=1000)]
+CheckNumerics = Annotated[
+    bool, _option(_RUN, "compare gradients with those of one process, in fp32")
+]
+TimeTolerance = Annotated[
+    float | None,
+    _option(_RUN, "share of the step time; default 0.2 on CPUs, 0.05 on GPUs", min=0, max=10),
+]
+MemoryTolerance = Annotated[float, _option(_RUN, "share of the peak", min=0, max=10)]
+Output = Annotated[Path | None, _option(_RUN, "keep scripts, logs and results here", metavar="DIR")]
+Port = Annotated[
+    int | None, _option(_RUN, "rendezvous port of the ranks; default: a free one", min=1, max=65535)
+]
+MaxSeconds = Annotated[float, _option(_LIMITS, "of one start of ranks", min=1, max=86_400)]
+MaxSilentSeconds = Annotated[
+    float, _option(_LIMITS, "without a step before the run counts as hung", min=1, max=86_400)
+]
+MaxMemory = Annotated[int | None, _option(_LIMITS, "of all ranks together", metavar="BYTES", min=1)]
+Launcher = Annotated[
+    str | None,
+    _option(
+        _ELSEWHERE,
+        "write what starts it on the plan's cluster, whole: torchrun, slurm, jobset, trainjob",
+        metavar="NAME",
+    ),
+]
+Submit = Annotated[
+    bool, _option(_ELSEWHERE, "start that from --output, which every node sees, and report")
+]
+Image = Annotated[
+    str, _option(_ELSEWHERE, "container with torch and this package (jobset, trainjob)")
+]
+Follow = Annotated[
+    Path | None,
+    _option(_ELSEWHERE, "report on what was submitted from this folder", metavar="DIR"),
+]
+
+
 @request_options(PLAN)
 def validate(
     *,
     request_file: RequestFile = None,
     request: RequestOption = None,
-    steps: Annotated[int, _option(_RUN, "timed steps", min=1, max=1000)] = 10,
-    warmup_steps: Annotated[int, _option(_RUN, "steps before them", min=0, max=1000)] = 2,
-    check_numerics: Annotated[
-        bool, _option(_RUN, "compare gradients with those of one process, in fp32")
-    ] = False,
-    time_tolerance: Annotated[
-        float | None,
-        _option(_RUN, "share of the step time; default 0.2 on CPUs, 0.05 on GPUs", min=0, max=10),
-    ] = None,
-    memory_tolerance: Annotated[float, _option(_RUN, "share of the peak", min=0, max=10)] = 0.03,
-    output: Annotated[
-        Path | None, _option(_RUN, "keep scripts, logs and results here", metavar="DIR")
-    ] = None,
-    port: Annotated[
-        int | None, _option(_RUN, "where the ranks meet; default: a free one", min=1, max=65535)
-    ] = None,
-    max_seconds: Annotated[
-        float, _option(_LIMITS, "of one start of ranks", min=1, max=86_400)
-    ] = 1800.0,
-    max_silent_seconds: Annotated[
-        float, _option(_LIMITS, "without a step before the run counts as hung", min=1, max=86_400)
-    ] = 300.0,
-    max_memory: Annotated[
-        int | None, _option(_LIMITS, "of all ranks together", metavar="BYTES", min=1)
-    ] = None,
-    launcher: Annotated[
-        str | None,
-        _option(
-            _ELSEWHERE,
-            "write what starts it on the plan's cluster, whole: torchrun, slurm, jobset, trainjob",
-            metavar="NAME",
-        ),
-    ] = None,
-    submit: Annotated[
-        bool, _option(_ELSEWHERE, "start that from --output, which every node sees, and report")
-    ] = False,
-    image: Annotated[
-        str, _option(_ELSEWHERE, "container with torch and this package (jobset, trainjob)")
-    ] = "",
-    follow: Annotated[
-        Path | None,
-        _option(_ELSEWHERE, "report on what was submitted from this folder", metavar="DIR"),
-    ] = None,
+    steps: Steps = 10,
+    warmup_steps: WarmupSteps = 2,
+    check_numerics: CheckNumerics = False,
+    time_tolerance: TimeTolerance = None,
+    memory_tolerance: MemoryTolerance = 0.03,
+    output: Output = None,
+    port: Port = None,
+    max_seconds: MaxSeconds = 1800.0,
+    max_silent_seconds: MaxSilentSeconds = 300.0,
+    max_memory: MaxMemory = None,
+    launcher: Launcher = None,
+    submit: Submit = False,
+    image: Image = "",
+    follow: Follow = None,
     json: Json = False,
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
 ) -> int:
     """Train with the plan for a few steps on this machine, and hold it against the estimate.
 
@@ -96,17 +106,17 @@ def validate(
     if (client := service()) is not None:
         if launcher or submit or follow or output or port:
             only_here("--launcher, --submit, --follow, --output or --port")
-        asked = read_request(source_of(request_file, request), given, need_plan=True)
+        asked = read_request(source_of(request_file, request), option_values, need_plan=True)
         own = {
             "steps": steps, "warmup_steps": warmup_steps, "check_numerics": check_numerics,
             "time_tolerance": time_tolerance, "memory_tolerance": memory_tolerance,
             "wall_s": max_seconds, "silence_s": max_silent_seconds, "memory_bytes": max_memory,
         }  # fmt: skip
-        return _there(client, asked, own, json)
+        return _validate_on_service(client, asked, own, json)
     tolerance = Tolerance(time=time_tolerance or default_tolerance(), memory=memory_tolerance)
     if follow is not None:
         return remote_command.follow(follow, tolerance, json)
-    asked = read_request(source_of(request_file, request), given, need_plan=True)
+    asked = read_request(source_of(request_file, request), option_values, need_plan=True)
     options = Options(
         steps=steps,
         warmup_steps=warmup_steps,
@@ -118,10 +128,12 @@ def validate(
     if launcher is not None:
         away = remote_command.submit if submit else remote_command.write
         return away(launcher, asked, options, output, image, json)
-    return _here(asked, options, output, json)
+    return _validate_locally(asked, options, output, json)
 
 
-def _here(asked: PlanRequest, options: Options, output: Path | None, json: bool) -> int:
+def _validate_locally(
+    request: PlanRequest, options: Options, output: Path | None, json: bool
+) -> int:
     """A validation on this machine; its report is kept, and a site learns from it."""
     from planner.terminal import output as outputs
     from planner.validate import results
@@ -132,27 +144,29 @@ def _here(asked: PlanRequest, options: Options, output: Path | None, json: bool)
 
     try:
         with stoppable(), progress_lines() as progress:
-            report = run(asked, options, output=output, progress=progress)
+            report = run(request, options, output=output, progress=progress)
     except RunFailed as error:
         return failed(error, json)
     except Stopped as by:
         return stopped(by)
-    kept = results.keep(asked, report.model_dump(mode="json"))
+    kept = results.keep(request, report.model_dump(mode="json"))
     lines = [f"\nkept with the plan as {kept.id}"]
-    if said := learn(asked, report, options.warmup_steps):
+    if said := learn(request, report, options.warmup_steps):
         lines.append(said)
     outputs.show(report, json, partial(validation_screen, report), lines)
     return OUTSIDE if report.verdict == "outside" else FINE
 
 
-def _there(client: Client, asked: PlanRequest, own: Mapping[str, Any], json: bool) -> int:
+def _validate_on_service(
+    client: Client, request: PlanRequest, own: Mapping[str, Any], json: bool
+) -> int:
     """A validation on the machine of a service."""
     from planner.terminal import output
     from planner.validate.report import ValidationReport
     from planner.validate.screen import validation_screen
 
     spec = {name: value for name, value in own.items() if value is not None}
-    document = asked.document() | {"validation": spec}
+    document = request.document() | {"validation": spec}
     report = as_a_job(client, "validations", document, "report", ValidationReport)
     output.show(report, json, partial(validation_screen, report))
     return OUTSIDE if report.verdict == "outside" else FINE

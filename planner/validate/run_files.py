@@ -14,9 +14,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from cost_models.parts import TIME_PARTS
-from planner.documents.answer import Document
+from planner.documents.plan_report import Document
 from planner.validate.saved_rows import SavedRow
-from planner.validate.traced import Amounts
+from planner.validate.trace_result import Amounts
 
 SCRIPT, JOB, LOGS, GRADIENTS = "train.py", "job.json", "logs", "gradients"
 MOST_STEPS = 1000

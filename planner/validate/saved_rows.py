@@ -213,30 +213,30 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
         yield "encoder " * bool(_ENCODER.match(one.module)) + name, one
 
 
-def _is_input(one: Saved) -> bool:
+def _is_input(tensor: Saved) -> bool:
     """Whether a tensor is an input of attention; a query alone uses an earlier layer's keys."""
-    made = _RESULTS.match(one.operator) or one.operator in _MASK
-    made = (made and not one.maker.endswith("_norm")) or one.maker.endswith("indexer")
-    return _BLOCK.sub("", one.module) == "attention.core" and not made
+    made = _RESULTS.match(tensor.operator) or tensor.operator in _MASK
+    made = (made and not tensor.maker.endswith("_norm")) or tensor.maker.endswith("indexer")
+    return _BLOCK.sub("", tensor.module) == "attention.core" and not made
 
 
-def _joined(one: Saved) -> bool:
+def _joined(tensor: Saved) -> bool:
     """Whether a tensor is the output of attention, its heads joined for the projection or gate."""
-    part = _BLOCK.sub("", one.module)
-    made = _made_row(part, one)
+    part = _BLOCK.sub("", tensor.module)
+    made = _made_row(part, tensor)
     return (part == "attention.output" and not made) or made == "attention output"
 
 
-def _made_row(part: str, one: Saved) -> str:
-    maker = _BLOCK.sub("", one.maker)
-    text = f"{part}|{maker} {one.operator} {len(one.shape)}"
+def _made_row(part: str, tensor: Saved) -> str:
+    maker = _BLOCK.sub("", tensor.maker)
+    text = f"{part}|{maker} {tensor.operator} {len(tensor.shape)}"
     return next((name for pattern, name in _MADE_ROWS if pattern.match(text)), "")
 
 
-def _row(part: str, one: Saved) -> str:
-    statistics = " stat" if one.shape and one.shape[-1] == 1 else ""
-    text = f"{part}:{one.operator} {one.dtype} {len(one.shape)}{statistics}"
+def _row(part: str, tensor: Saved) -> str:
+    statistics = " stat" if tensor.shape and tensor.shape[-1] == 1 else ""
+    text = f"{part}:{tensor.operator} {tensor.dtype} {len(tensor.shape)}{statistics}"
     for pattern, name in _ROWS:
         if match := pattern.match(text):
             return match.expand(name)
-    return f"{part}: {one.operator}"
+    return f"{part}: {tensor.operator}"

@@ -18,8 +18,8 @@ from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ClusterSpec, EncoderSpec, MLASpec, ModelSpec, MoESpec, TrainingSpec
-from cost_models.stages import rank_layers
-from planner.answers import solve
+from cost_models.stage_layers import rank_layers
+from planner.answers import plan_answers
 from planner.documents.problems import refuse
 from planner.documents.request import PlanRequest
 from planner.validate import scale_encoders, scale_patterns
@@ -160,7 +160,7 @@ def _as_small(
     asked = request.model_copy(
         update={"model": model, "training": training, "plan": plan, "cluster": cluster}
     )
-    reasons = solve.illegal(asked, plan)
+    reasons = plan_answers.illegal(asked, plan)
     if reasons:
         text = "; ".join(reason.text for reason in reasons)
         detail = f"scaled to {plan.accelerators} processes: {text}"
@@ -309,19 +309,19 @@ def _batch(
     return count * plan.micro_batch_size * plan.dp
 
 
-def _changes(asked: PlanRequest, used: PlanRequest) -> Iterator[Change]:
+def _changes(request: PlanRequest, used: PlanRequest) -> Iterator[Change]:
     """Every field that differs, and what that hides."""
     for part, fields in _HIDES.items():
-        was, now = getattr(asked, part), getattr(used, part)
+        was, now = getattr(request, part), getattr(used, part)
         for name, hides in fields.items():
             before, after = getattr(was, name), getattr(now, name)
             if before != after:
                 yield Change(
                     field=f"{part}/{name}", was=_plain(before), now=_plain(after), hides=hides
                 )
-    if asked.cluster.name != used.cluster.name:
+    if request.cluster.name != used.cluster.name:
         yield Change(
-            field="cluster", was=asked.cluster.name, now=used.cluster.name,
+            field="cluster", was=request.cluster.name, now=used.cluster.name,
             hides="kernels, links and memory of the machine that was asked for",
         )  # fmt: skip
 

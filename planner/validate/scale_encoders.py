@@ -25,27 +25,27 @@ def narrowed(
 
 
 def _encoder(
-    one: EncoderSpec, hidden: int, scale: Scale, parts: int, tokens: int | None
+    encoder: EncoderSpec, hidden: int, scale: Scale, parts: int, tokens: int | None
 ) -> EncoderSpec:
-    every = tokens or one.tokens
-    span = 2 * parts * one.merge
-    kinds = tuple(dict.fromkeys(one.layer_pattern))
+    every = tokens or encoder.tokens
+    span = 2 * parts * encoder.merge
+    kinds = tuple(dict.fromkeys(encoder.layer_pattern))
     update: dict[str, Any] = {
-        "num_layers": min(one.num_layers, max(_LAYERS, len(kinds))),
-        "hidden_size": scale.width(one.hidden_size),
+        "num_layers": min(encoder.num_layers, max(_LAYERS, len(kinds))),
+        "hidden_size": scale.width(encoder.hidden_size),
         "num_attention_heads": parts,
         "num_query_groups": parts,
-        "head_dim": scale.dim(one.head_dim),
-        "ffn_hidden_size": scale.width(one.ffn_hidden_size),
+        "head_dim": scale.dim(encoder.head_dim),
+        "ffn_hidden_size": scale.width(encoder.ffn_hidden_size),
         "layer_pattern": tuple(tuple(_chunked(b, span) for b in layer) for layer in kinds),
-        "tokens": span * min(every // (one.span or every), _MOST_IMAGES),
+        "tokens": span * min(every // (encoder.span or every), _MOST_IMAGES),
         "span": span,
-        "input_width": one.input_width and scale.width(one.input_width),
+        "input_width": encoder.input_width and scale.width(encoder.input_width),
     }
-    if one.max_position_embeddings is not None:
+    if encoder.max_position_embeddings is not None:
         update["max_position_embeddings"] = span
-    small = one.model_copy(update=update)
-    return small.model_copy(update={"projector": _projector(one, small, hidden, scale)})
+    small = encoder.model_copy(update=update)
+    return small.model_copy(update={"projector": _projector(encoder, small, hidden, scale)})
 
 
 def _chunked(block: Any, span: int) -> Any:
@@ -56,15 +56,15 @@ def _chunked(block: Any, span: int) -> Any:
 
 
 def _projector(
-    one: EncoderSpec, small: EncoderSpec, hidden: int, scale: Scale
+    encoder: EncoderSpec, small: EncoderSpec, hidden: int, scale: Scale
 ) -> tuple[Product, ...]:
     """From the new width, of as many positions as before, to that of the model."""
-    if not one.projector:
+    if not encoder.projector:
         return ()
-    joined = one.projector[0].inputs // one.hidden_size
-    inner = [scale.width(product.outputs) for product in one.projector[:-1]]
+    joined = encoder.projector[0].inputs // encoder.hidden_size
+    inner = [scale.width(product.outputs) for product in encoder.projector[:-1]]
     widths = [joined * small.hidden_size, *inner, hidden]
     return tuple(
         product.model_copy(update={"inputs": widths[i], "outputs": widths[i + 1]})
-        for i, product in enumerate(one.projector)
+        for i, product in enumerate(encoder.projector)
     )

@@ -36,7 +36,7 @@ from planner.validate.gpu_operators import gpu_operators
 from planner.validate.memory import Memory
 from planner.validate.priority import go_on_giving_way
 from planner.validate.saved_rows import rows
-from planner.validate.traced import Collective, Trace
+from planner.validate.trace_result import Collective, Trace
 
 _HALF = {"bf16": torch.bfloat16, "fp32": torch.float32}
 # Where torch keeps its collectives, what they call their input, and names of some in plain words.

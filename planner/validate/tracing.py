@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from planner.validate.traced import Trace
+from planner.validate.trace_result import Trace
 
 _POLL_S = 0.2
 _LAST_LINES = 12

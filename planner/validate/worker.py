@@ -25,7 +25,7 @@ from planner.validate.agent import die_with_parent
 from planner.validate.priority import go_on_giving_way
 from planner.validate.run_files import Heartbeat, Job, RankResult
 from planner.validate.saved_rows import SavedRow, rows
-from planner.validate.traced import Amounts
+from planner.validate.trace_result import Amounts
 
 Say = Callable[[str], None]
 
@@ -91,7 +91,7 @@ class Training:
             return {}
         self.say("gradients of the first step")
         self.train.forward_backward(self.models, self.pipeline, *self.batch)
-        named = gradients.named(self.train, self.models)
+        named = gradients.named_parameters(self.train, self.models)
         errors = {}
         if job.gradients == "write":
             gradients.write(named, folder / run_files.GRADIENTS)

@@ -18,12 +18,12 @@ from api.budget import Budget, OverBudget
 from api.places import Places
 from api.problems import Refused
 from api.work import EstimateRequest, Fault
-from planner.answers import solve
-from planner.answers.solve import IllegalPlan
+from planner.answers import plan_answers
+from planner.answers.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
-from planner.intake.parsing import parse_request
 from planner.progress import step
-from tests.planner.intake.test_parsing import ASKED
+from planner.requests.parsing import parse_request
+from tests.planner.requests.test_parsing import ASKED
 
 ALIKE = {**ASKED, "model": "llama-3.1-8b", "cluster": "2x8xh100-sxm"}
 PLANS: list[dict[str, Any]] = [
@@ -44,7 +44,7 @@ def test_together_they_are_what_each_is_alone() -> None:
     for document, (kind, (_, content)) in zip(DOCUMENTS, found, strict=True):
         request = parse_request(document)
         assert kind == "answer"
-        alone = solve.estimate(request, request.named_plan)
+        alone = plan_answers.estimate(request, request.named_plan)
         assert content == alone.model_dump_json().encode()
     assert illegal[0] == unknown[0] == "error"
     assert isinstance(illegal[1], IllegalPlan)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from api.openapi.examples import SENSITIVITY_EXAMPLES, SIZING_EXAMPLES
 from api.routes import plans as routes
-from api.schema import SENSITIVITY_EXAMPLES, SIZING_EXAMPLES
 from cost_models.plans import FIELDS, ParallelPlan
-from planner.answers import solve
-from planner.intake.parsing import parse_request
+from planner.answers import plan_answers
+from planner.requests.parsing import parse_request
 from planner.store import Unavailable
 from planner.store.results import Results
 from planner.uncertainty.memory_risk import room_of
@@ -128,7 +128,9 @@ def test_candidates_are_all_that_were_priced(client: TestClient) -> None:
     assert speeds == sorted(speeds, reverse=True)
     request = parse_request(ASK)
     for row in pages[:: max(1, len(pages) // 7)]:  # each is what an estimate of its plan says
-        report = solve.estimate(request, ParallelPlan(**{n: row[n] for n in FIELDS})).estimate
+        report = plan_answers.estimate(
+            request, ParallelPlan(**{n: row[n] for n in FIELDS})
+        ).estimate
         assert report.fits
         assert row["peak_bytes"] == pytest.approx(report.memory.peak_bytes)
         assert row["bubble_s"] == pytest.approx(report.time_parts_s["bubble"])
@@ -139,7 +141,7 @@ def test_candidates_are_all_that_were_priced(client: TestClient) -> None:
     room = room_of(request)
     for row in missed["rows"][::7]:
         plan = ParallelPlan(**{n: row[n] for n in FIELDS})
-        memory = solve.estimate(request, plan).estimate.memory
+        memory = plan_answers.estimate(request, plan).estimate.memory
         assert memory.needed_bytes > room.of_plan(plan)
         assert memory.chance_of_running_out > request.search.memory_risk
 

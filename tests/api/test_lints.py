@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from api.openapi.examples import LINT_EXAMPLES
 from api.problems import MEDIA_TYPE
-from api.schema import LINT_EXAMPLES
 from planner import cli
 from planner.lint.findings import LintAnswer
 from tests.fixtures.work import bounded_work

@@ -14,7 +14,7 @@ import structlog
 from fastapi.testclient import TestClient
 
 from api import log
-from api.keys import Key, needed
+from api.access.keys import Key, required_role
 from api.settings import Settings, SettingsError
 from planner.jobs.settings import JobSettings
 from tests.fixtures.job_server import SWEEP
@@ -137,7 +137,7 @@ def test_what_stands_in_the_setting() -> None:
     ],
 )
 def test_what_a_call_needs(method: str, path: str, role: str) -> None:
-    assert needed(method, path) == role
+    assert required_role(method, path) == role
 
 
 def test_a_page_of_another_site_changes_nothing(client: TestClient) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from api.access.people import parse_roles
 from api.app import create_app
-from api.people import parse_roles
 from api.settings import Settings
 from planner.jobs.settings import JobSettings
 from tests.fixtures.job_server import SWEEP

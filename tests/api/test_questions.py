@@ -13,8 +13,8 @@ from fastapi.testclient import TestClient
 
 import planner
 from api.negotiation import TRACE, ZIP
+from api.openapi.examples import COMPARISON_EXAMPLES, CONFIG_EXAMPLES
 from api.problems import MEDIA_TYPE
-from api.schema import COMPARISON_EXAMPLES, CONFIG_EXAMPLES
 from planner import cli
 from planner.answers.catalog import LISTINGS
 from planner.answers.two_plans import SideBySide

@@ -17,8 +17,8 @@ import structlog
 from fastapi.testclient import TestClient
 
 from api import log, protocol
+from api.access.guard import Rates
 from api.app import create_app
-from api.guard import Rates
 from api.log import _HEADERS
 from api.problem_types import OF_STATUS, TYPES
 from api.problems import MEDIA_TYPE, Refused
@@ -33,7 +33,16 @@ WITH_KEYS = Settings(
     host="0.0.0.0",
     api_keys_sha256=frozenset(hashlib.sha256(key.encode()).hexdigest() for key in KEYS.values()),
 )
-OPEN = ("/", "/docs", "/problems", "/problems/internal", "/healthz", "/openapi.json")
+OPEN = (
+    "/",
+    "/docs",
+    "/docs/guides",
+    "/docs/requests",
+    "/problems",
+    "/problems/internal",
+    "/healthz",
+    "/openapi.json",
+)
 CLOSED = ("/v1/info", "/v1/catalog/models", "/v1/plans/pl_0", "/plans/pl_0", "/metrics", "/v1/none")
 ASK: dict[str, Any] = {
     "model": "llama-3.1-8b",
@@ -111,7 +120,7 @@ def test_each_caller_has_a_rate_of_its_own() -> None:
 
 
 def test_only_so_many_callers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.guard._MOST_CALLERS", 10)
+    monkeypatch.setattr("api.access.guard._MOST_CALLERS", 10)
     rates = Rates(1)
     for i in range(1000):
         rates.take(str(i))

@@ -12,9 +12,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.app import create_app
+from api.openapi.examples import ESTIMATE_EXAMPLES, PLAN_EXAMPLES
 from api.problems import MEDIA_TYPE, ProblemDocument
-from api.results import Kept, KeptPlan
-from api.schema import ESTIMATE_EXAMPLES, PLAN_EXAMPLES
+from api.results import KeptPlan, StoredAnswer
 from api.settings import Settings
 from planner import cli
 from planner.documents.answer import EstimateAnswer
@@ -24,7 +24,7 @@ from planner.version import __version__
 from tests.fixtures.service import serving
 from tests.fixtures.work import bounded_work
 from tests.planner.documents.test_loading import BAD_TEXTS
-from tests.planner.intake.test_parsing import ASKED, BAD, text_of
+from tests.planner.requests.test_parsing import ASKED, BAD, text_of
 
 SMALL = {**ASKED, "model": "llama-3.1-8b", "cluster": "1x8xh100-sxm"}
 UNHEARD = SMALL | {"search": {"top_k": 7}}  # what no other test asks, so that nobody has kept it
@@ -55,8 +55,8 @@ def test_plan_is_the_document_of_the_command_line(
     assert cli.run(["plan", *words, "--global-batch-size", "1024", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     sent = response.json()
-    assert sent.keys() == printed.keys() | Kept.model_fields.keys()
-    for name in Kept.model_fields:
+    assert sent.keys() == printed.keys() | StoredAnswer.model_fields.keys()
+    for name in StoredAnswer.model_fields:
         del sent[name]
     for document in (sent, printed):
         document.pop("search_time_s")
@@ -101,7 +101,7 @@ def test_illegal_plan_is_a_problem_with_reasons(client: TestClient) -> None:
         (path, name)
         for path in ("/v1/plans", "/v1/estimates")
         for name in BAD
-        # Of all questions this one is answered: tests/planner/mixed.
+        # Of all questions this one is answered: tests/planner/mixed_clusters.
         if (path, name) != ("/v1/plans", "mixed cluster")
     ],
 )
@@ -231,7 +231,7 @@ def fail(*_: object) -> None:
 def test_our_fault_says_nothing_of_its_inside(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("planner.answers.solve.find", fail)
+    monkeypatch.setattr("planner.answers.plan_answers.find", fail)
     response = client.post("/v1/plans", json=UNHEARD | {"model": "llama-2-7b"})
     problem(response, 500)
     assert "secret" not in response.text

@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 from api.settings import Settings
 from planner import cli
 from planner.sites import storage
-from planner.sites.learned import SiteAnswer
 from planner.sites.lesson import Lesson
+from planner.sites.site_corrections import SiteAnswer
 from tests.fixtures.service import serving
 from tests.planner.logs.test_bad_logs import BLOCK, SCRIPT, step, steps
 from tests.planner.sites.runs import CLUSTER, LOGS

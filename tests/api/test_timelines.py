@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from api.openapi.examples import TIMELINE_EXAMPLES
 from api.problems import MEDIA_TYPE
-from api.schema import TIMELINE_EXAMPLES
 from planner import cli
 from planner.pipelines.timeline import TimelineAnswer
 from tests.fixtures.work import bounded_work

@@ -18,13 +18,13 @@ from api.app import create_app
 from api.problems import MEDIA_TYPE
 from api.settings import Settings
 from planner.answers.emission import NothingFits
-from planner.answers.solve import IllegalPlan
+from planner.answers.plan_answers import IllegalPlan
 from planner.documents.answer import Reason
 from planner.documents.problems import Contradiction, Problem, RequestError
 from planner.frameworks.base import Unsupported
-from planner.intake.models import UnsupportedModel
+from planner.requests.models import UnsupportedModel
 from planner.search.exhaustive import SpaceTooLarge
-from tests.planner.intake.test_parsing import ASKED
+from tests.planner.requests.test_parsing import ASKED
 
 SMALL = {**ASKED, "model": "llama-3.1-8b", "cluster": "1x8xh100-sxm"}
 # Searches for a minute and longer.

@@ -21,10 +21,10 @@ import pytest
 
 from cost_models.parameters import total_parameters
 from planner.documents.problems import RequestError
-from planner.intake.models import parse_model
-from planner.intake.parsing import parse_cluster
 from planner.lint.lint import read
 from planner.lint.sources import files_at
+from planner.requests.models import parse_model
+from planner.requests.parsing import parse_cluster
 
 HERE = Path(__file__).parent
 CLUSTER = "64x8xh100-sxm"

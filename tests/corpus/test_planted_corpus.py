@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
-from planner.intake.parsing import parse_cluster
 from planner.lint.findings import Finding
 from planner.lint.lint import found_in
 from planner.lint.sources import files_at
+from planner.requests.parsing import parse_cluster
 from tests.corpus.test_corpus import path_of, rows
 
 # Name -> repository and end of the path in launches.csv, the cluster.

@@ -14,7 +14,7 @@ from cost_models import profiles
 from cost_models.calibrations import PARTS_OF_TERM, Calibration, Points, over_base
 from cost_models.catalog import hardware
 from cost_models.estimate import CostModel, Estimates
-from cost_models.measured import Measured, RateGrid, linear_through
+from cost_models.measured_tables import Measured, RateGrid, linear_through
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ModelSpec, TrainingSpec
 

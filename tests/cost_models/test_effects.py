@@ -23,22 +23,25 @@ from tests import same_answers
 OTHERS: dict[str, Any] = {
     "dp_shard": 2, "recompute_num_layers": 2, "offload_num_layers": 1, "lora_dropout": 0.1,
     "lora_targets": ("linear_qkv",), "recompute_modules": ("layernorm",), "teacher_parameters": 7e9,
+    "frozen": ("embedding",),
 }  # fmt: skip
 # Fields that a document refuses where they would have no effect.
 REFUSED = {
     "recompute_modules", "recompute_num_layers", "recompute_layers", "offload_num_layers",
-    "frozen_dtype",
+    "frozen", "frozen_dtype",
 }  # fmt: skip
 # Fields that are never read in what is drawn, or do not change the cost of what is.
 NOT_DRAWN = {
     "dynamic_cp", "recompute_layers", "lora_targets", "lora_dropout", "frozen_dtype",
     "teacher_parameters", "packing",
 }  # fmt: skip
-# Where the cost model does not follow a field's condition.
-DISAGREES = {
-    "rank_order": "tp-cp-ep-pp-dp strides dp x cp by cp even at pp 1 (Placement.data)",
-    "moe_dispatcher": "DeepEP's permutation is priced at ep 1 too, where it does not run",
-}
+# Where the cost model does not follow a field's condition.  Megatron-LM's flexible dispatcher runs
+# where etp x ep > 1 (token_dispatcher.py, MoEFlexTokenDispatcher): the condition is right at etp 1,
+# the price at etp > 1.  `d.deepep * (d.etp * d.ep > 1.0)` in experts._permuted_bytes, likewise
+# hybridep, and an `etp` condition beside `ep` agree; searched plans keep their numbers, but the
+# published runs mlperf_gptoss-001 and -002 (ep 1) become 8 and 7 % slower, so that the posterior
+# must be fitted again.
+DISAGREES = {"moe_dispatcher": "the permutation of DeepEP and HybridEP is priced at ep 1 too"}
 CONDITIONAL = [
     pytest.param(document, name, id=name)
     for document in (ParallelPlan, TrainingSpec)

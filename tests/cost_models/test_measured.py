@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cost_models.measured import Linear, Measured, RateGrid, linear_through
+from cost_models.measured_tables import Linear, Measured, RateGrid, linear_through
 
 
 def test_each_stretch_of_an_axis_has_its_own_slope() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.catalog.hardware import node_group
-from cost_models.measured import Linear
+from cost_models.measured_tables import Linear
 from cost_models.network import Fabric, collective_s, link_bytes, send_s
 from cost_models.placement import Axis
 from cost_models.profiles import CollectiveTable, EfficiencyProfile, profile, profile_for

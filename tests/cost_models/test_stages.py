@@ -13,14 +13,14 @@ from cost_models.blocks.mamba2 import Mamba2
 from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ModelSpec, MoESpec
-from cost_models.stages import (
+from cost_models.stage_layers import (
     chunk_layers,
     forward_layers,
     rank_layers,
     rank_titles,
     stage_layers,
-    stage_table,
 )
+from cost_models.stages import stage_table
 
 
 def model(layers: int, dense: int = 0, frequency: int = 1, mtp: int = 0) -> ModelSpec:

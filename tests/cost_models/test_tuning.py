@@ -22,7 +22,7 @@ from cost_models.parameters import total_parameters
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ModelSpec, Part, TrainingSpec
 from cost_models.tuning import INPUTS, NF4_BYTES, Tuned
-from planner.intake.parsing import parse_cluster
+from planner.requests.parsing import parse_cluster
 from tests.fixtures.layers import one_micro_batch
 
 HIDDEN, FFN, HEADS, VOCAB, TOKENS, RANK = 64, 160, 4, 256, 32, 8

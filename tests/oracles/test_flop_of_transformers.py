@@ -58,7 +58,7 @@ def counted(model_type: str, fields: dict[str, Any]) -> tuple[int, ModelSpec]:
     import transformers
     from torch.utils.flop_counter import FlopCounterMode
 
-    from planner.huggingface.looking import look_at
+    from planner.huggingface.module_inspection import inspect_model
 
     config = transformers.CONFIG_MAPPING[model_type](**fields)
     auto = transformers.AutoModelForCausalLM
@@ -70,7 +70,7 @@ def counted(model_type: str, fields: dict[str, Any]) -> tuple[int, ModelSpec]:
     model = auto.from_config(config, **eager).eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(**inputs)
-    return counter.get_total_flops(), with_positions(look_at(model, config, model_type).model)
+    return counter.get_total_flops(), with_positions(inspect_model(model, config, model_type).model)
 
 
 def with_positions(model: ModelSpec) -> ModelSpec:

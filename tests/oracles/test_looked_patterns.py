@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
 
-from planner.huggingface.looking import look_at  # noqa: E402 (it needs torch)
+from planner.huggingface.module_inspection import inspect_model  # noqa: E402 (it needs torch)
 
 LAYERS = 12  # several periods of most patterns; LFM2's experts are read with four
 KINDS = """
@@ -59,7 +59,7 @@ def test_layers_are_those_of_the_modules(kind: str) -> None:
     built = transformers.CONFIG_MAPPING[kind].from_dict(config)
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(built)
-    looked = look_at(model, built, kind)
+    looked = inspect_model(model, built, kind)
     assert not looked.left
     assert layers(model_from_config(config).model) == layers(looked.model)
 
@@ -72,7 +72,7 @@ def test_an_indexer_of_blocks_is_that_of_the_modules() -> None:
     built = transformers.CONFIG_MAPPING[kind].from_dict(config)
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(built)
-    looked = look_at(model, built, kind)
+    looked = inspect_model(model, built, kind)
     assert not looked.left + looked.approximate
     mixers = [
         [layer[0] for layer in one.layer_pattern]

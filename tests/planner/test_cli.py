@@ -22,14 +22,14 @@ from planner import cli
 from planner.commands import field_table, options
 from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
 from planner.documents.request import SearchSpec
-from planner.intake.model_import import ModelAnswer
 from planner.reinforcement.document import ReinforcementSpec
+from planner.requests.model_import import ModelAnswer
 from planner.sizing.request import SizingSpec
 from planner.terminal.output import Screen
 from planner.version import __version__
 from tests.fixtures.work import bounded_work
 from tests.planner.documents.test_loading import BAD_TEXTS
-from tests.planner.intake.test_parsing import ASKED, BAD, LLAMA_CONFIG, text_of
+from tests.planner.requests.test_parsing import ASKED, BAD, LLAMA_CONFIG, text_of
 
 SMALL = {
     "--model": "llama-3.1-8b",
@@ -47,7 +47,7 @@ BOUNDLESS = ["--tp", NUMBERS, "--cp", NUMBERS, "--pp", NUMBERS]
 STARVED = ["--model", "llama-3.1-405b", "--cluster", "1x1xh100-sxm", *PLANNED[4:]]
 
 
-# `plan` answers a cluster of two kinds: tests/planner/mixed.
+# `plan` answers a cluster of two kinds: tests/planner/mixed_clusters.
 BAD_FILES = {name: case for name, case in BAD.items() if name != "mixed cluster"}
 
 
@@ -219,9 +219,9 @@ def test_names_are_completed() -> None:
 
 
 def test_a_search_that_is_enough_answers_with_what_it_has() -> None:
-    from planner.answers.solve import find
-    from planner.intake.parsing import parse_request
+    from planner.answers.plan_answers import find
     from planner.progress import Watch, watched
+    from planner.requests.parsing import parse_request
 
     training = {"seq_length": 4096, "global_batch_size": 256}
     asked = {"model": "llama-3.1-70b", "cluster": "8x8xh100-sxm", "training": training}
@@ -518,7 +518,7 @@ def test_our_fault(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError("of our own\nmaking")
 
-    monkeypatch.setattr("planner.answers.solve.find", fail)
+    monkeypatch.setattr("planner.answers.plan_answers.find", fail)
     status, out, err = ask("plan", *PLANNED)
     assert (status, out) == (1, "")
     assert err.splitlines()[0] == "planner failed: ZeroDivisionError: of our own"

@@ -10,7 +10,7 @@ import anyio
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from api.schema import LINT_EXAMPLES
+from api.openapi.examples import LINT_EXAMPLES
 
 PARTS: dict[str, Any] = {
     "model": "llama-3.1-8b",

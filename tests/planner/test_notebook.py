@@ -14,15 +14,15 @@ import planner
 from cost_models.spec import ClusterSpec
 from planner.answers.ranks import ranks
 from planner.drawing.page import fragment
-from planner.intake.model_import import described
-from planner.intake.parsing import parse_cluster, parse_request
 from planner.lint.lint import lint
 from planner.lint.sources import files_at
 from planner.notebook import PARTS
 from planner.pipelines.all_schedules import compare_schedules, parse_comparison
 from planner.pipelines.timeline import parse_timeline, timeline
-from planner.sites.learned import site_answer
+from planner.requests.model_import import described
+from planner.requests.parsing import parse_cluster, parse_request
 from planner.sites.site import Site
+from planner.sites.site_corrections import site_answer
 from planner.tune.tuning import Budget, bound, question, tune
 from tests.planner.sites.runs import NAMES, run
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from planner import mixed
-from planner.answers import solve
+from planner import mixed_clusters
+from planner.answers import plan_answers
 from planner.cli import run
-from planner.intake.parsing import parse_request
 from planner.progress import Step, Stopped, Watch, step, watched, within_a_step
+from planner.requests.parsing import parse_request
 from planner.sensitivities.analysis import parse_sensitivity, sensitivity
 from planner.sizing.compute import size
 from planner.sizing.request import parse_sizing
@@ -46,8 +46,8 @@ def _size() -> object:
 
 
 WORK: dict[str, Callable[[], object]] = {
-    "search": lambda: solve.find(parse_request(SMALL)),
-    "mixed": lambda: mixed.find(parse_request(SMALL | MIXED, mixed=True)),
+    "search": lambda: plan_answers.find(parse_request(SMALL)),
+    "mixed": lambda: mixed_clusters.find(parse_request(SMALL | MIXED, mixed_cluster=True)),
     "sensitivity": _sensitivity,
     "sizing": _size,
 }
@@ -83,7 +83,7 @@ def test_told_to_stop_it_stops_at_the_next_step(work: Callable[[], object]) -> N
 def test_a_search_tells_its_best_so_far() -> None:
     seen: list[Step] = []
     with watched(Watch(seen.append)):
-        answer = solve.find(parse_request(SMALL))
+        answer = plan_answers.find(parse_request(SMALL))
     assert answer.best is not None
     assert seen[-1].done == seen[-1].total
     assert seen[-1].best == {

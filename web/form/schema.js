@@ -33,6 +33,19 @@ export function useSchemas() {
   return schemas;
 }
 
+/* Whether a field has an effect beside the others of its document, by the conditions of its schema
+   (`x-read-where`), of which one must hold. */
+export function isRead(name, properties, document) {
+  const valueOf = (field) => document[field] ?? properties[field].default;
+  const meets = (value, rule) => {
+    if ("const" in rule) return value === rule.const;
+    if ("minItems" in rule) return (value?.length ?? 0) >= rule.minItems;
+    return value > rule.exclusiveMinimum;
+  };
+  const conditions = properties[name]["x-read-where"];
+  return !conditions || conditions.some((each) => Object.entries(each).every(([field, rule]) => meets(valueOf(field), rule)));
+}
+
 /* The kind of value a property holds, `null` beside it set apart. */
 export function kindOf(property, schemas) {
   const options = property.anyOf ?? [property];

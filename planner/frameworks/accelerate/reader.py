@@ -172,24 +172,24 @@ def _refusal(text: str, setting: Setting | None = None) -> Refusal:
     return Refusal(reason=Reason(code="framework_unsupported", text=text), setting=setting)
 
 
-def _hints(unknown: Iterable[Setting], known: Iterable[str]) -> list[str]:
+def _hints(unknown: Iterable[Setting], names: Iterable[str]) -> list[str]:
     """What is silently left out, with the names that may have been meant."""
     return [
-        f"{one.name} is unknown and changes nothing{hint(one.name.rpartition('.')[2], known)}"
+        f"{one.name} is unknown and changes nothing{hint(one.name.rpartition('.')[2], names)}"
         for one in unknown
         if "." in one.name
     ]
 
 
-def _model(files: Mapping[str, str], asked: Values) -> ModelSpec:
+def _model(files: Mapping[str, str], arguments: Values) -> ModelSpec:
     """The model of the config.json that the script is given."""
-    stated = (asked.text(*CONFIG) or "config.json").rsplit("/", 1)[-1]
+    stated = (arguments.text(*CONFIG) or "config.json").rsplit("/", 1)[-1]
     name = stated if stated in files else "config.json"
     if name not in files:
         if is_encoder(stated):
             raise Unreadable(f"{stated} is an encoder, or has one: {scripts.DECODERS_ONLY}")
         try:
-            return find(asked.text(*CONFIG) or stated)
+            return find(arguments.text(*CONFIG) or stated)
         except UnknownName:
             raise Unreadable(
                 f"the config.json of the model ({stated}) is not among the files: give it, or the "
@@ -201,7 +201,7 @@ def _model(files: Mapping[str, str], asked: Values) -> ModelSpec:
 def _plan(
     model: ModelSpec,
     values: Values,
-    asked: Values,
+    arguments: Values,
     files: Mapping[str, str],
     accelerators: int | None,
     assumed: list[str],
@@ -219,31 +219,28 @@ def _plan(
         precision = "bf16"
     shards = engine(kind, values, files, precision, world // nodes, assumed)
     sharded = kind == "FSDP"
-    reduced = _reduced(asked, shards.reduced, assumed) if sharded else shards.reduced
-    kernel = asked.choice("--attn_implementation", choices=KERNELS, default="sdpa")
-    if not asked.has("--attn_implementation"):
-        assumed.append("--attn_implementation: not stated, sdpa")
-    if not asked.has("--optim"):
-        assumed.append("--optim: not stated, adamw_torch")
+    reduced = _reduced(arguments, shards.reduced, assumed) if sharded else shards.reduced
+    kernel = _stated(arguments, "--attn_implementation", KERNELS, "sdpa", assumed)
     names = {name: optimizer for optimizer, name in OPTIMIZERS.items()}
-    micro = _micro_batch(asked, launched, assumed)
-    accumulated = asked.integer(
+    optimizer = _stated(arguments, "--optim", names, "adamw_torch", assumed)
+    micro = _micro_batch(arguments, launched, assumed)
+    accumulated = arguments.integer(
         "--gradient_accumulation_steps",
         default=_accumulated(values),
     )
-    full = asked.boolean("--gradient_checkpointing")
+    full = arguments.boolean("--gradient_checkpointing")
     full |= sharded and values.boolean("fsdp_activation_checkpointing")
     mesh = {}
     if sharded and sizes["dp_replicate"] > 1:
         mesh["dp_shard"] = sizes["dp_shard"] * sequence
     training = TrainingSpec(
-        seq_length=_length(asked),
+        seq_length=_length(arguments),
         global_batch_size=micro * accumulated * dp,
         precision=precision,
         gradient_dtype=shards.kept,
         gradient_reduce_dtype=reduced,
-        optimizer=names[asked.choice("--optim", choices=names, default="adamw_torch")],
-        **tuning_of(asked),
+        optimizer=names[optimizer],
+        **tuning_of(arguments),
     )
     plan = ParallelPlan(
         tp=sizes["tp"],
@@ -259,6 +256,15 @@ def _plan(
         **{"runtime": "torch", **mesh, **shards.fields},
     )
     return training, plan, (nodes, world // nodes), shards.own
+
+
+def _stated(
+    arguments: Values, name: str, choices: Iterable[str], default: str, assumed: list[str]
+) -> str:
+    """The value of an option; the default where it is not stated, noted as an assumption."""
+    if not arguments.has(name):
+        assumed.append(f"{name}: not stated, {default}")
+    return arguments.choice(name, choices=choices, default=default)
 
 
 def _kind(values: Values) -> str:
@@ -292,9 +298,9 @@ def _mesh(values: Values, world: int, refusals: list[Refusal]) -> tuple[dict[str
     return sizes, dp
 
 
-def _reduced(asked: Values, usual: str, assumed: list[str]) -> str:
+def _reduced(arguments: Values, usual: str, assumed: list[str]) -> str:
     """The type in which FSDP reduces gradients; usual: where nothing is said."""
-    stated = asked.choice("--reduce_dtype", choices=("bf16", "fp16", "fp32"), default="")
+    stated = arguments.choice("--reduce_dtype", choices=("bf16", "fp16", "fp32"), default="")
     if not stated:
         assumed.append(f"--reduce_dtype: not stated, FSDP reduces gradients in {usual}")
     return stated or usual
@@ -306,18 +312,18 @@ def _rotation(values: Values) -> CPKind:
     return kinds[values.choice(f"{MESH}cp_comm_strategy", choices=kinds, default="allgather")]
 
 
-def _micro_batch(asked: Values, launched: bool, assumed: list[str]) -> int:
+def _micro_batch(arguments: Values, launched: bool, assumed: list[str]) -> int:
     """Sequences of one step of a process, which only the launched script is told."""
     name = "--per_device_train_batch_size"
-    if not asked.has(name) and launched:
+    if not arguments.has(name) and launched:
         assumed.append(f"{name}: not stated, {USUAL_MICRO_BATCH} as of transformers' Trainer")
         return USUAL_MICRO_BATCH
-    if not asked.has(name):
+    if not arguments.has(name):
         raise Unreadable(
             "accelerate's configuration holds no batch: give the launch line, or --set "
             "per_device_train_batch_size=..."
         )
-    return asked.integer(name)
+    return arguments.integer(name)
 
 
 def _accumulated(values: Values) -> int:
@@ -326,7 +332,7 @@ def _accumulated(values: Values) -> int:
     return 1 if values.text(name) == "auto" else values.integer(name, default=1)
 
 
-def _length(asked: Values) -> int:
-    if not asked.has(*LENGTH):
+def _length(arguments: Values) -> int:
+    if not arguments.has(*LENGTH):
         raise Unreadable("the files do not say how long sequences are: --set max_length=...")
-    return asked.integer(*LENGTH)
+    return arguments.integer(*LENGTH)

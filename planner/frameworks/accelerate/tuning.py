@@ -66,14 +66,14 @@ def tuning_arguments(training: TrainingSpec, group: str) -> Iterator[Flag]:
     yield flag(group, "--lora_dropout", training.lora_dropout, "before the adapters")
 
 
-def tuning_of(asked: Values) -> dict[str, Any]:
+def tuning_of(arguments: Values) -> dict[str, Any]:
     """What the options say; nothing where they are not given."""
-    rank = asked.integer("--lora_rank", default=0)
+    rank = arguments.integer("--lora_rank", default=0)
     if not rank:
         return {}
-    targets = asked.text("--lora_targets")
+    targets = arguments.text("--lora_targets")
     return {
         "lora_rank": rank,
         "lora_targets": tuple(targets.split(",")) if targets else NAMES,
-        "lora_dropout": asked.text("--lora_dropout") or 0.0,
+        "lora_dropout": arguments.text("--lora_dropout") or 0.0,
     }

@@ -21,10 +21,10 @@ OFFLOADS = (FSDP + "param_offload", FSDP + "optimizer_offload")
 DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 
 
-def read(found: scripts.Found, files: Mapping[str, str]) -> Reading:
+def read(call: scripts.Found, files: Mapping[str, str]) -> Reading:
     """What the overrides of a call say.  Raises Unreadable."""
     given = given_with(files)
-    said, notes = verl.Overrides(found.launch, given), [*found.notes, verl.APART]
+    said, notes = verl.Overrides(call.launch, given), [*call.notes, verl.APART]
     model = verl.model(said, given, notes)
     world, sizes = verl.world(said), verl.sizes(said, ULYSSES, (), notes)
     total, cp = world.accelerators or 1, said.whole(ULYSSES, 1)
@@ -67,7 +67,7 @@ def read(found: scripts.Found, files: Mapping[str, str]) -> Reading:
             runtime="torch",
         )
     except ValidationError as error:
-        raise malformed(error, found.script) from None
+        raise malformed(error, call.script) from None
     return Reading(
         framework="accelerate",
         model=model,

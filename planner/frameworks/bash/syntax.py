@@ -144,11 +144,11 @@ class _Parser(Words):
             pass
         return found
 
-    def keyword(self, *words: str, opened: str, line: int) -> str:
+    def keyword(self, *words: str, opener: str, line: int) -> str:
         self.blank(newlines=True)
         word = self.reserved()
         if word not in words:
-            raise self.error(f"{opened} has no {words[-1]}", line)
+            raise self.error(f"{opener} has no {words[-1]}", line)
         self.position += len(word)
         return word
 
@@ -159,22 +159,22 @@ class _Parser(Words):
         self.position += 2
         while word in ("if", "elif"):
             condition = self.statements(("then",))
-            self.keyword("then", opened="if", line=line)
+            self.keyword("then", opener="if", line=line)
             body = self.statements(("elif", "else", "fi"))
             branches.append((condition, body))
-            word = self.keyword("elif", "else", "fi", opened="if", line=line)
+            word = self.keyword("elif", "else", "fi", opener="if", line=line)
         if word == "else":
             otherwise = self.statements(("fi",))
-            self.keyword("fi", opened="if", line=line)
+            self.keyword("fi", opener="if", line=line)
         return If(tuple(branches), otherwise, line)
 
-    def loop(self, line: int, opened: str) -> Statements:
+    def loop(self, line: int, opener: str) -> Statements:
         self.blank()
         self.take(";")
-        if self.keyword("do", "{", opened=opened, line=line) == "{":
-            raise self.error(f"{opened} without do", line)
+        if self.keyword("do", "{", opener=opener, line=line) == "{":
+            raise self.error(f"{opener} without do", line)
         body = self.statements(("done",))
-        self.keyword("done", opened=opened, line=line)
+        self.keyword("done", opener=opener, line=line)
         return body
 
     def for_(self, line: int) -> Command:
@@ -213,7 +213,7 @@ class _Parser(Words):
         self.position += 4
         self.blank()
         subject = self.word()
-        self.keyword("in", opened="case", line=line)
+        self.keyword("in", opener="case", line=line)
         branches: list[tuple[tuple[Word, ...], Statements]] = []
         while True:
             self.blank(newlines=True)
@@ -253,7 +253,7 @@ class _Parser(Words):
     def braces(self, line: int) -> Command:
         self.position += 1
         body = self.statements(("}",))
-        self.keyword("}", opened="{", line=line)
+        self.keyword("}", opener="{", line=line)
         return Group(body, False)
 
     def condition(self, line: int) -> Command:

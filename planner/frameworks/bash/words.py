@@ -87,9 +87,9 @@ class Words:
         self.position += len(text)
         return True
 
-    def expect(self, text: str, opened: str, line: int) -> None:
+    def expect(self, text: str, opener: str, line: int) -> None:
         if not self.take(text):
-            raise self.error(f"{opened} has no {text}", line)
+            raise self.error(f"{opener} has no {text}", line)
 
     # Blanks, comments, here-documents.
 

@@ -10,11 +10,17 @@ import json
 
 from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import shell, uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
-from planner.frameworks.deepspeed.flags import VOCAB_MULTIPLE, arguments, config, nested, said
+from planner.frameworks.deepspeed.flags import (
+    VOCAB_MULTIPLE,
+    arguments,
+    config,
+    nested,
+    numerics_fields,
+)
 from planner.frameworks.deepspeed.reader import read, recognises
 from planner.frameworks.deepspeed.rules import RULES
 from planner.frameworks.rules import accelerators_per_node, nodes
@@ -163,7 +169,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     keys = list(config(c, plan))
     variables, options = _environment(plan), arguments(c, plan)
     arrays, names = shell.arrays(options)
-    missing = uncarried.of(c.model, UNCARRIED, said(c.model))
+    missing = uncarried.of(c.model, UNCARRIED, numerics_fields(c.model))
     exports = [shell.export(variable) for variable in variables]
     if variables:
         exports.append('export DS_ENV_FILE="$BUNDLE/deepspeed_env"  # carries it to every node')

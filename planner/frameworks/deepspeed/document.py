@@ -112,10 +112,10 @@ class Document:
             node = node.get(part) if isinstance(node, dict) else None
         return node
 
-    def _wrong(self, path: str, value: Any, wanted: str) -> None:
+    def _wrong(self, path: str, value: Any, expected: str) -> None:
         filled = '; only Hugging Face\'s Trainer fills in "auto"' if value == "auto" else ""
         self.refuse(
-            f"{path} is {json.dumps(value)[:80]}, {wanted} is needed{filled}",
+            f"{path} is {json.dumps(value)[:80]}, {expected} is needed{filled}",
             self.settings.get(path),
         )
 

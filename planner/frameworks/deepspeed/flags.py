@@ -58,7 +58,7 @@ def config(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
         yield "zero_allow_untested_optimizer", True, "ZeRO counts SGD as untested"
 
 
-def said(model: ModelSpec) -> frozenset[str]:
+def numerics_fields(model: ModelSpec) -> frozenset[str]:
     """Fields of the model's numerics that have an option; a rotary base is a whole number."""
     numerics = model.numerics
     found = numerics.stated & NUMERICS.keys()
@@ -104,7 +104,7 @@ def _model(model: ModelSpec, training: TrainingSpec) -> Iterator[Row]:
     yield "--hidden-dropout", model.hidden_dropout, "dropout of the residual stream"
     yield "--attention-dropout", model.attention_dropout, "dropout of the scores"
     yield "--no-query-key-layer-scaling", "scores are scaled by the head width only"
-    for name in sorted(said(model)):
+    for name in sorted(numerics_fields(model)):
         value = getattr(model.numerics, name)
         whole = name == "rope_theta"
         yield NUMERICS[name], int(value) if whole else value, "as the model's config.json says"

@@ -119,7 +119,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     )
 
 
-def _document(args: Arguments, found: scripts.Found) -> Document:
+def _document(args: Arguments, call: scripts.Found) -> Document:
     """The JSON that the launch names; an empty one where it is not at hand."""
     args.has("--deepspeed", "--deepspeed_config")
     named = args.given.get("--deepspeed_config")
@@ -127,9 +127,9 @@ def _document(args: Arguments, found: scripts.Found) -> Document:
     name = value.rsplit("/", 1)[-1]
     if not args.has("--deepspeed"):
         args.assume("without --deepspeed its engine does not run: costed as ZeRO 0")
-        return Document("{}", found.script, 1, args)
-    if name not in found.files:
-        others = [other for other in found.files if other.endswith(".json")]
+        return Document("{}", call.script, 1, args)
+    if name not in call.files:
+        others = [other for other in call.files if other.endswith(".json")]
         if len(others) == 1:
             args.assume(f"{others[0]} is taken for the JSON {value or 'that is not named'}")
             (name,) = others
@@ -138,12 +138,12 @@ def _document(args: Arguments, found: scripts.Found) -> Document:
                 f"the JSON {value or 'of DeepSpeed'} is not at hand: only what the arguments say "
                 "of ZeRO, precision and batch is read"
             )
-            return Document("{}", found.script, 1, args)
-    file, first = found.places.get(name, (name, 1))
-    return Document(found.files[name], file, first, args)
+            return Document("{}", call.script, 1, args)
+    file, first = call.places.get(name, (name, 1))
+    return Document(call.files[name], file, first, args)
 
 
-def _world(found: scripts.Found, launch: Launch) -> tuple[int | None, int | None]:
+def _world(call: scripts.Found, launch: Launch) -> tuple[int | None, int | None]:
     """(nodes, accelerators per node), from the launcher's options or the hostfile."""
     reached = scripts.world(launch)
     nodes, per_node = reached.nodes, reached.per_node
@@ -153,7 +153,7 @@ def _world(found: scripts.Found, launch: Launch) -> tuple[int | None, int | None
             for setting in scripts.options(launch.before)
             if setting.name in ("--hostfile", "-H")
         ]
-        text = found.files.get(named[-1] if named else "hostfile", "")
+        text = call.files.get(named[-1] if named else "hostfile", "")
         slots = [int(n) for n in re.findall(r"^[^\s#]+[ \t]+slots=(\d{1,5})", text, re.MULTILINE)]
         if slots and len(set(slots)) == 1 and slots[0] > 0:
             nodes, per_node = nodes or len(slots), per_node or slots[0]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import uncarried
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
 from planner.frameworks.deepspeed import hostfile
 from planner.frameworks.gpt_neox.reader import read, recognises
 from planner.frameworks.gpt_neox.rules import RULES
-from planner.frameworks.gpt_neox.settings import VOCAB_MULTIPLE, rows, said
+from planner.frameworks.gpt_neox.settings import VOCAB_MULTIPLE, numerics_fields, rows
 from planner.frameworks.one_config import OneConfig
 from planner.frameworks.uncarried import MULTIPLIERS, Uncarried, gated, rotary, ungated
 
@@ -140,7 +140,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         request,
         plan,
         list(rows(request, plan)),
-        uncarried.of(request.model, UNCARRIED, said(request.model)),
+        uncarried.of(request.model, UNCARRIED, numerics_fields(request.model)),
         _environment(plan),
         (Note(code="padded_vocab", text=f"The embedding has {padded} rows."),),
         words={"vocab_size": vocabulary, "length": request.training.seq_length + 1},

@@ -100,9 +100,11 @@ def _settings(files: Mapping[str, str]) -> tuple[tuple[Setting, ...], list[str]]
     return tuple(settings), [note for config in parsed for note in config.notes()]
 
 
-def _builds(one: Setting) -> bool:
+def _builds(setting: Setting) -> bool:
     """Whether a key that nobody asked for may be one of the model's."""
-    return "." not in one.name and one.name not in SAME and not one.name.startswith(_ASIDE)
+    return (
+        "." not in setting.name and setting.name not in SAME and not setting.name.startswith(_ASIDE)
+    )
 
 
 def _job(values: Values, files: Mapping[str, str]) -> Job:
@@ -206,7 +208,7 @@ def _vocabulary(values: Values, files: Mapping[str, str], hidden: int, assumed: 
         return int(mock[1])
     kind, file = values.text("tokenizer_type"), values.text("vocab_file") or ""
     usual = kind or "GPT2BPETokenizer"
-    found = tokenizers.named(file)
+    found = tokenizers.tokenizer_tokens(file)
     if found is not None:
         assumed.append(f"the tokenizer of {file} has {found} tokens")
         return found

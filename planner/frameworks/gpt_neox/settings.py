@@ -38,7 +38,7 @@ WHY = "as the model's config.json says"
 PLACEHOLDER = "PLACEHOLDER for the smoke run: set your own"
 
 
-def said(model: ModelSpec) -> frozenset[str]:
+def numerics_fields(model: ModelSpec) -> frozenset[str]:
     """Fields of the model's numerics that have a key; a rotary base is a whole number."""
     numerics = model.numerics
     found = numerics.stated & {*NUMERICS, "norm_epsilon"}
@@ -75,7 +75,7 @@ def _model(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Iter
     if model.sliding_window is not None:
         yield "sliding_window_width", model.sliding_window - 1, "tokens seen to the left"
     yield "scaled_upper_triang_masked_softmax_fusion", kind == "global", "mask and softmax in one"
-    for name in sorted(said(model)):
+    for name in sorted(numerics_fields(model)):
         value = getattr(model.numerics, name)
         key = EPSILONS[model.norm] if name == "norm_epsilon" else NUMERICS[name]
         yield key, int(value) if name == "rope_theta" else value, WHY

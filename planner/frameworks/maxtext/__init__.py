@@ -9,7 +9,7 @@ from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag
 from planner.frameworks.maxtext.mesh import TPU, on_tpus
 from planner.frameworks.maxtext.reader import PROGRAM, read, recognises
 from planner.frameworks.maxtext.rules import RULES, lacks
-from planner.frameworks.maxtext.settings import rows, said
+from planner.frameworks.maxtext.settings import numerics_fields, rows
 from planner.frameworks.one_config import OneConfig
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.uncarried import MULTIPLIERS, Uncarried, mixture
@@ -118,7 +118,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         words["rendezvous"] = ""
     else:
         words["exports"] = "\n".join([COORDINATOR, *map(shell.export, variables)])
-    missing = uncarried.of(c.model, UNCARRIED, said(c.model))
+    missing = uncarried.of(c.model, UNCARRIED, numerics_fields(c.model))
     return LAUNCH.bundle(request, plan, list(rows(c, plan)), missing, variables, words=words)
 
 

@@ -40,7 +40,7 @@ WHY = "as the model's config.json says"
 PLACEHOLDER = "PLACEHOLDER for the smoke run: set your own"
 
 
-def said(model: ModelSpec) -> frozenset[str]:
+def numerics_fields(model: ModelSpec) -> frozenset[str]:
     """Fields of the model's numerics that have a key; a rotary base is a whole number."""
     base = model.numerics.rope_theta
     found = model.numerics.stated & NUMERICS.keys()
@@ -64,9 +64,9 @@ def _model(model: ModelSpec) -> Iterator[Row]:
         yield "num_experts_per_tok", moe.top_k, "experts that a token uses"
         yield "base_moe_mlp_dim", width, "width of an expert"
         yield "sparse_matmul", True, "grouped products, no token dropped"
-    if "rope_scaling" in said(model):
+    if "rope_scaling" in numerics_fields(model):
         yield "rope_type", "llama3.1", "positions stretched by 8, as in Llama 3.1"
-    for name in sorted(said(model) - {"rope_scaling"}):
+    for name in sorted(numerics_fields(model) - {"rope_scaling"}):
         value = getattr(model.numerics, name)
         yield NUMERICS[name], int(value) if name == "rope_theta" else value, WHY
 

@@ -76,7 +76,7 @@ def _model(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Iter
             )
     if model.mla is not None:
         yield from _mla(model.mla)
-    yield from patterns.said(model)
+    yield from patterns.pattern_options(model)
     if model.mtp_num_layers and not patterns.is_hybrid(model):
         yield "--mtp-num-layers", model.mtp_num_layers, "extra prediction layers"
     for _, row in numerics.rows(model):
@@ -340,7 +340,7 @@ def flags(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
         *_model(model, training, plan),
         *(_moe(model, model.moe, plan) if model.moe is not None else ()),
         *_parallel(model, plan),
-        *samples.dealt(training, plan),
+        *samples.sample_options(training, plan),
         *_sharding(training, plan),
         *_batch(context, plan),
         *_precision(training, plan),

@@ -6,7 +6,7 @@ import re
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
-from cost_models.stages import forward_layers, stage_layers
+from cost_models.stage_layers import forward_layers, stage_layers
 from planner.documents.answer import Reason
 from planner.frameworks.base import Unsupported
 

@@ -53,9 +53,9 @@ class Namespace:
     settings: tuple[Setting, ...]
     world: World
 
-    def launch(self, known: Mapping[str, Any]) -> Launch:
+    def launch(self, fields: Mapping[str, Any]) -> Launch:
         """The options that say the same, as the arguments of a call."""
-        said = tuple(word for one in self.settings for word in words(one, known))
+        said = tuple(word for one in self.settings for word in words(one, fields))
         first = self.settings[0]
         program = Argument("pretrain_gpt.py", first.file, first.line)
         return Launch((), program, said, {}, ())
@@ -73,14 +73,14 @@ def of_files(files: Mapping[str, str]) -> Namespace | None:
     )
 
 
-def words(one: Setting, known: Mapping[str, Any], sure: bool = True) -> Iterator[Argument]:
+def words(setting: Setting, fields: Mapping[str, Any], sure: bool = True) -> Iterator[Argument]:
     """The option that sets a name so, and its values; sure: whether the files say the value."""
-    text = str(one.value)
-    if one.value in EMPTY:
+    text = str(setting.value)
+    if setting.value in EMPTY:
         return
-    option = keys.options().get(one.name, "--" + one.name.replace("_", "-"))
-    row, truth = known.get(option), _TRUTH.get(text.lower())
-    said = Argument(option, one.file, one.line)
+    option = keys.options().get(setting.name, "--" + setting.name.replace("_", "-"))
+    row, truth = fields.get(option), _TRUTH.get(text.lower())
+    said = Argument(option, setting.file, setting.line)
     if row is not None and row["kind"] == "switch":
         if truth is not None and truth is not keys.turns_off(option):
             yield said
@@ -92,7 +92,7 @@ def words(one: Setting, known: Mapping[str, Any], sure: bool = True) -> Iterator
         return
     several = row is not None and row.get("nargs") not in (None, 1, "?")
     for part in re.findall(r"[^\s,'\"\[\]]+", text) if several else [text]:
-        yield Argument(part, one.file, one.line, sure)
+        yield Argument(part, setting.file, setting.line, sure)
 
 
 def _printed(name: str, text: str) -> Namespace:

@@ -67,7 +67,7 @@ def _rotary(model: ModelSpec) -> Iterator[tuple[str, Row]]:
                 yield "rope_scaling", (option, value, WHY)
 
 
-def said(model: ModelSpec) -> frozenset[str]:
+def numerics_fields(model: ModelSpec) -> frozenset[str]:
     """The fields that are written."""
     return frozenset(name for name, _ in rows(model))
 

@@ -201,7 +201,7 @@ def lacks(model: ModelSpec) -> tuple[str, ...]:
 # What it is said by.
 
 
-def said(model: ModelSpec) -> Iterator[Row]:
+def pattern_options(model: ModelSpec) -> Iterator[Row]:
     """The options of a pattern beside those of its feed-forwards and of a hybrid model."""
     layers, attention = megatron_layers(model), blocks_of(model, Attention)
     windows = [block.window for block in attention]

@@ -269,20 +269,20 @@ def read_as(dialect: Dialect, files: Mapping[str, str], accelerators: int | None
 
 
 def _reading(
-    dialect: Dialect, found: scripts.Found, given: Given, accelerators: int | None
+    dialect: Dialect, call: scripts.Found, given: Given, accelerators: int | None
 ) -> Reading:
     """What a call of a training program says."""
-    launch = found.launch
+    launch = call.launch
     args = of_call(dialect.title, dialect.package, launch, given, dialect.options())
     dialect.translate(args)
-    for note in found.notes:
+    for note in call.notes:
         args.assume(note)
     reached = dialect.world(args, scripts.world(launch))
-    size = scripts.accelerators(found, reached, accelerators)
+    size = scripts.accelerators(call, reached, accelerators)
     try:
         return reading_of(dialect, args, launch, reached, size, given)
     except Unreadable as error:
-        raise scripts.with_what_is_absent(error, found, bool(given.positional)) from None
+        raise scripts.with_what_is_absent(error, call, bool(given.positional)) from None
 
 
 def reading_of(

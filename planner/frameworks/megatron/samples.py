@@ -15,7 +15,7 @@ def are_dealt(plan: ParallelPlan) -> bool:
 
 
 @in_group("PARALLEL_ARGS")
-def dealt(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
+def sample_options(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
     if are_dealt(plan):
         yield "--hybrid-context-parallel", "each sample on as few ranks as its length needs"
         most = training.seq_length // plan.cp

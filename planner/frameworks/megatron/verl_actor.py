@@ -38,56 +38,56 @@ DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 OFFLOADS = ("param_offload", "grad_offload", "optimizer_offload")
 
 
-def translated(launch: Launch, given: Given, known: Mapping[str, Any]) -> TranslatedLaunch:
+def translated(launch: Launch, given: Given, fields: Mapping[str, Any]) -> TranslatedLaunch:
     """What a call says.  Raises Unreadable."""
     said, notes = verl.Overrides(launch, given), [verl.APART]
     model = verl.model(said, given, notes)
     training = verl.adapted(said, model, "lora.")
-    words = (*_sizes(said, notes), *_engine(said, model, known, notes))
+    words = (*_sizes(said, notes), *_engine(said, model, fields, notes))
     world, left = verl.world(said), said.left(given.model is not None)
     call = Launch(launch.before, launch.program, words, launch.environment, launch.slurm)
     return TranslatedLaunch(call, model, world, tuple(notes), left, training)
 
 
-def _sizes(said: verl.Overrides, notes: list[str]) -> Iterator[Argument]:
+def _sizes(overrides: verl.Overrides, notes: list[str]) -> Iterator[Argument]:
     splits = (ENGINE + "tensor_model_parallel_size", ENGINE + "pipeline_model_parallel_size")
-    found = verl.sizes(said, ENGINE + "context_parallel_size", splits, notes)
+    found = verl.sizes(overrides, ENGINE + "context_parallel_size", splits, notes)
     for option, key, value in (
         ("--seq-length", verl.LENGTH, found.length),
         ("--global-batch-size", verl.MINI, found.batch),
         ("--micro-batch-size", verl.MICRO, found.micro),
     ):
-        place = said.words.get(key, said.launch.program)
+        place = overrides.words.get(key, overrides.launch.program)
         yield Argument(option, place.file, place.line)
         yield Argument(str(value), place.file, place.line)
 
 
 def _engine(
-    said: verl.Overrides, model: ModelSpec, known: Mapping[str, Any], notes: list[str]
+    overrides: verl.Overrides, model: ModelSpec, fields: Mapping[str, Any], notes: list[str]
 ) -> Iterator[Argument]:
     """The actor's Megatron options, at their defaults where nobody gives them."""
-    program = said.launch.program
+    program = overrides.launch.program
     usual = DEFAULTS | (EXPERTS if model.moe is not None else {})
     attributes = {
         name: Argument(value, program.file, program.line) for name, value in usual.items()
     }
-    dtype = said.text(ENGINE + "dtype", "bfloat16")
+    dtype = overrides.text(ENGINE + "dtype", "bfloat16")
     attributes[DTYPES.get(dtype, "bf16")] = Argument("true", program.file, program.line)
-    for key, word in said.words.items():
+    for key, word in overrides.words.items():
         group = next((one for one in (*GROUPS, ENGINE) if key.startswith(one)), None)
         name = key.removeprefix(group or "")
         if group is None or (group == ENGINE and name not in DEGREES):
             continue
         name = RENAMED.get(name, name)
         if name in keys.options():
-            said.asked.add(key)
+            overrides.asked.add(key)
             attributes[name] = word
     for name, word in attributes.items():
         one = Setting(name=name, value=word.text, file=word.file, line=word.line)
-        yield from namespace.words(one, known, word.known)
-    if [name for name in OFFLOADS if said.on(ENGINE + name)]:
+        yield from namespace.words(one, fields, word.known)
+    if [name for name in OFFLOADS if overrides.on(ENGINE + name)]:
         notes.append(verl.OFFLOADED)
-    optimizer = said.text(ACTOR + "optim.optimizer", "adam")
-    place = said.words.get(ACTOR + "optim.optimizer", program)
+    optimizer = overrides.text(ACTOR + "optim.optimizer", "adam")
+    place = overrides.words.get(ACTOR + "optim.optimizer", program)
     yield Argument("--optimizer", place.file, place.line)
     yield Argument(optimizer, place.file, place.line)

@@ -168,7 +168,9 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     if peft := adapter_class(request.training):
         kinds["peft"] = peft
     ordered = {name: said.get(name, []) for name in kinds}
-    missing = uncarried.of(request.model, UNCARRIED, megatron.numerics.said(request.model))
+    missing = uncarried.of(
+        request.model, UNCARRIED, megatron.numerics.numerics_fields(request.model)
+    )
     variables = megatron.environment(plan)
     if plan.runtime == EXPANDABLE:
         why = "memory that comes and goes leaves fewer gaps"

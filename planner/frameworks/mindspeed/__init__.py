@@ -84,7 +84,9 @@ def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script, and the program that puts MindSpeed's patches under Megatron-LM."""
     arguments, variables = flags(request, plan), environment(plan)
-    missing = uncarried.of(request.model, UNCARRIED, megatron.numerics.said(request.model))
+    missing = uncarried.of(
+        request.model, UNCARRIED, megatron.numerics.numerics_fields(request.model)
+    )
     checkout = 'export MEGATRON_PATH="${MEGATRON_PATH:-.}"  # a checkout of core_v0.12.1'
     text = launch.script(
         "MindSpeed",

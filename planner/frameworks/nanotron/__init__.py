@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from cost_models.plans import ParallelPlan
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.nanotron.layers import stages
 from planner.frameworks.nanotron.reader import read, recognises
 from planner.frameworks.nanotron.rules import RULES
-from planner.frameworks.nanotron.settings import rows, said
+from planner.frameworks.nanotron.settings import numerics_fields, rows
 from planner.frameworks.one_config import OneConfig
 from planner.frameworks.uncarried import Uncarried, mixture, rotary
 from planner.search.constraints import Context
@@ -113,7 +113,7 @@ def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script and the config."""
     c = Context(request.model, request.cluster, request.training)
-    missing = uncarried.of(c.model, UNCARRIED, said(c.model))
+    missing = uncarried.of(c.model, UNCARRIED, numerics_fields(c.model))
     keys = list(rows(c, plan))
     return LAUNCH.bundle(request, plan, keys, missing, environment(plan), (NEEDS,))
 

@@ -20,7 +20,7 @@ NUMERICS = {
 }
 
 
-def said(model: ModelSpec) -> frozenset[str]:
+def numerics_fields(model: ModelSpec) -> frozenset[str]:
     """Fields of the model's numerics that have a key."""
     unused = set() if model.position == "rope" else {"rope_theta"}
     return model.numerics.stated & {*NUMERICS, "init_std"} - unused
@@ -37,7 +37,7 @@ def _model(model: ModelSpec, training: TrainingSpec) -> Iterator[Row]:
     yield "tie_word_embeddings", model.tied_embeddings, "whether the output layer is the embedding"
     yield "attention_bias", model.qkv_bias, "bias of the query/key/value projection"
     yield "sliding_window_size", model.sliding_window, "tokens that a token sees; null: all"
-    for name in sorted(said(model) - {"init_std"}):
+    for name in sorted(numerics_fields(model) - {"init_std"}):
         yield NUMERICS[name], getattr(model.numerics, name), "as the model's config.json says"
     if model.position == "none":
         yield "no_rope_layer", 1, "rotation is skipped in every layer"

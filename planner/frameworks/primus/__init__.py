@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cost_models.plans import ParallelPlan
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import megatron, uncarried
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
@@ -93,7 +93,9 @@ def environment(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script and the config."""
     rows = list(overrides(request, plan))
-    missing = uncarried.of(request.model, UNCARRIED, megatron.numerics.said(request.model))
+    missing = uncarried.of(
+        request.model, UNCARRIED, megatron.numerics.numerics_fields(request.model)
+    )
     under = ((OVERRIDES + key, value, why) for key, value, why in rows)
     variables = environment(request, plan)
     return LAUNCH.bundle(

@@ -19,21 +19,21 @@ SHAPES = frozenset(
 )
 
 
-def adapted(told: Experiment) -> ModelSpec:
+def adapted(experiment: Experiment) -> ModelSpec:
     """The named model with what is laid over it.  Raises Unreadable."""
-    file = told.config.name
-    name = told.model.rsplit("/", 1)[-1].removesuffix(".yaml")
+    file = experiment.config.name
+    name = experiment.model.rsplit("/", 1)[-1].removesuffix(".yaml")
     try:
         model = find(name)
     except UnknownName as error:
         raise Unreadable(
-            f"the model {name} is no preset ({error}), and the preset {told.model} is not among "
-            "the files: give its YAML and those that it extends, or the model by another name "
-            "(--model)",
+            f"the model {name} is no preset ({error}), and the preset {experiment.model} is not "
+            "among the files: give its YAML and those that it extends, or the model by another "
+            "name (--model)",
             file,
         ) from None
     changes: dict[str, int] = {}
-    for key, one in told.overrides.items():
+    for key, one in experiment.overrides.items():
         if key in SHAPES and one.value is not None:
             raise Unreadable(
                 f"{key} is laid over {name}: give the model's YAML and those that it extends, or "

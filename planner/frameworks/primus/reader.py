@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 from cost_models.plans import ParallelPlan
-from cost_models.stages import forward_layers
+from cost_models.stage_layers import forward_layers
 from planner.frameworks import architecture, scripts
 from planner.frameworks.arguments import Arguments, known_arguments
 from planner.frameworks.bash import Argument, Launch
@@ -69,10 +69,10 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 
 
 def _started(
-    files: Mapping[str, str], told: Experiment, accelerators: int | None
+    files: Mapping[str, str], experiment: Experiment, accelerators: int | None
 ) -> tuple[Launch, int, scripts.World]:
     """The call, its accelerators and what it says of nodes; without a script as asked."""
-    name = told.config.name
+    name = experiment.config.name
     if not any(PROGRAM in text for text in files.values()):
         if accelerators is None:
             raise Unreadable("a config alone starts no processes: give a cluster", name)
@@ -83,22 +83,24 @@ def _started(
     return found.launch, scripts.accelerators(found, reached, accelerators), reached
 
 
-def _of_model(told: Experiment) -> dict[str, ExperimentValue]:
+def _of_model(experiment: Experiment) -> dict[str, ExperimentValue]:
     """The preset of the model; of one that is not at hand what every model's preset sets."""
-    if told.model_at_hand:
-        return told.preset(told.model)
+    if experiment.model_at_hand:
+        return experiment.preset(experiment.model)
     everywhere = {"sequence_parallel": PRESETS[MODEL]["sequence_parallel"]}
-    return {key: ExperimentValue(value, told.config.name, 0) for key, value in everywhere.items()}
+    return {
+        key: ExperimentValue(value, experiment.config.name, 0) for key, value in everywhere.items()
+    }
 
 
-def _arguments(told: Experiment, values: Mapping[str, ExperimentValue]) -> Arguments:
+def _arguments(experiment: Experiment, values: Mapping[str, ExperimentValue]) -> Arguments:
     """Every attribute that is set as its option, at its line."""
     document = known_arguments(keys.PACKAGE)
     four_bits = document["flags"][FP4]
     known = {FP4: {**four_bits, "choices": [*four_bits["choices"], "mxfp4"]}}
     flags = document["flags"] | known
     args = Arguments("Megatron-LM", flags, (max(document["versions"]),))
-    for note in told.config.notes():
+    for note in experiment.config.notes():
         args.assume(note)
     for key, one in values.items():
         if key in keys.options():
@@ -115,21 +117,21 @@ def _off(value: Any) -> bool:
     return not value or (isinstance(value, dict) and value.get("enabled") is False)
 
 
-def _take(args: Arguments, option: str, one: ExperimentValue) -> None:
+def _take(args: Arguments, option: str, value: ExperimentValue) -> None:
     try:
-        words = list(keys.words(option, one.value))
+        words = list(keys.words(option, value.value))
     except ValueError as error:
-        raise Unreadable(f"{keys.attribute(option)} {error}", one.file, one.line) from None
+        raise Unreadable(f"{keys.attribute(option)} {error}", value.file, value.line) from None
     if words:
-        said = [Argument(word, one.file, one.line, "${" not in word) for word in words]
+        said = [Argument(word, value.file, value.line, "${" not in word) for word in words]
         row = args.known[option]
         wanted = 0 if row["kind"] == "switch" else row.get("nargs", 1)
         args.option(option, said[0], said[1:], wanted)
 
 
-def _plan(own: Mapping[str, ExperimentValue], plan: ParallelPlan) -> dict[str, Any]:
+def _plan(values: Mapping[str, ExperimentValue], plan: ParallelPlan) -> dict[str, Any]:
     """What its own keys say of the plan."""
-    on = {key: one.value for key, one in own.items()}
+    on = {key: one.value for key, one in values.items()}
     said: dict[str, Any] = {}
     if on.get("patch_primus_pipeline") and on.get("pp_algorithm") in SCHEDULES:
         said["schedule"] = SCHEDULES[on["pp_algorithm"]]
@@ -138,14 +140,14 @@ def _plan(own: Mapping[str, ExperimentValue], plan: ParallelPlan) -> dict[str, A
     return said
 
 
-def _layer_ids(one: ExperimentValue) -> tuple[int, ...]:
+def _layer_ids(value: ExperimentValue) -> tuple[int, ...]:
     """Numbers of layers, of which those after the last are prediction's."""
-    words = one.value if isinstance(one.value, list) else str(one.value).split(",")
+    words = value.value if isinstance(value.value, list) else str(value.value).split(",")
     try:
         return tuple(sorted({int(word) for word in words if str(word).strip()}))
     except (TypeError, ValueError):
-        text = f"recompute_layer_ids must be whole numbers, got {str(one.value)[:60]!r}"
-        raise Unreadable(text, one.file, one.line) from None
+        text = f"recompute_layer_ids must be whole numbers, got {str(value.value)[:60]!r}"
+        raise Unreadable(text, value.file, value.line) from None
 
 
 def _some_layers(num_layers: int, plan: ParallelPlan, chosen: Sequence[int]) -> dict[str, Any]:
@@ -166,20 +168,22 @@ def _some_layers(num_layers: int, plan: ParallelPlan, chosen: Sequence[int]) -> 
     }
 
 
-def _by_key(reading: Reading, own: Mapping[str, ExperimentValue]) -> Reading:
+def _by_key(reading: Reading, values: Mapping[str, ExperimentValue]) -> Reading:
     """The reading with the names of keys for those of options, and with its own keys."""
 
-    def key(one: Setting) -> Setting:
-        if not one.name.startswith("--") or not one.file.endswith((*YAML, SET)):
-            return one
-        off = keys.turns_off(one.name)
-        value = one.value if one.value is not None else ("false" if off else "true")
-        return one.model_copy(update={"name": keys.attribute(one.name), "value": value})
+    def key(setting: Setting) -> Setting:
+        if not setting.name.startswith("--") or not setting.file.endswith((*YAML, SET)):
+            return setting
+        off = keys.turns_off(setting.name)
+        value = setting.value if setting.value is not None else ("false" if off else "true")
+        return setting.model_copy(update={"name": keys.attribute(setting.name), "value": value})
 
-    def refused(one: Refusal) -> Refusal:
-        return one.model_copy(update={"setting": key(one.setting) if one.setting else None})
+    def refused(refusal: Refusal) -> Refusal:
+        return refusal.model_copy(
+            update={"setting": key(refusal.setting) if refusal.setting else None}
+        )
 
-    stated = {name: one for name, one in own.items() if one.line}
+    stated = {name: one for name, one in values.items() if one.line}
     left = {name: one for name, one in stated.items() if name not in PLANNED and one.value}
     unread = (key(one) for one in reading.unread if one.line or one.file == SET)
     return reading.model_copy(

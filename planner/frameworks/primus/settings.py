@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 from cost_models.plans import ParallelPlan
-from cost_models.stages import forward_layers
+from cost_models.stage_layers import forward_layers
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Flag
 from planner.frameworks.megatron import keys

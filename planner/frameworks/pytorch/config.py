@@ -8,7 +8,7 @@ from typing import Any
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
-from cost_models.stages import forward_layers
+from cost_models.stage_layers import forward_layers
 from planner.frameworks.base import Flag
 from planner.frameworks.pytorch import encoders, patterns
 from planner.frameworks.rules import accumulation, train_iterations

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from cost_models.plans import ParallelPlan
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import megatron, scripts, shell, uncarried
 from planner.frameworks.accelerate.rules import lacks
@@ -115,7 +115,9 @@ def arguments(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script, to be called on every node."""
     options, variables = arguments(request, plan), megatron.environment(plan)
-    missing = uncarried.of(request.model, megatron.UNCARRIED, megatron.numerics.said(request.model))
+    missing = uncarried.of(
+        request.model, megatron.UNCARRIED, megatron.numerics.numerics_fields(request.model)
+    )
     arrays, names = shell.arrays(options)
     head = shell.header("slime", VERSIONS, request, plan).splitlines()[:-1]
     told = {one.name: str(one.value) for one in variables}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from cost_models.blocks.delta_net import GatedDeltaNet
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import shell, uncarried
 from planner.frameworks.base import Bundle, Framework, cannot, flag, says
@@ -125,7 +125,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     )
     variables = environment()
     arrays, names = shell.arrays(arguments)
-    missing = uncarried.of(c.model, UNCARRIED, numerics.said(c.model))
+    missing = uncarried.of(c.model, UNCARRIED, numerics.numerics_fields(c.model))
     head = shell.header("torchtitan", VERSIONS, request, plan)
     script = SCRIPT.format(
         head=head,

@@ -179,12 +179,12 @@ class Expressions(ABC):
         return result
 
     def comprehension(
-        self, element: ast.expr, one: ast.comprehension, scope: dict[str, Value]
+        self, element: ast.expr, clause: ast.comprehension, scope: dict[str, Value]
     ) -> Iterator[Value]:
-        for item in self.items(one.iter, scope):
+        for item in self.items(clause.iter, scope):
             inner = dict(scope)
-            self.assign(one.target, item, inner)
-            if all(self.value(test, inner) is True for test in one.ifs):
+            self.assign(clause.target, item, inner)
+            if all(self.value(test, inner) is True for test in clause.ifs):
                 yield self.value(element, inner)
 
     def unary(self, node: ast.expr, op: ast.unaryop, value: Value) -> Value:

@@ -78,7 +78,7 @@ def rope_arguments(model: ModelSpec) -> str:
     return "".join(f", {name}=DEFAULTS.rope_{name}" for name in scaling(model))
 
 
-def said(model: ModelSpec) -> frozenset[str]:
+def numerics_fields(model: ModelSpec) -> frozenset[str]:
     """The fields that are written."""
     found = {"norm_epsilon", "rope_theta", "init_std"}
     if scaling(model):

@@ -112,10 +112,14 @@ class Program(Expressions):
                 first = ast.unparse(node).splitlines()[0]
                 self.note(node, f"`{first}` is not followed")
 
-    def extend(self, target: ast.expr, verb: str, one: ast.expr, scope: dict[str, Value]) -> None:
+    def extend(
+        self, target: ast.expr, verb: str, expression: ast.expr, scope: dict[str, Value]
+    ) -> None:
         """`.append` and `.extend` of a list."""
         known = self.value(target, scope)
-        added = [self.value(one, scope)] if verb == "append" else self.items(one, scope)
+        added = (
+            [self.value(expression, scope)] if verb == "append" else self.items(expression, scope)
+        )
         if not isinstance(known, list) or len(known) + len(added) > MAX_ITEMS:
             self.note(target, f"{ast.unparse(target)}.{verb} is not followed")
             return

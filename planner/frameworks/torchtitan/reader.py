@@ -199,12 +199,12 @@ def _returning(program: Program) -> list[str]:
     ]
 
 
-def _architecture(trainer: TrainerSettings, given: ModelSpec | None) -> Architecture:
-    """The model; given: whose it is not asked for, only for what of it belongs to the plan."""
+def _architecture(trainer: TrainerSettings, model: ModelSpec | None) -> Architecture:
+    """The model; model: whose it is not asked for, only for what of it belongs to the plan."""
     tree = Tree(trainer.file)
     trainer.asked |= {"model_spec", "activation_checkpoint", "loss", "optimizer"}
     spec = trainer.config.kwargs.get("model_spec")
-    if given is not None:
+    if model is not None:
         return Architecture("", {}, **_backends(tree, spec))
     if isinstance(spec, Call) and spec.short == "ModelSpec":
         found = tree.architecture(spec.kwargs.get("model"))

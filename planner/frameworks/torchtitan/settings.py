@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import MLASpec, ModelSpec, MoESpec, TrainingSpec
-from cost_models.stages import forward_layers
+from cost_models.stage_layers import forward_layers
 from planner.documents.answer import Reason
 from planner.frameworks.base import Flag, Row, Unsupported, flag, in_group
 from planner.frameworks.rules import SMOKE_ITERATIONS, accumulation
@@ -29,7 +29,7 @@ from planner.search.constraints import Context
 LEARNING_RATE = "1.0e-4"
 CHECKPOINTS = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
 CHECKPOINT_WHYS = {
-    "none": "nothing is computed again",
+    "none": "nothing is recomputed",
     "selective": "per operator: every second matrix product and what is cheap is computed again",
     "full": "every layer is computed again in the backward pass",
 }

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from cost_models.plans import ParallelPlan
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import megatron, shell, uncarried, verl
 from planner.frameworks.accelerate import UNCARRIED

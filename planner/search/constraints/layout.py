@@ -11,7 +11,7 @@ from cost_models.keys import group
 from cost_models.plans import VOCABULARIES, ParallelPlan, Plans, code
 from cost_models.runtimes import traits
 from cost_models.schedules import SCHEDULES
-from cost_models.stages import is_loop, middle_layers, virtual_stage_count
+from cost_models.stage_layers import is_loop, middle_layers, virtual_stage_count
 from planner.search.constraints.rule import BoolArray, Context, Rule, divides, micro_batches
 
 

@@ -40,7 +40,7 @@ def calibrate(
         _option("for each start of processes; what is left then is left out", min=10, max=43_200),
     ] = 300.0,
     json: Json = False,
-    given: Mapping[str, Any],
+    option_values: Mapping[str, Any],
 ) -> int:
     """Measure this machine's kernels and links, for a site to plan with.
 
@@ -48,23 +48,24 @@ def calibrate(
     """
     from planner.sites import profiles
     from planner.terminal import output
-    from planner.validate.calibrate import asked as asking
-    from planner.validate.calibrate import run
+    from planner.validate.calibrate import calibration_request, run
     from planner.validate.process import RunFailed, Stopped, stoppable
     from planner.validate.run_command import failed, progress_lines, stopped
 
-    given = dict(given)
-    site = given.pop("site", None)
+    option_values = dict(option_values)
+    site = option_values.pop("site", None)
     if None not in (name, site) and name != site:
         raise typer.BadParameter("--name and --site are the same: give one")
     name = name or site or "local"
-    base = asking.names(name, extends)
+    base = calibration_request.names(name, extends)
     source = source_of(request_file, request)
-    if source is None and not given:
-        asked, jobs = asking.full(max_seconds)
+    if source is None and not option_values:
+        asked, jobs = calibration_request.full(max_seconds)
     else:
-        asked, jobs = asking.of_plan(read_request(source, given, need_plan=True), max_seconds)
-    limits = asking.limits(max_seconds)
+        asked, jobs = calibration_request.of_plan(
+            read_request(source, option_values, need_plan=True), max_seconds
+        )
+    limits = calibration_request.limits(max_seconds)
     try:
         with stoppable(), progress_lines() as progress:
             found = run.calibrate(asked, jobs, name, base, limits, progress)
@@ -78,15 +79,15 @@ def calibrate(
     return FINE
 
 
-def _screen(found: Calibration) -> RenderableType:
+def _screen(calibration: Calibration) -> RenderableType:
     """How many points of each kind, and how far apart their repeats lie."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for heading in ("measured", "points", "spread"):
         table.add_column(heading, justify="left" if heading == "measured" else "right")
-    for kind in type(found.points).model_fields:
-        points = getattr(found.points, kind)
+    for kind in type(calibration.points).model_fields:
+        points = getattr(calibration.points, kind)
         if points:
             spreads = sorted((p.high_s - p.low_s) / max(p.seconds, 1e-9) for p in points)
             middle = spreads[len(spreads) // 2]

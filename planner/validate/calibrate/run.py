@@ -44,14 +44,14 @@ def calibrate(
 
 
 def assemble(
-    request: PlanRequest, found: Sequence[Measured], name: str, extends: str
+    request: PlanRequest, measurements: Sequence[Measured], name: str, extends: str
 ) -> Calibration:
     """The profile of what was measured on this machine."""
     points: dict[str, list[Any]] = {}
-    for one in found:
+    for one in measurements:
         for kind, some in one.points.items():
             points.setdefault(kind, []).extend(some)
-    device = found[-1].device if found else "cpu"
+    device = measurements[-1].device if measurements else "cpu"
     return Calibration(
         id=name,
         extends=extends,
@@ -63,7 +63,7 @@ def assemble(
             "torch": version("torch"),
             "communication": "nccl" if device == "cuda" else "gloo",
         },
-        notes=tuple(note for one in found for note in one.notes),
+        notes=tuple(note for one in measurements for note in one.notes),
         points=Points.model_validate_json(json.dumps(points)),
     )
 

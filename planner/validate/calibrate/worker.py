@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from planner.validate import run_files
 from planner.validate.agent import die_with_parent
-from planner.validate.calibrate import layers, together
+from planner.validate.calibrate import collectives, layers
 from planner.validate.calibrate.job import RESULT, Collective, Job, Measured, Operation
 from planner.validate.calibrate.kernels import DTYPES, Bench, Points
 from planner.validate.calibrate.timing import Clock, point
@@ -100,8 +100,10 @@ class Worker:
         """Measurements on several ranks: contention, collectives, tensor-parallel layers."""
         self.say("kernels beside each other")
         found: Points = {
-            "crowding": list(together.crowding(clock)),
-            "contention": [together.contention(size, clock) for size in together.CONTENDING_BYTES],
+            "crowding": list(collectives.crowding(clock)),
+            "contention": [
+                collectives.contention(size, clock) for size in collectives.CONTENDING_BYTES
+            ],
             "collectives": [],
         }
         if self.job.tensor_parallel:
@@ -109,7 +111,7 @@ class Worker:
             found["host"] = list(self.tensor_parallel(clock))
         for one in self.job.collectives:
             self.say(f"{one.op} of {one.bytes:,} bytes")
-            found["collectives"].append(together.collective(one, clock))
+            found["collectives"].append(collectives.collective(one, clock))
         return found
 
     def tensor_parallel(self, clock: Clock) -> Iterator[dict[str, Any]]:
@@ -136,7 +138,7 @@ class Worker:
             sent = 0.0
             if own is clock:
                 some = (Collective(op=name, bytes=payload) for name in names)
-                sent = sum(2 * together.collective(one, clock)["seconds"] for one in some)
+                sent = sum(2 * collectives.collective(one, clock)["seconds"] for one in some)
             for side, seconds in found.items():
                 alone = point(plain[side])["seconds"] + sent
                 yield {

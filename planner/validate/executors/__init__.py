@@ -61,7 +61,7 @@ exec timeout --foreground --verbose --kill-after={end} {limit} \\
 """
 
 
-class Launch(Spec):
+class RemoteRun(Spec):
     """One validation run to start.
 
     request: its model, and its cluster, whose nodes each start a rank per accelerator; files: what
@@ -103,11 +103,11 @@ class Status(Spec):
 class Executor(Protocol):
     """One way to start ranks.  Each raises RequestError where the cluster's client cannot."""
 
-    def render(self, launches: Sequence[Launch]) -> Bundle:
+    def render(self, launches: Sequence[RemoteRun]) -> Bundle:
         """The files that start these runs; raises CannotLaunch where it takes only one."""
         ...
 
-    def submit(self, folder: Path, launches: Sequence[Launch]) -> Handle:
+    def submit(self, folder: Path, launches: Sequence[RemoteRun]) -> Handle:
         """Start what was written into a folder that every node sees."""
         ...
 
@@ -144,7 +144,7 @@ def get(name: str) -> Executor:
         raise refuse("/launcher", "unknown_name", str(error)) from None
 
 
-def bundle(launch: Launch, name: str) -> Bundle:
+def bundle(launch: RemoteRun, name: str) -> Bundle:
     """What every executor starts on every node: torchrun with the worker."""
     cluster = launch.request.cluster
     text = _SCRIPT.format(
@@ -160,19 +160,19 @@ def bundle(launch: Launch, name: str) -> Bundle:
     )  # fmt: skip
 
 
-def run_name(launch: Launch) -> str:
+def run_name(launch: RemoteRun) -> str:
     """A name that no other run has: letters, digits and dashes, as planner.launchers.job_name."""
     return f"{job_name(launch.request)[:30].strip('-')}-{secrets.token_hex(4)}"
 
 
-def only(launches: Sequence[Launch], launcher: str) -> Launch:
+def only(launches: Sequence[RemoteRun], launcher: str) -> RemoteRun:
     """The one run; raises CannotLaunch where there are several."""
     if len(launches) != 1:
         raise CannotLaunch(f"{launcher} starts one run at a time; slurm takes several as an array")
     return launches[0]
 
 
-def start(name: str, launches: Sequence[Launch], folder: Path) -> Handle:
+def start(name: str, launches: Sequence[RemoteRun], folder: Path) -> Handle:
     """Write the files of these runs into a folder, submit them, and leave the handle there.
 
     Raises RequestError where the launcher or its cluster refuses.
@@ -184,7 +184,7 @@ def start(name: str, launches: Sequence[Launch], folder: Path) -> Handle:
     return handle
 
 
-def render(name: str, launches: Sequence[Launch]) -> Bundle:
+def render(name: str, launches: Sequence[RemoteRun]) -> Bundle:
     """The files of these runs, to read and to submit by hand; raises RequestError."""
     try:
         return get(name).render(launches)
@@ -253,7 +253,7 @@ def missing(folder: Path, ranks: int) -> list[int]:
     return [rank for rank in range(ranks) if rank not in there]
 
 
-def left(folder: Path, ranks: int) -> Status:
+def final_status(folder: Path, ranks: int) -> Status:
     """The final status of a run, by the result files of its ranks."""
     if not (lacking := missing(folder, ranks)):
         return Status(state="succeeded")

@@ -19,9 +19,9 @@ _LINES = 5  # of what the program said, that an error repeats
 class ClientError(RequestError):
     """The client is missing, refused the call or timed out; said: its standard error."""
 
-    def __init__(self, code: str, detail: str, said: str = "") -> None:
+    def __init__(self, code: str, detail: str, text: str = "") -> None:
         super().__init__([Problem(pointer="/launcher", code=code, detail=detail)])
-        self.said = said
+        self.said = text
 
 
 def installed(program: str) -> bool:

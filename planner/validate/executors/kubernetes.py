@@ -23,7 +23,7 @@ from planner.launchers import jobset, trainjob
 from planner.launchers.kubernetes import FILE, IMAGE
 from planner.validate.executors import (
     Handle,
-    Launch,
+    RemoteRun,
     State,
     Status,
     bundle,
@@ -70,7 +70,7 @@ class Kubernetes:
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
 
-    def render(self, launches: Sequence[Launch]) -> Bundle:
+    def render(self, launches: Sequence[RemoteRun]) -> Bundle:
         """The manifest; raises CannotLaunch where the accelerators have no known name there."""
         launch = only(launches, self.kind)
         name = run_name(launch)
@@ -78,7 +78,7 @@ class Kubernetes:
         made = made.model_copy(update={"main": _POD, "files": {_POD: _SCRIPT, **made.files}})
         return _RENDER[self.kind](made, launch.request, name, launch.image or IMAGE)
 
-    def submit(self, folder: Path, launches: Sequence[Launch]) -> Handle:
+    def submit(self, folder: Path, launches: Sequence[RemoteRun]) -> Handle:
         """Create the objects, or none of them."""
         launch = only(launches, self.kind)
         if not launch.image:

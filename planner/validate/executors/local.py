@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import nodes
 from planner.launchers import CannotLaunch
@@ -24,11 +24,11 @@ from planner.validate import process, run_files
 from planner.validate.executors import (
     MAIN,
     Handle,
-    Launch,
+    RemoteRun,
     Status,
     bundle,
+    final_status,
     folders,
-    left,
     only,
     run_name,
 )
@@ -41,7 +41,7 @@ _END_S = 30.0  # for it to end its ranks and to say so
 class Local:
     """Ranks on this machine, under the limits of planner.validate.process."""
 
-    def render(self, launches: Sequence[Launch]) -> Bundle:
+    def render(self, launches: Sequence[RemoteRun]) -> Bundle:
         """The script that starts the same ranks by hand; raises CannotLaunch for several nodes."""
         launch = only(launches, "local")
         if nodes(launch.request.cluster) > 1:
@@ -50,7 +50,7 @@ class Local:
         text = f"by hand: bash {MAIN}"
         return made.model_copy(update={"notes": (Note(code="launcher", text=text),)})
 
-    def submit(self, folder: Path, launches: Sequence[Launch]) -> Handle:
+    def submit(self, folder: Path, launches: Sequence[RemoteRun]) -> Handle:
         """Start the process that watches, in a session of its own."""
         launch = only(launches, "local")
         with (folder / _LOG).open("wb") as log:
@@ -74,7 +74,7 @@ class Local:
         try:
             return (Status.model_validate_json((folder / _ENDED).read_bytes()),)
         except FileNotFoundError:
-            return (left(folder, handle.ranks),)
+            return (final_status(folder, handle.ranks),)
 
     def cancel(self, handle: Handle) -> None:
         """End the process, and with it its ranks."""
@@ -123,7 +123,7 @@ def main(folder: str, ranks: str, seconds: str) -> int:
     try:
         with process.stoppable():
             process.launch(home, int(ranks), process.Limits(wall_s=float(seconds)))
-        ended = left(home, int(ranks))
+        ended = final_status(home, int(ranks))
     except process.RunFailed as error:
         ended = Status(state="failed", detail=f"{error}\n{error.log}".strip())
     except process.Stopped as error:

@@ -11,18 +11,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.launchers import CannotLaunch, slurm
 from planner.validate.executors import (
     Handle,
-    Launch,
+    RemoteRun,
     State,
     Status,
     bundle,
+    final_status,
     folders,
-    left,
     run_name,
 )
 from planner.validate.executors.client import ClientError, call
@@ -42,7 +42,7 @@ _STATES: dict[str, State] = {
 class Slurm:
     """A batch job, or an array of them."""
 
-    def render(self, launches: Sequence[Launch]) -> Bundle:
+    def render(self, launches: Sequence[RemoteRun]) -> Bundle:
         """The batch script; raises CannotLaunch for runs that differ in nodes or in ranks."""
         first, *others = launches
         shape = (nodes(first.request.cluster), accelerators_per_node(first.request.cluster))
@@ -66,7 +66,7 @@ class Slurm:
             }
         )  # fmt: skip
 
-    def submit(self, folder: Path, launches: Sequence[Launch]) -> Handle:
+    def submit(self, folder: Path, launches: Sequence[RemoteRun]) -> Handle:
         """Submit it; the nodes run the Python that runs this."""
         answer = call(["sbatch", "--parsable", slurm.FILE], folder, {"PYTHON": sys.executable})
         if not (found := re.fullmatch(r"(\d+)(;\S+)?", answer.strip())):
@@ -86,7 +86,7 @@ class Slurm:
         for job, folder in zip(jobs, folders(handle), strict=True):
             said = known.get(job)
             if said is None or said.state == "succeeded":
-                said = left(folder, handle.ranks)
+                said = final_status(folder, handle.ranks)
             found.append(said)
         return tuple(found)
 
@@ -99,7 +99,7 @@ class Slurm:
         return folders(handle)
 
 
-def _runs(launches: Sequence[Launch]) -> tuple[str, ...]:
+def _runs(launches: Sequence[RemoteRun]) -> tuple[str, ...]:
     return (".",) if len(launches) == 1 else tuple(map(str, range(len(launches))))
 
 

@@ -9,14 +9,14 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from planner.documents.answer import Note
+from planner.documents.plan_report import Note
 from planner.documents.problems import refuse
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import nodes
 from planner.validate.executors import (
     MAIN,
     Handle,
-    Launch,
+    RemoteRun,
     Status,
     bundle,
     folders,
@@ -29,14 +29,14 @@ from planner.validate.executors import (
 class Torchrun:
     """Files to start by hand on every node, in a folder that all of them see."""
 
-    def render(self, launches: Sequence[Launch]) -> Bundle:
+    def render(self, launches: Sequence[RemoteRun]) -> Bundle:
         """The script, with the line to run on each node as a note."""
         launch = only(launches, "torchrun")
         made = bundle(launch, run_name(launch))
         text = _lines(launch, MAIN)
         return made.model_copy(update={"notes": (Note(code="launcher", text=text),)})
 
-    def submit(self, folder: Path, launches: Sequence[Launch]) -> Handle:
+    def submit(self, folder: Path, launches: Sequence[RemoteRun]) -> Handle:
         """A handle to watch the folder by; the nodes are yours to start."""
         launch = only(launches, "torchrun")
         lines = _lines(launch, shlex.quote(str(folder / MAIN)))
@@ -62,7 +62,7 @@ class Torchrun:
         return folders(handle)
 
 
-def _lines(launch: Launch, script: str) -> str:
+def _lines(launch: RemoteRun, script: str) -> str:
     """What to run on each node."""
     count = nodes(launch.request.cluster)
     if count == 1:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cost_models.stages import forward_layers, virtual_stages
+from cost_models.stage_layers import forward_layers, virtual_stages
 from planner.accuracy.cases import MOST_VARIANTS, Case, case_of
 from planner.accuracy.predict import predict, predict_all
 from planner.accuracy.runs import (

@@ -13,7 +13,7 @@ from cost_models.spec import TrainingSpec
 from planner import frameworks
 from planner.answers import emission
 from planner.answers.competition import compete, prepared
-from planner.answers.solve import find
+from planner.answers.plan_answers import find
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.frameworks.supported import runners

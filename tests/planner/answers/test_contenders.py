@@ -13,17 +13,17 @@ from rich.console import Console
 from planner import plan
 from planner.answers.competition import prepared
 from planner.answers.contenders import best_expected, contenders
-from planner.answers.solve import why
+from planner.answers.plan_answers import why
 from planner.answers.two_plans import parse_both, side_by_side
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import PlanRequest
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.search.exhaustive import search
 from planner.search.outcome import CONTENDERS, Priced
 from planner.terminal.tables import ranking
 from planner.uncertainty.beliefs import Belief, chances_fastest
 from planner.uncertainty.error_band import SURE, comparison
-from planner.uncertainty.leaning import Leaning, leaning
+from planner.uncertainty.error_features import ErrorFeatures, error_features
 from planner.uncertainty.posterior import posterior
 
 ASKED: dict[str, Any] = {
@@ -53,8 +53,8 @@ def slowed(priced: Priced, times: float) -> Priced:
     return Priced(priced.plan, {name: times * s for name, s in priced.parts_s.items()})
 
 
-def leans(asked: PlanRequest, priced: Priced) -> Leaning:
-    return leaning(asked.model, asked.cluster, asked.training, priced.plan, priced.parts_s)
+def features(asked: PlanRequest, priced: Priced) -> ErrorFeatures:
+    return error_features(asked.model, asked.cluster, asked.training, priced.plan, priced.parts_s)
 
 
 def test_the_first_plans_have_chances(answer: PlanAnswer) -> None:
@@ -92,7 +92,9 @@ def test_a_chance_is_that_of_the_comparison(asked: PlanRequest, first: list[Pric
     for other in (first[4], slowed(first[0], 1.05)):
         pair = [first[0], other]
         seconds = [sum(one.parts_s.values()) for one in pair]
-        said = comparison(seconds[0], leans(asked, pair[0]), seconds[1], leans(asked, pair[1]))
+        said = comparison(
+            seconds[0], features(asked, pair[0]), seconds[1], features(asked, pair[1])
+        )
         best, second = contenders(asked, pair)
         assert second.chance_slower == pytest.approx(said.chance)
         assert best.chance_best == pytest.approx(said.chance, abs=0.02)
@@ -117,7 +119,7 @@ def test_wider_doubt_flattens() -> None:
 
 
 def test_the_quick_covariance_is_the_joint_one(asked: PlanRequest, first: list[Priced]) -> None:
-    several = [leans(asked, priced) for priced in first]
+    several = [features(asked, priced) for priced in first]
     theirs = [replace(one, groups=(*one.groups[:3], "?", "?")) for one in several]
     _, usual = posterior().joint(theirs)
     assert posterior().shared_covariance(several) == pytest.approx(usual)
@@ -137,7 +139,7 @@ def test_the_list_says_which_plans_cannot_be_told_apart(answer: PlanAnswer) -> N
     assert "best?" in text
     ties = [str(i) for i, one in enumerate(answer.contenders[:5], 1) if one.tie]
     assert ties
-    assert f"{ties[-1]} cannot be told from 1" in text
+    assert f"{ties[-1]} are statistically tied with 1" in text
     assert answer.best_expected is None
     assert "best on average" not in text
     other = answer.model_copy(update={"best_expected": answer.contenders[2].id})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from planner.answers.solve import estimate, find
+from planner.answers.plan_answers import estimate, find
 from planner.documents.request import PlanRequest
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 
 SMALL = {
     "model": "llama-3.1-8b",

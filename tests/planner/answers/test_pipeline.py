@@ -13,7 +13,7 @@ from cost_models.schedules import SCHEDULES
 from cost_models.schedules.simulate import Links, simulate
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.answers.pipeline import simulated_s
-from planner.answers.solve import find
+from planner.answers.plan_answers import find
 from planner.documents.request import PlanRequest, SearchSpec
 from planner.search.exhaustive import search
 

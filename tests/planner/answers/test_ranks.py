@@ -11,11 +11,11 @@ import pytest
 
 from cost_models.plans import ParallelPlan
 from planner import cli
+from planner.answers.plan_answers import IllegalPlan
 from planner.answers.ranks import MOST_RANKS, RanksAnswer, ranks
-from planner.answers.solve import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 
 ASK = {
     "model": "llama-3.1-8b",

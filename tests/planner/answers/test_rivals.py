@@ -11,8 +11,8 @@ from cost_models.estimate import Estimates
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
 from planner.answers.competition import prepared
+from planner.answers.plan_answers import find
 from planner.answers.rivals import _moved, _sentence
-from planner.answers.solve import find
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.search.degrees import DEGREES, differing
@@ -62,7 +62,7 @@ def test_what_is_told_of_a_rival(answer: PlanAnswer) -> None:
     assert rival.iteration_time_s == pytest.approx(best.iteration_time_s * (1 + rival.slower_by))
     assert rival.slower_by >= 0
     assert sum(rival.saved_s.values()) > 0
-    assert (" may beat " in rival.sentence) == (rival.chance_slower < 0.95)
+    assert (" probably beat" in rival.sentence) == (rival.chance_slower < 0.95)
 
 
 def test_no_rival_where_degrees_are_given_or_time_is_not_sought() -> None:
@@ -88,5 +88,5 @@ def test_a_sentence_tells_a_gain() -> None:
     )
     plans = ParallelPlan(tp=4, cp=2), ParallelPlan(tp=8, cp=1)
     assert _sentence(*plans, 0.001, {}, sure=False) == (
-        "TP 4 and CP 2 may beat TP 8 and CP 1 by 0.1 %"
+        "TP 4 and CP 2 probably beat TP 8 and CP 1 by 0.1 %"
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from api.schema import COMPARISON_EXAMPLES
+from api.openapi.examples import COMPARISON_EXAMPLES
 from planner import cli
 from planner.answers.two_plans import SideBySide, parse_both, side_by_side
 

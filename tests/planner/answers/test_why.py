@@ -14,7 +14,7 @@ from cost_models.catalog.models import model as preset
 from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
 from planner.answers.competition import prepared
-from planner.answers.solve import IllegalPlan, estimate, find, illegal, why
+from planner.answers.plan_answers import IllegalPlan, estimate, find, illegal, why
 from planner.documents.answer import REASONS, WhyAnswer
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.search.exhaustive import search

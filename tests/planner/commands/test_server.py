@@ -161,7 +161,7 @@ def test_sites_are_those_of_the_service(planner: Planner, address: str) -> None:
     code, out, err = planner("--server", address, *learn, "--yes")
     assert (code, err) == (FINE, "")
     assert "Kept: site ours has 1 run now." in out
-    assert "none yet" in planner("sites")[1]  # nothing is kept here
+    assert "no sites yet" in planner("sites")[1]  # nothing is kept here
     assert "ours" in planner("--server", address, "sites")[1]
     shown = json.loads(planner("--server", address, "sites", "show", "ours", "--json")[1])
     assert shown["name"] == "ours"
@@ -309,7 +309,7 @@ def test_what_is_of_this_machine_stays_here(
     monkeypatch.setenv("PLANNER_SERVER", "http://127.0.0.1:9")
     code, out, err = planner("validations")
     assert (code, out.split(":")[0]) == (FINE, "none yet")
-    assert err == "note: planner validations is of this machine, not of PLANNER_SERVER\n"
+    assert err == "note: planner validations runs on this machine and ignores PLANNER_SERVER\n"
     assert planner("catalog")[0] == OUR_FAULT
 
 

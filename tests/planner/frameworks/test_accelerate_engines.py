@@ -9,9 +9,9 @@ import pytest
 from planner.frameworks import get
 from planner.frameworks.launch_files import LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
-from planner.intake.parsing import parse_cluster
-from planner.lint.asked import parse_given
 from planner.lint.lint import lint
+from planner.lint.request import parse_given
+from planner.requests.parsing import parse_cluster
 
 CONFIG = """\
 compute_environment: LOCAL_MACHINE

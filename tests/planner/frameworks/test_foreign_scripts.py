@@ -15,7 +15,7 @@ from planner.frameworks.launch_files import Given, LaunchFiles
 from planner.frameworks.megatron import reader as megatron
 from planner.frameworks.mindspeed import llm
 from planner.frameworks.reading import Reading, Setting, Unreadable
-from planner.lint.asked import parse_given
+from planner.lint.request import parse_given
 from planner.lint.sources import framework_of, launch_files
 
 SHAPE = (
@@ -218,8 +218,8 @@ def test_an_open_vocabulary_is_said_with_its_weight() -> None:
 
 
 def test_tokenizers_that_nobody_knows_have_no_size() -> None:
-    assert tokenizers.named("") is None
-    assert tokenizers.named("/a/b/c.model") is None
+    assert tokenizers.tokenizer_tokens("") is None
+    assert tokenizers.tokenizer_tokens("/a/b/c.model") is None
 
 
 # What is left out, and given.

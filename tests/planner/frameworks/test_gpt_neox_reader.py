@@ -6,10 +6,10 @@ import pytest
 
 from planner.frameworks import get
 from planner.frameworks.reading import Reading, Unreadable
-from planner.intake.parsing import parse_cluster
+from planner.lint.fixes import fixed_files
 from planner.lint.lint import lint
 from planner.lint.lint import read as said
-from planner.lint.mending import mended
+from planner.requests.parsing import parse_cluster
 
 MODEL = """\
 {
@@ -123,5 +123,5 @@ def test_it_is_judged_and_a_better_plan_is_written_with_its_own_keys() -> None:
     assert "attention_unfused" in {one.code for one in answer.findings}
     assert answer.best is not None
     assert {one.option for one in answer.best.changes} >= {"pipe_parallel_size"}
-    texts = mended({"model.yml": MODEL}, answer.best.changes)
+    texts = fixed_files({"model.yml": MODEL}, answer.best.changes)
     assert '"pipe-parallel-size": 0' in texts.files["model.yml"]

@@ -11,9 +11,9 @@ from planner.frameworks.bash import evaluate
 from planner.frameworks.launch_files import Given, LaunchFiles
 from planner.frameworks.megatron_bridge import recipes
 from planner.frameworks.reading import Reading, Unreadable
-from planner.intake.models import parse_model
-from planner.intake.parsing import parse_cluster
 from planner.lint.lint import lint
+from planner.requests.models import parse_model
+from planner.requests.parsing import parse_cluster
 
 BRIDGE = get("megatron-bridge")
 SETUP = (

@@ -8,9 +8,9 @@ import yaml
 from planner.frameworks import get
 from planner.frameworks.launch_files import Given, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
-from planner.intake.parsing import parse_cluster
+from planner.lint.fixes import change_to_write, fixed_files
 from planner.lint.lint import lint
-from planner.lint.mending import mended, wanted
+from planner.requests.parsing import parse_cluster
 
 SECTIONS = """\
 language_model:
@@ -201,9 +201,11 @@ def test_a_switch_that_is_false_is_a_word_too_many() -> None:
 
 def test_the_better_plan_is_written_as_yaml() -> None:
     files = {"model_config.yaml": MODEL_ARGS.replace("${PP}", "2")}
-    better = wanted(lint(files, parse_cluster("1x8xh100-sxm")))
+    better = change_to_write(lint(files, parse_cluster("1x8xh100-sxm")))
     assert better is not None
-    new = yaml.safe_load(mended(files, better.changes).files["model_config.yaml"])["MODEL_ARGS"]
+    new = yaml.safe_load(fixed_files(files, better.changes).files["model_config.yaml"])[
+        "MODEL_ARGS"
+    ]
     assert new["--overlap-grad-reduce"] is True
     assert new["--micro-batch-size"] > 4
     assert new["--num-layers"] == 12

@@ -93,7 +93,7 @@ def test_layers_of_the_stages(words: str, layers: int, vpp: int, stages: tuple[i
     plan = reading.plan
     assert plan.vpp == vpp
     assert sum(stages) == reading.model.num_layers
-    from cost_models.stages import forward_layers
+    from cost_models.stage_layers import forward_layers
 
     assert tuple(forward_layers(reading.model.num_layers, plan)) == stages
 

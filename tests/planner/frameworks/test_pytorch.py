@@ -35,7 +35,7 @@ from planner.frameworks.pytorch.config import EXPERTS, KEYS
 from planner.frameworks.rank_orders import ORDERS, grids, order_of
 from planner.frameworks.reading import Unreadable
 from planner.frameworks.torch_schedules import SCHEDULES
-from planner.validate.expected import expected
+from planner.validate.rank_estimate import expected
 from planner.validate.worker import load_script
 from tests.fixtures.frameworks import pytorch_gradients, pytorch_patterns
 from tests.fixtures.frameworks.pytorch import CASES, GATHER, GPT, PIPE, RUNS, other

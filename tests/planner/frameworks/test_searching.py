@@ -8,7 +8,7 @@ from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
 from cost_models.spec import TrainingSpec
 from planner import frameworks
-from planner.answers import solve
+from planner.answers import plan_answers
 from planner.documents.request import PlanRequest, SearchSpec
 
 # Where it runs, if not on NVIDIA's.
@@ -43,7 +43,7 @@ def ask(name: str, model: str, share: float) -> PlanRequest:
 @pytest.mark.parametrize("name", frameworks.FRAMEWORKS)
 def test_every_plan_of_a_ranking_is_written(name: str, share: float) -> None:
     request = ask(name, "llama-3.1-8b", share)
-    answer = solve.find(request)
+    answer = plan_answers.find(request)
     framework = frameworks.get(name)
     assert answer.best is not None
     for one in answer.plans:
@@ -56,7 +56,7 @@ def test_every_plan_of_a_ranking_is_written(name: str, share: float) -> None:
 
 def test_layers_that_a_framework_deals_out_itself_are_searched() -> None:
     request = ask("nanotron", "llama-3.1-8b", 0.45)
-    answer = solve.find(request)
+    answer = plan_answers.find(request)
     pipelines = [one.plan for one in answer.plans if one.plan.pp > 1]
     assert pipelines
     assert {plan.stage_layers for plan in pipelines} != {()}

@@ -11,8 +11,8 @@ from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.reading import canonical
-from planner.intake.parsing import parse_cluster
 from planner.lint.lint import lint
+from planner.requests.parsing import parse_cluster
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.slime import CASES
 from tests.fixtures.launches import launch, run_script, unreached, written

@@ -7,9 +7,9 @@ import pytest
 from planner.frameworks import get
 from planner.frameworks.launch_files import Given, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
-from planner.intake.parsing import parse_cluster
 from planner.lint.lint import lint
 from planner.lint.lint import read as said
+from planner.requests.parsing import parse_cluster
 
 SCRIPT = """\
 NNODES=2 \\

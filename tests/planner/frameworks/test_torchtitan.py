@@ -24,7 +24,7 @@ from cost_models.parameters import (
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES as OURS
 from cost_models.spec import ModelSpec
-from cost_models.stages import forward_layers, virtual_stages
+from cost_models.stage_layers import forward_layers, virtual_stages
 from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Unsupported

@@ -7,9 +7,9 @@ import pytest
 from planner.frameworks import get
 from planner.frameworks.launch_files import CONFIG, Given, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
-from planner.intake.models import parse_model
-from planner.intake.parsing import parse_cluster
 from planner.lint.lint import lint
+from planner.requests.models import parse_model
+from planner.requests.parsing import parse_cluster
 
 TITAN = get("torchtitan")
 # 0.1.0 to 0.2.2.

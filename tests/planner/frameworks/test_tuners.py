@@ -17,8 +17,8 @@ from planner.frameworks.accelerate import trainer_yaml
 from planner.frameworks.accelerate.rules import RULES as ACCELERATE
 from planner.frameworks.launch_files import Given, LaunchFiles
 from planner.frameworks.reading import Unreadable, canonical
-from planner.intake.parsing import parse_cluster
 from planner.lint.lint import lint
+from planner.requests.parsing import parse_cluster
 from tests.fixtures.frameworks import accelerate, legal_cases
 from tests.fixtures.frameworks.llama_factory import CASES
 from tests.fixtures.launches import launch, run_script, unreached, written

@@ -8,9 +8,9 @@ from cost_models.catalog import models
 from planner.frameworks import get
 from planner.frameworks.launch_files import Given, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
-from planner.intake.parsing import parse_cluster
 from planner.lint.lint import lint
 from planner.lint.lint import read as said
+from planner.requests.parsing import parse_cluster
 
 ACTOR = "actor_rollout_ref.actor."
 SCRIPT = """\

@@ -12,7 +12,7 @@ from cost_models.parameters import total_parameters
 from cost_models.spec import ModelSpec
 from planner import frameworks
 from planner.huggingface.exporter import config_of, nearest_family
-from planner.huggingface.looking import look_at
+from planner.huggingface.module_inspection import inspect_model
 from planner.huggingface.patterned import FORMS
 from tests.fixtures.launches import launch
 from tests.fixtures.patterns import PATTERNED
@@ -46,7 +46,7 @@ def rebuilt(model: ModelSpec) -> Any:
 
 
 def looked(made: Any) -> ModelSpec:
-    return look_at(made, made.config, "found").model
+    return inspect_model(made, made.config, "found").model
 
 
 @pytest.mark.parametrize("family", FORMS)

@@ -17,12 +17,12 @@ from planner.frameworks.arguments import known_arguments
 from planner.frameworks.base import Framework
 from planner.frameworks.deepspeed.flags import nested
 from planner.frameworks.reading import Reading, canonical
-from planner.intake.parsing import parse_cluster
-from planner.lint.better import best, mended
+from planner.lint.better_plans import best, fewest_changes
 from planner.lint.case import changed
 from planner.lint.findings import FlagChange
 from planner.lint.flags import changes
 from planner.lint.lint import lint
+from planner.requests.parsing import parse_cluster
 from tests.fixtures.frameworks import CASES
 from tests.fixtures.tiers import examples
 from tests.planner.lint.test_scripts import PLANTED, linted
@@ -77,7 +77,7 @@ def said_again(
 def test_lead_to_the_better_plan(name: str) -> None:
     case, _ = linted(name)
     runs = case.own is not None and case.own.fits and not case.broken
-    found = [best(case), None if runs else mended(case)]
+    found = [best(case), None if runs else fewest_changes(case)]
     assert any(found) or runs or name == "out_of_memory"
     for better in filter(None, found):
         assert better.changes

@@ -13,9 +13,9 @@ from rich.console import Console
 
 from cost_models.plans import ParallelPlan
 from planner.frameworks import FRAMEWORKS
-from planner.intake.parsing import parse_request
 from planner.lint.findings import CODES, LintAnswer, ReadAnswer
 from planner.lint.screen import lint_screen
+from planner.requests.parsing import parse_request
 from tests.planner.lint.test_scripts import PLANTED, SCRIPTS, linted
 
 QUIET = ("qwen_7b", "4x8xh100-sxm")
@@ -202,7 +202,7 @@ def test_memory_that_may_run_out_is_a_warning_with_its_chance(ask: Any, tmp_path
     assert not answer.estimate.fits
     assert 0.5 < answer.estimate.memory.chance_of_running_out < 0.95
     assert (finding.severity, answer.verdict, code) == ("warning", "may run out", 0)
-    assert "a chance of 9" in finding.text
+    assert "a risk of 9" in finding.text
 
 
 def test_narrow_numbers_need_their_units(ask: Any, tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import pytest
 
-from planner.intake.parsing import parse_cluster
 from planner.lint.findings import Finding
 from planner.lint.lint import found_in
 from planner.lint.sources import files_at, framework_of, launch_files
+from planner.requests.parsing import parse_cluster
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 # Name -> the framework, its files, the cluster.

@@ -19,10 +19,10 @@ import pytest
 from planner.documents.problems import RequestError
 from planner.frameworks.launch_files import Given
 from planner.frameworks.megatron_bridge import recipes
-from planner.intake.parsing import parse_cluster
 from planner.lint.findings import Finding
 from planner.lint.lint import found_in
 from planner.lint.sources import files_at
+from planner.requests.parsing import parse_cluster
 
 # Accelerator of a recipe's name -> ours, and how many a node has.
 NVIDIA = {

@@ -12,7 +12,7 @@ from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan
 from planner import cli
 from planner.answers.emission import NothingFits
-from planner.answers.solve import IllegalPlan
+from planner.answers.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.reinforcement.compute import forward_pass_s

@@ -8,7 +8,7 @@ import pytest
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.plans import Plans, code
 from cost_models.spec import ModelSpec, TrainingSpec
-from cost_models.stages import chunk_layers, stage_layers
+from cost_models.stage_layers import chunk_layers, stage_layers
 from planner.search.constraints import RULES, Context
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from cost_models.stages import spread
+from cost_models.stage_layers import spread
 from planner.search import dealing
 from planner.search.dealing import ENOUGH, Layers, Stages, busiest_s, dealt, held_bytes, least_s
 from tests.fixtures.tiers import examples

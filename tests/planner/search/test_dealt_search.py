@@ -14,7 +14,7 @@ from cost_models.catalog.hardware import node_group
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ClusterSpec, EncoderSpec, ModelSpec, TrainingSpec
-from cost_models.stages import forward_layers
+from cost_models.stage_layers import forward_layers
 from planner import frameworks
 from planner.answers.competition import prepared
 from planner.documents.request import Bounds, PlanRequest, SearchSpec

@@ -11,20 +11,20 @@ from rich.console import Console
 
 from cost_models.plans import ParallelPlan, Plans
 from planner.answers.competition import prepared
-from planner.answers.solve import find, why
+from planner.answers.plan_answers import find, why
 from planner.commands.shared import asked_of
 from planner.documents.answer import WhyAnswer
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.intake.parsing import parse_request
-from planner.mixed.pipeline import Groups
+from planner.mixed_clusters.pipeline import Groups
+from planner.requests.parsing import parse_request
 from planner.search.exhaustive import cost_model, search
 from planner.search.outcome import Outcome
 from planner.terminal.screens import why_screen
 from planner.uncertainty.memory_risk import peaks, room, room_of
 from tests.planner.drawn import with_memory
-from tests.planner.mixed.test_mixed import SMALL
-from tests.planner.mixed.test_mixed import request as parse_mixed
+from tests.planner.mixed_clusters.test_mixed_clusters import SMALL
+from tests.planner.mixed_clusters.test_mixed_clusters import request as parse_mixed
 
 ASKED: dict[str, Any] = {
     "model": "llama-3.1-8b",

@@ -20,11 +20,11 @@ from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
 from planner.answers.competition import fastest, prepared
 from planner.answers.emission import NothingFits
-from planner.answers.solve import IllegalPlan
+from planner.answers.plan_answers import IllegalPlan
 from planner.commands.shared import asked_of
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.search.exhaustive import cost_model, search
 from planner.sensitivities.analysis import parse_sensitivity, sensitivity
 from planner.sensitivities.document import InputSensitivity, SensitivityAnswer, SensitivitySpec
@@ -423,7 +423,7 @@ def test_pictures() -> None:
     texts = ["".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text")]
     assert "nvlink bandwidth" in texts
     assert any(text.startswith("x0.5: ") for text in texts)
-    assert any(text.startswith("hardly move it: ") and "price" in text for text in texts)
+    assert any(text.startswith("little effect:  ") and "price" in text for text in texts)
     assert "http" not in svg.replace("http://www.w3.org/2000/svg", "")
     assert tornado_png(answer).startswith(b"\x89PNG")
 

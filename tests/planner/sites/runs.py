@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from planner.intake.parsing import parse_cluster
 from planner.logs import RunLog, lines_of, read_log
-from planner.sites.learning import Asked, learned_run
+from planner.requests.parsing import parse_cluster
+from planner.sites.learning import LearningRequest, learned_run
 from planner.sites.site import LearnedRun, Site
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
@@ -26,7 +26,7 @@ def log(name: str) -> RunLog:
 @cache
 def run(name: str, cluster: str = CLUSTER) -> LearnedRun:
     """The run of a fixture."""
-    return learned_run(log(name), Asked("lab", parse_cluster(cluster)), Site(name="lab"))
+    return learned_run(log(name), LearningRequest("lab", parse_cluster(cluster)), Site(name="lab"))
 
 
 def site(*names: str) -> Site:

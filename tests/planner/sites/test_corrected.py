@@ -12,14 +12,15 @@ import pytest
 from cost_models.catalog.hardware import accelerator
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.profiles import profile_for
-from planner.answers import solve
+from planner.answers import plan_answers
 from planner.answers.competition import prepared
 from planner.answers.contenders import contenders
 from planner.answers.identity import answer_id
-from planner.documents.answer import Contender, PlanReport
+from planner.documents.answer import Contender
+from planner.documents.plan_report import PlanReport
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.search.exhaustive import cost_model, search
 from planner.search.outcome import Priced
 from planner.sensitivities.inputs import Input, changed, inputs_of
@@ -29,7 +30,7 @@ from planner.sites.site import Site
 from planner.sizing.request import parse_sizing
 from planner.sweeps.grid import parse_grid
 from planner.uncertainty.error_band import band
-from planner.uncertainty.leaning import leaning
+from planner.uncertainty.error_features import error_features
 from planner.uncertainty.posterior import posterior
 from tests.planner.sites.runs import NAMES, run
 
@@ -64,7 +65,7 @@ def asked(site: str | None = None, **more: Any) -> PlanRequest:
 
 def estimated(site: str | None = None) -> PlanReport:
     request = asked(site)
-    return solve.estimate(request, request.named_plan).estimate
+    return plan_answers.estimate(request, request.named_plan).estimate
 
 
 def test_empty_site_changes_no_number() -> None:
@@ -83,10 +84,10 @@ def test_empty_site_changes_no_number() -> None:
 def test_times_are_those_of_the_site(lab: Site) -> None:
     usual, own = estimated(), estimated("lab")
     request = asked()
-    leans = leaning(
+    features = error_features(
         request.model, request.cluster, request.training, usual.plan, usual.time_parts_s, "site:lab"
     )
-    times = math.exp(lab.correction.predictive(leans).mean)
+    times = math.exp(lab.correction.predictive(features).mean)
     assert times < 0.97
     assert own.iteration_time_s == pytest.approx(times * usual.iteration_time_s, rel=1e-12)
     assert sum(own.time_parts_s.values()) == pytest.approx(own.iteration_time_s, rel=1e-12)
@@ -110,7 +111,7 @@ def test_interval_is_the_site_s_and_narrower(lab: Site) -> None:
     # Of another model than the six that were measured there.
     assert math.log(own.high_s / own.low_s) < 0.5 < math.log(usual.high_s / usual.low_s)
     assert own.rows == usual.rows + 6
-    assert "739 published runs and 6 of site lab, 6 like this" in own.basis
+    assert "739 published runs and 6 of site lab, 6 similar" in own.basis
 
 
 def test_learned_runs_are_answered_nearer() -> None:
@@ -119,7 +120,7 @@ def test_learned_runs_are_answered_nearer() -> None:
     for name in NAMES:
         one = run(name)
         request = parse_request(one.request | {"site": "lab"}, need_plan=True)
-        own = solve.estimate(request, request.named_plan).estimate
+        own = plan_answers.estimate(request, request.named_plan).estimate
         before.append(abs(one.ln))
         after.append(abs(math.log(one.step_s / own.iteration_time_s)))
     assert sum(after) < 0.6 * sum(before)
@@ -131,7 +132,7 @@ def test_search_ranks_by_the_site_s_times() -> None:
     best = search(*prepared(request), top_k=6).best
     times = cost_model(request).evaluate(Plans.from_rows(best)).iteration_time_s
     assert (times[:-1] <= times[1:]).all()
-    assert solve.find(request).plans[0].iteration_time_s == pytest.approx(float(times[0]))
+    assert plan_answers.find(request).plans[0].iteration_time_s == pytest.approx(float(times[0]))
 
 
 def test_plans_of_several_runtimes_at_once(lab: Site) -> None:
@@ -174,7 +175,7 @@ def test_mixed_nodes_have_no_site() -> None:
     groups = [{"accelerator": name, "nodes": 1} for name in ("h100-sxm", "a100-sxm-80gb")]
     document = ASKED | {"cluster": {"groups": groups}, "site": "lab", "plan": None}
     with pytest.raises(RequestError, match="/site: a site corrects times on equal nodes only"):
-        parse_request(document, mixed=True)
+        parse_request(document, mixed_cluster=True)
 
 
 def test_answer_before_a_run_was_learned_is_another() -> None:
@@ -214,10 +215,10 @@ def test_posterior_of_the_published_runs_is_as_it_was(lab: Site) -> None:
 
 
 def test_interval_lies_around_what_is_answered(lab: Site) -> None:
-    leans, profile = run(NAMES[0]).leaning, profile_for(accelerator("v100"))
-    found = band(2.0, leans, profile, lab)
+    features, profile = run(NAMES[0]).features, profile_for(accelerator("v100"))
+    found = band(2.0, features, profile, lab)
     assert math.sqrt(found.low_s * found.high_s) == pytest.approx(2.0)
-    assert found.high_s < band(2.0, leans, profile).high_s
+    assert found.high_s < band(2.0, features, profile).high_s
 
 
 def contended(site: str | None) -> tuple[Contender, ...]:

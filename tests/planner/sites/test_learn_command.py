@@ -83,7 +83,7 @@ def test_several_and_what_they_teach(planner: Planner) -> None:
     assert "lab" in out
     _, out, _ = planner("sites", "show", "lab")
     assert "pipeline bubble and sends: 9 ±7 % less time" in out
-    assert "no run has: kernels of a mixture of experts" in out
+    assert "no run covers: expert kernels" in out
     _, out, _ = planner("sites", "show", "lab", "--json")
     document = json.loads(out)
     assert document["median_error_left_out"] < document["median_error_without"]
@@ -91,7 +91,7 @@ def test_several_and_what_they_teach(planner: Planner) -> None:
     assert planner("sites", "forget", "lab", first[:6])[0] == 0
     assert len(storage.find("lab").runs) == 5
     assert planner("sites", "forget", "lab")[0] == 0
-    assert planner("sites")[1] == "none yet: `planner learn` or `planner calibrate` makes one\n"
+    assert planner("sites")[1] == "no sites yet: `planner learn` or `planner calibrate` makes one\n"
 
 
 def test_script_fills_what_the_log_leaves_open(planner: Planner, tmp_path: Path) -> None:

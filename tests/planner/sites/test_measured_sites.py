@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from cost_models.calibrations import ACCELERATOR, Calibration
-from planner.answers import solve
+from planner.answers import plan_answers
 from planner.answers.identity import answer_id, estimate_id
 from planner.documents.answer import EstimateAnswer
 from planner.documents.request import PlanRequest
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.sites import profiles, storage
 from planner.sites.site import LearnedRun
 from planner.validate import results
@@ -61,7 +61,7 @@ def asked(**more: str) -> PlanRequest:
 
 def estimated(**more: str) -> EstimateAnswer:
     request = asked(**more)
-    return solve.estimate(request, request.named_plan)
+    return plan_answers.estimate(request, request.named_plan)
 
 
 def notes(answer: EstimateAnswer) -> list[str]:
@@ -153,7 +153,7 @@ def test_planning_says_what_the_calibration_changed() -> None:
     profiles.save(calibrated(H100, 1e13))
     document = {name: value for name, value in REQUEST.items() if name != "plan"}
     limits = {"tp": 8, "pp": 1, "cp": 1, "zero_stage": 1, "top_k": 1}
-    found = solve.find(parse_request(document | {"search": limits, "site": "mine"}))
+    found = plan_answers.find(parse_request(document | {"search": limits, "site": "mine"}))
     assert found.replanned is not None
     assert found.replanned.usual_profile == "h100-sxm"
     assert found.replanned.usual_time_s < found.replanned.plan.iteration_time_s

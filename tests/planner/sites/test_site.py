@@ -12,10 +12,10 @@ import pytest
 from cost_models.catalog.names import UnknownName
 from planner.documents.problems import RequestError
 from planner.sites import storage
-from planner.sites.learned import errors, kinds, site_answer
 from planner.sites.pricing import current
 from planner.sites.site import MOST_RUNS, LearnedRun, Site
-from planner.uncertainty.leaning import FACTORS, Leaning
+from planner.sites.site_corrections import errors, kinds, site_answer
+from planner.uncertainty.error_features import FACTORS, ErrorFeatures
 from planner.uncertainty.posterior import posterior, site_noise_factor
 from tests.planner.sites.runs import NAMES, log, run, site
 
@@ -25,8 +25,8 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLANNER_DATA_DIR", str(tmp_path))
 
 
-def shift(of: Site, leans: Leaning) -> float:
-    return of.correction.predictive(leans).mean
+def shift(of: Site, features: ErrorFeatures) -> float:
+    return of.correction.predictive(features).mean
 
 
 def test_run_is_what_the_log_says() -> None:
@@ -45,7 +45,7 @@ def test_estimates_of_real_runs_are_near() -> None:
 
 
 def test_no_run_changes_nothing() -> None:
-    assert shift(Site(name="lab"), run(NAMES[0]).leaning) == 0.0
+    assert shift(Site(name="lab"), run(NAMES[0]).features) == 0.0
 
 
 def test_many_runs_settle_it() -> None:
@@ -53,13 +53,13 @@ def test_many_runs_settle_it() -> None:
     one = run("megatron_gpt_52b")
     slow = one.model_copy(update={"step_s": 1.2 * one.estimated_s})
     lab = Site(name="lab", runs=(slow,) * 100)
-    assert shift(lab, one.leaning) == pytest.approx(math.log(1.2), rel=0.02)
+    assert shift(lab, one.features) == pytest.approx(math.log(1.2), rel=0.02)
 
 
 def test_one_run_is_believed_in_part() -> None:
     one = run("megatron_gpt_64_nodes")
     assert one.ln < 0
-    assert one.ln < shift(site("megatron_gpt_64_nodes"), one.leaning) < 0.25 * one.ln
+    assert one.ln < shift(site("megatron_gpt_64_nodes"), one.features) < 0.25 * one.ln
 
 
 def test_far_run_is_believed_less() -> None:
@@ -67,16 +67,16 @@ def test_far_run_is_believed_less() -> None:
     moved = []
     for times in (1.1, 8.0):
         lab = Site(name="lab", runs=(one.model_copy(update={"step_s": times * one.estimated_s}),))
-        moved.append(shift(lab, one.leaning) / math.log(times))
+        moved.append(shift(lab, one.features) / math.log(times))
     assert moved[1] < 0.5 * moved[0]
 
 
 def test_site_of_others_is_not_touched() -> None:
     """What is learned for one site moves another only by what both share."""
-    leans = run("megatron_gpt_64_nodes").leaning
-    elsewhere = replace(leans, groups=(*leans.groups[:3], "site:other", "site:other"))
+    features = run("megatron_gpt_64_nodes").features
+    elsewhere = replace(features, groups=(*features.groups[:3], "site:other", "site:other"))
     lab = site()
-    assert abs(shift(lab, elsewhere)) < 0.6 * abs(shift(lab, leans))
+    assert abs(shift(lab, elsewhere)) < 0.6 * abs(shift(lab, features))
 
 
 def test_learns_what_these_runs_share() -> None:
@@ -94,7 +94,7 @@ def test_learns_what_is_plain() -> None:
     """The same runs with pipelines that take 40 % less than is answered."""
     at = list(FACTORS).index("pipeline")
     runs = [
-        one.model_copy(update={"step_s": one.estimated_s * (1 - 0.4 * one.leaning.shares[at])})
+        one.model_copy(update={"step_s": one.estimated_s * (1 - 0.4 * one.features.shares[at])})
         for one in site().runs
     ]
     (kind,) = kinds(site().with_runs(tuple(runs)))
@@ -108,7 +108,7 @@ def test_left_out_errors_are_those_of_sites_without_the_run() -> None:
     found = {one.file.removesuffix(".log"): one for one in errors(site())}
     for name in NAMES:
         others = site(*(other for other in NAMES if other != name))
-        answered = run(name).estimated_s * math.exp(shift(others, run(name).leaning))
+        answered = run(name).estimated_s * math.exp(shift(others, run(name).features))
         assert found[name].error_left_out == pytest.approx(
             answered / run(name).step_s - 1, abs=1e-9
         )
@@ -198,4 +198,4 @@ def test_run_of_another_version_is_priced_anew() -> None:
 def test_file_of_a_site_is_read_back_whole() -> None:
     one = run(NAMES[0])
     assert LearnedRun.model_validate_json(one.model_dump_json()) == one
-    assert np.isclose(sum(one.leaning.shares), sum(one.shares.values()))
+    assert np.isclose(sum(one.features.shares), sum(one.shares.values()))

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from cost_models.parts import MEMORY_PARTS, TIME_PARTS
-from planner.documents.answer import REASONS, Launch, Pick, Pipeline
+from planner.documents.answer import REASONS, Launch, Pick
 from planner.documents.formats import (
     REASON_WORDS,
     days,
@@ -24,13 +24,14 @@ from planner.documents.formats import (
     short,
     size,
 )
+from planner.documents.plan_report import Pipeline
 from planner.documents.request import Bounds, SearchSpec
 from planner.terminal import bars, screens, tables
-from planner.terminal.screens import Asked
+from planner.terminal.plan_rows import RequestSummary
 from planner.terminal.text_wrap import prose
 from tests.fixtures import answers
 
-ASKED = Asked(answers.request(), 70_553_706_496)
+ASKED = RequestSummary(answers.request(), 70_553_706_496)
 SCREENS: dict[str, tuple[Callable[..., RenderableType], Any]] = {
     "plan": (screens.plan_screen, answers.plan_answer()),
     "long pipeline": (screens.plan_screen, answers.plan_answer(stages=16)),
@@ -76,7 +77,7 @@ def test_plan_screen_says_what_matters() -> None:
     text = shown("plan")
     for words in (
         "llama-3.1-70b", "70.6 B parameters", "8 x 8 H100 SXM 80 GB", "bf16*",
-        "reserved as computed*",
+        "reserved memory estimated*",
         "tp 4 +sp · pp 4 · vpp 2 · dp 4", "116,025 tokens/s", "72.3 s", "MFU 41.7 %", "100 days",
         "of 79.6", "<- worst", "W weights", "B backward 37.0 s 51.2 %", "1.31x", "183 of 123,400",
         "2,117 for memory", "1.31x faster than a hand-made plan: tp 8", "causal 40.1 %",
@@ -300,7 +301,7 @@ def test_the_evidence_and_the_rival_are_told() -> None:
         update={"cluster": elsewhere.model_copy(update={"groups": groups})}
     )
     answer = answers.estimate_answer().model_copy(update={"evidence": answers.evidence("unseen")})
-    asked = Asked(request, ASKED.parameters)
+    asked = RequestSummary(request, ASKED.parameters)
     text = drawn(lambda console: screens.estimate_screen(answer, asked, console), 100)
     assert f"nearest: {run.model} on {run.accelerators} x H100 SXM5 80GB" in text
 

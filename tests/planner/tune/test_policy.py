@@ -10,23 +10,23 @@ import pytest
 from planner.accuracy.tune import tried
 from planner.tune.policy import UNLIKELY, WORTH, advised, believed, improvement
 from planner.uncertainty.beliefs import Belief
-from planner.uncertainty.leaning import FACTORS, Leaning, groups_of
+from planner.uncertainty.error_features import FACTORS, ErrorFeatures, groups_of
 from planner.uncertainty.posterior import posterior
 
 KNOWN = posterior()
 
 
-def leans(**shares: float) -> Leaning:
-    """What a plan leans on; the rest of its time is kernels."""
+def features(**shares: float) -> ErrorFeatures:
+    """Error features of a plan; the rest of its time is kernels."""
     shares["compute"] = 1.0 - sum(shares.values())
     groups = groups_of("ampere", "a100-sxm-80gb", "megatron", "site:lab", 8192, 80)
-    return Leaning(tuple(shares.get(name, 0.0) for name in FACTORS), groups, False, 8192)
+    return ErrorFeatures(tuple(shares.get(name, 0.0) for name in FACTORS), groups, False, 8192)
 
 
 # Six plans that lean on tensor parallelism, predicted fastest, and six that have none.
 PLANS = [
-    *(leans(tp=0.40 - 0.02 * i, dp=0.02) for i in range(6)),
-    *(leans(dp=0.06 + 0.02 * i, pipeline=0.05 + 0.01 * i) for i in range(6)),
+    *(features(tp=0.40 - 0.02 * i, dp=0.02) for i in range(6)),
+    *(features(dp=0.06 + 0.02 * i, pipeline=0.05 + 0.01 * i) for i in range(6)),
 ]
 PREDICTED = np.array([1.00 + 0.01 * i for i in range(6)] + [1.07 + 0.01 * i for i in range(6)])
 
@@ -68,11 +68,11 @@ def test_a_measured_time_is_believed_and_tells_of_plans_alike() -> None:
 
 def test_plans_that_spend_their_time_alike_are_one() -> None:
     """Else the best of many neighbours would seem to be worth a run for ever."""
-    several = [leans(tp=0.2 + 1e-4 * i) for i in range(40)]
+    several = [features(tp=0.2 + 1e-4 * i) for i in range(40)]
     predicted = np.full(40, 1.0)
     measured = {0: 1.0}
     assert advised(believed(KNOWN, several, predicted, measured), measured).ends
-    apart = [leans(tp=0.01 * i) for i in range(40)]
+    apart = [features(tp=0.01 * i) for i in range(40)]
     assert not advised(believed(KNOWN, apart, predicted, measured), measured).ends
 
 

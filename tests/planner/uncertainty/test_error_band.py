@@ -9,23 +9,25 @@ from cost_models.catalog.hardware import accelerator
 from cost_models.profiles import profile_for
 from planner import plan
 from planner.uncertainty.error_band import COVERED, WIDER, band, comparison
-from planner.uncertainty.leaning import FACTORS, Leaning, groups_of
+from planner.uncertainty.error_features import FACTORS, ErrorFeatures, groups_of
 from planner.uncertainty.posterior import posterior
 
 H100 = "h100-sxm-80gb"
 
 
-def leans(
+def features(
     experts: bool = False, runtime: str = "megatron", name: str = H100, **shares: float
-) -> Leaning:
+) -> ErrorFeatures:
     """Nearly all of the time in long kernels, and what is given."""
     shares = {"compute": 1.0 - sum(shares.values()), **shares}
     family = profile_for(accelerator(H100)).family
     groups = groups_of(family, name, runtime, "", 8192, 80)
-    return Leaning(tuple(shares.get(factor, 0.0) for factor in FACTORS), groups, experts, 8192)
+    return ErrorFeatures(
+        tuple(shares.get(factor, 0.0) for factor in FACTORS), groups, experts, 8192
+    )
 
 
-def width(of: Leaning) -> float:
+def width(of: ErrorFeatures) -> float:
     found = band(1.0, of, profile_for(accelerator(H100)))
     return float(np.log(found.high_s / found.low_s))
 
@@ -40,45 +42,48 @@ def test_an_answer_says_its_interval_and_what_it_rests_on() -> None:
         assert found.rows == len(posterior().runs) > 500
         assert found.sources > 20
         assert f"{COVERED}% interval from {found.rows} published runs" in found.basis
-        assert f"like this (dense, {H100}, " in found.basis
+        assert f"similar (dense, {H100}, " in found.basis
 
 
 @pytest.mark.parametrize("seconds", [1e-3, 1.0, 1e5])
 def test_it_scales_with_the_time(seconds: float) -> None:
     profile = profile_for(accelerator(H100))
-    one, many = band(1.0, leans(), profile), band(seconds, leans(), profile)
+    one, many = band(1.0, features(), profile), band(seconds, features(), profile)
     assert many.low_s == pytest.approx(seconds * one.low_s)
     assert many.high_s == pytest.approx(seconds * one.high_s)
 
 
 def test_it_widens_by_what_a_plan_leans_on() -> None:
-    assert width(leans(cp=0.3)) > 1.5 * width(leans())
-    assert width(leans(small=0.5)) > 1.5 * width(leans())
-    assert width(leans(experts=True)) > width(leans())
-    found = band(1.0, leans(cp=0.4), profile_for(accelerator(H100)))
-    assert f"least sure of {FACTORS['cp']}" in found.basis
+    assert width(features(cp=0.3)) > 1.5 * width(features())
+    assert width(features(small=0.5)) > 1.5 * width(features())
+    assert width(features(experts=True)) > width(features())
+    found = band(1.0, features(cp=0.4), profile_for(accelerator(H100)))
+    assert f"main uncertainty: {FACTORS['cp']}" in found.basis
 
 
 def test_what_no_run_speaks_for_is_wider_and_said() -> None:
-    unknown = leans(name="some-new-chip")
-    assert width(unknown) > width(leans())
+    unknown = features(name="some-new-chip")
+    assert width(unknown) > width(features())
     found = band(1.0, unknown, profile_for(accelerator(H100)))
-    assert "none like this (dense, some-new-chip, megatron)" in found.basis
+    assert "none similar (dense, some-new-chip, megatron)" in found.basis
     own = accelerator(H100).model_copy(update={"efficiency_profile": None})
     fallback = profile_for(own)
     assert fallback.kind == "fallback"
-    wider, usual = band(1.0, leans(), fallback), band(1.0, leans(), profile_for(accelerator(H100)))
+    wider, usual = (
+        band(1.0, features(), fallback),
+        band(1.0, features(), profile_for(accelerator(H100))),
+    )
     assert np.log(wider.high_s) > 0.8 * WIDER * np.log(usual.high_s)
     assert "no kernel of this accelerator was measured" in wider.basis
 
 
 def test_what_two_plans_share_cancels() -> None:
     """Alike plans are told apart by little; plans that lean on other links are not."""
-    alike = comparison(1.0, leans(tp=0.2), 1.1, leans(tp=0.21))
-    unlike = comparison(1.0, leans(tp=0.5), 1.1, leans(cp=0.5))
+    alike = comparison(1.0, features(tp=0.2), 1.1, features(tp=0.21))
+    unlike = comparison(1.0, features(tp=0.5), 1.1, features(cp=0.5))
     assert alike.high / alike.low < unlike.high / unlike.low
     assert alike.low < 1.1 < alike.high
     assert 0.5 < unlike.chance < alike.chance < 1.0
-    back = comparison(1.1, leans(tp=0.21), 1.0, leans(tp=0.2))
+    back = comparison(1.1, features(tp=0.21), 1.0, features(tp=0.2))
     assert back.chance == pytest.approx(1.0 - alike.chance)
-    assert comparison(1.0, leans(), 1.0, leans()).chance == pytest.approx(0.5)
+    assert comparison(1.0, features(), 1.0, features()).chance == pytest.approx(0.5)

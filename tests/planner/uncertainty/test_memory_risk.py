@@ -13,10 +13,10 @@ from planner import estimate
 from planner.accuracy.memory_posterior import (
     CHANCES,
     Peak,
-    drawn,
+    coverage,
     exceeded,
-    held,
     measured_peaks,
+    posterior_draws,
     predicted,
 )
 from planner.accuracy.posterior import LEFT_OUT
@@ -83,7 +83,7 @@ def test_what_is_shipped_is_what_the_runs_say(published: list[Prediction]) -> No
     document = json.loads(FILE.read_text(encoding="utf-8"))
     assert sum(document["rows"].values()) == len(found) > 150
     assert document["chances"] == [round(chance, 3) for chance in CHANCES]
-    draws = drawn(found, 2000)
+    draws = posterior_draws(found, 2000)
     for runtime, above in document["above_ln"].items():
         middle = slice(3, -4)
         now = exceeded(predicted(draws, runtime))[middle]
@@ -92,7 +92,7 @@ def test_what_is_shipped_is_what_the_runs_say(published: list[Prediction]) -> No
 
 def test_chances_hold_for_sources_left_out(published: list[Prediction]) -> None:
     """Within 1.5 standard errors of so few sources, each of which is off by itself."""
-    shares = held(measured_peaks(published), (0.05, 0.1, 0.2, 0.5, 0.8), 400)
+    shares = coverage(measured_peaks(published), (0.05, 0.1, 0.2, 0.5, 0.8), 400)
     for chance, share in shares.items():
         assert abs(share - chance) <= 1.5 * np.sqrt(chance * (1.0 - chance) / peaks().sources)
 
@@ -116,7 +116,7 @@ def test_deviations_of_runtimes_and_noise_are_found_again() -> None:
         for own in random.normal(0.0, 0.02, 1)
         for _ in range(6)
     ]
-    draws = drawn(found, 1500)
+    draws = posterior_draws(found, 1500)
     high, low = (predicted(draws, runtime) for runtime in ("high", "low"))
     assert np.median(high) == pytest.approx(0.2, abs=0.02)
     assert np.median(low) == pytest.approx(-0.2, abs=0.02)

@@ -10,9 +10,9 @@ import pytest
 from planner.accuracy.predict import predict
 from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
 from planner.accuracy.scored import scored
-from planner.answers.solve import estimate
+from planner.answers.plan_answers import estimate
 from planner.documents.scored_runs import scored_runs
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.uncertainty.nearest_runs import Evidence, evidence
 
 ASKED: dict[str, Any] = {
@@ -87,4 +87,4 @@ def test_answers_carry_it_and_count_the_runs_of_their_interval() -> None:
     answer = estimate(asked, asked.named_plan)
     found = answer.evidence
     assert found == of()
-    assert f"{found.alike} like this" in answer.estimate.error_band.basis
+    assert f"{found.alike} similar" in answer.estimate.error_band.basis

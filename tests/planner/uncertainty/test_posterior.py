@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 from planner.accuracy.intervals import interval_summary, shots
-from planner.accuracy.posterior import fit, held, seen
+from planner.accuracy.posterior import coverage, fit, seen_runs
 from planner.accuracy.predict import predict
 from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
-from planner.uncertainty.leaning import FACTORS, Leaning, groups_of
+from planner.uncertainty.error_features import FACTORS, ErrorFeatures, groups_of
 from planner.uncertainty.posterior import (
     USUAL_HIDDEN_SIZE,
     Posterior,
     Scales,
     SeenRun,
     posterior,
+    posterior_document,
     published,
     read,
-    written,
 )
 
 SCALES = Scales((0.1,) * len(FACTORS), (1.0, 0.5, 0.5, 1.0, 2.0, 1.0), 0.05, 0.1, 0.3)
@@ -34,10 +34,10 @@ def lean(
     experts: bool = False,
     num_layers: int = 32,
     **of: float,
-) -> Leaning:
+) -> ErrorFeatures:
     shares = tuple(of.get(name, 0.0) for name in FACTORS)
     groups = groups_of("family", accelerator, "runtime", source, USUAL_HIDDEN_SIZE, num_layers)
-    return Leaning(shares, groups, experts, USUAL_HIDDEN_SIZE)
+    return ErrorFeatures(shares, groups, experts, USUAL_HIDDEN_SIZE)
 
 
 KNOWN = Posterior(
@@ -60,7 +60,7 @@ KNOWN = Posterior(
         lean(accelerator="", compute=0.9, ep=0.1, experts=True),
     ],
 )
-def test_coefficients_say_what_the_runs_say(of: Leaning) -> None:
+def test_coefficients_say_what_the_runs_say(of: ErrorFeatures) -> None:
     """By how far each factor is off, and by the covariance with every run: one answer."""
     found = KNOWN.predictive(of)
     mean, shared = KNOWN.joint([of])
@@ -96,7 +96,7 @@ def test_narrow_models_are_noisier() -> None:
 
 def test_published_runs_move_no_estimate() -> None:
     """They say how sure it is; what they missed stays in the table."""
-    some = next(run.leaning for run in published().runs if run.ln > 0.1)
+    some = next(run.features for run in published().runs if run.ln > 0.1)
     assert published().predictive(some).mean != 0.0
     assert posterior().predictive(some).mean == 0.0
     assert posterior().predictive(some).deviation == published().predictive(some).deviation
@@ -109,12 +109,12 @@ def test_without_runs_it_is_the_prior() -> None:
 
 
 def test_it_is_written_and_read() -> None:
-    document = json.loads(json.dumps(written(published())))
+    document = json.loads(json.dumps(posterior_document(published())))
     assert read(document) == published()
 
 
 def test_scales_are_found_again() -> None:
-    """Of runs drawn from known scales; a factor that nothing leans on keeps its prior."""
+    """Of runs drawn from known scales; a factor that takes no time keeps its prior."""
     random = np.random.default_rng(3)
     runs = []
     for source in range(40):
@@ -129,12 +129,12 @@ def test_scales_are_found_again() -> None:
     assert by_factor["tp"] == pytest.approx(0.15, rel=0.35)
     assert by_factor["compute"] == pytest.approx(0.02, rel=0.6)
     assert found.scales.noise == pytest.approx(0.02, rel=0.25)
-    assert held(found, "source")["80"] == pytest.approx(0.8, abs=0.03)
+    assert coverage(found, "source")["80"] == pytest.approx(0.8, abs=0.03)
 
 
 def test_the_shipped_intervals_hold_for_groups_left_out() -> None:
     for level in ("accelerator", "runtime", "source"):
-        assert 0.75 <= held(published(), level)["80"] <= 0.88, level
+        assert 0.75 <= coverage(published(), level)["80"] <= 0.88, level
 
 
 def test_the_shipped_intervals_are_narrower_than_a_constant() -> None:
@@ -148,12 +148,12 @@ def test_the_shipped_intervals_are_narrower_than_a_constant() -> None:
 def test_the_shipped_runs_are_those_of_the_table() -> None:
     """What the catalog holds is what the code predicts now."""
     rows = [run for run in runs_in(PUBLISHED_RUNS) if run.source_key in ("korth_t5", "sc21_t2")]
-    now = seen(predict(run) for run in rows)
-    kept = [run for run in published().runs if run.leaning.groups[3] in ("korth_t5", "sc21_t2")]
+    now = seen_runs(predict(run) for run in rows)
+    kept = [run for run in published().runs if run.features.groups[3] in ("korth_t5", "sc21_t2")]
     assert len(now) == len(kept) == 15
     for ours, theirs in zip(now, kept, strict=True):
         assert ours.ln == pytest.approx(theirs.ln, abs=1e-4)
-        assert ours.leaning.shares == pytest.approx(theirs.leaning.shares, abs=1e-4)
+        assert ours.features.shares == pytest.approx(theirs.features.shares, abs=1e-4)
 
 
 def test_intervals_of_rows_are_scored() -> None:

@@ -13,9 +13,9 @@ from cost_models.calibrations import Points
 from cost_models.catalog import local
 from planner import cli
 from planner.documents.request import PlanRequest
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.sites import profiles
-from planner.validate.calibrate import wanted
+from planner.validate.calibrate import measurement_points
 from planner.validate.calibrate.job import Kernels
 from planner.validate.run import Options, validate
 
@@ -73,7 +73,7 @@ TEN: dict[str, PlanRequest] = {
 
 
 def test_a_plan_needs_its_own_kernels_only() -> None:
-    (ranks, job), (both, together) = wanted.of_request(TEN["Llama, TP 2 with SP"], 60.0)
+    (ranks, job), (both, together) = measurement_points.of_request(TEN["Llama, TP 2 with SP"], 60.0)
     assert (ranks, both) == (1, 2)
     shapes = {(g.m, g.n, g.k) for g in job.kernels.gemm}
     tokens, hidden = 2 * 256, 512
@@ -86,13 +86,13 @@ def test_a_plan_needs_its_own_kernels_only() -> None:
     assert {"rmsnorm", "silu product", "rope", "add", "embedding", "cross-entropy"} <= kinds
     assert not {"layernorm", "gelu", "bias"} & kinds
     assert together.kernels == Kernels()
-    assert {c.op for c in together.collectives} == set(wanted.COLLECTIVES)
+    assert {c.op for c in together.collectives} == set(measurement_points.COLLECTIVES)
     assert together.tensor_parallel
 
 
 def test_the_full_set_has_both_kinds_of_model_and_every_size_once() -> None:
-    request = parse_request(wanted.EXAMPLE, need_plan=True)
-    (_, alone), *several = wanted.full(request.model, request.training, (2, 4), 60.0)
+    request = parse_request(measurement_points.EXAMPLE, need_plan=True)
+    (_, alone), *several = measurement_points.full(request.model, request.training, (2, 4), 60.0)
     kinds = {p.kernel for p in alone.kernels.passes}
     assert {"rmsnorm", "layernorm", "gelu", "silu product", "rope", "bias"} <= kinds
     assert len(set(alone.kernels.gemm)) == len(alone.kernels.gemm) > 40

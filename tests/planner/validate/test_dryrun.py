@@ -16,7 +16,7 @@ import pytest
 
 from planner.cli import run
 from planner.documents.problems import RequestError
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.validate.dryrun import DryRunReport, RankReport, dry_run
 from planner.validate.tracing import Limits, TraceFailed
 from tests.fixtures.signals import interruptible

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.validate import process, run, run_files
 from planner.validate.process import Limits, RunFailed
 from planner.validate.run_files import Job

@@ -17,11 +17,11 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from planner.intake.parsing import parse_request
-from planner.validate.expected import expected
+from planner.requests.parsing import parse_request
 from planner.validate.gpu_operators import gpu_operators
 from planner.validate.memory import Memory, SavedTensor
 from planner.validate.native import native
+from planner.validate.rank_estimate import expected
 from planner.validate.saved_rows import rows
 
 WIDTHS = (16, 64, 8)

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from cost_models.catalog import local
-from planner.answers.solve import illegal
+from planner.answers.plan_answers import illegal
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Unsupported
 from planner.frameworks.pytorch import FRAMEWORK
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.validate.native import native
 from planner.validate.scale import MOST_CPU_PROCESSES, scaled
 from tests.fixtures.small_patterns import PATTERNS

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from planner.documents.problems import RequestError
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.validate.one_node import NAME, OneNode, judged, one_node
 
 LARGE: dict[str, Any] = {

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from planner.documents.request import PlanRequest
-from planner.intake.parsing import parse_request
+from planner.requests.parsing import parse_request
 from planner.validate import run, run_files
-from planner.validate.expected import expected
+from planner.validate.rank_estimate import expected
 from planner.validate.report import GRADIENT_TOLERANCE
 from planner.validate.run_files import RankResult
 from tests.fixtures.ranks import Ranks

@@ -19,7 +19,7 @@ import yaml
 
 from planner.documents.problems import RequestError
 from planner.validate import executors
-from planner.validate.executors import Handle, Launch, Status, client, follow
+from planner.validate.executors import Handle, RemoteRun, Status, client, follow
 from tests.fixtures import kubectl
 from tests.fixtures.crds import refusals
 from tests.fixtures.validation import HOSTILE, IMAGE, ended, program, small_run
@@ -49,7 +49,9 @@ def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
         ("jobset", [small_run((2, 4))]),
     ],
 )
-def test_the_scripts_pass_shellcheck(launcher: str, runs: Sequence[Launch], tmp_path: Path) -> None:
+def test_the_scripts_pass_shellcheck(
+    launcher: str, runs: Sequence[RemoteRun], tmp_path: Path
+) -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")
     made = executors.render(launcher, runs)
@@ -103,7 +105,7 @@ def test_gpus_are_asked_for_where_there_are_some() -> None:
     assert made["spec"]["trainer"]["resourcesPerNode"] == {"limits": {"nvidia.com/gpu": 4}}
 
 
-def manifest(launcher: str, run: Launch) -> tuple[dict[str, Any], dict[str, Any]]:
+def manifest(launcher: str, run: RemoteRun) -> tuple[dict[str, Any], dict[str, Any]]:
     """The ConfigMap and the object."""
     files, made = yaml.safe_load_all(executors.render(launcher, [run]).files["job.yaml"])
     return files, made
@@ -172,7 +174,7 @@ def test_the_schemas_would_catch_a_wrong_manifest(
     ],
 )
 def test_what_a_launcher_cannot_do_is_said(
-    launcher: str, runs: Sequence[Launch], why: str, tmp_path: Path
+    launcher: str, runs: Sequence[RemoteRun], why: str, tmp_path: Path
 ) -> None:
     with pytest.raises(RequestError, match=why):
         executors.render(launcher, runs)

@@ -8,7 +8,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Create all."""
+    """Create all tables.  Longer than 60 lines: each statement is the declaration of a table."""
     op.create_table(
         "results",
         sa.Column("id", sa.String(64), primary_key=True),

@@ -1,0 +1,83 @@
+"""People whom a proxy has signed in (OIDC), by the headers that it adds.
+
+They are those of oauth2-proxy (--pass-user-headers, on by default): X-Forwarded-Email,
+X-Forwarded-User and X-Forwarded-Groups (pkg/apis/options/legacy_options.go, v7.15).  They are
+believed of calls that come from an address of PLANNER_TRUSTED_PROXIES itself, and of no others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from starlette.datastructures import Headers
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from api.access.keys import ROLES, Key, Role
+from api.problems import Refused
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
+
+EVERYONE = "*"  # in place of a group: whoever is signed in
+_NAMES = ("x-forwarded-email", "x-forwarded-user")  # the first one that is sent
+_GROUPS = "x-forwarded-groups"
+_LONGEST = 64  # characters of an owner's name in the store
+
+
+class Proxies(ProxyHeadersMiddleware):
+    """Takes a caller's address from a trusted proxy; `state.by_proxy`: one has sent the call."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # type: ignore[override]
+        """Serve one call."""
+        client = scope.get("client")
+        if scope["type"] == "http":
+            by_proxy = client is not None and client[0] in self.trusted_hosts
+            scope.setdefault("state", {})["by_proxy"] = by_proxy
+        await super().__call__(scope, receive, send)  # type: ignore[arg-type]
+
+
+def parse_roles(words: str) -> dict[str, Role]:
+    """The roles of groups, of words GROUP=ROLE between commas or spaces.  Raises ValueError."""
+    roles: dict[str, Role] = {}
+    for word in words.replace(",", " ").split():
+        group, _, role = word.rpartition("=")
+        if not group or role not in ROLES:
+            raise ValueError(word)
+        roles[group] = role
+    return roles
+
+
+def person(request: Request, roles: Mapping[str, Role]) -> Key | None:
+    """Who is signed in, with the role of the group that may do most; None: nobody, or not by us.
+
+    Raises Refused for somebody of whose groups none has a role.
+    """
+    if not roles or not getattr(request.state, "by_proxy", False):
+        return None
+    headers = request.headers
+    name = next((found for one in _NAMES if (found := _only(headers, one))), "")
+    if not name:
+        return None
+    groups = {group.strip() for group in _only(headers, _GROUPS).split(",")}
+    own = [role for group, role in roles.items() if group == EVERYONE or group in groups]
+    if not own:
+        raise Refused("forbidden", "no group of yours has a role here (PLANNER_GROUP_ROLES)")
+    digest = hashlib.sha256(f"person {name}".encode()).hexdigest()
+    if len(name) > _LONGEST:
+        name = f"{name[: _LONGEST - 17]}-{digest[:16]}"
+    return Key(name, max(own, key=ROLES.index), digest)
+
+
+def _only(headers: Headers, name: str) -> str:
+    """The value of a header, empty unless it is one printable line.
+
+    A second line may be the caller's own, beside that of a proxy which adds instead of replacing.
+    """
+    lines = headers.getlist(name)
+    if len(lines) != 1:
+        return ""
+    text = lines[0].encode("latin-1").decode("utf-8", "replace").strip()
+    return text if text.isprintable() else ""

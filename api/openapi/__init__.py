@@ -1,0 +1,1 @@
+"""The OpenAPI document: schemas and examples of what parsers outside FastAPI read."""

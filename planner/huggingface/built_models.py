@@ -1,0 +1,113 @@
+"""Configs of families that have no reader: `transformers` builds the model without weights.
+
+That happens in a process of its own, with limits, since a config may ask for any size.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from cost_models.spec import ModelSpec
+from planner.huggingface.config import Problem, UnknownArchitecture, short_text
+from planner.huggingface.importer import MODELS, OTHER_FILES, ImportedModel
+
+LIMIT_S = 150.0
+INSTALL = "pip install 'transformers>=5.20' torch"
+# What configs call their number of layers, and what no model of ours exceeds.
+LAYER_COUNTS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+MOST_LAYERS = 10_000
+
+
+def model_from_modules(
+    config: Mapping[str, Any], why: UnknownArchitecture, folder: Path | None = None
+) -> ImportedModel:
+    """The model that transformers builds from a config, read from its modules.
+
+    why: what the readers said of it.  folder: a model's own, whose code is run.
+    Raises UnknownArchitecture: also where transformers is not installed, with the command.
+    """
+    others = OTHER_FILES.keys() - MODELS
+    if not isinstance(config.get("model_type"), str) or any(config.get(key) for key in others):
+        raise why
+    if find_spec("transformers") is None or find_spec("torch") is None:
+        raise _refused(why, f"no reader for it here; with transformers it is built: {INSTALL}")
+    for key in LAYER_COUNTS:
+        count = config.get(key)
+        if isinstance(count, int | float) and not count <= MOST_LAYERS:
+            problem = Problem(f"/{key}", f"at most {MOST_LAYERS:,} layers", short_text(count))
+            raise UnknownArchitecture((problem,))
+    found = json.loads(_answer(json.dumps(dict(config), sort_keys=True), str(folder or "")))
+    if "refused" in found:
+        raise _refused(why, found["refused"])
+    try:
+        model = ModelSpec.model_validate({**found["model"], "name": _name(config)})
+    except ValidationError as error:
+        raise _refused(why, str(error.errors()[0]["msg"])) from error
+    return ImportedModel(model, found["architecture"], _notes(found), ())
+
+
+def _refused(why: UnknownArchitecture, reason: str) -> UnknownArchitecture:
+    if not why.problems:
+        return UnknownArchitecture((Problem("/model_type", reason),))
+    first, *rest = why.problems
+    message = f"{first.message}: {reason}"
+    return UnknownArchitecture((first._replace(message=message), *rest))
+
+
+def _notes(found: Mapping[str, Any]) -> tuple[str, ...]:
+    """What was matched exactly, what approximately, and what not at all."""
+    exact, approximate = ", ".join(found["exact"]), ", ".join(found["approximate"])
+    notes = [f"layers: read from the modules that transformers {found['version']} builds"]
+    if exact:
+        notes.append(f"layers: matched exactly: {exact}")
+    if approximate:
+        notes.append(
+            f"layers: matched approximately: {approximate} (FLOP of their matrices and parameters "
+            "are counted, what runs between them is not)"
+        )
+    outside = found["model"].get("other_parameters", 0)
+    if outside:
+        places = ", ".join(found["left"][:6])
+        notes.append(f"other_parameters: {outside:,} are counted and not matched, in {places}")
+    return tuple(notes)
+
+
+def _name(config: Mapping[str, Any]) -> str:
+    path = config.get("_name_or_path")
+    last = path.rstrip("/").rsplit("/", 1)[-1] if isinstance(path, str) else ""
+    return last[:200] or str(config["model_type"])[:200]
+
+
+@lru_cache(maxsize=64)
+def _answer(config: str, folder: str) -> str:
+    """What the process prints: a model, or why there is none."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "planner.huggingface.module_inspection"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        start_new_session=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"},
+    )  # fmt: skip
+    asked = json.dumps({"config": json.loads(config), "folder": folder or None})
+    try:
+        answer, _ = process.communicate(asked, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        answer = ""
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.returncode or not answer:
+        return json.dumps({"refused": "its model takes too long or too much memory to build"})
+    return answer

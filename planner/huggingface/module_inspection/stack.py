@@ -1,0 +1,199 @@
+"""The layers of a stack as one document: what all have in common, and how each differs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+from torch import nn
+
+from cost_models.blocks import AnySublayer
+from cost_models.blocks.base import Sublayer
+from cost_models.blocks.records import Split
+from cost_models.spec import StackSpec
+from planner.huggingface.module_inspection.feed_forwards import Fields
+from planner.huggingface.module_inspection.layer import Layer, Part, products_of, read_layer
+from planner.huggingface.module_inspection.module import elements
+
+_BLOCK: TypeAdapter[Sublayer] = TypeAdapter(AnySublayer)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """fields: of a StackSpec.  exact, approximate: names of modules of a layer."""
+
+    fields: Fields
+    exact: tuple[str, ...]
+    approximate: tuple[str, ...]
+
+
+def read_stack(layers: nn.ModuleList, config: Any, hidden: int, tokens: int) -> Stack:
+    """tokens: of the encoder that cross-attention looks at."""
+    read = [read_layer(layer, config, i, hidden) for i, layer in enumerate(layers)]
+    fields = _common(read, config, hidden)
+    draft = StackSpec.model_validate(fields)
+    exact: dict[str, None] = {}
+    approximate: dict[str, None] = {}
+    pattern = []
+    for layer in read:
+        blocks: list[Fields] = []
+        others: list[Fields | None] = []
+        for part in layer.parts:
+            block = _own(part, fields, tokens)
+            left = dict(part.left)
+            if block is None or _elements(block, draft) != part.total - _sum(left):
+                block, left = None, part.shapes
+            if block is not None:
+                blocks.append(block)
+            (approximate if left else exact)[part.name] = None
+            others.append(products_of(left))
+        others.append(products_of(layer.loose))
+        pattern.append(_merged(blocks, len(layer.norms)) + [o for o in others if o])
+    sublayers = [sum(b["kind"] != "products" for b in blocks) for blocks in pattern]
+    norms = [2 * len(layer.norms) // n for layer, n in zip(read, sublayers, strict=True) if n]
+    fields["norms_per_layer"] = per_layer = min(norms, default=0)
+    each = hidden * (1 + fields["norm_bias"])
+    for layer, blocks, count in zip(read, pattern, sublayers, strict=True):
+        rest = sum(n for n, _ in layer.norms) - round(count * per_layer * each / 2)
+        if rest > 0 or not blocks:
+            blocks.append({"kind": "products", "parameters": max(rest, 0)})
+    if all(len(layer.norms) == 1 and len(b) == 2 for layer, b in zip(read, pattern, strict=True)):
+        fields["parallel_residual"] = True
+        fields["norms_per_layer"] = 1
+    if not any(each["kind"] == "experts" for blocks in pattern for each in _flat(blocks)):
+        fields.pop("moe", None)
+    fields["layer_pattern"] = _period(pattern)
+    return Stack(fields, tuple(exact), tuple(approximate))
+
+
+def _flat(blocks: list[Fields]) -> Iterator[Fields]:
+    for block in blocks:
+        yield block
+        yield from block.get("branches", ())
+
+
+def _sum(left: dict[str, tuple[int, ...]]) -> int:
+    return sum(map(elements, left.values()))
+
+
+def _elements(block: Fields, draft: StackSpec) -> int:
+    """Parameters of a block; a document that is none has no elements."""
+    sublayer = _BLOCK.validate_python(block)
+    if sublayer.missing(draft):
+        return -1
+    return round(float(sum(w.elements for w in sublayer.weights(draft, Split()))))
+
+
+def _common(read: Sequence[Layer], config: Any, hidden: int) -> Fields:
+    """What most layers say of heads, widths, biases and norms."""
+    blocks = [part.block for layer in read for part in layer.parts if part.block]
+    attention = [b for b in blocks if b["kind"] == "attention" and not b.get("_cross")]
+    biased = [b for b in blocks if "_bias" in b]
+    dense = [b for b in blocks if b["kind"] == "mlp"]
+    moe = next((b["_moe"] for b in blocks if b["kind"] == "experts"), None)
+    latent = next((b for b in blocks if "_mla" in b), None)
+    compressed = next((b for b in blocks if b["kind"] == "compressed_attention"), {})
+    heads, groups, head_dim = _most(
+        [(b["num_attention_heads"], b["num_query_groups"], b["head_dim"]) for b in attention]
+    ) or _heads(blocks, config, hidden)
+    norms = [norm for layer in read for norm in layer.norms]
+    streams = _streams(read, config, hidden)
+    bias = bool(norms) and all(count == 2 * hidden for count, _ in norms)
+    gated = moe["_gated"] if moe else _most([b["gated"] for b in dense]) or False
+    fields: Fields = {
+        "num_layers": len(read),
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_query_groups": groups,
+        "head_dim": head_dim,
+        "ffn_hidden_size": _most([b["width"] for b in dense]) or 4 * hidden,
+        "gated_mlp": gated,
+        "mlp_bias": bool(dense) and all(b["bias"] for b in dense),
+        "qkv_bias": bool(biased) and all(b["_bias"] for b in biased),
+        "attention_output_bias": bool(biased) and all(b["_out_bias"] for b in biased),
+        "norm": "layernorm" if bias or not any("RMS" in name for _, name in norms) else "rmsnorm",
+        "norm_bias": bias,
+        "qk_norm": _most([b["qk_norm"] for b in attention]) or "none",
+        "position": "rope",
+        "residual_streams": streams,
+        "attention_sinks": bool(compressed) or any(b.get("_sinks") for b in blocks),
+    }
+    if latent is not None:
+        mla = latent["_mla"]
+        fields |= {"mla": mla, "num_query_groups": heads}
+        fields["head_dim"] = mla["qk_nope_head_dim"] + mla["qk_rope_head_dim"]
+    if moe is not None:
+        fields["moe"] = {k: v for k, v in moe.items() if not k.startswith("_")}
+    return fields
+
+
+def _streams(read: Sequence[Layer], config: Any, hidden: int) -> int:
+    """Residual streams, where the layers' mixtures are those of hyper-connections."""
+    count = int(getattr(config, "hc_mult", 1))
+    own = count * (2 + count) * (count * hidden + 1) + 3
+    if all(layer.streams and set(layer.streams) == {own} for layer in read):
+        return count
+    for layer in read:
+        layer.loose |= {f"streams.{i}": (each,) for i, each in enumerate(layer.streams)}
+    return 1
+
+
+def _heads(blocks: Sequence[Fields], config: Any, hidden: int) -> tuple[int, int, int]:
+    """Of a stack without plain attention: latent attention's heads, a recurrence's, or one."""
+    for block in blocks:
+        heads = block.get("_heads") or block.get("num_heads") or block.get("num_value_heads")
+        if heads:
+            head_dim = block.get("_head_dim") or block.get("head_dim") or max(hidden // heads, 1)
+            return heads, 1 if "_head_dim" in block else heads, head_dim
+    heads = int(getattr(config, "num_attention_heads", None) or 1)
+    return heads, heads, max(hidden // heads, 1)
+
+
+def _most(values: Iterable[Any]) -> Any:
+    return next((value for value, _ in Counter(values).most_common(1)), None)
+
+
+def _own(part: Part, fields: Fields, tokens: int) -> Fields | None:
+    """A block without what it shares with the stack."""
+    if part.block is None:
+        return None
+    block = {k: v for k, v in part.block.items() if not k.startswith("_")}
+    if part.block.get("_cross"):
+        source = part.block["_source"]
+        cross: Fields = {"kind": "cross_attention", "tokens": tokens}
+        if source != fields["hidden_size"]:
+            cross["source_width"] = source
+        if block["num_query_groups"] != fields["num_query_groups"]:
+            cross["num_query_groups"] = block["num_query_groups"]
+        return cross
+    shared = {"sinks": "attention_sinks", "width": "ffn_hidden_size", "gated": "gated_mlp",
+              "bias": "mlp_bias"}  # fmt: skip
+    names = {"attention": (*block, "sinks"), "mlp": ("width", "gated", "bias")}
+    for name in names.get(block["kind"], ()):
+        if name in block and block[name] == fields.get(shared.get(name, name)):
+            del block[name]
+    return block
+
+
+def _merged(blocks: list[Fields], norms: int) -> list[Fields]:
+    """Blocks that share a norm stand beside each other."""
+    feeds = ("mlp", "experts", "rwkv_channel_mix", "per_layer_input")
+    mixers = [b for b in blocks if b["kind"] not in feeds]
+    rest = [b for b in blocks if b["kind"] in feeds]
+    if len(rest) > 1 and norms < len(blocks):
+        rest = [{"kind": "parallel", "branches": rest}]
+    own = [b for b in mixers if b["kind"] != "cross_attention"]
+    if len(own) > 1 and norms < len(mixers) + len(rest):
+        mixers = [{"kind": "parallel", "branches": own}]
+    return mixers + rest
+
+
+def _period(pattern: list[list[Fields]]) -> list[list[Fields]]:
+    """The shortest pattern that repeats into this one."""
+    for length in range(1, len(pattern)):
+        if all(pattern[i] == pattern[i % length] for i in range(len(pattern))):
+            return pattern[:length]
+    return pattern

@@ -1,0 +1,114 @@
+"""Error features of an estimate: its time by factor, and the groups that share its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.arrays import sum_of
+from cost_models.plans import ParallelPlan, Plans
+from cost_models.profiles import profile_for
+from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
+
+Array = NDArray[np.float64]
+
+# The factors that a run's time is divided into, with their names for people.
+FACTORS: dict[str, str] = {
+    "compute": "kernels",
+    "experts": "expert kernels",
+    "narrow": "FP8 and FP4 kernels",
+    "small": "launch-bound kernels",
+    "tp": "tensor-parallel exchange",
+    "cp": "context-parallel exchange",
+    "ep": "expert-parallel exchange",
+    "pipeline": "pipeline bubble and sends",
+    "dp": "data-parallel exchange",
+    "optimizer": "optimizer step and offload",
+}
+# Forward seconds of a layer and micro-batch at which half of its kernels count as short.
+SMALL_S = 5e-4
+
+
+@dataclass(frozen=True)
+class ErrorFeatures:
+    """Error features of an estimate: the share of its time per factor, and its group at each level.
+
+    shares: shape (factors,).  groups: those of `groups_of`.
+    """
+
+    shares: tuple[float, ...]
+    groups: tuple[str, str, str, str, str]
+    experts: bool
+    hidden_size: int
+
+
+def error_features(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    training: TrainingSpec,
+    plan: ParallelPlan,
+    parts_s: Mapping[str, float],
+    source: str = "",
+) -> ErrorFeatures:
+    """Error features of an estimate; parts_s: seconds of an iteration by part.
+
+    source: whose run it is; "": of nobody whose runs were seen.
+    """
+    accelerator = cluster.groups[0].accelerator
+    shares = shares_of(model, training, plan, parts_s)
+    groups = groups_of(
+        profile_for(accelerator).family,
+        accelerator.id,
+        plan.runtime,
+        source,
+        model.hidden_size,
+        model.num_layers,
+    )
+    return ErrorFeatures(tuple(shares.tolist()), groups, model.moe is not None, model.hidden_size)
+
+
+def groups_of(
+    family: str, accelerator: str, runtime: str, source: str, hidden_size: int, num_layers: int
+) -> tuple[str, str, str, str, str]:
+    """Family, accelerator, runtime, source, and the model there; "": none that is known."""
+    model = f"{source}, {accelerator}, {hidden_size} x {num_layers}" if source else ""
+    return family, accelerator, runtime, source, model
+
+
+def shares_of(
+    model: ModelSpec,
+    training: TrainingSpec,
+    plans: ParallelPlan | Plans,
+    parts_s: Mapping[str, float] | Mapping[str, Array],
+) -> Array:
+    """Shares of plans' times by factor, which are the last axis; parts_s: seconds by part."""
+    experts, narrow = model.moe is not None, training.precision in ("fp8", "fp4")
+    micro_batches = training.global_batch_size / (plans.dp * plans.micro_batch_size)
+    pass_s = parts_s["forward"] / np.maximum(micro_batches * model.num_layers / plans.pp, 1.0)
+    total = sum_of(parts_s.values())
+    share = {name: seconds / total for name, seconds in parts_s.items()}
+    # A bubble is time that kernels and exchanges of layers take elsewhere.
+    kernels = share["forward"] + share["backward"] + share["recompute"]
+    layers = kernels + share["tp_comm"] + share["cp_comm"] + share["ep_comm"]
+    some = layers > 0
+    more = 1.0 + np.where(some, share["bubble"] / np.where(some, layers, 1.0), 0.0)
+    kernels = kernels * more
+    shares = {
+        "compute": kernels,
+        "experts": kernels * experts,
+        "narrow": kernels * narrow,
+        "small": kernels / (1.0 + pass_s / SMALL_S),
+        "tp": share["tp_comm"] * more,
+        "cp": share["cp_comm"] * more,
+        "ep": share["ep_comm"] * more,
+        "pipeline": share["bubble"] + share["pp_comm"],
+        "dp": share["dp_comm"] + share["stragglers"],
+        "optimizer": share["optimizer"] + share["offload"],
+    }
+    found = [shares[name] for name in FACTORS]
+    if not any(np.ndim(share) for share in found):  # of one plan
+        return np.array(found)
+    return np.stack(np.broadcast_arrays(*found), axis=-1)

@@ -1,0 +1,58 @@
+"""The request of a calibration: what to measure, and the name of its profile."""
+
+from __future__ import annotations
+
+import re
+
+from cost_models import profiles
+from cost_models.calibrations import PROFILE_NAME
+from cost_models.catalog import local
+from cost_models.profiles import FALLBACK
+from planner.documents.problems import RequestError, choice, refuse
+from planner.documents.request import PlanRequest
+from planner.documents.typed_values import looked_up
+from planner.requests.parsing import parse_request
+from planner.validate.calibrate import measurement_points
+from planner.validate.calibrate.job import Job
+from planner.validate.native import native
+from planner.validate.process import Limits
+from planner.validate.scale import scaled
+
+
+def limits(budget_s: float) -> Limits:
+    """Of each start of processes, which may measure so long."""
+    # Starting them comes on top, and the last point may begin just in time.
+    return Limits(wall_s=2 * budget_s + 120)
+
+
+def names(name: str, extends: str | None) -> str:
+    """The built-in profile to extend; RequestError where a name is no good."""
+    if not re.fullmatch(PROFILE_NAME, name):
+        detail = "must be lower-case letters, digits, ., _ and -, at most 64, none of .-_ first"
+        raise refuse("/name", "wrong_name", detail, name)
+    if name in profiles.profiles():
+        raise refuse("/name", "name_taken", f"{name} is a built-in profile", name)
+    usual = extends or local.cluster().groups[0].accelerator.efficiency_profile or FALLBACK
+    return looked_up("/extends", lambda: profiles.profile(usual)).id
+
+
+def of_plan(request: PlanRequest, budget_s: float) -> tuple[PlanRequest, list[tuple[int, Job]]]:
+    """Measurements that a plan needs, scaled as `planner validate` scales it on this machine."""
+    if request.training.precision not in measurement_points.PRECISIONS:
+        problem = choice(
+            "/training/precision", request.training.precision, measurement_points.PRECISIONS
+        )
+        raise RequestError([problem])
+    small = scaled(native(request, compiled=False).request).request
+    return small, measurement_points.of_request(small, budget_s)
+
+
+def full(budget_s: float) -> tuple[PlanRequest, list[tuple[int, Job]]]:
+    """The full set, in the precision that the machine trains in."""
+    group = local.cluster().groups[0]
+    cpu = group.accelerator.id == local.CPU_ID
+    request = parse_request(measurement_points.EXAMPLE, need_plan=True)
+    training = request.training.model_copy(update={"precision": "fp32" if cpu else "bf16"})
+    request = request.model_copy(update={"training": training})
+    ranks = [n for n in measurement_points.RANKS if n <= group.accelerators_per_node]
+    return request, measurement_points.full(request.model, training, ranks, budget_s)

@@ -1,0 +1,43 @@
+"""The guides of docs/ at /docs: the same pages, with links that lead on."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.service import serving
+
+DOCS = Path(__file__).parents[2] / "docs"
+NAMES = sorted(file.stem for file in DOCS.glob("*.md"))
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, without markup."""
+    return re.findall(r"\w+", text)
+
+
+def test_every_guide_is_served_whole_and_its_links_lead_on() -> None:
+    with serving() as client:
+        listed = client.get("/docs/guides").text
+        for name in NAMES:
+            source = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+            response = client.get(f"/docs/{name}")
+            assert response.status_code == 200
+            assert response.headers["content-type"].startswith("text/html")
+            assert f'href="{name}"' in listed
+            body = response.text.partition('<main class="guide">')[2].partition("</main>")[0]
+            shown = words(unescape(re.sub(r"<[^>]*>", " ", body)))
+            assert len(shown) > 0.9 * len(words(re.sub(r"\]\([^)]*\)", "", source))) > 20
+            for target in re.findall(r'href="([^"]+)"', body):
+                assert "://" in target or client.get(f"/docs/{target}").status_code == 200, target
+            assert ("<table>" in body) == ("\n|--" in source or "\n|-" in source)
+
+
+@pytest.mark.parametrize("name", ["none", "..%2f..%2fREADME", "formulas.md"])
+def test_what_is_no_guide_is_not_found(name: str) -> None:
+    with serving() as client:
+        response = client.get(f"/docs/{name}")
+    assert (response.status_code, response.json()["status"]) == (404, 404)
