@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -37,6 +38,12 @@ def own_data_folder() -> Generator[None, None, None]:
 
 def pytest_configure(config: pytest.Config) -> None:
     tiers.exhaustive = config.option.markexpr == "exhaustive"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The quick tier does not even import the folders of which it takes nothing."""
+    quick = config.option.markexpr == "quick"
+    return True if quick and collection_path.name in SLOW_FOLDERS else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -504,14 +504,12 @@ def test_bad_words(ask: Any, words: list[str], says: str) -> None:
         assert json.loads(out)["status"] == 422
 
 
-def test_bad_standard_input() -> None:
-    for text in (b"", b"[", b"\xff", b"{}"):
-        result = subprocess.run(
-            [sys.executable, "-m", "planner.cli", "plan", "-"], input=text, capture_output=True
-        )
-        assert result.returncode == 2
-        assert result.stdout == b""
-        assert result.stderr.startswith(b"Bad input:")
+@pytest.mark.parametrize("text", [b"", b"[", b"\xff", b"{}"])
+def test_bad_standard_input(ask: Any, monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    status, out, err = ask("plan", "-")
+    assert (status, out) == (2, "")
+    assert err.startswith("Bad input:")
 
 
 def test_our_fault(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -531,6 +529,7 @@ def test_our_fault(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Each way to write once: a screen, a document, files, help.  The exhaustive tests have the rest.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -558,6 +557,7 @@ def test_reader_that_leaves_early(words: str) -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("words", [["catalog"], ["catalog", "--json"], ["plan", *ALONE], ["-h"]])
 def test_full_device(words: list[str]) -> None:
