@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from fastapi.testclient import TestClient
 
 from planner.documents.scored_runs import scored_runs
 from planner.uncertainty.nearest_runs import Evidence
 
 
+@pytest.mark.slow
 def test_all_runs_are_sent_once(client: TestClient) -> None:
     sent = client.get("/v1/accuracy/runs")
     assert len(sent.json()["rows"]) == len(scored_runs())

@@ -224,6 +224,7 @@ def next_lines(out: str) -> list[str]:
     return [line.strip() for line in out.partition("\nNext\n")[2].splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [
@@ -262,6 +263,7 @@ def test_next_says_why_there_are_no_launch_files(ask: Any) -> None:
     assert "planner emit" not in out
 
 
+@pytest.mark.slow
 def test_next_after_standard_input_does_not_hang(tmp_path: Path) -> None:
     asked = ASKED | {"model": "llama-3.1-8b", "cluster": "1x8xh100-sxm", "plan": {"tp": 2}}
     result = subprocess.run(

@@ -27,6 +27,7 @@ def answer(folder: Path, *rows: dict[str, Any]) -> AccuracyAnswer:
     return answer_of(path.name, map(predict, read_runs(path)))
 
 
+@pytest.mark.slow
 def test_shipped_runs_are_covered(shipped: AccuracyAnswer) -> None:
     assert shipped.summary.coverage >= 0.97
     assert shipped.summary.rows == len(shipped.rows) == 1000

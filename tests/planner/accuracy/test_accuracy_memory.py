@@ -55,6 +55,7 @@ def errors(source: str = "") -> list[float]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "limit"),
     [*zip(LONG_KNOWN, (0.02, 0.08, 0.08, 0.08), strict=True)],

@@ -348,6 +348,7 @@ def test_addresses_that_are_none(planner: Planner, url: str, why: str) -> None:
         assert "secret" not in err
 
 
+@pytest.mark.slow
 def test_keys(planner: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = {"reader": "read", "user": "plan"}
     listed = [

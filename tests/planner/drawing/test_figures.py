@@ -42,6 +42,7 @@ def drawn(kind: Any) -> list[bytes]:
     return [plan_figure(planned, kind), sizing_figure(sized, kind)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAGIC)
 def test_kinds(kind: Any) -> None:
     for data, again in zip(drawn(kind), drawn(kind), strict=True):

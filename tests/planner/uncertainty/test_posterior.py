@@ -132,6 +132,7 @@ def test_scales_are_found_again() -> None:
     assert held(found, "source")["80"] == pytest.approx(0.8, abs=0.03)
 
 
+@pytest.mark.slow
 def test_the_shipped_intervals_hold_for_groups_left_out() -> None:
     for level in ("accelerator", "runtime", "source"):
         assert 0.75 <= held(published(), level)["80"] <= 0.88, level
