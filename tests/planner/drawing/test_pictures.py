@@ -43,7 +43,15 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
+# A second or more to draw.
+LARGE = ("very many", "most ranks")
+DRAWN = [
+    pytest.param(case, id=name, marks=pytest.mark.slow if name in LARGE else ())
+    for name, case in CASES.items()
+]
+
+
+@pytest.fixture(scope="module", params=DRAWN)
 def answer(request: pytest.FixtureRequest) -> TimelineAnswer:
     drawn: TimelineAnswer = run(**request.param)
     return drawn

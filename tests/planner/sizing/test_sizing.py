@@ -192,6 +192,7 @@ class TestAssumptions:
             assert after.cost_usd == pytest.approx(factor * before.cost_usd)
         assert any("mi300x: $4 per accelerator-hour, as given" in n.text for n in found.assumptions)
 
+    @pytest.mark.slow
     def test_no_price_no_cost_and_it_says_so(self) -> None:
         found = size(asked(accelerators=["a10g", "l40s", "gaudi3"], sizes=[64]))
         assert found.cheapest is None
