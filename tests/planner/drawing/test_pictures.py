@@ -209,6 +209,7 @@ def test_hostile_names_are_escaped() -> None:
     assert HOSTILE in json.loads(trace(answer))["traceEvents"][0]["args"]["name"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["1f1b", "zb-v", "pipedream", "one step", "many"])
 def test_png(case: str) -> None:
     for mode in ("light", "dark"):

@@ -138,6 +138,7 @@ def test_the_shipped_intervals_hold_for_groups_left_out() -> None:
         assert 0.75 <= held(published(), level)["80"] <= 0.88, level
 
 
+@pytest.mark.slow
 def test_the_shipped_intervals_are_narrower_than_a_constant() -> None:
     """Than one of constant width that holds as many rows."""
     found = interval_summary(published().runs)
