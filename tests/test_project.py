@@ -57,6 +57,7 @@ def test_files_and_functions_are_short() -> None:
     assert lengths.keys() == LONGER.keys(), lengths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [

@@ -33,7 +33,11 @@ def blocks(language: str) -> list[str]:
     )
 
 
-COMMANDS = list(dict.fromkeys(line for block in blocks("sh") for line in block.splitlines()))
+# Sizing answers a search for each accelerator of the catalog and each number of them.
+COMMANDS = [
+    pytest.param(line, marks=pytest.mark.slow) if line.startswith("planner size ") else line
+    for line in dict.fromkeys(line for block in blocks("sh") for line in block.splitlines())
+]
 
 
 @pytest.mark.parametrize("line", COMMANDS)

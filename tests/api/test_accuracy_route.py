@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from fastapi.testclient import TestClient
 
 from planner.documents.scored_runs import scored_runs
 from planner.uncertainty.nearest_runs import Evidence
 
 
+@pytest.mark.slow
 def test_all_runs_are_sent_once(client: TestClient) -> None:
     sent = client.get("/v1/accuracy/runs")
     assert len(sent.json()["rows"]) == len(scored_runs())
@@ -17,6 +19,7 @@ def test_all_runs_are_sent_once(client: TestClient) -> None:
     assert client.get("/v1/accuracy/runs", headers=known).status_code == 304
 
 
+@pytest.mark.slow
 def test_the_nearest_runs_of_a_plan(client: TestClient) -> None:
     asked = {
         "model": "llama-3.1-8b",

@@ -189,6 +189,7 @@ class _Following(Client):
         return super().follow_sweeps(id, last_event_id=last_event_id)
 
 
+@pytest.mark.slow
 def test_follows_a_job_to_another_server(tmp_path: Path) -> None:
     """The one that is asked ends and starts again at its address while the job runs."""
     (tmp_path / "service").mkdir()

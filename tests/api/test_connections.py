@@ -61,6 +61,7 @@ def test_one_connection_too_many_is_told_so() -> None:
             one.close()
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "_READ_TIMEOUT_S", 0.3)
     with listening(create_app(Settings()), http=protocol.HeaderTimeoutProtocol) as port:

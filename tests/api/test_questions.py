@@ -111,6 +111,7 @@ def test_infinity_where_it_does_not_matter_is_read(client: TestClient) -> None:
     assert response.status_code == 200, response.text
 
 
+@pytest.mark.slow
 def test_a_bad_config_says_where(client: TestClient) -> None:
     response = client.post("/v1/models/import", json=CONFIG | {"hidden_size": -1})
     assert response.status_code == 422

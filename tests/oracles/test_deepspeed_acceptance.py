@@ -100,6 +100,7 @@ def test_deepspeed_takes_what_we_write_and_we_refuse_what_it_refuses() -> None:
     assert "zero_optimisation" in unread["error"]
 
 
+@pytest.mark.slow
 def test_the_draws_have_every_feature() -> None:
     counts = features([*CASES.values(), *legal(DEEPSPEED, 400, seed=3)])
     assert not [name for name in DEEPSPEED_FEATURES if counts[name] == 0], counts

@@ -183,6 +183,7 @@ def oracle_parameters(config: dict[str, Any]) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+@pytest.mark.slow
 def test_every_family_is_held_against_transformers() -> None:
     """Here by a small configuration, or by a published or default one (test_configurations.py)."""
     small = {kind for kind, _ in SMALL.values()}
@@ -219,6 +220,7 @@ def test_drawn_counts_equal_those_of_transformers(case: str, data: st.DataObject
     assert total_parameters(model_from_config(config).model) == oracle_parameters(config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PUBLISHED if not name.startswith("chatglm")])
 def test_counts_of_published_configs_equal_those_of_transformers(name: str) -> None:
     config = json.loads(PUBLISHED[name].read_text("utf-8"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shlex
@@ -12,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Group
-from rich.panel import Panel
-from rich.text import Text
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
@@ -25,11 +21,8 @@ from planner.documents.request import SearchSpec
 from planner.reinforcement.document import ReinforcementSpec
 from planner.requests.model_import import ModelAnswer
 from planner.sizing.request import SizingSpec
-from planner.terminal.output import Screen
 from planner.version import __version__
-from tests.fixtures.work import bounded_work
-from tests.planner.documents.test_loading import BAD_TEXTS
-from tests.planner.requests.test_parsing import ASKED, BAD, LLAMA_CONFIG, text_of
+from tests.planner.requests.test_parsing import ASKED, LLAMA_CONFIG
 
 SMALL = {
     "--model": "llama-3.1-8b",
@@ -41,14 +34,8 @@ PLANNED = [word for pair in SMALL.items() for word in pair]
 # For tests of something else than the search: one framework's plans, or a plan that is named.
 ALONE = [*PLANNED, "--framework", "megatron"]
 NAMED = [*PLANNED, "--tp", "8", "--sequence-parallel"]
-NUMBERS = ",".join(map(str, range(1, 257)))
-BOUNDLESS = ["--tp", NUMBERS, "--cp", NUMBERS, "--pp", NUMBERS]
 # Far too little for this model: nothing fits.
 STARVED = ["--model", "llama-3.1-405b", "--cluster", "1x1xh100-sxm", *PLANNED[4:]]
-
-
-# `plan` answers a cluster of two kinds: tests/planner/mixed_clusters.
-BAD_FILES = {name: case for name, case in BAD.items() if name != "mixed cluster"}
 
 
 def test_options_are_the_fields_of_the_documents() -> None:
@@ -237,6 +224,7 @@ def next_lines(out: str) -> list[str]:
     return [line.strip() for line in out.partition("\nNext\n")[2].splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [
@@ -275,6 +263,7 @@ def test_next_says_why_there_are_no_launch_files(ask: Any) -> None:
     assert "planner emit" not in out
 
 
+@pytest.mark.slow
 def test_next_after_standard_input_does_not_hang(tmp_path: Path) -> None:
     asked = ASKED | {"model": "llama-3.1-8b", "cluster": "1x8xh100-sxm", "plan": {"tp": 2}}
     result = subprocess.run(
@@ -432,161 +421,6 @@ def test_catalog_and_model(ask: Any) -> None:
     code, out, _ = ask("model", "deepseek-v3")
     assert code == 0
     assert "active per token" in out
-
-
-@pytest.mark.parametrize(("over", "pointer", "code", "says"), BAD_FILES.values(), ids=BAD_FILES)
-def test_bad_request(
-    ask: Any, tmp_path: Path, over: dict[str, Any], pointer: str, code: str, says: str
-) -> None:
-    asked = ASKED | over
-    request = tmp_path / "request.json"
-    request.write_text(text_of(asked))
-    with bounded_work():
-        status, out, err = ask("plan", str(request), "--json")
-    assert (status, err) == (2, "")
-    document = json.loads(out)
-    assert document["status"] == 422
-    assert document["errors"][0].keys() >= {"pointer", "code", "detail"}
-    status, out, err = ask("plan", str(request))
-    assert (status, out) == (2, "")
-    assert err.startswith(("Bad input:\n  /", "Bad input:\n  --"))
-
-
-@pytest.mark.parametrize("text", [text for text, _ in BAD_TEXTS.values()], ids=BAD_TEXTS)
-def test_bad_file(ask: Any, tmp_path: Path, text: str) -> None:
-    path = tmp_path / "config.json"
-    path.write_bytes(text.encode())
-    for words in (["plan", str(path)], ["plan", "--model", str(path)], ["model", str(path)]):
-        with bounded_work():
-            status, out, err = ask(*words)
-        assert (status, out) == (2, "")
-        assert err.startswith(("Bad input:\n  /", "Bad input:\n  --"))
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["plan", "--model", "lama-3.1-70b", *PLANNED[2:]], "--model: no model 'lama-3.1-70b'"),
-        (
-            ["plan", *PLANNED[2:], "--model", "no-such/config.json"],
-            "--model: cannot read 'no-such/config.json': No such file",
-        ),
-        (["plan", *PLANNED, "--seq-length", "abc"], "--seq-length: must be an integer"),
-        (["plan", *PLANNED, "--seq-length", "0"], "--seq-length: must be >= 1, got 0"),
-        (["plan", *PLANNED, "--seq-length", "nan"], "--seq-length: must be an integer"),
-        (["plan", *PLANNED, "--tokens", ".nan"], "--tokens: must be a finite number"),
-        (["plan", *PLANNED, "--tp", "1,.inf"], "--tp: must be a finite number"),
-        (["plan", *PLANNED, *BOUNDLESS], "/search: the space is too large"),
-        (["plan", *PLANNED, "--seq-length", "9" * 9000], "far beyond every limit"),
-        (["plan", *PLANNED, "--seq-length", "-1"], "--seq-length: must be >= 1"),
-        (["plan", *PLANNED, "--tp", "1..x"], "/search/tp/max"),
-        (["plan", *PLANNED, "--recompute", "ful"], "--recompute: must be one of none"),
-        (["plan", *PLANNED, "--tpp", "8"], "No such option"),
-        (["plan", "a.yaml", "--request", "b.yaml"], "give the request once"),
-        (["plan", "absent.yaml"], "No such file"),
-        (["plan"], "--cluster: is required"),
-        (["estimate", *PLANNED], "/plan: is required"),
-        (["emit", *PLANNED, "--framework", "megaton"], "did you mean"),
-        (["frobnicate"], "No such command"),
-        (["model"], "Missing argument"),
-        (["catalog", "planets"], "planets"),
-        (["serve", "--host", "0.0.0.0"], "PLANNER_API_KEYS_SHA256"),
-        (["serve", "--port", "99999"], "65535"),
-    ],
-)
-def test_bad_words(ask: Any, words: list[str], says: str) -> None:
-    status, out, err = ask(*words)
-    assert (status, out) == (2, "")
-    assert says in err
-    if "--json" in ask("plan", "--help")[1] and words[0] in ("plan", "estimate", "emit"):
-        status, out, err = ask(*words, "--json")
-        assert (status, err) == (2, "")
-        assert json.loads(out)["status"] == 422
-
-
-def test_bad_standard_input() -> None:
-    for text in (b"", b"[", b"\xff", b"{}"):
-        result = subprocess.run(
-            [sys.executable, "-m", "planner.cli", "plan", "-"], input=text, capture_output=True
-        )
-        assert result.returncode == 2
-        assert result.stdout == b""
-        assert result.stderr.startswith(b"Bad input:")
-
-
-def test_our_fault(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise ZeroDivisionError("of our own\nmaking")
-
-    monkeypatch.setattr("planner.answers.plan_answers.find", fail)
-    status, out, err = ask("plan", *PLANNED)
-    assert (status, out) == (1, "")
-    assert err.splitlines()[0] == "planner failed: ZeroDivisionError: of our own"
-    assert "report" in err
-    status, out, _ = ask("plan", *PLANNED, "--json")
-    assert (status, json.loads(out)["status"]) == (1, 500)
-    monkeypatch.setenv("PLANNER_DEBUG", "1")
-    with pytest.raises(ZeroDivisionError):
-        cli.run(["plan", *PLANNED])
-
-
-# Each way to write once: a screen, a document, files, help.  The exhaustive tests have the rest.
-@pytest.mark.parametrize(
-    "words",
-    [
-        f"estimate {' '.join(PLANNED)} --tp 8",
-        "catalog models --json",
-        f"emit {' '.join(NAMED)}",
-        "plan --help",
-        *(
-            pytest.param(words, marks=pytest.mark.exhaustive)
-            for words in (
-                "catalog models",
-                "model deepseek-v3",
-                f"plan {' '.join(PLANNED)}",
-                f"plan {' '.join(PLANNED)} --json",
-                f"plan {' '.join(STARVED)}",
-                f"why {' '.join(PLANNED)} --tp 8",
-                "--help",
-            )
-        ),
-    ],
-)
-def test_reader_that_leaves_early(words: str) -> None:
-    command = f"set -o pipefail; {sys.executable} -u -m planner.cli {words} | true"
-    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
-    assert (result.returncode, result.stderr) == (0, "")
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("words", [["catalog"], ["catalog", "--json"], ["plan", *ALONE], ["-h"]])
-def test_full_device(words: list[str]) -> None:
-    with Path("/dev/full").open("w") as full:
-        result = subprocess.run(
-            [sys.executable, "-m", "planner.cli", *words],
-            stdout=full, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-    assert result.returncode == 2
-    assert result.stderr == "Cannot write the output: No space left on device\n"
-
-
-def test_no_escape_sequence_reaches_a_terminal(ask: Any, tmp_path: Path) -> None:
-    """Whatever a document says, control characters come out as question marks."""
-    page = io.StringIO()
-    screen = Screen()
-    screen.file = page
-    screen.print(Group("a\x1b[2Jb", Text("c\x9b1md"), Panel("e\x07\u202ef")), markup=False)
-    assert not {"\x1b", "\x9b", "\x07", "\u202e"} & set(page.getvalue())
-    assert "a?[2Jb" in page.getvalue()
-    request = tmp_path / "request.json"
-    odd = {"model": "a\x1b[2J", "\x1b[1m": 1, "guessed": ["\x1b]0;x\x07"]}
-    request.write_text(json.dumps(ASKED | odd))
-    for words in (["plan", str(request)], ["plan", str(request), "--json"]):
-        _, out, err = ask(*words)
-        assert not {"\x1b", "\x07"} & set(out + err)
-    request.write_text(json.dumps(ASKED | {"guessed": ["\x1b]0;x\x07"]}))
-    _, out, err = ask("plan", str(request))
-    assert not {"\x1b", "\x07"} & set(out + err)
 
 
 def test_version_and_help(ask: Any) -> None:

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from shutil import copy
 
+import pytest
+
 from tests.fixtures.commands import Planner
 from tests.planner.lint.test_scripts import PLANTED, SCRIPTS
 from tests.planner.sites.runs import CLUSTER, LOGS
@@ -36,6 +38,7 @@ def test_from_a_config_of_ones_own_to_flags(planner: Planner, tmp_path: Path) ->
     assert "--untie-embeddings-and-output-weights" not in script
 
 
+@pytest.mark.slow
 def test_256_of_one_kind_or_128_of_another(planner: Planner) -> None:
     """One command: days and money of both, and whether they can be told apart."""
     code, out, err = planner(

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import anyio
+import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
@@ -21,6 +22,7 @@ LINT: dict[str, Any] = next(iter(LINT_EXAMPLES.values()))["value"]
 MOST_CHARACTERS = 60_000  # that an agent may have to read
 
 
+@pytest.mark.slow
 def test_every_tool_answers() -> None:
     async def ask() -> None:
         command = StdioServerParameters(command=sys.executable, args=["-m", "planner.cli", "mcp"])

@@ -280,6 +280,7 @@ class TestBuildingBlocks:
                 slots = block(p).slots(p, rank).values()
                 assert all((a - b) % INTERVAL for a, b in combinations(slots, 2)), (p, rank)
 
+    @pytest.mark.slow
     def test_makespan_at_equal_times(self) -> None:
         """In chunk times: V-Min 6m + 4p - 5; V-Half 6m + 3p - 5, odd p 6m + 3p - 4."""
         equal = (1.0, 1.0, 1.0)
@@ -302,6 +303,7 @@ class TestBuildingBlocks:
             assert run("v-half", p, 2, 2 * p, equal).peak_units.max() == p / 2 + 1
             assert run("v-min", p, 2, 2 * p, equal).peak_units.max() == (p + 4) // 3
 
+    @pytest.mark.slow
     def test_limits_hold_and_nothing_is_left_out(self) -> None:
         for name in ("v-half", "v-min"):
             for p in (*range(1, 20), 48, 64):

@@ -101,6 +101,7 @@ def torch_order(ours: str, stages: int, micro_batches: int, chunks: int) -> Orde
     return tuple(order)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ours", "p", "m", "v"), [*CASES, *ODD_CASES])
 def test_equals_torch(ours: str, p: int, m: int, v: int) -> None:
     assert SCHEDULES[ours].allowed(p, v, m) == ""

@@ -27,11 +27,13 @@ def answer(folder: Path, *rows: dict[str, Any]) -> AccuracyAnswer:
     return answer_of(path.name, map(predict, read_runs(path)))
 
 
+@pytest.mark.slow
 def test_shipped_runs_are_covered(shipped: AccuracyAnswer) -> None:
     assert shipped.summary.coverage >= 0.97
     assert shipped.summary.rows == len(shipped.rows) == 1000
 
 
+@pytest.mark.slow
 def test_the_fields_that_were_promised(shipped: AccuracyAnswer) -> None:
     document = json.loads(shipped.model_dump_json())
     summary = document["summary"]
@@ -63,6 +65,7 @@ def test_the_fields_that_were_promised(shipped: AccuracyAnswer) -> None:
         }
 
 
+@pytest.mark.slow
 def test_shipped_summary_adds_up(shipped: AccuracyAnswer) -> None:
     summary, rows = shipped.summary, shipped.rows
     scored = [row for row in rows if row.table == "scored"]
@@ -83,6 +86,7 @@ def test_shipped_summary_adds_up(shipped: AccuracyAnswer) -> None:
     assert time.by_source["korth_t4"].layer_rows == 5
 
 
+@pytest.mark.slow
 def test_shipped_rankings_score_plans_not_rows(shipped: AccuracyAnswer) -> None:
     groups = {n: g for n, g in shipped.summary.ranking.items() if g.source_key == "bloom_prequel"}
     assert groups
@@ -180,6 +184,7 @@ def test_a_document_holds_no_nan() -> None:
         answer_of("x", [Prediction(run, None, iteration_time_s=math.nan)])
 
 
+@pytest.mark.slow
 def test_suspects_are_what_the_rows_that_are_off_share(shipped: AccuracyAnswer) -> None:
     base = next(row for row in shipped.rows if row.table == "scored")
 

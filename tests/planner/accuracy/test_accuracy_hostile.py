@@ -66,6 +66,7 @@ CHANGES = st.lists(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(row=st.sampled_from(SHIPPED), changes=CHANGES)

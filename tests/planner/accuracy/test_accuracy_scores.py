@@ -66,6 +66,7 @@ def test_kendall_tau_by_hand(first: list[int], second: list[int], tau: float | N
     assert kendall_tau(first, second) == (None if tau is None else pytest.approx(tau))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=40))
 def test_kendall_tau_is_its_definition(pairs: list[tuple[int, int]]) -> None:
     x, y = [a for a, _ in pairs], [b for _, b in pairs]

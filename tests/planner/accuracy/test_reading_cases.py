@@ -203,6 +203,7 @@ def test_words_stand_for_flags_and_grouped_digits_for_numbers() -> None:
     )
 
 
+@pytest.mark.slow
 def test_published_runs_are_covered_and_plausible() -> None:
     found = predict_all(read_runs(PUBLISHED_RUNS))
     predicted = [p for p in found if not p.reason]

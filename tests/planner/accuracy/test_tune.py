@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from planner.accuracy.predict import predict
 from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
 from planner.accuracy.tune import lines, tuned_groups
@@ -24,6 +26,7 @@ def test_a_recorded_group() -> None:
     assert good.startswith("within 1% of the best when the policy ends:")
 
 
+@pytest.mark.slow
 def test_all_recorded_groups() -> None:
     """At most half the runs that trying in predicted order takes until the best is known."""
     groups = list(tuned_groups(map(predict, read_runs(PUBLISHED_RUNS))))

@@ -83,6 +83,7 @@ def test_a_plan_that_is_launched_says_no_such_thing(answer: PlanAnswer) -> None:
     assert answer.no_launch is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v2-lite", "gpt-oss-20b"])
 def test_the_best_plan_alone_is_that_of_the_whole_search(model: str) -> None:
     """Of each framework, though fewer plans are priced: the others cannot be the best."""

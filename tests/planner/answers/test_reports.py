@@ -35,6 +35,7 @@ class Page(HTMLParser):
         self.text += data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "says", "pictures"),
     [

@@ -153,6 +153,7 @@ def test_the_reason_is_named_and_the_smallest_change_fits(
     check_change(request_, plan, answer)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )

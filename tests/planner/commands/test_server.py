@@ -122,6 +122,7 @@ def test_refuses_as_here(
     assert here[0] != FINE
 
 
+@pytest.mark.slow
 def test_compares_requests_and_plans_nodes_that_differ(
     planner: Planner, address: str, tmp_path: Path
 ) -> None:
@@ -138,6 +139,7 @@ def test_compares_requests_and_plans_nodes_that_differ(
     assert here[0] == FINE
 
 
+@pytest.mark.slow
 def test_next_commands_name_the_server(
     planner: Planner, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +150,7 @@ def test_next_commands_name_the_server(
     assert "  planner emit --model" in out
 
 
+@pytest.mark.slow
 def test_sites_are_those_of_the_service(planner: Planner, address: str) -> None:
     log = Path("runs.csv")
     log.write_text(
@@ -174,6 +177,7 @@ def test_sites_are_those_of_the_service(planner: Planner, address: str) -> None:
     assert (code, err) == (OUR_FAULT, f"{address} refuses: Not found: no site has this name.\n")
 
 
+@pytest.mark.slow
 def test_learns_the_log_of_one_run(planner: Planner, address: str) -> None:
     log = str(ROOT / "fixtures" / "logs" / "megatron_gpt_8_nodes.log")
     learn = ("learn", log, "--cluster", "128x4xv100", "--site", "lab")
@@ -187,6 +191,7 @@ def test_learns_the_log_of_one_run(planner: Planner, address: str) -> None:
     assert "Nothing new: site lab has 1 run" in planner("--server", address, *learn, "--yes")[1]
 
 
+@pytest.mark.slow
 def test_sweeps_as_a_job(planner: Planner, address: str) -> None:
     Path("grid.json").write_text(json.dumps(SWEEP))
     answers = [
@@ -289,6 +294,7 @@ def test_validates_on_the_machine_of_the_service(planner: Planner, address: str)
     assert "none yet" in planner("validations")[1]
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_says_why(planner: Planner, address: str) -> None:
     Path("grid.json").write_text(json.dumps(SWEEP | {"axes": {"training.nothing": [1]}}))
     code, _, err = planner("--server", address, "sweep", "grid.json")
@@ -342,6 +348,7 @@ def test_addresses_that_are_none(planner: Planner, url: str, why: str) -> None:
         assert "secret" not in err
 
 
+@pytest.mark.slow
 def test_keys(planner: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = {"reader": "read", "user": "plan"}
     listed = [
@@ -472,6 +479,7 @@ def test_answers_that_are_cut_off(planner: Planner, headers: str, body: bytes) -
     assert "planner failed" not in err
 
 
+@pytest.mark.slow
 def test_python_of_the_guide_runs(address: str) -> None:
     guide = (ROOT.parent / "api" / "README.md").read_text()
     (block,) = re.findall(r"^```python\n(.*?)^```", guide, re.DOTALL | re.MULTILINE)

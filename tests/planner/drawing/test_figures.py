@@ -42,6 +42,7 @@ def drawn(kind: Any) -> list[bytes]:
     return [plan_figure(planned, kind), sizing_figure(sized, kind)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAGIC)
 def test_kinds(kind: Any) -> None:
     for data, again in zip(drawn(kind), drawn(kind), strict=True):
@@ -49,6 +50,7 @@ def test_kinds(kind: Any) -> None:
         assert data == again
 
 
+@pytest.mark.slow
 def test_of_the_width_of_a_page_with_fonts_in_the_file() -> None:
     for data in drawn("png"):
         assert struct.unpack(">I", data[16:20])[0] == WIDE_INCH * 300
@@ -57,6 +59,7 @@ def test_of_the_width_of_a_page_with_fonts_in_the_file() -> None:
         assert b"/Type3" not in data.replace(b" ", b"")
 
 
+@pytest.mark.slow
 def test_what_is_written_in_a_figure() -> None:
     """Every stage and part, the axes with their units."""
     from matplotlib import font_manager
@@ -69,6 +72,7 @@ def test_what_is_written_in_a_figure() -> None:
         assert f"<!-- {words}" in sized
 
 
+@pytest.mark.slow
 def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = {kind: tmp_path / f"a.{kind}" for kind in MAGIC}
     options = [word for kind, path in files.items() for word in (f"--{kind}", str(path))]

@@ -43,7 +43,15 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
+# A second or more to draw.
+LARGE = ("very many", "most ranks")
+DRAWN = [
+    pytest.param(case, id=name, marks=pytest.mark.slow if name in LARGE else ())
+    for name, case in CASES.items()
+]
+
+
+@pytest.fixture(scope="module", params=DRAWN)
 def answer(request: pytest.FixtureRequest) -> TimelineAnswer:
     drawn: TimelineAnswer = run(**request.param)
     return drawn
@@ -201,6 +209,7 @@ def test_hostile_names_are_escaped() -> None:
     assert HOSTILE in json.loads(trace(answer))["traceEvents"][0]["args"]["name"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["1f1b", "zb-v", "pipedream", "one step", "many"])
 def test_png(case: str) -> None:
     for mode in ("light", "dark"):

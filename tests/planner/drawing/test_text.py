@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 
 from planner.drawing.text import comparison_screen, timeline_screen
 from planner.pipelines.all_schedules import compare_schedules, parse_comparison
-from tests.planner.drawing.test_pictures import CASES, run
+from tests.planner.drawing.test_pictures import DRAWN, run
 
 
 class _Ascii(io.StringIO):
@@ -39,7 +39,7 @@ def shown(width: int = 80, colour: bool = False, ascii_only: bool = False, **cas
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("case", DRAWN)
 def test_fits_the_terminal(case: dict[str, Any], width: int) -> None:
     lines = shown(width, **case).splitlines()
     assert all(len(line) <= width for line in lines)

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, event, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings
 
 from cost_models.parameters import total_parameters
 from cost_models.plans import ParallelPlan
@@ -22,22 +21,16 @@ from cost_models.spec import ModelSpec
 from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks.accelerate import names
-from planner.frameworks.reading import Unreadable
 from planner.huggingface.exporter import WRITERS, config_of
 from tests.fixtures.frameworks.accelerate import (
     CASES,
     COPIES,
-    MISTRAL,
     MODELS_HERE,
-    QWEN3,
     RUNS,
     drawn,
     full,
 )
-from tests.fixtures.launches import FIRST_NODE, MODELS, launch, run_script, unreached, written
-from tests.fixtures.mutations import damaged
-from tests.fixtures.patterns import PATTERNED
-from tests.fixtures.tiers import examples
+from tests.fixtures.launches import FIRST_NODE, MODELS, launch, run_script, written
 
 ACCELERATE = frameworks.get("accelerate")
 ROOT = Path(__file__).parents[3]
@@ -289,6 +282,10 @@ TINY: dict[str, dict[str, Any]] = {
 }
 
 
+def changed(model: str, **update: Any) -> ModelSpec:
+    return ModelSpec(**{**MODELS[model].model_dump(), **update})
+
+
 def tiny(name: str) -> ModelSpec:
     model = MODELS_HERE[name].model_dump()
     if name in ("mixtral", "gpt-oss"):
@@ -368,212 +365,3 @@ def test_drawn_models_have_the_planned_parameters(case: tuple[PlanRequest, Paral
     if not ACCELERATE.reasons(*case):
         config = json.loads(ACCELERATE.write(*case).files["config.json"])
         assert oracle_parameters(config) == total_parameters(case[0].model)
-
-
-# Refusals.
-
-
-def changed(model: str, **update: Any) -> ModelSpec:
-    return ModelSpec(**{**MODELS[model].model_dump(), **update})
-
-
-def runs(model: str | ModelSpec = "llama", shape: tuple[int, int] = (2, 8), **plan: Any) -> Any:
-    return launch(model, shape, **{**RUNS, **plan})
-
-
-SHARED_RULES = unreached(frameworks.get("megatron"), [])
-SELECTIVE: dict[str, Any] = {"recompute": "selective", "recompute_modules": ("core_attn",)}
-PEFT: dict[str, Any] = {"lora_rank": 8, "lora_targets": ["q_proj", "up_proj"]}
-REFUSED: list[tuple[str, str, Any]] = [
-    ("framework_unsupported", "another optimizer beside it", runs(training={"optimizer": "muon"})),
-    ("framework_unsupported", "it freezes no parts", runs(training={"frozen": ["head"]})),
-    ("framework_unsupported", "not in nf4", runs(training={**PEFT, "frozen_dtype": "nf4"})),
-    ("framework_unsupported", "are modules of transformers", runs(training={"lora_rank": 8})),
-    ("framework_unsupported", "has other modules than", runs("gpt", training=PEFT)),
-    ("zero_stage", "not sharded together: ZeRO 0, not 3", runs(training=PEFT)),
-    ("framework_unsupported", "differs in mtp_num_layers", runs("deepseek-v3")),
-    ("framework_unsupported", "differs in moe.capacity_factor, qk_norm", runs("switch")),
-    ("framework_unsupported", "position", runs("nope")),
-    ("framework_unsupported", "megatron runtime", runs(runtime="megatron")),
-    ("framework_unsupported", "ReplicateParallel", runs(tp=2)),
-    ("framework_unsupported", "no pipeline axis", runs(pp=2, zero_stage=0)),
-    ("framework_unsupported", "no expert axis", runs("mixtral", ep=2)),
-    ("framework_unsupported", "dispatcher deepep", runs("mixtral", moe_dispatcher="deepep")),
-    ("cp_seq", "Ulysses", runs(cp=2, cp_kind="a2a")),
-    ("cp_seq", "needs FSDP 2", runs(cp=2, zero_stage=0)),
-    ("cp_seq", "with flash2", runs(cp=2, attention_kernel="flash2")),
-    ("cp_seq", "no sliding window", runs(MISTRAL, cp=2)),
-    ("cp_seq", "GPT-2 lacks", runs("gpt", cp=2)),
-    ("cp_seq", "no other mixer with cp 2", runs(PATTERNED["qwen3-next"], cp=2)),
-    ("framework_unsupported", "without attention", runs(PATTERNED["mamba-2"])),
-    ("zero_stage", "shards weights, gradients and states together", runs(zero_stage=1)),
-    ("zero_stage", "no axis to shard over", runs(shape=(1, 1))),
-    ("zero_stage", "dp_shard 1", runs(dp_shard=1)),
-    ("zero_stage", "dp_shard 2", runs(dp_shard=2, cp=2)),
-    ("zero_stage", "whole cp groups", runs(dp_shard=2, cp=4)),
-    ("recompute", "whole layers", runs(**SELECTIVE)),
-    ("recompute", "block with 16 layers", runs(recompute="full", recompute_num_layers=4)),
-    (
-        "framework_unsupported",
-        "fails on sharded weights",
-        runs(training={"optimizer": "adafactor"}),
-    ),
-    (
-        "framework_unsupported",
-        "8-bit Adam steps where",
-        runs(training={"optimizer": "adam_8bit"}, offload_optimizer=True),
-    ),
-    ("offload", "only FSDP", runs(zero_stage=0, offload_optimizer=True)),
-    ("offload", "full recompute", runs(offload_activations=True)),
-    ("offload", "every layer", runs(offload_activations=True, offload_num_layers=3)),
-    ("framework_unsupported", "flash-attention 1", runs(attention_kernel="flash1")),
-    ("framework_unsupported", "sinks", runs("gpt-oss")),
-    ("framework_unsupported", "fp32 copy", runs(cross_entropy="fused")),
-    ("framework_unsupported", "reduced during", runs(overlap_grad_reduce=False)),
-    ("framework_unsupported", "gathers weights ahead", runs(overlap_param_gather=False)),
-    ("framework_unsupported", "torchao", runs(training={"precision": "fp8"})),
-    (
-        "framework_unsupported",
-        "fp32, fp32, bf16",
-        runs(training={"optimizer_state_dtype": "bf16"}),
-    ),
-    (
-        "framework_unsupported",
-        "bf16 with ZeRO 0",
-        runs(zero_stage=0, training={"gradient_reduce_dtype": "bf16"}),
-    ),
-    (
-        "framework_unsupported",
-        "in bf16; got fp16",
-        runs(training={"gradient_reduce_dtype": "fp16"}),
-    ),
-]
-
-
-@pytest.mark.parametrize(("code", "text", "case"), REFUSED, ids=[text for _, text, _ in REFUSED])
-def test_refusals(code: str, text: str, case: tuple[PlanRequest, ParallelPlan]) -> None:
-    reasons = ACCELERATE.reasons(*case)
-    assert [r for r in reasons if r.code == code and text in r.text], reasons
-
-
-def test_every_rule_is_reached_by_a_refusal() -> None:
-    assert unreached(ACCELERATE, [case for *_, case in REFUSED]) <= SHARED_RULES
-
-
-# Reading what others wrote.
-
-
-def files_of(case: str = "llama-fsdp", **replaced: tuple[str, str]) -> dict[str, str]:
-    """A bundle with texts of its files changed: launch, accelerate, config."""
-    files = dict(ACCELERATE.write(*CASES[case]).files)
-    endings = {"launch": ".sh", "accelerate": ".yaml", "config": ".json"}
-    for name, (old, new) in replaced.items():
-        file = name + endings[name]
-        assert old in files[file]
-        files[file] = files[file].replace(old, new)
-    return files
-
-
-def read(files: dict[str, str], accelerators: int | None = None) -> Any:
-    assert ACCELERATE.read is not None
-    return ACCELERATE.read(files, accelerators)
-
-
-def test_options_of_the_launcher_win_over_the_config() -> None:
-    more = '"${LAUNCH_ARGS[@]}" --mixed-precision fp16 --fsdp_reshard_after_forward=false'
-    reading = read(files_of(launch=('"${LAUNCH_ARGS[@]}"', more)))
-    assert reading.training.precision == "fp16"
-    assert reading.plan.reshard_after_forward is False
-    assert reading.find("--fsdp_reshard_after_forward").line == 45
-
-
-def test_unknown_and_unread_keys_are_listed_with_what_may_be_meant() -> None:
-    reading = read(
-        files_of(
-            accelerate=(
-                "  fsdp_version: 2",
-                "  fsdp_version: 2\n  fsdp_reshard_forward: true\n  backward_prefetch: X",
-            ),
-            launch=("--optim", "--weight_decay 0.1 --optim"),
-        )
-    )
-    (unknown,) = reading.unknown
-    assert (unknown.name, unknown.line) == ("fsdp_config.fsdp_reshard_forward", 11)
-    assert any("did you mean fsdp_reshard_after_forward" in text for text in reading.assumed)
-    assert [one.name for one in reading.unread] == [
-        "fsdp_config.backward_prefetch",
-        "--weight_decay",
-    ]
-
-
-def test_what_accelerate_itself_refuses_is_said() -> None:
-    reading = read(
-        files_of(
-            accelerate=("num_processes: 16", "num_processes: 12\nmixed_precison: bf16"),
-            launch=("--machine_rank", "--machin_rank"),
-        )
-    )
-    texts = [one.reason.text for one in reading.refusals]
-    assert (
-        "accelerate stops at the unknown key mixed_precison; did you mean mixed_precision?" in texts
-    )
-    assert "accelerate launch has no option --machin_rank; did you mean machine_rank?" in texts
-    assert "ParallelismConfig: dp_shard 16 is not num_processes 12" in texts
-
-
-def test_a_config_of_ones_own_is_read_with_what_it_leaves_open() -> None:
-    files = {
-        "my.yaml": "distributed_type: FSDP\nnum_processes: 8\nfsdp_config: {fsdp_version: 2}\n",
-        "config.json": json.dumps(config_of(QWEN3)),
-        "run.sh": "accelerate launch --config_file my.yaml run_clm.py --block_size 1024 "
-        "--per_device_train_batch_size 4 --config_name config.json",
-    }
-    reading = read(files)
-    assert reading.plan.dp == 8
-    assert reading.plan.zero_stage == 3
-    assert reading.training.global_batch_size == 32
-    assert reading.training.gradient_reduce_dtype == "bf16"
-    assert len(reading.assumed) == 4
-
-
-UNREADABLE: list[tuple[str, dict[str, tuple[str, str]]]] = [
-    ("accelerate.yaml:8: num_processes must be a whole", {"accelerate": (": 16", ": many")}),
-    ("MEGATRON_LM: FSDP, DeepSpeed", {"accelerate": (": FSDP", ": MEGATRON_LM")}),
-    ("must be one of no, bf16", {"accelerate": (": bf16", ": int4")}),
-    ("is not YAML", {"accelerate": ("num_processes: 16", "num_processes: 2024-99-99")}),
-    ("cannot be read", {"accelerate": ("fsdp_config:", "fsdp_config: [")}),
-    ("not among the files", {"launch": ("accelerate.yaml", "other.yaml")}),
-    ("no call of accelerate", {"launch": ("accelerate launch", "torchrun")}),
-    ("how long sequences are: --set max_length", {"launch": ("--block_size 2048", "")}),
-    ("must be one of sdpa", {"launch": (" sdpa", " fastest")}),
-    ("config.json: holds no model", {"config": ("hidden_size", "hiden_size")}),
-    ("config.json: holds no model", {"config": ("{", "[")}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "change"), UNREADABLE, ids=[text for text, _ in UNREADABLE])
-def test_what_cannot_be_read_is_named(text: str, change: dict[str, tuple[str, str]]) -> None:
-    with pytest.raises(Unreadable, match=re.escape(text)):
-        read(files_of(**change))
-
-
-@pytest.mark.parametrize("missing", ["accelerate.yaml", "config.json"])
-def test_missing_files_are_named(missing: str) -> None:
-    files = files_of()
-    del files[missing]
-    with pytest.raises(Unreadable, match=missing):
-        read(files)
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(data=st.data())
-def test_damaged_files_are_read_or_named_as_unreadable(data: st.DataObject) -> None:
-    case = data.draw(st.sampled_from(sorted(CASES)))
-    whole = ACCELERATE.write(*CASES[case]).files
-    files = data.draw(damaged({file: text for file, text in whole.items() if file != "train.py"}))
-    try:
-        reading = read(files, data.draw(st.sampled_from([None, 8])))
-    except Unreadable:
-        event("unreadable")
-    else:
-        assert reading.framework == "accelerate"

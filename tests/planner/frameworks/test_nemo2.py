@@ -10,8 +10,8 @@ from planner.frameworks.megatron_bridge.nemo2 import table
 from planner.frameworks.megatron_bridge.nemo2_names import MODELS
 from planner.frameworks.named_models import find
 from planner.frameworks.reading import Reading, Unreadable
-from planner.requests.parsing import parse_cluster
 from planner.lint.lint import lint
+from planner.requests.parsing import parse_cluster
 
 # As NeMo's quick start and the scripts of its users take a recipe.
 TAKEN = """\

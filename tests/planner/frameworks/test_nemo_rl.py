@@ -8,9 +8,9 @@ from planner.frameworks import get
 from planner.frameworks.launch_files import Given, LaunchFiles
 from planner.frameworks.nemo_rl.config import table
 from planner.frameworks.reading import Reading, Unreadable
+from planner.lint.lint import lint
 from planner.requests.models import parse_model
 from planner.requests.parsing import parse_cluster
-from planner.lint.lint import lint
 
 # What a user's file of DPO says of the training, after dpo-llama3.1-8b-instruct-4n8g-megatron...
 DPO = """\

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -46,8 +45,8 @@ from tests.fixtures.patterns import PATTERNED
 from tests.fixtures.tiers import examples
 
 HOSTILE = 'x\'; touch pwned; "$(touch pwned)" `touch pwned` \n touch pwned\r\u2028touch pwned #'
-# Of which golden files are drawn: parts long enough to share, short ones, and blank lines.
-LINES = ("def a():\n    1\n    2\n    3\n\n", "def a():\n", "    4\n", "\n", "@@\n", "b", "x = 1\n")
+# Of which golden files are drawn: lines that look like those of a diff, and an end without one.
+LINES = ("a\n", "b\n", "\n", "@@ -0,1 +0,1 @@\n", "=== x\n", "-a\n", "+a\n", "b")
 
 
 @pytest.mark.parametrize(("name", "case"), ALL_CASES)
@@ -58,24 +57,22 @@ def test_golden(name: str, case: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_ten_golden_plans_and_none_left_over(name: str) -> None:
     assert len(CASES[name]) >= 10
-    folders = {path.name for path in (goldens.GOLDEN / name).iterdir() if path.is_dir()}
-    assert folders == set(CASES[name])
+    assert goldens.stored_cases(name) == set(CASES[name])
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_shared_parts_of_golden_files_are_of_two_cases_or_more(name: str) -> None:
-    folded = [path.read_text() for path in (goldens.GOLDEN / name).glob("*/*.py.txt")]
-    uses = Counter(title for text in folded for title in goldens.named(text))
-    assert set(uses) == set(goldens.read_shared(name))
-    assert all(count > 1 for count in uses.values())
-
-
-@given(st.lists(st.lists(st.sampled_from(LINES)).map("".join), max_size=4))
+@given(
+    st.dictionaries(
+        st.sampled_from("abc"),
+        st.dictionaries(
+            st.sampled_from("xy"), st.lists(st.sampled_from(LINES)).map("".join), max_size=2
+        ),
+        min_size=1,
+    )
+)
 @settings(max_examples=examples(100))
-def test_folded_golden_files_unfold_to_what_was_written(texts: list[str]) -> None:
-    files = {f"{index}.py": text for index, text in enumerate(texts)}
-    folded, shared = goldens.fold(files)
-    assert {file: goldens.unfold(text, shared) for file, text in folded.items()} == files
+def test_folded_golden_files_unfold_to_what_was_written(cases: dict[str, dict[str, str]]) -> None:
+    whole, diffs = goldens.fold(cases)
+    assert {case: goldens.unfold(diff, whole) for case, diff in diffs.items()} == cases
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -49,6 +49,7 @@ def looked(made: Any) -> ModelSpec:
     return inspect_model(made, made.config, "found").model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FORMS)
 def test_what_is_read_of_a_family_is_written_and_builds_the_same_model(family: str) -> None:
     model = looked(built(family, **STATED.get(family, {})))

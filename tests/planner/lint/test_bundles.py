@@ -14,6 +14,7 @@ READ = [row for row in ALL_CASES if frameworks.get(row[0]).reads_back]
 ALLOWED = {"precision_unsupported"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "case"), READ)
 def test_a_bundle_is_not_refused(name: str, case: str) -> None:
     request, plan = CASES[name][case]

@@ -97,6 +97,7 @@ def test_nothing_runs(ask: Any, tmp_path: Path, line: str, where: str) -> None:
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.exhaustive if n in LONG else ()) for n in HEAVY]
 )

@@ -248,6 +248,7 @@ def test_all_problems_at_once() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "over",
     [

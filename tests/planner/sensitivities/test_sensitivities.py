@@ -63,6 +63,7 @@ def named(name: str) -> InputSensitivity:
     return found
 
 
+@pytest.mark.slow
 def test_every_input_is_answered_or_left_out_with_a_reason() -> None:
     answer = whole()
     assert {one.name for one in answer.inputs} == {
@@ -271,6 +272,7 @@ def check_by_searching(
     return searched
 
 
+@pytest.mark.slow
 def test_plans_are_those_of_whole_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = parse_request(ASK)
     spec = SensitivitySpec(
@@ -284,6 +286,7 @@ def test_plans_are_those_of_whole_searches(monkeypatch: pytest.MonkeyPatch) -> N
     assert check_by_searching(asked, answer, monkeypatch) > 16
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     requests(most_layers=3, worlds=((1, 2), (2, 2)), batches=(4, 6)),

@@ -104,6 +104,7 @@ def test_learns_what_is_plain() -> None:
     assert found["compute"].verdict == "cannot tell yet"
 
 
+@pytest.mark.slow
 def test_left_out_errors_are_those_of_sites_without_the_run() -> None:
     found = {one.file.removesuffix(".log"): one for one in errors(site())}
     for name in NAMES:

@@ -30,6 +30,7 @@ def answer() -> SizingAnswer:
     return size(asked())
 
 
+@pytest.mark.slow
 def test_batches_that_reach_the_same_loss() -> None:
     """512 of a critical batch of 1,024: 1.5 times the fewest tokens, so 1,024 takes 2/1.5."""
     assert size(asked(sizes=[64])).batch_sizes == ()
@@ -52,6 +53,7 @@ OF_2021 = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "cluster", "batch", "tokens", "plan", "days"),
     [
@@ -85,6 +87,7 @@ def test_days_of_the_megatron_paper(
 
 
 class TestRows:
+    @pytest.mark.slow
     def test_every_kind_in_every_size(self, answer: SizingAnswer) -> None:
         assert [(row.accelerator, row.accelerators) for row in answer.rows] == [
             (kind, count)
@@ -159,6 +162,7 @@ class TestRows:
         assert chosen in kept
         assert chosen.accelerators == min(row.accelerators for row in kept)
 
+    @pytest.mark.slow
     def test_processes_find_what_one_finds(self, answer: SizingAnswer) -> None:
         assert compute(parse_sizing(asked()), workers=2).rows == answer.rows
 
@@ -188,6 +192,7 @@ class TestAssumptions:
             assert after.cost_usd == pytest.approx(factor * before.cost_usd)
         assert any("mi300x: $4 per accelerator-hour, as given" in n.text for n in found.assumptions)
 
+    @pytest.mark.slow
     def test_no_price_no_cost_and_it_says_so(self) -> None:
         found = size(asked(accelerators=["a10g", "l40s", "gaudi3"], sizes=[64]))
         assert found.cheapest is None
@@ -264,6 +269,7 @@ def test_named_clusters_alone_are_compared() -> None:
     assert set(found.best_of_kind) == {"h100-sxm-80gb", "mi300x"}
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_same_document(
     answer: SizingAnswer, capsys: pytest.CaptureFixture[str], tmp_path: Any
 ) -> None:
@@ -291,6 +297,7 @@ def test_options_lie_over_the_file(capsys: pytest.CaptureFixture[str], tmp_path:
     assert "--deadline-days: must be a number" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_screen_names_what_to_rent(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
     file = tmp_path / "sizing.json"
     file.write_text(json.dumps(asked(deadline_days=60)))

@@ -33,6 +33,7 @@ PLANS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -136,6 +136,7 @@ def test_bad_grid_as_document(ask: Any, grid: Path) -> None:
     assert (problem["pointer"], problem["got"]) == ("/axes/training.seq_length/1", "x")
 
 
+@pytest.mark.slow
 def test_a_bar_on_the_terminal(grid: Path) -> None:
     """On standard error, where that is a terminal; standard output has the document alone."""
     ours, theirs = pty.openpty()

@@ -77,6 +77,7 @@ def test_an_answer_says_the_chance_and_what_it_rests_on() -> None:
         assert f"{peaks().rows['megatron']} of them by megatron" in memory.chance_basis
 
 
+@pytest.mark.slow
 def test_what_is_shipped_is_what_the_runs_say(published: list[Prediction]) -> None:
     """Few sweeps instead of many: the same within what draws differ by."""
     found = measured_peaks(published)

@@ -132,11 +132,13 @@ def test_scales_are_found_again() -> None:
     assert coverage(found, "source")["80"] == pytest.approx(0.8, abs=0.03)
 
 
+@pytest.mark.slow
 def test_the_shipped_intervals_hold_for_groups_left_out() -> None:
     for level in ("accelerator", "runtime", "source"):
         assert 0.75 <= coverage(published(), level)["80"] <= 0.88, level
 
 
+@pytest.mark.slow
 def test_the_shipped_intervals_are_narrower_than_a_constant() -> None:
     """Than one of constant width that holds as many rows."""
     found = interval_summary(published().runs)

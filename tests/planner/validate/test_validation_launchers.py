@@ -286,6 +286,7 @@ exit "$NODE_RANK"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["jobset", "trainjob"])
 def test_a_run_on_kubernetes_from_its_submission_to_its_results(
     launcher: str,
