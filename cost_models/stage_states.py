@@ -112,7 +112,7 @@ def gathered_bytes(s: Setting, g: KeyedPlans, slot: int) -> Array:
     """
     plans, half, runtime = g.plans, s.training.weight_bytes, g.runtime
     stage: Array = sum_of(g.stage_parameters[slot])
-    masters: Array = sum_of(g.trained_stage_parameters[slot]) * (s.training.master_weight_bytes > 0)
+    masters: Array = sum_of(g.trained_stage_parameters[slot])
     copied: Array = runtime.weights_are_masters * (plans.zero_stage == 0) * masters * half
     if not np.any(plans.zero_stage == 3):
         return copied
@@ -139,9 +139,7 @@ def bucket_bytes(s: Setting, g: KeyedPlans, slot: int) -> Array:
 
     ZeRO: a layer's in both dtypes, and the head's.  torch: a layer's in half precision, before they
     are added to those of other micro-batches; under a pipeline, and without ZeRO, none are reduced
-    before the last, when activations are gone.  Without ZeRO and masters the weights are those that
-    it computes with, and DDP's buckets hold their gradients once more (gradient_as_bucket_view is
-    off by default: documentation of torch.nn.parallel.DistributedDataParallel).
+    before the last, when activations are gone.
     """
     masters = g.runtime.weights_are_masters
     if not (np.any(g.plans.zero_stage >= 2) or np.any(masters)):
@@ -155,9 +153,6 @@ def bucket_bytes(s: Setting, g: KeyedPlans, slot: int) -> Array:
     head = last * g.state.spread(g.trained.word_table) * half * g.runtime.gathers_root_weights
     layer = _gathered_layer(g, g.trained, g.trained_layer_parameters)
     buckets: Array = _at_once(g, layer) * (reduced + half) + head
-    if s.training.master_weight_bytes == 0:
-        replicated = (g.plans.zero_stage == 0) & (g.plans.dp * g.plans.cp > 1)
-        buckets = buckets + replicated * sum_of(g.trained_stage_parameters[slot]) * half
     return buckets
 
 

@@ -180,20 +180,6 @@ def test_megatrons_fsdp_keeps_no_placeholders_and_no_transposed_weights() -> Non
     assert part(sharded, "gradients") * 8 == pytest.approx(4.0 * parameters)
 
 
-def test_without_masters_torch_keeps_gradients_twice_and_weights_once() -> None:
-    """DDP's buckets: none where a rank is alone."""
-    of_one, of_eight = (ParallelPlan(dp=dp, zero_stage=0, runtime="torch") for dp in (1, 8))
-    parameters = float(memory(LLAMA_70B, of_one).parts["weights"][0, 0]) / 4.0
-
-    def exchanged(plan: ParallelPlan, **fields: str) -> float:
-        return float(memory(LLAMA_70B, plan, **fields).parts["communication"][0, 0])
-
-    bf16 = {"master_weights_dtype": "none"}
-    assert exchanged(of_one) - exchanged(of_one, **bf16) == pytest.approx(2.0 * parameters)
-    buckets = exchanged(of_eight, **bf16) - exchanged(of_one, **bf16)
-    assert buckets == pytest.approx(2.0 * parameters)
-
-
 @pytest.mark.parametrize(
     ("runtime", "loss", "logit_bytes"),
     [
