@@ -58,7 +58,7 @@ def sites_of(question: Any) -> Iterator[str]:
 
     A question is plain data: mappings and lists.
     """
-    left = [question] if isinstance(question, (dict, list, tuple)) else []
+    left: list[Any] = [question] if isinstance(question, (dict, list, tuple)) else []
     for part in left:
         parts = part
         if isinstance(part, dict):

@@ -53,6 +53,7 @@ def test_together_they_are_what_each_is_alone() -> None:
     assert work.estimates([EstimateRequest(DOCUMENTS[0], f'W/"{id}"')]) == [("answer", (id, None))]
 
 
+@pytest.mark.slow
 def test_each_caller_gets_its_own(client: TestClient) -> None:
     wanted = {
         str(document["plan"]): client.post("/v1/estimates", json=document).json()

@@ -43,6 +43,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
 def test_a_question_ends_at_its_budget_and_says_what_to_bound() -> None:
     with serving(Settings(max_concurrency=1)) as client:
         client.post("/v1/plans", json=SMALL)  # the process is there
@@ -58,6 +59,7 @@ def test_a_question_ends_at_its_budget_and_says_what_to_bound() -> None:
         assert client.post("/v1/plans", json=SMALL).status_code == 200
 
 
+@pytest.mark.slow
 def test_what_a_call_states_over_the_bound_of_the_service_does_not_count() -> None:
     with serving(Settings(max_question_cpu_s=0.3, max_concurrency=1)) as client:
         most = client.post("/v1/plans?cpu_s=500", json=HOPELESS).json()
@@ -77,6 +79,7 @@ def test_a_search_cut_short_is_marked_and_not_kept(client: TestClient) -> None:
     assert client.post("/v1/plans?candidates=1", json=asked).json()["cached"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "asked"),
     [

@@ -115,6 +115,7 @@ def _document(answer: BaseModel) -> Any:
     return _without(json.loads(answer.model_dump_json()), set())
 
 
+@pytest.mark.slow
 def test_answers_are_those_of_the_planner(service: Client) -> None:
     here, there = planner.plan(ASKED), service.plan(ASKED)
     assert isinstance(here, PlanAnswer)

@@ -32,6 +32,7 @@ SMALL_SIZING = SIZING_EXAMPLES["short"]["value"] | {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "asked"),
     [

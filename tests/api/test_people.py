@@ -145,6 +145,7 @@ def test_a_key_comes_before_who_is_signed_in(proxy: httpx.Client) -> None:
         assert proxy.post("/v1/estimates", json=ASKED, headers=headers).status_code == status
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trusted", ["10.9.8.7", "::1", "126.0.0.0/8"])
 def test_nobody_else_is_believed(trusted: str) -> None:
     with caller(replace(BEHIND, trusted_proxies=trusted)) as client:

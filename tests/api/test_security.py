@@ -296,6 +296,7 @@ def refused(sent: bytes, status: int) -> Any:
 HEAD = b"POST /v1/plans HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
+@pytest.mark.slow
 def test_slow_and_endless_requests_are_disconnected(server: Callable[[], socket.socket]) -> None:
     with server() as silent, server() as slow_head:
         slow_head.sendall(HEAD)
@@ -318,6 +319,7 @@ def test_slow_and_endless_requests_are_disconnected(server: Callable[[], socket.
         assert answer(again).count(b"HTTP/1.1 200 ") == 1
 
 
+@pytest.mark.slow
 def test_nobody_writes_our_headers(server: Callable[[], socket.socket]) -> None:
     injected = b"\r\nSet-Cookie: a=b"
     for line in (

@@ -228,6 +228,7 @@ def fail(*_: object) -> None:
     raise ZeroDivisionError("a secret")
 
 
+@pytest.mark.slow
 def test_our_fault_says_nothing_of_its_inside(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

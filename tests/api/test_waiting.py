@@ -118,6 +118,7 @@ def test_who_leaves_takes_the_work_along(port: int, headers: dict[str, str]) -> 
     assert response.status == 200, response.read()
 
 
+@pytest.mark.slow
 def test_searches_have_places_of_their_own() -> None:
     """While one runs, estimates are answered; one search too many is turned away."""
     with serving(Settings(max_concurrency=1, max_wait_s=0.1)) as port:
@@ -137,6 +138,7 @@ def test_searches_have_places_of_their_own() -> None:
         assert response.status == 200
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_replaced() -> None:
     with serving(Settings(max_concurrency=1)) as port:
         running = asked(port, "/v1/sensitivities", LONG, **STREAM).getresponse()

@@ -237,6 +237,7 @@ def test_stages_that_are_composed_alike_differ_in_what_their_schedule_keeps() ->
     assert found.stage[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "gpt2", "gpt-oss-20b"])
 def test_every_stage_of_a_plan_is_the_same_alone_as_in_a_batch(name: str) -> None:
     """At least 20 plans of the real space, pipelines of several lengths among them."""

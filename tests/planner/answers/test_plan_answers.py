@@ -254,6 +254,7 @@ def test_samples_of_many_lengths_may_be_dealt_to_ranks() -> None:
     assert told.best is None or not told.best.plan.dynamic_cp
 
 
+@pytest.mark.slow
 def test_a_change_that_leaves_too_many_plans_is_not_offered() -> None:
     """Offloaded activations try every count of recomputed layers: too many of 3,000."""
     model = preset("llama-3.1-8b").model_copy(update={"num_layers": 3_000})

@@ -75,6 +75,7 @@ def test_a_database_that_does_not_answer(
     assert "secret" not in json.dumps(found)
 
 
+@pytest.mark.slow
 def test_an_address_that_is_taken(healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

@@ -221,6 +221,7 @@ def check_against_random(request: PlanRequest, count: int) -> tuple[int, int]:
     return len(plans), int(fits.sum())
 
 
+@pytest.mark.slow
 @settings(
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )

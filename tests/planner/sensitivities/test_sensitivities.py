@@ -81,6 +81,7 @@ def test_every_input_is_answered_or_left_out_with_a_reason() -> None:
     assert again == answer
 
 
+@pytest.mark.slow
 def test_fixed_numbers_are_those_of_an_estimate() -> None:
     """Each value written into the document at its pointers, and asked."""
     answer = whole()

@@ -95,6 +95,7 @@ class TestRows:
             for count in (8, 64, 128, 512)
         ]
 
+    @pytest.mark.slow
     def test_a_row_is_the_estimate_of_its_plan(self, answer: SizingAnswer) -> None:
         for row in answer.rows:
             assert row.plan is not None
@@ -259,6 +260,7 @@ def test_bad_input_is_named_by_its_place(document: Any, pointer: str) -> None:
     assert pointer in [problem.pointer for problem in error.value.problems]
 
 
+@pytest.mark.slow
 def test_named_clusters_alone_are_compared() -> None:
     request = parse_sizing(asked(clusters=["64 h100", "8xMI300X", "64xh100-sxm"]))
     assert request.sizing.clusters == ("64xh100-sxm-80gb", "8xmi300x")

@@ -21,6 +21,7 @@ def at(folder: Path, monkeypatch: pytest.MonkeyPatch, url: str | None) -> None:
         monkeypatch.delenv("PLANNER_DATABASE_URL", raising=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_there_and_back(
     tmp_path: Path,

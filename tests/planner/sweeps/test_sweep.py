@@ -136,6 +136,7 @@ def test_a_larger_grid_goes_on_from_a_smaller_one(tmp_path: Path) -> None:
     assert (len(before), len(after)) == (6, 15)
 
 
+@pytest.mark.slow
 def test_one_question_asked_twice_is_worked_once(tmp_path: Path) -> None:
     answer = sweep(base=BASE | {"plan": {}}, points=[{"plan.tp": 2}] * 3, results=tmp_path)
     assert len(answer.rows) == 3

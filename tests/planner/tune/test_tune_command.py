@@ -42,6 +42,7 @@ def candidate(answer: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_from_first_run_to_its_own_end(planner: Planner) -> None:
     """Every step is a new process that knows nothing but the site: so it resumes after a kill."""
     answer = asked(planner, "--emit", "out")

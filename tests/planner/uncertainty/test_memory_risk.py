@@ -91,6 +91,7 @@ def test_what_is_shipped_is_what_the_runs_say(published: list[Prediction]) -> No
         assert now == pytest.approx(above[middle], abs=0.025)
 
 
+@pytest.mark.slow
 def test_chances_hold_for_sources_left_out(published: list[Prediction]) -> None:
     """Within 1.5 standard errors of so few sources, each of which is off by itself."""
     shares = coverage(measured_peaks(published), (0.05, 0.1, 0.2, 0.5, 0.8), 400)

@@ -158,6 +158,7 @@ def test_the_shipped_runs_are_those_of_the_table() -> None:
         assert ours.features.shares == pytest.approx(theirs.features.shares, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_intervals_of_rows_are_scored() -> None:
     runs = published().runs
     near = interval_summary([replace(run, ln=0.0) for run in runs])

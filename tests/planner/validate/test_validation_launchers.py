@@ -229,6 +229,7 @@ class TestClient:
         assert f"{word} ended with code 3: no such partition?[2J" in str(raised.value)
         assert not (tmp_path / "run" / "handle.json").exists()
 
+    @pytest.mark.slow
     def test_hangs(
         self, launcher: str, word: str, tmp_path: Path, on_path: Callable[[str, str], Path],
         monkeypatch: pytest.MonkeyPatch,
