@@ -72,8 +72,8 @@ app = typer.Typer(
     name="planner",
     no_args_is_help=True,
     help="The fastest way to train a model on a cluster that fits, and why.",
-    epilog="Exit codes: 0 fine, 1 our fault, 2 bad input, 3 a run is not as predicted, "
-    "4 nothing fits or a script cannot run.",
+    epilog="Exit codes: 0 success, 1 internal error, 2 bad input, 3 a run deviates from its "
+    "prediction, 4 nothing fits or a script cannot run.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -64,7 +64,7 @@ def person(request: Request, roles: Mapping[str, Role]) -> Key | None:
     groups = {group.strip() for group in _only(headers, _GROUPS).split(",")}
     own = [role for group, role in roles.items() if group == EVERYONE or group in groups]
     if not own:
-        raise Refused("forbidden", "no group of yours has a role here (PLANNER_GROUP_ROLES)")
+        raise Refused("forbidden", "none of your groups has a role in PLANNER_GROUP_ROLES")
     digest = hashlib.sha256(f"person {name}".encode()).hexdigest()
     if len(name) > _LONGEST:
         name = f"{name[: _LONGEST - 17]}-{digest[:16]}"

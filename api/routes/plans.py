@@ -92,8 +92,8 @@ async def plan_candidates(
         asked = parse_request(json.loads(content)["request"], mixed_cluster=True)
         if answer_id("pl", asked.document()) != id:
             site = asked.site or asked.profile
-            what = f"site {site} has learned since" if site else "the service has another build"
-            raise Refused("not-found", f"{what}; plan anew")
+            what = f"site {site} has" if site else "the build of the service has"
+            raise Refused("not-found", f"{what} changed since this answer; request a new plan")
         if len(asked.cluster.groups) > 1:
             raise Refused("not-found", "a cluster of different nodes has no list of candidates")
         listed = await searches.run(dumped_candidates, asked, status, sort)

@@ -120,7 +120,10 @@ class ParallelPlan(Spec):
         (), **read_where("what is recomputed", {"recompute": equal("selective")})
     )
     recompute_method: RecomputeMethod = Field(
-        "block", **read_where("so many layers, or checkpoints of so many layers", FULL_RECOMPUTE)
+        "block",
+        **read_where(
+            "block: the first layers; uniform: checkpoints of several layers", FULL_RECOMPUTE
+        ),
     )
     recompute_num_layers: Annotated[int, Field(ge=0, le=10_000)] = Field(
         0,

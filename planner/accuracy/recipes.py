@@ -49,7 +49,7 @@ def recipe_for(run: Run) -> Recipe:
 
 
 def _matches(entry: dict[str, Any], run: Run) -> bool:
-    """One that recomputes: as far as the row leaves that open, or says no more than `selective`."""
+    """Recipes that recompute match only rows that leave it open, or say just `selective`."""
     is_open = not run.known("recompute") or run["recompute"].lower() == "selective"
     return (
         (is_open or "recompute" not in entry["plan"])

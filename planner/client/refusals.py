@@ -31,7 +31,7 @@ def unreadable(url: str, error: Exception, version: Version) -> ServiceError:
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         where = f" ({'/'.join(map(str, first['loc']))}: {first['msg']})"
-    return ServiceError(f"{url} does not answer as a service of planner {__version__}{where}")
+    return ServiceError(f"the response of {url} is not from planner {__version__}{where}")
 
 
 def refusal(

@@ -1,8 +1,8 @@
 """The steps of each kind of job.
 
-Each takes the request and a `Steps`: `here` does a short step in this process, `away` a long one in
-a process of its own.  What a step returned is kept, and a job that is begun again gets it from
-there; so steps must come in the same order each time, and return plain data.
+Each takes the request and a `Steps`: `run_here` runs a short step in this process, `run_apart` a
+long one in a process of its own.  What a step returned is kept, and a job that is begun again gets
+it from there; so steps must come in the same order each time, and return plain data.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def _held_fixed(answer: PlanAnswer) -> list[RenderableType]:
         words = [f"{first.field.replace('_', ' ')} {value_words(first.value)} ({saves})"]
     if others and first.saves >= WORTH_OPENING:
         most = (
-            f"at most {share(others[0].saves)}" if others[0].saves >= WORTH_OPENING else "nothing"
+            f"at most {share(others[0].saves)}" if others[0].saves >= WORTH_OPENING else "no gain"
         )
         words.append(f"{len(others)} others: {most}")
     return [Flow([f"Held fixed: {words[0]}", *words[1:]], indent=2)]

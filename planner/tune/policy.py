@@ -1,6 +1,6 @@
 """Which plan to measure next, and when to stop: expected improvement over normal beliefs.
 
-What estimates of plans are off by is normal together (planner/uncertainty/posterior.py). Plans of
+Errors of estimates are jointly normal (planner/uncertainty/posterior.py). Plans of
 one model on one cluster share most of a run's noise; the rest is each plan's own, and shared by
 plans that spend as much time alike. A measured plan tells its own time, and by what it shares
 something of all others. Next is the plan with the largest expected improvement over the best

@@ -1,6 +1,6 @@
 """Lower scheduling priority and fewer cores for runs beside a service on the same machine (Linux).
 
-Every session is a scheduling group of its own there (sched_autogroup), with the same weight as any
+With sched_autogroup each session is a scheduling group of its own, with the same weight as any
 other: the class of a process counts within its session only.  So the class goes to all that a run
 starts, and each of its sessions lowers itself.
 """

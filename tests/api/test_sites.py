@@ -79,7 +79,7 @@ def test_kept_answer_from_before_a_run_is_not_served_after_it(client: TestClient
     assert later["best"]["iteration_time_s"] != first["best"]["iteration_time_s"]
     stale = client.get(first["links"]["candidates"])
     assert stale.status_code == 404
-    assert "has learned since" in stale.json()["detail"]
+    assert "has changed since this answer" in stale.json()["detail"]
     assert client.get(later["links"]["candidates"]).json()["total"] > 0
 
 

@@ -1,8 +1,8 @@
 /* A question that a part of the page puts to the service by itself.
 
    useCatalog(kind)               → the list of a kind of things, empty until it is there
-   useAsked(path, body, params)   → {answer, problem, busy}: asked again when the question changes;
-                                    the last answer stays until the next is there; null asks nothing
+   useAsked(path, body)           → {answer, problem, busy}: asked again when the body changes; the last
+                                    answer stays until the next is there; a body of null asks nothing
    <Trouble problem title />      what the service refused, one sentence each
    <NoPlan />                     what stands where a plan would, and there is none */
 

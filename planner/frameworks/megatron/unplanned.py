@@ -10,7 +10,7 @@ from planner.frameworks.arguments import Arguments
 _GRAPHS = "CUDA graphs are the runtime megatron-graphs of published runs, of whole steps only"
 _OFFLOAD = "which tensors fit under the layers' time is not modelled; whole layers are a field"
 _PARTS = "one precision holds for all layers of a plan"
-_HIERARCHY = "rings and exchanges are priced apart (cp_kind), not one inside the other"
+_HIERARCHY = "hierarchical CP is not modelled: rings and all-to-alls are priced apart (cp_kind)"
 _WGRAD = "weight gradients are taken to follow their layer: no run with them put off was found"
 _OUTER = "outer replicas keep whole states: dp_shard shards within"
 _COMPRESSED = "exchanges and gathers are priced in the types of the training"

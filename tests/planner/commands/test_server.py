@@ -440,7 +440,7 @@ def test_something_else_listens(planner: Planner) -> None:
         assert "/elsewhere" not in _Other.seen  # where the key would have gone too
         code, _, err = planner("--server", url, "catalog", "clusters")
         assert code == OUR_FAULT
-        assert err.startswith(f"{url} does not answer as a service of planner {__version__}")
+        assert err.startswith(f"the response of {url} is not from planner {__version__}")
     finally:
         server.shutdown()
 
