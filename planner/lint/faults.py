@@ -77,7 +77,7 @@ def unknown_keys(case: Case) -> Iterator[Finding]:
         shown = ", ".join(names[:_MOST_NAMES]) + more
         code = "unknown_option" if options else "unknown_key"
         what = (
-            f"{case.framework.title} rejects these options; do they belong to a fork?"
+            f"unknown to {case.framework.title} upstream, which rejects them; options of a fork?"
             if options
             else f"{case.framework.title} ignores them silently"
         )
