@@ -97,7 +97,7 @@ def test_the_answer_that_the_readme_shows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All of it but for how long the search took, and what to type next."""
-    (line,) = re.findall(r"^`\.venv/bin/(planner plan .*)` then prints:$", README, re.MULTILINE)
+    (line,) = re.findall(r"^`\.venv/bin/(planner plan .*)` prints:$", README, re.MULTILINE)
     (shown,) = re.findall(r"^```\n(llama.*?)\n^```", README, re.DOTALL | re.MULTILINE)
     monkeypatch.setenv("COLUMNS", "88")
     assert cli.run(shlex.split(line)[1:]) == 0
