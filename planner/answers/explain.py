@@ -201,7 +201,7 @@ def _band(
     found = band(sum(parts.values()), features, model.setting.profile, site)
     return ErrorBand(
         low_s=found.low_s, high_s=found.high_s, rows=found.rows, sources=found.sources,
-        basis=found.basis,
+        accelerator_rows=found.accelerator_rows, basis=found.basis,
     )  # fmt: skip
 
 

@@ -71,7 +71,8 @@ class Pipeline(Document):
 class ErrorBand(Document):
     """The interval that the iteration time of a run like this is expected in.
 
-    rows, sources: published runs that it rests on.  basis: which of them are alike, and what most
+    rows, sources: published runs that it rests on; accelerator_rows: those on this accelerator,
+    whatever the framework.  basis: which of them are alike, and what most
     of the doubt comes from.
     """
 
@@ -79,6 +80,7 @@ class ErrorBand(Document):
     high_s: float
     rows: int
     sources: int
+    accelerator_rows: int
     basis: str
 
 

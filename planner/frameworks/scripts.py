@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.frameworks.bash import Argument, Launch, evaluate, slurm_variables
@@ -62,6 +62,21 @@ def training_call(files: Mapping[str, str], trains: Callable[[Launch], bool], ti
             )
     known = ", ".join(files) or "none"
     raise Unreadable(f"no script calls a training program of {title} (files: {known})")
+
+
+def training_call_if_any(
+    files: Mapping[str, str], hints: Iterable[str], trains: Callable[[Launch], bool], title: str
+) -> Found | None:
+    """The same; None where no script has one.
+
+    hints: only files are evaluated of which one has one of these in its text.
+    """
+    if not any(hint in text for text in files.values() for hint in hints):
+        return None
+    try:
+        return training_call(files, trains, title)
+    except Unreadable:
+        return None
 
 
 def with_what_is_absent(error: Unreadable, found: Found, arguments: bool) -> Unreadable:

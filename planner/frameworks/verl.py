@@ -50,12 +50,7 @@ OFFLOADED = (
 
 def call(files: Mapping[str, str], trains: Callable[[Launch], bool]) -> scripts.Found | None:
     """The training call of verl's in the files; None where there is none."""
-    if not any(ROOT in text for text in files.values()):
-        return None
-    try:
-        return scripts.training_call(files, trains, TITLE)
-    except Unreadable:
-        return None
+    return scripts.training_call_if_any(files, [ROOT], trains, TITLE)
 
 
 def on_megatron(launch: Launch) -> bool:

@@ -36,6 +36,7 @@ class Band:
     high_s: float
     rows: int
     sources: int
+    accelerator_rows: int
     basis: str
 
 
@@ -73,13 +74,14 @@ def band(
         f"{COVERED}% interval from {runs}, {alike or 'none'} "
         f"similar ({kind}, {accelerator}, {runtime})"
     )
-    if not any(seen == accelerator for seen, _, _ in known.numbers):
+    there = sum(number for (seen, _, _), number in known.numbers.items() if seen == accelerator)
+    if not there:
         basis += f"; none on {accelerator}"
     if profile.kind in UNMEASURED:
         basis += f"; interval doubled: {UNMEASURED[profile.kind]}"
     if found.main != "noise":
         basis += f"; main uncertainty: {FACTORS[found.main]}"
-    return Band(seconds / reach, seconds * reach, len(known.runs), known.sources, basis)
+    return Band(seconds / reach, seconds * reach, len(known.runs), known.sources, there, basis)
 
 
 def known_to(site: Site | None) -> Posterior:

@@ -114,7 +114,7 @@ function Surely({ row, spec }) {
   return html`<p class="surely">${daysRange(row)} at 80${SPACE}%.${said}${unseen(row) && ` No published run on ${kind(row.accelerator)} is known.`}</p>`;
 }
 const SAFE = 0.8; // chance below which a limit is at risk
-const unseen = ({ error_band: band }) => /; none on /.test(band.basis); // planner/uncertainty/error_band.py
+const unseen = ({ error_band: band }) => band.accelerator_rows === 0;
 
 const within = (value) => value !== null && value > OVERLAP[0] && value < OVERLAP[1];
 

@@ -91,12 +91,7 @@ def _file(files: Mapping[str, str]) -> str | None:
 
 
 def _call(files: Mapping[str, str]) -> scripts.Found | None:
-    if not any("nemo" in text and "--factory" in text for text in files.values()):
-        return None
-    try:
-        return scripts.training_call(files, _trains, TITLE)
-    except Unreadable:
-        return None
+    return scripts.training_call_if_any(files, ["--factory"], _trains, TITLE)
 
 
 def _trains(launch: Launch) -> bool:

@@ -145,12 +145,7 @@ def table() -> dict[str, Any]:
 
 def call(files: Mapping[str, str]) -> scripts.Found | None:
     """The call of one of its programs; None where no script has one."""
-    if not any(program in text for text in files.values() for program in PROGRAMS):
-        return None
-    try:
-        return scripts.training_call(files, _trains, TITLE)
-    except Unreadable:
-        return None
+    return scripts.training_call_if_any(files, PROGRAMS, _trains, TITLE)
 
 
 def _trains(launch: Launch) -> bool:

@@ -72,6 +72,7 @@ def test_a_plan_says_what_it_rests_on(cluster: str) -> None:
     basis = answer.best.error_band.basis
     chip = answer.request["cluster"]["groups"][0]["accelerator"]["id"]
     assert f"none on {chip}; interval doubled" in basis
+    assert answer.best.error_band.accelerator_rows == 0
 
 
 def test_a_known_chip_says_none_of_it() -> None:
@@ -79,6 +80,7 @@ def test_a_known_chip_says_none_of_it() -> None:
     assert answer.best is not None
     assert not {note.code for note in answer.best.assumptions} & {"links", "stack"}
     assert "none on" not in answer.best.error_band.basis
+    assert 0 < answer.best.error_band.accelerator_rows < answer.best.error_band.rows
     assert answer.launch is not None
 
 
