@@ -13,15 +13,13 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
-import json
 import pkgutil
 import re
 import sys
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
+
+from tests.oracles.recipe_stubs import FILLERS, SECTIONS, Finder, Kept, plain, write_table
 
 TABLE = Path("planner/frameworks/megatron_bridge/recipes.json")
 REAL = ("megatron.bridge.recipes", "megatron.bridge.perf_recipes")
@@ -33,10 +31,6 @@ STUBBED = (
     "nemo_run",
     "nvidia_resiliency",
 )
-SECTIONS = (
-    "model", "train", "ddp", "optimizer", "mixed_precision", "comm_overlap", "dataset", "peft",
-    "tokenizer",
-)  # fmt: skip
 # Attributes that say nothing of a step's time or memory.
 IDLE = re.compile(
     r"^(lr|min_lr|adam_|weight_decay|clip_grad|lion_|manual_gc|eval_|train_iters|exit_|check_|skip_|"
@@ -57,109 +51,12 @@ TASKS = re.compile(r"_(pretrain|sft|peft)_")
 OTHERS = re.compile(r"_vl_|wan_|flux|omni|audio")
 
 
-class Meta(type):
-    """A class whose unknown attributes are remembered by name: `AttnBackend.flash`."""
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Kept(made_by=f"{cls.__name__}.{name}")
-
-    def __or__(cls, other: Any) -> Any:
-        return cls
-
-    def __ror__(cls, other: Any) -> Any:
-        return cls
-
-
-class Kept(metaclass=Meta):
-    """An object that remembers what was set on it; what was not is None."""
-
-    def __init__(self, *words: Any, made_by: str = "", **values: Any) -> None:
-        self.__dict__["made_by"] = made_by or type(self).__name__
-        self.__dict__["words"] = words
-        self.__dict__.update(values)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if self.made_by == "ConfigContainer" and name in (*SECTIONS, "rng", "validation"):
-            self.__dict__[name] = Kept(made_by=name)
-            return self.__dict__[name]
-        if self.made_by.startswith("AutoBridge"):
-            if name.endswith("_parallel_size"):
-                return 1  # as ModelParallelConfig has it
-            return Kept(*self.words, made_by=f"AutoBridge.{name}")
-        if self.made_by == "ConfigContainer":
-            return Kept(made_by=name)
-        return None
-
-    def __call__(self, *words: Any, **values: Any) -> Kept:
-        if self.made_by.startswith("AutoBridge"):
-            return Kept(*(words or self.words), made_by=self.made_by)
-        return Kept(*words, made_by=self.made_by, **values)
-
-
 def flex_dispatcher(model: Kept, moe_flex_dispatcher_backend: str | None = None) -> None:
     """apply_flex_dispatcher_backend of training/flex_dispatcher_backend.py, on a fitting GPU."""
     if moe_flex_dispatcher_backend in ("deepep", "hybridep"):
         model.__dict__["moe_token_dispatcher_type"] = "flex"
         model.__dict__["moe_flex_dispatcher_backend"] = moe_flex_dispatcher_backend
         model.__dict__["moe_shared_expert_overlap"] = False
-
-
-# Functions of other modules that fill in a recipe.
-FILLERS = {"apply_flex_dispatcher_backend": flex_dispatcher}
-
-
-class Stub(ModuleType):
-    """A module that has whatever is asked of it."""
-
-    __path__: ClassVar[list[str]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        made = FILLERS.get(name) or Meta(name, (Kept,), {})
-        setattr(self, name, made)
-        return made
-
-
-class Finder(MetaPathFinder, Loader):
-    """Finds the recipes in a checkout and stubs for what they import."""
-
-    def __init__(self, source: Path) -> None:
-        self.source = source
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name.split(".")[0] not in STUBBED:
-            return None
-        if name.startswith(REAL):
-            place = self.source / name.replace(".", "/")
-            file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-            folders = [str(place)] if place.is_dir() else None
-            return importlib.util.spec_from_file_location(
-                name, file, submodule_search_locations=folders
-            )
-        return ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return Stub(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        pass
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON, or the name of what it is."""
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    if isinstance(value, Kept):
-        return value.made_by.rsplit(".", 1)[-1]
-    if isinstance(value, Meta):
-        return value.__name__
-    known = isinstance(value, int | float | str | bool | None)
-    return value if known else getattr(value, "__name__", type(value).__name__)
 
 
 def layout(value: Any) -> Any:
@@ -215,7 +112,9 @@ def table(checkout: Path, commit: str) -> dict[str, Any]:
     What cannot be built is left out, and said on standard error: its launches are refused by name.
     """
     left_out = 0
-    sys.meta_path.insert(0, Finder(checkout / "src"))
+    FILLERS["apply_flex_dispatcher_backend"] = flex_dispatcher
+    finder = Finder(checkout / "src", STUBBED, lambda name: name.startswith(REAL))
+    sys.meta_path.insert(0, finder)
     recipes: dict[str, Any] = {}
     aliases: dict[str, str] = {}
     for package in REAL:
@@ -261,7 +160,5 @@ def table(checkout: Path, commit: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     found = table(Path(sys.argv[1]).resolve(), sys.argv[2])
-    rows = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in found["recipes"].items())
-    head = {key: value for key, value in found.items() if key != "recipes"}
-    TABLE.write_text(json.dumps(head)[:-1] + ',\n"recipes": {\n' + rows + "\n}}\n")
+    write_table(TABLE, found, "recipes")
     print(len(found["recipes"]), "recipes,", len(found["aliases"]), "aliases")

@@ -3,7 +3,7 @@
     python -m tests.oracles.nemo_recipes CHECKOUT COMMIT
 
 The recipes' own modules run; whatever they import from elsewhere only remembers what it was made
-with (tests/oracles/bridge_recipes.py).  Each recipe is built as it is and with the arguments that
+with (tests/oracles/recipe_stubs.py).  Each recipe is built as it is and with the arguments that
 change more than one value: performance_mode and peft_scheme.  Values have the names of
 Megatron-Bridge's container, in which the reader goes on.
 """
@@ -14,17 +14,15 @@ import importlib
 import importlib.util
 import inspect
 import itertools
-import json
 import pkgutil
 import sys
 from collections.abc import Iterator
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tests.oracles.bridge_recipes import FILLERS, IDLE, Kept, Meta, Stub, plain
+from tests.oracles.bridge_recipes import IDLE
+from tests.oracles.recipe_stubs import FILLERS, Finder, Kept, Meta, Stub, plain, write_table
 
 TABLE = Path("planner/frameworks/megatron_bridge/nemo2.json")
 RECIPES = "nemo.collections.llm.recipes"
@@ -84,35 +82,8 @@ class Run(Stub):
     cli = Command
 
 
-class Finder(MetaPathFinder, Loader):
-    """Finds the recipes in a checkout and stubs for what they import."""
-
-    def __init__(self, source: Path) -> None:
-        self.source = source
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name.split(".")[0] not in STUBBED:
-            return None
-        if name == RECIPES or name.startswith(f"{RECIPES}."):
-            place = self.source / name.replace(".", "/")
-            if name == RECIPES:  # its own imports are of all families
-                return ModuleSpec(name, self, is_package=True)
-            file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-            folders = [str(place)] if place.is_dir() else None
-            return importlib.util.spec_from_file_location(
-                name, file, submodule_search_locations=folders
-            )
-        return ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        if spec.name == RECIPES:
-            module = ModuleType(spec.name)
-            module.__path__ = [str(self.source / RECIPES.replace(".", "/"))]
-            return module
-        return (Run if spec.name == "nemo_run" else Stub)(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        pass
+def stub(name: str) -> ModuleType:
+    return (Run if name == "nemo_run" else Stub)(name)
 
 
 def found_at(recipe: Any, path: str) -> Any:
@@ -177,9 +148,12 @@ def built(module: ModuleType) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def table(checkout: Path, commit: str) -> dict[str, Any]:
     """Every recipe that can be built."""
-    sys.meta_path.insert(0, Finder(checkout))
+    finder = Finder(checkout, STUBBED, lambda name: name.startswith(f"{RECIPES}."), stub)
+    sys.meta_path.insert(0, finder)
     FILLERS["PEFT_STR2CLS"] = ADAPTERS
-    top = importlib.import_module(RECIPES)
+    top = ModuleType(RECIPES)  # what it imports by itself are the recipes of all families
+    top.__path__ = [str(checkout / RECIPES.replace(".", "/"))]
+    sys.modules[RECIPES] = top
     recipes: dict[str, Any] = {}
     for info in pkgutil.iter_modules(top.__path__):
         try:
@@ -193,7 +167,5 @@ def table(checkout: Path, commit: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     found = table(Path(sys.argv[1]).resolve(), sys.argv[2])
-    rows = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in found["recipes"].items())
-    head = {key: value for key, value in found.items() if key != "recipes"}
-    TABLE.write_text(json.dumps(head)[:-1] + ',\n"recipes": {\n' + rows + "\n}}\n")
+    write_table(TABLE, found, "recipes")
     print(len(found["recipes"]), "recipes")

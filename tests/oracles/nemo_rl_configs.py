@@ -8,13 +8,14 @@ and which files it inherits.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from tests.oracles.recipe_stubs import write_table
 
 TABLE = Path("planner/frameworks/nemo_rl/configs.json")
 CONFIGS = "examples"
@@ -72,7 +73,5 @@ def table(checkout: Path, commit: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     found = table(Path(sys.argv[1]).resolve(), sys.argv[2])
-    rows = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in found["configs"].items())
-    head = {key: value for key, value in found.items() if key != "configs"}
-    TABLE.write_text(json.dumps(head)[:-1] + ',\n"configs": {\n' + rows + "\n}}\n")
+    write_table(TABLE, found, "configs")
     print(len(found["configs"]), "configurations")
