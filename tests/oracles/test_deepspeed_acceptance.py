@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from planner.frameworks.base import Unsupported
-from tests.fixtures.draws import DEEPSPEED_FEATURES, Case, features, legal, near_misses
+from tests.fixtures.draws import DEEPSPEED_FEATURES, Case, features, legal
 from tests.fixtures.frameworks.deepspeed import CASES
+from tests.fixtures.near_misses import near_misses
 from tests.oracles.deepspeed_questions import CHECKOUT, DEEPSPEED, ask, expected, question
 from tests.planner.frameworks.test_deepspeed import REFUSED
 

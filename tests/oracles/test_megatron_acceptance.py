@@ -13,9 +13,10 @@ import pytest
 
 from cost_models.spec import ModelSpec
 from planner.frameworks.base import Unsupported
-from tests.fixtures.draws import Case, features, legal, near_misses
+from tests.fixtures.draws import Case, features, legal
 from tests.fixtures.frameworks.megatron import CASES
 from tests.fixtures.launches import MODELS, launch
+from tests.fixtures.near_misses import near_misses
 from tests.oracles.megatron_questions import MEGATRON, PATHS, ask, expected, found, question
 from tests.planner.frameworks.test_megatron import REFUSED
 

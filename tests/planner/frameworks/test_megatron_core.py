@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from planner.frameworks.base import Unsupported
-from tests.fixtures.draws import Case, legal, near_misses
+from tests.fixtures.draws import Case, legal
 from tests.fixtures.frameworks.megatron import CASES
+from tests.fixtures.near_misses import near_misses
 from tests.fixtures.patterns import PATTERNED
 from tests.oracles.megatron_questions import MEGATRON, question
 from tests.planner.frameworks.test_megatron_patterns import drawn
