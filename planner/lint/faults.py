@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cost_models.runtimes import RUNTIMES
 from planner.documents.formats import chance, gib
 from planner.lint.case import Case, Place, at, finding
 from planner.lint.findings import Finding
@@ -38,6 +39,9 @@ _FILLS: dict[str, tuple[str, ...]] = {
     "working": ("micro_batch_size",),
     "communication": ("overlap_param_gather", "tp"),
 }
+
+# Where torch's allocator grows its segments instead of adding further ones of a fixed size.
+_GROWING = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
 def refusals(case: Case) -> Iterator[Finding]:
@@ -145,7 +149,10 @@ def surroundings(case: Case) -> Iterator[Finding]:
 def memory(case: Case) -> Iterator[Finding]:
     """Which stages overflow, by how much, and what fills them.
 
-    An error only where published peaks leave no doubt; else a warning with its chance.
+    An error only where published peaks leave no doubt and the accelerator has no room for the
+    tensors and the driver alone; else a warning with its chance.  What the allocator cannot reuse
+    is the least certain part: the peaks that are published of Megatron-Core do not contain it, and
+    a variable changes it.
     """
     own = case.own
     if own is None or own.fits:
@@ -161,11 +168,15 @@ def memory(case: Case) -> Iterator[Finding]:
             f"{len(over)} of {len(stages)} stages overflow: {listed} GiB"
             + (", ..." if len(over) > _MOST_STAGES else "")
         )
+    gaps = worst.parts["fragmentation"]
+    only_gaps = worst.total_bytes - gaps <= capacity
+    if only_gaps and not RUNTIMES[case.plan.runtime].expandable_segments:
+        text += f"; {gib(gaps)} GiB of it are gaps of the allocator, fewer with {_GROWING}"
     largest = max(
         (part for part in _FILLS if part in worst.parts), key=lambda part: worst.parts[part]
     )
     place = case.place(*_FILLS[largest])
-    if own.memory.chance_of_running_out >= SURE:
+    if own.memory.chance_of_running_out >= SURE and not only_gaps:
         yield finding("memory", "error", text, place)
     else:
         odds = f"a risk of {chance(own.memory.chance_of_running_out)} to run out of memory"
