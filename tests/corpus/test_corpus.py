@@ -6,13 +6,12 @@ batches and lengths against the literal options in the text; the vocabulary, ZeR
 recompute are as they were read, and guard against change.  refusals.csv: files that train what no
 option here says, or leave the model out; `says` is in the reason.
 
-The files themselves are not here: LAUNCH_CORPUS_PATH is a folder of checkouts named OWNER+NAME.
+The files themselves are not here: they are read from checkouts (tests.checkouts).
 """
 
 from __future__ import annotations
 
 import csv
-import os
 import re
 from functools import cache
 from pathlib import Path
@@ -25,6 +24,7 @@ from planner.lint.lint import read
 from planner.lint.sources import files_at
 from planner.requests.models import parse_model
 from planner.requests.parsing import parse_cluster
+from tests.checkouts import checkout
 
 HERE = Path(__file__).parent
 CLUSTER = "64x8xh100-sxm"
@@ -38,10 +38,7 @@ def rows(name: str) -> tuple[dict[str, str], ...]:
 
 
 def path_of(row: dict[str, str]) -> Path:
-    folder = os.environ.get("LAUNCH_CORPUS_PATH")
-    if not folder:
-        pytest.skip("LAUNCH_CORPUS_PATH is no folder of checkouts")
-    return Path(folder, row["repository"].replace("/", "+"), row["path"])
+    return checkout(row["repository"], row["commit"]) / row["path"]
 
 
 def found_in(path: Path) -> dict[str, object]:

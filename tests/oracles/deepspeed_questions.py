@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,11 +17,10 @@ from planner.frameworks.base import Bundle
 from planner.frameworks.rank_orders import grids, order_of
 from planner.frameworks.rules import accumulation
 from planner.search.constraints import Context
+from tests.checkouts import environment
 
 DEEPSPEED = frameworks.get("deepspeed")
 SCRIPT = Path(__file__).with_name("deepspeed_check.py")
-# A checkout of Megatron-DeepSpeed, and where Python finds what it imports besides.
-CHECKOUT = os.environ.get("MEGATRON_DEEPSPEED_PATH", "")
 
 
 def question(bundle: Bundle, plan: ParallelPlan) -> dict[str, Any]:
@@ -40,21 +38,21 @@ def question(bundle: Bundle, plan: ParallelPlan) -> dict[str, Any]:
     }
 
 
-def ask(questions: Sequence[dict[str, Any]], checkout: str = CHECKOUT) -> list[dict[str, Any]]:
+def ask(questions: Sequence[dict[str, Any]], own: Path | None = None) -> list[dict[str, Any]]:
     """The answers; with a checkout of Megatron-DeepSpeed those of its stages too."""
     done = subprocess.run(
         [sys.executable, str(SCRIPT)],
         input="\n".join(map(json.dumps, questions)),
         capture_output=True,
         text=True,
-        env={**os.environ, "MEGATRON_DEEPSPEED_PATH": checkout},
+        env=environment(MEGATRON_DEEPSPEED_PATH=own) if own else None,
     )
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(answers) == len(questions), done.stderr
     return answers
 
 
-def expected(request: PlanRequest, plan: ParallelPlan, checkout: str = CHECKOUT) -> dict[str, Any]:
+def expected(request: PlanRequest, plan: ParallelPlan, own: Path | None) -> dict[str, Any]:
     """What must be found where it is accepted: as in an answer."""
     # Its topology knows no sequence parallelism: those ranks are data-parallel ones.
     flat = plan.model_copy(update={"cp": 1, "dp": plan.dp * plan.cp})
@@ -72,7 +70,7 @@ def expected(request: PlanRequest, plan: ParallelPlan, checkout: str = CHECKOUT)
             "model": sorted(dense.groups("tp").tolist()),
         },
     }
-    if checkout:
+    if own:
         held = held_parameters(request.model, Plans.from_rows([plan]))
         layers = request.model.num_layers // plan.pp
         parts = [layers * held.layers[0].plain.item()] * plan.pp

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -24,11 +23,10 @@ from planner.frameworks.megatron.layout import chunks
 from planner.frameworks.rank_orders import grids, order_of
 from planner.frameworks.rules import accumulation
 from planner.search.constraints import Context
+from tests.checkouts import MEGATRON_LM, checkout, environment, megatron_lm_versions
 
 MEGATRON = frameworks.get("megatron")
 SCRIPT = Path(__file__).with_name("megatron_check.py")
-# Checkouts of Megatron-LM, separated like PATH.
-PATHS = [path for path in os.environ.get("MEGATRON_LM_PATHS", "").split(os.pathsep) if path]
 
 
 def question(bundle: Bundle, plan: ParallelPlan, **more: Any) -> dict[str, Any]:
@@ -42,14 +40,15 @@ def question(bundle: Bundle, plan: ParallelPlan, **more: Any) -> dict[str, Any]:
     }
 
 
-def ask(path: str, questions: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The answers of one checkout."""
+def ask(version: str, questions: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The answers of one version."""
+    path = checkout(MEGATRON_LM, megatron_lm_versions()[version])
     done = subprocess.run(
         [sys.executable, str(SCRIPT)],
         input="\n".join(map(json.dumps, questions)),
         capture_output=True,
         text=True,
-        env={**os.environ, "MEGATRON_LM_PATH": path},
+        env=environment(MEGATRON_LM_PATH=path),
     )
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(answers) == len(questions), done.stderr

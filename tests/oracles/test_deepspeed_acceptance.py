@@ -1,23 +1,25 @@
 """Drawn plans against DeepSpeed, and with a checkout against Megatron-DeepSpeed, both ways.
 
-MEGATRON_DEEPSPEED_PATH names the checkout.
+The checkout is that of tests.checkouts.
 """
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from planner.frameworks.base import Unsupported
+from tests.checkouts import checkout
 from tests.fixtures.draws import DEEPSPEED_FEATURES, Case, features, legal
 from tests.fixtures.frameworks.deepspeed import CASES
 from tests.fixtures.near_misses import near_misses
-from tests.oracles.deepspeed_questions import CHECKOUT, DEEPSPEED, ask, expected, question
+from tests.oracles.deepspeed_questions import DEEPSPEED, ask, expected, question
 from tests.planner.frameworks.test_deepspeed import REFUSED
 
-with_checkout = pytest.mark.skipif(not CHECKOUT, reason="MEGATRON_DEEPSPEED_PATH is not set")
+REPOSITORY = "deepspeedai/Megatron-DeepSpeed"
 
 # What we refuse although nothing of theirs does: words of the reason, and why it is refused.
 NO_OPTION = "there is no option for it, and without one it builds or does another thing"
@@ -72,12 +74,12 @@ def write(cases: list[Case]) -> list[dict[str, Any]]:
     return [question(DEEPSPEED.write(*case), case[1]) for case in cases]
 
 
-def different(cases: list[Case], answers: list[dict[str, Any]], checkout: str) -> list[Any]:
+def different(cases: list[Case], answers: list[dict[str, Any]], own: Path | None) -> list[Any]:
     """Cases that were refused, or found to be another thing than they are."""
     return [
         (case, answer)
         for case, answer in zip(cases, answers, strict=True)
-        if answer != expected(*case, checkout=checkout)
+        if answer != expected(*case, own)
     ]
 
 
@@ -89,8 +91,8 @@ def test_deepspeed_takes_what_we_write_and_we_refuse_what_it_refuses() -> None:
     questions = [question(DEEPSPEED.render(*case), case[1]) for case in near]
     sound = write(fine)
     broken = {**sound[0], "config": {**sound[0]["config"], "zero_optimisation": {}}}
-    *answers, unread = ask([*sound, *questions, broken], checkout="")
-    assert different(fine, answers[: len(fine)], checkout="") == []
+    *answers, unread = ask([*sound, *questions, broken])
+    assert different(fine, answers[: len(fine)], None) == []
     refused = [
         (case, answer)
         for case, answer in zip(near, answers[len(fine) :], strict=True)
@@ -108,15 +110,14 @@ def test_the_draws_have_every_feature() -> None:
 
 
 @pytest.mark.exhaustive
-@with_checkout
 def test_what_we_write_megatron_deepspeed_takes_and_builds_as_we_count() -> None:
     """Micro-batches, groups, and layers and parameters of every stage."""
+    own = checkout(REPOSITORY)
     fine = [*CASES.values(), *legal(DEEPSPEED, 400, seed=3)]
-    assert different(fine, ask(write(fine)), CHECKOUT) == []
+    assert different(fine, ask(write(fine), own), own) == []
 
 
 @pytest.mark.exhaustive
-@with_checkout
 def test_what_they_refuse_we_refuse_and_the_other_way_round_or_the_table_says_why() -> None:
     refused = [case for *_, case in REFUSED]
     cases, questions = list[Case](), []
@@ -128,7 +129,7 @@ def test_what_they_refuse_we_refuse_and_the_other_way_round_or_the_table_says_wh
         else:
             cases.append(case)
     reached, accepted, unexplained = set[str](), [], []
-    for case, answer in zip(cases, ask(questions), strict=True):
+    for case, answer in zip(cases, ask(questions, checkout(REPOSITORY)), strict=True):
         reasons = DEEPSPEED.reasons(*case)
         words = [[w for w in UNSEEN if re.search(w, reason.text)] for reason in reasons]
         reached |= {word for some in words for word in some}

@@ -1,28 +1,26 @@
 """Drawn plans against Megatron-LM itself, both ways: what we write it takes, what it refuses we do.
 
-MEGATRON_LM_PATHS names its checkouts, separated like PATH.
+Its checkouts are those of tests.checkouts.
 """
 
 from __future__ import annotations
 
 import re
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from cost_models.spec import ModelSpec
 from planner.frameworks.base import Unsupported
+from tests.checkouts import megatron_lm_versions
 from tests.fixtures.draws import Case, features, legal
 from tests.fixtures.frameworks.megatron import CASES
 from tests.fixtures.launches import MODELS, launch
 from tests.fixtures.near_misses import near_misses
-from tests.oracles.megatron_questions import MEGATRON, PATHS, ask, expected, found, question
+from tests.oracles.megatron_questions import MEGATRON, ask, expected, found, question
 from tests.planner.frameworks.test_megatron import REFUSED
 
-CHECKOUTS = [pytest.param(path, id=Path(path).name) for path in PATHS] or [
-    pytest.param("", marks=pytest.mark.skip(reason="MEGATRON_LM_PATHS names no checkout"))
-]
+VERSIONS = [version for version in megatron_lm_versions() if version >= "0.16"]
 GENERATIONS = (8, 9, 10)  # Ampere, Hopper, Blackwell
 
 # What we refuse although Megatron builds it: words of the reason, and why it is refused.
@@ -97,15 +95,15 @@ def test_the_draws_have_every_feature() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("path", CHECKOUTS)
-def test_what_we_write_it_takes_and_builds_as_we_count(path: str) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_we_write_it_takes_and_builds_as_we_count(version: str) -> None:
     """Micro-batches, layers and parameters of every chunk, and ranks of every group."""
     questions = [
         question(MEGATRON.write(*case), case[1], generation=GENERATIONS[index % 3])
         for index, case in enumerate(drawn())
     ]
     wrong = []
-    for case, answer in zip(drawn(), ask(path, questions), strict=True):
+    for case, answer in zip(drawn(), ask(version, questions), strict=True):
         wanted = expected(*case)
         if found(answer, wanted) != wanted:
             wrong.append((case, found(answer, wanted), wanted))
@@ -113,8 +111,10 @@ def test_what_we_write_it_takes_and_builds_as_we_count(path: str) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("path", CHECKOUTS)
-def test_what_it_refuses_we_refuse_and_the_other_way_round_or_the_table_says_why(path: str) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_it_refuses_we_refuse_and_the_other_way_round_or_the_table_says_why(
+    version: str,
+) -> None:
     cases, questions = [], []
     refused = [case for *_, case in REFUSED]
     for case in [*refused, *SELDOM, *near_misses(legal(MEGATRON, 150, seed=2), 800, seed=3)]:
@@ -125,7 +125,7 @@ def test_what_it_refuses_we_refuse_and_the_other_way_round_or_the_table_says_why
         else:
             cases.append((case, MEGATRON.reasons(*case)))
     reached, accepted, unexplained = set[str](), [], []
-    for (case, reasons), answer in zip(cases, ask(path, questions), strict=True):
+    for (case, reasons), answer in zip(cases, ask(version, questions), strict=True):
         words = [[w for w in UNSEEN if re.search(w, reason.text)] for reason in reasons]
         reached |= {word for some in words for word in some}
         if answer["failed"] is None:
@@ -154,14 +154,14 @@ BROKEN = (
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("path", CHECKOUTS)
-def test_every_stage_can_refuse(path: str) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_stage_can_refuse(version: str) -> None:
     request, plan = CASES["llama-uneven"]
     base = question(MEGATRON.write(request, plan), plan)
     questions = [
         {**base, "argv": [*(word for word in base["argv"] if word != without), *more.split()]}
         for without, more, _, _ in BROKEN
     ]
-    for (_, _, stage, words), answer in zip(BROKEN, ask(path, questions), strict=True):
+    for (_, _, stage, words), answer in zip(BROKEN, ask(version, questions), strict=True):
         assert answer["failed"] == stage, answer
         assert words in answer["error"]

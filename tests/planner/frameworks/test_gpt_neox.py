@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from planner.documents.request import PlanRequest
 from planner.frameworks.deepspeed.rules import ENGINE as ENGINE_RULES
 from planner.frameworks.gpt_neox.names import KEYS
 from planner.frameworks.reading import Unreadable
+from tests.checkouts import checkout, environment
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.gpt_neox import CASES, FP16, MISTRAL, PYTHIA, case
 from tests.fixtures.launches import MODELS, run_script, unreached, written
@@ -133,8 +133,7 @@ def test_every_own_rule_is_reached_by_a_refusal() -> None:
 
 @pytest.mark.exhaustive
 def test_its_own_arguments_accept_every_case_and_every_legal_draw() -> None:
-    if "GPT_NEOX_PATH" not in os.environ:
-        pytest.skip("GPT_NEOX_PATH names no checkout")
+    own = environment(GPT_NEOX_PATH=checkout("EleutherAI/gpt-neox"))
     drawn = legal_cases("gpt-neox", 1000)
     assert len(drawn) >= 100
     asked = [*CASES.values(), *drawn]
@@ -144,6 +143,7 @@ def test_its_own_arguments_accept_every_case_and_every_legal_draw() -> None:
     ]
     result = subprocess.run(
         [sys.executable, ORACLE],
+        env=own,
         input="\n".join(map(json.dumps, questions)),
         capture_output=True,
         text=True,

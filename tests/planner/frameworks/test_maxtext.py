@@ -19,6 +19,7 @@ from planner.frameworks import rules
 from planner.frameworks.maxtext.mesh import mesh, slices
 from planner.frameworks.maxtext.names import KEYS
 from planner.frameworks.reading import Unreadable
+from tests.checkouts import checkout, environment
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.maxtext import CASES, case, on, tpus, two_slices
 from tests.fixtures.launches import INTERLEAVED, MODELS, TP2, run_script, unreached, written
@@ -150,8 +151,7 @@ def test_every_rule_is_reached_by_a_refusal() -> None:
 @pytest.mark.exhaustive
 def test_its_own_pyconfig_accepts_every_case_and_every_legal_draw() -> None:
     """MAXTEXT_PYTHON: an interpreter with jax and omegaconf; without it, that of the tests."""
-    if "MAXTEXT_PATH" not in os.environ:
-        pytest.skip("MAXTEXT_PATH names no checkout")
+    own = environment(MAXTEXT_PATH=checkout("AI-Hypercomputer/maxtext"))
     drawn = legal_cases("maxtext", 600)
     assert len(drawn) >= 100
     asked = [*CASES.values(), *drawn]
@@ -166,6 +166,7 @@ def test_its_own_pyconfig_accepts_every_case_and_every_legal_draw() -> None:
     ]
     result = subprocess.run(
         [os.environ.get("MAXTEXT_PYTHON", sys.executable), ORACLE],
+        env=own,
         input="\n".join(map(json.dumps, questions)),
         capture_output=True,
         text=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-import os
 import re
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.megatron_bridge import SECTIONS
 from planner.frameworks.megatron_bridge.settings import TRANSLATION
 from planner.frameworks.rules import own_runtime
+from tests.checkouts import checkout, environment, megatron_lm_of
 from tests.fixtures.draws import legal_draws
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.megatron_bridge import CASES, DRAWN
@@ -54,7 +54,6 @@ ADAPTERS = {
 CLASSES = {**STORED, "LoRA": ADAPTERS, "CanonicalLoRA": ADAPTERS}
 ORACLE = Path(__file__).parents[2] / "oracles" / "megatron_bridge_check.py"
 WRITERS = ("flags", "hybrid", "patterns", "numerics")
-CHECKOUTS = ("MEGATRON_BRIDGE_PATH", "MEGATRON_LM_PATH")
 
 
 def recipe(request: PlanRequest, plan: ParallelPlan) -> str:
@@ -232,9 +231,10 @@ def test_adapters_are_written_as_the_class_that_has_their_names() -> None:
 
 def ask(cases: list[tuple[PlanRequest, ParallelPlan]], *arguments: str) -> Any:
     """What the real Megatron-Bridge says; skips without its checkouts."""
-    missing = [name for name in CHECKOUTS if name not in os.environ]
-    if missing:
-        pytest.skip(f"{' and '.join(missing)} name no checkout")
+    own = environment(
+        MEGATRON_BRIDGE_PATH=checkout("NVIDIA-NeMo/Megatron-Bridge"),
+        MEGATRON_LM_PATH=megatron_lm_of("NVIDIA-NeMo/Megatron-Bridge"),
+    )
     questions = []
     for request, plan in cases:
         made = BRIDGE.write(request, plan)
@@ -248,6 +248,7 @@ def ask(cases: list[tuple[PlanRequest, ParallelPlan]], *arguments: str) -> Any:
         )
     result = subprocess.run(
         [sys.executable, ORACLE, *arguments],
+        env=own,
         input=json.dumps(questions),
         capture_output=True,
         text=True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from cost_models.plans import VOCABULARIES, ParallelPlan
 from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks.mindspeed.flags import CP_ALGORITHMS, REPLACED
+from tests.checkouts import checkout, environment, megatron_lm_of
 from tests.fixtures.draws import legal_draws
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.mindspeed import CASES, DRAWN, V, on_ascend
@@ -35,7 +35,6 @@ from tests.fixtures.tiers import examples
 MINDSPEED = frameworks.get("mindspeed")
 STORED = stored_flags("mindspeed")
 ORACLE = Path(__file__).parents[2] / "oracles" / "mindspeed_check.py"
-CHECKOUTS = ("MEGATRON_0_12_PATH", "MINDSPEED_PATH")
 Case = tuple[PlanRequest, ParallelPlan]
 
 
@@ -253,9 +252,10 @@ def test_every_own_rule_is_reached_by_a_refusal() -> None:
 
 def ask(cases: list[Case], *arguments: str) -> Any:
     """What the real parsers say; skips without the checkouts."""
-    missing = [name for name in CHECKOUTS if name not in os.environ]
-    if missing:
-        pytest.skip(f"{' and '.join(missing)} name no checkout")
+    own = environment(
+        MINDSPEED_PATH=checkout("Ascend/MindSpeed"),
+        MEGATRON_0_12_PATH=megatron_lm_of("Ascend/MindSpeed"),
+    )
     questions = []
     for request, plan in cases:
         made = MINDSPEED.write(request, plan)
@@ -269,6 +269,7 @@ def ask(cases: list[Case], *arguments: str) -> Any:
         )
     result = subprocess.run(
         [sys.executable, ORACLE, *arguments],
+        env=own,
         input=json.dumps(questions),
         capture_output=True,
         text=True,

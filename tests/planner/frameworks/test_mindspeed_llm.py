@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +10,7 @@ from planner.frameworks import get
 from planner.frameworks.arguments import known_arguments
 from planner.frameworks.mindspeed import llm
 from planner.frameworks.reading import Reading, Unreadable
+from tests.checkouts import checkout
 from tests.oracles.declared_arguments import declared
 
 BASE = """--hidden-size 1024 --num-attention-heads 16 --seq-length 2048 \
@@ -127,8 +126,5 @@ def test_the_list_is_more_than_mindspeeds() -> None:
 
 @pytest.mark.exhaustive
 def test_the_stored_list_is_that_of_a_checkout() -> None:
-    checkout = os.environ.get("MINDSPEED_LLM_PATH")
-    if not checkout:
-        pytest.skip("MINDSPEED_LLM_PATH is no checkout")
     known = known_arguments("planner.frameworks.mindspeed")["flags"]
-    assert declared(Path(checkout, "mindspeed_llm"), known) == llm.flags()
+    assert declared(checkout("Ascend/MindSpeed-LLM") / "mindspeed_llm", known) == llm.flags()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from planner.frameworks.nanotron import names
 from planner.frameworks.nanotron.layers import stages
 from planner.frameworks.nanotron.settings import ENGINES
 from planner.frameworks.rank_orders import grids, order_of
+from tests.checkouts import checkout, environment
 from tests.fixtures.frameworks.nanotron import (
     BF16,
     CASES,
@@ -173,15 +173,12 @@ def test_stages_hold_all_layers_and_the_first_more_than_its_share(
 # With nanotron's own code.
 
 ORACLE = Path(__file__).parents[2] / "oracles" / "nanotron_check.py"
-CHECKOUT = os.environ.get("NANOTRON_PATH")
-own_code = pytest.mark.skipif(
-    not CHECKOUT, reason="NANOTRON_PATH is no checkout of nanotron (2411b02), with dacite on path"
-)
 
 
 def oracle(command: str, cases: list[dict[str, Any]] | None = None) -> Any:
     result = subprocess.run(
         [sys.executable, ORACLE, command],
+        env=environment(NANOTRON_PATH=checkout("huggingface/nanotron")),
         input=json.dumps(cases),
         capture_output=True,
         text=True,
@@ -191,7 +188,6 @@ def oracle(command: str, cases: list[dict[str, Any]] | None = None) -> Any:
     return json.loads(result.stdout.split("ANSWERS")[-1])
 
 
-@own_code
 @pytest.mark.exhaustive
 def test_the_stored_dataclasses_are_those_of_the_checkout() -> None:
     assert oracle("fields") == CLASSES
@@ -269,7 +265,6 @@ def either(draw: st.DrawFn) -> tuple[PlanRequest, ParallelPlan]:
     return launch(model, shape, training=batch, **plan)
 
 
-@own_code
 @pytest.mark.exhaustive
 def test_what_is_written_is_understood_as_planned() -> None:
     legal: list[tuple[PlanRequest, ParallelPlan]] = list(CASES.values())
@@ -278,7 +273,6 @@ def test_what_is_written_is_understood_as_planned() -> None:
         assert answer == understood(*case)
 
 
-@own_code
 @pytest.mark.exhaustive
 def test_rules_and_nanotron_agree_on_what_can_be_started() -> None:
     cases: list[tuple[PlanRequest, ParallelPlan]] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from planner.frameworks.megatron import keys
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.primus.names import OWN, PRESETS
 from planner.frameworks.reading import Unreadable
+from tests.checkouts import checkout, environment, megatron_lm_of
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.mindspeed import on_ascend
 from tests.fixtures.frameworks.primus import (
@@ -33,7 +33,6 @@ from tests.planner.frameworks.test_megatron import CHANGES
 
 PRIMUS, MEGATRON = frameworks.get("primus"), frameworks.get("megatron")
 ORACLE = Path(__file__).parents[2] / "oracles" / "primus_check.py"
-CHECKOUTS = ("PRIMUS_PATH", "PRIMUS_MEGATRON_PATH")
 # What the presets set that neither costs nor is said: data, logs, checkpoints, optimizer figures.
 _LEFT = """
     add_position_embedding attention_backend cp_comm_type cuda_graph_scope dataloader_type
@@ -185,9 +184,9 @@ def test_its_own_schedules_are_its_own_pipeline_runtime() -> None:
 
 @pytest.mark.exhaustive
 def test_primus_and_megatron_accept_every_case_and_every_legal_draw() -> None:
-    missing = [name for name in CHECKOUTS if name not in os.environ]
-    if missing:
-        pytest.skip(f"{' and '.join(missing)} name no checkout")
+    own = environment(
+        PRIMUS_PATH=checkout("AMD-AGI/Primus"), MEGATRON_LM_PATH=megatron_lm_of("AMD-AGI/Primus")
+    )
     drawn = legal_cases("primus", 2000)
     assert len(drawn) >= 100
     questions = []
@@ -206,7 +205,7 @@ def test_primus_and_megatron_accept_every_case_and_every_legal_draw() -> None:
     result = subprocess.run(
         [sys.executable, ORACLE],
         input="\n".join(map(json.dumps, questions)),
-        env={**os.environ, "MEGATRON_LM_PATH": os.environ["PRIMUS_MEGATRON_PATH"]},
+        env=own,
         capture_output=True,
         text=True,
         timeout=1800,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from planner.frameworks.launch_files import Given, LaunchFiles
 from planner.frameworks.reading import Unreadable, canonical
 from planner.lint.lint import lint
 from planner.requests.parsing import parse_cluster
+from tests.checkouts import checkout
 from tests.fixtures.frameworks import accelerate, legal_cases
 from tests.fixtures.frameworks.llama_factory import CASES
 from tests.fixtures.launches import launch, run_script, unreached, written
@@ -26,7 +26,7 @@ from tests.fixtures.launches import launch, run_script, unreached, written
 Case = tuple[PlanRequest, ParallelPlan]
 NAMES = ("llama-factory", "trl")
 ORACLE = Path(__file__).parents[2] / "oracles" / "tuners_check.py"
-CHECKOUTS = {"llama-factory": "LLAMA_FACTORY_PATH", "trl": "TRL_PATH"}
+CHECKOUTS = {"llama-factory": "hiyouga/LLaMA-Factory", "trl": "huggingface/trl"}
 
 
 def same(name: str, case: Case) -> None:
@@ -155,9 +155,7 @@ def test_refusals(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_its_own_configuration_knows_every_key(name: str, tmp_path: Path) -> None:
     """Over drawn plans, by the fields and choices that a checkout declares."""
-    checkout = os.environ.get(CHECKOUTS[name])
-    if not checkout:
-        pytest.skip(f"{CHECKOUTS[name]} is no checkout")
+    own = checkout(CHECKOUTS[name])
     framework = frameworks.get(name)
     cases = [*CASES.values(), *legal_cases(name, 400)]
     assert len(cases) > 100
@@ -166,7 +164,7 @@ def test_its_own_configuration_knows_every_key(name: str, tmp_path: Path) -> Non
         path = tmp_path / f"{place}.yaml"
         path.write_text(framework.write(*case).files["config.yaml"])
         files.append(str(path))
-    command = [sys.executable, str(ORACLE), name, checkout, *files]
+    command = [sys.executable, str(ORACLE), name, str(own), *files]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
     assert [line for line in found.stdout.splitlines() if line.startswith("WRONG")] == []

@@ -1,14 +1,13 @@
 """The launches that NVIDIA, Meta and AMD publish as their best: no error that is not theirs.
 
 NVIDIA's are Megatron-Bridge's performance recipes, Meta's the configurations that torchtitan comes
-with, AMD's Primus's examples for MI300X to MI355X, which are read where LAUNCH_CORPUS_PATH is a
-folder of checkouts (tests.corpus).  What is predicted not to fit is the cost model's matter
+with, AMD's Primus's examples for MI300X to MI355X, which are read from their
+checkout (tests.checkouts).  What is predicted not to fit is the cost model's matter
 (planner/accuracy): bounded here, not excused.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -23,6 +22,7 @@ from planner.lint.findings import Finding
 from planner.lint.lint import found_in
 from planner.lint.sources import files_at
 from planner.requests.parsing import parse_cluster
+from tests.checkouts import checkout
 
 # Accelerator of a recipe's name -> ours, and how many a node has.
 NVIDIA = {
@@ -84,10 +84,7 @@ def of_primus() -> Iterator[tuple[str, tuple[Finding, ...]]]:
     Each is judged on the fewest nodes that hold its degrees, or twice, four times ... as many
     where it fits there, up to as many as its batch serves.
     """
-    folder = os.environ.get("LAUNCH_CORPUS_PATH")
-    if not folder:
-        pytest.skip("LAUNCH_CORPUS_PATH is no folder of checkouts")
-    examples = Path(folder, "AMD-AGI+Primus", "examples", "megatron", "configs")
+    examples = checkout("AMD-AGI/Primus") / "examples" / "megatron" / "configs"
     for path in sorted(examples.rglob("*pretrain.yaml")):
         # `8` or `${PRIMUS_EP:8}`
         rows = r"^\s+(\w+?)(?:_model_parallel)?_size: (?:\$\{\w+:)?(\d+)"
