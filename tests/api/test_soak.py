@@ -32,6 +32,7 @@ MINUTES = float(os.environ.get("PLANNER_SOAK_MINUTES", "30"))
 CALLERS = 64
 AWAY_S = 10.0  # that the database is stopped for
 BUDGET_S = 5.0
+OVER_S = 2.0  # of a core that a question may take beyond its budget
 _BREAK_S = 20.0  # after a kill or a stop, in which a call may go unanswered
 
 
@@ -48,6 +49,7 @@ class Soak:
         self.statuses: Counter[int] = Counter()
         self.seconds: list[float] = []
         self.resident: list[int] = []
+        self.cut_short = 0
         self.jobs: set[str] = set()
         self.wrong: list[str] = []
 
@@ -97,6 +99,11 @@ class Soak:
         allowed = self.documented.get((method, "/".join(path.split("/")[:3])), {404, 405})
         if answer.status_code not in allowed:
             self.wrong.append(f"{method} {target}: {answer.status_code} {answer.text[:300]}")
+        elif b'"spent":{' in answer.content:
+            spent = answer.json()["spent"]
+            self.cut_short += 1
+            if spent["bound"] == "cpu_s" and spent["used"] > spent["allowed"] + OVER_S:
+                self.wrong.append(f"{method} {target}: {spent}")
         elif answer.status_code == 503:
             await asyncio.sleep(float(answer.headers.get("retry-after", 1)))
         return answer
@@ -163,7 +170,8 @@ def test_soak(place: Place, postgres: Postgres) -> None:
         asyncio.run(soak.run())
         ordered = sorted(soak.seconds)
         print(
-            f"\n{len(ordered)} calls, {dict(soak.statuses)}, {len(soak.jobs)} jobs; median "
+            f"\n{len(ordered)} calls, {dict(soak.statuses)}, {len(soak.jobs)} jobs, "
+            f"{soak.cut_short} questions stopped at their budget; median "
             f"{statistics.median(ordered):.3f} s, 95 % {ordered[int(0.95 * len(ordered))]:.3f} s, "
             f"longest {ordered[-1]:.1f} s; MiB before each kill "
             f"{[one >> 20 for one in soak.resident]}"
