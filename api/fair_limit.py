@@ -1,4 +1,4 @@
-"""A fair limit on concurrent work: the next free place goes to the caller that holds the fewest."""
+"""The limit on concurrent work: the next free place goes to the caller that holds the fewest."""
 
 from __future__ import annotations
 
