@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from cost_models.cost_parts import TIME_PARTS
 from cost_models.estimate import CostModel
-from cost_models.parts import TIME_PARTS
 from cost_models.plans import FIELDS, ParallelPlan, Plans
 from planner.answers.contenders import compared
 from planner.answers.explain import reports

@@ -21,7 +21,7 @@ from cost_models.layers import layers_of
 from cost_models.parameters import total_parameters
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ModelSpec, Part, TrainingSpec
-from cost_models.tuning import INPUTS, NF4_BYTES, Tuned
+from cost_models.trainable import INPUTS, NF4_BYTES, TrainableModel
 from planner.requests.parsing import parse_cluster
 from tests.fixtures.layers import one_micro_batch
 
@@ -160,7 +160,7 @@ def test_parameters_of_adapters_are_those_of_published_ones() -> None:
 
     def count(rank: int, targets: tuple[str, ...], **split: float) -> float:
         spec = TrainingSpec(seq_length=1, global_batch_size=1, lora_rank=rank, lora_targets=targets)
-        weights = Tuned(llama, spec).weights(layers_of(llama).kinds[0], Split(**split))
+        weights = TrainableModel(llama, spec).weights(layers_of(llama).kinds[0], Split(**split))
         return 32 * float(sum(w.elements for w in weights if w.trained))
 
     assert count(8, ("q_proj", "v_proj")) == 4_194_304
@@ -249,7 +249,7 @@ def test_names_of_other_columns_do_not_clash() -> None:
     mla = ("q_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj")
     spec = training(lora_rank=8, lora_targets=(*mla, "gate_proj", "up_proj"))
     deep = model("deepseek-v3")
-    weights = Tuned(deep, spec).weights(layers_of(deep).kinds[0], Split())
+    weights = TrainableModel(deep, spec).weights(layers_of(deep).kinds[0], Split())
     found = {w.name: w.elements for w in weights if w.trained}
     assert found["mla down adapter"] == 8 * (2 * 7168 + 1536 + 576)
     assert found["mla q up adapter"] == 8 * (1536 + 128 * 192)

@@ -1,8 +1,8 @@
-"""What of a model is trained: frozen parts and low-rank adapters, as a change of its records.
+"""Which weights are trained: frozen parts and low-rank adapters, as changes to a model's records.
 
 A frozen GEMM has no weight gradient and saves no input for one; its weights have no gradient, no
-optimizer state and no master copy.  An adapter beside it is two GEMMs more: down to the rank, and
-up to the output.
+optimizer state and no master copy.  An adapter adds two GEMMs beside it: down to the rank, and up
+to the output.
 
 Tensor parallelism splits both matrices of an adapter (Megatron-Bridge 067f987, peft/utils.py
 ParallelLinearAdapter): beside a column-parallel matrix by their outputs, beside a row-parallel one
@@ -35,7 +35,7 @@ from cost_models.blocks.records import (
     Working,
 )
 from cost_models.dims import Dims, dims
-from cost_models.ends import before_layers
+from cost_models.encoders import before_layers
 from cost_models.layers import LayerKind, layers_of
 from cost_models.parameters import elements, total_parameters
 from cost_models.plans import ParallelPlan, Plans
@@ -43,7 +43,7 @@ from cost_models.runtimes.base import Traits
 from cost_models.sources import Array, formula
 from cost_models.spec import ModelSpec, TrainingSpec
 
-# Saved tensors that only the weight gradients of these GEMMs need, which read them.
+# Saved tensors that only the weight gradients of these GEMMs read.
 INPUTS: dict[str, tuple[str, ...]] = {
     "attention norm output": ("qkv", "mla down", "mla q up"),
     "mla norm output": ("mla q up", "mla kv up"),
@@ -56,21 +56,21 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "expert activation output": ("expert fc2",),
     "last norm output": ("logits", "mtp projection"),
 }
-# What a GEMM reads that its kernel before keeps anyway.
+# GEMMs whose input the kernel before them keeps anyway.
 KEPT_INPUTS = ("attention out",)
 HALF_BYTES = 2.0
 # 4 bits, a scale of 8 bits for each 64 and one of 32 bits for each 256 of those (QLoRA, section 3).
 NF4_BYTES = 0.5 + 1.0 / 64.0 + 4.0 / (64.0 * 256.0)
-# Transformer Engine caches what it cast of a weight: as it stands and transposed.
+# Transformer Engine caches the cast weight and its transpose.
 CAST_WEIGHT_BYTES = {"fp8": 2.0, "fp4": 2.0 * (0.5 + 1.0 / 16.0)}
 
 
 @formula("byte", "qlora", "transformer-engine")
 def frozen_bytes(training: TrainingSpec, runtime: Traits) -> Array:
-    """Bytes of one frozen weight of a layer, which has no other copy than those cast of it."""
+    """Bytes of one frozen weight of a layer and of its low-precision copies, all that there are."""
     stored = stored_bytes(training)
     cast = CAST_WEIGHT_BYTES.get(training.precision, 0.0)
-    # What is stored in fp8 is the one that stands as it is.
+    # A weight that is stored in fp8 is itself the copy that is not transposed.
     own = stored * (training.gathered_weight_bytes < training.weight_bytes)
     total: Array = stored + (cast - own) * runtime.keeps_cast_weights
     return total
@@ -78,7 +78,7 @@ def frozen_bytes(training: TrainingSpec, runtime: Traits) -> Array:
 
 @formula("byte", "qlora")
 def stored_bytes(training: TrainingSpec) -> float:
-    """Bytes of one frozen weight of a layer as it is kept and gathered."""
+    """Bytes of one frozen weight of a layer as it is stored and gathered."""
     if training.frozen_dtype == "nf4":
         return NF4_BYTES
     return float(training.gathered_weight_bytes)
@@ -86,7 +86,7 @@ def stored_bytes(training: TrainingSpec) -> float:
 
 @lru_cache(maxsize=256)
 def matrices(model: ModelSpec, kind: LayerKind) -> dict[str, tuple[float, float]]:
-    """(inputs, outputs) of each matrix of a layer, whole."""
+    """(inputs, outputs) of each matrix of a layer, before tensor parallelism splits it."""
     one = dims(TrainingSpec(seq_length=1, global_batch_size=1), Plans.of(ParallelPlan()))
     return {
         record.name: (float(record.k), float(record.n))
@@ -96,8 +96,8 @@ def matrices(model: ModelSpec, kind: LayerKind) -> dict[str, tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """A model and which of it is trained."""
+class TrainableModel:
+    """A model, and a training that says which of its weights are trained."""
 
     model: ModelSpec
     training: TrainingSpec
@@ -108,13 +108,13 @@ class Tuned:
         return adapted(self.model, training.lora_targets) if training.lora_rank else {}
 
     def trained(self, block: Block, split: Split) -> Iterator[Weight]:
-        """The weights of a layer's block that have gradients."""
+        """The trained weights of a layer's block."""
         for weight in block.weights(self.model, split):
             if self.training.trains(_part(block, weight.name)):
                 yield weight
 
     def weights(self, kind: LayerKind, split: Split) -> Iterator[Weight]:
-        """The parameters of one rank in a layer, those of adapters last."""
+        """The weights of a layer on one rank, those of adapters last."""
         model, training = self.model, self.training
         for block in kind.blocks:
             for weight in block.weights(model, split):
@@ -141,7 +141,7 @@ class Tuned:
             )
 
     def records(self, kind: LayerKind, d: Dims) -> tuple[Record, ...]:
-        """One micro-batch of a layer, in forward order."""
+        """The records of one micro-batch of a layer, in forward order."""
         trains = self.training.trains
         return self._changed(
             [
@@ -154,7 +154,7 @@ class Tuned:
         )
 
     def end(self, block: End, d: Dims) -> tuple[Record, ...]:
-        """The embedding or the head, which are stored as they would be trained."""
+        """The records of the embedding or the head, which are never packed in 4 bits."""
         trained = self.training.trains(block.part)
         records = [(record, trained) for record in block.records(self.model, d)]
         return self._changed(records, d, packed=False)
@@ -162,7 +162,7 @@ class Tuned:
     def _changed(
         self, records: list[tuple[Record, bool]], d: Dims, packed: bool
     ) -> tuple[Record, ...]:
-        """The records of blocks, each with whether its part is trained, as they are run."""
+        """The records as they run, from (record, whether its part is trained) of each block."""
         if not self.training.freezes:
             return tuple(record for record, _ in records)
         gemms = {
@@ -200,7 +200,7 @@ class Tuned:
     def _input(
         self, tensor: SavedTensor, frozen: dict[str, Gemm], d: Dims
     ) -> Iterator[SavedTensor]:
-        """A saved tensor that only weight gradients need: of matrices, or of adapters."""
+        """A saved tensor that only weight gradients read: those of matrices, or of adapters."""
         readers = [frozen[name] for name in INPUTS[tensor.name] if name in frozen]
         if not readers:
             yield tensor
@@ -212,11 +212,12 @@ class Tuned:
                     return
 
     def _beside(self, gemm: Gemm, d: Dims) -> Iterator[Record]:
-        """An adapter, or several, beside a frozen matrix.
+        """The records of one or several adapters beside a frozen matrix.
 
-        Each saves its input where dropout has made it one of its own, and what it projects it to.
-        The sum reads the matrix's output and the adapter's, which a pass has scaled before (PEFT
-        tuners/lora/layer.py, Bridge peft/utils.py) unless torch.compile joins the two.
+        Each adapter saves its projection down to the rank, and its input where dropout has made a
+        copy of it.  The sum reads the outputs of the matrix and of the adapter; a separate pass
+        scales the latter first (PEFT tuners/lora/layer.py, Bridge peft/utils.py) unless
+        torch.compile fuses the two.
         """
         shares = self._adapted.get(gemm.name, ())
         if not shares:
@@ -246,7 +247,8 @@ class Tuned:
 
         yield product("down", rank / (1.0 if row else ranks), inputs)
         yield product("up", outputs / count / (ranks if row else 1.0), rank)
-        # Beside rows the sum is of sequence shards, but for torch's, which comes before them.
+        # Beside a row-parallel matrix the sum is over sequence shards, except in torch, which adds
+        # before the tokens are scattered.
         scattered = (1.0 - own) * row * (1.0 - d.sharded_tokens / d.tokens)
         summed = tokens * outputs * (1.0 - scattered)
         scaling = 4.0 * (1.0 - d.compiled) * summed
@@ -258,8 +260,9 @@ class Tuned:
             yield memory_bound("dropout", 5.0 * size, 5.0 * size)
             yield saved("input", size, d.activation_bytes)
             yield saved("dropout mask", size, MASK_BYTES)
-        # Beside columns the rank is gathered forward and its gradient summed backward; beside rows
-        # it is summed, and the output, of which each rank has some columns, is gathered.
+        # Beside a column-parallel matrix the projection to the rank is gathered forward and its
+        # gradient summed backward.  Beside a row-parallel one it is summed, and the output, of
+        # which each rank has some columns, is gathered.
         shared = (1.0 - own) * d.activation_bytes
         narrow = shared * count * tokens * rank
         axis: Literal["tp", "etp"] = "etp" if gemm.grouped else "tp"
@@ -272,13 +275,13 @@ class Tuned:
 
 @formula("1", "lora")
 def trained_parameters(model: ModelSpec, training: TrainingSpec) -> int:
-    """Parameters with gradients, of the whole model: what a checkpoint of tuning saves."""
+    """Trained parameters of the whole model: what a checkpoint of a fine-tuning run saves."""
     total = total_parameters(model)
     if not training.freezes:
         return total
-    tuned, layers = Tuned(model, training), layers_of(model)
+    trainable, layers = TrainableModel(model, training), layers_of(model)
     for kind, count in zip(layers.kinds, layers.counts, strict=True):
-        every = tuple(tuned.weights(kind, Split()))
+        every = tuple(trainable.weights(kind, Split()))
         total -= count * round(float(sum(w.elements for w in every if not w.trained)))
         total += count * round(float(sum(w.elements for w in every if "adapter" in w.name)))
     for end in (*before_layers(model, 1), Head(divisible_by=1)):
@@ -288,7 +291,7 @@ def trained_parameters(model: ModelSpec, training: TrainingSpec) -> int:
 
 
 def _part(block: Block, name: str) -> str:
-    """Which part of a model a weight or a record of a layer belongs to."""
+    """The part of a model that a weight or a record of a layer belongs to."""
     if isinstance(block, Norm):
         return "norms"
     if isinstance(block, Mixer):
@@ -297,7 +300,7 @@ def _part(block: Block, name: str) -> str:
 
 
 def _unpacked(gemms: Iterable[Gemm], d: Dims) -> dict[str, MemoryBoundKernel]:
-    """Weights in 4 bits are unpacked before each use (bitsandbytes, MatMul4Bit)."""
+    """Kernels that unpack weights of 4 bits before each use (bitsandbytes, MatMul4Bit)."""
     # Passes are counted in half precision.
     moved = (NF4_BYTES + d.activation_bytes) * HALF_BYTES / d.activation_bytes
     sizes = {gemm.name: (gemm, moved * gemm.k * gemm.n * gemm.groups) for gemm in gemms}

@@ -1,4 +1,4 @@
-"""The parts that the time and the memory of a step add up from, each said once."""
+"""The parts that add up to the time and the memory of a step: names, texts and letters."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from typing import NamedTuple
 
 
 class TimePart(NamedTuple):
-    """title: in a sentence.  letter: what it is drawn with in text.  measured: as what a run of the
-    plan measures it.  once: per step, not per micro-batch, and so outside of the pipeline.
+    """One part of the time of a step.
+
+    title: its name within a sentence.  letter: what draws it in text.  measured: the category under
+    which a real run measures it.  once: it occurs once per step, outside of the pipeline, and not
+    once per micro-batch.
     """
 
     title: str
@@ -18,7 +21,7 @@ class TimePart(NamedTuple):
 
 
 class MemoryPart(NamedTuple):
-    """letter: what it is drawn with in text."""
+    """One part of the peak memory; letter: what draws it in text."""
 
     text: str
     letter: str

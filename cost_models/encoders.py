@@ -1,4 +1,4 @@
-"""What stands before the first layer: the word table, and encoders of other inputs."""
+"""Encoders of images and other inputs, and all blocks before the first layer of a model."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ from cost_models.spec import EncoderSpec, ModelSpec, TrainingSpec
 
 
 class Encoder(End):
-    """Patches projected, the encoder's layers, and the projector to the model's width.
+    """An encoder: the projection of patches, its layers, and the projector to the model's width.
 
-    Tensor-parallel ranks split its layers as the model's; context-parallel ranks its positions.
-    Its vectors are gathered over both: their tokens may be any rank's.  Recompute leaves it alone:
-    without --recompute-vision, Megatron-LM's examples/multimodal/model.py takes the recompute
-    settings away from it.  Megatron-Bridge gives the text model's to the encoder of Qwen3-VL
-    (modelling_qwen3_vl/transformer_config.py); no plan says that yet.
+    Tensor-parallel ranks split its layers as they split the model's; context-parallel ranks split
+    its positions.  Its output vectors are gathered over both groups, since any rank may hold their
+    tokens.  It is never recomputed: without --recompute-vision, Megatron-LM's
+    examples/multimodal/model.py removes the recompute settings.  Megatron-Bridge gives the encoder
+    of Qwen3-VL those of the text model (modelling_qwen3_vl/transformer_config.py); a plan has no
+    field for that yet.
     """
 
     sources: ClassVar[tuple[str, ...]] = ("megatron-core", "torch")
@@ -78,7 +79,7 @@ class Encoder(End):
         yield from self._projector(model, own)
 
     def _projector(self, model: ModelSpec, dims: Dims) -> Iterator[Record]:
-        """Matrices over vectors, with an activation between each and the next."""
+        """The records of the projector: matrix products with an activation between them."""
         spec = self.spec
         vectors = dims.sharded_tokens / spec.merge
         for place, product in enumerate(spec.projector, 1):
@@ -95,7 +96,7 @@ class Encoder(End):
         yield Collective(("all_gather",), size * dims.cp, "cp")
 
     def dims(self, d: Dims) -> Dims:
-        """The sizes of its own sequences: images are apart from each other, none is recomputed."""
+        """The sizes of its own sequences: no image attends to another, and none is recomputed."""
         every = float(d.encoder_tokens or self.spec.tokens)
         span = min(float(self.spec.span or self.spec.tokens), every)
         share = every / d.seq_length
@@ -108,7 +109,7 @@ class Encoder(End):
 
 @dataclass(frozen=True)
 class Encoded:
-    """The records of an encoder, and the sizes and the width that its exchanges have."""
+    """The records of an encoder, and the sizes and width of its collectives."""
 
     d: Dims
     spec: EncoderSpec
@@ -116,7 +117,7 @@ class Encoded:
 
 
 def encoded(encoders: tuple[Encoder, ...], model: ModelSpec, d: Dims) -> tuple[Encoded, ...]:
-    """What encoders say of one micro-batch of the model."""
+    """The records of encoders for one micro-batch of the model."""
     return tuple(
         Encoded(encoder.dims(d), encoder.spec, tuple(encoder.records(model, d)))
         for encoder in encoders
@@ -124,7 +125,7 @@ def encoded(encoders: tuple[Encoder, ...], model: ModelSpec, d: Dims) -> tuple[E
 
 
 def frozen_encoders(model: ModelSpec, training: TrainingSpec) -> tuple[Encoder, ...]:
-    """Encoders that nothing runs backward through."""
+    """Encoders that are frozen: no backward pass runs through them."""
     return () if training.trains(Encoder.part) else _encoders(model)
 
 
