@@ -1,4 +1,4 @@
-"""How far a plan is from another: how many choices differ."""
+"""The distance between two plans: the number of choices in which they differ."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ CHOICES: tuple[tuple[str, ...], ...] = (
 
 
 def changed_fields(plan: ParallelPlan) -> Score:
-    """Score by how many choices differ from a plan (dp aside, it follows), then by time.
+    """Score plans by the number of choices that differ from one plan, then by time.
+
+    dp is not counted, since it follows from the other degrees.
 
     Times are squeezed into [0, 1), so a faster plan never outweighs a smaller change.
     """

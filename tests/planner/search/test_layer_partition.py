@@ -1,4 +1,4 @@
-"""Layers dealt out to virtual stages, against every dealing there is."""
+"""Partitions of layers into virtual stages, against every partition there is."""
 
 from __future__ import annotations
 
@@ -11,8 +11,16 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from cost_models.stage_layers import spread
-from planner.search import dealing
-from planner.search.dealing import ENOUGH, Layers, Stages, busiest_s, dealt, held_bytes, least_s
+from planner.search import layer_partition
+from planner.search.layer_partition import (
+    ENOUGH,
+    LayerLoads,
+    Stages,
+    busiest_s,
+    held_bytes,
+    least_s,
+    partition_layers,
+)
 from tests.fixtures.tiers import examples
 
 
@@ -28,7 +36,7 @@ def every_dealing(count: int, stages: int, empty_ends: bool) -> Iterator[tuple[i
         )
 
 
-def rank_seconds(layers: Layers, stages: Stages, sizes: tuple[int, ...]) -> list[float]:
+def rank_seconds(layers: LayerLoads, stages: Stages, sizes: tuple[int, ...]) -> list[float]:
     """Seconds of every rank, layer by layer."""
     seconds, layer = [0.0] * stages.ranks, 0
     for place, size in enumerate(sizes):
@@ -41,7 +49,7 @@ def rank_seconds(layers: Layers, stages: Stages, sizes: tuple[int, ...]) -> list
     return seconds
 
 
-def rank_bytes(layers: Layers, stages: Stages, sizes: tuple[int, ...]) -> list[float]:
+def rank_bytes(layers: LayerLoads, stages: Stages, sizes: tuple[int, ...]) -> list[float]:
     held, layer = [0.0] * stages.ranks, 0
     for place, size in enumerate(sizes):
         rank = int(stages.owner[place])
@@ -54,7 +62,7 @@ def rank_bytes(layers: Layers, stages: Stages, sizes: tuple[int, ...]) -> list[f
 
 
 @st.composite
-def problems(draw: st.DrawFn, chunks: int) -> tuple[Layers, Stages, bool]:
+def problems(draw: st.DrawFn, chunks: int) -> tuple[LayerLoads, Stages, bool]:
     """A few layers of a few kinds, few stages, a wave or a loop, tight memory or none."""
     ranks = draw(st.integers(2, 4 if chunks == 1 else 3))
     count = draw(st.integers(ranks * chunks, 9))
@@ -66,7 +74,7 @@ def problems(draw: st.DrawFn, chunks: int) -> tuple[Layers, Stages, bool]:
         return np.array(values, dtype=np.float64)[order]
 
     saved = per_kind(6)
-    layers = Layers(
+    layers = LayerLoads(
         per_kind(20), per_kind(5), per_kind(6), saved, np.minimum(saved, 1.0),
         draw(st.sampled_from([0, 1, 2, count])),
     )  # fmt: skip
@@ -81,8 +89,8 @@ def problems(draw: st.DrawFn, chunks: int) -> tuple[Layers, Stages, bool]:
     return layers, stages, draw(st.booleans())
 
 
-def least(layers: Layers, stages: Stages, empty_ends: bool) -> float | None:
-    """Seconds of the busiest rank in the best dealing that fits."""
+def least(layers: LayerLoads, stages: Stages, empty_ends: bool) -> float | None:
+    """Seconds of the busiest rank in the best partition that fits."""
     fitting = [
         max(rank_seconds(layers, stages, sizes))
         for sizes in every_dealing(len(layers.seconds), len(stages.owner), empty_ends)
@@ -94,9 +102,9 @@ def least(layers: Layers, stages: Stages, empty_ends: bool) -> float | None:
 @settings(max_examples=examples(150), deadline=None)
 @given(problem=problems(chunks=1))
 def test_one_chunk_per_rank_is_dealt_as_well_as_can_be(
-    problem: tuple[Layers, Stages, bool],
+    problem: tuple[LayerLoads, Stages, bool],
 ) -> None:
-    found, best = dealt(*problem), least(*problem)
+    found, best = partition_layers(*problem), least(*problem)
     event("fits" if best is not None else "nothing fits")
     assert (found is None) == (best is None)
     if found is None or best is None:
@@ -110,10 +118,10 @@ def test_one_chunk_per_rank_is_dealt_as_well_as_can_be(
 @settings(max_examples=examples(150), deadline=None)
 @given(problem=problems(chunks=2))
 def test_several_chunks_fit_and_are_no_worse_than_even_ones(
-    problem: tuple[Layers, Stages, bool],
+    problem: tuple[LayerLoads, Stages, bool],
 ) -> None:
     layers, stages, _ = problem
-    found = dealt(*problem)
+    found = partition_layers(*problem)
     if found is None:
         return
     assert sum(found) == len(layers.seconds)
@@ -129,13 +137,13 @@ def test_several_chunks_fit_and_are_no_worse_than_even_ones(
 @settings(max_examples=examples(60), deadline=None)
 @given(problem=problems(chunks=2))
 def test_moves_are_judged_as_the_dealings_they_lead_to(
-    problem: tuple[Layers, Stages, bool],
+    problem: tuple[LayerLoads, Stages, bool],
 ) -> None:
     layers, stages, empty_ends = problem
     sizes = spread(len(layers.seconds), len(stages.owner))
     ends = np.concatenate([[0], np.cumsum(sizes)])
-    givers, judged = dealing._moves(layers, stages, ends, empty_ends)
-    rows = iter(judged)
+    givers, scores = layer_partition._neighbours(layers, stages, ends, empty_ends)
+    rows = iter(scores)
     for giver in givers.tolist():
         for taker in range(len(sizes)):
             row = next(rows)
@@ -146,7 +154,7 @@ def test_moves_are_judged_as_the_dealings_they_lead_to(
             moved[giver] -= 1
             moved[taker] += 1
             after = np.concatenate([[0], np.cumsum(moved)])
-            assert row == pytest.approx(dealing._pressed(layers, stages, after[None])[0])
+            assert row == pytest.approx(layer_partition._scores(layers, stages, after[None])[0])
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -158,13 +166,13 @@ def test_several_chunks_of_equal_layers_are_dealt_as_well_as_can_be(
     ranks: int, count: int, first: int, last: int
 ) -> None:
     each, nothing = np.full(count, 10.0), np.zeros(count)
-    layers = Layers(each, nothing, nothing, nothing, nothing, 0)
+    layers = LayerLoads(each, nothing, nothing, nothing, nothing, 0)
     fixed = np.zeros(2 * ranks)
     fixed[0], fixed[-1] = first, last
     owner = np.tile(np.arange(ranks), 2)
     stages = Stages(owner, fixed, np.ones(ranks), np.full(ranks, np.inf))
     for empty_ends in (False, True):
-        found = dealt(layers, stages, empty_ends)
+        found = partition_layers(layers, stages, empty_ends)
         assert found is not None
         best = least(layers, stages, empty_ends)
         assert best is not None
@@ -178,11 +186,11 @@ def test_most_dealings_of_several_chunks_are_the_best_there_is() -> None:
     for _ in range(tried):
         seconds = random.choice([2.0, 3.0, 7.0], size=9)
         nothing = np.zeros(9)
-        layers = Layers(seconds, nothing, nothing, nothing, nothing, 0)
+        layers = LayerLoads(seconds, nothing, nothing, nothing, nothing, 0)
         fixed = np.array([1.0, 0.0, 0.0, 0.0, 0.0, random.integers(0, 20)])
         owner = np.array([0, 1, 2, 0, 1, 2])
         stages = Stages(owner, fixed, np.ones(3), np.full(3, np.inf))
-        found, best = dealt(layers, stages), least(layers, stages, empty_ends=False)
+        found, best = partition_layers(layers, stages), least(layers, stages, empty_ends=False)
         assert found is not None
         assert best is not None
         exact += max(rank_seconds(layers, stages, found)) <= best * (1 + ENOUGH)

@@ -1,4 +1,4 @@
-"""The best plan that a search saw, and the best that splits the work otherwise."""
+"""The best plan that a search saw, and the best one with other degrees of parallelism."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import numpy as np
 from cost_models.estimate import Estimates
 from cost_models.plans import ParallelPlan, Plans
 
-# Kinds of parallelism, and what a person writes before a degree.
+# Kinds of parallelism, and the text that stands before a degree.
 DEGREES = {"tp": "TP ", "cp": "CP ", "pp": "PP ", "ep": "EP ", "zero_stage": "ZeRO-"}
 
 
 def differing(one: ParallelPlan, other: ParallelPlan) -> list[str]:
-    """The degrees that two plans do not share."""
+    """The names of the degrees in which two plans differ."""
     return [name for name in DEGREES if getattr(one, name) != getattr(other, name)]
 
 
 class Rivals:
-    """The fastest plan and the fastest of other degrees, seen chunk by chunk.
+    """The fastest plan and the fastest plan with other degrees, over chunks of plans.
 
-    Each chunk's two are enough: the best of other degrees than the fastest of all is the fastest
-    of its chunk, or has other degrees than that.
+    Two plans of each chunk are enough: the rival of the fastest plan of all is either the fastest
+    of its chunk, or differs in degrees from the fastest of its chunk.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Which fields of a plan lay so many layers on every virtual stage."""
+"""The fields of a plan that give every virtual stage its number of layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Ends = tuple[int, int, tuple[int, ...]]
 
 
 def layout_fields(schedule: str, pp: int, vpp: int, sizes: tuple[int, ...]) -> dict[str, Any]:
-    """The plainest fields for layers by virtual stage: even, ends, by stage, one by one."""
+    """The simplest fields for given layers of virtual stages: even, ends, by stage, one by one."""
     placement = SCHEDULES[schedule].placement if pp > 1 else "loop"
     by_stage = tuple(sum(sizes[stage::pp]) for stage in range(pp))
     first, last = by_stage[0], by_stage[-1]

@@ -1,4 +1,4 @@
-"""Candidates before they have a layout: what may be told of them without one."""
+"""Candidates whose layout is not chosen yet, and the bounds that rule some of them out early."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from planner.uncertainty.memory_risk import Room
 ROUNDING = 1.0 - 1e-9
 
 
-class Reach(NamedTuple):
-    """What candidates may be good for.
+class PruningBounds(NamedTuple):
+    """Bounds that candidates must meet in some layout, else they are left out.
 
-    model: tells seconds and bytes that no layout undercuts; room: bytes that plans may need;
-    most_s: seconds that are still of use, None where every plan that fits is wanted.
+    model: gives lower bounds of time and memory over all layouts; room: bytes that plans may need;
+    most_s: the step time to stay below, None where every plan that fits is wanted.
     """
 
     model: CostModel
@@ -33,16 +33,17 @@ class Reach(NamedTuple):
         return np.asarray(ROUNDING * self.model.least_bytes(plans) <= self.room.of(plans))
 
 
-# A rule (None: a dominance rule), a plan that it refuses, and how many by group.
+# A rule (None: a dominance rule), one plan that it refuses, and how many it refuses by group.
 Refused = tuple[Rule | None, Plans, IntArray]
 
 
 @dataclass(frozen=True)
-class Cells:
-    """Plans but for their layout: several of each row, beside each other.
+class PartialPlans:
+    """Plans without their layout; those of one row are adjacent.
 
-    group, counts: of each row.  early: dominated ones are left out; rules: those that must see the
-    layout; refused: what the others left out.  least_s: of each row, rising, where somebody asked.
+    group, counts: the process group and the number of plans of each row.  early: whether dominated
+    plans are already left out.  rules: the rules that need the layout.  refused: plans that the
+    other rules refused.  least_s: lower bounds of the step time, ascending, after by_least_time.
     """
 
     plans: Plans
@@ -53,13 +54,13 @@ class Cells:
     refused: tuple[Refused, ...]
     least_s: FloatArray
 
-    def where(self, chosen: BoolArray) -> Cells:
-        """The chosen cells."""
+    def where(self, chosen: BoolArray) -> PartialPlans:
+        """The chosen partial."""
         row = np.repeat(np.arange(len(self.counts)), self.counts)
         counts = np.bincount(row[chosen], minlength=len(self.counts))
         return replace(self, plans=self.plans.take(chosen), counts=counts)
 
-    def by_promise(self, model: CostModel) -> Cells:
+    def by_least_time(self, model: CostModel) -> PartialPlans:
         """One row for each cell, in the order of their least step time."""
         least_s = ROUNDING * model.least_s(self.plans) if len(self.plans.tp) else np.zeros(0)
         order = np.argsort(least_s, kind="stable")

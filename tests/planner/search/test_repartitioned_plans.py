@@ -18,8 +18,8 @@ from cost_models.stage_layers import forward_layers
 from planner import frameworks
 from planner.answers.competition import prepared
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
-from planner.search.dealt_plans import dealt_plans
 from planner.search.exhaustive import cost_model, search
+from planner.search.repartitioned_plans import repartitioned_plans
 from planner.uncertainty.memory_risk import room
 from tests.fixtures.tiers import examples
 from tests.planner.drawn import requests, with_usual_splits
@@ -112,7 +112,9 @@ def test_what_is_recomputed_stays_all_of_it() -> None:
         pp=4, tp=2, sequence_parallel=True, stage_layers=(8, 8, 7, 7), recompute="full",
         recompute_num_layers=8,
     )  # fmt: skip
-    found = [other for _, other in dealt_plans(cost, [plan], np.ones(1), 1.0, room(80e9, 1.0))]
+    found = [
+        other for _, other in repartitioned_plans(cost, [plan], np.ones(1), 1.0, room(80e9, 1.0))
+    ]
     assert found
     for other in found:
         assert other.recompute_num_layers == max(forward_layers(30, other))

@@ -1,8 +1,8 @@
-"""Layers dealt out to virtual stages: the least time of the busiest rank, within its memory.
+"""Partition of layers into virtual stages: the least time of the busiest rank, within its memory.
 
-With one chunk per rank the dealing is the best there is, by dynamic programming over where each
-stage ends.  With several, the same makes the longest virtual stage as short as can be; then single
-layers leave the busiest rank, as long as that helps.
+With one chunk per rank the partition is optimal, by dynamic programming over where each stage ends.
+With several chunks, the same minimises the longest virtual stage; then single layers are moved away
+from the busiest rank as long as that helps.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ IntArray = NDArray[np.int64]
 # Times that differ by less are equal.
 TOLERANCE = 1e-9
 MOST_MOVES = 200
-# Of a model whose layers are dealt out: tables of begin and end grow with the square.
+# Most layers that are partitioned: tables over begin and end grow with the square.
 MOST_LAYERS = 1_024
-# Dealings of several chunks that are tried, and how far over the bound one is good enough.
+# Starts of the local search with several chunks, and the gap to the bound that ends it.
 STARTS = 8
 ENOUGH = 0.002
 
 
 @dataclass(frozen=True)
-class Layers:
-    """Each layer's own amounts, in forward order, shape (layers,).
+class LayerLoads:
+    """Time and memory of each layer, in forward order, shape (layers,).
 
-    seconds, state_bytes, saved_bytes: as it is; again_s, input_bytes: what recomputing it adds and
-    saves in place of saved_bytes.  redone: layers recomputed at the start of each virtual stage.
+    seconds, state_bytes, saved_bytes: without recompute.  With it, again_s is added and
+    input_bytes replaces saved_bytes.  redone: layers recomputed at the start of each virtual stage.
     """
 
     seconds: FloatArray
@@ -62,11 +62,11 @@ class Layers:
 
 @dataclass(frozen=True)
 class Stages:
-    """Where virtual stages stand, and what they hold beside layers.
+    """The virtual stages: their ranks, the time of embedding and head, and the memory for layers.
 
     owner: the rank of each virtual stage, in forward order; fixed_s: seconds of the embedding and
     the head there; shape (virtual stages,).  in_flight: micro-batches whose saved bytes a rank
-    keeps; room_bytes: what it has for layers; shape (ranks,).
+    keeps; room_bytes: memory that a rank has for layers; shape (ranks,).
     """
 
     owner: IntArray
@@ -80,7 +80,7 @@ class Stages:
 
     @cached_property
     def on_rank(self) -> FloatArray:
-        """1 where a virtual stage stands on a rank, else 0; shape (virtual stages, ranks)."""
+        """1 where a virtual stage is on a rank, else 0; shape (virtual stages, ranks)."""
         return np.asarray(self.owner[:, None] == np.arange(self.ranks), dtype=np.float64)
 
     @cached_property
@@ -89,28 +89,31 @@ class Stages:
         return np.stack([self.on_rank, self.on_rank[::-1]])
 
 
-def dealt(layers: Layers, stages: Stages, empty_ends: bool = False) -> tuple[int, ...] | None:
-    """Layers of each virtual stage; None where none fits, or there are more than MOST_LAYERS.
+def partition_layers(
+    layers: LayerLoads, stages: Stages, empty_ends: bool = False
+) -> tuple[int, ...] | None:
+    """The number of layers of each virtual stage, as even as possible.
 
-    empty_ends: the first and the last may have none, beside the embedding or the head.
+    None if no partition fits, or there are more than MOST_LAYERS.  empty_ends: the first and the
+    last virtual stage may have no layer, only the embedding or the head.
     """
     if len(layers.seconds) > MOST_LAYERS:
         return None
     tables = _tables(layers, stages, empty_ends)
-    ends = _partition(tables, _longest(tables))
+    ends = _least_squares_partition(tables, _shortest_longest(tables))
     if ends is None:
         return None
     if len(stages.owner) > stages.ranks:
-        ends = _balanced(layers, stages, tables, ends, empty_ends)
-        if _pressed(layers, stages, ends[None])[0, 0] > 0.0:
+        ends = _best_partition(layers, stages, tables, ends, empty_ends)
+        if _scores(layers, stages, ends[None])[0, 0] > 0.0:
             return None
     return tuple(np.diff(ends).tolist())
 
 
-def _tables(layers: Layers, stages: Stages, empty_ends: bool) -> list[FloatArray]:
-    """By virtual stage, seconds of it with layers i to j - 1; infinite where it may not hold them.
+def _tables(layers: LayerLoads, stages: Stages, empty_ends: bool) -> list[FloatArray]:
+    """For each virtual stage, its seconds with layers i to j - 1; infinite where they do not fit.
 
-    By itself within the memory of its rank.  Stages that are alike share one table.
+    Each virtual stage is held against the whole memory of its rank.  Equal stages share a table.
     """
     seconds, state, saved = layers.spans
     count = len(state)
@@ -130,8 +133,8 @@ def _tables(layers: Layers, stages: Stages, empty_ends: bool) -> list[FloatArray
     return tables
 
 
-def _longest(tables: Sequence[FloatArray]) -> float:
-    """Seconds of the longest virtual stage, as short as can be."""
+def _shortest_longest(tables: Sequence[FloatArray]) -> float:
+    """Seconds of the longest virtual stage in the partition where those are least."""
     longest = np.full(len(tables[0]), np.inf)
     longest[0] = 0.0
     for table in tables:
@@ -139,12 +142,12 @@ def _longest(tables: Sequence[FloatArray]) -> float:
     return float(longest[-1])
 
 
-def _partition(
+def _least_squares_partition(
     tables: Sequence[FloatArray], bound_s: float, weights: FloatArray | None = None
 ) -> IntArray | None:
-    """Where virtual stages begin and end: the least (weighted) sum of squares, none over a bound.
+    """Where virtual stages begin and end, by the least (weighted) sum of squared seconds.
 
-    None where nothing fits.
+    No virtual stage takes longer than bound_s.  None where nothing fits.
     """
     if not np.isfinite(bound_s):
         return None
@@ -169,10 +172,10 @@ def _partition(
     return np.array(ends[::-1])
 
 
-def least_s(layers: Layers, stages: Stages) -> float:
-    """Seconds that the busiest rank has in any dealing: a bound.
+def least_s(layers: LayerLoads, stages: Stages) -> float:
+    """A lower bound on the seconds of the busiest rank in any partition.
 
-    Of layers that are alike: as many, each on the rank that ends first with it.
+    If all layers are equal: each goes to the rank that ends first with it.
     """
     count, each = len(layers.seconds), layers.seconds + layers.again_s * (layers.redone > 0)
     every = layers.redone in (0, count)
@@ -184,39 +187,43 @@ def least_s(layers: Layers, stages: Stages) -> float:
     return float(max((least + on_rank.sum()) / stages.ranks, on_rank.max()))
 
 
-def _balanced(
-    layers: Layers, stages: Stages, tables: Sequence[FloatArray], ends: IntArray, empty_ends: bool
+def _best_partition(
+    layers: LayerLoads,
+    stages: Stages,
+    tables: Sequence[FloatArray],
+    ends: IntArray,
+    empty_ends: bool,
 ) -> IntArray:
-    """The best of several starts, until one is no better.
+    """The best of several starts of the local search; it ends when a start is no better.
 
-    Where a rank stays busiest, its virtual stages weigh more in the next.
+    The virtual stages of busy ranks weigh more in the next start.
     """
     weights = np.ones(stages.ranks)
-    best = _levelled(layers, stages, ends, empty_ends)
-    least = _pressed(layers, stages, best[None])[0]
+    best = _local_search(layers, stages, ends, empty_ends)
+    least = _scores(layers, stages, best[None])[0]
     enough = least_s(layers, stages) * (1.0 + ENOUGH)
     for _ in range(STARTS - 1):
         if not least[0] and least[1] <= enough:
             break
         rank_s = _loads(layers, stages, ends[None])[1][0]
         weights = weights * (rank_s / rank_s.mean()) ** 2
-        again = _partition(tables, float(rank_s.max()), weights[stages.owner])
+        again = _least_squares_partition(tables, float(rank_s.max()), weights[stages.owner])
         if again is None:
             break
         ends = again
-        found = _levelled(layers, stages, ends, empty_ends)
-        judged = _pressed(layers, stages, found[None])[0]
-        if not _is_better(judged, least):
+        found = _local_search(layers, stages, ends, empty_ends)
+        scores = _scores(layers, stages, found[None])[0]
+        if not _is_better(scores, least):
             break
-        best, least = found, judged
+        best, least = found, scores
     return best
 
 
-def _pressed(layers: Layers, stages: Stages, ends: IntArray) -> FloatArray:
-    """What dealings (rows of ends) are judged by, the lower the better, first things first.
+def _scores(layers: LayerLoads, stages: Stages, ends: IntArray) -> FloatArray:
+    """Scores of partitions (rows of ends), compared column by column; lower is better.
 
     Bytes over the room of the fullest rank; the busiest rank's seconds; the longest virtual
-    stage's; the sum of squares of both.
+    stage's; the sum of squares of both.  Shape (partitions, 4).
     """
     stage_s, rank_s, over = _loads(layers, stages, ends)
     squares = (rank_s**2).sum(axis=1) + (stage_s**2).sum(axis=1)
@@ -224,28 +231,28 @@ def _pressed(layers: Layers, stages: Stages, ends: IntArray) -> FloatArray:
     return np.stack([too_much, rank_s.max(axis=1), stage_s.max(axis=1), squares], axis=1)
 
 
-def held_bytes(layers: Layers, stages: Stages, sizes: tuple[int, ...]) -> FloatArray:
-    """What the layers of a dealing take on each rank."""
+def held_bytes(layers: LayerLoads, stages: Stages, sizes: tuple[int, ...]) -> FloatArray:
+    """Bytes of the layers of a partition on each rank."""
     ends = np.concatenate([[0], np.cumsum(sizes)])
     return np.asarray(_loads(layers, stages, ends[None])[2][0] + stages.room_bytes)
 
 
-def busiest_s(layers: Layers, stages: Stages, sizes: tuple[int, ...]) -> float:
-    """Seconds of the busiest rank in a dealing."""
+def busiest_s(layers: LayerLoads, stages: Stages, sizes: tuple[int, ...]) -> float:
+    """Seconds of the busiest rank in a partition."""
     ends = np.concatenate([[0], np.cumsum(sizes)])
     return float(_loads(layers, stages, ends[None])[1].max())
 
 
 def _loads(
-    layers: Layers, stages: Stages, ends: IntArray
+    layers: LayerLoads, stages: Stages, ends: IntArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Seconds of each virtual stage; seconds, and bytes over its room, of each rank."""
+    """Seconds of each virtual stage, seconds of each rank, and bytes of each rank over its room."""
     seconds, held = _amounts(layers, stages, ends[:, :-1], ends[:, 1:])
     return seconds, seconds @ stages.on_rank, held @ stages.on_rank - stages.room_bytes
 
 
 def _amounts(
-    layers: Layers, stages: Stages, begin: IntArray, end: IntArray
+    layers: LayerLoads, stages: Stages, begin: IntArray, end: IntArray
 ) -> tuple[FloatArray, FloatArray]:
     """Seconds and bytes of virtual stages (the last axis) with layers `begin` to `end` - 1."""
     span = begin * (len(layers.seconds) + 1) + end
@@ -253,17 +260,17 @@ def _amounts(
     return seconds + stages.fixed_s, state + stages.in_flight[stages.owner] * saved
 
 
-def _levelled(layers: Layers, stages: Stages, ends: IntArray, empty_ends: bool) -> IntArray:
-    """Single layers moved to other virtual stages while that is better; those between shift on."""
-    best = _pressed(layers, stages, ends[None])[0]
+def _local_search(layers: LayerLoads, stages: Stages, ends: IntArray, empty_ends: bool) -> IntArray:
+    """Move single layers to other virtual stages while that is better; those between shift."""
+    best = _scores(layers, stages, ends[None])[0]
     for _ in range(MOST_MOVES):
-        givers, judged = _moves(layers, stages, ends, empty_ends)
+        givers, scores = _neighbours(layers, stages, ends, empty_ends)
         if not len(givers):
             return ends
-        first = int(np.lexsort(judged.T[::-1])[0])
-        if not _is_better(judged[first], best):
+        first = int(np.lexsort(scores.T[::-1])[0])
+        if not _is_better(scores[first], best):
             return ends
-        best = judged[first]
+        best = scores[first]
         giver, taker = givers[first // len(stages.owner)], first % len(stages.owner)
         ends = ends.copy()
         ends[giver + 1 : taker + 1] -= 1
@@ -276,19 +283,19 @@ def _is_better(found: FloatArray, best: FloatArray) -> bool:
     return bool(len(differs) and found[differs[0]] < best[differs[0]])
 
 
-def _moves(
-    layers: Layers, stages: Stages, ends: IntArray, empty_ends: bool
+def _neighbours(
+    layers: LayerLoads, stages: Stages, ends: IntArray, empty_ends: bool
 ) -> tuple[IntArray, FloatArray]:
-    """Every dealing that is one layer away: who gives it, and how it is judged (see _pressed).
+    """All partitions that differ by one moved layer: the givers, and the scores (see _scores).
 
-    Givers are the longest virtual stage and those of the busiest ranks; rows of the judged, shape
-    (givers * virtual stages, 4), are by giver, then by taker.
+    Givers are the longest virtual stage and those of the busiest and the fullest rank; scores have
+    a row for each giver and taker, shape (givers * virtual stages, 4).
     """
     begin, end = ends[:-1], ends[1:]
     least = np.ones(len(begin), dtype=np.int64)
     if empty_ends:
         least[[0, -1]] = 0
-    # As it is, one layer given, one taken, one passed on: by moves to later stages, to earlier.
+    # Unchanged, one layer given, one taken, one passed on; for moves to later and earlier stages.
     begins = np.array([[begin, begin], [begin, begin + 1], [begin - 1, begin],
                        [begin - 1, begin + 1]])  # fmt: skip
     stops = np.array([[end, end], [end - 1, end], [end, end + 1], [end - 1, end + 1]])
@@ -298,22 +305,22 @@ def _moves(
     gives |= stages.owner == (rank_held - stages.room_bytes).argmax()
     gives[seconds[0, 0].argmax()] = True
     givers = np.flatnonzero(gives & (end - begin > least))
-    judged = _given_on(stages, seconds, held, givers)
-    judged[np.arange(len(givers)), givers] = np.inf  # to itself
-    return givers, judged.reshape(-1, judged.shape[-1])
+    scores = _move_scores(stages, seconds, held, givers)
+    scores[np.arange(len(givers)), givers] = np.inf  # to itself
+    return givers, scores.reshape(-1, scores.shape[-1])
 
 
-def _given_on(
+def _move_scores(
     stages: Stages, seconds: FloatArray, held: FloatArray, givers: IntArray
 ) -> FloatArray:
-    """How moves are judged that give a layer to another stage; shape (givers, virtual stages, 4).
+    """Scores of moves of one layer to another stage; shape (givers, virtual stages, 4).
 
-    seconds, held: of each virtual stage as it is, giving, taking and passing on, by moves to later
-    stages and to earlier ones: shape (4, 2, virtual stages).  A stage between gives a layer on and
-    takes one: sums over those between are differences of running sums.
+    seconds, held: of each virtual stage unchanged, giving, taking and passing on a layer, for moves
+    to later and to earlier stages: shape (4, 2, virtual stages).  Every stage between passes one
+    on: sums over the stages between are differences of running sums.
     """
     count = len(stages.owner)
-    # Moves to earlier stages are those to later ones of the pipeline backwards.
+    # Moves to earlier stages are moves to later ones of the reversed pipeline.
     amounts = np.stack([seconds, held])
     amounts[:, :, 1] = amounts[:, :, 1, ::-1].copy()
     giver = np.stack([givers, count - 1 - givers])
@@ -333,9 +340,9 @@ def _given_on(
     until = np.maximum(before, gives)[[[0], [1]], giver][..., None]
     since = np.maximum(takes, after)[:, None]
     longest = np.maximum(np.maximum(until, between), since)
-    judged = np.stack([too_much, rank_s.max(axis=-1), longest, squares], axis=-1)
+    scores = np.stack([too_much, rank_s.max(axis=-1), longest, squares], axis=-1)
     is_later = np.arange(count) > givers[:, None]
-    return np.where(is_later[..., None], judged[0], judged[1, :, ::-1])
+    return np.where(is_later[..., None], scores[0], scores[1, :, ::-1])
 
 
 def _sums_after(amounts: FloatArray, spread: FloatArray, giver: IntArray) -> FloatArray:
