@@ -1,4 +1,4 @@
-"""The process that runs one step of a job, and ends with its server's lease at the latest.
+"""The program that runs one step of a job, and ends with its server's lease at the latest.
 
 Standard input: one line with the task, then lines that each extend the lease to a time of this
 machine's monotonic clock.  When the lease expires or the input ends, everything is stopped: so a
@@ -21,7 +21,7 @@ from typing import IO, Any
 from planner.jobs.settings import JobSettings
 
 LEASE_EXPIRED = 75  # exit code: the step itself has not failed
-STOPS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})  # end a runner, never its job
+STOPS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})  # end a step, never its job
 GRACE_S = 3.0  # from SIGTERM to SIGKILL
 _TICK_S = 0.1
 
@@ -58,7 +58,7 @@ def task_line(
     settings: JobSettings,
     until: float,
 ) -> str:
-    """The first line of a runner's input."""
+    """The first line of a step worker's input."""
     task = {
         "step": step, "request": request, "arguments": arguments, "folder": str(folder),
         "settings": asdict(settings), "until": until,
@@ -92,7 +92,7 @@ def main() -> int:
 def _outcome(asked: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
     from planner.answers.plan_answers import IllegalPlan
     from planner.documents.problems import RequestError, from_reasons, problem_document
-    from planner.jobs.work import STEPS, Task
+    from planner.jobs.long_steps import STEPS, Task
     from planner.validate.process import RunFailed, Stopped
     from planner.validate.tracing import TraceFailed
 

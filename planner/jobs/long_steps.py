@@ -1,4 +1,4 @@
-"""The long steps of jobs, each run in a process of its own: from plain data to plain data.
+"""The functions of long steps, each run in a process of its own: plain data in, plain data out.
 
 A step may be killed at any moment and repeated, in the same folder or, on another machine, in an
 empty one.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from planner.validate.run import Options, Prepared
 
 _COUNTED = re.compile(r"(\d+) of (\d+)$")
-_DONE = "done"  # the file that says that a folder is whole
+_DONE = "done"  # a file that marks a folder as complete
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def run(task: Task) -> dict[str, Any]:
     for name in ("run", "numerics"):
         shutil.rmtree(task.folder / name, ignore_errors=True)
     if options.check_numerics and not (task.folder / validating.REFERENCE / _DONE).exists():
-        reference(task)  # that of the step before lies on another machine
+        reference(task)  # the step before ran on another machine
     with validating.full_disk_told(task.folder):
         report = validating.run(prepared, options, task.folder, task.report_text)
     return report.model_dump(mode="json")
@@ -129,7 +129,7 @@ STEPS: dict[str, Callable[[Task], Any]] = {
 def calibration(
     request: dict[str, Any],
 ) -> tuple[PlanRequest, list[tuple[int, Job]], CalibrationSpec]:
-    """What a calibration measures, the same whenever it is asked."""
+    """The request, jobs and spec of a calibration; the same at every call."""
     from planner.validate.calibrate import calibration_request
 
     if request.keys() == {"calibration"}:

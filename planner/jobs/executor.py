@@ -1,4 +1,4 @@
-"""One run of one job by one executor."""
+"""The runs of jobs by one executor: a server under one lease."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from opentelemetry import trace
 
 from planner.data_folder import data_folder
 from planner.documents.problems import RequestError, internal_document, problem_document
-from planner.jobs.kinds import KINDS, REAL, Cancelled
-from planner.jobs.process import Runner
-from planner.jobs.runner import LEASE_EXPIRED, task_line
 from planner.jobs.settings import JobSettings
+from planner.jobs.step_process import StepProcess
+from planner.jobs.step_worker import LEASE_EXPIRED, task_line
+from planner.jobs.workflows import RUNS_ALONE, WORKFLOWS, Cancelled
 from planner.store import Store, Unavailable
 from planner.store.jobs import Claim, Job, Progress, Superseded
 
@@ -28,7 +28,7 @@ FOLDER = "jobs"  # in the data folder: the files of runs, one folder per job
 _TICK_S = 0.2
 _REPORT_S = 0.5  # interval of progress reports to the database
 _LOG_BYTES = 2**20  # kept of one step's log
-_MOST_RESTARTS = 10  # of one step whose process a foreign signal has ended, by one executor
+_MOST_RESTARTS = 10  # of one step, by one executor, after foreign signals ended its process
 _log = logging.getLogger(__name__)
 _tracer = trace.get_tracer("planner")
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class Executor:
         self.clean_up_at = 0.0
         self.lease_until = time.monotonic() + 0.8 * settings.job_lease_s
         self._over = threading.Event()
-        self._runs: set[Run] = set()
+        self._runs: set[JobRun] = set()
         self._lock = threading.Condition()
 
     @property
@@ -71,18 +71,18 @@ class Executor:
         """Extend the lease to this time, for the processes of the runs too."""
         self.lease_until = until
         with self._lock:
-            for runner in [run.runner for run in self._runs]:
-                if runner is not None:
-                    runner.extend(until)
+            for step_process in [run.step_process for run in self._runs]:
+                if step_process is not None:
+                    step_process.extend(until)
 
     def end(self, timeout_s: float) -> None:
-        """Have all runs release their jobs, and wait until they have, at most so long."""
+        """Have all runs release their jobs, and wait for them, at most timeout_s."""
         self._over.set()
         with self._lock:
             self._lock.wait_for(lambda: not self._runs, timeout_s)
 
     @contextmanager
-    def tracking(self, run: Run) -> Iterator[None]:
+    def tracking(self, run: JobRun) -> Iterator[None]:
         """Register a run with this executor while it lasts."""
         self.check()
         with self._lock:
@@ -95,7 +95,7 @@ class Executor:
                 self._lock.notify_all()
 
     def retried(self, call: Callable[[], T]) -> T:
-        """The result of a call of the store, repeated while that is down.  Raises LeaseLost."""
+        """The result of a call of the store, retried while the store is down.  Raises LeaseLost."""
         while True:
             self.check()
             try:
@@ -105,15 +105,15 @@ class Executor:
                 self._over.wait(_REPORT_S)
 
 
-class Run:
-    """The steps of a job (planner.jobs.kinds.Steps), run by DBOS and reported to the store."""
+class JobRun:
+    """The steps of a job (planner.jobs.workflows.Steps), run by DBOS and reported to the store."""
 
     def __init__(self, executor: Executor, job: Job, claim: Claim) -> None:
         self.executor, self.job, self.claim = executor, job, claim
         self.jobs = executor.store.jobs
         self.settings = executor.settings
         self.folder = data_folder(FOLDER) / job.id
-        self.runner: Runner | None = None
+        self.step_process: StepProcess | None = None
         self.parts: dict[str, Any] = {}
 
     @classmethod
@@ -134,7 +134,7 @@ class Run:
             self._check_cancelled()
             self._check_attempts()
             self._sync_library()
-            end = {"state": "succeeded", "result": KINDS[self.job.kind](self.job.request, self)}
+            end = {"state": "succeeded", "result": WORKFLOWS[self.job.kind](self.job.request, self)}
         except Cancelled as cancelled:
             end = {"state": "cancelled", "result": cancelled.result}
         except Failed as error:
@@ -166,7 +166,7 @@ class Run:
         return self._step(phase, lambda: self._process(phase, step, at, arguments))
 
     def _step(self, phase: str, work: Callable[[], dict[str, Any]]) -> Any:
-        """The result of a step: from running it now, or as kept from an earlier run."""
+        """The result of a step: it is run now, or read from an earlier run."""
         done_now = False
 
         def told() -> dict[str, Any]:
@@ -203,10 +203,10 @@ class Run:
         )
         progress, log, log_bytes = Progress(done=at[0], total=at[1]), list[str](), 0
         began, looked = time.monotonic(), 0.0
-        self.runner = Runner(task, self.folder, place)
+        self.step_process = StepProcess(task, self.folder, place)
         try:
             while True:
-                told = self.runner.next(_TICK_S) or {}
+                told = self.step_process.next(_TICK_S) or {}
                 if "result" in told or "failed" in told:
                     with suppress(Unavailable):
                         self._write_progress(phase, progress, log)
@@ -233,8 +233,8 @@ class Run:
                         self._write_progress(phase, progress, log)
                         log.clear()
         finally:
-            self.runner.stop()
-            self.runner = None
+            self.step_process.stop()
+            self.step_process = None
         return self._process(phase, step, at, arguments, again + 1)
 
     def _machine_lock(self, phase: str) -> IO[bytes] | None:
@@ -242,7 +242,7 @@ class Run:
 
         None for a job that measures nothing and needs no lock.
         """
-        if self.job.kind not in REAL:
+        if self.job.kind not in RUNS_ALONE:
             return None
         data_folder(FOLDER).mkdir(parents=True, exist_ok=True)
         while True:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from planner.jobs.process import Runner
-from planner.jobs.runner import LEASE_EXPIRED, task_line
 from planner.jobs.settings import JobSettings
+from planner.jobs.step_process import StepProcess
+from planner.jobs.step_worker import LEASE_EXPIRED, task_line
 from tests.fixtures.job_server import ENDLESS
 
 TASK = {"questions": {"a": ENDLESS["base"] | {"training": {"seq_length": 1024}}}}
@@ -23,10 +23,10 @@ def test_an_early_stop_is_a_hand_over(
 ) -> None:
     until = time.monotonic() + 30
     task = task_line("questions", {}, TASK, tmp_path, JobSettings(), until)
-    runner = Runner(task, tmp_path)
+    step_process = StepProcess(task, tmp_path)
     try:
         time.sleep(after_s)
-        runner.process.send_signal(number)
-        assert runner.process.wait(10) == LEASE_EXPIRED
+        step_process.process.send_signal(number)
+        assert step_process.process.wait(10) == LEASE_EXPIRED
     finally:
-        runner.stop()
+        step_process.stop()

@@ -1,4 +1,4 @@
-"""The server's side of a runner: starts its process, reads its messages, stops it."""
+"""The server's side of a long step: starts its process, reads its messages, stops it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from planner.jobs.runner import GRACE_S, STOPS
+from planner.jobs.step_worker import GRACE_S, STOPS
 from planner.validate import process
 
-MARK = "PLANNER_JOB"  # environment variable that marks every process of a runner
+MARK = "PLANNER_JOB"  # environment variable that marks every process of a step
 _LONGEST = 2000  # bytes of one log line
 
 
@@ -32,10 +32,10 @@ def _blocked(numbers: frozenset[signal.Signals]) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class Runner:
-    """The process of one step; `next` gives its messages, `stop` ends it with all its children.
+class StepProcess:
+    """The process of one step; `next` returns its messages, `stop` ends it with all its children.
 
-    lock: of a file; the process takes it over, so that the lock lasts as long as the process.
+    lock: a locked file; the process inherits it, so that the lock lasts as long as the process.
     """
 
     def __init__(self, task: str, folder: Path, lock: IO[bytes] | None = None) -> None:
@@ -44,7 +44,7 @@ class Runner:
         temporary.mkdir(parents=True, exist_ok=True)
         with _blocked(STOPS):
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "planner.jobs.runner"],
+                [sys.executable, "-m", "planner.jobs.step_worker"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 env={**os.environ, MARK: self.mark, "TMPDIR": str(temporary)},
                 start_new_session=True, pass_fds=() if lock is None else (lock.fileno(),),

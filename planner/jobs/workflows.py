@@ -1,8 +1,8 @@
-"""The steps of each kind of job.
+"""The steps of each kind of job: one function (a DBOS workflow) per kind.
 
 Each takes the request and a `Steps`: `run_here` runs a short step in this process, `run_apart` a
-long one in a process of its own.  What a step returned is kept, and a job that is begun again gets
-it from there; so steps must come in the same order each time, and return plain data.
+long one in a process of its own.  The result of a step is stored, and a job that is begun again
+reads it from there; so steps must come in the same order each time, and return plain data.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from planner.store.jobs import Kind
 
 
 class Cancelled(BaseException):
-    """The job was cancelled by a user; result: what it has found until then, if anything."""
+    """A user cancelled the job; result: its partial result, if there is one."""
 
     result: dict[str, Any] | None = None
 
 
 class Steps(Protocol):
-    """What a kind may do."""
+    """What a workflow may call: executor.JobRun implements it."""
 
     @property
     def settings(self) -> JobSettings:
-        """Bounds on what it may use."""
+        """The limits on jobs."""
 
     @property
     def parts(self) -> Mapping[str, Any]:
-        """Parts of their results that long steps have told before they ended."""
+        """Parts of the results of long steps, reported before those have ended."""
 
     def run_here(self, phase: str, work: Callable[[], Any]) -> Any:
         """The result of a short step in this process."""
@@ -43,7 +43,7 @@ class Steps(Protocol):
     ) -> Any:
         """The result of a long step in a process of its own.
 
-        at: how much is done before it, of how much in all; total 0: the step counts for itself.
+        at: (done before it, total) for the job's progress; total 0: the step reports its own total.
         """
 
 
@@ -69,7 +69,7 @@ def _validations(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
 
 
 def _calibrations(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
-    from planner.jobs.work import calibration
+    from planner.jobs.long_steps import calibration
 
     count = steps.run_here("prepare", lambda: len(calibration(request)[1]))
     found = [steps.run_apart("measure", "measure", at=(i, count), number=i) for i in range(count)]
@@ -130,14 +130,14 @@ def _sweeps(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
     return rows()
 
 
-KINDS: dict[Kind, Callable[[dict[str, Any], Steps], dict[str, Any]]] = {
+WORKFLOWS: dict[Kind, Callable[[dict[str, Any], Steps], dict[str, Any]]] = {
     "validations": _validations,
     "calibrations": _calibrations,
     "dryruns": _dryruns,
     "sweeps": _sweeps,
 }
-# Kinds that run alone on the machine, since they measure it or fill its memory.
-REAL: frozenset[Kind] = frozenset({"validations", "calibrations", "dryruns"})
+# Kinds whose jobs run alone on the machine, since they measure it or fill its memory.
+RUNS_ALONE: frozenset[Kind] = frozenset({"validations", "calibrations", "dryruns"})
 
 
 def _chunks(documents: dict[str, Any], size: int) -> Iterator[dict[str, Any]]:
