@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cost_models.parameters import total_parameters
-from planner.accuracy.document import AccuracyAnswer
+from planner.accuracy.accuracy_answer import AccuracyAnswer
 from planner.accuracy.screen import accuracy_screen
 from planner.answers.ranks import RanksAnswer
 from planner.commands.shared import asked_of

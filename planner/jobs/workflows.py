@@ -56,7 +56,7 @@ def _validations(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
 
     def keep() -> dict[str, str]:
         from planner.validate import results
-        from planner.validate.learning import learn
+        from planner.validate.learned_run import learn
         from planner.validate.report import ValidationReport
 
         asked, spec = read(request, "validation", ValidationSpec)

@@ -1,4 +1,4 @@
-"""What of the model a published run trained: all of it, or adapters beside frozen weights."""
+"""The adapters (LoRA) of a published run, from its model's name and its notes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _RECIPES: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )  # fmt: skip
 
 
-def tuning_of(run: Run) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Fields of the training that say what is trained, and what was assumed."""
+def adapters_of(run: Run) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The training fields of a run's adapters (none if it trains all weights), and assumptions."""
     said = f"{run['model']} ; {run.notes}"
     lora = _LORA.search(said)
     if lora is None:

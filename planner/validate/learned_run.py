@@ -1,4 +1,4 @@
-"""A validation, kept as a measured run of a site."""
+"""A validation as a run that a site learns from."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from planner.sites.pricing import run_of_plan
 from planner.sites.site import LearnedRun, Site
 from planner.validate.report import ValidationReport
 
-CODE_BASE = "pytorch"  # whose script every validation trains with
+CODE_BASE = "pytorch"  # every validation runs this framework's script
 
 
 def measured_run(
     report: ValidationReport, site: Site, file: str, warmup_steps: int = 0
 ) -> LearnedRun:
-    """The run that a report is about; file: what stands for the name of its log.
+    """The run that a report is about; file: the text in place of a log's name.
 
     Raises ValueError where its plan cannot be priced.
     """

@@ -59,7 +59,7 @@ MOST_NOTES = 50
 
 @dataclass(frozen=True)
 class LearningRequest:
-    """What a user states beside the logs.
+    """The statements of a user that accompany the logs.
 
     model: a preset's name or a document, in place of the log's.  settings: values by their path,
     such as plan.recompute.  files: the launch script and its files, by name.
@@ -120,9 +120,9 @@ def digest(log: RunLog, files: Collection[str]) -> str:
 
 
 def request_of(log: RunLog, asked: LearningRequest) -> tuple[PlanRequest, tuple[str, ...]]:
-    """The request that a log's run answers, and the values assumed for fields that stayed open.
+    """The request of a log's run, and the values assumed for fields that it does not state.
 
-    Raises RequestError where something is missing, or said twice and differently.
+    Raises RequestError where a value is missing, or is stated twice and differently.
     """
     settings = dict(asked.settings or {})
     _check_accelerator(log, asked.cluster)
@@ -183,7 +183,7 @@ def _catalog(name: str) -> Any:
 
 
 def _model_of(log: RunLog, request: LearningRequest) -> Any:
-    """The model that a log prints or, by its name, the catalog's; its launch is not printed."""
+    """The model that a log prints or else names; used where no launch script is given."""
     if request.model is not None:
         return request.model
     if log.code_base in WHOLE_MODELS and log.get("model.num_layers") is not None:
@@ -208,14 +208,14 @@ def _every_layer(plan: Mapping[str, Any], model: Any) -> dict[str, Any]:
 
 
 def _value(fact: Fact) -> Any:
-    """The value of a field; parts with fields of their own stand in a log's facts as JSON."""
+    """The value of a field; a log's facts hold nested documents as JSON."""
     if isinstance(fact.value, str) and fact.value[:1] in ("{", "["):
         return json.loads(fact.value)
     return fact.value
 
 
 def _check_complete(log: RunLog, document: Mapping[str, Any]) -> None:
-    """Raise RequestError where a field is open that a price needs."""
+    """Raise RequestError where a field that the estimate needs is not stated."""
     paths = [(path, *path.split(".")) for path in REQUIRED]
     missing = [path for path, part, name in paths if name not in document[part]]
     if missing:
@@ -227,7 +227,7 @@ def _check_complete(log: RunLog, document: Mapping[str, Any]) -> None:
 
 
 def _check_settings(log: RunLog, settings: Mapping[str, Any], files: Collection[str]) -> None:
-    """Raise RequestError where a setting is not what the log prints."""
+    """Raise RequestError where a setting contradicts the log."""
     for fact in _stated(log, files):
         if fact.field not in settings or settings[fact.field] == fact.value:
             continue

@@ -1,10 +1,10 @@
-"""`python -m planner.accuracy.tune`: runs that tuning takes on recorded tables of plans.
+"""`python -m planner.accuracy.tune_replay`: replays `planner tune` on published tables of plans.
 
 A group is the plans of one model, cluster, batch and precision that a source measured, at least
-LEAST of them; the posterior has not seen its source.  The judge knows all times: how many runs
-until a plan within 1 % of the best was measured, by the policy of `planner tune` and in the order
-of predicted times; and after how many runs either is known to be that good: when the rule of the
-policy ends it, by what runs tell of other plans or, in predicted order, without that.
+LEAST of them; the posterior has not seen its source.  All times are known here, so two numbers can
+be counted, for the policy of `planner tune` and for the order of predicted times: the runs until a
+plan within 1 % of the best was measured, and the runs until that is known.  It is known when the
+policy's stopping rule holds; in predicted order, runs tell nothing about other plans.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from pydantic import FiniteFloat
 
+from planner.accuracy.fit_posterior import features_of
 from planner.accuracy.intervals import left_out
-from planner.accuracy.posterior import features_of
 from planner.accuracy.predict import Prediction, predict
 from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
 from planner.accuracy.scores import counts
@@ -34,7 +34,7 @@ LEAST = 4  # plans of a group
 class TunedGroup(Document):
     """One group of n plans: runs until one within 1 % of the best was measured, and until known.
 
-    regret: the best measured when the policy ends over the best of all, less 1.
+    regret: the best time measured when the policy stops over the best time of all, minus 1.
     """
 
     name: str
@@ -72,7 +72,7 @@ def _tuned(name: str, plans: Sequence[Sequence[Prediction]]) -> TunedGroup:
     features = [found for plan in plans if (found := features_of(plan[0]))]
     predicted = np.array([_mean(one.iteration_time_s for one in plan) for plan in plans])
     true = np.array([_mean(one.run.iteration_time_s for one in plan) for plan in plans])
-    # As a site begins: over what is answered, by the other sources' runs.
+    # A site begins with the posterior of the other sources' runs.
     known = left_out(features[0].groups[3])
     order, ends = tried(known, features, predicted, true)
     in_order = np.argsort(predicted, kind="stable").tolist()
@@ -91,7 +91,7 @@ def _tuned(name: str, plans: Sequence[Sequence[Prediction]]) -> TunedGroup:
 def tried(
     posterior: Posterior, features: Sequence[ErrorFeatures], predicted: Array, true: Array
 ) -> tuple[list[int], int]:
-    """All plans in the order that the policy tries them, and after how many it ends."""
+    """All plans in the order in which the policy tries them, and the runs after which it stops."""
     measured: dict[int, float] = {}
     ends = None
     while True:
@@ -115,7 +115,7 @@ def _runs_until_known(
     true: Array,
     order: list[int],
 ) -> int:
-    """Runs until the policy's own rule ends them, where a run tells of no other plan."""
+    """Runs until the policy's stopping rule holds, if a run tells nothing about other plans."""
     drawn = believed(posterior, features, predicted, {}).draws()
     for count in range(1, len(order)):
         worth = np.log(true[order[:count]].min()) + log1p(-WORTH)

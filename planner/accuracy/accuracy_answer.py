@@ -1,4 +1,4 @@
-"""The JSON of `planner accuracy`: one row per published run, and the scores of all of them."""
+"""The answer of `planner accuracy`: one row per published run, and the scores of all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planner.accuracy.intervals import (
 from planner.documents.plan_report import Document
 
 Table = Literal["scored", "open", "low", "not_measured", "not_predicted"]
-# What becomes of a row, and why; the first that holds.
+# The table that a row belongs to, and the reason; the first reason that holds decides.
 TABLES: dict[Table, str] = {
     "not_predicted": "no prediction, see its reason; counts against coverage",
     "not_measured": "the source gives no time: memory or an out-of-memory only",

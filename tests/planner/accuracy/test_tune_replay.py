@@ -6,7 +6,7 @@ import pytest
 
 from planner.accuracy.predict import predict
 from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
-from planner.accuracy.tune import lines, tuned_groups
+from planner.accuracy.tune_replay import lines, tuned_groups
 
 MODEL = "GPT-181B (BLOOM prequel)"
 

@@ -1,7 +1,7 @@
-"""One step of tuning: what is known of the best plans by now, and which to run next.
+"""One step of tuning: what is known about the best plans so far, and which one to run next.
 
-All of its state is the site: a run of the same model, cluster and training counts as measured,
-so that asking again goes on from whatever was learned.
+The site is the only state: its runs of the same model, cluster and training count as measured, so
+that asking again continues from whatever was learned since.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from planner.uncertainty.error_features import Array, ErrorFeatures, groups_of, 
 from planner.version import __version__
 
 MOST_CANDIDATES = 64
-_SEARCHED = 1_000  # plans of the search that candidates are drawn from
-# Plans whose shares of time differ by less than this, added up, and times by less than a
-# thousandth, are one to the cost model: only the first is a candidate.
+_SEARCHED = 1_000  # plans of the search from which candidates are drawn
+# Plans are equal to the cost model if their shares of time differ by less than _SAME in all, and
+# their times by less than _SAME_TIME: only the first of them is a candidate.
 _SAME, _SAME_TIME = 1e-3, 1e-3
-# Plans that split alike and cost the same run the same.
+# Two plans run equally if they agree in these fields and have the same cost.
 _SPLIT = {"tp", "cp", "pp", "vpp", "dp", "ep", "etp", "zero_stage", "micro_batch_size", "recompute"}
 _EQUAL = 1e-9
 # Enough for a steady step by the rule of planner/logs/steps.py; what the launch files train.
@@ -51,7 +51,7 @@ _MOST_LIKELY = NormalDist().inv_cdf(0.975)
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be spent on the runs of one question; None: anything."""
+    """Limits on the runs of one question; None: no limit."""
 
     runs: int | None = None
     gpu_hours: float | None = None
@@ -59,9 +59,9 @@ class Budget:
 
 @dataclass(frozen=True)
 class Question:
-    """Candidates of a request in the hands of a site, and the site's runs that measured them.
+    """The candidates of a request at a site, and the site's runs that measured them.
 
-    seconds: estimated without the site.  site_seconds: as the site answers.
+    seconds: estimates without the site.  site_seconds: estimates with its corrections.
     """
 
     request: PlanRequest
@@ -101,17 +101,17 @@ class Question:
 
 
 def bound(request: PlanRequest) -> PlanRequest:
-    """The request for a framework, so that every candidate can be launched."""
+    """The request bound to one framework, so that every candidate can be launched."""
     if request.search.framework is not None:
         return request
     return request.for_framework(frameworks.PREFERRED)
 
 
 def question(request: PlanRequest, site: Site, without: Collection[str] = ()) -> Question:
-    """Candidates of a request: the best plans of its search, its own plan, and measured ones.
+    """The candidates of a request: the best plans of its search, its own plan, and measured ones.
 
-    without: ids, or starts of ids, of plans that are no candidates.  Raises RequestError where
-    the request's own plan cannot run.
+    without: ids, or prefixes of ids, of plans to leave out.  Raises RequestError where the
+    request's own plan cannot run.
     """
     named = [] if request.plan is None else [_checked(request, request.plan)]
     found = compete(request, top_k=_SEARCHED)[0].outcome.best
@@ -149,7 +149,7 @@ def _checked(request: PlanRequest, plan: ParallelPlan) -> ParallelPlan:
 
 
 def _without(plans: Sequence[ParallelPlan], without: Collection[str]) -> list[ParallelPlan]:
-    """Plans but those of these ids.  Raises RequestError where an id is of none."""
+    """The plans without those of the given ids.  Raises RequestError where an id matches none."""
     if not without:
         return list(plans)
     starts = {"pl_" + text.removeprefix("pl_"): text for text in without}
@@ -165,7 +165,7 @@ def _without(plans: Sequence[ParallelPlan], without: Collection[str]) -> list[Pa
 def _priced(
     request: PlanRequest, plans: Sequence[ParallelPlan], site: Site
 ) -> tuple[Array, tuple[ErrorFeatures, ...]]:
-    """Seconds of plans without a site's runs, and what they lean on there."""
+    """Seconds of plans without the site's runs, and the error features of these estimates."""
     if not plans:
         return np.zeros(0), ()
     model, rows = request.model, Plans.from_rows(plans)
@@ -193,7 +193,7 @@ def _priced(
 
 
 def _site_seconds(request: PlanRequest, plans: Sequence[ParallelPlan]) -> Array:
-    """Seconds of plans as they are answered."""
+    """Seconds of plans with the site's corrections."""
     if not plans:
         return np.zeros(0)
     return cost_model(request).evaluate(Plans.from_rows(plans)).iteration_time_s
@@ -202,7 +202,7 @@ def _site_seconds(request: PlanRequest, plans: Sequence[ParallelPlan]) -> Array:
 def _distinct(
     request: PlanRequest, plans: Sequence[ParallelPlan], site: Site, kept: int
 ) -> list[ParallelPlan]:
-    """The first MOST_CANDIDATES that are not one to the cost model; the first `kept` stay."""
+    """The first MOST_CANDIDATES plans that the cost model tells apart; the first `kept` stay."""
     seconds, features = _priced(request, plans, site)
     shares = np.array([one.shares for one in features])
     found: list[int] = []
@@ -217,7 +217,7 @@ def _distinct(
 
 
 def _key(request: PlanRequest) -> list[Any]:
-    """The model, accelerators and training of a request: runs of others measure nothing of it."""
+    """The model, accelerators and training of a request; only runs with the same key measure it."""
     groups = [
         (group.accelerator.id, group.nodes, group.accelerators_per_node)
         for group in request.cluster.groups
@@ -233,9 +233,10 @@ def _place(
     plan: ParallelPlan,
     plans: Sequence[ParallelPlan],
 ) -> int:
-    """Which of the plans a run is of; else the end.
+    """The index of the plan that a run measured; the length of the list if there is none.
 
-    What its log leaves open does not tell, nor does what has no effect and was never a flag.
+    Fields that its log leaves open are not compared, nor are fields without effect that no flag
+    states.
     """
     is_open = {text.split(":")[0].removeprefix("plan.") for text in run.left_open}
     own = plan.model_dump(exclude=is_open)
@@ -250,7 +251,7 @@ def _place(
 
 
 def tune(question: Question, budget: Budget) -> TuneAnswer:
-    """The results so far, and the next run or the reason why tuning ends."""
+    """The results so far, and the next run or the reason to stop."""
     advice = advised(question.belief, question.measured)
     best = min(question.measured, key=lambda i: question.measured[i], default=None)
     ending = _ending(question, advice, budget)
@@ -305,7 +306,7 @@ def _candidates(question: Question, advice: Advice) -> tuple[Candidate, ...]:
 
 
 def _ending(question: Question, advice: Advice, budget: Budget) -> Ending | None:
-    """Why no further run is worth it, or may be made."""
+    """The reason to stop: no further run is worth its cost, or the limit is reached."""
     faster = f"a plan more than {WORTH:.0%} faster than the best measured one"
     if advice.next is None:
         return Ending(code="all_measured", text="every candidate is measured")

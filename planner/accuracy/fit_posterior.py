@@ -1,10 +1,10 @@
-"""Find how far off the terms of an estimate are, from published runs: the catalog's posterior.
+"""Fit the catalog's posterior to published runs: how far off each term of an estimate may be.
 
-`python -m planner.accuracy.posterior` prints the scales and how well intervals hold; `--write` puts
-the posterior into the catalog.  The scales are those that make the runs most likely (empirical
-Bayes), under weak priors; runs that lie far out get more noise (Student's t of 4 degrees, by
-reweighting).  The quantiles of intervals are those of runs whose source was left out, each source
-with equal weight.
+`python -m planner.accuracy.fit_posterior` prints the scales and the coverage of intervals;
+`--write` puts the posterior into the catalog.  The scales maximise the likelihood of the runs
+(empirical Bayes) under weak priors; outliers get more noise (Student's t with 4 degrees of freedom,
+by reweighting).  The quantiles of intervals are those of runs whose source was left out, each
+source with equal weight.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.accuracy import memory_posterior
+from planner.accuracy import fit_memory_posterior
 from planner.accuracy.predict import Prediction, predict
 from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
 from planner.accuracy.scores import counts, log_ratio
@@ -201,17 +201,17 @@ def main() -> None:
     options = parser.parse_args()
     predictions = [predict(run) for run in read_runs(options.data)]
     kept = [one for one in predictions if one.run.source_key not in LEFT_OUT]
-    found, measured = fit(seen_runs(kept)), memory_posterior.measured_peaks(kept)
+    found, measured = fit(seen_runs(kept)), fit_memory_posterior.measured_peaks(kept)
     document = posterior_document(found)
     for name in ("scales", "quantiles"):
         print(name, json.dumps(document[name], indent=2))
     for level in LEVELS[1:]:
         missed = coverage(found, level)
         print(f"left out by {level:12s} " + ", ".join(f"{k} %: {v:.1%}" for k, v in missed.items()))
-    for chance, share in memory_posterior.coverage(measured, _CHANCES).items():
+    for chance, share in fit_memory_posterior.coverage(measured, _CHANCES).items():
         print(f"peaks above what {chance:.0%} exceed, source left out: {share:.1%}")
     if options.write:
-        MEMORY_FILE.write_text(memory_posterior.text(measured), encoding="utf-8")
+        MEMORY_FILE.write_text(fit_memory_posterior.text(measured), encoding="utf-8")
         rows = ",\n".join(f"    {json.dumps(row)}" for row in document.pop("runs"))
         head = json.dumps(document, indent=2)
         FILE.write_text(f'{head[:-2]},\n  "runs": [\n{rows}\n  ]\n}}\n', encoding="utf-8")

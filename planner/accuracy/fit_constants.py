@@ -1,10 +1,10 @@
-"""Fit the few constants that published runs teach, jointly.
+"""Fit the few constants that are learned from published runs, jointly.
 
-`python -m planner.accuracy.fit` prints the constants; `--write` puts them into the catalog;
-`planner/accuracy/leave_out.py` fits them without each source.  The measure is the mean over sources
-of the mean |ln(predicted / published)|, each row counted up to CAP, so that neither a large source
-nor one strange row decides, sources of few rows counting less.  Rows of low confidence and rows
-with open inputs are left out.
+`python -m planner.accuracy.fit_constants` prints the constants; `--write` puts them into the
+catalog; `planner/accuracy/leave_out.py` fits them without each source.  The loss is the mean over
+sources of the mean |ln(predicted / published)|.  Each row counts up to CAP and sources of few rows
+count less, so that neither a large source nor one strange row decides.  Rows of low confidence and
+rows with open inputs are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from planner.accuracy.scores import log_ratios
 
 CAP = 0.2
 FULL_WEIGHT_ROWS = 5  # a source with fewer counts for less
-# What the fit may reach: the physically expected range of each constant, a little wider.
+# Bounds of the fit: the physically expected range of each constant, a little wider.
 BOUNDS = {
     "sustained_ampere": (0.7, 1.0),
     "sustained_hopper": (0.6, 1.0),

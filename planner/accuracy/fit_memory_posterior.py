@@ -1,4 +1,4 @@
-"""How far measured peaks lie off predicted ones: the catalog's memory posterior.
+"""Fit the catalog's memory posterior: how far measured memory peaks are from predicted ones.
 
 A peak's ln(measured / predicted) = mean + runtime + source + noise.  Runtimes and sources deviate
 normally.  The noise is Student's t, and its size differs by source: sources print from 0.3 to 17 %
@@ -66,7 +66,7 @@ def document(peaks: Sequence[Peak]) -> dict[str, Any]:
     return {
         "about": "ln(measured / predicted peak) that is exceeded with each chance, by runtime "
         "(planner/uncertainty/memory_risk.py); made by "
-        "python -m planner.accuracy.posterior --write",
+        "python -m planner.accuracy.fit_posterior --write",
         "sources": len({peak.source for peak in peaks}),
         "rows": dict(sorted(Counter(peak.runtime for peak in peaks).items())),
         "chances": [round(chance, 3) for chance in CHANCES],

@@ -1,4 +1,4 @@
-"""Runs read from logs, shown before they are kept with a site."""
+"""The answer of `planner learn`: runs read from logs, shown before a site keeps them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from planner.documents.problems import MOST_PROBLEMS, Problem, RequestError, ref
 from planner.documents.request import PlanRequest
 from planner.logs import RunLog, read_logs
 from planner.sites import storage
-from planner.sites.learning import LearningRequest, learned_run
+from planner.sites.learned_run import LearningRequest, learned_run
 from planner.sites.pricing import price
 from planner.sites.site import LearnedRun, Site
 
-# A run this many times slower or faster than estimated was probably not on this cluster.
+# A run that is this many times slower or faster than estimated was probably on another cluster.
 FAR = 2.0
 MOST_LOGS = 100
 
 
 class ReadRun(Document):
-    """A run as it was read; known: the site has it.
+    """A run read from a log; known: whether the site has it already.
 
-    low_s, high_s: the 10th and 90th percentile of its steps.  doubts: what speaks against it.
+    low_s, high_s: the 10th and 90th percentile of its steps.  doubts: reasons to distrust it.
     """
 
     run: LearnedRun
@@ -33,14 +33,14 @@ class ReadRun(Document):
 
 
 class RefusedRun(Document):
-    """A row of a table that cannot be learned, and why: sentences that name it."""
+    """A row of a table that cannot be learned, and the reason."""
 
     name: str
     why: str
 
 
-class Lesson(Document):
-    """The runs of the logs; kept: whether the site has them now, and how many runs it has."""
+class LearnAnswer(Document):
+    """The runs of the logs.  kept: whether the site has them now; site_runs: the site's runs."""
 
     site: str
     kept: bool
@@ -54,7 +54,7 @@ class Lesson(Document):
         return tuple(one.run for one in self.runs if not one.known)
 
 
-def lesson(logs: Sequence[tuple[str, Iterable[str]]], request: LearningRequest) -> Lesson:
+def read_runs(logs: Sequence[tuple[str, Iterable[str]]], request: LearningRequest) -> LearnAnswer:
     """Read the runs of logs and tables, given by name; nothing is kept.
 
     Raises RequestError where a log cannot be read, or no row of a table can be learned.
@@ -81,16 +81,16 @@ def lesson(logs: Sequence[tuple[str, Iterable[str]]], request: LearningRequest) 
     if not runs:
         found = (_named(error, one.name) for one, error in refused[:MOST_PROBLEMS])
         raise RequestError(problem for error in found for problem in error.problems)
-    return Lesson(
+    return LearnAnswer(
         site=request.site, kept=False, runs=tuple(runs), refused=tuple(one for one, _ in refused),
         site_runs=len(site.runs),
     )  # fmt: skip
 
 
-def keep(lesson: Lesson) -> Lesson:
+def keep(answer: LearnAnswer) -> LearnAnswer:
     """Keep the runs that the site does not have yet.  Raises RequestError."""
-    site, _ = storage.learn(lesson.site, lesson.new)
-    return lesson.model_copy(update={"kept": True, "site_runs": len(site.runs)})
+    site, _ = storage.learn(answer.site, answer.new)
+    return answer.model_copy(update={"kept": True, "site_runs": len(site.runs)})
 
 
 def _site(name: str) -> Site:
@@ -137,7 +137,7 @@ def _doubts(run: LearnedRun, site: Site) -> Iterator[str]:
     if not 1.0 / FAR < ratio < FAR:
         yield (
             f"takes {ratio:.2g} times the estimate: check the cluster, and that no other job ran "
-            "on it; such a run counts less"
+            "on it; a run this far off counts less"
         )
     request = PlanRequest.model_validate(run.request)
     need, have = price(request, site).peak_bytes["in use"], _capacity(request.cluster)

@@ -1,4 +1,4 @@
-"""The answer of `planner accuracy` from predictions: a row of each, and the scores of all.
+"""Computes the answer of `planner accuracy`: a row for each prediction, and the scores of all.
 
 Rows are read, predicted and reduced one at a time, so that a large file costs no more memory
 than its document.
@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from planner.accuracy.document import (
+from planner.accuracy.accuracy_answer import (
     AccuracyAnswer,
     MemorySummary,
     OpenTime,
@@ -26,12 +26,12 @@ from planner.accuracy.document import (
     TimeSummary,
     within_range,
 )
+from planner.accuracy.fit_posterior import features_of, seen_runs
 from planner.accuracy.intervals import (
     interval_summary,
     intervals,
     shots,
 )
-from planner.accuracy.posterior import features_of, seen_runs
 from planner.accuracy.predict import Prediction
 from planner.accuracy.scores import (
     Errors,
