@@ -48,9 +48,9 @@ from planner.lint.findings import LintAnswer, ReadAnswer
 from planner.mixed_clusters.answer import MixedAnswer
 from planner.pipelines.all_schedules import ComparisonAnswer
 from planner.pipelines.timeline import TimelineAnswer
-from planner.reinforcement.document import ReinforcementAnswer
 from planner.requests.model_import import ModelAnswer
-from planner.sensitivities.document import SensitivityAnswer
+from planner.rl.documents import ReinforcementAnswer
+from planner.sensitivities.documents import SensitivityAnswer
 from planner.sites.learn_answer import LearnAnswer
 from planner.sites.site_corrections import SiteAnswer
 from planner.sizing.answer import SizingAnswer

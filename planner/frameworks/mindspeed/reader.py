@@ -95,7 +95,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         "planner.frameworks.mindspeed",
         _model,
         _plan,
-        training=llm.tuning,
+        training=llm.adapter_fields,
         translate=llm.translate,
         options=llm.flags,
     )

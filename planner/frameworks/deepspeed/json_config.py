@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON as settings: every key with its dotted path and line, known or not."""
+"""DeepSpeed's JSON config as settings: every key with its dotted path and line, known or not."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|\n', re.DOTALL)
 def known_keys() -> dict[str, Any]:
     """keys.json: the keys of each section, and the sections that refuse others."""
     text = resources("planner.frameworks.deepspeed").joinpath("keys.json").read_text()
-    document: dict[str, Any] = json.loads(text)
-    return document
+    config: dict[str, Any] = json.loads(text)
+    return config
 
 
 def key_lines(text: str) -> dict[str, int]:
@@ -44,7 +44,7 @@ def key_lines(text: str) -> dict[str, int]:
     return found
 
 
-class Document:
+class JsonConfig:
     """The JSON of a launch; its settings, and what DeepSpeed refuses of them.
 
     first: the line of the file on which the text begins.

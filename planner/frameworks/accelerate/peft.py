@@ -26,7 +26,7 @@ UNPACKED = unsupported(
     "the script makes random weights, and bitsandbytes packs those that it loads: not in nf4",
     "degrees",
 )
-TUNING: tuple[Rule, ...] = (
+PARTIAL_TRAINING: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: not c.training.frozen,
         "the script that is written trains every weight or adapters alone: it freezes no parts",
@@ -57,7 +57,7 @@ TUNING: tuple[Rule, ...] = (
 )
 
 
-def tuning_arguments(training: TrainingSpec, group: str) -> Iterator[Flag]:
+def adapter_arguments(training: TrainingSpec, group: str) -> Iterator[Flag]:
     """The options of train.py for adapters; none where every weight is trained."""
     if not training.lora_rank:
         return

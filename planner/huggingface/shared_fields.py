@@ -1,4 +1,4 @@
-"""What the families share: shape, biases, attention windows."""
+"""Fields that the families share: shape, biases, attention windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of reinforcement learning, and its answer: `planner rl`, POST /v1/rl."""
+"""The request and the answer about a step of reinforcement learning: `planner rl`, POST /v1/rl."""
 
 from __future__ import annotations
 

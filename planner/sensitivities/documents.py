@@ -1,4 +1,4 @@
-"""What is asked of a sensitivity, and its answer: `planner sensitivity`, POST /v1/sensitivities."""
+"""The request and the answer of a sensitivity: `planner sensitivity`, POST /v1/sensitivities."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def _reaches(c: Context) -> bool:
     return not canonical or (not experts and c.model.mla is None)
 
 
-TUNING: tuple[Rule, ...] = (
+PARTIAL_TRAINING: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: not c.training.frozen,
         "a GPT provider has no option that freezes a part: all is trained, or adapters alone",

@@ -1,7 +1,7 @@
 """verl with a Megatron actor: the training part of GRPO, in Hydra overrides.
 
-Keys and defaults are those of verl/trainer/config of January 2026 (b178a3c).  What generates and
-what rewards is a placeholder: their options are verl's own.
+Keys and defaults are those of verl/trainer/config of January 2026 (b178a3c).  Generation and reward
+are placeholders: their options are verl's own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import megatron, shell, uncarried, verl
+from planner.frameworks import megatron, shell, uncarried, verl_overrides
 from planner.frameworks.accelerate import UNCARRIED
 from planner.frameworks.accelerate.rules import lacks
 from planner.frameworks.accelerate.settings import model_rows
@@ -27,8 +27,8 @@ from planner.frameworks.megatron.verl_actor import DEGREES, ENGINE
 from planner.frameworks.named_models import of_config
 from planner.frameworks.reading import Reading
 from planner.frameworks.rules import accelerators_per_node, nodes
-from planner.frameworks.verl import ACTOR, MICRO, MINI, ROOT
-from planner.frameworks.verl_trainer.rules import RULES
+from planner.frameworks.verl.rules import RULES
+from planner.frameworks.verl_overrides import ACTOR, MICRO, MINI, ROOT
 from planner.frameworks.yaml_files import Row
 from planner.frameworks.yaml_files import flags as keys_as_flags
 from planner.huggingface.exporter import config_of
@@ -212,7 +212,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
 
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether some script starts a training of verl's on Megatron-Core."""
-    return verl.call(files, verl.on_megatron) is not None
+    return verl_overrides.call(files, verl_overrides.on_megatron) is not None
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
@@ -243,7 +243,7 @@ FRAMEWORK: Framework = replace(
     render=render,
     read=read,
     recognises=recognises,
-    untuned="every weight is trained: its adapters are not written",
+    trains_all="every weight is trained: its adapters are not written",
     blocks=(),
     parts=(),
     lacks=lacks,

@@ -1,4 +1,4 @@
-"""Parts of a model beside its layers' kinds of blocks, which few frameworks have words for."""
+"""Parts of a model other than the kinds of blocks of its layers, which few frameworks support."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cost_models.spec import ModelSpec
 
 Has = Callable[[ModelSpec], bool]
 
-# Name -> whether a model has it, and what it is called.
+# Name -> whether a model has the part, and its title.
 PARTS: dict[str, tuple[Has, str]] = {
     "residual_streams": (lambda m: m.residual_streams > 1, "hyper-connections"),
     "per_layer_inputs": (

@@ -1,4 +1,4 @@
-"""verl's launches: what all its actors say in the same Hydra overrides.
+"""verl's launches: the Hydra overrides that all its actors share.
 
 Keys and defaults are those of verl/trainer/config of January 2026 (b178a3c).
 """
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture, scripts
-from planner.frameworks.adapters import tuned
+from planner.frameworks.adapters import adapter_fields
 from planner.frameworks.arguments import variables
 from planner.frameworks.bash import Argument, Launch
 from planner.frameworks.launch_files import Given
@@ -224,4 +224,4 @@ def adapted(overrides: Overrides, model: ModelSpec, group: str) -> dict[str, Any
     if not (rank.isdecimal() and re.fullmatch(r"0?\.\d{1,6}|0", dropout)):
         one = overrides.setting(prefix + ("dropout" if rank.isdecimal() else "rank"))
         raise Unreadable(f"{one.name} is {str(one.value)[:40]!r}: no number", one.file, one.line)
-    return tuned(model, int(rank), stated, float(dropout))
+    return adapter_fields(model, int(rank), stated, float(dropout))
