@@ -17,12 +17,13 @@ from api.access.addresses import Addresses
 from api.access.guard import Guard, Rates
 from api.access.people import Proxies
 from api.batches import Batches
+from api.fair_limit import Places
 from api.log import RequestLog
 from api.methods import Methods
 from api.metrics import Metrics
 from api.openapi import schema
-from api.places import Places
 from api.pool import Pool
+from api.pool_worker import estimates as estimates_of
 from api.routes import (
     accuracy,
     bundles,
@@ -50,7 +51,6 @@ from api.routes import (
 from api.settings import Settings
 from api.store_threads import in_store
 from api.waiting import Waiting
-from api.work import estimates as estimates_of
 from cost_models.catalog.local import cpu_cores
 from planner.store import Unavailable
 from planner.version import __version__

@@ -15,9 +15,9 @@ from typing import Any
 from opentelemetry import trace
 
 from api.budget import Budget, OverBudget
-from api.places import Places
+from api.fair_limit import Places
 from api.pool import Pool, Process
-from api.work import Fault
+from api.pool_worker import Fault
 
 _MOST = 16  # questions of one batch
 _FEW = 4  # questions for which a batch waits, where others of the caller are on their way

@@ -15,10 +15,10 @@ from starlette.exceptions import HTTPException
 from api.budget import Budget
 from api.fields import Fields
 from api.pool import Pool
+from api.pool_worker import dumped
 from api.problems import Refused
 from api.settings import Settings
 from api.store_threads import in_store
-from api.work import dumped
 from planner.answers.identity import sites_of
 from planner.documents.loading import MAX_STRING, parse_json
 from planner.store import Store, Unavailable

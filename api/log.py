@@ -18,9 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import Processor
 
 from api.access.addresses import Addresses
+from api.pool_worker import error_location
 from api.problem_types import TYPES
 from api.problems import MEDIA_TYPE, respond
-from api.work import error_location
 from planner.documents.problems import internal_document
 
 _HEADERS = {

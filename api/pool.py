@@ -10,10 +10,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from anyio import CancelScope, get_cancelled_exc_class, move_on_after, to_thread, wait_readable
 from opentelemetry import trace
 
-from api import work as children
+from api import pool_worker as children
 from api.budget import Bounds, Budget, OverBudget, Spent, cpu_s, process_use
-from api.places import Places
-from api.pool_server import CONTEXT
+from api.fair_limit import Places
+from api.fork_server import CONTEXT
 from planner.progress import current
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ def _name(work: Callable[..., Any], asked: tuple[Any, ...]) -> str:
 class Pool:
     """Runs each piece of work in a process of its own, as many at a time as there are places.
 
-    Processes start when they are needed, and stay.  nice, warm: see api.work.serve.
+    Processes start when they are needed, and stay.  nice, warm: see api.pool_worker.serve.
     """
 
     def __init__(self, places: Places, nice: int = 0, warm: bool = False) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import uvicorn
 
-from api import pool_server
+from api import fork_server
+from api.http_workers import LISTENER, Workers
 from api.settings import Settings, SettingsError
-from api.workers import LISTENER, Workers
 from planner.data_folder import data_folder
 from planner.documents.problems import refuse
 from planner.validate.agent import die_with_parent
@@ -46,7 +46,7 @@ def run(host: str | None, port: int | None, workers: int | None = None) -> int:
 
 
 def _serve(settings: Settings, listener: socket.socket) -> int:
-    pool_server.start()
+    fork_server.start()
     gc.disable()  # imported modules are never freed, so collecting among them wastes start-up time
     from api.app import create_app
     from api.log import JsonHandler

@@ -24,14 +24,14 @@ from cost_models.blocks.head import Head
 from cost_models.blocks.records import Record, SavedTensor, TensorParallel, Working
 from cost_models.communication import pipeline_message_bytes
 from cost_models.dims import Dims, dims
-from cost_models.ends import Encoded, encoded, frozen_encoders, trained_encoders
+from cost_models.encoders import Encoded, encoded, frozen_encoders, trained_encoders
 from cost_models.layers import LayerKind, layers_of
 from cost_models.objectives import head_records
 from cost_models.packing import packed
 from cost_models.plans import Plans
 from cost_models.sources import Array, formula
 from cost_models.spec import ModelSpec, TrainingSpec
-from cost_models.tuning import Tuned
+from cost_models.trainable import TrainableModel
 
 FloatArray = NDArray[np.float64]
 
@@ -60,15 +60,15 @@ class MicroBatch:
 def micro_batch(model: ModelSpec, training: TrainingSpec, plans: Plans) -> MicroBatch:
     """One micro-batch of each plan, or of each key where `plans` holds one row per key."""
     d, kinds = dims(training, plans), layers_of(model).kinds
-    tuned = Tuned(model, training)
+    trainable = TrainableModel(model, training)
     return MicroBatch(
         d,
         kinds,
-        tuple(packed(tuned.records(kind, d), training, d) for kind in kinds),
-        tuned.end(Embedding(), d),
+        tuple(packed(trainable.records(kind, d), training, d) for kind in kinds),
+        trainable.end(Embedding(), d),
         encoded(trained_encoders(model, training), model, d),
         encoded(frozen_encoders(model, training), model, d),
-        tuple(head_records(tuned.end(Head(), d), training)),
+        tuple(head_records(trainable.end(Head(), d), training)),
     )
 
 

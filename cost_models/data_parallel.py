@@ -17,7 +17,7 @@ from cost_models import parameters
 from cost_models.arrays import sum_of
 from cost_models.blocks.norm import norm_parameters
 from cost_models.blocks.records import Split, Weight
-from cost_models.ends import before_layers
+from cost_models.encoders import before_layers
 from cost_models.layers import layers_of
 from cost_models.network import Fabric
 from cost_models.overheads import placeholder_parameters
@@ -26,7 +26,7 @@ from cost_models.plans import Plans
 from cost_models.runtimes import traits
 from cost_models.sources import Array, formula
 from cost_models.spec import DTYPE_BYTES, ModelSpec, TrainingSpec
-from cost_models.tuning import Tuned, frozen_bytes, stored_bytes
+from cost_models.trainable import TrainableModel, frozen_bytes, stored_bytes
 from cost_models.units import GB
 
 FloatArray = NDArray[np.float64]
@@ -130,22 +130,24 @@ def held_parameters(
     places = Placement(plans)
     tp, etp, ep = (np.asarray(a, dtype=np.float64) for a in (plans.tp, plans.etp, plans.ep))
     split = Split(tp, etp, ep)
-    tuned = Tuned(model, training or TrainingSpec(seq_length=1, global_batch_size=1))
+    trainable = TrainableModel(model, training or TrainingSpec(seq_length=1, global_batch_size=1))
 
     def held(weights: Iterable[Weight]) -> Array:
         each = (w.elements * (amounts.trained if w.trained else amounts.frozen) for w in weights)
         return sum_of(each)
 
     def end(part: str) -> float:
-        return amounts.trained if tuned.training.trains(part) else amounts.frozen_end
+        return amounts.trained if trainable.training.trains(part) else amounts.frozen_end
 
     layers, table = [], layers_of(model)
     for kind in table.kinds:
-        weights = tuple(tuned.weights(kind, split))
+        weights = tuple(trainable.weights(kind, split))
         plain = held(w for w in weights if not w.expert)
         layers.append(StoredParameters(full(plain), full(held(w for w in weights if w.expert))))
     placeholders = {
-        kinds: full(sum_of(placeholder_parameters(tuned.trained(block, split)) for block in blocks))
+        kinds: full(
+            sum_of(placeholder_parameters(trainable.trained(block, split)) for block in blocks)
+        )
         for kinds, blocks in table.shared.items()
     }
     word_table = parameters.padded_vocab_size(float(model.vocab_size), tp) / tp * model.hidden_size
@@ -153,7 +155,7 @@ def held_parameters(
     # With a pipeline the last stage holds copies of the word table: one to share it with the head,
     # one to embed the tokens that multi-token prediction looks ahead to.
     copies = model.tied_embeddings + (model.mtp_num_layers > 0)
-    if tuned.training.loss == "reward":
+    if trainable.training.loss == "reward":
         head = np.asarray(norm_parameters(model, model.hidden_size) + model.hidden_size)
         copies = False
     head = head + copies * np.where(plans.pp > 1, word_table, 0.0)

@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from cost_models.arrays import sum_of
+from cost_models.cost_parts import TIME_PARTS
 from cost_models.data_parallel import DataParallelSeconds
 from cost_models.fitted import Fitted, fitted
 from cost_models.kernel_times import KernelTime, Machine
@@ -20,7 +21,6 @@ from cost_models.keyed_plans import FloatArray, KeyedPlans, Setting, gather
 from cost_models.keys import Memo
 from cost_models.layers import layers_of
 from cost_models.network import Fabric
-from cost_models.parts import TIME_PARTS
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.profiles import EfficiencyProfile, profile_for
 from cost_models.schedules.simulate import Links, Times

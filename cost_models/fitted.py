@@ -1,7 +1,8 @@
-"""The constants that published runs taught: few, listed with what each stands for.
+"""The few constants that are fitted to published runs, and their meanings.
 
-Every other constant has a source or a micro-benchmark.  `planner/accuracy/fit.py` fits these, and
-leaves each source out in turn to say what they are worth on runs that nobody fitted to.
+Every other constant has a source or a micro-benchmark.  `planner/accuracy/fit_constants.py` fits
+these; `planner/accuracy/leave_out.py` leaves each source out in turn, to measure how well they do
+on runs that they were not fitted to.
 """
 
 from __future__ import annotations

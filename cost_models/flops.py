@@ -14,7 +14,7 @@ import numpy as np
 
 from cost_models.blocks.records import FlashAttention, Gemm, Record, Scan, Split
 from cost_models.dims import Dims, dims
-from cost_models.ends import before_layers, frozen_encoders
+from cost_models.encoders import before_layers, frozen_encoders
 from cost_models.kernels import gemm_flop
 from cost_models.layers import LayerKind, layers_of
 from cost_models.objectives import forward_share
@@ -22,7 +22,7 @@ from cost_models.packing import FloatArray, lengths_of, packed_span
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.sources import Array, formula
 from cost_models.spec import ModelSpec, TrainingSpec
-from cost_models.tuning import Tuned
+from cost_models.trainable import TrainableModel
 
 BACKWARD_PER_FORWARD = 2.0  # gradient of the input and of the weights, one GEMM each
 
@@ -175,9 +175,9 @@ def step_flop(model: ModelSpec, training: TrainingSpec, causal: bool = False) ->
 def _changed_parameters(model: ModelSpec, training: TrainingSpec) -> tuple[float, float]:
     """Elements that one token is multiplied with: of frozen matrices, of adapters."""
     layers, frozen, adapters = layers_of(model), 0.0, 0.0
-    tuned = Tuned(model, training)
+    trainable = TrainableModel(model, training)
     for kind, count in zip(layers.kinds, layers.trained_counts, strict=True):
-        weights = [w for w in tuned.weights(kind, Split()) if w.matrix]
+        weights = [w for w in trainable.weights(kind, Split()) if w.matrix]
         frozen += count * float(sum(w.elements * w.used for w in weights if not w.trained))
         every = float(sum(w.elements * w.used for w in weights))
         adapters += count * (every - layer_matrix_parameters(model, kind))

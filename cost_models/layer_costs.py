@@ -18,7 +18,7 @@ from cost_models.arrays import sum_of
 from cost_models.blocks.records import Gemm, HostWait, Kernel, Record
 from cost_models.collectives import Collectives, Exposed
 from cost_models.dims import Dims
-from cost_models.ends import Encoded
+from cost_models.encoders import Encoded
 from cost_models.kernel_times import KernelTime, Machine, kernel_times
 from cost_models.measured_tables import Measured
 from cost_models.plans import Plans

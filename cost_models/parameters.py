@@ -21,7 +21,7 @@ from cost_models.blocks.embedding import padded_vocab_size
 from cost_models.blocks.head import Head
 from cost_models.blocks.norm import norm_parameters
 from cost_models.blocks.records import Split, Weight
-from cost_models.ends import before_layers
+from cost_models.encoders import before_layers
 from cost_models.layers import LayerKind, layers_of
 from cost_models.sources import Array, formula
 from cost_models.spec import ModelSpec

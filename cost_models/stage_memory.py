@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from cost_models import overheads
 from cost_models.arrays import sum_of
+from cost_models.cost_parts import MEMORY_PARTS
 from cost_models.keyed_plans import FloatArray, KeyedPlans, Setting, by_schedule
 from cost_models.keys import KeyView
 from cost_models.matrix_optimizers import MatrixOptimizer
 from cost_models.optimizers import OPTIMIZERS
-from cost_models.parts import MEMORY_PARTS
 from cost_models.plans import code, is_one_of
 from cost_models.schedules import SCHEDULES
 from cost_models.sources import Array

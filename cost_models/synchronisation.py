@@ -11,7 +11,7 @@ from cost_models.arrays import max_of, sum_of
 from cost_models.blocks.head import Head
 from cost_models.blocks.records import Split
 from cost_models.data_parallel import DataParallelSeconds, Rates, bucket_parameters
-from cost_models.ends import before_layers
+from cost_models.encoders import before_layers
 from cost_models.keyed_plans import KeyedPlans, Setting
 from cost_models.matrix_optimizers import MatrixOptimizer
 from cost_models.measured_tables import Linear, Measured
@@ -22,7 +22,7 @@ from cost_models.plans import Plans
 from cost_models.runtimes.base import Traits
 from cost_models.sources import Array, formula
 from cost_models.spec import DTYPE_BYTES, TrainingSpec
-from cost_models.tuning import Tuned
+from cost_models.trainable import TrainableModel
 
 OPTIMIZER_STATE_PASSES = 2.0
 COPIED_BYTES = 5.0  # per parameter and collective: 2 read, 2 written (gather) or 4 (reduce)
@@ -228,8 +228,10 @@ def step_seconds(
 def _tensors(s: Setting, g: KeyedPlans, slot: int) -> Array:
     """Trained parameter tensors of a stage: its layers', and those of the ends it holds."""
     spread = g.stages.spread
-    model, tuned = s.model, Tuned(s.model, s.training)
-    each = [tensors_of(w for w in tuned.weights(kind, Split()) if w.trained) for kind in s.kinds]
+    model, trainable = s.model, TrainableModel(s.model, s.training)
+    each = [
+        tensors_of(w for w in trainable.weights(kind, Split()) if w.trained) for kind in s.kinds
+    ]
     ends = [
         sum(tensors_of(end.weights(model, Split())) * s.training.trains(end.part) for end in side)
         for side in (before_layers(model), (Head(),))

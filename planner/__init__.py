@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from planner.documents.request import PlanRequest
     from planner.frameworks.base import Bundle
     from planner.mixed_clusters.answer import MixedAnswer
-    from planner.reinforcement.document import ReinforcementAnswer
-    from planner.sensitivities.document import SensitivityAnswer
+    from planner.rl.documents import ReinforcementAnswer
+    from planner.sensitivities.documents import SensitivityAnswer
     from planner.sizing.answer import SizingAnswer
     from planner.sweeps.run import SweepAnswer
 
@@ -138,8 +138,8 @@ def rl(
     request's plan, or else the fastest.  Raises RequestError, or its kind
     planner.answers.emission.NothingFits where no plan fits, SpaceTooLarge, IllegalPlan.
     """
-    from planner.reinforcement.compute import step
-    from planner.reinforcement.request import parse_reinforcement
+    from planner.rl.compute import step
+    from planner.rl.parsing import parse_reinforcement
 
     return step(parse_reinforcement(_document(document, parts)))
 

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cost_models.parameters import total_parameters
-from planner.accuracy.document import AccuracyAnswer
+from planner.accuracy.accuracy_answer import AccuracyAnswer
 from planner.accuracy.screen import accuracy_screen
 from planner.answers.ranks import RanksAnswer
 from planner.commands.shared import asked_of
@@ -28,14 +28,14 @@ from planner.mixed_clusters.answer import MixedAnswer
 from planner.mixed_clusters.screen import mixed_screen
 from planner.pipelines.all_schedules import ComparisonAnswer
 from planner.pipelines.timeline import TimelineAnswer
-from planner.reinforcement.document import ReinforcementAnswer
-from planner.reinforcement.request import parse_reinforcement
-from planner.reinforcement.screen import reinforcement_screen
 from planner.requests.model_import import ModelAnswer
 from planner.requests.models import parse_model
 from planner.requests.parsing import parse_request
+from planner.rl.documents import ReinforcementAnswer
+from planner.rl.parsing import parse_reinforcement
+from planner.rl.screen import reinforcement_screen
 from planner.sensitivities.analysis import PART
-from planner.sensitivities.document import SensitivityAnswer
+from planner.sensitivities.documents import SensitivityAnswer
 from planner.sensitivities.screen import sensitivity_screen
 from planner.sensitivities.svg import tornado_svg
 from planner.sites.screen import site_screen

@@ -19,9 +19,9 @@ from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from planner.documents.request import SearchSpec
 from planner.pipelines.all_schedules import ComparisonRequest
 from planner.pipelines.timeline import TimelineRequest
-from planner.reinforcement.document import PART as STEP
-from planner.reinforcement.document import ReinforcementSpec
-from planner.sensitivities.document import SensitivitySpec
+from planner.rl.documents import PART as STEP
+from planner.rl.documents import ReinforcementSpec
+from planner.sensitivities.documents import SensitivitySpec
 from planner.sizing.request import PARTS, SizingSpec
 
 _PREFIX = "#/components/schemas/"

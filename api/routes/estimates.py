@@ -14,8 +14,8 @@ from api.dependencies import Body, Stated, WantedFields, most, read_document
 from api.fields import Fields
 from api.openapi.examples import ESTIMATE_EXAMPLES
 from api.openapi.schema import NOT_CHANGED, request_body
+from api.pool_worker import EstimateRequest
 from api.problems import declare
-from api.work import EstimateRequest
 from planner.documents.answer import EstimateAnswer
 
 router = APIRouter(prefix="/estimates", tags=["estimates"])

@@ -18,7 +18,7 @@ from api.openapi.site_schema import SITE_EXAMPLES
 from api.problems import Refused, declare
 from cost_models.calibrations import PROFILE_NAME
 from planner.sites import storage
-from planner.sites.lesson import Lesson
+from planner.sites.learn_answer import LearnAnswer
 from planner.sites.posted_runs import answer_of, posted_runs
 from planner.sites.site import Site
 from planner.sites.site_corrections import SiteAnswer
@@ -78,7 +78,7 @@ async def site(name: Name, searches: Searches) -> Response:
 
 @router.post(
     "/{name}/runs",
-    response_model=Lesson,
+    response_model=LearnAnswer,
     responses=declare(400, 408, 413, 415, 422, 503),
     openapi_extra=request_body(SITE_EXAMPLES, "LessonRequest"),
 )

@@ -6,7 +6,7 @@ from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 
-from api import negotiation, work
+from api import negotiation, pool_worker
 from api.dependencies import Body, Brief
 from api.openapi.examples import TIMELINE_EXAMPLES
 from api.openapi.schema import request_body
@@ -40,5 +40,5 @@ async def timeline(
     if format is not None:
         asked = {"json": negotiation.JSON, "trace": negotiation.TRACE}[format]
     if asked == negotiation.TRACE:
-        return Response(await brief.run(work.traced, document), media_type=asked)
+        return Response(await brief.run(pool_worker.traced, document), media_type=asked)
     return Response(await brief.answer(read_timeline, document), media_type=asked)

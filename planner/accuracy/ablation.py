@@ -12,7 +12,7 @@ import numpy as np
 
 from cost_models.fitted import Fitted, documents, fitted
 from cost_models.profiles import Curve, EfficiencyProfile
-from planner.accuracy.fit import ReadRun, read
+from planner.accuracy.fit_constants import ReadRun, read
 from planner.accuracy.predict import Prediction, predict_case
 from planner.accuracy.runs import PUBLISHED_RUNS
 from planner.accuracy.scores import log_ratios

@@ -21,6 +21,7 @@ from cost_models.runtimes import RUNTIMES
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ClusterSpec, ModelSpec, NodeGroup, TrainingSpec
 from cost_models.stage_layers import spread
+from planner.accuracy.adapters import adapters_of
 from planner.accuracy.clusters import cluster_for
 from planner.accuracy.degrees import degrees_of
 from planner.accuracy.labels import (
@@ -34,7 +35,6 @@ from planner.accuracy.models import model_of
 from planner.accuracy.recipes import Recipe, recipe_for
 from planner.accuracy.runs import Run
 from planner.accuracy.software import Software, attention_kernel, gradient_dtypes, software_of
-from planner.accuracy.tuning import tuning_of
 from planner.frameworks.nanotron import layers as nanotron
 
 # torchtitan compiles the loss with the model since e10cb94 of October 2024; runs of that year
@@ -171,7 +171,7 @@ def _training(
             raise ValueError("global_batch is not stated")
         batch = micro * dp
         assumptions.append(f"global batch {batch}: not stated, one micro-batch per rank")
-    tuning, notes = tuning_of(run)
+    tuning, notes = adapters_of(run)
     assumptions += notes
     try:
         return TrainingSpec(

@@ -40,7 +40,7 @@ def accuracy(
     json: Json = False,
 ) -> int:
     """Predicted against published: time, memory and ranking of measured runs."""
-    from planner.accuracy.answer import answer_of
+    from planner.accuracy.compute import answer_of
     from planner.accuracy.runs import PUBLISHED_RUNS
     from planner.terminal import output
 

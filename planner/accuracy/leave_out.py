@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.fitted import Fitted, fitted
-from planner.accuracy.fit import BOUNDS, NAMES, ReadRun, loss, read
+from planner.accuracy.fit_constants import BOUNDS, NAMES, ReadRun, loss, read
 from planner.accuracy.intervals import LEAST_OF_KIND
 from planner.accuracy.predict import predict_case
 from planner.accuracy.runs import PUBLISHED_RUNS

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from statistics import median
 
-from planner.accuracy.document import (
+from planner.accuracy.accuracy_answer import (
     TABLES,
     AccuracyAnswer,
     MemorySummary,

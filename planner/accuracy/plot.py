@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from planner.accuracy.document import Row, ratio_words
+from planner.accuracy.accuracy_answer import Row, ratio_words
 from planner.documents.formats import seconds
 from planner.drawing.palette import COLOURS, MARKS
 

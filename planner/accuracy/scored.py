@@ -12,8 +12,8 @@ import numpy as np
 
 from cost_models.parameters import total_parameters
 from cost_models.profiles import profile_for
+from planner.accuracy.fit_posterior import LEFT_OUT, features_of
 from planner.accuracy.intervals import intervals
-from planner.accuracy.posterior import LEFT_OUT, features_of
 from planner.accuracy.predict import Prediction, predict
 from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
 from planner.accuracy.scores import counts

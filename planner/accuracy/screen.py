@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from planner.accuracy.document import (
+from planner.accuracy.accuracy_answer import (
     AccuracyAnswer,
     MemorySummary,
     Row,

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.accuracy.document import Row
+from planner.accuracy.accuracy_answer import Row
 
 # An assumption of few rows is judged as if it had this many more of the average error.
 _PRIOR_ROWS = 3

@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.cost_parts import TIME_PARTS
 from cost_models.estimate import Estimates
-from cost_models.parts import TIME_PARTS
 from cost_models.plans import FIELDS, Plans
 from planner.answers.competition import fastest, prepared
 from planner.documents.plan_report import Document

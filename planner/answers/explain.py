@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from cost_models.blocks.records import FlashAttention
+from cost_models.cost_parts import MEMORY_PARTS, TIME_PARTS
 from cost_models.estimate import CostModel, Estimates
 from cost_models.flops import step_flop
 from cost_models.layers import layers_of
-from cost_models.parts import MEMORY_PARTS, TIME_PARTS
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.sources import Array
 from cost_models.stage_layers import rank_titles

@@ -13,10 +13,10 @@ from planner.documents.answer import Change, Nearest, Reason
 from planner.documents.formats import value_words
 from planner.documents.request import Bounds, PlanRequest
 from planner.search.axes import SEARCHED, SpaceTooLarge
-from planner.search.choices import changed_fields
 from planner.search.constraints import Rule
 from planner.search.exhaustive import cost_model, search
 from planner.search.outcome import Outcome
+from planner.search.plan_distance import changed_fields
 from planner.uncertainty.memory_risk import room_of
 
 # When nothing fits: how far to enlarge the cluster before giving up.

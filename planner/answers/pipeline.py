@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cost_models.cost_parts import TIME_PARTS
 from cost_models.estimate import Estimates
-from cost_models.parts import TIME_PARTS
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.makespan import makespan_s

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from cost_models.cost_parts import TIME_PARTS
 from cost_models.estimate import CostModel
-from cost_models.parts import TIME_PARTS
 from cost_models.plans import FIELDS, ParallelPlan, Plans
 from planner.answers.contenders import compared
 from planner.answers.explain import reports
@@ -15,10 +15,10 @@ from planner.documents.answer import Rival
 from planner.documents.formats import listed, recompute_words, seconds, share, value_words
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
-from planner.search.dealt_plans import dealt_plans
-from planner.search.degrees import DEGREES, differing
 from planner.search.exhaustive import FASTER
 from planner.search.outcome import Outcome
+from planner.search.repartitioned_plans import repartitioned_plans
+from planner.search.rivals import DEGREES, differing
 from planner.search.space import Space
 from planner.uncertainty.error_band import SURE
 from planner.uncertainty.memory_risk import room_of
@@ -38,8 +38,10 @@ def rival(
     """The fastest plan of other degrees beside the best; None where the search is not for time."""
     if outcome.rival is None or request.search.objective == "memory_headroom":
         return None
-    found = reports(model, request, _dealt(request, model, space, outcome.rival), simulated=False)
-    # What is dealt out here was never in the search, and so does not head the answer.
+    found = reports(
+        model, request, _repartitioned(request, model, space, outcome.rival), simulated=False
+    )
+    # Plans repartitioned here were not in the search, so they do not head the answer.
     behind = [one for one in found[1:] if one.iteration_time_s >= best.iteration_time_s]
     return against(request, best, min([found[0], *behind], key=lambda one: one.iteration_time_s))
 
@@ -64,15 +66,18 @@ def choice(plan: ParallelPlan, name: str) -> str:
     return f"{DEGREES.get(name, f'{name} ')}{value_words(value)}"
 
 
-def _dealt(
+def _repartitioned(
     request: PlanRequest, model: CostModel, space: Space, plan: ParallelPlan
 ) -> list[ParallelPlan]:
-    """A plan as it is, and with its layers dealt out by time, as the best plan's are."""
-    if not space.deals:
+    """A plan as it is, and with its layers repartitioned by time, as the best plan's are."""
+    if not space.free_partition:
         return [plan]
     room = room_of(request)
     now_s = model.evaluate(Plans.from_rows([plan])).iteration_time_s
-    found = [each for _, each in dealt_plans(model, [plan], now_s, FASTER * float(now_s[0]), room)]
+    found = [
+        each
+        for _, each in repartitioned_plans(model, [plan], now_s, FASTER * float(now_s[0]), room)
+    ]
     plans = space.legal(found)
     if not len(plans):
         return [plan]

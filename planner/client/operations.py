@@ -48,10 +48,10 @@ from planner.lint.findings import LintAnswer, ReadAnswer
 from planner.mixed_clusters.answer import MixedAnswer
 from planner.pipelines.all_schedules import ComparisonAnswer
 from planner.pipelines.timeline import TimelineAnswer
-from planner.reinforcement.document import ReinforcementAnswer
 from planner.requests.model_import import ModelAnswer
-from planner.sensitivities.document import SensitivityAnswer
-from planner.sites.lesson import Lesson
+from planner.rl.documents import ReinforcementAnswer
+from planner.sensitivities.documents import SensitivityAnswer
+from planner.sites.learn_answer import LearnAnswer
 from planner.sites.site_corrections import SiteAnswer
 from planner.sizing.answer import SizingAnswer
 from planner.validate.one_node import OneNode
@@ -442,9 +442,9 @@ class Operations(Calls):
         """Forget a site with its calibration and all of its runs."""
         self.do("DELETE", f"/v1/sites/{part(name)}")
 
-    def learn(self, name: str, document: Document, **budget: Unpack[Budget]) -> Lesson:
+    def learn(self, name: str, document: Document, **budget: Unpack[Budget]) -> LearnAnswer:
         """What a training log says; kept with the site only where keep is true."""
-        return self.ask(Lesson, "POST", f"/v1/sites/{part(name)}/runs", document, query=budget)
+        return self.ask(LearnAnswer, "POST", f"/v1/sites/{part(name)}/runs", document, query=budget)
 
     def published_runs(self) -> ScoredRuns:
         """Every published run with its predicted time, and intervals its source had no part

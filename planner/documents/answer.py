@@ -1,6 +1,6 @@
 """What the planner answers: the documents of `--json`, REST and Python, one and the same.
 
-The parts of time and memory are named in cost_models/parts.py, the reasons of refusals here.
+The parts of time and memory are named in cost_models/cost_parts.py, the reasons of refusals here.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ FRAMEWORKS: dict[str, str] = {
     "gpt-neox": "planner.frameworks.gpt_neox",
     "maxtext": "planner.frameworks.maxtext",
     "slime": "planner.frameworks.slime",
-    "verl": "planner.frameworks.verl_trainer",
+    "verl": "planner.frameworks.verl",
     "llama-factory": "planner.frameworks.llama_factory",
     "trl": "planner.frameworks.trl",
 }

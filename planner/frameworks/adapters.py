@@ -22,7 +22,9 @@ _LATENT = (
 _PLAIN = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 
 
-def tuned(model: ModelSpec, rank: int, targets: Setting | None, dropout: float) -> dict[str, Any]:
+def adapter_fields(
+    model: ModelSpec, rank: int, targets: Setting | None, dropout: float
+) -> dict[str, Any]:
     """The fields of a training of adapters of that rank; none where it is 0.
 
     targets: names of modules, or all-linear; None: every linear layer.  Raises Unreadable for a

@@ -21,7 +21,7 @@ from planner.documents.answer import Reason
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest, Value
 from planner.frameworks.devices import other_stack
-from planner.frameworks.parts import unsaid
+from planner.frameworks.model_parts import unsaid
 from planner.frameworks.reading import Reading
 from planner.search.constraints import RULES, BoolArray, Context, Level, Rule, violations
 
@@ -146,24 +146,25 @@ class Unsupported(ValueError):
 
 @dataclass(frozen=True)
 class Framework:
-    """One training framework: what the search and the emitter need to know of it.
+    """One training framework, as the search, the emitter and the readers see it.
 
-    rules: what it refuses beyond planner.search.constraints.RULES.
-    axes: values that a search for this framework takes instead of its own defaults, by plan
-    field; one value fixes the field, the first one is the plainest.
-    splits: (model, pp, tp) to the layers of each stage, where the framework takes no wish.
-    read: from files by name, and the number of accelerators where the files leave it open, to what
-    they say; raises planner.frameworks.reading.Unreadable.  no_reader: why what is written for it
-    cannot be read back, where it cannot; launches of others may still be read.
+    rules: the rules by which it refuses plans, beyond planner.search.constraints.RULES.
+    axes: by plan field, the values that a search for this framework takes instead of the usual
+    ones; a single value fixes the field, the first one is the simplest.
+    splits: from (model, pp, tp) to the layers of each stage, if the framework decides them itself.
+    read: from files by name, and the number of accelerators if the files leave it open, to a
+    reading; raises planner.frameworks.reading.Unreadable.  no_reader: the reason why its emitted
+    files cannot be read back, if they cannot; launch files of others may still be read.
     recognises: whether files look like a launch of this framework.
-    blocks: kinds that it has words for where a model's layers follow a pattern of their own;
-    parts: the same of planner.frameworks.parts.PARTS; lacks: sentences on what it cannot say of
-    these in a model at hand.
-    tuning: what it can train less than all weights with, as rules; None: untuned says why not.
-    training: fields of the training that it runs with where the request leaves them open.
-    competes: whether it is searched where no framework is named; False: another one's entry stands
-    for it, whose options it takes.
-    starts_on: vendors of planner.frameworks.devices.STACKS whose accelerators it starts on.
+    blocks: the kinds of blocks that it can express if a model's layers follow a pattern; parts: the
+    same of planner.frameworks.model_parts.PARTS; lacks: sentences on details of these in a given
+    model that it cannot express.
+    partial_training: rules on training with frozen weights or adapters; None: it trains all
+    weights, for the reason in trains_all.
+    training: default values of training fields that the request leaves open.
+    competes: whether it is searched if the request names no framework; False: it takes the options
+    of another framework, which is searched instead.
+    starts_on: vendors of planner.frameworks.devices.STACKS on whose accelerators it starts.
     """
 
     name: str
@@ -185,8 +186,8 @@ class Framework:
     blocks: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     lacks: Callable[[ModelSpec], Iterable[str]] = field(default=lambda model: (), repr=False)
-    tuning: tuple[Rule, ...] | None = None
-    untuned: str = "what is written for it trains every weight"
+    partial_training: tuple[Rule, ...] | None = None
+    trains_all: str = "what is written for it trains every weight"
     training: Mapping[str, Any] = field(default_factory=dict)
     starts_on: tuple[str, ...] = ()
     competes: bool = True
@@ -197,7 +198,11 @@ class Framework:
         return self.read is not None and not self.no_reader
 
     def __post_init__(self) -> None:
-        tuning = (_untuned(self.untuned),) if self.tuning is None else self.tuning
+        partial_training = (
+            (_trains_all_weights(self.trains_all),)
+            if self.partial_training is None
+            else self.partial_training
+        )
         deals = self.fields["dynamic_cp"]
         lengths = (DEALT_LENGTHS,) if deals.supported else (ONE_LENGTH, _whole_pool(deals.note))
         stages = self.fields["recompute_layers"]
@@ -205,7 +210,7 @@ class Framework:
         rules = (
             _started(self.starts_on),
             _carried(self),
-            *tuning,
+            *partial_training,
             *lengths,
             *alike,
             NEXT_TOKEN,
@@ -270,7 +275,7 @@ def _carried(framework: Framework) -> Rule:
 
 
 @cache
-def _untuned(why: str) -> Rule:
+def _trains_all_weights(why: str) -> Rule:
     """Every weight is trained, by adapters none."""
     return unsupported(lambda c, p: not c.training.freezes, why, "degrees")
 

@@ -4,16 +4,6 @@ from __future__ import annotations
 
 from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
 from planner.huggingface.mixtures import groups, latent
-from planner.huggingface.parts import (
-    RMSNORM_GATED,
-    Fields,
-    attention_bias,
-    gqa,
-    linear_biases,
-    llama_shape,
-    shape,
-    window,
-)
 from planner.huggingface.patterns import (
     ATTENTION,
     EXPERTS,
@@ -31,6 +21,16 @@ from planner.huggingface.patterns import (
     routed,
 )
 from planner.huggingface.recent import exaone_mixers
+from planner.huggingface.shared_fields import (
+    RMSNORM_GATED,
+    Fields,
+    attention_bias,
+    gqa,
+    linear_biases,
+    llama_shape,
+    shape,
+    window,
+)
 
 
 def _balanced(number: int) -> Fields:

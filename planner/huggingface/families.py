@@ -19,7 +19,7 @@ from planner.huggingface import (
     vision,
 )
 from planner.huggingface.config import Config
-from planner.huggingface.parts import Fields
+from planner.huggingface.shared_fields import Fields
 
 
 @dataclass(frozen=True)

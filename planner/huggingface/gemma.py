@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
-from planner.huggingface.parts import RMSNORM_GATED, Fields, attention_bias, gqa, shape
 from planner.huggingface.patterns import (
     ATTENTION,
     EXPERTS,
@@ -16,6 +15,7 @@ from planner.huggingface.patterns import (
     pattern,
     routed,
 )
+from planner.huggingface.shared_fields import RMSNORM_GATED, Fields, attention_bias, gqa, shape
 
 
 def _common(config: Config, kv_heads: int) -> Fields:

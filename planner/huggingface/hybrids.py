@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
-from planner.huggingface.parts import RMSNORM_GATED, Fields, attention_bias, gqa, llama_shape, shape
 from planner.huggingface.patterns import (
     ATTENTION,
     EXPERTS,
@@ -17,6 +16,14 @@ from planner.huggingface.patterns import (
     pattern,
     prediction,
     routed,
+)
+from planner.huggingface.shared_fields import (
+    RMSNORM_GATED,
+    Fields,
+    attention_bias,
+    gqa,
+    llama_shape,
+    shape,
 )
 
 GATED_ATTENTION: Fields = {"kind": "attention", "gate": "element"}

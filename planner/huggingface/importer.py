@@ -32,7 +32,7 @@ from planner.huggingface.families import (
     Wrapper,
 )
 from planner.huggingface.numerics import numerics
-from planner.huggingface.parts import Fields
+from planner.huggingface.shared_fields import Fields
 
 
 @dataclass(frozen=True)

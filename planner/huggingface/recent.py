@@ -5,16 +5,6 @@ from __future__ import annotations
 from planner.huggingface.config import LAYERS, TOKENS, WIDTH, Config
 from planner.huggingface.dense import llama, qwen_window
 from planner.huggingface.mixtures import latent
-from planner.huggingface.parts import (
-    RMSNORM_GATED,
-    Fields,
-    attention_bias,
-    gqa,
-    linear_biases,
-    llama_shape,
-    shape,
-    window,
-)
 from planner.huggingface.patterns import (
     ATTENTION,
     FULL,
@@ -24,6 +14,16 @@ from planner.huggingface.patterns import (
     kinds,
     pattern,
     rotary_layers,
+)
+from planner.huggingface.shared_fields import (
+    RMSNORM_GATED,
+    Fields,
+    attention_bias,
+    gqa,
+    linear_biases,
+    llama_shape,
+    shape,
+    window,
 )
 
 

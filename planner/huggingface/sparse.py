@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
 from planner.huggingface.mixtures import groups, latent
-from planner.huggingface.parts import RMSNORM_GATED, Fields, attention_bias, gqa, shape
 from planner.huggingface.patterns import (
     EXPERTS,
     FULL,
@@ -24,6 +23,7 @@ from planner.huggingface.patterns import (
     rotary_layers,
     routed,
 )
+from planner.huggingface.shared_fields import RMSNORM_GATED, Fields, attention_bias, gqa, shape
 
 
 def _indexer(config: Config, heads: int, top_k: int = 2048) -> Fields:

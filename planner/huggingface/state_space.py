@@ -3,14 +3,6 @@
 from __future__ import annotations
 
 from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
-from planner.huggingface.parts import (
-    RMSNORM_GATED,
-    Fields,
-    attention_bias,
-    gqa,
-    llama_shape,
-    shape,
-)
 from planner.huggingface.patterns import (
     ATTENTION,
     EXPERTS,
@@ -24,6 +16,14 @@ from planner.huggingface.patterns import (
     numbered,
     pattern,
     routed,
+)
+from planner.huggingface.shared_fields import (
+    RMSNORM_GATED,
+    Fields,
+    attention_bias,
+    gqa,
+    llama_shape,
+    shape,
 )
 
 

@@ -21,7 +21,7 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class ValidationSpec(Spec):
-    """How a plan is validated; what is left out is as `planner validate` has it."""
+    """How a plan is validated; the defaults are those of `planner validate`."""
 
     steps: Annotated[int, Field(ge=1, le=1000)] = Field(10, description="timed steps")
     warmup_steps: Annotated[int, Field(ge=0, le=1000)] = Field(
@@ -44,7 +44,7 @@ class ValidationSpec(Spec):
 
 
 class CalibrationSpec(Spec):
-    """What is measured, and with which site it is kept."""
+    """What is measured, and the site that keeps it."""
 
     name: Annotated[str, Field(max_length=64)] = Field(
         "local", description="of the site, and of its profile"
@@ -66,7 +66,7 @@ class DryrunSpec(Spec):
 
 
 class JobRequest(NamedTuple):
-    """A job's request as it is kept, and its title in lists."""
+    """A job's request as it is stored, and its title in lists."""
 
     document: dict[str, Any]
     title: str

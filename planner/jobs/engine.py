@@ -1,11 +1,11 @@
-"""The job engine of one server: DBOS keeps the queue and the finished steps, leases tell who runs.
+"""The job engine of one server: DBOS keeps the queue and finished steps, a lease admits the server.
 
 DBOS knows its executors by name, and recovers the workflows of a name only when it is told that
 the executor is dead.  Here every executor has a name that is never used again, and a lease under
-that name (planner.store.servers).  Each live server returns to the queue the workflows of
-executors without a lease.  An executor whose lease expires stops: its processes have ended before
-(runner.py), its writes are refused (planner.store.jobs, and DBOS's own token of each execution),
-and the server starts another executor.  So no job ever has two live runs.
+that name (planner.store.servers).  Each live server returns the workflows of executors without a
+lease to the queue.  An executor whose lease expires stops: its processes have ended before
+(step_worker.py), its writes are refused (planner.store.jobs, and DBOS's own token of each
+execution), and the server starts another executor.  So no job ever has two live runs.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from planner.data_folder import data_folder
 from planner.documents.problems import internal_document
-from planner.jobs.kinds import REAL
-from planner.jobs.run import FOLDER, Executor, Run
+from planner.jobs.executor import FOLDER, Executor, JobRun
 from planner.jobs.settings import JobSettings
+from planner.jobs.workflows import RUNS_ALONE
 from planner.store import Store, Unavailable
 from planner.store.database import same_file
 from planner.store.jobs import OVER
 
-# The version of the steps and their order (kinds.py).  A job that another version began is not
+# The version of the steps and their order (workflows.py).  A job that another version began is not
 # resumed, so a change of the steps needs a new number here.
 STEPS_VERSION = "2"
 _RENEWALS_PER_LEASE = 5
 _POLL_S = 0.5  # interval at which DBOS polls its queues
 _CLEAN_UP_EVERY_S = 60.0
-_START_S = 60.0  # that the first start may take
+_START_S = 60.0  # limit for the first start
 _STOP_TIMEOUT_S = 15.0  # for runs to end when the executor stops
 _log = logging.getLogger(__name__)
 # Without a handler of its own DBOS's logger propagates to ours, in the format of all other lines.
@@ -65,7 +65,7 @@ class Engine:
 
     @property
     def is_ready(self) -> bool:
-        """Whether jobs run: it holds a lease and its queue runs, or it starts just now."""
+        """Whether the engine holds a lease and its queue runs, or it is still starting."""
         if self._starting:
             return time.monotonic() < self._began_s + _START_S
         return self._thread.is_alive() and _executor is not None and _executor.holds_lease
@@ -78,7 +78,7 @@ class Engine:
         """Return running jobs to the queue and stop; no process is left."""
         self._stopping.set()
         self._awake.set()
-        self._thread.join(2 * _STOP_TIMEOUT_S)  # DBOS waits for a lost database for ever
+        self._thread.join(2 * _STOP_TIMEOUT_S)  # DBOS would wait for a lost database for ever
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -133,7 +133,7 @@ class Engine:
         """Enqueue waiting jobs with DBOS, which ignores ids that it has already."""
         for job in self.store.jobs.unsent():
             with SetWorkflowID(job.id):
-                DBOS.enqueue_workflow(_QUEUES[job.kind in REAL], run_job, job.id)
+                DBOS.enqueue_workflow(_QUEUES[job.kind in RUNS_ALONE], run_job, job.id)
             self.store.jobs.sent(job.id)
 
     def _clean_up(self) -> None:
@@ -160,14 +160,14 @@ class Engine:
 
 
 _QUEUES = ("light", "real")
-_executor: Executor | None = None  # that DBOS was launched for
+_executor: Executor | None = None  # the one that DBOS was launched for
 
 
 @DBOS.workflow(name="job", max_recovery_attempts=None)
 def run_job(id: str) -> None:
     """Run one job from its first unfinished step to its end."""
     assert _executor is not None
-    Run.of(_executor, id)
+    JobRun.of(_executor, id)
 
 
 def _reconcile(store: Store) -> None:

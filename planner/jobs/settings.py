@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class JobSettings:
-    """Bounds on jobs; times in seconds.
+    """Limits on jobs; times in seconds.
 
-    max_runs: real runs of one machine at a time; 0: this server runs no jobs, it only takes them.
-    max_queued_jobs: that wait, before a further one is refused.
-    max_job_attempts: beginnings of one step, each cut off by the end of a server.
-    job_lease_s: how long the jobs of a server that ended without a word wait for another one.
+    max_runs: concurrent real runs on one machine; 0: this server runs no jobs, it only accepts
+    them.
+    max_queued_jobs: jobs in the queue; a further one is refused.
+    max_job_attempts: attempts at one step, each cut off because its server ended.
+    job_lease_s: how long the jobs of a crashed server wait before another one takes them.
     job_retention_days: how long a job is kept after its end.
-    sweep_step_questions: of one step of a sweep: what a server that ends has asked in vain.
-    run_nice: how far jobs give way to what else this machine does, and leave it a core; 0: not at
-    all.
-    max_run_*: of one step, over what its request asks.
+    sweep_step_questions: questions in one step of a sweep; a server that ends loses at most these.
+    run_nice: the niceness of jobs, which also leave a core free; 0: neither.
+    max_run_*: limits on one step, whatever its request asks.
     """
 
     max_runs: int = 1

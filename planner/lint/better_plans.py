@@ -16,9 +16,9 @@ from planner.documents.request import Bounds, PlanRequest
 from planner.lint.case import MINIMUM_GAIN, Case, changed
 from planner.lint.findings import Better
 from planner.lint.flags import changes
-from planner.search.choices import CHOICES
 from planner.search.constraints import Context, violations
 from planner.search.exhaustive import cost_model, search
+from planner.search.plan_distance import CHOICES
 
 # What the search leaves alone and a script may well have chosen: its own value stands beside ours.
 _KEPT = (

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from planner.logs.document import CodeBase
 from planner.logs.draft import Draft, Reader
+from planner.logs.run_log import CodeBase
 
 _SECTION = re.compile(r"(\w+):\s*(\S*)$")
 _KEY = re.compile(r"  (\w+): ?(\S.*)$")

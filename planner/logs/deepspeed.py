@@ -9,8 +9,8 @@ from datetime import datetime
 from itertools import pairwise
 from typing import ClassVar
 
-from planner.logs.document import CodeBase
 from planner.logs.draft import GIB, Block, Draft, Reader, number_of, whole
+from planner.logs.run_log import CodeBase
 from planner.logs.steps import Rates
 
 _STEP = re.compile(r"(?:global_step=|stop\] \d+/)(\d{1,12}), ")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from planner.documents.problems import RequestError, refuse, shown
-from planner.logs.document import CodeBase, Fact, Memory, StepTime, Value
+from planner.logs.run_log import CodeBase, Fact, Memory, StepTime, Value
 from planner.logs.steps import Series
 
 MIB, GIB = 2.0**20, 2.0**30

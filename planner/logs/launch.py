@@ -12,8 +12,8 @@ from planner.documents.problems import refuse
 from planner.frameworks.reading import Reading, Unreadable
 from planner.lint.sources import framework_of, reading_of
 from planner.logs import options
-from planner.logs.document import CodeBase, Fact
 from planner.logs.draft import FIELDS, Draft
+from planner.logs.run_log import CodeBase, Fact
 
 # What makes another run of it: a script that says otherwise is not of this log.
 IDENTITY = (

@@ -17,8 +17,8 @@ import numpy as np
 from planner.documents.problems import refuse
 from planner.frameworks.arguments import known_arguments
 from planner.frameworks.megatron.reader import MINDSPEED_OPTIONS
-from planner.logs.document import CodeBase
 from planner.logs.draft import MIB, MOST_LINES, Draft, Reader, number_of, whole
+from planner.logs.run_log import CodeBase
 from planner.logs.steps import MOST
 
 _ARGUMENT = re.compile(r"\s{0,8}(\w+) \.{2,}\s?(.*?)\s*$")

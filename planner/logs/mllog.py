@@ -10,8 +10,8 @@ import json
 from typing import Any, ClassVar
 
 from planner.documents.problems import shown
-from planner.logs.document import CodeBase
 from planner.logs.draft import Draft, Reader
+from planner.logs.run_log import CodeBase
 
 MARK, SYSTEM = ":::MLLOG", ":::SYSJSON"
 MOST, MOST_EVENTS = 10**12, 100_000

@@ -7,8 +7,8 @@ import re
 from typing import Any, ClassVar
 
 from planner.frameworks.yaml_files import scalar
-from planner.logs.document import CodeBase
 from planner.logs.draft import MIB, Block, Draft, Reader, number_of
+from planner.logs.run_log import CodeBase
 from planner.logs.steps import MOST
 
 _PREFIX = re.compile(r"^\S+ \S+ \[\w+\|DP=\d+\|PP=\d+\|TP=\d+[^\]]*\]: ?")

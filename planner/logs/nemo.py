@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from planner.logs.document import CodeBase
 from planner.logs.draft import FIELDS, MOST_FACTS, Draft, Reader, number_of, whole
+from planner.logs.run_log import CodeBase
 
 _STEP = re.compile(r"global_step[:=]\s*(\d{1,12})")
 _ITERATION = re.compile(r"iteration (\d{1,12})/\d+")

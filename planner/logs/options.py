@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from planner import frameworks
 from planner.frameworks.arguments import known_arguments
 from planner.frameworks.reading import Reading, Unreadable
-from planner.logs.document import CodeBase
 from planner.logs.megatron import words_of
+from planner.logs.run_log import CodeBase
 
 FRAMEWORKS: dict[CodeBase, str] = {
     "megatron-lm": "megatron",

@@ -20,8 +20,8 @@ from planner.logs import (
     torchtitan,
     trainer,
 )
-from planner.logs.document import CodeBase, RunLog, StepTime
 from planner.logs.draft import Draft, Reader
+from planner.logs.run_log import CodeBase, RunLog, StepTime
 from planner.logs.steps import steady, too_few
 from planner.logs.stream import clean
 from planner.logs.table import is_table, read_table

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from planner.documents.problems import RequestError, refuse
-from planner.logs.document import LeftOut, StepTime
+from planner.logs.run_log import LeftOut, StepTime
 
 WARM_UP = 5
 STRAGGLER = 1.5

@@ -9,7 +9,7 @@ from planner.accuracy.cases import case_of
 from planner.accuracy.runs import REQUIRED, Run, run_of
 from planner.documents.problems import refuse, shown
 from planner.frameworks.reading import Reading
-from planner.logs.document import Fact, Memory, RunLog, StepTime
+from planner.logs.run_log import Fact, Memory, RunLog, StepTime
 
 COLUMNS = {
     "layers": "model.num_layers", "hidden": "model.hidden_size",

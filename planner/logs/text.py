@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.frameworks.base import one_line
-from planner.logs.document import Fact, RunLog
+from planner.logs.run_log import Fact, RunLog
 
 SHOWN = ("model.", "training.", "plan.")
 _GIB = 2.0**30

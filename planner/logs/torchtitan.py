@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from planner.frameworks.torchtitan import registry
-from planner.logs.document import CodeBase
 from planner.logs.draft import GIB, Draft, Reader, number_of, whole
+from planner.logs.run_log import CodeBase
 from planner.logs.steps import Rates
 
 _STEP = re.compile(r"step:\s*(\d{1,12})\s+loss:\s*(\S+)")

@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 from planner.huggingface import ModelImportError, model_from_config
-from planner.logs.document import CodeBase, StepTime
 from planner.logs.draft import Block, Draft, Reader, number_of, whole
+from planner.logs.run_log import CodeBase, StepTime
 from planner.logs.steps import LONGEST_S, MOST, SHORTEST_S
 
 _BAR = re.compile(r"\s(\d{1,12})/(\d{1,12}) \[(?:(\d{1,12}):)?(\d{1,12}):(\d\d)<")

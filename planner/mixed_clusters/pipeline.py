@@ -15,8 +15,8 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.cost_parts import TIME_PARTS
 from cost_models.estimate import CostModel
-from cost_models.parts import TIME_PARTS
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.simulate import Links, Times, simulate

@@ -1,1 +1,1 @@
-"""The search: axes, rules, dealing of layers, and the exhaustive pass over all candidates."""
+"""The search: axes, rules, partition of layers, and the exhaustive pass over all candidates."""

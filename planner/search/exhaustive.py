@@ -19,12 +19,12 @@ from planner.documents.answer import Counts
 from planner.documents.request import PlanRequest
 from planner.progress import current, step
 from planner.search.axes import SpaceTooLarge
-from planner.search.cells import Reach
 from planner.search.constraints import Rule
-from planner.search.dealt_plans import dealt_plans
-from planner.search.degrees import Rivals
 from planner.search.fewest_layers import with_fewest_layers
 from planner.search.outcome import Keeper, Outcome, Score
+from planner.search.partial_plans import PruningBounds
+from planner.search.repartitioned_plans import repartitioned_plans
+from planner.search.rivals import Rivals
 from planner.search.simplicity import MOST_FULL, Simplest
 from planner.search.space import Space
 from planner.search.stage_recompute import with_own_counts
@@ -126,8 +126,9 @@ class _Pass:
         self._costed = self._feasible = 0
 
     def outcome(self) -> Outcome | None:
-        """None where plans were left out for their bounds and no other one fits: the nearest of
-        all is still to be told.
+        """The outcome of this pass; None where nothing fits and some plans were not priced.
+
+        The nearest miss may be among those, so a pass without bounds must find it.
         """
         space, asked = self._space, self._asked
         dominated, cut_short = self._price_space()
@@ -136,8 +137,8 @@ class _Pass:
         if nothing_fits and left_out:
             return None
         table: tuple[tuple[int, ...], ...] = ()
-        if not cut_short and asked.by_time and space.deals:
-            table = self._price_dealt()
+        if not cut_short and asked.by_time and space.free_partition:
+            table = self._price_repartitioned()
         if "recompute_layers" in asked.request.search.open:
             rows = list(with_own_counts(self._model, self._keep.short_list()[0], self._room))
             counted = space.legal(rows, table)
@@ -153,9 +154,9 @@ class _Pass:
         """Price all candidates; how many layer counts are dominated, and whether time ran out."""
         space, model = self._space, self._model
         bound = self._keep.bound if self._best_only else None
-        reach = Reach(model, self._room, bound) if self._bounded else None
+        bounds = PruningBounds(model, self._room, bound) if self._bounded else None
         dominated = 0
-        for drawn in space.chunks(CHUNK, reach):
+        for drawn in space.chunks(CHUNK, bounds):
             if len(drawn.tp):
                 plans, needed, left_out = with_fewest_layers(drawn, model, space, self._room)
                 dominated += left_out
@@ -166,7 +167,7 @@ class _Pass:
         return dominated, False
 
     def _price(self, plans: Plans, needed: FloatArray) -> None:
-        """Times take longer to tell than memory, and most plans do not fit."""
+        """Price plans: memory of all, time only of those that fit, since it takes longer."""
         fits = needed <= self._room.of(plans)
         count = int(np.count_nonzero(fits))
         self._costed += len(fits)
@@ -186,14 +187,14 @@ class _Pass:
             misses = plans.take(~fits)
             self._asked.visit_misses(misses, self._model.evaluate(misses))
 
-    def _price_dealt(self) -> tuple[tuple[int, ...], ...]:
-        """Price the short list with its layers dealt out by time; the table of their stages."""
+    def _price_repartitioned(self) -> tuple[tuple[int, ...], ...]:
+        """Price the short list with layers repartitioned by time; returns their stage layers."""
         rows, seconds = self._keep.short_list()
-        dealt = _dealt(self._model, self._space, self._room, rows, seconds)
-        if dealt is None:
+        repartitioned = _repartitioned(self._model, self._space, self._room, rows, seconds)
+        if repartitioned is None:
             return ()
-        self._price(dealt, self._model.needed_bytes(dealt))
-        return dealt.stage_layers_table
+        self._price(repartitioned, self._model.needed_bytes(repartitioned))
+        return repartitioned.stage_layers_table
 
     def _counts(self, dominated: int, cut_short: bool) -> Counts:
         """How many plans there are, and what became of them."""
@@ -212,12 +213,14 @@ class _Pass:
         )
 
 
-def _dealt(
+def _repartitioned(
     model: CostModel, space: Space, room: Room, rows: list[ParallelPlan], seconds: FloatArray
 ) -> Plans | None:
-    """Plans of a short list with their layers dealt out by time, where that is worth it."""
+    """Plans of a short list with their layers repartitioned by time, where that is faster."""
     worth_s = FASTER * float(seconds.min(initial=np.inf))
-    plans = space.legal([plan for _, plan in dealt_plans(model, rows, seconds, worth_s, room)])
+    plans = space.legal(
+        [plan for _, plan in repartitioned_plans(model, rows, seconds, worth_s, room)]
+    )
     if not len(plans.tp):
         return None
     plans = plans.take(model.evaluate(plans).iteration_time_s < worth_s)

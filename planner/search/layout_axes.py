@@ -14,7 +14,7 @@ from cost_models.schedules.base import PipelineSchedule, Placement
 from planner.search.axes import Axes, divisors
 from planner.search.rough_layouts import RoughLayout, rough_layouts
 
-# Ends may be lighter than a middle stage by what the head weighs in layers, at most this many.
+# Most layers by which an end may be lighter than a middle stage, to make up for the head.
 MOST_LAYERS_LIGHTER = 4
 
 
@@ -26,7 +26,7 @@ class LayoutAxes:
 
     @cached_property
     def explicit_splits(self) -> tuple[tuple[int, ...], ...]:
-        """The stage layers a request names itself; () among them leaves the usual ones in."""
+        """The stage layers that a request names itself; () among them keeps the usual splits."""
         bounds = self._axes.request.search.limits.get("stage_layers")
         if bounds is None or bounds.values is None:
             return (
@@ -38,31 +38,33 @@ class LayoutAxes:
 
     @cached_property
     def split_table(self) -> tuple[tuple[int, ...], ...]:
-        """Explicit stage layers: what the request names, then what is dealt out here."""
-        dealt = (found.layers for layouts in self._dealt.values() for found in layouts)
-        return tuple(dict.fromkeys((*self.explicit_splits, *dealt)))
+        """Explicit stage layers: those that the request names, then those partitioned here."""
+        balanced = (
+            found.layers for layouts in self._balanced_layouts.values() for found in layouts
+        )
+        return tuple(dict.fromkeys((*self.explicit_splits, *balanced)))
 
-    def dealt_share(self, pp: int) -> float:
-        """The least that the busiest rank does in layers dealt out, of that in the usual splits."""
-        return min((found.share for found in self._dealt.get(pp, ())), default=1.0)
+    def least_partition_share(self, pp: int) -> float:
+        """The busiest rank's work in the best balanced layout over that in the best usual split."""
+        return min((found.share for found in self._balanced_layouts.get(pp, ())), default=1.0)
 
     @property
-    def deals(self) -> bool:
-        """Whether layers may fall on stages as they are dealt out, whatever the usual splits."""
+    def free_partition(self) -> bool:
+        """Whether layers may be partitioned freely, since the request limits no stage's layers."""
         return not any(
             map(self._axes.limited, ("first_stage_layers", "last_stage_layers", "stage_layers"))
         )
 
     @cached_property
-    def _dealt(self) -> dict[int, tuple[RoughLayout, ...]]:
-        """By pipeline size: layers dealt out by FLOP, where no usual split is as even.
+    def _balanced_layouts(self) -> dict[int, tuple[RoughLayout, ...]]:
+        """By pipeline size: layers balanced by FLOP, where no usual split is as even.
 
-        Where all layers are alike the usual splits are, if there are any.
+        Where all layers are alike the usual splits are as even, if there are any.
         """
         model, training = self._axes.request.model, self._axes.request.training
         several = len(layers_of(model).kinds) > 1
         found = {}
-        for pp in self._axes.values["pp"] if self.deals else ():
+        for pp in self._axes.values["pp"] if self.free_partition else ():
             usual = self._usual_ends(pp)
             if pp == 1 or not (several or (model.num_layers % pp and len(usual) == 1)):
                 continue
@@ -71,7 +73,7 @@ class LayoutAxes:
         return found
 
     def _shapes(self, pp: int) -> list[tuple[Placement, int]]:
-        """Placements and chunks per rank that the schedules to be tried have."""
+        """Placements and chunks per rank of the schedules to be tried."""
         fullest = divisors(-(-self._axes.request.model.num_layers // pp))
         shapes = []
         for name in self._axes.values["schedule"]:
@@ -108,7 +110,7 @@ class LayoutAxes:
                     continue  # waves and two directions split evenly, see virtual_stages
                 for v in self._chunk_counts(schedule, divisible):
                     yield (code("schedule", name), v, first, last, explicit)
-        for placement, v, sizes, _ in self._dealt.get(pp, ()):
+        for placement, v, sizes, _ in self._balanced_layouts.get(pp, ()):
             for name in names:
                 schedule = SCHEDULES[name]
                 if name == "gpipe" and self.gpipe_dominated:

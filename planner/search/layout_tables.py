@@ -1,4 +1,4 @@
-"""Tables of what process groups are combined with: legal layouts and micro-batches."""
+"""Tables of the legal layouts and micro-batch sizes of each process group."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from planner.search.legality import Legality
 
 @dataclass(frozen=True)
 class Ragged:
-    """Values of each group: where its own begin in the columns, and how many."""
+    """Values of each group: where they begin in the columns, and how many there are."""
 
     columns: dict[str, IntArray]
     starts: IntArray
     counts: IntArray
 
     def count_of(self, chosen: BoolArray) -> IntArray:
-        """How many of each group are chosen."""
+        """The number of chosen values of each group."""
         before = np.concatenate([[0], np.cumsum(chosen)])
         return np.asarray(before[self.starts + self.counts] - before[self.starts])
 
@@ -38,7 +38,7 @@ class Layouts:
 
     @cached_property
     def by_pp(self) -> dict[int, Plans]:
-        """By pipeline size: the legal layouts."""
+        """The legal layouts by pipeline size."""
         found = {}
         table = self._axes.split_table
         for pp in np.unique(self._groups.pp).tolist():

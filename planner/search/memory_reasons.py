@@ -1,4 +1,4 @@
-"""Why a plan is turned away for its memory: what it overflows, or too large a risk."""
+"""Why a plan is refused for its memory: by how much it overflows, or that the risk is too large."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planner.uncertainty.memory_risk import room_of
 
 
 def memory_reasons(request: PlanRequest, own: PlanReport) -> list[Reason]:
-    """The reasons for which a search of the request does not keep a plan."""
+    """The memory reasons for which a search of the request refuses a plan."""
     memory, risk = own.memory, request.search.memory_risk
     if not own.fits:
         return [memory_reason(own)]

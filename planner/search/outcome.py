@@ -13,7 +13,7 @@ from cost_models.plans import FloatArray, ParallelPlan, Plans
 from planner.documents.answer import Counts
 
 _PARETO_LIMIT = 200
-# The best plans, whose layers are dealt out by their own times.
+# The best plans, whose layers are repartitioned by their own times.
 SHORT_LIST = 32
 # Of them those whose chance to be the true best is told.
 CONTENDERS = 10

@@ -1,4 +1,4 @@
-"""Layers dealt out by their FLOP, before a plan says what they take: what a search starts from."""
+"""Layouts that balance the FLOP of layers: where a search starts, before it knows their times."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from cost_models.layers import layers_of
 from cost_models.schedules.base import Placement
 from cost_models.spec import ModelSpec, TrainingSpec
 from cost_models.stage_layers import virtual_stage_layers, virtual_stages
-from planner.search.dealing import Layers, Stages, busiest_s, dealt
+from planner.search.layer_partition import LayerLoads, Stages, busiest_s, partition_layers
 
-# A dealing is tried beside the usual splits where its busiest rank has so much less to do.
+# A partition is tried beside the usual splits if its busiest rank has at most this share of the
+# work that it has in the best of those.
 WORTH_A_TRY = 0.98
 Ends = tuple[int, int]
 
 
 class RoughLayout(NamedTuple):
-    """Layers by virtual stage, for a placement and so many chunks per rank.
+    """Layers of each virtual stage, for a placement and a number of chunks per rank.
 
-    share: what the busiest rank has to do, of what it has in the best usual split; 0 without one.
+    share: the busiest rank's work over that in the best usual split; 0 if there is none.
     """
 
     placement: Placement
@@ -59,13 +60,13 @@ def rough_layouts(
     """
     flop, head = _flop(model, training.seq_length)
     for placement, chunks in shapes:
-        found = _dealt(flop, head, placement, pp, chunks, usual)
+        found = _balanced(flop, head, placement, pp, chunks, usual)
         if found is not None and found.share < WORTH_A_TRY:
             yield found
 
 
 @lru_cache(maxsize=1 << 10)
-def _dealt(
+def _balanced(
     flop: tuple[float, ...],
     head: float,
     placement: Placement,
@@ -74,13 +75,13 @@ def _dealt(
     usual: tuple[Ends, ...],
 ) -> RoughLayout | None:
     nothing = np.zeros(len(flop))
-    layers = Layers(np.array(flop), nothing, nothing, nothing, nothing, 0)
+    layers = LayerLoads(np.array(flop), nothing, nothing, nothing, nothing, 0)
     stages = _stages(placement, pp, chunks, head)
-    sizes = dealt(layers, stages)
+    sizes = partition_layers(layers, stages)
     if sizes is None:
         return None
     least = np.inf
-    # Where no usual split has so many chunks, those of one chunk stand for them.
+    # Where no usual split has this number of chunks, compare with those of one chunk.
     for shape in ((placement, chunks), ("loop", 1)):
         if least == np.inf:
             least = _least_usual(layers, head, *shape, pp, usual)
@@ -88,7 +89,12 @@ def _dealt(
 
 
 def _least_usual(
-    layers: Layers, head: float, placement: Placement, chunks: int, pp: int, usual: tuple[Ends, ...]
+    layers: LayerLoads,
+    head: float,
+    placement: Placement,
+    chunks: int,
+    pp: int,
+    usual: tuple[Ends, ...],
 ) -> float:
     """FLOP of the busiest rank in the best of the usual splits; infinite without one."""
     count, stages = len(layers.seconds), _stages(placement, pp, chunks, head)

@@ -1,9 +1,8 @@
-"""The legal candidates, in integers: chunks of plans to be priced.
+"""The legal candidates, as arrays of integers: chunks of plans to be priced.
 
-The space is a product of axes; what depends on earlier axes (ways to lay layers on stages,
-micro-batches that divide the batch) is a ragged product of tables.  Nothing leaves this file
-that a rule refuses, and everything refused is counted under its first reason.  What another plan
-stands for is left out (planner/search/dominance.py).
+The space is a product of axes; values that depend on earlier axes (layouts of layers on stages,
+micro-batches that divide the batch) are ragged tables.  Plans that a rule refuses are dropped here
+and counted under the first reason, and so are dominated plans (planner/search/dominance.py).
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from cost_models.plans import FloatArray, IntArray, ParallelPlan, Plans, code
 from planner.documents.answer import SpaceAxis
 from planner.documents.request import PlanRequest
 from planner.search.axes import LAYOUT_FIELDS, MOST_CANDIDATES, Axes, SpaceTooLarge, within
-from planner.search.cells import Cells, Reach, Refused
 from planner.search.constraints import (
     RULES,
     TP_IN_DOMAIN,
@@ -35,18 +33,20 @@ from planner.search.layout_axes import LayoutAxes
 from planner.search.layout_tables import Layouts, Ragged, chunk_layers, micro_batch_table
 from planner.search.legality import Legality
 from planner.search.option_axes import OptionAxes
+from planner.search.partial_plans import PartialPlans, PruningBounds, Refused
 from planner.search.process_groups import process_groups
 from planner.search.space_axes import space_axes
 from planner.search.switches import settled
 from planner.search.uneven_split_filter import UnevenSplitFilter
 
-# So many are drawn in one go whatever their schedules: a chunk of its own costs more than that.
+# Up to this many candidates are drawn together, whatever their schedules: a chunk per schedule
+# would take longer.
 FEW_CANDIDATES = 1 << 17
-# Plans that are laid out at one time, before each has its layouts.
-MOST_CELLS = 1 << 20
-# What is left of some plans is copied where it is less than this share of them.
+# Partial plans that are held in memory at one time.
+MOST_PARTIAL_PLANS = 1 << 20
+# Plans that remain legal are copied once they are less than this share of the array.
 WORTH_TAKING = 0.6
-# Candidates that are drawn before any is held back.
+# Candidates in the first chunk of a search for the best plan: it sets the bound for the others.
 FIRST_DRAWN = 1 << 13
 _FULL = code("recompute", "full")
 _1F1B = code("schedule", "1f1b")
@@ -98,15 +98,14 @@ class Space:
     def _layouts(self) -> Layouts:
         return Layouts(self._laid, self.groups, self.request.model, self._legality)
 
-    def chunks(self, size: int, reach: Reach | None = None) -> Iterator[Plans]:
-        """Legal candidates in chunks of about `size`, where they are many one schedule after the
-        other.
+    def chunks(self, size: int, bounds: PruningBounds | None = None) -> Iterator[Plans]:
+        """Legal candidates in chunks of about `size`; if they are many, one schedule per chunk.
 
-        With one schedule per chunk the cost model has no closed forms to choose between; explicit
-        stages come last, where `seen` leaves a chance for them.  Full recompute stands for all
-        layers of a chunk (see _finish).  reach: what cannot fit is counted as `hopeless` instead;
-        with most_s only what may be among the best is drawn, the most promising first, and
-        nothing else is counted.  A chunk may be empty then.
+        With one schedule per chunk the cost model has no closed forms to choose between.  Explicit
+        stages come last, and only where `seen` leaves a chance for them.  Full recompute is of all
+        layers of a chunk (see _finish).  bounds: plans that cannot fit are counted as `hopeless`
+        and not drawn; with most_s only plans that may be among the best are drawn, the most
+        promising first, and the others are not counted.  Chunks may be empty then.
         """
         micro = micro_batch_table(self._axes, self.groups, self._legality)
         usual, explicit = (self._layouts.table(None, named) for named in (False, True))
@@ -117,40 +116,41 @@ class Space:
             raise SpaceTooLarge("candidates", self.size, MOST_CANDIDATES)
         per_layout = np.where(layouts > 0, per_layout, 0)
         group = np.arange(len(per_layout))
-        for low, high in _batches(per_layout, MOST_CELLS):
+        for low, high in _batches(per_layout, MOST_PARTIAL_PLANS):
             here = np.where((group >= low) & (group < high), per_layout, 0)
-            most_s = reach.most_s if reach is not None else None
-            cells, hopeless = self._cells(here, micro, uncounted=most_s is not None), None
-            if reach is not None and cells.early and len(cells.plans.tp):
-                fits = reach.fits(cells.plans)
-                cells, hopeless = cells.where(fits), cells.where(~fits)
+            most_s = bounds.most_s if bounds is not None else None
+            partial, hopeless = self._partial_plans(here, micro, uncounted=most_s is not None), None
+            if bounds is not None and partial.early and len(partial.plans.tp):
+                fits = bounds.fits(partial.plans)
+                partial, hopeless = partial.where(fits), partial.where(~fits)
             tables = [usual]
-            if reach is not None and most_s is not None:
+            if bounds is not None and most_s is not None:
                 self.hopeless += 0 if hopeless is None else len(hopeless.plans.tp)
-                cells, hopeless = cells.by_promise(reach.model), None
-            elif (usual.counts[cells.group] * cells.counts).sum() > FEW_CANDIDATES:
+                partial, hopeless = partial.by_least_time(bounds.model), None
+            elif (usual.counts[partial.group] * partial.counts).sum() > FEW_CANDIDATES:
                 tables = [
                     self._layouts.table(schedule, False) for schedule in self._layouts.schedules()
                 ]
-            self._count(cells, here, usual)
+            self._count(partial, here, usual)
             for table in tables:
-                yield from self._laid_out(cells, table, size, most_s)
+                yield from self._laid_out(partial, table, size, most_s)
             kept = self._promising(explicit, here)
-            self._count(cells, here, kept)
-            yield from self._laid_out(cells, kept, size, most_s)
+            self._count(partial, here, kept)
+            yield from self._laid_out(partial, kept, size, most_s)
             if hopeless is not None:
                 for plans in chain(*(self._laid_out(hopeless, t, size) for t in (usual, kept))):
                     self.hopeless += len(plans)
                     self.dominated += self.other_layer_counts(plans)
-                    yield plans.take(slice(0))  # nothing to price, but whoever waits is told
+                    yield plans.take(slice(0))  # nothing to price: the caller reports progress
 
-    def _cells(self, counts: IntArray, micro: Ragged, uncounted: bool) -> Cells:
-        """Groups with each micro-batch and option, where some layout may make that legal.
+    def _partial_plans(self, counts: IntArray, micro: Ragged, uncounted: bool) -> PartialPlans:
+        """Each group with every micro-batch size and option, if some layout may make that legal.
 
-        counts: of each group, before anything is left out; uncounted: nobody asks how many are.
+        counts: partial plans of each group, before any is left out.  uncounted: whether the number
+        of those left out does not matter.
         """
         options = self._options.columns
-        group, position = _spread(counts)
+        group, position = _repeated(counts)
         batch, option = np.divmod(position, len(options["zero_stage"]))
         plans = self.groups.take(group).with_columns(
             micro_batch_size=micro.columns["micro_batch_size"][micro.starts[group] + batch],
@@ -165,7 +165,7 @@ class Space:
                 first = plans.take(np.argmax(rows, keepdims=True))
                 refused.append((rule, first, np.bincount(group[rows], minlength=len(counts))))
 
-        # A layout decides which layer counts there are, and so what is counted.
+        # Which layer counts exist depends on the layout, so dominated plans are counted later.
         early = uncounted or not self.every_layer_count
         if early:
             legal = ~self._dominance.dominated(plans)
@@ -186,13 +186,13 @@ class Space:
                 legal = legal & passes
         found = np.bincount(group[legal], minlength=len(counts))
         rows = np.flatnonzero(found)
-        return Cells(
+        return PartialPlans(
             plans.take(legal), rows, found[rows], early, tuple(rules), tuple(refused), np.zeros(0)
         )  # fmt: skip
 
-    def _count(self, cells: Cells, drawn: IntArray, layouts: Ragged) -> None:
-        """Count what is left out of cells with some layouts; drawn: cells of each group."""
-        for rule, first, found in cells.refused:
+    def _count(self, partial: PartialPlans, drawn: IntArray, layouts: Ragged) -> None:
+        """Count the plans that are left out; drawn: partial plans of each group."""
+        for rule, first, found in partial.refused:
             count = int((found * layouts.counts).sum())
             self.drawn += count
             if rule is None:
@@ -205,28 +205,28 @@ class Space:
 
     def _laid_out(
         self,
-        cells: Cells,
+        partial: PartialPlans,
         layouts: Ragged,
         size: int,
         most_s: Callable[[], float] | None = None,
     ) -> Iterator[Plans]:
-        """Cells with each layout, all layouts of a group beside each other."""
-        starts = np.cumsum(cells.counts) - cells.counts
-        per_row = layouts.counts[cells.group] * cells.counts
+        """Partial plans with each of their layouts, all layouts of a group together."""
+        starts = np.cumsum(partial.counts) - partial.counts
+        per_row = layouts.counts[partial.group] * partial.counts
         for low, high in _batches(per_row, size, FIRST_DRAWN if most_s else size):
             if most_s is not None:
-                high = min(high, int(np.searchsorted(cells.least_s, most_s(), side="right")))
-            row, position = _spread(per_row[low:high])
+                high = min(high, int(np.searchsorted(partial.least_s, most_s(), side="right")))
+            row, position = _repeated(per_row[low:high])
             if not len(row):
                 return
             self.drawn += len(row)
             row += low
-            layout, cell = np.divmod(position, cells.counts[row])
-            layout += layouts.starts[cells.group[row]]
-            plans = cells.plans.take(starts[row] + cell).with_columns(
+            layout, cell = np.divmod(position, partial.counts[row])
+            layout += layouts.starts[partial.group[row]]
+            plans = partial.plans.take(starts[row] + cell).with_columns(
                 **{n: c[layout] if c.ndim else c for n, c in layouts.columns.items()}
             )
-            plans = self._finish(plans, cells)
+            plans = self._finish(plans, partial)
             if len(plans.tp):
                 yield plans
 
@@ -237,17 +237,17 @@ class Space:
 
     @property
     def recompute_is_optional(self) -> bool:
-        """Whether every plan with full recompute stands beside the same plan without."""
+        """Whether the space has, for every plan with full recompute, the same plan without."""
         return "none" in self._axes.values["recompute"]
 
     def other_layer_counts(self, plans: Plans) -> int:
-        """Plans that those of full recompute of all layers stand for: with fewer of them."""
+        """The number of plans with full recompute of fewer layers, which are not drawn."""
         if self.every_layer_count:
             return 0
         full = plans.recompute == _FULL
         return int((np.maximum(plans.recompute_num_layers, 1) - 1)[full].sum())
 
-    def _finish(self, plans: Plans, cells: Cells) -> Plans:
+    def _finish(self, plans: Plans, partial: PartialPlans) -> Plans:
         """Drop dominated and illegal rows; give full recompute its layers."""
         layers = chunk_layers(self.request.model, plans)
         full = plans.recompute == _FULL
@@ -261,14 +261,14 @@ class Space:
             count = plans.recompute_num_layers
             count = np.where(count > 0, np.minimum(count, layers), layers)
             plans = plans.with_columns(recompute_num_layers=np.where(full, count, 0))
-        if not cells.early:
+        if not partial.early:
             keep = ~self._dominance.dominated(plans)
             self.dominated += int(np.count_nonzero(~keep))
             plans = plans.take(keep)
         if not self._options.switches.columns:
-            return plans.take(self._legality.legal(plans, "plan", cells.rules))
+            return plans.take(self._legality.legal(plans, "plan", partial.rules))
         found, refused = settled(
-            self._options.switches, cells.rules, self.context, plans, self._dominance.at_rest
+            self._options.switches, partial.rules, self.context, plans, self._dominance.at_rest
         )
         for each, rows in refused:
             self._legality.refuse(each, plans, rows)
@@ -276,10 +276,10 @@ class Space:
 
     @cached_property
     def _uneven_split_filter(self) -> UnevenSplitFilter | None:
-        """None where no split is skipped: the whole space is asked for, or a plan's own."""
-        if self._axes.full or self._axes.own is not None or not self._laid.deals:
+        """The filter of uneven splits; None if the request asks for the whole space or one plan."""
+        if self._axes.full or self._axes.own is not None or not self._laid.free_partition:
             return None
-        return UnevenSplitFilter(self.groups, self._laid.dealt_share)
+        return UnevenSplitFilter(self.groups, self._laid.least_partition_share)
 
     def seen(self, plans: Plans, seconds: FloatArray) -> None:
         """Record the step times of plans that fit, for the filter of uneven layer splits."""
@@ -289,7 +289,7 @@ class Space:
     def _promising(self, layouts: Ragged, drawn: IntArray) -> Ragged:
         """Layouts by group, none where an uneven split cannot beat the best plan so far.
 
-        drawn: cells of each group.
+        drawn: partial plans of each group.
         """
         if self._uneven_split_filter is None:
             return layouts
@@ -300,14 +300,14 @@ class Space:
         return replace(layouts, counts=kept)
 
     @property
-    def deals(self) -> bool:
-        """Whether layers may fall on stages as they are dealt out."""
-        return self._laid.deals
+    def free_partition(self) -> bool:
+        """Whether layers may be partitioned freely: see LayoutAxes."""
+        return self._laid.free_partition
 
     def legal(self, rows: Sequence[ParallelPlan], table: tuple[tuple[int, ...], ...] = ()) -> Plans:
-        """Whole plans that every rule and limit passes; their table begins with the space's own.
+        """The given plans that every rule and limit accepts.
 
-        table: another that begins so.
+        table: stage layers for their indices; it must begin with the space's own (the default).
         """
         bounds = self.request.search.limits.get("recompute_num_layers")
         if bounds is not None:
@@ -320,7 +320,7 @@ class Space:
         return plans.take(passing(self.rules, self.context, plans)) if rows else plans
 
     def accepts(self, plans: Plans) -> BoolArray:
-        """Which of whole plans that RULES pass a framework's rules pass too."""
+        """Which plans, already accepted by RULES, a framework's rules accept too."""
         return (
             self._legality.legal(plans, "plan")
             if self._added
@@ -333,8 +333,8 @@ class Space:
         return tuple(space_axes(self._axes, self._laid, self._options, *tables))
 
 
-def _spread(counts: IntArray) -> tuple[IntArray, IntArray]:
-    """Rows repeated so often: the row of each, and which of its repeats that is."""
+def _repeated(counts: IntArray) -> tuple[IntArray, IntArray]:
+    """Repeat rows `counts` times: the row of each repeat, and its number within the row."""
     row = np.repeat(np.arange(len(counts)), counts)
     return row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
 
@@ -344,7 +344,7 @@ def _batches(
 ) -> Iterator[tuple[int, int]]:
     """Consecutive row ranges with about `size` candidates each (at least one row).
 
-    first: of the first range; each later one may have twice as many as that before.
+    first: candidates in the first range; each later range may have twice as many as the one before.
     """
     ends, low, begun = np.cumsum(counts), 0, 0
     while low < len(counts):

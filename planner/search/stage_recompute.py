@@ -1,4 +1,4 @@
-"""Full recompute by what each stage's memory asks for: later stages keep fewer micro-batches."""
+"""Full recompute of as many layers as each stage needs: later stages keep fewer micro-batches."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from planner.uncertainty.memory_risk import Room
 def with_own_counts(
     model: CostModel, plans: Iterable[ParallelPlan], room: Room
 ) -> Iterator[ParallelPlan]:
-    """Plans whose every rank recomputes the fewest layers of a chunk that it fits with.
+    """Plans in which every rank recomputes the fewest layers of a chunk with which it fits.
 
-    What one rank recomputes changes the memory of no other, so that each is settled by itself.
+    The layers that one rank recomputes do not change the memory of others, so each rank is decided
+    by itself.
     """
     for plan in plans:
         by_block = plan.recompute == "full" and plan.recompute_method == "block"

@@ -9,8 +9,8 @@ import numpy as np
 from cost_models.plans import FloatArray, IntArray, Plans
 from planner.search.constraints import BoolArray
 
-# An uneven split may also spare recompute: its time may be this share of what the busiest rank's
-# smaller work alone gives.
+# An uneven split may also save recompute: its time may be this share of the time that follows from
+# the busiest rank's smaller work alone.
 SPARED = 0.85
 
 

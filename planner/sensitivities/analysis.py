@@ -23,7 +23,7 @@ from planner.documents.typed_values import validate
 from planner.progress import step
 from planner.requests.parsing import parse_request
 from planner.search.exhaustive import cost_model
-from planner.sensitivities.document import (
+from planner.sensitivities.documents import (
     InputSensitivity,
     Measure,
     Outcome,

@@ -28,7 +28,7 @@ from planner.commands.timeline import PICTURES, Theme, picture
 from planner.terminal.progress_bar import bar
 
 if TYPE_CHECKING:
-    from planner.sensitivities.document import SensitivityAnswer, SensitivitySpec
+    from planner.sensitivities.documents import SensitivityAnswer, SensitivitySpec
 
 
 @request_options(LIMITS)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from cost_models.plans import ParallelPlan
 from planner.documents.formats import gib, recompute_words, seconds, share, short, value_words
-from planner.sensitivities.document import (
+from planner.sensitivities.documents import (
     InputSensitivity,
     Measure,
     Outcome,

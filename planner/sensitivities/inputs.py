@@ -16,7 +16,7 @@ from cost_models.profiles import Curve, EfficiencyProfile
 from planner.documents.request import PlanRequest
 from planner.requests.parsing import parse_request
 from planner.search.exhaustive import cost_model
-from planner.sensitivities.document import Unit
+from planner.sensitivities.documents import Unit
 
 # What an input can move: only money; times, but not what is legal and fits; or all of it.
 Reach = Literal["money", "time", "all"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from planner.drawing.png import require_matplotlib
 from planner.drawing.theme import COLOURS, Mode
-from planner.sensitivities.document import SensitivityAnswer
+from planner.sensitivities.documents import SensitivityAnswer
 from planner.sensitivities.tornado import (
     base_words,
     ends_words,

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from planner.documents.formats import memory_words, plan_words, size
 from planner.documents.plan_report import PlanReport
-from planner.sensitivities.document import InputSensitivity, SensitivityAnswer
+from planner.sensitivities.documents import InputSensitivity, SensitivityAnswer
 from planner.sensitivities.format import change_place, difference, factor_words
 from planner.sensitivities.tornado import Bar, Row, heading, quiet, reach, rows
 from planner.terminal.plan_rows import RequestSummary, speed, whole_run

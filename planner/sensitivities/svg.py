@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from xml.sax.saxutils import escape
 
 from planner.drawing.theme import Theme, colours
-from planner.sensitivities.document import SensitivityAnswer
+from planner.sensitivities.documents import SensitivityAnswer
 from planner.sensitivities.tornado import (
     Row,
     base_words,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from planner.documents.formats import days, dollars, memory_words, plan_words, seconds, share, size
-from planner.sensitivities.document import InputSensitivity, Point, SensitivityAnswer
+from planner.sensitivities.documents import InputSensitivity, Point, SensitivityAnswer
 from planner.sensitivities.format import factor_words, signed, value_of
 
 _QUIET = 0.001  # inputs that move the measure by less are only named

@@ -17,8 +17,8 @@ from planner.commands.shared import Json
 
 if TYPE_CHECKING:
     from planner.commands.server import Client
-    from planner.sites.learning import LearningRequest
-    from planner.sites.lesson import Lesson
+    from planner.sites.learn_answer import LearnAnswer
+    from planner.sites.learned_run import LearningRequest
     from planner.sites.site import Site
     from planner.sites.site_corrections import SiteAnswer
 
@@ -52,9 +52,9 @@ def learn(
     from planner.commands.shared import read_model
     from planner.lint.sources import files_at
     from planner.requests.parsing import parse_cluster
-    from planner.sites.learning import LearningRequest, setting
-    from planner.sites.lesson import keep
-    from planner.sites.screen import lesson_screen
+    from planner.sites.learn_answer import keep
+    from planner.sites.learned_run import LearningRequest, setting
+    from planner.sites.screen import learn_screen
     from planner.terminal import output
 
     asked = LearningRequest(
@@ -65,16 +65,16 @@ def learn(
         files=files_at(script) if script else None,
     )
     document = {} if chosen() is None else _posted(logs, asked)
-    found = answered(lambda: _lesson(logs, asked), lambda client: client.learn(site, document))
+    found = answered(lambda: _read_runs(logs, asked), lambda client: client.learn(site, document))
 
-    def kept() -> Lesson:
+    def kept() -> LearnAnswer:
         whole = {**document, "keep": True}
         return answered(lambda: keep(found), lambda client: client.learn(site, whole))
 
     if json:
         output.print_json(kept() if yes else found)
         return FINE
-    output.Screen().print(lesson_screen(found))
+    output.Screen().print(learn_screen(found))
     if found.new and (yes or _agreed(found)):
         found = kept()
     for line in _ending(found):
@@ -82,11 +82,11 @@ def learn(
     return FINE
 
 
-def _lesson(logs: Sequence[str], request: LearningRequest) -> Lesson:
-    from planner.sites.lesson import lesson
+def _read_runs(logs: Sequence[str], request: LearningRequest) -> LearnAnswer:
+    from planner.sites.learn_answer import read_runs
 
     with ExitStack() as stack:
-        return lesson([_log_lines(path, stack) for path in logs], request)
+        return read_runs([_log_lines(path, stack) for path in logs], request)
 
 
 def _posted(logs: Sequence[str], request: LearningRequest) -> dict[str, Any]:
@@ -127,26 +127,26 @@ def _log_lines(path: str, stack: ExitStack) -> tuple[str, Iterable[str]]:
         raise refuse("/log", "no_file", f"cannot read {shown(path)!r}: {why}") from None
 
 
-def _agreed(lesson: Lesson) -> bool:
+def _agreed(answer: LearnAnswer) -> bool:
     """Whether a person at a terminal wants it kept."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
-    what = "this run" if len(lesson.new) == 1 else f"these {len(lesson.new)} runs"
-    return typer.confirm(f"Keep {what} with site {lesson.site}?")
+    what = "this run" if len(answer.new) == 1 else f"these {len(answer.new)} runs"
+    return typer.confirm(f"Keep {what} with site {answer.site}?")
 
 
-def _ending(lesson: Lesson) -> Iterator[str]:
-    count, new = lesson.site_runs, len(lesson.new)
-    site = f"site {lesson.site} has {count:,} run{'s' * (count != 1)}"
+def _ending(answer: LearnAnswer) -> Iterator[str]:
+    count, new = answer.site_runs, len(answer.new)
+    site = f"site {answer.site} has {count:,} run{'s' * (count != 1)}"
     if not new:
         yield f"Nothing new: {site}, and has all of these already."
-    elif not lesson.kept:
+    elif not answer.kept:
         runs = "it" if new == 1 else "them"
-        yield f"Nothing is kept: --yes keeps {runs} with site {lesson.site}."
+        yield f"Nothing is kept: --yes keeps {runs} with site {answer.site}."
     else:
         yield f"Kept: {site} now."
-        yield f"  planner sites show {lesson.site}"
-        yield f"  planner plan --site {lesson.site} ..."
+        yield f"  planner sites show {answer.site}"
+        yield f"  planner plan --site {answer.site} ..."
 
 
 @app.callback()

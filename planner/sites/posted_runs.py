@@ -17,8 +17,8 @@ from planner.lint.sources import checked
 from planner.logs import lines_of
 from planner.requests.parsing import parse_cluster
 from planner.sites import storage
-from planner.sites.learning import PARTS, LearningRequest
-from planner.sites.lesson import Lesson, keep, lesson
+from planner.sites.learn_answer import LearnAnswer, keep, read_runs
+from planner.sites.learned_run import PARTS, LearningRequest
 from planner.sites.site_corrections import SiteAnswer, site_answer
 
 FIELDS = ("log", "name", "cluster", "script", "model", "settings", "keep")
@@ -27,7 +27,7 @@ SCRIPT = "run.sh"
 _LONGEST_NAME = 200
 
 
-def posted_runs(document: Any, site: str) -> Lesson:
+def posted_runs(document: Any, site: str) -> LearnAnswer:
     """The runs of a posted log, kept with the site if the document asks for it.  RequestError."""
     require_object("", document, "an object")
     problems = field_problems(document, FIELDS, ("log", "cluster"))
@@ -53,7 +53,7 @@ def posted_runs(document: Any, site: str) -> Lesson:
     )
     text = BytesIO(document["log"].encode("utf-8", "replace"))
     name = one_line(document.get("name") or "log")[:_LONGEST_NAME]
-    found = lesson([(name, lines_of(text))], asked)
+    found = read_runs([(name, lines_of(text))], asked)
     return keep(found) if keeps else found
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from cost_models.parameters import total_parameters
 from planner.documents.formats import gib, memory_words, plan_words, seconds, short
 from planner.documents.request import PlanRequest
-from planner.sites.lesson import Lesson, ReadRun
+from planner.sites.learn_answer import LearnAnswer, ReadRun
 from planner.sites.site import LearnedRun
 from planner.sites.site_corrections import Calibrated, LearnedFactor, LearnedKind, SiteAnswer
 from planner.terminal.text_wrap import Flow, prose
@@ -23,21 +23,21 @@ _MOST_NOTES = 6
 _MOST_ROWS = 40
 
 
-def lesson_screen(lesson: Lesson) -> RenderableType:
+def learn_screen(answer: LearnAnswer) -> RenderableType:
     """What was read, before or after it is kept."""
     rows: list[RenderableType] = []
-    if len(lesson.runs) <= _IN_FULL:
-        for one in lesson.runs:
+    if len(answer.runs) <= _IN_FULL:
+        for one in answer.runs:
             rows += [*_in_full(one), Text()]
     else:
-        rows += [_in_short(lesson.runs), Text()]
-        rows += [prose(text, 0, 2) for text in _open_in(lesson.runs)]
+        rows += [_in_short(answer.runs), Text()]
+        rows += [prose(text, 0, 2) for text in _open_in(answer.runs)]
         rows += [
             prose(f"doubt: {one.run.file} {text}", 0, 2)
-            for one in lesson.runs
+            for one in answer.runs
             for text in one.doubts
         ]
-    rows += [prose(f"not learned: {one.why}", 0, 2) for one in lesson.refused]
+    rows += [prose(f"not learned: {one.why}", 0, 2) for one in answer.refused]
     return Group(*rows)
 
 

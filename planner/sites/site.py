@@ -1,8 +1,8 @@
 """A site: a calibration and measured runs of one cluster, and the corrections they imply.
 
-Its posterior is that of the published runs, given its own.  A site's runs are taken over what is
-answered without them, so that a site of no runs changes nothing; its calibration, which is the
-profile of its name, prices the accelerators that it was measured on.
+Its posterior is that of the published runs, conditioned on its own.  A site's runs are compared
+with the estimates without them, so that a site without runs changes nothing; its calibration, the
+profile of the same name, prices the accelerators that it was measured on.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ Label = Annotated[str, Field(max_length=200)]
 class LearnedRun(Spec):
     """One measured run.
 
-    id: of what its log says, so that a log counts once.  file: the name of its log.  request: what
-    it was read as, with its plan.  step_s: of one iteration, over so many steps; left_out: steps by
-    the reason why not.  estimated_s, shares, groups, experts: what the version of the planner makes
-    of the request at a site with the calibration of that moment, and its error features.
+    id: a digest of the log's content, so that a log counts once.  file: the name of its log.
+    request: the request that it was read as, with its plan.  step_s: seconds of one iteration, over
+    `steps` steps; left_out: the number of steps left out, by reason.  estimated_s, shares, groups,
+    experts: the estimate for the request by that version of the planner and the calibration of that
+    moment, and its error features.
     """
 
     id: Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
@@ -119,7 +120,7 @@ class Site(Spec):
 
     @cached_property
     def seen(self) -> tuple[SeenRun, ...]:
-        """Its runs as the posterior takes them."""
+        """Its runs in the form that the posterior takes."""
         return posterior().with_outlier_noise([SeenRun(run.features, run.ln) for run in self.runs])
 
     @cached_property

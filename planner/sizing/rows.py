@@ -13,8 +13,8 @@ from cost_models.catalog import hardware
 from cost_models.goodput import daly_interval_s, effective_share, job_mtbf_s
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec, NodeGroup
+from cost_models.trainable import trained_parameters
 from cost_models.training_cost import power_watts, training_cost
-from cost_models.tuning import trained_parameters
 from cost_models.units import DAY_S
 from planner.answers.competition import fastest
 from planner.answers.explain import report

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from cost_models.parts import MEMORY_PARTS, TIME_PARTS, MemoryPart, TimePart
+from cost_models.cost_parts import MEMORY_PARTS, TIME_PARTS, MemoryPart, TimePart
 from planner.documents.formats import gib, seconds, share
 from planner.documents.plan_report import Memory, PlanReport, StageMemory
 from planner.terminal.text_wrap import Flow

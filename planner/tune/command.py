@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from planner.documents.request import PlanRequest
     from planner.sites.site import Site
     from planner.tune.answer import TuneAnswer
-    from planner.tune.tuning import Budget, Question
+    from planner.tune.next_run import Budget, Question
 
 _PANEL = "Tuning"
 _EMIT = "write the launch files of the next run into a folder of its own in here"
@@ -65,8 +65,8 @@ def tune(
     """
     from planner.terminal import output
     from planner.terminal.progress_bar import bar
+    from planner.tune.next_run import Budget, bound, question, tune
     from planner.tune.screen import tune_screen
-    from planner.tune.tuning import Budget, bound, question, tune
 
     if launcher is not None and emit is None:
         raise typer.BadParameter("--launcher needs --emit")

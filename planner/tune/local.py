@@ -10,10 +10,10 @@ from planner.documents.request import Bounds, PlanRequest
 from planner.sites import storage
 from planner.sites.site import LearnedRun, Site
 from planner.tune.answer import TuneAnswer
+from planner.tune.next_run import Budget, question, tune
 from planner.tune.screen import short_id
-from planner.tune.tuning import Budget, question, tune
-from planner.validate.learning import CODE_BASE as FRAMEWORK
-from planner.validate.learning import measured_run
+from planner.validate.learned_run import CODE_BASE as FRAMEWORK
+from planner.validate.learned_run import measured_run
 from planner.validate.process import Limits, RunFailed
 from planner.validate.run import Options, own_folder, prepare_here, require_torch, run
 

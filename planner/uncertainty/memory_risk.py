@@ -3,7 +3,7 @@
 ln(measured / predicted peak) is expected to lie as among the published runs: about a mean of the
 runtime, a deviation of the source, and noise whose size differs by source (heavy tails).  What is
 shipped is its predictive distribution for a source that was not seen, by runtime
-(`python -m planner.accuracy.posterior --write`, planner/accuracy/memory_posterior.py).
+(`python -m planner.accuracy.fit_posterior --write`, planner/accuracy/fit_memory_posterior.py).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ a factor takes, times how far that factor is off.  How far it is off is shared b
 deviates by family of accelerators, by accelerator, by runtime, by source and by model of a source
 (LEVELS: partial pooling); a run's own noise comes on top.  All of them are normal, so that runs are
 conditioned on in closed form (Rasmussen and Williams 2006, section 2.2).  How large the deviations
-of each kind are was found from the runs (`python -m planner.accuracy.posterior --write`).
+of each kind are was found from the runs (`python -m planner.accuracy.fit_posterior --write`).
 
 Published runs say how sure an estimate is, not that it is off: what the runs of others missed on
 average does not make estimates better for runs whose source was left out (planner/accuracy), so
@@ -357,7 +357,8 @@ def posterior_document(posterior: Posterior) -> dict[str, Any]:
     """The document of a posterior."""
     return {
         "about": "How far off estimates are by what they lean on "
-        "(planner/uncertainty/posterior.py); made by python -m planner.accuracy.posterior --write",
+        "(planner/uncertainty/posterior.py); made by "
+        "python -m planner.accuracy.fit_posterior --write",
         "scales": {
             "factors": dict(
                 zip(FACTORS, (round(x, 5) for x in posterior.scales.factors), strict=True)

@@ -76,7 +76,7 @@ def _reported(handle: Handle, tolerance: Tolerance, json: bool) -> int:
     from planner.documents.request import PlanRequest
     from planner.terminal import output
     from planner.validate import remote, run_command
-    from planner.validate.learning import learn
+    from planner.validate.learned_run import learn
     from planner.validate.process import RunFailed, Stopped, stoppable
     from planner.validate.screen import validation_screen
 

@@ -137,7 +137,7 @@ def _validate_locally(
     """A validation on this machine; its report is kept, and a site learns from it."""
     from planner.terminal import output as outputs
     from planner.validate import results
-    from planner.validate.learning import learn
+    from planner.validate.learned_run import learn
     from planner.validate.process import RunFailed, Stopped, stoppable
     from planner.validate.run import validate as run
     from planner.validate.screen import validation_screen

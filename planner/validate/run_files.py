@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from cost_models.parts import TIME_PARTS
+from cost_models.cost_parts import TIME_PARTS
 from planner.documents.plan_report import Document
 from planner.validate.saved_rows import SavedRow
 from planner.validate.trace_result import Amounts

@@ -12,12 +12,12 @@ import anyio
 import pytest
 from fastapi.testclient import TestClient
 
-from api import batches, work
+from api import batches, pool_worker
 from api.batches import Batches
 from api.budget import Budget, OverBudget
-from api.places import Places
+from api.fair_limit import Places
+from api.pool_worker import EstimateRequest, Fault
 from api.problems import Refused
-from api.work import EstimateRequest, Fault
 from planner.answers import plan_answers
 from planner.answers.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
@@ -40,7 +40,7 @@ BUDGET = Budget(60, 1 << 32, 1 << 20)
 
 def test_together_they_are_what_each_is_alone() -> None:
     asked = [EstimateRequest(document) for document in (*DOCUMENTS, ILLEGAL, UNKNOWN)]
-    *found, illegal, unknown = work.estimates(asked)
+    *found, illegal, unknown = pool_worker.estimates(asked)
     for document, (kind, (_, content)) in zip(DOCUMENTS, found, strict=True):
         request = parse_request(document)
         assert kind == "answer"
@@ -50,7 +50,9 @@ def test_together_they_are_what_each_is_alone() -> None:
     assert isinstance(illegal[1], IllegalPlan)
     assert isinstance(unknown[1], RequestError)
     id = found[0][1][0]
-    assert work.estimates([EstimateRequest(DOCUMENTS[0], f'W/"{id}"')]) == [("answer", (id, None))]
+    assert pool_worker.estimates([EstimateRequest(DOCUMENTS[0], f'W/"{id}"')]) == [
+        ("answer", (id, None))
+    ]
 
 
 @pytest.mark.slow

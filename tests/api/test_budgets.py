@@ -12,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.app import create_app
-from api.places import Places
+from api.fair_limit import Places
 from api.problems import Refused
 from api.settings import Settings
 from cost_models.catalog import models

@@ -11,7 +11,7 @@ from planner.doctor.checks import _job_database
 from planner.store import Store, Unavailable
 from tests.fixtures.job_server import ENDLESS, Place, eventually
 
-RUNNER = "planner.jobs.runner"
+RUNNER = "planner.jobs.step_worker"
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from api.settings import Settings
 from planner import cli
 from planner.sites import storage
-from planner.sites.lesson import Lesson
+from planner.sites.learn_answer import LearnAnswer
 from planner.sites.site_corrections import SiteAnswer
 from tests.fixtures.service import serving
 from tests.planner.logs.test_bad_logs import BLOCK, SCRIPT, step, steps
@@ -41,7 +41,7 @@ def test_shows_and_keeps_nothing_unless_told(
 ) -> None:
     shown = client.post(RUNS, json=ASK)
     assert shown.status_code == 200, shown.text
-    found = Lesson.model_validate_json(shown.text)
+    found = LearnAnswer.model_validate_json(shown.text)
     assert not found.kept
     assert client.get("/v1/sites").json() == {"rows": []}
     path = str(LOGS / "megatron_gpt_64_nodes.log")

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from cost_models.activation_memory import saved_tensors, tensor_bytes
 from cost_models.blocks.records import Split
 from cost_models.dims import dims
-from cost_models.ends import Encoder
+from cost_models.encoders import Encoder
 from cost_models.parameters import elements
 from cost_models.plans import Plans
 from cost_models.spec import ModelSpec

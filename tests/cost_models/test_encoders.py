@@ -12,7 +12,7 @@ from cost_models.flops import step_flop
 from cost_models.parameters import total_parameters
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ModelSpec, TrainingSpec
-from cost_models.tuning import trained_parameters
+from cost_models.trainable import trained_parameters
 
 HIDDEN, LAYERS, PATCH, POSITIONS = 512, 6, 588, 256
 VISION: dict[str, Any] = {

@@ -23,7 +23,7 @@ from planner.requests.model_import import described
 from planner.requests.parsing import parse_cluster, parse_request
 from planner.sites.site import Site
 from planner.sites.site_corrections import site_answer
-from planner.tune.tuning import Budget, bound, question, tune
+from planner.tune.next_run import Budget, bound, question, tune
 from tests.planner.sites.runs import NAMES, run
 
 ASKED: dict[str, Any] = {

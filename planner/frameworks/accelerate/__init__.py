@@ -10,13 +10,13 @@ import json
 from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
 from planner.frameworks import shell, uncarried, yaml_files
+from planner.frameworks.accelerate.peft import PARTIAL_TRAINING
 from planner.frameworks.accelerate.reader import read, recognises
 from planner.frameworks.accelerate.rules import RULES, lacks
 from planner.frameworks.accelerate.script import train_script
 from planner.frameworks.accelerate.settings import arguments, launch_rows, model_rows
-from planner.frameworks.accelerate.tuning import TUNING
 from planner.frameworks.base import Bundle, Framework, cannot, says
-from planner.frameworks.parts import EVERY_BLOCK, EVERY_PART
+from planner.frameworks.model_parts import EVERY_BLOCK, EVERY_PART
 from planner.frameworks.rules import nodes
 from planner.frameworks.uncarried import Uncarried, mixture, rotary
 from planner.huggingface.exporter import config_of
@@ -181,7 +181,7 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
-    tuning=TUNING,
+    partial_training=PARTIAL_TRAINING,
     blocks=EVERY_BLOCK,
     parts=EVERY_PART,
     lacks=lacks,

@@ -15,12 +15,12 @@ from cost_models.plans import ParallelPlan
 from cost_models.plans.plan import CPKind
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.documents.answer import Reason
-from planner.frameworks import scripts, verl, yaml_files
+from planner.frameworks import scripts, verl_overrides, yaml_files
 from planner.frameworks.accelerate import nemo_rl_policy, trainers, verl_actor
 from planner.frameworks.accelerate.engines import ENGINES, TYPES, engine
 from planner.frameworks.accelerate.names import KEYS, OPTIONS, SWITCHES
+from planner.frameworks.accelerate.peft import tuning_of
 from planner.frameworks.accelerate.settings import ATTENTION, OPTIMIZERS, ROTATION
-from planner.frameworks.accelerate.tuning import tuning_of
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.named_models import find, is_encoder, of_config
 from planner.frameworks.nemo_rl import policy as nemo_rl
@@ -68,7 +68,9 @@ def recognises(files: Mapping[str, str]) -> bool:
     texts = [text for name, text in files.items() if name.endswith(SCRIPTS)]
     if (found := trainers.trainer_of(files)) is not None:
         return found[0].title not in trainers.NAMED
-    if verl.call(files, verl.on_fsdp) is not None or nemo_rl.is_on(files, "dtensor_cfg"):
+    if verl_overrides.call(files, verl_overrides.on_fsdp) is not None:
+        return True
+    if nemo_rl.is_on(files, "dtensor_cfg"):
         return True
     if texts:
         return any("accelerate launch" in text for text in texts)
@@ -83,7 +85,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """The specs and the plan; raises Unreadable."""
     if trainers.trainer_of(files) is not None:
         return trainers.read(files, accelerators)
-    if (call := verl.call(files, verl.on_fsdp)) is not None:
+    if (call := verl_overrides.call(files, verl_overrides.on_fsdp)) is not None:
         return verl_actor.read(call, files)
     if (run := of_files(files)) is not None:
         return nemo_rl_policy.read(run, given_with(files), accelerators)

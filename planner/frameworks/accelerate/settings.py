@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from cost_models.optimizers import OptimizerName
 from cost_models.plans import ParallelPlan
 from cost_models.plans.plan import CPKind
-from planner.frameworks.accelerate.tuning import tuning_arguments
+from planner.frameworks.accelerate.peft import adapter_arguments
 from planner.frameworks.base import Flag, flag, switch
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
 from planner.frameworks.yaml_files import Row
@@ -118,7 +118,7 @@ def arguments(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
         )
     elif plan.recompute == "full":
         yield switch(group, "--gradient_checkpointing", "layers computed again")
-    yield from tuning_arguments(training, group)
+    yield from adapter_arguments(training, group)
     yield flag(group, "--optim", OPTIMIZERS[training.optimizer], "as planned")
     yield learning_rate(group).model_copy(update={"name": "--learning_rate"})
     yield train_iterations(group, training).model_copy(update={"name": "--max_train_steps"})

@@ -14,7 +14,7 @@ from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import accelerate, shell, uncarried, yaml_files
-from planner.frameworks.accelerate import rules, settings, trainers, tuning
+from planner.frameworks.accelerate import peft, rules, settings, trainers
 from planner.frameworks.base import Bundle, Field, cannot, says, unsupported
 from planner.frameworks.reading import Reading, Unreadable
 from planner.frameworks.rules import accumulation, nodes
@@ -164,7 +164,9 @@ _OF_TRAINER: tuple[Rule, ...] = (
     ),
 )
 RULES: tuple[Rule, ...] = (*rules.RULES, *_OF_TRAINER)
-TUNING: tuple[Rule, ...] = tuple(one for one in tuning.TUNING if one != tuning.UNPACKED)
+PARTIAL_TRAINING: tuple[Rule, ...] = tuple(
+    one for one in peft.PARTIAL_TRAINING if one != peft.UNPACKED
+)
 
 
 def fields(own: dict[str, Field]) -> dict[str, Field]:

@@ -18,8 +18,8 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, scripts, yaml_files
 from planner.frameworks.accelerate.engines import ENGINES, TYPES, Engine, engine, of_document
+from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import OPTIMIZERS
-from planner.frameworks.accelerate.tuning import NAMES
 from planner.frameworks.launch_files import Given, given_with
 from planner.frameworks.named_models import find, is_encoder, of_config
 from planner.frameworks.reading import Reading, Unreadable

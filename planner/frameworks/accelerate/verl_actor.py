@@ -9,11 +9,11 @@ from pydantic import ValidationError
 from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
 from planner.documents.answer import Reason
-from planner.frameworks import scripts, verl
+from planner.frameworks import scripts, verl_overrides
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.reading import Reading, Refusal
 from planner.frameworks.values import malformed
-from planner.frameworks.verl import ACTOR, MODEL
+from planner.frameworks.verl_overrides import ACTOR, MODEL
 
 FSDP = ACTOR + "fsdp_config."
 ULYSSES = ACTOR + "ulysses_sequence_parallel_size"
@@ -24,9 +24,9 @@ DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 def read(call: scripts.Found, files: Mapping[str, str]) -> Reading:
     """What the overrides of a call say.  Raises Unreadable."""
     given = given_with(files)
-    said, notes = verl.Overrides(call.launch, given), [*call.notes, verl.APART]
-    model = verl.model(said, given, notes)
-    world, sizes = verl.world(said), verl.sizes(said, ULYSSES, (), notes)
+    said, notes = verl_overrides.Overrides(call.launch, given), [*call.notes, verl_overrides.APART]
+    model = verl_overrides.model(said, given, notes)
+    world, sizes = verl_overrides.world(said), verl_overrides.sizes(said, ULYSSES, (), notes)
     total, cp = world.accelerators or 1, said.whole(ULYSSES, 1)
     refusals = []
     if total % cp:
@@ -38,7 +38,7 @@ def read(call: scripts.Found, files: Mapping[str, str]) -> Reading:
     if said.text(FSDP + "model_dtype", "fp32") not in ("fp32", "float32"):
         notes.append("weights and states of the optimizer are costed in fp32, as by default")
     if [key for key in OFFLOADS if said.on(key)]:
-        notes.append(verl.OFFLOADED)
+        notes.append(verl_overrides.OFFLOADED)
     shards = said.text(FSDP + "fsdp_size", "-1")
     whole = shards == "-1" or said.whole(FSDP + "fsdp_size") >= total
     try:
@@ -48,7 +48,7 @@ def read(call: scripts.Found, files: Mapping[str, str]) -> Reading:
             precision=precision,
             gradient_dtype="fp32",
             gradient_reduce_dtype="fp32",
-            **verl.adapted(said, model, "lora_"),
+            **verl_overrides.adapted(said, model, "lora_"),
         )
         plan = ParallelPlan(
             cp=cp,

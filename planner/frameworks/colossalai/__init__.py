@@ -157,5 +157,5 @@ FRAMEWORK = Framework(
     fields=FIELDS,
     render=render,
     no_reader="a training script is Python code: what it says is known only when it runs",
-    untuned="the script that is written trains every weight, without Booster.enable_lora",
+    trains_all="the script that is written trains every weight, without Booster.enable_lora",
 )

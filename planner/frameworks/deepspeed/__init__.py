@@ -236,5 +236,5 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
-    untuned="Megatron-DeepSpeed's pretrain_gpt.py trains every weight",
+    trains_all="Megatron-DeepSpeed's pretrain_gpt.py trains every weight",
 )

@@ -8,8 +8,8 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.bash import Launch
-from planner.frameworks.deepspeed.document import Document
 from planner.frameworks.deepspeed.forks import BIGSCIENCE
+from planner.frameworks.deepspeed.json_config import JsonConfig
 from planner.frameworks.megatron_words import degrees
 
 FLASH = (
@@ -27,7 +27,7 @@ ADAMS = ("adam", "adamw")
 
 
 def plan_and_training(
-    args: Arguments, document: Document, size: int, launch: Launch
+    args: Arguments, config: JsonConfig, size: int, launch: Launch
 ) -> tuple[ParallelPlan, TrainingSpec]:
     tp, pp, cp, dp = degrees(args, size, "--ds-sequence-parallel-size")
     if args.has("--no-pipeline-parallel") and pp > 1:
@@ -43,21 +43,21 @@ def plan_and_training(
             "CUDA_DEVICE_MAX_CONNECTIONS is 1 in the environment: --sequence-parallel is refused "
             "otherwise"
         )
-    micro, batch = _batch(args, document, dp)
-    zero = _zero(args, document)
-    training = TrainingSpec(**_training(args, document, batch))
-    if zero == 0 and _shards_unasked(args, document, training):
+    micro, batch = _batch(args, config, dp)
+    zero = _zero(args, config)
+    training = TrainingSpec(**_training(args, config, batch))
+    if zero == 0 and _shards_unasked(args, config, training):
         args.assume(
             "without ZeRO the bf16 optimizer of BigScience's DeepSpeed shards its states as ZeRO 1 "
             "does, and adds gradients up in fp32"
         )
         zero = 1
         training = training.model_copy(update={"gradient_dtype": "fp32"})
-    offload = _offloads(args, document, zero)
+    offload = _offloads(args, config, zero)
     in_fp32 = (training.precision, training.gradient_dtype) == ("bf16", "fp32")
     # Where nothing is reduced before the backward pass ends, whatever overlap_comm says.
     late = zero == 0 or pp > 1 or (zero == 1 and not offload and in_fp32)
-    overlap = document.switch("zero_optimization.overlap_comm", zero == 3)
+    overlap = config.switch("zero_optimization.overlap_comm", zero == 3)
     if overlap and late:
         args.assume("overlap_comm changes nothing here: gradients are reduced after the backward")
     fields: dict[str, Any] = {
@@ -72,7 +72,7 @@ def plan_and_training(
         "micro_batch_size": micro,
         "offload_optimizer": offload,
         "offload_activations": args.has("--checkpoint-in-cpu")
-        or document.switch("activation_checkpointing.cpu_checkpointing"),
+        or config.switch("activation_checkpointing.cpu_checkpointing"),
         "attention_kernel": _attention(args),
         "cross_entropy": "unfused",
         "overlap_grad_reduce": overlap and not late,
@@ -80,41 +80,41 @@ def plan_and_training(
         "runtime": "deepspeed",
         **_recompute(args, pp),
     }
-    _free_of_cost(args, document)
+    _free_of_cost(args, config)
     return ParallelPlan(**fields), training
 
 
-def _free_of_cost(args: Arguments, document: Document) -> None:
+def _free_of_cost(args: Arguments, config: JsonConfig) -> None:
     """Asks for what is said elsewhere too, or costs nothing that is costed."""
     args.has("--no-query-key-layer-scaling", "--data-impl", "--split", "--eval-iters", "--lr")
     args.has("--log-interval", "--cpu-optimizer", "--checkpoint-num-layers", "--data-path")
     for key in ("gradient_clipping", "steps_per_print", "zero_allow_untested_optimizer"):
-        document.get(key)
-    document.get("zero_optimization.offload_optimizer.pin_memory")
+        config.get(key)
+    config.get("zero_optimization.offload_optimizer.pin_memory")
 
 
 def _agree(
-    args: Arguments, document: Document, option: str, given: int, path: str, there: int
+    args: Arguments, config: JsonConfig, option: str, given: int, path: str, there: int
 ) -> None:
     """Refuses an argument and a key of the JSON that say two things."""
     if given != there:
-        document.refuse(
+        config.refuse(
             f"{option} is {given}, {path} of the JSON is {there}: they must agree",
-            args.given.get(option) or document.settings.get(path),
+            args.given.get(option) or config.settings.get(path),
             "batch_identity" if "batch" in path else "zero_stage",
         )
 
 
-def _batch(args: Arguments, document: Document, dp: int) -> tuple[int, int]:
+def _batch(args: Arguments, config: JsonConfig, dp: int) -> tuple[int, int]:
     """(micro batch, global batch): two of the JSON's three numbers give the third."""
     total_key, micro_key = "train_batch_size", "train_micro_batch_size_per_gpu"
-    total = document.integer(total_key, 1)
-    micro = document.integer(micro_key, 1)
-    steps = document.integer("gradient_accumulation_steps", 1)
+    total = config.integer(total_key, 1)
+    micro = config.integer(micro_key, 1)
+    steps = config.integer("gradient_accumulation_steps", 1)
     if args.has("--micro-batch-size"):
         given = args.positive("--micro-batch-size")
         if micro is not None:
-            _agree(args, document, "--micro-batch-size", given, micro_key, micro)
+            _agree(args, config, "--micro-batch-size", given, micro_key, micro)
         micro = micro or given
     elif micro is None:
         micro = max(total // (dp * (steps or 1)), 1) if total else 1
@@ -124,56 +124,56 @@ def _batch(args: Arguments, document: Document, dp: int) -> tuple[int, int]:
     if args.has("--global-batch-size"):
         given = args.positive("--global-batch-size")
         if total is not None:
-            _agree(args, document, "--global-batch-size", given, total_key, total)
+            _agree(args, config, "--global-batch-size", given, total_key, total)
         total = total or given
     if total and steps and total != micro * steps * dp:
-        document.refuse(
+        config.refuse(
             f"{total_key} {total} is not micro batch {micro} x gradient_accumulation_steps "
             f"{steps} x dp {dp} = {micro * steps * dp}",
-            document.settings.get(total_key),
+            config.settings.get(total_key),
             "batch_identity",
         )
     return micro, total or micro * (steps or 1) * dp
 
 
-def _zero(args: Arguments, document: Document) -> int:
+def _zero(args: Arguments, config: JsonConfig) -> int:
     path = "zero_optimization.stage"
     said = args.has("--zero-stage")
     given = args.integer("--zero-stage")
-    stage = document.integer(path)
-    if isinstance(document.tree.get("zero_optimization"), bool):
-        stage = int(document.tree["zero_optimization"])
+    stage = config.integer(path)
+    if isinstance(config.tree.get("zero_optimization"), bool):
+        stage = int(config.tree["zero_optimization"])
     if not args.has("--deepspeed"):
         return 0
     if stage is None:
-        stage = given if said and not document.tree else 0
+        stage = given if said and not config.tree else 0
     elif said:
-        _agree(args, document, "--zero-stage", given, path, stage)
+        _agree(args, config, "--zero-stage", given, path, stage)
     if not 0 <= stage <= 3:
-        document.refuse(f"ZeRO has stages 0 to 3, not {stage}", document.settings.get(path))
+        config.refuse(f"ZeRO has stages 0 to 3, not {stage}", config.settings.get(path))
         return 3
     for key in ("offload_param", "zero_hpz_partition_size", "mics_shard_size"):
-        if document.get(f"zero_optimization.{key}") is not None:
+        if config.get(f"zero_optimization.{key}") is not None:
             args.assume(f"zero_optimization.{key} has no place in a plan and is left out")
     return stage
 
 
-def _precision(args: Arguments, document: Document) -> str:
+def _precision(args: Arguments, config: JsonConfig) -> str:
     """bf16 or fp16, as the JSON and the arguments say alike."""
     inside = {
         name
         for name, path in (("bf16", "bf16"), ("bf16", "bfloat16"), ("fp16", "fp16"))
-        if document.switch(f"{path}.enabled")
+        if config.switch(f"{path}.enabled")
     }
     outside = {name for name in ("bf16", "fp16") if args.has(f"--{name}")}
     for one in (inside, outside):
         if len(one) > 1:
             args.refuse("bf16 and fp16 exclude each other", "--bf16")
-    if document.tree and inside != outside:
-        document.refuse(
+    if config.tree and inside != outside:
+        config.refuse(
             f"the arguments train in {', '.join(sorted(outside)) or 'fp32'}, the JSON in "
             f"{', '.join(sorted(inside)) or 'fp32'}: they must agree",
-            document.settings.get(f"{next(iter(inside), 'bf16')}.enabled"),
+            config.settings.get(f"{next(iter(inside), 'bf16')}.enabled"),
         )
     chosen = inside or outside
     if not chosen:
@@ -181,35 +181,35 @@ def _precision(args: Arguments, document: Document) -> str:
     return "fp16" if chosen == {"fp16"} else "bf16"
 
 
-def _training(args: Arguments, document: Document, batch: int) -> dict[str, Any]:
-    precision = _precision(args, document)
+def _training(args: Arguments, config: JsonConfig, batch: int) -> dict[str, Any]:
+    precision = _precision(args, config)
     seq = args.positive("--seq-length")
-    optimizer = document.name("optimizer.type") or args.text("--optimizer", "adam")
+    optimizer = config.name("optimizer.type") or args.text("--optimizer", "adam")
     if optimizer not in (*ADAMS, "sgd", "muon"):
         args.assume(f"the optimizer {optimizer} costs as Adam")
     return {
         "seq_length": seq,
         "global_batch_size": batch,
         "precision": precision,
-        "gradient_dtype": _dtype(document, "data_types.grad_accum_dtype", precision),
-        "gradient_reduce_dtype": _dtype(document, "communication_data_type", precision),
+        "gradient_dtype": _dtype(config, "data_types.grad_accum_dtype", precision),
+        "gradient_reduce_dtype": _dtype(config, "communication_data_type", precision),
         "optimizer": optimizer if optimizer in ("sgd", "muon") else "adam",
         "tokens": _tokens(args, seq, batch),
     }
 
 
-def _shards_unasked(args: Arguments, document: Document, training: TrainingSpec) -> bool:
+def _shards_unasked(args: Arguments, config: JsonConfig, training: TrainingSpec) -> bool:
     """Whether the engine takes its BF16_Optimizer though no ZeRO is asked for."""
-    stated = document.get("data_types.grad_accum_dtype") is not None
+    stated = config.get("data_types.grad_accum_dtype") is not None
     pipelined = not args.has("--no-pipeline-parallel")
     bf16 = training.precision == "bf16"
     return args.has(*BIGSCIENCE) and args.has("--deepspeed") and bf16 and pipelined and not stated
 
 
-def _dtype(document: Document, path: str, default: str) -> str:
-    name = document.name(path)
+def _dtype(config: JsonConfig, path: str, default: str) -> str:
+    name = config.name(path)
     if name and name not in DTYPES:
-        document.refuse(f"{path} {name!r} is no type of numbers", document.settings.get(path))
+        config.refuse(f"{path} {name!r} is no type of numbers", config.settings.get(path))
     return DTYPES.get(name, default)
 
 
@@ -226,10 +226,10 @@ def _tokens(args: Arguments, seq: int, batch: int) -> float | None:
     return float(found) if found > 0 else None
 
 
-def _offloads(args: Arguments, document: Document, zero: int) -> bool:
+def _offloads(args: Arguments, config: JsonConfig, zero: int) -> bool:
     path = "zero_optimization.offload_optimizer.device"
-    device = document.name(path)
-    old = document.switch("zero_optimization.cpu_offload")
+    device = config.name(path)
+    old = config.switch("zero_optimization.cpu_offload")
     if device == "nvme":
         args.assume("an optimizer offloaded to NVMe is costed as in host memory")
     if args.has("--cpu-optimizer") and device in ("", "none") and not old:

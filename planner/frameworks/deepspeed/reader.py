@@ -12,9 +12,9 @@ from cost_models.spec import ModelSpec
 from planner.frameworks import architecture, scripts
 from planner.frameworks.arguments import Arguments, of_call
 from planner.frameworks.bash import Launch
-from planner.frameworks.deepspeed.document import Document
 from planner.frameworks.deepspeed.flags import NUMERICS
 from planner.frameworks.deepspeed.forks import OPTIONS, POSITIONS
+from planner.frameworks.deepspeed.json_config import JsonConfig
 from planner.frameworks.deepspeed.read_plan import plan_and_training
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.megatron_words import position_rows, query_groups, tokens
@@ -80,14 +80,14 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     for option, instead in GONE.items():
         if args.has(option):
             args.refuse(f"{option} is no longer valid, {instead} is", option)
-    document = _document(args, found)
+    config = _json_config(args, found)
     nodes, per_node = _world(found, launch)
     total = nodes * per_node if nodes and per_node else None
     size = scripts.accelerators(found, scripts.World(nodes, per_node, total), accelerators)
     try:
         model = given.model or ModelSpec(**_model(args, launch))
         args.lenient = True
-        plan, training = plan_and_training(args, document, size, launch)
+        plan, training = plan_and_training(args, config, size, launch)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -109,17 +109,17 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         settings=(
             *scripts.options(launch.before),
             *args.settings,
-            *document.settings.values(),
+            *config.settings.values(),
         ),
         unknown=tuple(args.unknown),
-        unread=(*args.unread(), *document.left()),
+        unread=(*args.unread(), *config.left()),
         assumed=tuple(args.assumed),
         open=tuple(args.open),
         refusals=tuple(args.refusals),
     )
 
 
-def _document(args: Arguments, call: scripts.Found) -> Document:
+def _json_config(args: Arguments, call: scripts.Found) -> JsonConfig:
     """The JSON that the launch names; an empty one where it is not at hand."""
     args.has("--deepspeed", "--deepspeed_config")
     named = args.given.get("--deepspeed_config")
@@ -127,7 +127,7 @@ def _document(args: Arguments, call: scripts.Found) -> Document:
     name = value.rsplit("/", 1)[-1]
     if not args.has("--deepspeed"):
         args.assume("without --deepspeed its engine does not run: costed as ZeRO 0")
-        return Document("{}", call.script, 1, args)
+        return JsonConfig("{}", call.script, 1, args)
     if name not in call.files:
         others = [other for other in call.files if other.endswith(".json")]
         if len(others) == 1:
@@ -138,9 +138,9 @@ def _document(args: Arguments, call: scripts.Found) -> Document:
                 f"the JSON {value or 'of DeepSpeed'} is not at hand: only what the arguments say "
                 "of ZeRO, precision and batch is read"
             )
-            return Document("{}", call.script, 1, args)
+            return JsonConfig("{}", call.script, 1, args)
     file, first = call.places.get(name, (name, 1))
-    return Document(call.files[name], file, first, args)
+    return JsonConfig(call.files[name], file, first, args)
 
 
 def _world(call: scripts.Found, launch: Launch) -> tuple[int | None, int | None]:

@@ -171,5 +171,5 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
-    untuned="its trainer trains every weight",
+    trains_all="its trainer trains every weight",
 )

@@ -143,7 +143,7 @@ FRAMEWORK = Framework(
     read=read,
     recognises=recognises,
     lacks=lacks,
-    untuned="its pre-trainer trains every weight: adapters are Tunix's",
+    trains_all="its pre-trainer trains every weight: adapters are Tunix's",
     training={"gradient_reduce_dtype": "bf16"},
     starts_on=(TPU,),
 )

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.frameworks import architecture, scripts, verl
+from planner.frameworks import architecture, scripts, verl_overrides
 from planner.frameworks.arguments import Arguments, known_arguments, of_call
 from planner.frameworks.bash import Launch
 from planner.frameworks.launch_files import Given, given_with
@@ -107,7 +107,7 @@ def trains(launch: Launch) -> bool:
 
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether some script calls a Megatron-LM training without DeepSpeed or MindSpeed."""
-    if verl.call(files, verl.on_megatron) is not None:
+    if verl_overrides.call(files, verl_overrides.on_megatron) is not None:
         return False
     if nemo_rl.is_on(files, "megatron_cfg"):
         return True
@@ -210,8 +210,8 @@ def _read_yaml(
 
 def _other(files: Mapping[str, str]) -> tuple[scripts.Found, str, Translator] | None:
     """A call of another trainer on Megatron-Core: its title, and what says it again."""
-    if (call := verl.call(files, verl.on_megatron)) is not None:
-        return call, verl.TITLE, verl_actor.translated
+    if (call := verl_overrides.call(files, verl_overrides.on_megatron)) is not None:
+        return call, verl_overrides.TITLE, verl_actor.translated
     if not any(swift.MARK.search(text) for text in files.values()):
         return None
     try:

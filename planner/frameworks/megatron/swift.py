@@ -13,7 +13,7 @@ from typing import Any
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture
-from planner.frameworks.adapters import tuned
+from planner.frameworks.adapters import adapter_fields
 from planner.frameworks.arguments import option_like
 from planner.frameworks.bash import Argument, Launch
 from planner.frameworks.launch_files import SET, Given
@@ -143,7 +143,7 @@ def _adapted(said: dict[str, Argument], model: ModelSpec) -> dict[str, Any]:
     for name in (*usual, "lora_alpha", "lora_bias", "use_rslora", "lora_dtype", "merge_lora"):
         said.pop(name, None)
     stated = None if targets is None else _setting("target_modules", targets)
-    return tuned(model, int(texts["lora_rank"]), stated, float(texts["lora_dropout"]))
+    return adapter_fields(model, int(texts["lora_rank"]), stated, float(texts["lora_dropout"]))
 
 
 def _setting(name: str, word: Argument) -> Setting:

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cost_models.spec import ModelSpec
-from planner.frameworks import verl
+from planner.frameworks import verl_overrides
 from planner.frameworks.bash import Argument, Launch
 from planner.frameworks.launch_files import Given
 from planner.frameworks.megatron import keys, namespace
 from planner.frameworks.megatron.namespace import RENAMED, TranslatedLaunch
 from planner.frameworks.reading import Setting
-from planner.frameworks.verl import ACTOR
+from planner.frameworks.verl_overrides import ACTOR
 
 ENGINE = ACTOR + "megatron."
 # Where keys are Megatron-LM's own attributes.
@@ -40,22 +40,22 @@ OFFLOADS = ("param_offload", "grad_offload", "optimizer_offload")
 
 def translated(launch: Launch, given: Given, fields: Mapping[str, Any]) -> TranslatedLaunch:
     """What a call says.  Raises Unreadable."""
-    said, notes = verl.Overrides(launch, given), [verl.APART]
-    model = verl.model(said, given, notes)
-    training = verl.adapted(said, model, "lora.")
+    said, notes = verl_overrides.Overrides(launch, given), [verl_overrides.APART]
+    model = verl_overrides.model(said, given, notes)
+    training = verl_overrides.adapted(said, model, "lora.")
     words = (*_sizes(said, notes), *_engine(said, model, fields, notes))
-    world, left = verl.world(said), said.left(given.model is not None)
+    world, left = verl_overrides.world(said), said.left(given.model is not None)
     call = Launch(launch.before, launch.program, words, launch.environment, launch.slurm)
     return TranslatedLaunch(call, model, world, tuple(notes), left, training)
 
 
-def _sizes(overrides: verl.Overrides, notes: list[str]) -> Iterator[Argument]:
+def _sizes(overrides: verl_overrides.Overrides, notes: list[str]) -> Iterator[Argument]:
     splits = (ENGINE + "tensor_model_parallel_size", ENGINE + "pipeline_model_parallel_size")
-    found = verl.sizes(overrides, ENGINE + "context_parallel_size", splits, notes)
+    found = verl_overrides.sizes(overrides, ENGINE + "context_parallel_size", splits, notes)
     for option, key, value in (
-        ("--seq-length", verl.LENGTH, found.length),
-        ("--global-batch-size", verl.MINI, found.batch),
-        ("--micro-batch-size", verl.MICRO, found.micro),
+        ("--seq-length", verl_overrides.LENGTH, found.length),
+        ("--global-batch-size", verl_overrides.MINI, found.batch),
+        ("--micro-batch-size", verl_overrides.MICRO, found.micro),
     ):
         place = overrides.words.get(key, overrides.launch.program)
         yield Argument(option, place.file, place.line)
@@ -63,7 +63,10 @@ def _sizes(overrides: verl.Overrides, notes: list[str]) -> Iterator[Argument]:
 
 
 def _engine(
-    overrides: verl.Overrides, model: ModelSpec, fields: Mapping[str, Any], notes: list[str]
+    overrides: verl_overrides.Overrides,
+    model: ModelSpec,
+    fields: Mapping[str, Any],
+    notes: list[str],
 ) -> Iterator[Argument]:
     """The actor's Megatron options, at their defaults where nobody gives them."""
     program = overrides.launch.program
@@ -86,7 +89,7 @@ def _engine(
         one = Setting(name=name, value=word.text, file=word.file, line=word.line)
         yield from namespace.words(one, fields, word.known)
     if [name for name in OFFLOADS if overrides.on(ENGINE + name)]:
-        notes.append(verl.OFFLOADED)
+        notes.append(verl_overrides.OFFLOADED)
     optimizer = overrides.text(ACTOR + "optim.optimizer", "adam")
     place = overrides.words.get(ACTOR + "optim.optimizer", program)
     yield Argument("--optimizer", place.file, place.line)

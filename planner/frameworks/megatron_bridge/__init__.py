@@ -12,10 +12,10 @@ from cost_models.spec import ModelSpec
 from planner.documents.request import PlanRequest
 from planner.frameworks import megatron, python_source, shell, uncarried
 from planner.frameworks.base import Bundle, Field, Framework, flag, grouped
+from planner.frameworks.megatron_bridge.peft import PARTIAL_TRAINING, adapter_class
 from planner.frameworks.megatron_bridge.reader import OWN_RECIPE, read, recognises
 from planner.frameworks.megatron_bridge.rules import EXPANDABLE, RULES
 from planner.frameworks.megatron_bridge.settings import TRANSLATION, settings
-from planner.frameworks.megatron_bridge.tuning import TUNING, adapter_class
 from planner.frameworks.rules import accelerators_per_node, nodes
 
 VERSIONS = "Megatron-Bridge main of August 2026 (067f987) on Megatron-Core 0.20"
@@ -212,7 +212,7 @@ FRAMEWORK = Framework(
     rules=RULES,
     fields=FIELDS,
     render=render,
-    tuning=TUNING,
+    partial_training=PARTIAL_TRAINING,
     blocks=megatron.patterns.BLOCKS,
     parts=megatron.patterns.PARTS,
     lacks=megatron.patterns.lacks,

@@ -10,7 +10,7 @@ from cost_models.blocks.latent_attention import UP
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.frameworks import named_models
-from planner.frameworks.adapters import CANONICAL, tuned
+from planner.frameworks.adapters import CANONICAL, adapter_fields
 from planner.frameworks.megatron_bridge.attributes import LAID_OVER, SHAPES
 from planner.frameworks.megatron_bridge.recipes import Recipe
 from planner.frameworks.megatron_bridge.words import Said
@@ -40,7 +40,7 @@ def adapted(values: Mapping[str, Said], model: ModelSpec) -> dict[str, Any]:
     if dropout is not None and not isinstance(dropout.value, int | float):
         text = f"peft.dropout must be a number, got {str(dropout.value)[:60]!r}"
         raise Unreadable(text, dropout.file, dropout.line)
-    return tuned(
+    return adapter_fields(
         model,
         whole(rank, "peft.dim") if rank else LORA_RANK,
         stated,

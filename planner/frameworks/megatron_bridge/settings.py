@@ -20,7 +20,7 @@ from planner.frameworks.base import Flag
 from planner.frameworks.megatron import patterns
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.model_rules import bias_kind
-from planner.frameworks.megatron_bridge.tuning import tuning_settings
+from planner.frameworks.megatron_bridge.peft import tuning_settings
 
 # (setting, Python source of its value)
 Said = tuple[str, str]

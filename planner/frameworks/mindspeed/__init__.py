@@ -125,5 +125,5 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
-    untuned="pretrain_gpt.py trains every weight: adapters are MindSpeed-LLM's",
+    trains_all="pretrain_gpt.py trains every weight: adapters are MindSpeed-LLM's",
 )

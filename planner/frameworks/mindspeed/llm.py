@@ -152,7 +152,7 @@ def _chunks(args: Arguments, layers: int, pp: int, away: set[int]) -> list[int]:
     return [sum(place not in away for place in range(one, one + each)) for one in starts]
 
 
-def tuning(args: Arguments) -> dict[str, Any]:
+def adapter_fields(args: Arguments) -> dict[str, Any]:
     """Adapters, and what the loss compares."""
     found: dict[str, Any] = {}
     rank = args.integer("--lora-r")

@@ -18,7 +18,7 @@ from planner.frameworks.megatron.reader import (
 from planner.frameworks.mindspeed import llm
 from planner.frameworks.mindspeed.flags import CP_ALGORITHMS
 from planner.frameworks.reading import Reading, Unreadable
-from planner.search.layouts import layout_fields
+from planner.search.layout_fields import layout_fields
 
 TITLE = "MindSpeed"
 CP_KINDS = {name: kind for kind, name in CP_ALGORITHMS.items()}
@@ -95,7 +95,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         "planner.frameworks.mindspeed",
         _model,
         _plan,
-        training=llm.tuning,
+        training=llm.adapter_fields,
         translate=llm.translate,
         options=llm.flags,
     )

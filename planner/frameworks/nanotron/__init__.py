@@ -142,5 +142,5 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
-    untuned="it trains every weight: there are no adapters and nothing is frozen",
+    trains_all="it trains every weight: there are no adapters and nothing is frozen",
 )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture
-from planner.frameworks.adapters import tuned
+from planner.frameworks.adapters import adapter_fields
 from planner.frameworks.launch_files import Given
 from planner.frameworks.named_models import find, left_out
 from planner.frameworks.nemo_rl.config import BACKENDS, TITLE, Config, of_files
@@ -145,7 +145,7 @@ def _adapted(config: Config, model: ModelSpec, group: str) -> dict[str, Any]:
         text = f"{group}.dropout must be a number, got {str(dropout)[:60]!r}"
         raise Unreadable(text, *config.place(f"{group}.dropout"))
     rank = config.whole(f"{group}.dim", 8)
-    return tuned(model, rank, None if every else config.setting(targets), float(dropout))
+    return adapter_fields(model, rank, None if every else config.setting(targets), float(dropout))
 
 
 def precision(config: Config) -> str:

@@ -119,5 +119,5 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
-    untuned="its pre-trainer trains every weight: adapters are its Megatron-Bridge backend's",
+    trains_all="its pre-trainer trains every weight: adapters are its Megatron-Bridge backend's",
 )

@@ -171,5 +171,5 @@ FRAMEWORK = Framework(
     recognises=recognises,
     blocks=patterns.KINDS,
     parts=patterns.PARTS,
-    tuning=encoders.TUNING,
+    partial_training=encoders.PARTIAL_TRAINING,
 )

@@ -15,7 +15,7 @@ from planner.frameworks.rules import accumulation, train_iterations
 from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.torch_sharding import shard_degree
 from planner.search.constraints import Context
-from planner.search.layouts import layout_fields
+from planner.search.layout_fields import layout_fields
 
 WIDTH = 100  # of a line of the script
 

@@ -221,7 +221,7 @@ RULES: tuple[Rule, ...] = (
         "degrees",
     ),
 )
-TUNING: tuple[Rule, ...] = (
+PARTIAL_TRAINING: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: not c.training.lora_rank and set(c.training.frozen) <= {ENCODERS},
         "the script trains every weight, or all but those of encoders",

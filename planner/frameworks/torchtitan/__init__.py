@@ -185,6 +185,6 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
-    untuned="the registry module that is written trains every weight, without a LoRAConverter",
+    trains_all="the registry module that is written trains every weight, without a LoRAConverter",
     lacks=_lacks,
 )

@@ -13,7 +13,7 @@ from planner.frameworks.torchtitan.rules import ATTENTION, DISPATCHERS
 from planner.frameworks.torchtitan.trainer_settings import TrainerSettings, value_shown
 from planner.frameworks.torchtitan.tree import Architecture
 from planner.frameworks.torchtitan.values import Call
-from planner.search.layouts import layout_fields
+from planner.search.layout_fields import layout_fields
 
 _OURS_OF = {theirs.lower(): ours for ours, theirs in SCHEDULES.items()}
 _KERNELS = {theirs: ours for ours, theirs in ATTENTION.items()}

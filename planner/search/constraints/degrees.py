@@ -7,7 +7,7 @@ import numpy as np
 from cost_models.adapters import adapted
 from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans, code
-from cost_models.tuning import matrices
+from cost_models.trainable import matrices
 from planner.search.constraints.rule import BoolArray, Context, Rule, divides
 
 

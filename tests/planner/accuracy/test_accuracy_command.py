@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import pytest
 
 from planner.accuracy import command
-from planner.accuracy.answer import answer_of
-from planner.accuracy.document import AccuracyAnswer
+from planner.accuracy.accuracy_answer import AccuracyAnswer
+from planner.accuracy.compute import answer_of
 from planner.accuracy.page import page
 from planner.accuracy.plot import MARKS, MOST_POINTS, drawable, scatter, strip
 from planner.accuracy.predict import predict

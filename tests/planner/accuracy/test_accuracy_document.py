@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from planner.accuracy.answer import answer_of
-from planner.accuracy.document import AccuracyAnswer, ratio_words
+from planner.accuracy.accuracy_answer import AccuracyAnswer, ratio_words
+from planner.accuracy.compute import answer_of
 from planner.accuracy.predict import Prediction, predict
 from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
 from planner.accuracy.suspects import assumptions, suspects, worst

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from planner import cli
-from planner.accuracy.answer import answer_of
+from planner.accuracy.compute import answer_of
 from planner.accuracy.page import page
 from planner.accuracy.predict import predict
 from planner.accuracy.runs import (

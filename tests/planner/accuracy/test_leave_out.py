@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cost_models.fitted import fitted
-from planner.accuracy.fit import BOUNDS, NAMES
+from planner.accuracy.fit_constants import BOUNDS, NAMES
 from planner.accuracy.leave_out import POINTS, Effects
 
 WAITS = "straggler"  # the only constant that moves these rows

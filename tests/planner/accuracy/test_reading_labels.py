@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cost_models.catalog.hardware import accelerator
+from planner.accuracy.adapters import adapters_of
 from planner.accuracy.labels import precision_of, recipe_of, recompute_of, schedule_of
 from planner.accuracy.recipes import recipe_for, release_of
 from planner.accuracy.runs import Run, run_of
 from planner.accuracy.software import attention_kernel, gradient_dtypes, software_of
-from planner.accuracy.tuning import tuning_of
 
 
 def row(**cells: str) -> Run:
@@ -249,15 +249,15 @@ def test_attention_follows_the_column_then_the_year(cells: dict[str, str], kerne
 def test_a_row_with_adapters_is_read_as_one(
     cells: dict[str, str], fields: dict[str, object]
 ) -> None:
-    found, notes = tuning_of(row(**cells))
+    found, notes = adapters_of(row(**cells))
     assert found == fields
     assert bool(notes) == bool(fields)
 
 
 def test_adapters_of_common_recipes_reach_all_matrices() -> None:
-    found, _ = tuning_of(row(model="Qwen2.5-7B [LoRA]", stack="fsdp2-te"))
+    found, _ = adapters_of(row(model="Qwen2.5-7B [LoRA]", stack="fsdp2-te"))
     assert (found["lora_rank"], len(found["lora_targets"])) == (16, 7)
-    found, _ = tuning_of(row(model="Llama-3-8B [LoRA]", stack="unsloth"))
+    found, _ = adapters_of(row(model="Llama-3-8B [LoRA]", stack="unsloth"))
     assert (found["lora_rank"], len(found["lora_targets"])) == (8, 7)
 
 

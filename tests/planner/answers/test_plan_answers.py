@@ -9,7 +9,7 @@ import pytest
 
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
-from cost_models.parts import MEMORY_PARTS, TIME_PARTS
+from cost_models.cost_parts import MEMORY_PARTS, TIME_PARTS
 from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
 from planner.answers.plan_answers import estimate, find

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from planner import frameworks
 from planner.frameworks.deepspeed import reader
-from planner.frameworks.deepspeed.document import key_lines, known_keys
+from planner.frameworks.deepspeed.json_config import key_lines, known_keys
 from planner.frameworks.reading import Reading, Unreadable
 from planner.frameworks.shell import one_script
 from tests.fixtures.frameworks import ALL_CASES, CASES, bundle

@@ -155,7 +155,7 @@ def value_of(request: PlanRequest, plan: ParallelPlan) -> float:
 
 
 def check_against_brute_force(request: PlanRequest) -> None:
-    # Dealing starts from the best plans of a search: test_dealt_search.py.
+    # Repartitioning starts from the best plans of a search: test_repartitioned_plans.py.
     request = with_usual_splits(request)
     outcome = search(request)
     assert outcome.counts is not None

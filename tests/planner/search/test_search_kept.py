@@ -20,9 +20,9 @@ from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.progress import Step, Watch, watched
 from planner.search import exhaustive as search_module
 from planner.search import outcome as outcome_module
-from planner.search.choices import changed_fields
 from planner.search.exhaustive import cost_model, search
 from planner.search.outcome import Outcome
+from planner.search.plan_distance import changed_fields
 
 
 def ask(model: str, cluster: str, seq: int, batch: int, limits: dict[str, Bounds]) -> PlanRequest:

@@ -22,7 +22,7 @@ from planner.documents.problems import RequestError
 from planner.requests.parsing import parse_request
 from planner.search.exhaustive import cost_model
 from planner.sensitivities.analysis import parse_sensitivity
-from planner.sensitivities.document import InputSensitivity, SensitivityAnswer
+from planner.sensitivities.documents import InputSensitivity, SensitivityAnswer
 from planner.sensitivities.inputs import Input, changed, inputs_of
 from planner.sensitivities.png import tornado_png
 from planner.sensitivities.screen import sensitivity_screen

@@ -17,7 +17,7 @@ from planner.documents.request import PlanRequest
 from planner.requests.parsing import parse_request
 from planner.search.exhaustive import search
 from planner.sensitivities.analysis import sensitivity
-from planner.sensitivities.document import SensitivityAnswer, SensitivitySpec
+from planner.sensitivities.documents import SensitivityAnswer, SensitivitySpec
 from planner.sensitivities.format import difference
 from planner.sensitivities.inputs import Input, changed, inputs_of
 from tests.planner.drawn import requests

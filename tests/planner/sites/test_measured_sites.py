@@ -17,7 +17,7 @@ from planner.requests.parsing import parse_request
 from planner.sites import profiles, storage
 from planner.sites.site import LearnedRun
 from planner.validate import results
-from planner.validate.learning import learn
+from planner.validate.learned_run import learn
 from planner.validate.report import ValidationReport
 from tests.cost_models.test_calibrations import calibration, gemms
 from tests.fixtures.commands import Planner

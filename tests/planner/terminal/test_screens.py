@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from cost_models.parts import MEMORY_PARTS, TIME_PARTS
+from cost_models.cost_parts import MEMORY_PARTS, TIME_PARTS
 from planner.documents.answer import REASONS, Launch, Pick
 from planner.documents.formats import (
     REASON_WORDS,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.accuracy.tune import tried
+from planner.accuracy.tune_replay import tried
 from planner.tune.policy import UNLIKELY, WORTH, advised, believed, improvement
 from planner.uncertainty.beliefs import Belief
 from planner.uncertainty.error_features import FACTORS, ErrorFeatures, groups_of

@@ -10,7 +10,7 @@ import pytest
 
 from cost_models.runtimes import RUNTIMES
 from planner import estimate
-from planner.accuracy.memory_posterior import (
+from planner.accuracy.fit_memory_posterior import (
     CHANCES,
     Peak,
     coverage,
@@ -19,7 +19,7 @@ from planner.accuracy.memory_posterior import (
     posterior_draws,
     predicted,
 )
-from planner.accuracy.posterior import LEFT_OUT
+from planner.accuracy.fit_posterior import LEFT_OUT
 from planner.accuracy.predict import Prediction, predict
 from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
 from planner.uncertainty.memory_risk import ANY, FILE, peaks

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cost_models.parts import TIME_PARTS
+from cost_models.cost_parts import TIME_PARTS
 from planner import cli
 from planner.validate.report import ValidationReport
 from planner.validate.run_files import MEANING, PARTS

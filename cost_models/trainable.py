@@ -1,0 +1,310 @@
+"""Which weights are trained: frozen parts and low-rank adapters, as changes to a model's records.
+
+A frozen GEMM has no weight gradient and saves no input for one; its weights have no gradient, no
+optimizer state and no master copy.  An adapter adds two GEMMs beside it: down to the rank, and up
+to the output.
+
+Tensor parallelism splits both matrices of an adapter (Megatron-Bridge 067f987, peft/utils.py
+ParallelLinearAdapter): beside a column-parallel matrix by their outputs, beside a row-parallel one
+the first by its input, the second by its output, which is then gathered whole.  torch's DTensor
+splits what the matrix beside it splits, and sums the two outputs as one.  Routed experts of a rank
+share one adapter (peft/lora.py, share_expert_adapters).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Literal
+
+from cost_models.adapters import adapted
+from cost_models.arrays import max_of
+from cost_models.blocks.base import Block, End, Mixer
+from cost_models.blocks.head import Head
+from cost_models.blocks.norm import MASK_BYTES, Norm
+from cost_models.blocks.records import (
+    Collective,
+    Gemm,
+    MemoryBoundKernel,
+    Record,
+    SavedTensor,
+    Split,
+    TensorParallel,
+    Weight,
+    Working,
+)
+from cost_models.dims import Dims, dims
+from cost_models.encoders import before_layers
+from cost_models.layers import LayerKind, layers_of
+from cost_models.parameters import elements, total_parameters
+from cost_models.plans import ParallelPlan, Plans
+from cost_models.runtimes.base import Traits
+from cost_models.sources import Array, formula
+from cost_models.spec import ModelSpec, TrainingSpec
+
+# Saved tensors that only the weight gradients of these GEMMs read.
+INPUTS: dict[str, tuple[str, ...]] = {
+    "attention norm output": ("qkv", "mla down", "mla q up"),
+    "mla norm output": ("mla q up", "mla kv up"),
+    "attention output cast": ("attention out",),
+    "mlp norm output": ("fc1", "router", "shared fc1"),
+    "activation output": ("fc2",),
+    "shared input": ("shared fc1",),
+    "shared activation output": ("shared fc2",),
+    "expert input": ("expert fc1",),
+    "expert activation output": ("expert fc2",),
+    "last norm output": ("logits", "mtp projection"),
+}
+# GEMMs whose input the kernel before them keeps anyway.
+KEPT_INPUTS = ("attention out",)
+HALF_BYTES = 2.0
+# 4 bits, a scale of 8 bits for each 64 and one of 32 bits for each 256 of those (QLoRA, section 3).
+NF4_BYTES = 0.5 + 1.0 / 64.0 + 4.0 / (64.0 * 256.0)
+# Transformer Engine caches the cast weight and its transpose.
+CAST_WEIGHT_BYTES = {"fp8": 2.0, "fp4": 2.0 * (0.5 + 1.0 / 16.0)}
+
+
+@formula("byte", "qlora", "transformer-engine")
+def frozen_bytes(training: TrainingSpec, runtime: Traits) -> Array:
+    """Bytes of one frozen weight of a layer and of its low-precision copies, all that there are."""
+    stored = stored_bytes(training)
+    cast = CAST_WEIGHT_BYTES.get(training.precision, 0.0)
+    # A weight that is stored in fp8 is itself the copy that is not transposed.
+    own = stored * (training.gathered_weight_bytes < training.weight_bytes)
+    total: Array = stored + (cast - own) * runtime.keeps_cast_weights
+    return total
+
+
+@formula("byte", "qlora")
+def stored_bytes(training: TrainingSpec) -> float:
+    """Bytes of one frozen weight of a layer as it is stored and gathered."""
+    if training.frozen_dtype == "nf4":
+        return NF4_BYTES
+    return float(training.gathered_weight_bytes)
+
+
+@lru_cache(maxsize=256)
+def matrices(model: ModelSpec, kind: LayerKind) -> dict[str, tuple[float, float]]:
+    """(inputs, outputs) of each matrix of a layer, before tensor parallelism splits it."""
+    one = dims(TrainingSpec(seq_length=1, global_batch_size=1), Plans.of(ParallelPlan()))
+    return {
+        record.name: (float(record.k), float(record.n))
+        for record in kind.records(model, one)
+        if isinstance(record, Gemm) and record.weights
+    }
+
+
+@dataclass(frozen=True)
+class TrainableModel:
+    """A model, and a training that says which of its weights are trained."""
+
+    model: ModelSpec
+    training: TrainingSpec
+
+    @cached_property
+    def _adapted(self) -> dict[str, tuple[float, ...]]:
+        training = self.training
+        return adapted(self.model, training.lora_targets) if training.lora_rank else {}
+
+    def trained(self, block: Block, split: Split) -> Iterator[Weight]:
+        """The trained weights of a layer's block."""
+        for weight in block.weights(self.model, split):
+            if self.training.trains(_part(block, weight.name)):
+                yield weight
+
+    def weights(self, kind: LayerKind, split: Split) -> Iterator[Weight]:
+        """The weights of a layer on one rank, those of adapters last."""
+        model, training = self.model, self.training
+        for block in kind.blocks:
+            for weight in block.weights(model, split):
+                trained = training.trains(_part(block, weight.name))
+                yield weight if trained else replace(weight, trained=False)
+        if self._adapted:
+            yield from self._adapters(kind, split)
+
+    def _adapters(self, kind: LayerKind, split: Split) -> Iterator[Weight]:
+        rank, moe = self.training.lora_rank, self.model.moe
+        for name, (inputs, outputs) in matrices(self.model, kind).items():
+            shares = self._adapted.get(name, ())
+            if not shares:
+                continue
+            routed = name.startswith("expert ")
+            ranks = split.etp if routed else split.tp
+            yield Weight(
+                f"{name} adapter",
+                rank * (inputs * len(shares) + outputs * sum(shares)) / ranks,
+                matrix=True,
+                used=float(moe.top_k) if routed and moe is not None else 1.0,
+                tensors=2 * len(shares),
+                placeholder=False,
+            )
+
+    def records(self, kind: LayerKind, d: Dims) -> tuple[Record, ...]:
+        """The records of one micro-batch of a layer, in forward order."""
+        trains = self.training.trains
+        return self._changed(
+            [
+                (record, trains(_part(block, getattr(record, "name", ""))))
+                for block in kind.blocks
+                for record in block.records(self.model, d)
+            ],
+            d,
+            self.training.frozen_dtype == "nf4",
+        )
+
+    def end(self, block: End, d: Dims) -> tuple[Record, ...]:
+        """The records of the embedding or the head, which are never packed in 4 bits."""
+        trained = self.training.trains(block.part)
+        records = [(record, trained) for record in block.records(self.model, d)]
+        return self._changed(records, d, packed=False)
+
+    def _changed(
+        self, records: list[tuple[Record, bool]], d: Dims, packed: bool
+    ) -> tuple[Record, ...]:
+        """The records as they run, from (record, whether its part is trained) of each block."""
+        if not self.training.freezes:
+            return tuple(record for record, _ in records)
+        gemms = {
+            id(record): replace(record, trained=False)
+            for record, trained in records
+            if isinstance(record, Gemm) and record.weights and not trained
+        }
+        frozen = {gemm.name: gemm for gemm in gemms.values()}
+        unpacked = _unpacked(frozen.values(), d) if packed else {}
+        changed: list[Record] = []
+        for record, trained in records:
+            match record:
+                case Gemm() if id(record) in gemms:
+                    gemm = gemms[id(record)]
+                    if unpacked:
+                        changed.append(unpacked[gemm.name])
+                    changed += [gemm, *self._beside(gemm, d)]
+                case TensorParallel():
+                    columns, rows = (
+                        tuple(gemms.get(id(gemm), gemm) for gemm in side)
+                        for side in (record.columns, record.rows)
+                    )
+                    changed.append(replace(record, columns=columns, rows=rows))
+                case SavedTensor() if record.name in INPUTS:
+                    changed += self._input(record, frozen, d)
+                case MemoryBoundKernel(name="embedding") if not trained:
+                    changed.append(replace(record, backward_bytes=0.0))
+                case Working() if unpacked:
+                    widest = max_of(g.k * g.n * d.activation_bytes for g in frozen.values())
+                    changed.append(replace(record, alive_bytes=record.alive_bytes + widest))
+                case _:
+                    changed.append(record)
+        return tuple(changed)
+
+    def _input(
+        self, tensor: SavedTensor, frozen: dict[str, Gemm], d: Dims
+    ) -> Iterator[SavedTensor]:
+        """A saved tensor that only weight gradients read: those of matrices, or of adapters."""
+        readers = [frozen[name] for name in INPUTS[tensor.name] if name in frozen]
+        if not readers:
+            yield tensor
+        elif not self.training.lora_dropout:
+            for gemm in readers:
+                if gemm.name in self._adapted and gemm.name not in KEPT_INPUTS:
+                    elements = gemm.m * gemm.groups * gemm.k
+                    yield replace(tensor, elements=elements, element_bytes=d.activation_bytes)
+                    return
+
+    def _beside(self, gemm: Gemm, d: Dims) -> Iterator[Record]:
+        """The records of one or several adapters beside a frozen matrix.
+
+        Each adapter saves its projection down to the rank, and its input where dropout has made a
+        copy of it.  The sum reads the outputs of the matrix and of the adapter; a separate pass
+        scales the latter first (PEFT tuners/lora/layer.py, Bridge peft/utils.py) unless
+        torch.compile fuses the two.
+        """
+        shares = self._adapted.get(gemm.name, ())
+        if not shares:
+            return
+        rank, count, row = float(self.training.lora_rank), len(shares), gemm.scattered_output
+        own = d.runtime.sums_adapters_with_matrices
+        ranks = own + (1.0 - own) * (d.etp if gemm.grouped else d.tp)
+        tokens, inputs, outputs = gemm.m * gemm.groups, gemm.k, gemm.n * sum(shares)
+        name, module = f"{gemm.name} adapter", gemm.module
+
+        def product(which: str, n: Array, k: Array) -> Gemm:
+            return Gemm(
+                f"{name} {which}", tokens, n, k, module, float(count), fp8=False,
+                active=gemm.active,
+            )  # fmt: skip
+
+        def memory_bound(
+            what: str, forward_bytes: Array, backward_bytes: Array
+        ) -> MemoryBoundKernel:
+            return MemoryBoundKernel(
+                f"{name} {what}", forward_bytes, backward_bytes, module, gemm.active
+            )
+
+        def saved(what: str, elements: Array, element_bytes: Array) -> SavedTensor:
+            again = (module,) if module else ()
+            return SavedTensor(f"{name} {what}", elements, element_bytes, again, gemm.active)
+
+        yield product("down", rank / (1.0 if row else ranks), inputs)
+        yield product("up", outputs / count / (ranks if row else 1.0), rank)
+        # Beside a row-parallel matrix the sum is over sequence shards, except in torch, which adds
+        # before the tokens are scattered.
+        scattered = (1.0 - own) * row * (1.0 - d.sharded_tokens / d.tokens)
+        summed = tokens * outputs * (1.0 - scattered)
+        scaling = 4.0 * (1.0 - d.compiled) * summed
+        yield memory_bound("sum", 6.0 * summed + scaling, scaling)
+        yield memory_bound("input gradient", 0.0, 6.0 * count * tokens * inputs)
+        yield saved("rank", count * tokens * rank, d.activation_bytes)
+        if self.training.lora_dropout:
+            size = count * tokens * inputs
+            yield memory_bound("dropout", 5.0 * size, 5.0 * size)
+            yield saved("input", size, d.activation_bytes)
+            yield saved("dropout mask", size, MASK_BYTES)
+        # Beside a column-parallel matrix the projection to the rank is gathered forward and its
+        # gradient summed backward.  Beside a row-parallel one it is summed, and the output, of
+        # which each rank has some columns, is gathered.
+        shared = (1.0 - own) * d.activation_bytes
+        narrow = shared * count * tokens * rank
+        axis: Literal["tp", "etp"] = "etp" if gemm.grouped else "tp"
+        around = ("all_reduce", "all_reduce" if row else "all_gather")
+        yield Collective(around, narrow, axis, mirrored=False, module=module)
+        if row:
+            whole = shared * tokens * outputs
+            yield Collective(("all_gather",), whole, axis, module=module)
+
+
+@formula("1", "lora")
+def trained_parameters(model: ModelSpec, training: TrainingSpec) -> int:
+    """Trained parameters of the whole model: what a checkpoint of a fine-tuning run saves."""
+    total = total_parameters(model)
+    if not training.freezes:
+        return total
+    trainable, layers = TrainableModel(model, training), layers_of(model)
+    for kind, count in zip(layers.kinds, layers.counts, strict=True):
+        every = tuple(trainable.weights(kind, Split()))
+        total -= count * round(float(sum(w.elements for w in every if not w.trained)))
+        total += count * round(float(sum(w.elements for w in every if "adapter" in w.name)))
+    for end in (*before_layers(model, 1), Head(divisible_by=1)):
+        if not training.trains(end.part):
+            total -= round(float(elements(end.weights(model, Split()))))
+    return total
+
+
+def _part(block: Block, name: str) -> str:
+    """The part of a model that a weight or a record of a layer belongs to."""
+    if isinstance(block, Norm):
+        return "norms"
+    if isinstance(block, Mixer):
+        return "mixers"
+    return "routers" if name.startswith("router") else "feed_forwards"
+
+
+def _unpacked(gemms: Iterable[Gemm], d: Dims) -> dict[str, MemoryBoundKernel]:
+    """Kernels that unpack weights of 4 bits before each use (bitsandbytes, MatMul4Bit)."""
+    # Passes are counted in half precision.
+    moved = (NF4_BYTES + d.activation_bytes) * HALF_BYTES / d.activation_bytes
+    sizes = {gemm.name: (gemm, moved * gemm.k * gemm.n * gemm.groups) for gemm in gemms}
+    return {
+        name: MemoryBoundKernel(f"{name} unpacking", size, size, gemm.module, gemm.active)
+        for name, (gemm, size) in sizes.items()
+    }

@@ -1,0 +1,79 @@
+"""Adapters by PEFT (0.21) beside transformers: rules, options of train.py and their reading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from cost_models.spec import TrainingSpec
+from planner.frameworks.base import Flag, flag, rule, unsupported
+from planner.frameworks.values import Values
+from planner.huggingface.exporter import config_of
+from planner.search.constraints import Context, Rule
+
+NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+# Families whose layers have all of NAMES as modules of their own.
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "olmo2")
+
+
+def _named(c: Context) -> bool:
+    keys = config_of(c.model)
+    return keys is None or keys["model_type"] in FAMILIES
+
+
+UNPACKED = unsupported(
+    lambda c, p: c.training.frozen_dtype == "as trained",
+    "the script makes random weights, and bitsandbytes packs those that it loads: not in nf4",
+    "degrees",
+)
+PARTIAL_TRAINING: tuple[Rule, ...] = (
+    unsupported(
+        lambda c, p: not c.training.frozen,
+        "the script that is written trains every weight or adapters alone: it freezes no parts",
+        "degrees",
+    ),
+    UNPACKED,
+    unsupported(
+        lambda c, p: not c.training.lora_rank or set(c.training.lora_targets) <= set(NAMES),
+        lambda c, p: (
+            f"lora_targets are modules of transformers ({', '.join(NAMES)}), not "
+            + ", ".join(c.training.lora_targets)
+        ),
+        "degrees",
+    ),
+    unsupported(
+        lambda c, p: not c.training.lora_rank or _named(c),
+        lambda c, p: f"{c.model.name}'s family has other modules than {', '.join(NAMES)}",
+        "degrees",
+    ),
+    rule(
+        "zero_stage",
+        lambda c, p: (p.zero_stage == 0) | (c.training.lora_rank == 0),
+        lambda c, p: (
+            f"the script has frozen weights in half precision beside adapters in fp32, which are "
+            f"not sharded together: ZeRO 0, not {p.zero_stage}"
+        ),
+    ),
+)
+
+
+def adapter_arguments(training: TrainingSpec, group: str) -> Iterator[Flag]:
+    """The options of train.py for adapters; none where every weight is trained."""
+    if not training.lora_rank:
+        return
+    yield flag(group, "--lora_rank", training.lora_rank, "adapters beside frozen matrices")
+    yield flag(group, "--lora_targets", ",".join(training.lora_targets), "the modules they adapt")
+    yield flag(group, "--lora_dropout", training.lora_dropout, "before the adapters")
+
+
+def tuning_of(arguments: Values) -> dict[str, Any]:
+    """What the options say; nothing where they are not given."""
+    rank = arguments.integer("--lora_rank", default=0)
+    if not rank:
+        return {}
+    targets = arguments.text("--lora_targets")
+    return {
+        "lora_rank": rank,
+        "lora_targets": tuple(targets.split(",")) if targets else NAMES,
+        "lora_dropout": arguments.text("--lora_dropout") or 0.0,
+    }

@@ -1,0 +1,83 @@
+"""Adapters in Megatron-Bridge: peft/lora.py, peft/canonical_lora.py (067f987)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from cost_models.spec import TrainingSpec
+from planner.frameworks.base import unsupported
+from planner.search.constraints import Context, Rule
+
+# Its class for whole matrices takes Megatron's names; the one for q, k, v, gate and up apart has
+# names of its own.
+CANONICAL = {
+    "q_proj": "linear_q", "k_proj": "linear_k", "v_proj": "linear_v", "o_proj": "linear_proj",
+    "gate_proj": "linear_fc1_gate", "up_proj": "linear_fc1_up", "down_proj": "linear_fc2",
+}  # fmt: skip
+_EXPERTS = {"gate_proj", "up_proj", "down_proj"}
+
+
+def adapter_class(training: TrainingSpec) -> str:
+    """The class of the recipe's `peft`; empty where all weights are trained."""
+    if not training.lora_rank:
+        return ""
+    return "CanonicalLoRA" if set(training.lora_targets) <= set(CANONICAL) else "LoRA"
+
+
+def _one_class(c: Context) -> bool:
+    targets = set(c.training.lora_targets)
+    return targets <= set(CANONICAL) or all(name.startswith("linear_") for name in targets)
+
+
+def _reaches(c: Context) -> bool:
+    """Whether the plan's adapters are those that its names would find."""
+    canonical = set(c.training.lora_targets) <= set(CANONICAL)
+    experts = c.model.moe is not None and bool(_EXPERTS & set(c.training.lora_targets))
+    return not canonical or (not experts and c.model.mla is None)
+
+
+PARTIAL_TRAINING: tuple[Rule, ...] = (
+    unsupported(
+        lambda c, p: not c.training.frozen,
+        "a GPT provider has no option that freezes a part: all is trained, or adapters alone",
+        "degrees",
+    ),
+    unsupported(
+        lambda c, p: c.training.frozen_dtype == "as trained",
+        lambda c, p: (
+            f"frozen weights are kept as they are trained, not in {c.training.frozen_dtype}"
+        ),
+        "degrees",
+    ),
+    unsupported(
+        lambda c, p: not c.training.lora_rank or _one_class(c),
+        lambda c, p: (
+            "LoRA takes Megatron's names, CanonicalLoRA q_proj to down_proj, no recipe both: "
+            + ", ".join(c.training.lora_targets)
+        ),
+        "degrees",
+    ),
+    unsupported(
+        lambda c, p: not c.training.lora_rank or _reaches(c),
+        "CanonicalLoRA adapts routed experts by the same names and no latent attention: give "
+        "Megatron's names",
+        "degrees",
+    ),
+)
+
+
+def tuning_settings(training: TrainingSpec) -> Iterator[tuple[str, str, str]]:
+    """Setting, source, why."""
+    if not training.lora_rank:
+        return
+    names = [CANONICAL.get(name, name) for name in training.lora_targets]
+    yield "peft.target_modules", json.dumps(names), "matrices with adapters"
+    yield "peft.dim", str(training.lora_rank), "rank of the adapters"
+    yield "peft.alpha", str(2 * training.lora_rank), "PLACEHOLDER for the smoke run: set your own"
+    yield "peft.dropout", str(training.lora_dropout), "before the adapters"
+    yield (
+        "checkpoint.pretrained_checkpoint",
+        'os.environ.get("PRETRAINED_CHECKPOINT") or "pretrained"',
+        "PLACEHOLDER: directory of the model that the adapters stand beside",
+    )

@@ -1,0 +1,56 @@
+"""Parts of a model other than the kinds of blocks of its layers, which few frameworks support."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from cost_models.blocks import SUBLAYERS, kind_of
+from cost_models.blocks.experts import Experts
+from cost_models.blocks.mlp import MLP
+from cost_models.spec import ModelSpec
+
+Has = Callable[[ModelSpec], bool]
+
+# Name -> whether a model has the part, and its title.
+PARTS: dict[str, tuple[Has, str]] = {
+    "residual_streams": (lambda m: m.residual_streams > 1, "hyper-connections"),
+    "per_layer_inputs": (
+        lambda m: m.per_layer_input_size is not None,
+        "an embedding of its own for each layer",
+    ),
+    "encoders": (lambda m: bool(m.encoders), "an encoder of images or sound"),
+    "embedding_size": (
+        lambda m: m.embedding_size not in (None, m.hidden_size),
+        "a word table of another width than the layers",
+    ),
+    "bidirectional": (lambda m: m.bidirectional, "attention to later tokens"),
+    "no_final_norm": (lambda m: not m.final_norm, "no norm after the last layer"),
+    "other_parameters": (lambda m: m.other_parameters > 0, "parameters outside of every block"),
+    "mtp_layer": (
+        lambda m: bool(m.mtp_layer),
+        "prediction layers of other blocks than the last layer's",
+    ),
+    "zero_experts": (
+        lambda m: m.moe is not None and m.moe.zero_experts > 0,
+        "experts that pass their tokens on",
+    ),
+    "expert_latents": (
+        lambda m: m.moe is not None and m.moe.latent_size is not None,
+        "routed experts in a latent width",
+    ),
+}
+# What is in every framework's layers, pattern or none.
+PLAIN = {MLP(), Experts()}
+EVERY_PART = tuple(PARTS)
+EVERY_BLOCK = tuple(map(kind_of, SUBLAYERS))
+
+
+def unsaid(model: ModelSpec, blocks: tuple[str, ...], parts: tuple[str, ...]) -> Iterator[str]:
+    """A sentence for what a model has beyond these kinds of blocks and parts."""
+    pattern = {block for layer in model.layer_pattern for block in layer} - PLAIN
+    others = sorted({block.label for block in pattern if block.kind not in blocks})
+    if others:
+        yield f"no option says which layers have {', '.join(others)}"
+    missing = [what for name, (has, what) in PARTS.items() if name not in parts and has(model)]
+    if missing:
+        yield f"no option for {', '.join(missing)}"

@@ -1,0 +1,251 @@
+"""verl with a Megatron actor: the training part of GRPO, in Hydra overrides.
+
+Keys and defaults are those of verl/trainer/config of January 2026 (b178a3c).  Generation and reward
+are placeholders: their options are verl's own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from cost_models.plans import ParallelPlan
+from planner.documents.plan_report import Note
+from planner.documents.request import PlanRequest
+from planner.frameworks import megatron, shell, uncarried, verl_overrides
+from planner.frameworks.accelerate import UNCARRIED
+from planner.frameworks.accelerate.rules import lacks
+from planner.frameworks.accelerate.settings import model_rows
+from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, says
+from planner.frameworks.launch_files import LaunchFiles, given_with
+from planner.frameworks.megatron import keys, reader
+from planner.frameworks.megatron.flags import flags
+from planner.frameworks.megatron.namespace import RENAMED
+from planner.frameworks.megatron.verl_actor import DEGREES, ENGINE
+from planner.frameworks.named_models import of_config
+from planner.frameworks.reading import Reading
+from planner.frameworks.rules import accelerators_per_node, nodes
+from planner.frameworks.verl.rules import RULES
+from planner.frameworks.verl_overrides import ACTOR, MICRO, MINI, ROOT
+from planner.frameworks.yaml_files import Row
+from planner.frameworks.yaml_files import flags as keys_as_flags
+from planner.huggingface.exporter import config_of
+from planner.huggingface.numerics import heard
+from planner.search.constraints import Context
+
+VERSIONS = "main of January 2026 (b178a3c) with Megatron-Core 0.15 and mbridge"
+CONFIG = "config.json"
+MOST_RESPONSES = 8  # of one prompt
+TRANSFORMER = ENGINE + "override_transformer_config."
+# The group of overrides -> attributes of Megatron-LM's that go there.
+GROUPS: dict[str, frozenset[str]] = {
+    ENGINE: DEGREES,
+    TRANSFORMER: frozenset(
+        {"recompute_granularity", "recompute_modules", "recompute_method", "recompute_num_layers"}
+        | {"attention_backend", "overlap_p2p_comm", "pipeline_model_parallel_layout"}
+        | {"num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"}
+        | {"moe_token_dispatcher_type", "moe_flex_dispatcher_backend"}
+    ),
+    ENGINE + "override_ddp_config.": frozenset(
+        {"overlap_grad_reduce", "overlap_param_gather", "grad_reduce_in_fp32"}
+    ),
+    ACTOR + "optim.override_optimizer_config.": frozenset(
+        {"optimizer_cpu_offload", "optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d"}
+        | {"use_precision_aware_optimizer"}
+    ),
+}
+_OF_CORE = {attribute: name for name, attribute in RENAMED.items()}
+SCRIPT = """\
+#!/usr/bin/env bash
+{head}
+set -euo pipefail
+
+{rendezvous}
+{bundle}
+MODEL="${{MODEL:-$BUNDLE}}"  # a checkpoint of the model of config.json
+TRAIN_FILES="${{TRAIN_FILES:-./train.parquet}}"  # prompts with their rewards' ground truth
+VAL_FILES="${{VAL_FILES:-./test.parquet}}"
+{exports}
+{uncarried}
+{overrides}
+
+if [ "$NODE_RANK" != 0 ]; then
+  exec ray start --address "$MASTER_ADDR:6379" --num-gpus {each} --block
+fi
+ray start --head --node-ip-address "$MASTER_ADDR" --port 6379 --num-gpus {each} \\
+  --dashboard-port 8265 --disable-usage-stats
+ray job submit --address http://127.0.0.1:8265 \\
+  -- python3 -m verl.trainer.main_ppo \\
+  --config-path=config --config-name=ppo_megatron_trainer.yaml \\
+  "${{OVERRIDES[@]}}" \\
+  actor_rollout_ref.model.path="$MODEL" \\
+  data.train_files="$TRAIN_FILES" \\
+  data.val_files="$VAL_FILES" \\
+  trainer.nnodes="$NNODES" \\
+  trainer.n_gpus_per_node={each} \\
+  "$@"
+"""
+NEEDS = Note(
+    code="needs",
+    text="It starts from a checkpoint (MODEL) and generates from prompts (TRAIN_FILES): "
+    "generation, rewards and learning rate are placeholders; the plan is of the actor's training.",
+)
+
+
+def _field(field: Field) -> Field:
+    """The field with the names of verl's overrides."""
+    said = dict.fromkeys(key for name in field.names if (key := _key(name)))
+    return replace(field, names=tuple(said), note=keys.in_keys(field.note))
+
+
+def _key(option: str) -> str:
+    """The override that says an option of Megatron-LM's; "" where none does."""
+    if option not in keys.options().values():
+        return ""
+    attribute = keys.attribute(option)
+    name = _OF_CORE.get(attribute, attribute)
+    return next((group + name for group, names in GROUPS.items() if name in names), "")
+
+
+_SAID = {name: _field(field) for name, field in megatron.FIELDS.items()}
+FIELDS: dict[str, Field] = {
+    name: field if field.names else cannot(field.note or "no override says it")
+    for name, field in _SAID.items()
+} | {
+    "dp": says("trainer.nnodes", "trainer.n_gpus_per_node", note="what the others leave of them"),
+    "micro_batch_size": says(MICRO),
+    "dynamic_cp": cannot("it splits every sequence over all cp ranks"),
+    "cp_kind": cannot("ring attention"),
+    "runtime": cannot("Megatron-Core is the runtime"),
+}
+
+
+def _rows(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
+    """Key, value, why."""
+    training = request.training
+    batch, length = training.global_batch_size, training.seq_length
+    responses = next(n for n in range(MOST_RESPONSES, 0, -1) if batch % n == 0)
+    yield "algorithm.adv_estimator", "grpo", "advantages within the responses of one prompt"
+    yield "data.max_prompt_length", length // 2, f"with the response {length} tokens"
+    yield "data.max_response_length", length - length // 2, "of the longest one"
+    yield "data.train_batch_size", batch // responses, "prompts of one step"
+    yield MINI, batch // responses, "prompts of one update"
+    yield ROOT + "rollout.n", responses, f"responses of one prompt: {batch} samples of an update"
+    yield MICRO, plan.micro_batch_size, "sequences per pass and replica"
+    yield ACTOR + "use_dynamic_bsz", False, "micro-batches of as many sequences"
+    half = {"bf16": "bfloat16", "fp16": "float16"}[training.precision]
+    yield ENGINE + "dtype", half, "type of weights and activations"
+    yield ACTOR + "optim.optimizer", training.optimizer, "as planned"
+    yield from _core(request, plan)
+    generation = "PLACEHOLDER of generation: choose by your engine"
+    yield ROOT + "rollout.name", "vllm", generation
+    yield ROOT + "rollout.tensor_model_parallel_size", plan.tp, generation
+    yield ROOT + "rollout.log_prob_micro_batch_size_per_gpu", plan.micro_batch_size, generation
+    yield ACTOR + "optim.lr", "1e-6", "PLACEHOLDER for the smoke run: set your own"
+    yield "trainer.total_training_steps", 20, "a smoke run"
+
+
+def _core(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
+    """What Megatron-LM's options say, by the names of Megatron-Core's configurations."""
+    core = {one.name: one for one in flags(request, plan)}
+    for option, one in core.items():
+        if key := _key(option):
+            yield key, keys.value(one), keys.in_keys(one.why)
+    if plan.vpp > 1 and "--num-virtual-stages-per-pipeline-rank" not in core:
+        name = ENGINE + "virtual_pipeline_model_parallel_size"
+        yield name, plan.vpp, "chunks of each stage, which the layout counts too"
+    if plan.tp == 1 or not plan.sequence_parallel:
+        yield ENGINE + "sequence_parallel", False, "norms and dropout whole on every rank"
+    if plan.zero_stage == 0:
+        yield ENGINE + "use_distributed_optimizer", False, "every rank keeps all states"
+    if "--accumulate-allreduce-grads-in-fp32" not in core:
+        name = ENGINE + "override_ddp_config.grad_reduce_in_fp32"
+        yield name, False, f"gradients are added up in {request.training.gradient_dtype}"
+
+
+def _word(value: Any) -> str:
+    """A value as Hydra reads it."""
+    if isinstance(value, list):
+        return f"[{','.join(map(_word, value))}]"
+    text = str(value)
+    return f"'{text}'" if any(one in text for one in "|*, ") else text
+
+
+def _overrides(rows: Iterable[Row]) -> str:
+    """A bash array of one override each; ++ where the configuration may lack the key."""
+    lines = []
+    for key, value, why in rows:
+        new = "++" if ".override_" in key else ""
+        lines.append(f"  {shell.word(f'{new}{key}={_word(value)}')}  {shell.comment(why)}")
+    return "\n".join(("OVERRIDES=(", *lines, ")"))
+
+
+def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
+    """The launch script, to be called on every node, and the model's config.json."""
+    rows, variables = list(_rows(request, plan)), megatron.environment(plan)
+    model = list(model_rows(Context(request.model, request.cluster, request.training)))
+    known = heard(request.model, config_of(request.model) or {})
+    missing = uncarried.of(request.model, UNCARRIED, known)
+    head = shell.header("verl", VERSIONS, request, plan).splitlines()[:-1]
+    script = SCRIPT.format(
+        head="\n".join((*head, "# Needs a checkpoint and prompts: MODEL and TRAIN_FILES.")),
+        rendezvous=shell.rendezvous(nodes(request.cluster)),
+        bundle=shell.BUNDLE,
+        exports="\n".join(map(shell.export, variables)),
+        uncarried=uncarried.comments(missing),
+        overrides=_overrides(rows),
+        each=accelerators_per_node(request.cluster),
+    )
+    config = {key: value for key, value, _ in model}
+    said = tuple(Flag(name=key, value=_word(value), why=why, group="") for key, value, why in rows)
+    return Bundle(
+        framework="verl",
+        versions=VERSIONS,
+        main="launch.sh",
+        files={"launch.sh": script, CONFIG: json.dumps(config, indent=2) + "\n"},
+        flags=(*variables, *said, *keys_as_flags(CONFIG, model)),
+        notes=(NEEDS, *uncarried.notes(missing)),
+    )
+
+
+def recognises(files: Mapping[str, str]) -> bool:
+    """Whether some script starts a training of verl's on Megatron-Core."""
+    return verl_overrides.call(files, verl_overrides.on_megatron) is not None
+
+
+def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
+    """What a launch says of its actor, by Megatron-LM's reader; raises Unreadable.
+
+    The model is that of its name, or of the config.json beside the script.
+    """
+    given = given_with(files)
+    if given.model is None and CONFIG in files:
+        files = LaunchFiles(files, replace(given, model=of_config(files, CONFIG)))
+    found = reader.read(files, accelerators)
+    return found.model_copy(update={"framework": "verl"})
+
+
+FRAMEWORK: Framework = replace(
+    megatron.FRAMEWORK,
+    name="verl",
+    title="verl",
+    versions=VERSIONS,
+    axes={
+        **megatron.FRAMEWORK.axes,
+        "cross_entropy": ("unfused",),
+        "overlap_ep": (False,),
+        "overlap_tp": (False,),
+    },
+    rules=RULES,
+    fields=FIELDS,
+    render=render,
+    read=read,
+    recognises=recognises,
+    trains_all="every weight is trained: its adapters are not written",
+    blocks=(),
+    parts=(),
+    lacks=lacks,
+    competes=False,
+)

@@ -1,0 +1,227 @@
+"""verl's launches: the Hydra overrides that all its actors share.
+
+Keys and defaults are those of verl/trainer/config of January 2026 (b178a3c).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from math import prod
+from typing import Any, NamedTuple
+
+from cost_models.catalog.names import UnknownName
+from cost_models.spec import ModelSpec
+from planner.frameworks import architecture, scripts
+from planner.frameworks.adapters import adapter_fields
+from planner.frameworks.arguments import variables
+from planner.frameworks.bash import Argument, Launch
+from planner.frameworks.launch_files import Given
+from planner.frameworks.named_models import find, left_out
+from planner.frameworks.reading import Setting, Unreadable
+
+TITLE = "verl"
+ROOT = "actor_rollout_ref."
+ACTOR, MODEL = ROOT + "actor.", ROOT + "model."
+MICRO, MINI = ACTOR + "ppo_micro_batch_size_per_gpu", ACTOR + "ppo_mini_batch_size"
+# The same of all ranks together, which later versions no longer take.
+OF_ALL = ACTOR + "ppo_micro_batch_size"
+LENGTH = "data.max_response_length"
+# Of the actor and the model, what changes neither a step's time nor its memory.
+IDLE = re.compile(
+    r"clip_ratio|clip_grad|loss|entropy|kl_|ppo_epochs|shuffle|seed|checkpoint|profiler|"
+    r"optim\.(lr|weight|betas|min_lr|total|num_cycles|warmup)|use_mbridge|vanilla_mbridge|"
+    r"dist_checkpointing|nccl_timeout|tokenizer|chat_template|trust_remote|external_lib|use_shm|"
+    r"use_kl|use_remove_padding|use_torch_compile|strategy|policy_loss|tau_|grad_clip|router_replay|_target_"
+)
+# Words of a layer in their names, and nothing of its shape.
+SAME = frozenset({"persist_layer_norm"})
+APART = (
+    "it is the actor's training that is costed: a step is one mini-batch of every prompt's "
+    "responses, and generation, reference, reward and critic stand outside"
+)
+
+
+OFFLOADED = (
+    "weights, gradients and states that wait in host memory between the phases are back for the "
+    "training, and their way is not costed"
+)
+
+
+def call(files: Mapping[str, str], trains: Callable[[Launch], bool]) -> scripts.Found | None:
+    """The training call of verl's in the files; None where there is none."""
+    return scripts.training_call_if_any(files, [ROOT], trains, TITLE)
+
+
+def on_megatron(launch: Launch) -> bool:
+    """Whether a call is a training of verl's with a Megatron actor."""
+    texts = [word.text.lstrip("+") for word in launch.arguments]
+    return _is(texts) and any(
+        text.startswith(f"{ACTOR}megatron.")
+        or text == f"{ACTOR}strategy=megatron"
+        or (text.startswith("--config-name") and "megatron" in text)
+        for text in texts
+    )
+
+
+def on_fsdp(launch: Launch) -> bool:
+    """Whether a launch is verl's with an FSDP actor, its default."""
+    return _is([word.text.lstrip("+") for word in launch.arguments]) and not on_megatron(launch)
+
+
+def _is(texts: list[str]) -> bool:
+    return any(text.startswith(ROOT) for text in texts)
+
+
+class Overrides:
+    """The overrides by key, the last of each; what is asked for is noted."""
+
+    def __init__(self, launch: Launch, given: Given) -> None:
+        self.launch, self.words = launch, dict[str, Argument]()
+        for word in launch.arguments:
+            key, equals, value = word.text.partition("=")
+            if key.startswith("~"):
+                self.words.pop(key[1:], None)
+            elif equals and not key.startswith("-"):
+                said = value.strip("'\"")
+                self.words[key.lstrip("+")] = Argument(said, word.file, word.line, word.known)
+        for name, value in given.values.items():
+            if "." in name:
+                self.words[name] = Argument(value, "--set", 0)
+        self.asked: set[str] = set()
+
+    def text(self, key: str, default: str = "") -> str:
+        """A value that the files must say."""
+        self.asked.add(key)
+        word = self.words.get(key)
+        if word is None or word.text in ("null", "None", ""):
+            return default
+        if not word.known:
+            missing = ", ".join(f"--set {one}=..." for one in variables(word.text))
+            text = f"{key} is {word.text}, which the files do not say: {missing or 'write it out'}"
+            raise Unreadable(text, word.file, word.line)
+        return word.text
+
+    def known(self, key: str) -> bool:
+        """Whether the files say the value."""
+        return key in self.words and self.words[key].known
+
+    def on(self, key: str, default: bool = False) -> bool:
+        return self.text(key, str(default)).lower() == "true"
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        text = self.text(key, "" if default is None else str(default))
+        if not re.fullmatch(r"[1-9]\d{0,8}", text):
+            word = self.words.get(key, self.launch.program)
+            got = f"must be a whole number from 1, got {text[:80]!r}" if text else "is missing"
+            raise Unreadable(f"{key} {got}", word.file, word.line)
+        return int(text)
+
+    def setting(self, key: str, name: str = "") -> Setting:
+        word = self.words[key]
+        return Setting(name=name or key, value=word.text, file=word.file, line=word.line)
+
+    def left(self, named: bool) -> tuple[Setting, ...]:
+        """The keys of the actor and the model that nobody asked for.
+
+        named: the model is given.  Raises Unreadable where one may change what is trained.
+        """
+        found = [
+            self.setting(key)
+            for key in self.words
+            if key.startswith((ACTOR, MODEL)) and key not in self.asked and not IDLE.search(key)
+        ]
+        # The groups' names say nothing of the key.
+        last = ((one.name.rsplit(".", 1)[-1], one) for one in found)
+        architecture.refuse(
+            [one.model_copy(update={"name": name}) for name, one in last if name not in SAME],
+            named=named,
+        )
+        return tuple(found)
+
+
+class Sizes(NamedTuple):
+    """Of a step: tokens of a sequence, sequences, and sequences of a rank's pass."""
+
+    length: int
+    batch: int
+    micro: int
+
+
+def sizes(overrides: Overrides, context: str, splits: Iterable[str], notes: list[str]) -> Sizes:
+    """The lengths and batches of a step.
+
+    context: the key of the ranks that split a sequence; splits: those of the ranks that split a
+    replica in other ways.
+    """
+    longest = overrides.whole("data.max_prompt_length", 512) + overrides.whole(LENGTH, 512)
+    notes.append(f"every sequence is as long as the longest prompt and response, {longest} tokens")
+    batch = overrides.whole(MINI, 256) * overrides.whole(ROOT + "rollout.n", 1)
+    replica = prod(overrides.whole(key, 1) for key in (context, *splits) if overrides.known(key))
+    if not overrides.on(ACTOR + "use_dynamic_bsz"):
+        overrides.text(ACTOR + "ppo_max_token_len_per_gpu")
+        if overrides.text(OF_ALL) and not overrides.text(MICRO):
+            replicas = max((world(overrides).accelerators or 1) // replica, 1)
+            return Sizes(longest, batch, max(overrides.whole(OF_ALL) // replicas, 1))
+        return Sizes(longest, batch, overrides.whole(MICRO))
+    overrides.text(MICRO)
+    tokens = overrides.whole(ACTOR + "ppo_max_token_len_per_gpu", 16_384) * overrides.whole(
+        context, 1
+    )
+    share = max(batch * replica // (world(overrides).accelerators or 1), 1)
+    micro = next(n for n in range(min(max(tokens // longest, 1), share), 0, -1) if share % n == 0)
+    notes.append(f"micro-batches of up to {tokens} tokens are costed as {micro} of the longest")
+    return Sizes(longest, batch, micro)
+
+
+def world(overrides: Overrides) -> scripts.World:
+    """The accelerators that train."""
+    nodes, each = (
+        overrides.whole("trainer.nnodes", 1),
+        overrides.whole("trainer.n_gpus_per_node", 8),
+    )
+    return scripts.World(nodes, each, nodes * each)
+
+
+def model(overrides: Overrides, given: Given, notes: list[str]) -> ModelSpec:
+    """The model that is given, or else the one of that name."""
+    overrides.asked.add(MODEL + "path")
+    return given.model or _model(overrides, notes)
+
+
+def _model(overrides: Overrides, notes: list[str]) -> ModelSpec:
+    """The model by its name; prediction layers train only where they are asked for."""
+    key = MODEL + "path"
+    place = overrides.words.get(key, overrides.launch.program)
+    # A folder's name is that of its model, wherever it lies.
+    name = (
+        overrides.words[key].text.rstrip("/").rsplit("/", 1)[-1] if key in overrides.words else ""
+    )
+    try:
+        model = find(name)
+    except UnknownName as error:
+        found = f"{name} is no preset ({error})" if name else f"{key} is missing"
+        text = f"the model {found}: give it (--model)"
+        raise Unreadable(text, place.file, place.line) from None
+    notes += left_out(name)
+    if overrides.on(MODEL + "mtp.enable") or not model.mtp_num_layers:
+        return model
+    return ModelSpec(**{**model.model_dump(), "mtp_num_layers": 0, "mtp_layer": ()})
+
+
+def adapted(overrides: Overrides, model: ModelSpec, group: str) -> dict[str, Any]:
+    """The fields of a training of adapters; none where all weights train.
+
+    group: of the keys rank, dropout and alpha, as `lora_` or `lora.`.  Raises Unreadable.
+    """
+    prefix, apart = MODEL + group, group.endswith(".")
+    rank = overrides.text(prefix + "rank", "0")
+    targets = (prefix if apart else MODEL) + "target_modules"
+    for key in ("alpha", "type", "merge", "lora_A_init_method", "lora_B_init_method", "dtype"):
+        overrides.text(prefix + key)
+    stated = overrides.setting(targets) if overrides.text(targets) else None
+    dropout = overrides.text(prefix + "dropout", "0.0")
+    if not (rank.isdecimal() and re.fullmatch(r"0?\.\d{1,6}|0", dropout)):
+        one = overrides.setting(prefix + ("dropout" if rank.isdecimal() else "rank"))
+        raise Unreadable(f"{one.name} is {str(one.value)[:40]!r}: no number", one.file, one.line)
+    return adapter_fields(model, int(rank), stated, float(dropout))

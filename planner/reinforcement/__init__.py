@@ -1,1 +1,0 @@
-"""Steps of reinforcement learning: training as planned, beside generation as stated."""

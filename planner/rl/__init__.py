@@ -1,0 +1,1 @@
+"""Steps of reinforcement learning: planned training, and generation at a stated throughput."""

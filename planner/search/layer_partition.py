@@ -1,0 +1,359 @@
+"""Partition of layers into virtual stages: the least time of the busiest rank, within its memory.
+
+With one chunk per rank the partition is optimal, by dynamic programming over where each stage ends.
+With several chunks, the same minimises the longest virtual stage; then single layers are moved away
+from the busiest rank as long as that helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+# Times that differ by less are equal.
+TOLERANCE = 1e-9
+MOST_MOVES = 200
+# Most layers that are partitioned: tables over begin and end grow with the square.
+MOST_LAYERS = 1_024
+# Starts of the local search with several chunks, and the gap to the bound that ends it.
+STARTS = 8
+ENOUGH = 0.002
+
+
+@dataclass(frozen=True)
+class LayerLoads:
+    """Time and memory of each layer, in forward order, shape (layers,).
+
+    seconds, state_bytes, saved_bytes: without recompute.  With it, again_s is added and
+    input_bytes replaces saved_bytes.  redone: layers recomputed at the start of each virtual stage.
+    """
+
+    seconds: FloatArray
+    again_s: FloatArray
+    state_bytes: FloatArray
+    saved_bytes: FloatArray
+    input_bytes: FloatArray
+    redone: int
+
+    @cached_property
+    def spans(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(seconds, state bytes, saved bytes) of layers i to j - 1, shape (layers + 1,) * 2."""
+        count = len(self.seconds)
+        start, end = np.arange(count + 1)[:, None], np.arange(count + 1)[None, :]
+        until = np.minimum(start + self.redone, end)
+
+        def between(amounts: FloatArray, stop: IntArray) -> FloatArray:
+            total = np.concatenate([[0.0], np.cumsum(amounts)])
+            return np.asarray(total[stop] - total[start])
+
+        kept = self.saved_bytes - self.input_bytes
+        return (
+            between(self.seconds, end) + between(self.again_s, until),
+            between(self.state_bytes, end),
+            between(self.saved_bytes, end) - between(kept, until),
+        )
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The virtual stages: their ranks, the time of embedding and head, and the memory for layers.
+
+    owner: the rank of each virtual stage, in forward order; fixed_s: seconds of the embedding and
+    the head there; shape (virtual stages,).  in_flight: micro-batches whose saved bytes a rank
+    keeps; room_bytes: memory that a rank has for layers; shape (ranks,).
+    """
+
+    owner: IntArray
+    fixed_s: FloatArray
+    in_flight: FloatArray
+    room_bytes: FloatArray
+
+    @property
+    def ranks(self) -> int:
+        return len(self.room_bytes)
+
+    @cached_property
+    def on_rank(self) -> FloatArray:
+        """1 where a virtual stage is on a rank, else 0; shape (virtual stages, ranks)."""
+        return np.asarray(self.owner[:, None] == np.arange(self.ranks), dtype=np.float64)
+
+    @cached_property
+    def both_ways(self) -> FloatArray:
+        """`on_rank` of the pipeline and of the reversed pipeline, stacked."""
+        return np.stack([self.on_rank, self.on_rank[::-1]])
+
+
+def partition_layers(
+    layers: LayerLoads, stages: Stages, empty_ends: bool = False
+) -> tuple[int, ...] | None:
+    """The number of layers of each virtual stage, as even as possible.
+
+    None if no partition fits, or there are more than MOST_LAYERS.  empty_ends: the first and the
+    last virtual stage may have no layer, only the embedding or the head.
+    """
+    if len(layers.seconds) > MOST_LAYERS:
+        return None
+    tables = _tables(layers, stages, empty_ends)
+    ends = _least_squares_partition(tables, _shortest_longest(tables))
+    if ends is None:
+        return None
+    if len(stages.owner) > stages.ranks:
+        ends = _best_partition(layers, stages, tables, ends, empty_ends)
+        if _scores(layers, stages, ends[None])[0, 0] > 0.0:
+            return None
+    return tuple(np.diff(ends).tolist())
+
+
+def _tables(layers: LayerLoads, stages: Stages, empty_ends: bool) -> list[FloatArray]:
+    """For each virtual stage, its seconds with layers i to j - 1; infinite where they do not fit.
+
+    Each virtual stage is held against the whole memory of its rank.  Equal stages share a table.
+    """
+    seconds, state, saved = layers.spans
+    count = len(state)
+    size = np.arange(count)[None, :] - np.arange(count)[:, None]
+    last = len(stages.owner) - 1
+    found: dict[tuple[float, ...], FloatArray] = {}
+    tables = []
+    for place, rank in enumerate(stages.owner.tolist()):
+        at_end = empty_ends and place in (0, last)
+        fixed_s, in_flight = stages.fixed_s[place], stages.in_flight[rank]
+        alike = at_end, fixed_s, in_flight, stages.room_bytes[rank]
+        if alike not in found:
+            fits = state + in_flight * saved <= stages.room_bytes[rank]
+            some = size >= (0 if at_end else 1)
+            found[alike] = np.where(some & fits, seconds + fixed_s, np.inf)
+        tables.append(found[alike])
+    return tables
+
+
+def _shortest_longest(tables: Sequence[FloatArray]) -> float:
+    """Seconds of the longest virtual stage in the partition where those are least."""
+    longest = np.full(len(tables[0]), np.inf)
+    longest[0] = 0.0
+    for table in tables:
+        longest = np.maximum(longest[:, None], table).min(axis=0)
+    return float(longest[-1])
+
+
+def _least_squares_partition(
+    tables: Sequence[FloatArray], bound_s: float, weights: FloatArray | None = None
+) -> IntArray | None:
+    """Where virtual stages begin and end, by the least (weighted) sum of squared seconds.
+
+    No virtual stage takes longer than bound_s.  None where nothing fits.
+    """
+    if not np.isfinite(bound_s):
+        return None
+    total = np.full(len(tables[0]), np.inf)
+    total[0] = 0.0
+    begins, every = [], np.arange(len(total))
+    squares: dict[tuple[int, float], FloatArray] = {}  # many stages share a table
+    for place, table in enumerate(tables):
+        weight = 1.0 if weights is None else float(weights[place])
+        key = id(table), weight
+        if key not in squares:
+            under = table <= bound_s * (1.0 + TOLERANCE)
+            allowed = np.where(under, table, 0.0)
+            squares[key] = np.where(under, weight * allowed * allowed, np.inf)
+        sums = total[:, None] + squares[key]
+        begin = sums.argmin(axis=0)
+        begins.append(begin)
+        total = sums[begin, every]
+    ends = [len(total) - 1]
+    for begin in reversed(begins):
+        ends.append(int(begin[ends[-1]]))
+    return np.array(ends[::-1])
+
+
+def least_s(layers: LayerLoads, stages: Stages) -> float:
+    """A lower bound on the seconds of the busiest rank in any partition.
+
+    If all layers are equal: each goes to the rank that ends first with it.
+    """
+    count, each = len(layers.seconds), layers.seconds + layers.again_s * (layers.redone > 0)
+    every = layers.redone in (0, count)
+    on_rank = np.bincount(stages.owner, weights=stages.fixed_s, minlength=stages.ranks)
+    if every and np.ptp(each) <= TOLERANCE * each[0]:
+        filled = on_rank[:, None] + each[0] * np.arange(1, count + 1)
+        return float(max(np.partition(filled.ravel(), count - 1)[count - 1], on_rank.max()))
+    least = layers.seconds.sum() + layers.again_s.sum() * (every and layers.redone > 0)
+    return float(max((least + on_rank.sum()) / stages.ranks, on_rank.max()))
+
+
+def _best_partition(
+    layers: LayerLoads,
+    stages: Stages,
+    tables: Sequence[FloatArray],
+    ends: IntArray,
+    empty_ends: bool,
+) -> IntArray:
+    """The best of several starts of the local search; it ends when a start is no better.
+
+    The virtual stages of busy ranks weigh more in the next start.
+    """
+    weights = np.ones(stages.ranks)
+    best = _local_search(layers, stages, ends, empty_ends)
+    least = _scores(layers, stages, best[None])[0]
+    enough = least_s(layers, stages) * (1.0 + ENOUGH)
+    for _ in range(STARTS - 1):
+        if not least[0] and least[1] <= enough:
+            break
+        rank_s = _loads(layers, stages, ends[None])[1][0]
+        weights = weights * (rank_s / rank_s.mean()) ** 2
+        again = _least_squares_partition(tables, float(rank_s.max()), weights[stages.owner])
+        if again is None:
+            break
+        ends = again
+        found = _local_search(layers, stages, ends, empty_ends)
+        scores = _scores(layers, stages, found[None])[0]
+        if not _is_better(scores, least):
+            break
+        best, least = found, scores
+    return best
+
+
+def _scores(layers: LayerLoads, stages: Stages, ends: IntArray) -> FloatArray:
+    """Scores of partitions (rows of ends), compared column by column; lower is better.
+
+    Bytes over the room of the fullest rank; the busiest rank's seconds; the longest virtual
+    stage's; the sum of squares of both.  Shape (partitions, 4).
+    """
+    stage_s, rank_s, over = _loads(layers, stages, ends)
+    squares = (rank_s**2).sum(axis=1) + (stage_s**2).sum(axis=1)
+    too_much = np.maximum(over, 0.0).max(axis=1)
+    return np.stack([too_much, rank_s.max(axis=1), stage_s.max(axis=1), squares], axis=1)
+
+
+def held_bytes(layers: LayerLoads, stages: Stages, sizes: tuple[int, ...]) -> FloatArray:
+    """Bytes of the layers of a partition on each rank."""
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    return np.asarray(_loads(layers, stages, ends[None])[2][0] + stages.room_bytes)
+
+
+def busiest_s(layers: LayerLoads, stages: Stages, sizes: tuple[int, ...]) -> float:
+    """Seconds of the busiest rank in a partition."""
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    return float(_loads(layers, stages, ends[None])[1].max())
+
+
+def _loads(
+    layers: LayerLoads, stages: Stages, ends: IntArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Seconds of each virtual stage, seconds of each rank, and bytes of each rank over its room."""
+    seconds, held = _amounts(layers, stages, ends[:, :-1], ends[:, 1:])
+    return seconds, seconds @ stages.on_rank, held @ stages.on_rank - stages.room_bytes
+
+
+def _amounts(
+    layers: LayerLoads, stages: Stages, begin: IntArray, end: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Seconds and bytes of virtual stages (the last axis) with layers `begin` to `end` - 1."""
+    span = begin * (len(layers.seconds) + 1) + end
+    seconds, state, saved = (np.take(table, span, mode="clip") for table in layers.spans)
+    return seconds + stages.fixed_s, state + stages.in_flight[stages.owner] * saved
+
+
+def _local_search(layers: LayerLoads, stages: Stages, ends: IntArray, empty_ends: bool) -> IntArray:
+    """Move single layers to other virtual stages while that is better; those between shift."""
+    best = _scores(layers, stages, ends[None])[0]
+    for _ in range(MOST_MOVES):
+        givers, scores = _neighbours(layers, stages, ends, empty_ends)
+        if not len(givers):
+            return ends
+        first = int(np.lexsort(scores.T[::-1])[0])
+        if not _is_better(scores[first], best):
+            return ends
+        best = scores[first]
+        giver, taker = givers[first // len(stages.owner)], first % len(stages.owner)
+        ends = ends.copy()
+        ends[giver + 1 : taker + 1] -= 1
+        ends[taker + 1 : giver + 1] += 1
+    return ends
+
+
+def _is_better(found: FloatArray, best: FloatArray) -> bool:
+    differs = np.flatnonzero(np.abs(found - best) > TOLERANCE * np.abs(best))
+    return bool(len(differs) and found[differs[0]] < best[differs[0]])
+
+
+def _neighbours(
+    layers: LayerLoads, stages: Stages, ends: IntArray, empty_ends: bool
+) -> tuple[IntArray, FloatArray]:
+    """All partitions that differ by one moved layer: the givers, and the scores (see _scores).
+
+    Givers are the longest virtual stage and those of the busiest and the fullest rank; scores have
+    a row for each giver and taker, shape (givers * virtual stages, 4).
+    """
+    begin, end = ends[:-1], ends[1:]
+    least = np.ones(len(begin), dtype=np.int64)
+    if empty_ends:
+        least[[0, -1]] = 0
+    # Unchanged, one layer given, one taken, one passed on; for moves to later and earlier stages.
+    begins = np.array([[begin, begin], [begin, begin + 1], [begin - 1, begin],
+                       [begin - 1, begin + 1]])  # fmt: skip
+    stops = np.array([[end, end], [end - 1, end], [end, end + 1], [end - 1, end + 1]])
+    seconds, held = _amounts(layers, stages, begins, stops)
+    rank_s, rank_held = (amount[0, 0] @ stages.on_rank for amount in (seconds, held))
+    gives = stages.owner == rank_s.argmax()
+    gives |= stages.owner == (rank_held - stages.room_bytes).argmax()
+    gives[seconds[0, 0].argmax()] = True
+    givers = np.flatnonzero(gives & (end - begin > least))
+    scores = _move_scores(stages, seconds, held, givers)
+    scores[np.arange(len(givers)), givers] = np.inf  # to itself
+    return givers, scores.reshape(-1, scores.shape[-1])
+
+
+def _move_scores(
+    stages: Stages, seconds: FloatArray, held: FloatArray, givers: IntArray
+) -> FloatArray:
+    """Scores of moves of one layer to another stage; shape (givers, virtual stages, 4).
+
+    seconds, held: of each virtual stage unchanged, giving, taking and passing on a layer, for moves
+    to later and to earlier stages: shape (4, 2, virtual stages).  Every stage between passes one
+    on: sums over the stages between are differences of running sums.
+    """
+    count = len(stages.owner)
+    # Moves to earlier stages are moves to later ones of the reversed pipeline.
+    amounts = np.stack([seconds, held])
+    amounts[:, :, 1] = amounts[:, :, 1, ::-1].copy()
+    giver = np.stack([givers, count - 1 - givers])
+    loads = _sums_after(amounts, stages.both_ways, giver)
+    squares = _sums_after(amounts[:1] ** 2, np.ones((2, count, 1)), giver)[0, ..., 0]
+    rank_s = loads[0]
+    too_much = np.maximum(loads[1] - stages.room_bytes, 0.0).max(axis=-1)
+    squares = squares + (rank_s**2).sum(axis=-1)
+    # The longest stage: before the giver, itself, between, the taker, after it.
+    now, gives, takes, passes = amounts[0]
+    zero = np.zeros((2, 1))
+    before = np.concatenate([zero, np.maximum.accumulate(now, axis=1)[:, :-1]], axis=1)
+    after = np.concatenate([np.maximum.accumulate(now[:, ::-1], axis=1)[:, -2::-1], zero], axis=1)
+    passed = np.where(np.arange(count) > giver[..., None], passes[:, None], 0.0)
+    between = np.zeros_like(passed)
+    np.maximum.accumulate(passed[..., :-1], axis=2, out=between[..., 1:])
+    until = np.maximum(before, gives)[[[0], [1]], giver][..., None]
+    since = np.maximum(takes, after)[:, None]
+    longest = np.maximum(np.maximum(until, between), since)
+    scores = np.stack([too_much, rank_s.max(axis=-1), longest, squares], axis=-1)
+    is_later = np.arange(count) > givers[:, None]
+    return np.where(is_later[..., None], scores[0], scores[1, :, ::-1])
+
+
+def _sums_after(amounts: FloatArray, spread: FloatArray, giver: IntArray) -> FloatArray:
+    """Sums over virtual stages after each move to a later one.
+
+    amounts: (..., 4, 2, virtual stages); spread: (2, virtual stages, sums); giver: (2, givers).
+    Shape (..., 2, givers, virtual stages, sums).
+    """
+    now, gives, takes, passes = (each[..., None] * spread for each in np.moveaxis(amounts, -3, 0))
+    passed = passes - now
+    run = np.cumsum(passed, axis=-2)
+    given = (gives - now - run)[..., [[0], [1]], giver, :]
+    taken = now.sum(axis=-2, keepdims=True) + takes - now + run - passed
+    return np.asarray(given[..., None, :] + taken[..., None, :, :])

@@ -1,0 +1,143 @@
+"""The request and the answer of a sensitivity: `planner sensitivity`, POST /v1/sensitivities."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from cost_models.fields import Spec
+from cost_models.plans import ParallelPlan
+from planner.documents.answer import ProfileInfo, Reason
+from planner.documents.plan_report import Document, Note, PlanReport
+from planner.documents.request import PlanRequest
+
+Unit = Literal["bytes/s", "bytes", "FLOP/s", "s", "USD/h", "W", "share", "count", "ratio"]
+Measure = Literal["time per token", "cost per token", "peak memory"]
+Factor = Annotated[float, Field(ge=1 / 16, le=16)]
+
+FACTORS = (0.5, 0.8, 1.25, 2.0)
+
+
+class SensitivitySpec(Spec):
+    """Which inputs are changed, by how much, and how finely a change of plan is located."""
+
+    inputs: tuple[Annotated[str, Field(max_length=100)], ...] = Field(
+        (), max_length=64, description="names of inputs; empty: all that apply"
+    )
+    factors: tuple[Factor, ...] = Field(
+        FACTORS, max_length=16, description="what each input is multiplied by"
+    )
+    resolution: Annotated[float, Field(ge=0.001, le=0.5)] = Field(
+        0.02, description="share of an input's value to which a change of plan is located"
+    )
+
+    @field_validator("factors")
+    @classmethod
+    def _some(cls, factors: tuple[float, ...]) -> tuple[float, ...]:
+        # Not min_length: that is counted without the items that are wrong themselves.
+        if set(factors) <= {1.0}:
+            raise ValueError("name at least one factor that is not 1")
+        return factors
+
+
+class SensitivityRequest(Spec):
+    """A request and what is asked of its inputs."""
+
+    request: PlanRequest
+    sensitivity: SensitivitySpec
+
+    def document(self) -> dict[str, Any]:
+        """This request as plain data that can be asked again."""
+        asked = self.sensitivity.model_dump(mode="json", exclude_none=True)
+        return self.request.document() | {"sensitivity": asked}
+
+
+class Outcome(Document):
+    """What one plan gives; days, cost and energy as in a plan's report."""
+
+    iteration_time_s: float
+    tokens_per_s: float
+    days: float | None
+    cost_usd: float | None
+    usd_per_million_tokens: float | None
+    energy_kwh: float | None
+    peak_bytes: float
+    fits: bool
+
+
+class Point(Document):
+    """One value of one input.
+
+    fixed: what the held plan gives (dp follows the accelerators), None where it cannot run, with
+    the reasons.  replanned: what the best plan for this value gives, None where nothing fits.
+    The changes are those of the measure over the base: 0.1 is a tenth more.
+    """
+
+    factor: float
+    value: float
+    fixed: Outcome | None
+    fixed_change: float | None
+    reasons: tuple[Reason, ...] = ()
+    replanned: Outcome | None
+    replanned_change: float | None
+    plan: ParallelPlan | None
+
+
+class PlanChange(Document):
+    """Two neighbouring values of an input, and the best plans there, which differ.
+
+    From the base outward: `before` is best at the value nearer to the base.  None: nothing fits.
+    """
+
+    factor_before: float
+    factor_after: float
+    value_before: float
+    value_after: float
+    before: ParallelPlan | None
+    after: ParallelPlan | None
+
+
+class InputSensitivity(Document):
+    """How the answer moves with one input.
+
+    pointers: where the input stands in `request`; none: in the efficiency profile.
+    elasticity: d ln(measure) / d ln(input) of the held plan at the base, from the nearest values
+    it can run (one-sided where a side has none); None where there is none.
+    factors_left_out: factors without a value of their own that makes sense or can be run.
+    changes: outward from the base, first down and then up.
+    all_changes: False where the best plan changes more often than is listed.
+    """
+
+    name: str
+    title: str
+    unit: Unit
+    pointers: tuple[str, ...]
+    value: float
+    elasticity: float | None
+    points: tuple[Point, ...]
+    changes: tuple[PlanChange, ...]
+    all_changes: bool
+    factors_left_out: tuple[float, ...]
+    words: tuple[str, ...]
+
+
+class SensitivityAnswer(Document):
+    """The answer: inputs by how much they move the measure, most first.
+
+    held: the plan held fixed, the request's own or else the best; best: the best at the base.
+    left_out: inputs that do not apply here, and why.
+    """
+
+    request: dict[str, Any]
+    version: str
+    profile: ProfileInfo
+    measure: Measure
+    held: PlanReport
+    best: PlanReport
+    base: Outcome
+    replanned_base: Outcome
+    inputs: tuple[InputSensitivity, ...]
+    left_out: tuple[Note, ...]
+    searches: int
+    time_s: float
