@@ -4,7 +4,7 @@ import { effect } from "@preact/signals";
 import { html, render } from "htm/preact";
 import { keyNeeded } from "./api.js";
 import { Header } from "./header.js";
-import { Help, openHelp } from "./help.js";
+import { KeyboardHelp, openKeyboardHelp } from "./keyboard_help.js";
 import { VIEWS } from "./registry.js";
 import { badLink, busy, cancel, open, start, theme, undo, view } from "./state.js";
 import { Dialog } from "./ui/dialog.js";
@@ -19,7 +19,7 @@ function App() {
     <a class="skip" href="#main" onClick=${skip}>Skip to results</a>
     <${Header} />
     <main id="main" tabindex="-1" aria-label=${label}><${Lazy} load=${load} /></main>
-    <${Help} />
+    <${KeyboardHelp} />
     <${KeyDialog} />
     <${Toasts} />`;
 }
@@ -52,12 +52,12 @@ effect(() => {
   if (taken) toast(taken.text, { action: "Undo", run: taken.restore });
 });
 effect(() => {
-  if (badLink.value) toast("The link could not be read; this is the preset.", { kind: "bad" });
+  if (badLink.value) toast("The link could not be read; the default request is shown.", { kind: "bad" });
 });
 effect(() => { document.title = `${current().label} · Parallel Planner`; });
 
 const KEYS = {
-  "?": openHelp,
+  "?": openKeyboardHelp,
   t: () => { theme.value = { "": "dark", dark: "light", light: "" }[theme.value]; },
 };
 
