@@ -19,6 +19,8 @@ from typing import Any
 from planner.frameworks.arguments import known_arguments
 
 SWITCHES = ("store_true", "store_false", "store_const", "count")
+# Conversion and evaluation have parsers of their own, beside it.
+FEATURES = "mindspeed_llm/features_manager"
 SOURCE = "MindSpeed-LLM's own options, by the sources of its features: names, kinds, types, choices"
 
 
@@ -73,7 +75,7 @@ def _literal(node: ast.expr | None) -> Any:
 
 def main(checkout: str, commit: str) -> None:
     package = "planner.frameworks.mindspeed"
-    rows = declared(Path(checkout, "mindspeed_llm"), known_arguments(package)["flags"])
+    rows = declared(Path(checkout, FEATURES), known_arguments(package)["flags"])
     lines = (f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
     head = {"source": SOURCE, "versions": {"MindSpeed-LLM": commit}}
     body = json.dumps(head)[1:-1].replace(', "versions"', ',\n"versions"')

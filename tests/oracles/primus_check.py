@@ -49,11 +49,21 @@ class Judge(megatron_check.Judge):
             name for name, value in vars(made).items() if _plain(value) != _plain(theirs[name])
         )
         made.world_size, made.rank, made.local_rank = self.world, 0, 0
-        own = ("patch_primus_pipeline", "pp_algorithm")
+        own = ("patch_primus_pipeline", "pp_algorithm", "recompute_layer_ids")
         extra = {name: getattr(module.params, name) for name in own}
         self.args = SimpleNamespace(**{**theirs, **vars(made), **extra})
         if self.args.tensor_model_parallel_size == 1:
             self.args.sequence_parallel = False  # its patch sequence_parallel_tp1
+
+    def config(self) -> None:
+        from primus.backends.megatron.patches import recompute_layer_patches as patches
+        from primus.core.patches import PatchContext
+
+        if self.args.recompute_layer_ids is not None:
+            module = SimpleNamespace(params=self.args)
+            context = PatchContext("megatron", "before_train", extra={"module_config": module})
+            patches.patch_custom_recompute_layer_ids(context)
+        super().config()
 
     def optimizer(self) -> None:
         from megatron.training import training

@@ -11,7 +11,7 @@ from planner.frameworks.arguments import known_arguments
 from planner.frameworks.mindspeed import llm
 from planner.frameworks.reading import Reading, Unreadable
 from tests.checkouts import checkout
-from tests.oracles.declared_arguments import declared
+from tests.oracles.declared_arguments import FEATURES, declared
 
 BASE = """--hidden-size 1024 --num-attention-heads 16 --seq-length 2048 \
 --max-position-embeddings 2048 --position-embedding-type rope --normalization RMSNorm --swiglu \
@@ -127,4 +127,4 @@ def test_the_list_is_more_than_mindspeeds() -> None:
 @pytest.mark.exhaustive
 def test_the_stored_list_is_that_of_a_checkout() -> None:
     known = known_arguments("planner.frameworks.mindspeed")["flags"]
-    assert declared(checkout("Ascend/MindSpeed-LLM") / "mindspeed_llm", known) == llm.flags()
+    assert declared(checkout("Ascend/MindSpeed-LLM") / FEATURES, known) == llm.flags()
