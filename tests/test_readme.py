@@ -33,10 +33,14 @@ def blocks(language: str) -> list[str]:
     )
 
 
-# Sizing answers a search for each accelerator of the catalog and each number of them.
+LINES = list(dict.fromkeys(line for block in blocks("sh") for line in block.splitlines()))
+# Sizing answers a search for each accelerator of the catalog and each number of them: half a minute
+# of work, of which a few numbers are enough before every merge.
+SIZING = [line for line in LINES if line.startswith("planner size ")]
 COMMANDS = [
-    pytest.param(line, marks=pytest.mark.slow) if line.startswith("planner size ") else line
-    for line in dict.fromkeys(line for block in blocks("sh") for line in block.splitlines())
+    *(line for line in LINES if line not in SIZING),
+    *(pytest.param(f"{line} --sizes 64,512", marks=pytest.mark.slow) for line in SIZING),
+    *(pytest.param(line, marks=pytest.mark.exhaustive) for line in SIZING),
 ]
 
 

@@ -81,6 +81,7 @@ def worked(asked: list[str | float]) -> list[tuple[str, Any]]:
             os._exit(1)
         end = time.process_time() + float(one)
         while time.process_time() < end:
+            sum(range(100_000))  # milliseconds: who asked receives every step
             step(0, 1)
     return [("answer", len(asked)) for _ in asked]
 

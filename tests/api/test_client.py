@@ -94,7 +94,9 @@ def test_every_example(
     """The client's answer, written out, is what the service sent."""
     parts = [PARTS[word] for word in re.findall(r"{(\w+)}", path)]
     answer = getattr(service, name)(*parts, example)
-    sent = client.request(verb, path.format(**PARTS), json=example).json()
+    response = client.request(verb, path.format(**PARTS), json=example)
+    assert response.status_code in (200, 201, 202), response.text
+    sent = response.json()
     found = json.loads(answer.model_dump_json())
     # What differs from call to call: times, and the text of a script that has a new token.
     own = {"id", "cached", "links", "spent", "created_at", "saved_at", "learned_at", "text"}
@@ -199,7 +201,7 @@ def test_follows_a_job_to_another_server(tmp_path: Path) -> None:
         first = place.serve()
         url = str(first.http.base_url).rstrip("/")
         service, found = _Following(url), list[Any]()
-        few = {**ENDLESS, "axes": {"training.global_batch_size": [4 * n for n in range(1, 30)]}}
+        few = {**ENDLESS, "axes": {"training.global_batch_size": [4 * n for n in range(1, 17)]}}
         job = service.start_sweeps(few)
         seen: list[Step] = []
 
@@ -217,7 +219,7 @@ def test_follows_a_job_to_another_server(tmp_path: Path) -> None:
         assert found[0].state == "succeeded"
         assert service.behind[0] is None
         assert int(service.behind[-1] or 0) > 1
-        assert len(found[0].result["sweep"]["rows"]) == 29
+        assert len(found[0].result["sweep"]["rows"]) == 16
     finally:
         place.clear()
 

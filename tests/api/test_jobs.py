@@ -129,13 +129,12 @@ def test_a_run_leaves_a_core_free(tmp_path: Path) -> None:
     usable = len(os.sched_getaffinity(0))
     try:
         server = place.serve()
-        job = server.start("validations", TWO_RANKS | {"validation": {"steps": 1000}})
+        brief = {"steps": 1, "check_numerics": False}
+        job = server.start("validations", TWO_RANKS | {"validation": brief})
         ranks = eventually(lambda: place.runs("planner.validate.worker"), "ranks")
         assert {len(os.sched_getaffinity(pid)) for pid in ranks} == {max(1, usable - 1)}
         assert len(os.sched_getaffinity(server.process.pid)) == usable
-        server.http.post(job["links"]["cancel"])
-        assert server.end(job)["state"] == "cancelled"
-        done = server.end(server.start("validations", TINY | {"validation": {"steps": 1}}))
+        done = server.end(job)
         assert done["result"]["report"]["environment"]["cores"] == max(1, usable - 1)
     finally:
         place.clear()

@@ -15,11 +15,12 @@ from planner.accuracy.predict import Prediction, predict
 from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
 from planner.accuracy.suspects import assumptions, suspects, worst
 from tests.planner.accuracy.drawn_runs import ROW, written
+from tests.planner.accuracy.published import predictions
 
 
 @pytest.fixture(scope="module")
 def shipped() -> AccuracyAnswer:
-    return answer_of(PUBLISHED_RUNS.name, map(predict, read_runs(PUBLISHED_RUNS)))
+    return answer_of(PUBLISHED_RUNS.name, predictions())
 
 
 def answer(folder: Path, *rows: dict[str, Any]) -> AccuracyAnswer:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 
-from planner.accuracy.predict import Prediction, predict
-from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
+from planner.accuracy.predict import Prediction
+from tests.planner.accuracy.published import predictions
 
 pytestmark = pytest.mark.slow  # the memory of every published run
 
@@ -41,11 +39,6 @@ def old(prediction: Prediction) -> bool:
 
 def confident(prediction: Prediction) -> bool:
     return prediction.run["confidence"].lower() != "low"
-
-
-@cache
-def predictions() -> tuple[Prediction, ...]:
-    return tuple(p for p in map(predict, read_runs(PUBLISHED_RUNS)) if p.peak_bytes is not None)
 
 
 def errors(source: str = "") -> list[float]:
@@ -92,7 +85,7 @@ def test_what_ran_out_of_memory_does_not_fit() -> None:
 
 
 def test_what_ran_fits() -> None:
-    ran = [p for p in predictions() if not p.run.flag("oom")]
+    ran = [p for p in predictions() if p.peak_bytes is not None and not p.run.flag("oom")]
     impossible = {p.run.id for p in ran if p.fits is False and old(p)}
     assert impossible <= UNEXPLAINED_RUN
     sure = [p.fits is False for p in ran if confident(p)]

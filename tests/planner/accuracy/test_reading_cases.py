@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 
 from cost_models.stage_layers import forward_layers, virtual_stages
 from planner.accuracy.cases import MOST_VARIANTS, Case, case_of
-from planner.accuracy.predict import predict, predict_all
+from planner.accuracy.predict import predict
 from planner.accuracy.runs import (
     DECIMALS,
     FLAGS,
     INTEGERS,
-    PUBLISHED_RUNS,
-    read_runs,
     run_of,
 )
 from tests.fixtures.tiers import examples
+from tests.planner.accuracy.published import predictions
 
 PLAIN = {
     "id": "r", "year": "2025", "gpu": "H100 SXM5 80GB", "n_gpus": "64", "gpus_per_node": "8",
@@ -205,7 +204,7 @@ def test_words_stand_for_flags_and_grouped_digits_for_numbers() -> None:
 
 @pytest.mark.slow
 def test_published_runs_are_covered_and_plausible() -> None:
-    found = predict_all(read_runs(PUBLISHED_RUNS))
+    found = predictions()
     predicted = [p for p in found if not p.reason]
     assert len(predicted) >= 0.97 * len(found)
     for p in predicted:

@@ -7,6 +7,7 @@ import pytest
 from planner.accuracy.predict import predict
 from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
 from planner.accuracy.tune_replay import lines, tuned_groups
+from tests.planner.accuracy.published import predictions
 
 MODEL = "GPT-181B (BLOOM prequel)"
 
@@ -29,7 +30,7 @@ def test_a_recorded_group() -> None:
 @pytest.mark.slow
 def test_all_recorded_groups() -> None:
     """At most half the runs that trying in predicted order takes until the best is known."""
-    groups = list(tuned_groups(map(predict, read_runs(PUBLISHED_RUNS))))
+    groups = list(tuned_groups(predictions()))
     assert len(groups) >= 15
     known = sum(one.policy_known for one in groups)
     assert known <= 0.5 * sum(one.predicted_order_known for one in groups)

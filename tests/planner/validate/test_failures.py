@@ -20,37 +20,10 @@ from planner.requests.parsing import parse_request
 from planner.validate import process, run, run_files
 from planner.validate.process import Limits, RunFailed
 from planner.validate.run_files import Job
+from tests.fixtures.job_server import MARK, PATIENCE_S, TINY, TWO_RANKS, marked
 
-REQUEST: dict[str, Any] = {
-    "model": {
-        "name": "tiny", "num_layers": 2, "hidden_size": 16, "num_attention_heads": 2,
-        "num_query_groups": 2, "head_dim": 8, "ffn_hidden_size": 32, "vocab_size": 256,
-        "position": "rope", "norm": "rmsnorm", "gated_mlp": True,
-    },
-    "cluster": "local",
-    "training": {"seq_length": 16, "global_batch_size": 2},
-    "plan": {
-        "runtime": "torch", "dp": 2, "zero_stage": 0, "micro_batch_size": 1,
-        "cross_entropy": "unfused", "attention_kernel": "flash2",
-    },
-}  # fmt: skip
 # For what takes no other process.
-ALONE = {**REQUEST, "cluster": "1x1xh100-sxm", "plan": {**REQUEST["plan"], "dp": 1}}
-PATIENCE_S = 600.0  # of a machine that does much else; what comes sooner is not waited for
-MARK = "PLANNER_TEST_MARK"
-
-
-def processes(mark: str) -> list[int]:
-    """Who has the mark in its environment."""
-    sought, found = f"{MARK}={mark}".encode(), []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if sought in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
+ALONE = TWO_RANKS | {"cluster": "1x1xh100-sxm", "plan": TINY["plan"] | {"dp": 1}}
 
 
 def shared_memory() -> set[str]:
@@ -77,7 +50,7 @@ class Command:
         self.mark, self.shared = uuid.uuid4().hex, shared_memory()
 
     def start(
-        self, *words: str, before: tuple[str, ...] = (), request: dict[str, Any] = REQUEST
+        self, *words: str, before: tuple[str, ...] = (), request: dict[str, Any] = TWO_RANKS
     ) -> subprocess.Popen[str]:
         self.request.write_text(json.dumps(request))
         command = [*before, sys.executable, "-m", "planner.cli", "validate", str(self.request)]
@@ -106,7 +79,7 @@ class Command:
         return of.returncode, json.loads(out) if out else {}, err
 
     def nothing_is_left(self) -> None:
-        assert processes(self.mark) == []
+        assert marked(f"{MARK}={self.mark}") == []
         assert list(self.temporary.iterdir()) == []
         assert shared_memory() <= self.shared
 
@@ -115,7 +88,7 @@ class Command:
 def command(tmp_path: Path) -> Iterator[Command]:
     one = Command(tmp_path)
     yield one
-    for pid in processes(one.mark):
+    for pid in marked(f"{MARK}={one.mark}"):
         os.kill(pid, signal.SIGKILL)
 
 
@@ -162,7 +135,7 @@ in_time, loss_of = loss_of, late
 
 def late(folder: Path, **job: Any) -> None:
     """A run of which rank 1 never comes to its first collective."""
-    run.prepare(folder, parse_request(REQUEST), Job(steps=1000, **job))
+    run.prepare(folder, parse_request(TWO_RANKS), Job(steps=1000, **job))
     script = folder / run_files.SCRIPT
     script.write_text(script.read_text() + LATE)
 
@@ -185,7 +158,7 @@ def test_a_collective_that_times_out(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_a_log_that_grows_without_end(tmp_path: Path) -> None:
-    run.prepare(tmp_path, parse_request(REQUEST), Job(steps=1000))
+    run.prepare(tmp_path, parse_request(TWO_RANKS), Job(steps=1000))
     script = tmp_path / run_files.SCRIPT
     endless = "\n\nwhile True:\n    print('x' * 99, file=sys.stderr)\n"
     script.write_text(script.read_text() + endless)
@@ -256,9 +229,9 @@ def test_killed_itself_it_takes_its_ranks_along(command: Command) -> None:
     of.kill()
     of.communicate()
     end = time.monotonic() + PATIENCE_S
-    while processes(command.mark) and time.monotonic() < end:
+    while marked(f"{MARK}={command.mark}") and time.monotonic() < end:
         time.sleep(0.05)
-    assert processes(command.mark) == []
+    assert marked(f"{MARK}={command.mark}") == []
 
 
 @pytest.mark.slow
