@@ -1,4 +1,4 @@
-"""Exposed seconds of the exchanges inside a block, forward and backward, per micro-batch."""
+"""Exposed seconds of the communication inside a block, forward and backward, per micro-batch."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from cost_models.plans import Plans, code
 from cost_models.sources import Array
 from cost_models.spec import StackSpec
 
-# The plan fields that a block's kernels and exchanges depend on.
-EXCHANGE_FIELDS = (*DIMS_FIELDS, "overlap_tp", "overlap_ep")
+# The plan fields on which a block's kernels and communication depend.
+COMMUNICATION_FIELDS = (*DIMS_FIELDS, "overlap_tp", "overlap_ep")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Exposed:
 
 
 class Collectives:
-    """Prices the exchanges of a block by the records of its kernels' times."""
+    """Prices the communication of a block, given the times of its kernels."""
 
     def __init__(self, model: StackSpec, plans: Plans, d: Dims, machine: Machine) -> None:
         self._plans, self._d = plans, d
@@ -176,7 +176,7 @@ class Collectives:
         return comm_s - hidden * (1.0 - self._fitted.contention)
 
     def _key_values(self, record: KeyValues, times: Mapping[Kernel, KernelTime]) -> Exposed:
-        """Keys and values exchanged around attention; a ring hides under its own chunks."""
+        """Communication of keys and values around attention; a ring hides under its own chunks."""
         d, plans, cp = self._d, self._plans, self._places.cp
         if np.all(plans.cp == 1):
             return Exposed()

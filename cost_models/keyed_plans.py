@@ -16,7 +16,7 @@ from cost_models.activation_memory import (
     micro_batch,
     micro_batch_bytes,
 )
-from cost_models.collectives import EXCHANGE_FIELDS
+from cost_models.collectives import COMMUNICATION_FIELDS
 from cost_models.data_parallel import (
     TRAINED,
     HeldParameters,
@@ -46,7 +46,7 @@ Stages = tuple[Groups, StageTable]
 
 # What one micro-batch of a layer, of the embedding and of the head depends on, and what holding and
 # reducing parameters depends on.
-LAYER_KEY = Key(*EXCHANGE_FIELDS, "dynamic_cp")
+LAYER_KEY = Key(*COMMUNICATION_FIELDS, "dynamic_cp")
 STATE_KEY = Key(*GROUP_FIELDS, "runtime")
 
 

@@ -34,7 +34,8 @@ class BlockSeconds:
 
     weight_gradient_s is the part of backward_s that a schedule may put off; forward_comm_s the
     part of tp_s, cp_s and ep_s together that belongs to the forward pass; ep_hidden_s what of the
-    experts' exchanges another micro-batch hides.  kernels: one by one; exchanges: over tp, cp, ep.
+    experts' communication another micro-batch hides.  kernels: one by one; communication: over tp,
+    cp and ep.
     """
 
     forward_s: FloatArray
@@ -48,7 +49,7 @@ class BlockSeconds:
     ep_s: FloatArray
     ep_hidden_s: FloatArray
     kernels: tuple[KernelTime, ...]
-    exchanges: tuple[Exposed, Exposed, Exposed] = (Exposed(), Exposed(), Exposed())
+    communication: tuple[Exposed, Exposed, Exposed] = (Exposed(), Exposed(), Exposed())
 
 
 @formula("s", "derived")
@@ -120,7 +121,7 @@ class _Priced:
             ep_s=full(ep.both_s),
             ep_hidden_s=full(hides),
             kernels=tuple(times.values()),
-            exchanges=(tp, cp, ep),
+            communication=(tp, cp, ep),
         )
 
     def _unread_s(self, times: Mapping[Kernel, KernelTime]) -> Array:
@@ -172,7 +173,7 @@ class _Priced:
         )
 
     def _encoder(self, encoder: Encoded) -> tuple[dict[Kernel, KernelTime], Exposed, Exposed]:
-        """Its kernels, and exchanges of its own positions and width over tp and over cp."""
+        """Its kernels, and communication over tp and cp for its own positions and width."""
         times = kernel_times(encoder.records, self._machine, encoder.d)
         network = Collectives(encoder.spec, self._plans, encoder.d, self._machine)
         tp, cp, _ = network.of(encoder.records, times)

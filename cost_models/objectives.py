@@ -24,7 +24,7 @@ from cost_models.parameters import active_parameters, total_parameters
 from cost_models.sources import Array, formula
 from cost_models.spec import ModelSpec, TrainingSpec
 
-_EXCHANGES = ("tp_s", "cp_s", "ep_s")
+_COMMUNICATION = ("tp_s", "cp_s", "ep_s")
 _LOSS = ("logits", "cross-entropy")
 
 
@@ -55,10 +55,10 @@ def with_reference(block: Mapping[str, Array], share: float) -> dict[str, Array]
     if not share:
         return dict(block)
     again = share * block["forward_comm_s"]
-    exchanged = sum_of(block[name] for name in _EXCHANGES if name in block)
+    communication_s = sum_of(block[name] for name in _COMMUNICATION if name in block)
     parts = {
-        name: block[name] * (1.0 + again / (exchanged + (exchanged == 0)))
-        for name in _EXCHANGES
+        name: block[name] * (1.0 + again / (communication_s + (communication_s == 0)))
+        for name in _COMMUNICATION
         if name in block
     }
     forward = {name: block[name] * (1.0 + share) for name in ("forward_s", "forward_comm_s")}

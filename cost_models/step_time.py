@@ -26,7 +26,7 @@ class BlockTimes:
     """Seconds of each kind of layer and of both ends per micro-batch, laid out per plan.
 
     whole_s: forward and backward with collectives; again_s: what recomputing a layer adds;
-    exposed_s: ZeRO traffic nothing hides (part of whole_s); kernels, exchanges: by layer key, not
+    exposed_s: exposed ZeRO traffic (part of whole_s); kernels, communication: by layer key, not
     by plan.
     """
 
@@ -38,7 +38,7 @@ class BlockTimes:
         micro = s.memo.of("seconds", g.layer_plans, lambda: _by_key(s, g))
         at_layer = g.layers.spread
         self.kernels = tuple(layer.kernels for layer in micro.layers)
-        self.exchanges = tuple(layer.exchanges for layer in micro.layers)
+        self.communication = tuple(layer.communication for layer in micro.layers)
 
         def columns(block: BlockSeconds, names: tuple[str, ...]) -> dict[str, Array]:
             return {name: at_layer(getattr(block, name)) for name in names}
@@ -92,8 +92,8 @@ def stage_s(s: Setting, g: KeyedPlans, times: BlockTimes, slot: int) -> Array:
 def least_step_s(s: Setting, g: KeyedPlans) -> Array:
     """Seconds that a step takes at least, whatever stage holds which layers: a bound.
 
-    The mean stage's kernels and exchanges of all micro-batches; without what full recompute adds,
-    without bubbles, and without what is done once a step.
+    The mean stage's kernels and communication of all micro-batches; without what full recompute
+    adds, without bubbles, and without what is done once a step.
     """
     times = BlockTimes(s, g, data_parallel(s, g))
     every: Array = times.whole_ends_s[0] + (1 + s.model.mtp_num_layers) * times.whole_ends_s[1]
@@ -197,7 +197,7 @@ class _BusiestStage:
         )
 
     def exposed_s(self) -> Array:
-        """Seconds of ZeRO's exchanges in every micro-batch that nothing hides."""
+        """Exposed seconds of ZeRO's communication in every micro-batch."""
         first_s, last_s = self._times.exposed_ends_s
         layers_s = sum_of(
             count * each_s
@@ -221,7 +221,7 @@ class _BusiestStage:
 def alone_micro_batches(plans: Plans, micro_batches: Array) -> Array:
     """Micro-batches whose passes have none of another micro-batch beside them.
 
-    While a pipeline fills and drains nothing hides the exchanges of experts: of rank r's m v
+    While a pipeline fills and drains nothing hides expert communication: of rank r's m v
     forward passes 2 (p-1-r) + (v-1) p + 1 have no backward pass beside them (Megatron-LM
     schedules.py); the mean over ranks, in micro-batches of v chunks.
     """

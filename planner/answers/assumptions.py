@@ -158,7 +158,7 @@ _HIDDEN = {
     "overlap_grad_reduce": "gradient reduction under backward",
     "overlap_param_gather": "weight gathering under forward",
     "overlap_tp": "tensor-parallel chunks under GEMMs",
-    "overlap_ep": "experts' exchanges under another micro-batch",
+    "overlap_ep": "expert-parallel communication under another micro-batch",
     "overlap_p2p": "pipeline messages under the next chunk",
 }
 

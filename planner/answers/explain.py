@@ -20,7 +20,7 @@ from cost_models.stage_layers import rank_titles
 from cost_models.training_cost import training_cost
 from planner.answers.assumptions import assumptions
 from planner.answers.pipeline import pipeline
-from planner.answers.recomputed_exchange import recomputed_exchange_s
+from planner.answers.recomputed_communication import recomputed_communication_s
 from planner.documents.plan_report import ErrorBand, Memory, Note, Pipeline, PlanReport, StageMemory
 from planner.documents.request import PlanRequest
 from planner.sites import storage as sites
@@ -74,7 +74,7 @@ def reports(
             times = 1.0 if corrected is None else float(corrected[k])
             kernels = _kernels(request, chosen[k], estimates, k)
             run = pipeline(estimates, k, chosen[k], parts) if simulated else None
-            again = sum(recomputed_exchange_s(estimates, k).values())
+            again = sum(recomputed_communication_s(estimates, k).values())
             result[i] = _report(
                 model, request, chosen[k], seconds, parts, memory, kernels, run, times, again
             )
@@ -143,7 +143,7 @@ def _report(
     corrected: float,
     again_s: float,
 ) -> PlanReport:
-    """corrected: what a site's runs multiplied the times by; again_s: exchanges of recompute."""
+    """corrected: the factor of a site's runs on all times; again_s: communication of recompute."""
     training, cluster = request.training, request.cluster
     world = cluster.accelerators
     flop = step_flop(request.model, training)

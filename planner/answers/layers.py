@@ -1,4 +1,4 @@
-"""What one layer of a plan is made of: its kernels, what they keep, and its exchanges.
+"""The contents of one layer of a plan: its kernels, saved tensors and communication.
 
 The rows are those that the estimate adds up; nothing here is priced anew but what exchanges take
 before anything hides them.
@@ -20,7 +20,7 @@ from cost_models.plans import ParallelPlan, Plans
 from cost_models.sources import Array
 from cost_models.traffic import NAMES
 from planner.answers.plan_answers import illegal
-from planner.answers.recomputed_exchange import recomputed_exchange_s
+from planner.answers.recomputed_communication import recomputed_communication_s
 from planner.documents.plan_report import Document
 from planner.documents.problems import RequestError, from_reasons
 from planner.documents.request import PlanRequest
@@ -82,7 +82,7 @@ class LayerTable(Document):
 
 
 class Exchange(Document):
-    """One kind of exchange over an iteration of the busiest rank.
+    """One kind of communication over an iteration of the busiest rank.
 
     total_s: one transfer after the other; exposed_s: what shows, recomputed_s of it in recompute;
     hidden_s: the rest, under kernels.
@@ -96,7 +96,7 @@ class Exchange(Document):
 
 
 class LayersAnswer(Document):
-    """The layers of a plan, kernel by kernel and tensor by tensor, and its exchanges."""
+    """The layers of a plan, kernel by kernel and tensor by tensor, and its communication."""
 
     plan: ParallelPlan
     num_micro_batches: int
@@ -210,7 +210,7 @@ def _tensor(
 
 def _exchanges(model: CostModel, estimates: Estimates, plan: ParallelPlan) -> Iterator[Exchange]:
     total = {one.name: float(np.max(one.seconds)) for one in model.traffic(plan)}
-    again = recomputed_exchange_s(estimates)
+    again = recomputed_communication_s(estimates)
     for part, groups in GROUPS.items():
         whole = sum(total.get(name, 0.0) for name in groups)
         redone = again.get(part, 0.0)

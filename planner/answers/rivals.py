@@ -106,7 +106,7 @@ def _sentence(
     best: ParallelPlan, other: ParallelPlan, slower_by: float, parts: Mapping[str, float],
     sure: bool,
 ) -> str:  # fmt: skip
-    """TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP exchange, costs 628 ms of CP exchange."""
+    """TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP communication, costs 628 ms of bubble."""
     names = differing(best, other) or _switched(best, other)
     one, two = (listed([choice(plan, name) for name in names]) for plan in (best, other))
     beats = ("" if sure else "probably ") + ("beats" if len(names) == 1 else "beat")

@@ -1,8 +1,8 @@
 """How far off an estimate may be: the interval that a run like it is expected in.
 
 It comes from the posterior of the published runs (planner/uncertainty/posterior.py), so it widens
-by what the plan's time is spent on: a ring across nodes, an exchange of experts, kernels too short
-to hide the host.
+for the parts that take the plan's time: a ring across nodes, an all-to-all of experts, kernels too
+short to hide the host.
 """
 
 from __future__ import annotations

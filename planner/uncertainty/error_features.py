@@ -21,11 +21,11 @@ FACTORS: dict[str, str] = {
     "experts": "expert kernels",
     "narrow": "FP8 and FP4 kernels",
     "small": "launch-bound kernels",
-    "tp": "tensor-parallel exchange",
-    "cp": "context-parallel exchange",
-    "ep": "expert-parallel exchange",
+    "tp": "tensor-parallel communication",
+    "cp": "context-parallel communication",
+    "ep": "expert-parallel communication",
     "pipeline": "pipeline bubble and sends",
-    "dp": "data-parallel exchange",
+    "dp": "data-parallel communication",
     "optimizer": "optimizer step and offload",
 }
 # Forward seconds of a layer and micro-batch at which half of its kernels count as short.
@@ -90,7 +90,7 @@ def shares_of(
     pass_s = parts_s["forward"] / np.maximum(micro_batches * model.num_layers / plans.pp, 1.0)
     total = sum_of(parts_s.values())
     share = {name: seconds / total for name, seconds in parts_s.items()}
-    # A bubble is time that kernels and exchanges of layers take elsewhere.
+    # A bubble is time in which the kernels and communication of layers run on other ranks.
     kernels = share["forward"] + share["backward"] + share["recompute"]
     layers = kernels + share["tp_comm"] + share["cp_comm"] + share["ep_comm"]
     some = layers > 0

@@ -37,7 +37,7 @@ UNSEEN = {
     "no multi-token prediction": NO_OPTION,
     "biases in all places or in none": NO_OPTION,
     "has no experts": "a dense model is written without expert options; its plan has no such axis",
-    "experts' exchanges block": NO_OPTION,
+    "expert-parallel communication blocks": NO_OPTION,
     "master weights and states are fp32": NO_OPTION,
     "stages are the outermost axis": NO_OPTION,
     "tensor-parallel traffic is not overlapped": NO_OPTION,

@@ -295,7 +295,7 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (p.overlap_tp == 0) & (p.overlap_ep == 0),
-        "tensor-parallel traffic blocks, and so does the exchange with experts",
+        "tensor-parallel traffic blocks, and so does the all-to-all of experts",
     ),
     torch_schedules.OVERLAP,
     rules.NO_EMPTY_MIDDLE,

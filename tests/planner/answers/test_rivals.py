@@ -84,7 +84,8 @@ def test_a_sentence_tells_a_gain() -> None:
     plans = ParallelPlan(tp=4), ParallelPlan(tp=8)
     parts = {"tp_comm": 14.2, "cp_comm": -0.628}
     assert _sentence(*plans, 0.098, parts, sure=True) == (
-        "TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP exchange, costs 628 ms of CP exchange"
+        "TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP communication, costs 628 ms of CP "
+        "communication"
     )
     plans = ParallelPlan(tp=4, cp=2), ParallelPlan(tp=8, cp=1)
     assert _sentence(*plans, 0.001, {}, sure=False) == (
