@@ -14,7 +14,7 @@ from planner.documents.answer import ProfileInfo
 from planner.documents.plan_report import PlanReport
 from planner.documents.problems import Problem, RequestError
 from planner.documents.request import Bounds
-from planner.frameworks.launch_files import Given
+from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.reading import Reading
 from planner.lint.better_plans import best, fewest_changes, nearest
 from planner.lint.case import Case
@@ -38,7 +38,7 @@ def read(
     files: Mapping[str, str],
     cluster: ClusterSpec | None = None,
     framework: str | None = None,
-    given: Given | None = None,
+    given: GivenValues | None = None,
 ) -> ReadAnswer:
     """What a launch says, as a request.  Raises RequestError.
 
@@ -77,7 +77,7 @@ def lint(
     files: Mapping[str, str],
     cluster: ClusterSpec,
     framework: str | None = None,
-    given: Given | None = None,
+    given: GivenValues | None = None,
 ) -> LintAnswer:
     """What is wrong with a launch on a cluster, what it costs, and what would be faster.
 
@@ -118,7 +118,7 @@ def found_in(
     files: Mapping[str, str],
     cluster: ClusterSpec,
     framework: str | None = None,
-    given: Given | None = None,
+    given: GivenValues | None = None,
 ) -> tuple[Case, tuple[Finding, ...]]:
     """The case of a launch, and what all checks find: errors first, then what costs most."""
     files = launch_files(files, given)

@@ -10,7 +10,7 @@ from cost_models.fields import Spec
 from cost_models.spec import ClusterSpec
 from planner.documents.problems import Problem, RequestError, join, shown, wrong_type
 from planner.documents.typed_values import field_problems, require_object
-from planner.frameworks.launch_files import Given
+from planner.frameworks.launch_files import GivenValues
 from planner.lint.sources import checked
 from planner.requests.models import parse_model
 from planner.requests.parsing import parse_cluster
@@ -28,7 +28,7 @@ class LintRequest:
     files: dict[str, str]
     cluster: ClusterSpec | None
     framework: str | None
-    given: Given
+    given: GivenValues
 
     @property
     def named_cluster(self) -> ClusterSpec:
@@ -67,7 +67,7 @@ def parse_lint(document: Any, *, need_cluster: bool = True) -> LintRequest:
         problems += _file_problems(files)
     if framework is not None and not isinstance(framework, str):
         problems.append(wrong_type("/framework", "a name", framework))
-    cluster, given = None, Given()
+    cluster, given = None, GivenValues()
     if document.get("cluster") is not None:
         try:
             cluster = parse_cluster(document["cluster"])
@@ -82,7 +82,7 @@ def parse_lint(document: Any, *, need_cluster: bool = True) -> LintRequest:
     return LintRequest(checked(cast(dict[str, str], files)), cluster, framework, given)
 
 
-def parse_given(document: dict[str, Any]) -> Given:
+def parse_given(document: dict[str, Any]) -> GivenValues:
     """What is given beside the files: {"model", "set", "arguments"}, each of which may be left out.
 
     set: values by name.  arguments: of the script.  Raises RequestError.
@@ -99,7 +99,9 @@ def parse_given(document: dict[str, Any]) -> Given:
             problems += error.problems
     if problems:
         raise RequestError(problems)
-    return Given({name: str(value) for name, value in values.items()}, tuple(arguments), model)
+    return GivenValues(
+        {name: str(value) for name, value in values.items()}, tuple(arguments), model
+    )
 
 
 def _file_problems(files: dict[str, Any]) -> Iterator[Problem]:

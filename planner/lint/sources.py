@@ -9,7 +9,7 @@ from cost_models.catalog.names import UnknownName
 from planner import frameworks
 from planner.documents.problems import Problem, RequestError, join, refuse, shown
 from planner.frameworks.base import Framework
-from planner.frameworks.launch_files import Given, LaunchFiles
+from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
 
 MOST_FILES = 32
@@ -63,7 +63,7 @@ def checked(files: Mapping[str, str]) -> dict[str, str]:
     return {name: text.replace("\r\n", "\n") for name, text in files.items()}
 
 
-def launch_files(files: Mapping[str, str], given: Given | None = None) -> LaunchFiles:
+def launch_files(files: Mapping[str, str], given: GivenValues | None = None) -> LaunchFiles:
     """The files with what is given beside them.  Raises RequestError."""
     known = LaunchFiles(checked(files), given)
     problems = [
