@@ -1,4 +1,4 @@
-"""The documents that ask what a launch says or what is wrong with it."""
+"""The request documents of `planner read` and `planner lint`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LONGEST_VALUE = 10_000
 
 @dataclass(frozen=True)
 class LintRequest:
-    """A launch to judge, or to read; framework: None is recognised."""
+    """A launch to check or to read; framework: None if it is to be recognised."""
 
     files: dict[str, str]
     cluster: ClusterSpec | None
@@ -32,7 +32,7 @@ class LintRequest:
 
     @property
     def named_cluster(self) -> ClusterSpec:
-        """The cluster, of a launch that is to be judged."""
+        """The cluster of a launch that is to be checked."""
         assert self.cluster is not None
         return self.cluster
 
@@ -54,7 +54,7 @@ def parse_lint(document: Any, *, need_cluster: bool = True) -> LintRequest:
     """The launch of a document {"files", "cluster", "framework", "model", "set", "arguments"}.
 
     files: text by name, the launch script first; framework and what follows may be left out.
-    need_cluster: it is to be judged, not only read.
+    need_cluster: whether it is to be checked, not only read.
     Raises RequestError with every problem found.
     """
     require_object("", document, "an object")
@@ -83,7 +83,7 @@ def parse_lint(document: Any, *, need_cluster: bool = True) -> LintRequest:
 
 
 def parse_given(document: dict[str, Any]) -> GivenValues:
-    """What is given beside the files: {"model", "set", "arguments"}, each of which may be left out.
+    """The values given in addition to the files: {"model", "set", "arguments"}, all optional.
 
     set: values by name.  arguments: of the script.  Raises RequestError.
     """
