@@ -1,4 +1,4 @@
-"""Documents about plans: what each costs and why, what binds, and what would change it."""
+"""Reports on plans: the cost of each and its reasons, what limits it, and what would change it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def report(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> PlanRe
 
 
 def plan_id(plan: ParallelPlan) -> str:
-    """A name for a plan that only its content decides."""
+    """An id of a plan that depends on its content alone."""
     content = json.dumps(plan.model_dump(mode="json"), sort_keys=True)
     return "pl_" + hashlib.sha256(content.encode()).hexdigest()[:12]
 
@@ -96,7 +96,7 @@ def _memory(request: PlanRequest, plan: ParallelPlan, estimates: Estimates, k: i
     table, gathered = estimates.memory, estimates.gathered
     layout = gathered.stages.key(k)
     slots = gathered.table.slot_of[:, layout]
-    # Where the head is, multi-token prediction counts as layers.
+    # On the stage with the head, multi-token prediction counts as layers.
     heads, predicted = gathered.table.last[:, layout], request.model.mtp_num_layers
     held = gathered.table.layers[:, :, layout].sum(axis=0) - heads * predicted / (1 + predicted)
     allocated = table.allocated_bytes[:, k].tolist()
@@ -206,7 +206,7 @@ def _band(
 
 
 def _site(request: PlanRequest, corrected: float) -> Iterator[Note]:
-    """What a site's calibration and runs did to the time."""
+    """The effect of a site's calibration and runs on the time."""
     if (site := sites.site_of_request(request.site)) is not None:
         count = len(site.runs)
         runs = "1 run moves" if count == 1 else f"{count:,} runs move"
@@ -225,7 +225,7 @@ def _kernels(
     layout, key = gathered.stages.key(k), gathered.layers.key(k)
 
     def own(value: Array) -> float:
-        """The value of this plan's layers."""
+        """The value for the layers of this plan."""
         return float(value[key] if isinstance(value, np.ndarray) and value.ndim else value)
 
     d = gathered.micro.d

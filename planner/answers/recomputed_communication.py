@@ -11,7 +11,7 @@ PARTS = ("tp_comm", "cp_comm", "ep_comm")
 
 
 def recomputed_communication_s(estimates: Estimates, row: int = 0) -> dict[str, float]:
-    """By part of the time whose kind they are: of one plan's iteration, on its busiest stage.
+    """Seconds by the part of the time that has this communication, on a plan's busiest stage.
 
     They are counted in its `recompute`: a layer whose forward is run again communicates again.
     """
@@ -37,5 +37,5 @@ def recomputed_communication_s(estimates: Estimates, row: int = 0) -> dict[str, 
 
 
 def _at(value: Array, place: int) -> float:
-    """The value at a place, of one that may be the same at all."""
+    """The value at an index of an array, or the value itself if it is a scalar."""
     return float(value[place] if isinstance(value, np.ndarray) and value.ndim else value)
