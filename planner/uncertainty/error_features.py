@@ -15,7 +15,7 @@ from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 
 Array = NDArray[np.float64]
 
-# The factors that a run's time is divided into, with their names for people.
+# The factors into which a run's time is divided, with their titles.
 FACTORS: dict[str, str] = {
     "compute": "kernels",
     "experts": "expert kernels",
@@ -55,7 +55,7 @@ def error_features(
 ) -> ErrorFeatures:
     """Error features of an estimate; parts_s: seconds of an iteration by part.
 
-    source: whose run it is; "": of nobody whose runs were seen.
+    source: the source of the run; "": a source without published runs.
     """
     accelerator = cluster.groups[0].accelerator
     shares = shares_of(model, training, plan, parts_s)
@@ -73,7 +73,7 @@ def error_features(
 def groups_of(
     family: str, accelerator: str, runtime: str, source: str, hidden_size: int, num_layers: int
 ) -> tuple[str, str, str, str, str]:
-    """Family, accelerator, runtime, source, and the model there; "": none that is known."""
+    """Family, accelerator, runtime, source, and the source's model; "": unknown."""
     model = f"{source}, {accelerator}, {hidden_size} x {num_layers}" if source else ""
     return family, accelerator, runtime, source, model
 
