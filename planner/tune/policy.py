@@ -78,8 +78,8 @@ def believed(
     together = together + _level(together[np.ix_(at, at)], missed_by)
     more = np.ones(len(seconds))
     for _ in range(ROUNDS if at else 0):
-        # A run far out of the others says less of them: it has more noise of its own.  Held against
-        # all others, those of plans alike too, so that two that contradict each other both have.
+        # An outlier informs less about other plans, so it gets more noise of its own.  All runs are
+        # compared, also those of similar plans, so that two contradicting runs both get more.
         whole = together + np.diag(np.diag(own) * more + REPEAT_NOISE**2)
         weighted = np.linalg.solve(whole[np.ix_(at, at)], missed_by)
         more[at] = outlier_noise(np.diag(own)[at], more[at], np.asarray(weighted, dtype=float))

@@ -159,7 +159,7 @@ class Posterior:
 
     @cached_property
     def _off(self) -> dict[tuple[tuple[str, ...], ...], tuple[Array, Array]]:
-        """As `off` for several groups, cached: accelerators, runtimes and sites are few."""
+        """Cached results of `off` by its arguments: accelerators, runtimes and sites are few."""
         return {}
 
     def _off_in(self, several: Sequence[tuple[str, ...]]) -> tuple[Array, Array]:
