@@ -285,7 +285,7 @@ def _shares(full: tuple[int, ...], pp: int, chunks: int, per_chunk: int) -> tupl
     middle = max(full)
 
     def share(layers: int) -> int:
-        # Several chunks are dealt out evenly, as the wave schedules ask.
+        # Several chunks are split evenly, as the wave schedules ask.
         return most if layers == middle or chunks > 1 else max(1, most - 1)
 
     ends = (share(full[0]), share(full[-1]))

@@ -52,7 +52,7 @@ UNSEEN = {
     "is all-to-all \\(Ulysses\\) only": "written, it would be all-to-all",
     "runs without tp and pipeline": "its groups and its pipeline engine know no sequence axis",
     "seq_length .* does not split": "an assertion on the first batch, or in the first forward pass",
-    "must be dealt out evenly": OWN,
+    "must be split evenly": OWN,
     "need pp > 1": OWN,
     "needs pp > 1": OWN,
     "do not divide over": OWN,

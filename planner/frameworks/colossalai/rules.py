@@ -176,7 +176,7 @@ SIZE_RULES: tuple[Rule, ...] = (
     rule(
         "layers_not_divisible",
         lambda c, p: (p.vpp == 1) | _even(p),
-        lambda c, p: f"with {p.vpp} chunks per stage layers are dealt out evenly",
+        lambda c, p: f"with {p.vpp} chunks per stage layers are split evenly",
     ),
     rules.NO_EMPTY_STAGE,
     rule(

@@ -95,7 +95,7 @@ ENGINE: tuple[Rule, ...] = (
             & (p.last_stage_layers == 0)
             & (p.stage_layers == 0)
         ),
-        lambda c, p: f"{c.model.num_layers} layers must be dealt out evenly over pp {p.pp}",
+        lambda c, p: f"{c.model.num_layers} layers must be split evenly over pp {p.pp}",
     ),
     unsupported(
         lambda c, p: p.vpp == 1,

@@ -97,7 +97,7 @@ OWN: tuple[Rule, ...] = (
                 & np.equal(p.last_stage_layers, 0)
             )
         ),
-        "schedules in a V deal layers out evenly",
+        "schedules in a V split layers evenly",
     ),
 )
 # It has schedules of its own, and DeepEP for ROCm by Primus-Turbo; its Megatron-LM is of March

@@ -142,7 +142,7 @@ RULES: tuple[Rule, ...] = (
             ~is_named(p, "cp_kind", "a2a") | (c.model.num_query_groups % (p.tp * p.cp) == 0)
         ),
         lambda c, p: (
-            f"the all-to-all deals out whole key/value heads: {c.model.num_query_groups} do not "
+            f"the all-to-all distributes whole key/value heads: {c.model.num_query_groups} do not "
             f"divide over tp {p.tp} x cp {p.cp}"
         ),
         "degrees",

@@ -242,7 +242,7 @@ REFUSED: list[tuple[str, str, Case]] = [
     ("layers_not_divisible", "got 0,8,8,0", runs(stage_layers=(0, 8, 8, 0), **PIPED)),
     (
         "layers_not_divisible",
-        "dealt out evenly",
+        "split evenly",
         runs(
             changed("llama", num_layers=14),
             first_stage_layers=3,
