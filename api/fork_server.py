@@ -1,6 +1,6 @@
 """The fork server of the pools: it imports once what every worker process needs.
 
-This module imports next to nothing, so that the process starts at once, beside the service.
+This module imports almost nothing, so that the process starts at once, in parallel to the service.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Several processes that speak HTTP on one port, of which one runs the jobs."""
+"""Several processes that serve HTTP on one port; one of them also runs the jobs."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class Workers:
         own = {
             LISTENER: str(fd),
             "PLANNER_HOST": most.host,
-            "PLANNER_WORKERS": str(count),  # who share the cores
+            "PLANNER_WORKERS": str(count),  # they share the cores
             "PLANNER_MAX_CONCURRENCY": str(max(1, most.max_concurrency // count)),
             "PLANNER_MAX_CONNECTIONS": str(max(1, most.max_connections // count)),
-            # Of a key all workers together count; of an address each one does.
+            # The rate of a key is counted over all workers, that of an address by each worker.
             "PLANNER_CALLS_PER_MINUTE": str(most.rate if most.keys else -(-most.rate // count)),
             "PLANNER_MAX_RUNS": str(0 if index else most.jobs.max_runs),
         }

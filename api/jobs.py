@@ -63,7 +63,7 @@ def answer(job: Job) -> JobAnswer:
 
 
 def page(jobs: list[Job], limit: int) -> JobPage:
-    """A page of at most so many, of one job more where there are more."""
+    """A page of at most `limit` jobs; `jobs` has one more if there is a next page."""
     rows = tuple(map(_row, jobs[:limit]))
     return JobPage(rows=rows, next=rows[-1].id if len(jobs) > limit else None)
 
@@ -81,13 +81,13 @@ def _row(job: Job) -> JobRow:
 
 
 def fingerprint(kind: Kind, document: Any) -> str:
-    """What two calls have in common that ask the same."""
+    """A digest that is equal for two calls with the same request."""
     text = json.dumps([kind, document], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 async def events(request: Request, store: Store, id: str, after: int) -> AsyncIterator[str]:
-    """Server-sent events of a job from behind one number on, until it is over."""
+    """Server-sent events of a job after the event with number `after`, until the job is over."""
     silent_s = 0.0
     yield "retry: 1000\n\n"
     while not getattr(request.app.state, "stopping", False):
@@ -100,7 +100,7 @@ async def events(request: Request, store: Store, id: str, after: int) -> AsyncIt
             return
         if not told:
             job = await in_store(store.jobs.get, id)
-            if job is None or job.state in OVER:  # somebody has all of it already
+            if job is None or job.state in OVER:  # the caller has received all events before
                 return
             silent_s += _LOOK_S
             if silent_s > _SILENCE_S:

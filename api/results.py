@@ -23,7 +23,7 @@ from planner.answers.identity import answer_id
 from planner.documents.answer import PlanAnswer
 from planner.documents.problems import refuse
 from planner.mixed_clusters.answer import MixedAnswer
-from planner.rl.documents import ReinforcementAnswer
+from planner.reinforcement.documents import ReinforcementAnswer
 from planner.sensitivities.documents import SensitivityAnswer
 from planner.sizing.answer import SizingAnswer
 from planner.store import Store, Unavailable

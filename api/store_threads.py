@@ -19,7 +19,7 @@ _limiter: RunVar[CapacityLimiter] = RunVar("store threads")
 
 
 async def in_store(call: Callable[..., R], *asked: object) -> R:
-    """What a call of the store returns.  Raises Unavailable where that takes too long."""
+    """The result of a call of the store.  Raises Unavailable if it takes too long."""
     try:
         limiter = _limiter.get()
     except LookupError:

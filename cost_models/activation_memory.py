@@ -1,11 +1,11 @@
-"""Bytes that blocks save and use of one micro-batch: sums over the saved tensors of their records.
+"""Activation memory of one micro-batch: sums over the saved tensors in the records of blocks.
 
-Summed row by row, Table 2 of Korthikanti et al. comes out to the byte, and one can print which
-tensors fill the memory.
+The sum over rows equals Table 2 of Korthikanti et al. to the byte, and the rows show which tensors
+fill the memory.
 
 Per-operator recompute ("op") is torchtitan's selective activation checkpointing: it keeps a block's
-input, the output of attention, of every second product of two matrices in forward order, and
-what tensor parallelism reduced and scattered; all else is computed again.
+input, the outputs of attention, of every second matrix product in forward order, and of
+tensor-parallel reduce-scatters; everything else is recomputed.
 
 Not modelled: norm statistics of fused kernels (8 bytes per token and norm), random-number states,
 word and position numbers, alignment.
@@ -40,7 +40,7 @@ FloatArray = NDArray[np.float64]
 class MicroBatch:
     """The records of one micro-batch: of each kind of layer, of the embedding and of the head.
 
-    frozen_encoders: those that nothing runs backward through.
+    frozen_encoders: encoders without a backward pass.
     """
 
     d: Dims
@@ -53,12 +53,12 @@ class MicroBatch:
 
     @property
     def before_layers(self) -> tuple[Record, ...]:
-        """What saves tensors before the first layer."""
+        """The records of blocks before the first layer that save tensors."""
         return (*self.embedding, *(record for one in self.encoders for record in one.records))
 
 
 def micro_batch(model: ModelSpec, training: TrainingSpec, plans: Plans) -> MicroBatch:
-    """One micro-batch of each plan, or of each key where `plans` holds one row per key."""
+    """The records of one micro-batch of each plan (or key, if `plans` has one row per key)."""
     d, kinds = dims(training, plans), layers_of(model).kinds
     trainable = TrainableModel(model, training)
     return MicroBatch(
@@ -84,7 +84,7 @@ def saved_tensors(records: Iterable[Record]) -> Iterable[SavedTensor]:
 
 
 def tensor_bytes(tensor: SavedTensor, d: Dims) -> Array:
-    """Bytes of one row of the table that the plan's selective recompute keeps."""
+    """Bytes of one saved tensor that remain under the plan's selective recompute."""
     kept: Array = tensor.active
     for module in tensor.dropped_by:
         kept = kept * (1.0 - d.recomputed(module))
@@ -95,8 +95,7 @@ def tensor_bytes(tensor: SavedTensor, d: Dims) -> Array:
 def activation_bytes(records: Iterable[Record], d: Dims) -> tuple[Array, Array]:
     """Bytes of one block for one micro-batch: (kept until its backward, recomputed there).
 
-    The second part is what selective recompute drops: it exists again while that one layer's
-    backward runs.
+    Selective recompute drops the second part, which exists again during that one layer's backward.
     """
     kept: Array = 0.0
     every: Array = 0.0
@@ -108,13 +107,15 @@ def activation_bytes(records: Iterable[Record], d: Dims) -> tuple[Array, Array]:
 
 @formula("byte", "korthikanti-2022")
 def layer_input_bytes(model: ModelSpec, d: Dims) -> Array:
-    """Bytes of a layer's input: all that full recompute keeps of it (2sbh, or 2sbh/t)."""
+    """Bytes of a layer's input: full recompute keeps nothing else (2sbh, or 2sbh/t)."""
     return d.sharded_tokens * model.hidden_size * model.residual_streams * d.activation_bytes
 
 
 def working_bytes(records: Iterable[Record]) -> Array:
-    """Bytes alive only inside the backward pass, at its fullest: it begins at the last block, and
-    what that has freed is gone by when the blocks before it run.
+    """The largest number of bytes that are alive only during the backward pass of a layer.
+
+    The backward pass begins at the last block; memory that this frees is free again when the
+    blocks before it run.
     """
     freed: Array = 0.0
     fullest: Array = 0.0
@@ -126,14 +127,14 @@ def working_bytes(records: Iterable[Record]) -> Array:
 
 @formula("byte", "derived")
 def gathered_input_bytes(model: ModelSpec, d: Dims) -> Array:
-    """Bytes of the gathered copy that a weight gradient needs of an input that was kept sharded."""
+    """Bytes of the gathered input of a weight gradient, if the input was saved in shards."""
     gathered = (d.tokens - d.sharded_tokens) * (1.0 - d.runtime.keeps_gathered_input)
     return gathered * model.hidden_size * d.activation_bytes
 
 
 @dataclass(frozen=True)
 class LayerBytes:
-    """What one layer keeps of a micro-batch, drops, and needs only inside: arrays over keys."""
+    """Bytes that a layer keeps of a micro-batch, drops, and uses temporarily: arrays over keys."""
 
     saved: FloatArray
     dropped: FloatArray
@@ -153,7 +154,7 @@ class MicroBatchBytes:
 
 
 def micro_batch_bytes(model: ModelSpec, micro: MicroBatch, keys: int) -> MicroBatchBytes:
-    """Bytes of so many keys."""
+    """An array of bytes with one value per key."""
     d = micro.d
 
     def full(values: Array) -> FloatArray:
@@ -166,8 +167,8 @@ def micro_batch_bytes(model: ModelSpec, micro: MicroBatch, keys: int) -> MicroBa
         working = working_bytes(records) + gathered_input_bytes(model, d) * trained
         return LayerBytes(full(kept), full(dropped), full(working))
 
-    # Every rank of a tp group sends what it holds, the shard or the whole, unless the runtime
-    # scatters it before and gathers it after.
+    # Every rank of a tp group sends what it holds (the shard or the whole tensor), unless the
+    # runtime scatters it before and gathers it after.
     scattered = d.runtime.scatters_messages
     width = float(model.hidden_size * model.residual_streams)
     sent = d.sharded_tokens * (1.0 - scattered) + d.tokens / d.tp * scattered

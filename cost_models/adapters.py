@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA): which matrices they may stand beside, by the names that users give.
+"""Low-rank adapters (LoRA): the matrices that they may adapt, by the names that users give.
 
 Megatron's names stand for a whole matrix, as its modules hold it; Hugging Face's q_proj, gate_proj
 and the like for the columns of one that Megatron fuses.
@@ -25,7 +25,7 @@ AdapterTarget = Literal[
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of some GEMMs' outputs: `share` of them, by the model; 0: it has no such matrix."""
+    """A share of the columns of some GEMMs' outputs; 0 if the model has no such matrix."""
 
     gemms: tuple[str, ...]
     part: str = ""
@@ -37,7 +37,7 @@ def _heads(model: ModelSpec, heads: int) -> float:
 
 
 def _latent(model: ModelSpec, width: Callable[[MLASpec], int]) -> float:
-    """Of the projection down to the latents of queries, keys and values."""
+    """The share of a width in the projection down to the latents of queries, keys and values."""
     mla = model.mla
     if mla is None:
         return 0.0
@@ -92,7 +92,7 @@ TARGETS: dict[str, tuple[Columns, ...]] = {
 
 
 def adapted(model: ModelSpec, targets: Iterable[str]) -> dict[str, tuple[float, ...]]:
-    """For each GEMM with adapters the shares of its columns that they reach, one for each."""
+    """For each GEMM with adapters, the share of its columns that each adapter covers."""
     found: dict[str, tuple[float, ...]] = {}
     for target in targets:
         for columns in TARGETS[target]:
@@ -103,7 +103,7 @@ def adapted(model: ModelSpec, targets: Iterable[str]) -> dict[str, tuple[float, 
 
 
 def clashing(targets: Iterable[str]) -> tuple[str, ...]:
-    """Two targets that adapt the same columns; empty where there are none."""
+    """Two targets that adapt the same columns; empty if there are none."""
     for one, other in combinations(targets, 2):
         for a in TARGETS[one]:
             for b in TARGETS[other]:

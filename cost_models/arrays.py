@@ -10,7 +10,7 @@ from cost_models.sources import Array
 
 
 def sum_of(values: Iterable[Array]) -> Array:
-    """Sum of arrays that broadcast; 0 of none."""
+    """Sum of arrays that broadcast; 0 without arrays."""
     several = iter(values)
     total: Array = next(several, 0.0)
     for value in several:
@@ -19,7 +19,7 @@ def sum_of(values: Iterable[Array]) -> Array:
 
 
 def max_of(values: Iterable[Array]) -> Array:
-    """Element-wise maximum of non-negative arrays that broadcast; 0 of none."""
+    """Element-wise maximum of non-negative arrays that broadcast; 0 without arrays."""
     result: Array = 0.0
     for value in values:
         result = np.maximum(result, value)

@@ -1,4 +1,4 @@
-"""Calibrations: what was measured on one machine, point by point, and the profile that it makes.
+"""Calibrations: the measured points of one machine, and the profile that follows from them.
 
 `planner calibrate` writes them: the points with their spread, over a built-in profile whose other
 terms still hold.
@@ -87,7 +87,7 @@ class CollectivePoint(Point):
 
 
 class HostPoint(Point):
-    """What one layer takes beside its kernels and collectives; seconds of the direction.
+    """The time of a layer in addition to its kernels and collectives; seconds of the direction.
 
     layer: modules, views and autograd; tensor_parallel and sequence_parallel: what DTensor adds.
     """
@@ -97,7 +97,7 @@ class HostPoint(Point):
 
 
 class WrapperPoint(Point):
-    """What the data-parallel wrapper adds to one block of so many parameters, on one rank.
+    """The time that the data-parallel wrapper adds to a block with these parameters, on one rank.
 
     forward: unsharding; backward: hooks and accumulation; reduce: copies of the reduction.
     """
@@ -108,14 +108,14 @@ class WrapperPoint(Point):
 
 
 class OptimizerPoint(Point):
-    """Norm, clipping, update and clearing of so many parameters in so many tensors."""
+    """Gradient norm, clipping, update and zeroing of these numbers of parameters and tensors."""
 
     parameters: Size
     tensors: Size
 
 
 class CrowdingPoint(Point):
-    """Kernels beside others: seconds while so many ranks of the node work, of `alone_s` alone."""
+    """Seconds of kernels while `ranks` ranks of the node work; alone_s: with one rank."""
 
     kernel: Literal["gemm", "memory"]
     ranks: Annotated[int, Field(ge=2, le=1_000_000)]
@@ -123,7 +123,7 @@ class CrowdingPoint(Point):
 
 
 class ContentionPoint(Point):
-    """What kernels lose while a collective of `collective_s` runs beside them."""
+    """Seconds that kernels lose while a collective of `collective_s` runs concurrently."""
 
     ranks: Annotated[int, Field(ge=2, le=1_000_000)]
     collective_s: Annotated[float, Field(gt=0, le=1e6)]
@@ -144,7 +144,7 @@ class Points(Spec):
 
 
 _KERNELS = ("forward", "backward", "recompute")
-# Measured term -> parts of the step's time that it prices.
+# Measured term -> the parts of the step's time that it prices.
 PARTS_OF_TERM: dict[str, tuple[str, ...]] = {
     "gemm": _KERNELS,
     "attention": _KERNELS,
@@ -200,7 +200,7 @@ def over_base(calibration: Calibration) -> EfficiencyProfile:
 
 
 def _measured_collectives(points: Iterable[CollectivePoint]) -> dict[str, CollectiveTable]:
-    """Tables over the bytes of all points of an operation, interpolated where one has none."""
+    """Tables over the bytes of all points of an operation, interpolated between them."""
     tables: dict[str, CollectiveTable] = {}
     found = sorted(points, key=lambda p: (p.ranks, p.bytes))
     for op in {p.op for p in found}:

@@ -1,4 +1,4 @@
-"""Exposed seconds of the exchanges inside a block, forward and backward, per micro-batch."""
+"""Exposed seconds of the communication inside a block, forward and backward, per micro-batch."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from cost_models.plans import Plans, code
 from cost_models.sources import Array
 from cost_models.spec import StackSpec
 
-# The plan fields that a block's kernels and exchanges depend on.
-EXCHANGE_FIELDS = (*DIMS_FIELDS, "overlap_tp", "overlap_ep")
+# The plan fields on which a block's kernels and communication depend.
+COMMUNICATION_FIELDS = (*DIMS_FIELDS, "overlap_tp", "overlap_ep")
 
 
 @dataclass(frozen=True)
 class Exposed:
-    """Seconds that nothing hides; recompute_s: those that selective recompute adds."""
+    """Exposed seconds; recompute_s: those that selective recompute adds."""
 
     forward_s: Array = 0.0
     backward_s: Array = 0.0
@@ -52,7 +52,7 @@ class Exposed:
 
 
 class Collectives:
-    """Prices the exchanges of a block by the records of its kernels' times."""
+    """Prices the communication of a block, given the times of its kernels."""
 
     def __init__(self, model: StackSpec, plans: Plans, d: Dims, machine: Machine) -> None:
         self._plans, self._d = plans, d
@@ -69,7 +69,7 @@ class Collectives:
     def of(
         self, records: Iterable[Record], times: Mapping[Kernel, KernelTime]
     ) -> tuple[Exposed, Exposed, tuple[Dispatch, ...]]:
-        """(tensor-parallel, context-parallel) seconds, and what is sent to experts."""
+        """(tensor-parallel, context-parallel) seconds, and the communication of experts."""
         tp, cp = Exposed(), Exposed()
         sent: list[Dispatch] = []
         for record in records:
@@ -165,18 +165,18 @@ class Collectives:
         return Exposed(each, each, each * self._d.recomputed(record.module))
 
     def _chunked(self, comm_s: Array, gemm_s: Array) -> Array:
-        """What shows of a collective cut into chunks under a GEMM, where the plan does that."""
+        """The exposed time of a collective in chunks under a GEMM, if the plan overlaps them."""
         share = 1.0 - self._fitted.tp_overlap_exposed
         hidden = np.minimum(comm_s * share, gemm_s) * (self._plans.overlap_tp > 0)
         return comm_s - hidden * (1.0 - self._fitted.contention)
 
     def _beside(self, comm_s: Array, kernel_s: Array) -> Array:
-        """What shows of a collective beside a kernel, and what it costs that kernel."""
+        """The exposed time of a collective next to a kernel, and the slowdown of that kernel."""
         hidden = np.minimum(comm_s, kernel_s)
         return comm_s - hidden * (1.0 - self._fitted.contention)
 
     def _key_values(self, record: KeyValues, times: Mapping[Kernel, KernelTime]) -> Exposed:
-        """Keys and values exchanged around attention; a ring hides under its own chunks."""
+        """Communication of keys and values around attention; a ring hides under its own chunks."""
         d, plans, cp = self._d, self._plans, self._places.cp
         if np.all(plans.cp == 1):
             return Exposed()
@@ -211,7 +211,7 @@ class Collectives:
     def _gathered_under_chunks(
         self, record: KeyValues, chunk_bytes: Array, attention_s: tuple[Array, Array]
     ) -> tuple[Array, Array]:
-        """What shows, forward and backward, where torch gathers all keys and values at once.
+        """Exposed seconds, forward and backward, where torch gathers all keys and values at once.
 
         The gather runs under the first of cp chunks of attention; then attention goes chunk by
         chunk all the same.  Backward gathers again, and the gradients of keys and values go
@@ -231,7 +231,7 @@ class Collectives:
         )
 
     def _merging_s(self, record: KeyValues) -> tuple[Array, Array]:
-        """Seconds of adding up what each chunk of a ring contributes, forward and backward.
+        """Seconds of summing the contributions of the chunks of a ring, forward and backward.
 
         Per step Transformer Engine rescales the output in fp32 and adds gradients in half
         precision; torch merges in fp32, operator by operator (its ring attention).
@@ -249,10 +249,10 @@ class Collectives:
         return seconds(forward), seconds(backward)
 
     def expert_parallel(self, sent: Iterable[Dispatch], kernels_s: Array) -> tuple[Exposed, Array]:
-        """Dispatch and combine, each once forward and once backward; and how much of them hides.
+        """Dispatch and combine, each once forward and once backward, and the part that is hidden.
 
-        They hide under the kernels of another micro-batch where the plan overlaps them (Megatron's
-        1F1B overlap, DualPipe), else under nothing.
+        They are hidden under the kernels of another micro-batch if the plan overlaps them
+        (Megatron's 1F1B overlap, DualPipe), else not at all.
         """
         total = Exposed()
         hides: Array = 0.0
@@ -267,7 +267,7 @@ class Collectives:
         return total, hides
 
     def _dispatch_s(self, record: Dispatch) -> Array:
-        """There and back, in one pass, by the plan's dispatcher."""
+        """Seconds of dispatch and combine in one pass, by the plan's dispatcher."""
         d, plans, axis, fabric = self._d, self._plans, self._places.ep, self._fabric
         top_k = float(record.top_k)
 

@@ -1,4 +1,4 @@
-"""Bytes each parallel dimension puts on the network, per layer and micro-batch or per step."""
+"""Bytes that each parallel dimension sends, per layer and micro-batch or per step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tensor_parallel_payload_bytes(tokens: Array, hidden_size: Array, element_byt
 def context_parallel_chunk_bytes(
     tokens: Array, kv_heads: Array, head_dim: Array, element_bytes: Array
 ) -> Array:
-    """Keys and values one rank passes on in a ring hop: 2 b (s/c) h_kv / t."""
+    """Keys and values that one rank passes on in a ring hop: 2 b (s/c) h_kv / t."""
     return 2.0 * tokens * kv_heads * head_dim * element_bytes
 
 
@@ -27,7 +27,7 @@ def context_parallel_chunk_bytes(
 def ulysses_payload_bytes(
     tokens: Array, heads: Array, kv_heads: Array, head_dim: Array, element_bytes: Array
 ) -> Array:
-    """What one rank sends in the all-to-alls around attention: queries, keys, values, output."""
+    """Bytes of one rank in the all-to-alls around attention: queries, keys, values, output."""
     return tokens * (2.0 * heads + 2.0 * kv_heads) * head_dim * element_bytes
 
 
@@ -35,7 +35,7 @@ def ulysses_payload_bytes(
 def expert_dispatch_bytes(
     tokens: Array, copies_per_token: Array, hidden_size: Array, element_bytes: Array
 ) -> Array:
-    """What one rank sends to the experts (and gets back): a copy of each token per expert."""
+    """Bytes that one rank sends to the experts (and receives): a copy of each token per expert."""
     return tokens * copies_per_token * hidden_size * element_bytes
 
 
@@ -56,5 +56,5 @@ def pipeline_message_bytes(tokens: Array, hidden_size: Array, element_bytes: Arr
 
 @formula("byte", "zero")
 def gradient_payload_bytes(parameters: Array, element_bytes: Array) -> Array:
-    """Payload of the gradient reduction of so many local parameters."""
+    """Payload of the gradient reduction of this number of local parameters."""
     return parameters * element_bytes

@@ -34,18 +34,18 @@ TIME_PARTS: dict[str, TimePart] = {
         "recompute", "forward kernels and collectives run again in backward", "R", "backward"
     ),
     "tp_comm": TimePart(
-        "TP exchange", "tensor-parallel collectives not hidden", "T", "communication"
+        "TP communication", "tensor-parallel collectives not hidden", "T", "communication"
     ),
     "cp_comm": TimePart(
-        "CP exchange", "context-parallel exchange not hidden", "C", "communication"
+        "CP communication", "context-parallel communication not hidden", "C", "communication"
     ),
     "ep_comm": TimePart(
-        "EP exchange", "expert-parallel all-to-all not hidden", "E", "communication"
+        "EP communication", "expert-parallel all-to-all not hidden", "E", "communication"
     ),
     "pp_comm": TimePart("PP messages", "pipeline messages not hidden", "P", "idle"),
     "bubble": TimePart("bubble", "waiting of the busiest stage for the others", ".", "idle"),
     "dp_comm": TimePart(
-        "DP exchange",
+        "DP communication",
         "gradient reduction and weight gathering not hidden",
         "D",
         "communication",

@@ -1,8 +1,8 @@
 """Tokens and steps to the same loss at another batch, by the gradient noise scale.
 
-With the fewest steps S0 (a batch without bound) and the fewest tokens E0 (a very small batch),
-(S/S0 - 1)(E/E0 - 1) = 1, and the critical batch is E0/S0: there a training takes twice the fewest
-of both.
+With the fewest steps S0 (an unlimited batch) and the fewest tokens E0 (a very small batch),
+(S/S0 - 1)(E/E0 - 1) = 1, and the critical batch is E0/S0: with it, a training takes twice the
+fewest steps and twice the fewest tokens.
 
 Not modelled: that the critical batch grows while the loss falls, and other learning rates.
 """
@@ -22,5 +22,5 @@ def tokens_over_fewest(batch: Array, critical_batch: Array) -> Array:
 
 @formula("1", "mccandlish-2018")
 def steps_over_fewest(batch: Array, critical_batch: Array) -> Array:
-    """Optimizer steps over those of a batch without bound: 1 + B_crit/B."""
+    """Optimizer steps over those of an unlimited batch: 1 + B_crit/B."""
     return 1.0 + np.divide(critical_batch, batch)

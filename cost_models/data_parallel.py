@@ -1,4 +1,4 @@
-"""Parameters a rank holds and the seconds their gradients and weights spend on the network.
+"""Parameters on each rank, and the seconds of communicating their gradients and weights.
 
 Computed once per distinct (tp, cp, pp, dp, dp_shard, ep, etp, rank order) and gathered by the
 composer.  Collectives of a step run in buckets, so their seconds are linear in the bytes; ZeRO-3
@@ -38,7 +38,7 @@ EMBEDDING = "embedding"
 
 @formula("1", "megatron-core")
 def bucket_parameters(ranks: Array) -> Array:
-    """Parameters of one gradient bucket among so many data-parallel ranks: max(40e6, 1e6 d)."""
+    """Parameters of one gradient bucket with d data-parallel ranks: max(40e6, 1e6 d)."""
     return np.maximum(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * ranks)
 
 
@@ -82,7 +82,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class DataParallelSeconds:
-    """By key: at which rates parameters move, and one block's ZeRO-2/3 collectives."""
+    """By key: the rates of collectives over parameters, and one block's ZeRO-2/3 collectives."""
 
     plain: Rates
     expert: Rates
@@ -97,7 +97,7 @@ class DataParallelSeconds:
 
 @dataclass(frozen=True)
 class Amounts:
-    """What each trained and each frozen weight counts for; frozen_end: outside the layers."""
+    """The amount per trained and per frozen weight; frozen_end: per frozen one outside layers."""
 
     trained: float = 1.0
     frozen: Array = 1.0
@@ -108,12 +108,12 @@ TRAINED = Amounts(frozen=0.0, frozen_end=0.0)
 
 
 def gathered_amounts(training: TrainingSpec) -> Amounts:
-    """What ZeRO-3 gathers, in weights that are trained: frozen ones may be narrower."""
+    """The amounts that ZeRO-3 gathers, in trained weights: frozen ones may be narrower."""
     return Amounts(frozen=stored_bytes(training) / training.gathered_weight_bytes)
 
 
 def frozen_amounts(training: TrainingSpec, plans: Plans, reference: float) -> Amounts:
-    """Bytes of frozen weights as they are kept, and of so many references of each weight."""
+    """Bytes of frozen weights, and of the reference copies of each weight."""
     copy = reference * training.weight_bytes
     kept = frozen_bytes(training, traits(plans.runtime))
     return Amounts(copy, kept + copy, training.weight_bytes + copy)

@@ -1,7 +1,7 @@
-"""Samples of many lengths over a pool of dp x cp ranks, each on as few as its length needs.
+"""Dynamic context parallelism: each sample runs on as few of dp x cp ranks as its length needs.
 
-A rank holds seq_length / cp tokens of one sample; a sample of l takes the least power of two of
-ranks that holds it, and runs alone: one forward and backward pass of its own (Megatron-LM's
+A rank holds seq_length / cp tokens of one sample; a sample of length l takes the smallest power of
+two of ranks that holds it, and runs alone, in a forward and backward pass of its own (Megatron-LM's
 BalancedCPScheduler, pipeline_parallel/hybrid_cp_schedule.py, core 0.18 to 0.19).
 """
 
@@ -24,8 +24,8 @@ from cost_models.plans import Plans
 from cost_models.sources import Array, formula
 from cost_models.spec import TrainingSpec
 
-# Parts of an octave of lengths that are priced as one: within a third of an octave attention's
-# work differs from that of the mean length by less than half a percent.
+# Intervals per octave of lengths, each priced at its mean length: within a third of an octave,
+# attention's work differs from that of the mean length by less than half a percent.
 PARTS_OF_AN_OCTAVE = 3
 # Median of 168 pools (8 to 128 ranks, log-normal, uniform and two-valued lengths, 1 to 100 passes a
 # rank) that Megatron-LM's scheduler dealt, at 6 h l + l^2 / 2 operations for a sample.
@@ -34,19 +34,19 @@ BEHIND = 1.9
 
 @formula("1", "megatron-core")
 def ranks_of(lengths: Array, seq_length: float, cp: Array) -> Array:
-    """Ranks that a sample takes: the least power of two that holds it, cp for the longest."""
+    """Ranks of a sample: the smallest power of two that holds it, cp for the longest."""
     return np.exp2(np.maximum(np.ceil(np.log2(lengths * cp / seq_length)), 0.0))
 
 
 def is_dynamic(training: TrainingSpec, plans: Plans) -> NDArray[np.bool_]:
-    """Whether each plan gives samples ranks by their lengths."""
+    """Which plans assign ranks to samples by their lengths."""
     return np.asarray((plans.dynamic_cp > 0) & (plans.cp > 1) & training.packs)
 
 
 def alike(training: TrainingSpec) -> tuple[tuple[float, float], ...]:
-    """(mean length, share of the samples) of samples that cost much alike.
+    """(mean length, share of the samples) of intervals of samples with similar costs.
 
-    None of them stands on both sides of a power of two of the sequence.
+    No interval extends across a power of two of the sequence.
     """
     lengths = np.sort(lengths_of(training))
     octaves = np.floor(np.log2(training.seq_length / lengths)).astype(int).tolist()
@@ -60,7 +60,7 @@ def alike(training: TrainingSpec) -> tuple[tuple[float, float], ...]:
 
 @formula("1", "derived")
 def waiting_share(training: TrainingSpec, plans: Plans) -> FloatArray:
-    """Share of a step for which ranks wait for the fullest one.
+    """The share of a step in which ranks wait for the fullest one.
 
     A rank takes part in n E[c] / (dp cp) passes of n samples; the fullest is BEHIND standard
     deviations of a pass (its tokens per rank, l / c) behind the mean.

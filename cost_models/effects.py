@@ -1,8 +1,8 @@
-"""Where a field of a document is read: a condition that is declared with the field.
+"""When a field of a document has an effect: a condition that is declared with the field.
 
 A condition names other fields of the same document, each with a JSON Schema of the value that it
-must have; a field may have several, of which one must hold.  They stand in the schema of the
-document as `x-read-where`, for whoever shows or collapses fields.
+must have; a field may have several conditions, of which one must hold.  The schema of the document
+has them as `x-read-where`, for code that shows or collapses fields.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ GIVEN: Rule = {"minItems": 1}
 
 
 def above(value: float) -> Rule:
-    """More than a number."""
+    """The schema of values above a number."""
     return {"exclusiveMinimum": value}
 
 
 def equal(value: Any) -> Rule:
-    """One value."""
+    """The schema of a single value."""
     return {"const": value}
 
 
@@ -46,7 +46,7 @@ def conditions(document: type[Spec], field: str) -> list[Condition]:
 
 
 def is_read(document: Spec, field: str) -> bool:
-    """Whether a field of a document has an effect, as its other fields are."""
+    """Whether a field of a document has an effect, given its other fields."""
     found = conditions(type(document), field)
     return not found or any(
         all(_meets(getattr(document, name), rule) for name, rule in each.items()) for each in found

@@ -1,7 +1,7 @@
 """The only composer: (model, cluster, training, plans, profile) -> time and memory of each plan.
 
-Costs per layer and per process group are computed once per distinct key and gathered
-(gathered.py); what is left per plan is arithmetic on arrays (stage_memory.py, step_time.py).
+Costs per layer and per process group are computed once per distinct key and gathered per plan
+(keyed_plans.py); the rest is arithmetic on arrays over plans (stage_memory.py, step_time.py).
 The worst stage decides memory and time.
 """
 
@@ -44,8 +44,8 @@ from cost_models.traffic import GroupTraffic, traffic
 class Estimates:
     """Time and memory of plans; arrays of shape (plans,), per stage (slots, plans).
 
-    times, dp: what they are composed of, before any correction.  corrected: what the times were
-    multiplied by for one site; None: they are this model's.
+    times, dp: the amounts that they are composed of, before any correction.  corrected: the factor
+    by which a site's runs multiply the times; None without a site.
     """
 
     model: ModelSpec
@@ -63,14 +63,14 @@ class Estimates:
 
     @property
     def kernels(self) -> tuple[tuple[KernelTime, ...], ...]:
-        """Of each kind of layer, arrays by the layer keys of `keyed_plans`."""
+        """The costs of each kind of layer: arrays over the layer keys of `keyed_plans`."""
         return self.times.kernels
 
     def stage_times(self, plan: ParallelPlan, row: int = 0) -> tuple[Times, Links]:
-        """What the simulator needs of one plan: seconds per rank and chunk, and its messages.
+        """The simulator's input for one plan: seconds per rank and chunk, and of messages.
 
-        Shapes (pp, vpp).  A message holds its sender as long as the plan cannot overlap it.
-        row: where the plan stands among those estimated.
+        Shapes (pp, vpp).  A message blocks its sender unless the plan overlaps it.
+        row: the index of the plan among those estimated.
         """
         times, virtual = self.times, plan_stages(self.model, plan)
         corrected = 1.0 if self.corrected is None else float(self.corrected[row])
@@ -111,7 +111,7 @@ def _memo(
     profile: EfficiencyProfile,
     constants: Fitted,
 ) -> Memo:
-    """What the cost models of one model on one cluster share, whatever the batch."""
+    """The amounts that cost models of one model on one cluster share, whatever the batch."""
     return Memo()
 
 
@@ -147,7 +147,7 @@ class CostModel:
     def evaluate(self, plans: Plans, all_stages: bool = False) -> Estimates:
         """Every time part of each plan, and the memory of its stages (plans must be legal).
 
-        all_stages=False leaves out the memory of stages that another one bounds in every part.
+        all_stages=False omits the memory of stages that another stage bounds in every part.
         """
         if len(plans) == 1:
             plans = plans.as_numbers()  # a third faster than arrays of one
@@ -165,11 +165,11 @@ class CostModel:
         )  # fmt: skip
 
     def stage_times(self, plan: ParallelPlan) -> tuple[Times, Links]:
-        """What the simulator needs of one plan (see Estimates.stage_times)."""
+        """The simulator's input for one plan (see Estimates.stage_times)."""
         return self.evaluate(Plans.from_rows([plan])).stage_times(plan)
 
     def traffic(self, plan: ParallelPlan) -> tuple[GroupTraffic, ...]:
-        """What each kind of group of a legal plan puts on the links of each tier."""
+        """The traffic of each kind of process group of a legal plan on the links of each tier."""
         return tuple(traffic(self.setting, plan))
 
     def layer_s(self, plan: ParallelPlan) -> float:
@@ -181,20 +181,20 @@ class CostModel:
         return float(np.max(times.whole_s[0] + again))
 
     def least_bytes(self, plans: Plans) -> FloatArray:
-        """Bytes that the fullest rank needs at least, whatever stage holds which layers.
+        """A lower bound on the bytes of the fullest rank, over all layouts of layers on stages.
 
-        Of plans without a layout; full recompute may be that of any number of layers.
+        For plans without a layout; full recompute may be of any number of layers.
         """
         needed = least_needed_bytes(self.setting, gather(self.setting, plans, mean_stages))
         return np.broadcast_to(needed, (len(plans),))
 
     def least_s(self, plans: Plans) -> FloatArray:
-        """Seconds that a step takes at least, of the same."""
+        """A lower bound on the seconds of a step, over the same layouts."""
         seconds = least_step_s(self.setting, gather(self.setting, plans, mean_stages))
         return np.broadcast_to(seconds, (len(plans),))
 
     def gathered(self, plans: Plans) -> KeyedPlans:
-        """The distinct keys of some plans and what they hold."""
+        """Plans with their distinct keys and the amounts of these."""
         return gather(self.setting, plans)
 
     def needed_bytes(self, plans: Plans) -> FloatArray:

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-# Upper bounds keep every later product below 2**53 and the work of one request bounded.
+# Upper bounds keep all products below 2**53, and limit the work of one request.
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 Width = Annotated[int, Field(ge=1, le=1_000_000)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
-# Below these bounds no machine computes, and seconds leave what a float can hold.
+# No machine is below these bounds, and seconds would exceed the range of floats.
 BytesPerSecond = Annotated[float, Field(ge=1e4, le=1e18)]
 FlopPerSecond = Annotated[float, Field(ge=1e6, le=1e20)]
 # Printable: names reach terminals, scripts and logs.
@@ -26,7 +26,7 @@ class Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=False)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy with some fields changed; what was derived and kept is derived anew."""
+        """A copy with some fields changed, without cached values."""
         copied = super().model_copy(update=update, deep=deep)
         for name in set(vars(copied)) - set(type(self).model_fields):
             del vars(copied)[name]

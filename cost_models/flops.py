@@ -44,7 +44,7 @@ def sc21_flop(
 
 @formula("flop", "megatron-2", "derived")
 def matmul_flop(tokens: Array, parameters: Array) -> Array:
-    """Forward FLOP of multiplying `tokens` rows with weight matrices of so many parameters."""
+    """Forward FLOP of multiplying `tokens` rows with weight matrices of `parameters` elements."""
     return 2.0 * tokens * parameters
 
 
@@ -68,7 +68,7 @@ def mixing_flop(
     """Forward FLOP of a layer's products of activations with each other.
 
     Attention kernels run the causal half of Q K^T and P V: twice that is the whole square.
-    lengths: of the samples in a sequence, where it is not one.
+    lengths: of the samples in a sequence, if it has several.
     """
     packs = None if lengths is None else (seq_length, lengths)
     return products_flop(_records(model, kind, tokens, seq_length), causal, False, packs)
@@ -82,7 +82,7 @@ def _records(
 
 
 def _sizes(tokens: float, seq_length: float, encoder_tokens: int | None = None) -> Dims:
-    """The sizes of so many tokens on one rank."""
+    """The sizes of a number of tokens on one rank."""
     return replace(
         _one_token(encoder_tokens), tokens=tokens, sharded_tokens=tokens,
         seq_length=seq_length, sequences=tokens / seq_length,
@@ -104,7 +104,7 @@ def products_flop(
 ) -> float:
     """Forward FLOP of matrix products and recurrences; weights: also of those with weights.
 
-    packs: the length of a sequence, and of the samples in it, where it is not one.
+    packs: the length of a sequence, and of the samples in it, if it has several.
     """
     total: Array = 0.0
     for record in records:
@@ -130,7 +130,7 @@ def forward_flop(
     lengths: FloatArray | None = None,
     encoder_tokens: int | None = None,
 ) -> float:
-    """Forward FLOP of the model over so many tokens, with the whole square or its causal half."""
+    """Forward FLOP of the model over a number of tokens, with the whole or the causal square."""
     layers, predictions = layers_of(model), model.mtp_num_layers
     dense = (1.0 + predictions) * model.hidden_size * model.vocab_size
     dense += predictions * 2 * model.hidden_size**2
@@ -150,9 +150,9 @@ def forward_flop(
 def step_flop(model: ModelSpec, training: TrainingSpec, causal: bool = False) -> float:
     """Model FLOP of one optimizer step: forward and backward, nothing recomputed.
 
-    A reference runs forward beside; a score has one column in place of logits.  Frozen matrices
-    have no gradient of their weights: 4 FLOP for each parameter and token, not 6.  Adapters have
-    one, and run forward beside them.
+    A reference model adds its forward pass; a reward model has one output column instead of logits.
+    Frozen matrices have no weight gradient: 4 FLOP per parameter and token, not 6.  Adapters have
+    one, in addition to their forward pass.
     """
     tokens = float(training.tokens_per_iteration)
     lengths = lengths_of(training) if training.sample_lengths else None
@@ -173,7 +173,7 @@ def step_flop(model: ModelSpec, training: TrainingSpec, causal: bool = False) ->
 
 
 def _changed_parameters(model: ModelSpec, training: TrainingSpec) -> tuple[float, float]:
-    """Elements that one token is multiplied with: of frozen matrices, of adapters."""
+    """Elements by which one token is multiplied: (of frozen matrices, of adapters)."""
     layers, frozen, adapters = layers_of(model), 0.0, 0.0
     trainable = TrainableModel(model, training)
     for kind, count in zip(layers.kinds, layers.trained_counts, strict=True):

@@ -1,7 +1,7 @@
 """Time lost to failures and checkpoints: the share of a long run that trains.
 
-A job of n nodes stops when any of them does; it then goes back to its last checkpoint, restarts and
-does again what was lost.  Checkpoints cost time too, so there is a best interval between them.
+A job of n nodes stops when any of them fails; it then restarts from its last checkpoint and repeats
+the lost work.  Checkpoints take time too, so there is an optimal interval between them.
 
 Not modelled: failures while restarting beyond Daly's formula, nodes that fail early, planned stops.
 """
@@ -27,8 +27,9 @@ def young_interval_s(checkpoint_s: Array, mtbf_s: Array) -> Array:
 
 @formula("s", "daly-2006")
 def daly_interval_s(checkpoint_s: Array, mtbf_s: Array) -> Array:
-    """Seconds of training between checkpoints, higher order; the mean time between failures M
-    where a checkpoint takes twice that or longer.
+    """Seconds of training between checkpoints, higher order.
+
+    If a checkpoint takes twice the mean time between failures M or longer, the result is M.
     """
     ratio = np.divide(checkpoint_s, np.multiply(2.0, mtbf_s))
     base = young_interval_s(checkpoint_s, mtbf_s)
@@ -40,7 +41,7 @@ def daly_interval_s(checkpoint_s: Array, mtbf_s: Array) -> Array:
 def effective_share(
     interval_s: Array, checkpoint_s: Array, restart_s: Array, mtbf_s: Array
 ) -> Array:
-    """Share of the wall clock that trains, failures arriving at random (exponential).
+    """Share of the wall-clock time that trains, with exponentially distributed failures.
 
     W / (M exp(R/M) (exp((W + delta)/M) - 1)); without failures W / (W + delta).
     """

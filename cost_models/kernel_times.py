@@ -1,4 +1,4 @@
-"""Seconds of one kernel from its record: which efficiency, which peak, which passes beside it."""
+"""Seconds of one kernel from its record: its efficiency, its peak rate and its extra passes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the seconds of a kernel depend on."""
+    """The inputs of a kernel's time other than its record."""
 
     accelerator: AcceleratorSpec
     profile: EfficiencyProfile
@@ -77,16 +77,16 @@ class Machine:
     neighbours: int = 1
     """Ranks at work on one node."""
     instant: bool = False
-    """Kernels take no time: what is left is what crosses the network (traffic.py)."""
+    """Whether kernels take no time, so that only network traffic remains (traffic.py)."""
 
     @property
     def wide(self) -> str:
-        """The precision of what narrow precisions leave: bf16, but for fp16 and fp32 training."""
+        """The precision of kernels that are not in fp8 or fp4: fp16, fp32 or else bf16."""
         return self.precision if self.precision in ("fp16", "fp32") else "bf16"
 
     @property
     def matrix_flop_per_s(self) -> float:
-        """Peak of matrix work that is in no narrow precision (fp8 training keeps some of it)."""
+        """Peak rate of matrix products that are not in fp8 or fp4 (fp8 training has some)."""
         peak = self.accelerator.peak_flop_per_s(self.wide) or self.accelerator.peak_fp16_flop_per_s
         assert peak is not None
         return peak
@@ -129,9 +129,9 @@ def _forward_flop(kernel: Gemm | FlashAttention | Scan) -> Array:
 
 
 def _measured_s(kernel: Kernel, machine: Machine) -> tuple[Array, Array, Array] | None:
-    """Forward, backward and the weights' share of it as measured; None where they were not.
+    """Measured forward, backward and weight-gradient seconds; None if they were not measured.
 
-    Measured kernels ran alone; beside those of other ranks of the node they take longer.
+    Measured kernels ran alone; they take longer while other ranks of the node work.
     """
     measured = machine.profile.measured
     if measured is None:
@@ -182,7 +182,7 @@ def _measured_s(kernel: Kernel, machine: Machine) -> tuple[Array, Array, Array] 
 
 @formula("s", "derived", "aiconfigurator")
 def scan_s(kernel: Scan, machine: Machine) -> Array:
-    """Forward seconds of a recurrence: its FLOP, or what its longest chain of chunks takes.
+    """Forward seconds of a recurrence: of its FLOP, or of its longest chain of chunks.
 
     Each multiprocessor works on one (sequence, head) pair at a time; measured on Hopper and
     Blackwell 64 and 128 heads take the same, 256 twice as long.
@@ -293,7 +293,7 @@ def _time(
 
 
 def kernel_times(records: Iterable[Record], machine: Machine, d: Dims) -> dict[Kernel, KernelTime]:
-    """Times of the kernels among some records; of those that run for no key, none."""
+    """Times of the kernels among some records, without kernels that run for no key."""
     return {
         record: kernel_time(record, machine, d)
         if np.any(record.active)

@@ -12,7 +12,7 @@ import numpy as np
 from cost_models.profiles import AttentionEfficiency, Curve, GemmEfficiency
 from cost_models.sources import Array, formula
 
-# Tiles of C that matrix libraries choose from, rows x columns; each also turned by 90 degrees.
+# Tiles of C that matrix libraries choose from, rows x columns; each also transposed.
 TILES = ((256, 128), (128, 128), (128, 64), (64, 64))
 
 MEASURED_QUERY_ROWS = 16384.0 * 16  # of the flash-attention benchmarks: 16k tokens, 16 heads
@@ -26,7 +26,7 @@ def gemm_flop(m: Array, n: Array, k: Array) -> Array:
 
 @formula("byte", "derived")
 def gemm_bytes(m: Array, n: Array, k: Array, element_bytes: Array, output_bytes: Array) -> Array:
-    """Bytes that C = A B must move at least: both operands read, the result written once."""
+    """The least bytes that C = A B moves: both operands read, the result written once."""
     return (m * k + k * n) * element_bytes + m * n * output_bytes
 
 
@@ -44,9 +44,9 @@ def gemm_s(
 ) -> Array:
     """Seconds of `groups` equal GEMMs launched as one kernel (groups = 1: a plain GEMM).
 
-    C is cut into tiles, each made by one multiprocessor, in waves; the library takes the tile
-    that ends first.  Tiles that stick out of C waste their rest: what small m, n cost.  A small k
-    costs through the overhead of each tile.  An empty GEMM (no tokens) takes no time.
+    C is cut into tiles, each computed by one multiprocessor, in waves; the library chooses the tile
+    size that finishes first.  Tiles that extend beyond C waste work, which makes small m and n
+    slow; the overhead of each tile makes small k slow.  An empty GEMM (no tokens) takes no time.
     Not modelled: splitting k over multiprocessors where C has few tiles.
     """
     flop = gemm_flop(m, n, k) * groups
@@ -118,6 +118,6 @@ def attention_s(
 
 
 def interpolate(curve: Curve, x: Array) -> Array:
-    """Piecewise-linear value of a measured curve; the edge values hold outside it."""
+    """Piecewise-linear interpolation of a measured curve; constant outside it."""
     value: Array = np.interp(x, curve.x, curve.y)
     return value

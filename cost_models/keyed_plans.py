@@ -16,7 +16,7 @@ from cost_models.activation_memory import (
     micro_batch,
     micro_batch_bytes,
 )
-from cost_models.collectives import EXCHANGE_FIELDS
+from cost_models.collectives import COMMUNICATION_FIELDS
 from cost_models.data_parallel import (
     TRAINED,
     HeldParameters,
@@ -46,7 +46,7 @@ Stages = tuple[Groups, StageTable]
 
 # What one micro-batch of a layer, of the embedding and of the head depends on, and what holding and
 # reducing parameters depends on.
-LAYER_KEY = Key(*EXCHANGE_FIELDS, "dynamic_cp")
+LAYER_KEY = Key(*COMMUNICATION_FIELDS, "dynamic_cp")
 STATE_KEY = Key(*GROUP_FIELDS, "runtime")
 
 
@@ -54,7 +54,7 @@ STATE_KEY = Key(*GROUP_FIELDS, "runtime")
 class Setting:
     """A model on a cluster with a batch, and the rates that apply there.
 
-    memo: what was computed of it for a few keys, none of which depends on the size of the batch.
+    memo: cached amounts for small sets of keys; none of them depends on the size of the batch.
     """
 
     model: ModelSpec
@@ -93,7 +93,7 @@ class KeyedPlans:
 
     @cached_property
     def runtime(self) -> Traits:
-        """What the runtime of each plan does."""
+        """The traits of each plan's runtime."""
         return traits(self.plans.runtime)
 
     @cached_property
@@ -133,7 +133,7 @@ class KeyedPlans:
         return plans.offload_activations * np.where(plans.offload_num_layers > 0, share, 1.0)
 
     def take(self, rows: IntArray) -> KeyedPlans:
-        """Some of the plans; amounts of keys stay as they are."""
+        """A subset of the plans; the amounts of keys are shared."""
         return replace(
             self,
             plans=self.plans.take(rows),

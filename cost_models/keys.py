@@ -1,7 +1,7 @@
-"""Costs are computed once per distinct key, a few fields of the plans, and laid out per plan.
+"""Costs are computed once per distinct key (a few plan fields), and then gathered per plan.
 
-A key cannot lie: what computes the costs sees the plans through a view of the key's fields, and
-reading any other field raises.  So the fields stand in one place, the key's own.
+A key cannot miss a field: the code that computes a cost sees the plans through a view of the key's
+fields, and reading any other field raises.  So the key alone lists the fields.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Groups:
     inverse: NDArray[np.int64] | None
 
     def take(self, rows: NDArray[np.int64]) -> Groups:
-        """The keys of some rows."""
+        """The keys of a subset of the rows."""
         return self if self.inverse is None else Groups(self.first, self.inverse[rows])
 
     def key(self, row: int) -> int:
-        """The number of a row's key."""
+        """The index of a row's key."""
         return 0 if self.inverse is None else int(self.inverse[row])
 
     def spread(self, values: NDArray[Any]) -> Any:
@@ -69,7 +69,7 @@ class KeyView(Plans):
             yield name, getattr(self, name)
 
     def changed(self, rows: IntArray, **columns: IntArray) -> KeyView:
-        """Some of the rows, with other values of some fields."""
+        """A subset of the rows, with other values of some fields."""
         view = KeyView(self, self._fields, rows)
         for name, column in columns.items():
             object.__setattr__(view, name, column)
@@ -109,7 +109,7 @@ class Key:
         self.fields = tuple(dict.fromkeys(fields))
 
     def distinct(self, plans: Plans) -> tuple[Groups, KeyView]:
-        """How plans share keys, and a view with one row for each key."""
+        """The key of each plan, and a view with one row per key."""
         groups = group(*(getattr(plans, name) for name in self.fields))
         return groups, KeyView(plans, self.fields, groups.first)
 

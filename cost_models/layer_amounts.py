@@ -1,4 +1,4 @@
-"""What one more layer adds to a stage, for whoever deals layers out to stages."""
+"""The time and memory that one more layer adds to a stage: the input of layer partitions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LayerAmounts:
 
 
 def layer_amounts(s: Setting, plans: Plans) -> LayerAmounts:
-    """The amounts of legal plans; stages that a plan has not hold nothing."""
+    """The amounts of legal plans; stages that a plan does not have are zero."""
     g = gather(s, plans)
     times = BlockTimes(s, g, data_parallel(s, g))
     memory = StageMemory(s, g, all_stages=True)
@@ -50,7 +50,7 @@ def layer_amounts(s: Setting, plans: Plans) -> LayerAmounts:
     def rows(values: Iterable[Array]) -> FloatArray:
         return np.stack([row(value) for value in values])
 
-    # Offloaded activations do not pile up.
+    # Offloaded activations do not accumulate in device memory.
     stays = plans.offload_activations == 0
     return LayerAmounts(
         layer_s=rows(times.whole_s),

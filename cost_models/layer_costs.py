@@ -32,9 +32,10 @@ FloatArray = NDArray[np.float64]
 class BlockSeconds:
     """One layer (or the embedding, or the head) forward and backward: arrays over keys.
 
-    weight_gradient_s is the part of backward_s that a schedule may put off; forward_comm_s the
-    part of tp_s, cp_s and ep_s together that belongs to the forward pass; ep_hidden_s what of the
-    experts' exchanges another micro-batch hides.  kernels: one by one; exchanges: over tp, cp, ep.
+    weight_gradient_s: the part of backward_s that a schedule may postpone.  forward_comm_s: the
+    part of tp_s, cp_s and ep_s that belongs to the forward pass.  ep_hidden_s: the part of the
+    experts' communication that another micro-batch hides.  kernels: each kernel; communication:
+    over tp, cp and ep.
     """
 
     forward_s: FloatArray
@@ -48,22 +49,22 @@ class BlockSeconds:
     ep_s: FloatArray
     ep_hidden_s: FloatArray
     kernels: tuple[KernelTime, ...]
-    exchanges: tuple[Exposed, Exposed, Exposed] = (Exposed(), Exposed(), Exposed())
+    communication: tuple[Exposed, Exposed, Exposed] = (Exposed(), Exposed(), Exposed())
 
 
 @formula("s", "derived")
 def launch_bound_s(kernels_s: Array, exposed_s: Array, launches_s: Array) -> Array:
-    """Seconds of a pass beside its exposed collectives.
+    """Seconds of a pass without its exposed collectives.
 
-    The kernels; or, where kernels and collectives together are shorter than the host takes to
-    launch them, what is missing to that.
+    The time of the kernels; if the host takes longer to launch them than kernels and collectives
+    take together, the host's time minus the collectives.
     """
     return np.maximum(kernels_s, launches_s - exposed_s)
 
 
 @dataclass(frozen=True)
 class MicroBatchSeconds:
-    """Layers by kind, and the two ends, by key."""
+    """Costs of layers by kind, and of the two ends, by key."""
 
     layers: tuple[BlockSeconds, ...]
     embedding: BlockSeconds
@@ -120,13 +121,13 @@ class _Priced:
             ep_s=full(ep.both_s),
             ep_hidden_s=full(hides),
             kernels=tuple(times.values()),
-            exchanges=(tp, cp, ep),
+            communication=(tp, cp, ep),
         )
 
     def _unread_s(self, times: Mapping[Kernel, KernelTime]) -> Array:
-        """Forward seconds of a layer's last product, where recompute leaves it out.
+        """Forward seconds of a layer's last matrix product, if recompute omits it.
 
-        A norm after it reads it, and so do the weights of routed experts, for their gradient.
+        A norm after it needs its output, and so do the gradients of expert routing weights.
         """
         products = [kernel for kernel in times if isinstance(kernel, Gemm)]
         if not products or products[-1].grouped or self._post_norms:
@@ -139,9 +140,9 @@ class _Priced:
         encoders: tuple[Encoded, ...] = (),
         frozen_encoders: tuple[Encoded, ...] = (),
     ) -> BlockSeconds:
-        """The embedding or the head, which nothing recomputes.
+        """The embedding or the head, which are never recomputed.
 
-        The host launches an encoder while the device is busy with layers, so that it never waits.
+        The host launches an encoder while the device computes layers, so the device never waits.
         """
         full = self._full
         times = kernel_times(records, self._machine, self._d)
@@ -172,7 +173,7 @@ class _Priced:
         )
 
     def _encoder(self, encoder: Encoded) -> tuple[dict[Kernel, KernelTime], Exposed, Exposed]:
-        """Its kernels, and exchanges of its own positions and width over tp and over cp."""
+        """Its kernels, and communication over tp and cp for its own positions and width."""
         times = kernel_times(encoder.records, self._machine, encoder.d)
         network = Collectives(encoder.spec, self._plans, encoder.d, self._machine)
         tp, cp, _ = network.of(encoder.records, times)

@@ -1,4 +1,4 @@
-"""A model as its layers in order: each a kind, blocks one after the other, and how kinds repeat."""
+"""A model as a sequence of layers: the kinds of layers, their blocks, and their order."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from cost_models.spec import StackSpec
 
 @dataclass(frozen=True)
 class LayerKind:
-    """Layers that are alike: of each sublayer a norm, the block and a residual.
+    """A kind of layer: each sublayer has a norm, a block and a residual.
 
-    title: the name as a person reads it, its blocks set apart by a plus.
+    title: the name for people, with its blocks separated by a plus.
     """
 
     name: str
@@ -46,12 +46,12 @@ class LayerKind:
         )
 
     def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
-        """The parameters of one rank."""
+        """The weights of a layer on one rank."""
         for block in self.blocks:
             yield from block.weights(model, split)
 
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
-        """One micro-batch, in forward order."""
+        """The records of one micro-batch, in forward order."""
         for block in self.blocks:
             yield from block.records(model, d)
 
@@ -79,17 +79,17 @@ class Layers:
 
     @cached_property
     def titles(self) -> tuple[str, ...]:
-        """Of each layer, first to last, what it is."""
+        """The title of each layer, first to last."""
         return tuple(self.kinds[kind].title for kind in self.order)
 
     @cached_property
     def by_title(self) -> dict[str, int]:
-        """How many layers there are of each kind."""
+        """The number of layers of each kind."""
         return dict(Counter(self.titles))
 
     @cached_property
     def shared(self) -> dict[tuple[int, ...], tuple[Block, ...]]:
-        """Every block once, by the places of all kinds that it stands in."""
+        """Every block once, by the indices of all kinds that contain it."""
         found: dict[tuple[int, ...], tuple[Block, ...]] = {}
         for block in dict.fromkeys(block for kind in self.kinds for block in kind.blocks):
             kinds = tuple(i for i, kind in enumerate(self.kinds) if block in kind.blocks)
@@ -144,7 +144,7 @@ def _layers(
     residual_streams: int,
     predicted: tuple[tuple[Sublayer, ...], ...],
 ) -> Layers:
-    """Layers are named by their blocks; a mixer that all of them have is not worth a word."""
+    """Titles of layers by their blocks, without a mixer that all of them have."""
     places = {layer: i for i, layer in enumerate(dict.fromkeys((*pattern, *predicted)))}
     several = len({block for layer in places for block in layer if isinstance(block, Mixer)}) > 1
 

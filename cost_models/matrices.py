@@ -19,7 +19,7 @@ from cost_models.sources import Array, formula
 
 @dataclass(frozen=True)
 class Matrix:
-    """`count` equal ones of one rank."""
+    """`count` equal matrices of one rank."""
 
     rows: Array
     columns: Array
@@ -28,12 +28,12 @@ class Matrix:
 
     @property
     def elements(self) -> Array:
-        """Of one of them."""
+        """The number of elements of one of them."""
         return self.rows * self.columns
 
 
 def matrices(weights: Iterable[Weight], hidden_size: int, tables: bool) -> Iterator[Matrix]:
-    """The matrices among some weights; tables: also what is only looked up in."""
+    """The matrices among some weights; tables: whether to include embedding tables."""
     for weight in weights:
         if not weight.matrix and not (tables and weight.side):
             continue
@@ -50,7 +50,7 @@ def matrices(weights: Iterable[Weight], hidden_size: int, tables: bool) -> Itera
 
 @formula("1", "torch")
 def factors(rows: Array, columns: Array) -> Array:
-    """Numbers that Adafactor keeps of a matrix: the means of its rows and of its columns."""
+    """Numbers that Adafactor stores for a matrix: the means of its rows and of its columns."""
     return rows + columns
 
 
@@ -64,6 +64,6 @@ def newton_schulz_products(rows: Array, columns: Array) -> tuple[tuple[Array, Ar
 
 @formula("flop", "muon")
 def newton_schulz_flop(rows: Array, columns: Array, steps: float = 5.0) -> Array:
-    """FLOP that make a matrix about orthogonal."""
+    """FLOP that make a matrix approximately orthogonal."""
     each = sum_of(gemm_flop(*shape) for shape in newton_schulz_products(rows, columns))
     return steps * each

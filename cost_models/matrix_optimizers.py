@@ -1,10 +1,10 @@
-"""What optimizers that treat matrices apart add to memory and time: Adafactor and Muon.
+"""The additional memory and time of optimizers that treat matrices separately: Adafactor and Muon.
 
-Muon's update of a matrix needs the whole of it.  Megatron-Core's layer-wise optimizer (ZeRO 1, its
-distributed Muon) leaves whole matrices to each data-parallel rank, dealt out by cost, and gathers
-momenta over tensor-parallel ranks, which all do the same products (--muon-tp-mode duplicated);
-DeepSpeed's ranks likewise update whole matrices of their own.  Where torch shards each matrix, all
-its ranks gather the update in half precision and do the same products.  Gathering is not hidden.
+Muon's update needs the whole matrix.  Megatron-Core's layer-wise optimizer (ZeRO 1, its distributed
+Muon) assigns whole matrices to data-parallel ranks, balanced by cost, and gathers momenta over
+tensor-parallel ranks, which all compute the same products (--muon-tp-mode duplicated); DeepSpeed's
+ranks also update whole matrices.  Where torch shards each matrix, all its ranks gather the update
+in half precision and compute the same products.  Gathering is not hidden.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ Value = Callable[[Matrix, Matrix], Array]
 
 @dataclass(frozen=True)
 class MatrixStep:
-    """Seconds once per step, beyond those of as many other parameters: of the update, and of
-    gathering matrices over tensor-parallel and over data-parallel ranks.
+    """Seconds per step beyond those of the same number of other parameters.
+
+    Of the update, and of gathering matrices over tensor-parallel and over data-parallel ranks.
     """
 
     update_s: Array
@@ -64,7 +65,7 @@ class MatrixOptimizer:
         self._largest = self._most(lambda _, own: own.elements)
 
     def state_bytes(self, slot: int) -> Array:
-        """Bytes of master weights and states, beyond those of as many other parameters."""
+        """Bytes of master weights and states beyond those of as many other parameters."""
         each = self._s.training.moment_bytes
         less = (self.rule.moments - self.rule.matrix_moments) * each
         total: Array = 0.0
@@ -224,7 +225,7 @@ class MatrixOptimizer:
 
 
 def newton_schulz_s(matrix: Matrix, machine: Machine, steps: int) -> Array:
-    """Seconds that make one matrix about orthogonal, in half precision whatever the training's."""
+    """Seconds that make one matrix approximately orthogonal, always in half precision."""
     if machine.instant:
         return 0.0
     chip = machine.accelerator

@@ -1,7 +1,7 @@
 """The tables of one machine's measurements: a rate over sizes, interpolated in logarithms.
 
-A term that was measured is priced by them instead of a profile's fractions of peak; the points they
-are made of are a calibration (calibrations.py).
+They price a measured term instead of a profile's fractions of peak; their points come from a
+calibration (calibrations.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RateGrid:
 
     @classmethod
     def of(cls, sizes: Sequence[Sequence[float]], rates: Sequence[float]) -> RateGrid:
-        """A grid from points in any order; a place without one has the rate of the nearest."""
+        """A grid from points in any order; a missing point gets the rate of the nearest one."""
         at = np.log2(np.asarray(sizes, dtype=np.float64))
         axes = tuple(np.unique(column) for column in at.T)
         places = np.array(list(product(*axes)))
@@ -79,7 +79,7 @@ def linear_through(points: Sequence[tuple[float, float]]) -> Linear:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """The tables of a calibration; what it has no points of is absent.
+    """The tables of a calibration; terms without points are absent.
 
     gemm: FLOP/s over (m, n, k) by precision and product; attention: FLOP/s over (head_dim,
     seq_length); passes: bytes/s over bytes.  host: seconds per layer.  wrapper: per block and
@@ -101,6 +101,6 @@ class Measured:
     synchronous: bool
 
     def slowdown(self, kernel: str, ranks: int) -> float:
-        """Seconds of a kernel while so many ranks of a node work, over those alone."""
+        """The slowdown of a kernel while this number of ranks of a node work."""
         found = self.crowding.get(kernel, ((1, 1.0),))
         return float(np.interp(ranks, [r for r, _ in found], [s for _, s in found]))

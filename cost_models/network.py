@@ -1,9 +1,9 @@
 """Seconds of one collective or message on the tiers of a cluster.
 
-The bandwidth of a group follows from its members per domain: every tier the group crosses lets
-each inner domain send with the links of the members it holds, because the sibling groups use
-the other links at the same time (derived; checked against NVIDIA's and AWS's published
-all-reduce rates, see the tests).
+The bandwidth of a group follows from its members per domain: on every tier that the group crosses,
+each inner domain sends with the links of the members in it, because the sibling groups use the
+other links at the same time (derived; checked against NVIDIA's and AWS's published all-reduce
+rates, see the tests).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cost_models.spec import NetworkTier
 
 # Bytes over the slowest link per byte of payload, by nccl-tests' convention of payload.
 _BUS_PASSES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
-# Seconds one more rank adds to a ring inside a domain (LL128 NVLink step, nccl-tuning).
+# Seconds that one more rank adds to a ring inside a domain (LL128 NVLink step, nccl-tuning).
 _RING_STEP_S = 1.9e-6
 # Between nodes a collective fills its links slowly: below RAMP_BYTES it takes as long as one larger
 # by RAMP_SHARE; a step of a tree waits for a chunk besides its latency.  From the all-reduce rates
@@ -73,8 +73,7 @@ class Fabric:
     ) -> Array:
         """Seconds of a collective over a group, or of a `send` to its next member.
 
-        Everything that the cost model prices passes here, so that it can also be counted
-        (traffic.py).
+        The cost model prices all transfers here, so that they can also be counted (traffic.py).
         """
         if op == "send":
             return send_s(self, payload_bytes, axis)
@@ -163,7 +162,7 @@ def collective_s(
 
 
 def _shared(fabric: Fabric, tier: NetworkTier, axis: Axis) -> Array:
-    """How many times the uplinks of a tier are shared by what a group sends over it.
+    """The oversubscription of a tier's uplinks for the traffic of a group.
 
     On rails the members of a group with the same place in their nodes meet at one switch, below
     the oversubscribed links.
@@ -228,18 +227,17 @@ def _all_to_all_s(
 
 @formula("byte", "derived")
 def leaving_bytes(payload_bytes: Array, ranks: Array, outside: Array) -> Array:
-    """What one rank of an all-to-all sends to those of its ranks that are outside its domain."""
+    """Bytes that one rank of an all-to-all sends to ranks outside its domain."""
     return payload_bytes * outside / ranks
 
 
 @formula("byte", "nccl-tests", "derived")
 def link_bytes(fabric: Fabric, op: str, payload_bytes: Array, axis: Axis) -> list[Array]:
-    """Bytes that the busiest of the accelerators' links sends, for each tier: links of the first
-    tier, then those that leave its domains, and so on outward.
+    """Bytes that the busiest accelerator's link sends on each tier, from the innermost outward.
 
-    What `collective_s` and `send_s` divide by the bandwidth.  A ring passes its bytes once over
-    the border of each domain, spread over the links of the members there; of a chain's members
-    only the last one in a domain sends over it.
+    `collective_s` and `send_s` divide these by the bandwidth.  A ring passes its bytes once over
+    the border of each domain, spread over the links of the members there; in a chain only the last
+    member in a domain sends over its border.
     """
     ranks = np.asarray(axis.size, dtype=np.float64)
     hops = list(crossings(fabric, axis))
@@ -260,7 +258,7 @@ def link_bytes(fabric: Fabric, op: str, payload_bytes: Array, axis: Axis) -> lis
 
 
 def _links(tier: NetworkTier, op: str, ranks: Array) -> Array:
-    """Share of an accelerator's links inside a domain that a group of so many ranks uses.
+    """The share of an accelerator's links inside a domain that a group of this size uses.
 
     Of a torus a group lies along as few axes as hold it, 4 ranks deep each (the cubes that slices
     are built of), and its rings use both links of each; messages and all-to-alls pass through

@@ -1,6 +1,6 @@
-"""What a model computes with that costs neither bytes nor seconds: bases, epsilons, multipliers.
+"""Constants of a model that cost neither bytes nor seconds: bases, epsilons, multipliers.
 
-No formula of time or memory reads it; a launch that leaves it out trains another model.
+No formula of time or memory reads them, but a launch that omits one trains another model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RopeScaling(Spec):
 
 
 class Numerics(Spec):
-    """Values that a config.json states; None: it does not, and the framework takes its own."""
+    """Values that a config.json states; None: not stated, so the framework's default applies."""
 
     norm_epsilon: Annotated[float, Field(gt=0, lt=1)] | None = None
     init_std: Positive | None = Field(None, description="spread of the initial weights")

@@ -1,4 +1,4 @@
-"""What is trained for: next tokens, preferences, a score, or a teacher's distribution.
+"""Training objectives: next tokens, preferences, a reward, or a teacher's distribution.
 
 A reference or teacher is frozen and runs forward only, in the plan of the model: a copy of it (DPO,
 section 4), the model itself without its adapters (PEFT, disable_adapter), or a dense model of
@@ -24,13 +24,13 @@ from cost_models.parameters import active_parameters, total_parameters
 from cost_models.sources import Array, formula
 from cost_models.spec import ModelSpec, TrainingSpec
 
-_EXCHANGES = ("tp_s", "cp_s", "ep_s")
+_COMMUNICATION = ("tp_s", "cp_s", "ep_s")
 _LOSS = ("logits", "cross-entropy")
 
 
 @formula("1", "dpo", "distillation")
 def forward_share(model: ModelSpec, training: TrainingSpec) -> float:
-    """Forward passes of the reference, in those of the model."""
+    """The cost of the reference's forward pass, in forward passes of the model."""
     if training.loss == "dpo":
         return 1.0
     if training.loss != "distillation":
@@ -41,8 +41,9 @@ def forward_share(model: ModelSpec, training: TrainingSpec) -> float:
 
 @formula("1", "dpo", "distillation")
 def reference_share(model: ModelSpec, training: TrainingSpec) -> float:
-    """Frozen parameters of the reference, in those of the model: none where it is the model
-    without its adapters.
+    """Frozen parameters of the reference, in those of the model.
+
+    0 if the reference is the model without its adapters.
     """
     if training.loss == "distillation":
         total = total_parameters(model)
@@ -51,14 +52,14 @@ def reference_share(model: ModelSpec, training: TrainingSpec) -> float:
 
 
 def with_reference(block: Mapping[str, Array], share: float) -> dict[str, Array]:
-    """Seconds of a block whose micro-batches pass forward through the reference besides."""
+    """Seconds of a block whose micro-batches also pass forward through the reference."""
     if not share:
         return dict(block)
     again = share * block["forward_comm_s"]
-    exchanged = sum_of(block[name] for name in _EXCHANGES if name in block)
+    communication_s = sum_of(block[name] for name in _COMMUNICATION if name in block)
     parts = {
-        name: block[name] * (1.0 + again / (exchanged + (exchanged == 0)))
-        for name in _EXCHANGES
+        name: block[name] * (1.0 + again / (communication_s + (communication_s == 0)))
+        for name in _COMMUNICATION
         if name in block
     }
     forward = {name: block[name] * (1.0 + share) for name in ("forward_s", "forward_comm_s")}
@@ -70,7 +71,7 @@ def head_records(records: Iterable[Record], training: TrainingSpec) -> Iterator[
     for record in records:
         if training.loss == "distillation":
             yield record
-            # The divergence reads both distributions where cross-entropy reads one.
+            # The divergence reads both distributions, cross-entropy only one.
             if isinstance(record, MemoryBoundKernel) and record.name == "cross-entropy":
                 yield replace(record, name="divergence")
             elif isinstance(record, SavedTensor) and record.name == "logits":

@@ -1,4 +1,4 @@
-"""What optimizers keep of a parameter, and what their step does, by name."""
+"""The optimizers by name: their states per parameter, and the memory traffic of their steps."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ QUANTISED_BLOCK = 256
 
 @dataclass(frozen=True)
 class Optimizer:
-    """moments: numbers kept per parameter, and matrix_moments per parameter of a matrix; factored:
-    a matrix has one number for each row and each column.
+    """The states and the step of one optimizer.
+
+    moments: numbers stored per parameter; matrix_moments: per parameter of a matrix; factored:
+    whether a matrix has one number for each row and each column instead.
 
     tables: word table, positions and head are matrices too.  moment_bytes: of one number; None:
     those of the training's type of states.  matrix_pass_bytes: what the update of a matrix in fp32
@@ -33,7 +35,7 @@ class Optimizer:
 
     @property
     def by_matrix(self) -> bool:
-        """Whether matrices are treated unlike other parameters."""
+        """Whether matrices are treated differently from other parameters."""
         return self.matrix_moments != self.moments or self.newton_schulz_steps > 0
 
 

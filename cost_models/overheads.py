@@ -1,8 +1,8 @@
 """Memory beside the tensors of the model: placeholders, buckets, the allocator and the driver.
 
-Three quantities are told apart.  Allocated: what torch's allocator has handed out
-(`max_memory_allocated`).  Reserved: what it holds, with what no tensor of the moment fits into
-(`max_memory_reserved`).  Driver: what the accelerator has lent in all (nvidia-smi): reserved, the
+Three quantities are distinguished.  Allocated: memory of live tensors in torch's allocator
+(`max_memory_allocated`).  Reserved: all memory of the allocator, with its unusable gaps
+(`max_memory_reserved`).  Driver: all memory in use on the accelerator (nvidia-smi): reserved, the
 CUDA context and NCCL's buffers.
 
 Not modelled: communicators that a run opens and never uses, CUDA graphs, MPS.
@@ -26,12 +26,12 @@ CONTEXT_BYTES = 1.5e9
 # Of one connection and channel: Simple 4 MiB, LL128 120 x 640 x 8 x 8, LL 8 x 512 x 8 x 16 bytes.
 NCCL_CONNECTION_BYTES = 4.0 * MIB + 120 * 640 * 8 * 8 + 8 * 512 * 8 * 16
 NCCL_CHANNELS = 16.0
-# A ring and a tree: what a rank receives through.
+# Connections through which a rank receives: a ring and a tree.
 NCCL_CONNECTIONS = 2.0
 # One workspace of cuBLAS (torch, since Hopper).
 CUBLAS_BYTES = 32.0 * MIB
-# What the caching allocator cannot reuse of memory that comes and goes, where segments are fixed,
-# and where they grow (expandable_segments, which torchtitan sets).
+# The share of temporary memory that the caching allocator cannot reuse, with fixed segments and
+# with growing ones (expandable_segments, which torchtitan sets).
 FRAGMENTATION = 0.3
 EXPANDABLE_FRAGMENTATION = 0.05
 # DeepSpeed's reduce_bucket_size, allgather_bucket_size and its engine's bucket, in elements.
@@ -51,7 +51,7 @@ def placeholder_parameters(weights: Iterable[Weight]) -> Array:
 
 @formula("byte", "torch", "transformer-engine")
 def workspace_bytes(workspaces: Array) -> Array:
-    """Bytes of so many GEMM workspaces in the allocator."""
+    """Bytes of GEMM workspaces in the allocator."""
     return CUBLAS_BYTES * workspaces
 
 
@@ -99,23 +99,23 @@ def deepspeed_bucket_bytes(
 
 
 def fragmentation_share(expandable_segments: Array) -> Array:
-    """Reserved and not allocated, as a share of what comes and goes in a step."""
+    """Reserved but not allocated memory, as a share of the temporary memory of a step."""
     return FRAGMENTATION + (EXPANDABLE_FRAGMENTATION - FRAGMENTATION) * expandable_segments
 
 
 @formula("byte", "derived")
 def gap_bytes(transient_bytes: Array, share: Array) -> Array:
-    """Bytes the allocator holds and cannot use, out of what comes and goes.
+    """Bytes that the allocator holds but cannot use, from the temporary memory of a step.
 
-    States are allocated once and fit; tensors of a step leave gaps in the segments they share.
+    States are allocated once and leave no gaps; tensors of a step leave gaps in shared segments.
     """
     return share * transient_bytes
 
 
 @formula("byte", "derived")
 def returnable_bytes(gap_bytes: Array, other_phase_bytes: Array, room_bytes: Array) -> Array:
-    """Segments that another phase of the step had for its own, and that stay where there is room.
+    """Bytes of segments that only another phase of the step used; kept while there is room.
 
-    Before it fails, the allocator returns whole segments.
+    The allocator returns whole segments before it fails.
     """
     return np.minimum(np.maximum(room_bytes - gap_bytes, 0.0), other_phase_bytes)

@@ -1,7 +1,7 @@
-"""Samples of many lengths in sequences of one: packed, each attends within itself; or padded.
+"""Samples of many lengths in sequences of one length: packed or padded.
 
-A pack is taken to be full: what first-fit packing leaves open is about a hundredth.  Attention
-kernels that are not fused compute the whole square whatever stands in it.
+Packed samples attend within themselves.  A pack is assumed to be full: first-fit packing leaves
+about a hundredth empty.  Unfused attention kernels compute the whole square in any case.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def lengths_of(training: TrainingSpec) -> FloatArray:
 
 @formula("1", "derived")
 def window_of(span: Array, seq_length: float) -> Array:
-    """The window that has this `attention_span`: s - sqrt(s (s - span)); s where all is seen."""
+    """The window with this `attention_span`: s - sqrt(s (s - span)); s if all tokens are seen."""
     return seq_length - np.sqrt(seq_length * np.maximum(seq_length - np.asarray(span), 0.0))
 
 
 @formula("1", "derived")
 def packed_span(span: float, seq_length: float, lengths: FloatArray) -> float:
-    """Mean keys of a query before causal masking, where each attends within its sample.
+    """Mean keys of a query before causal masking, if it attends only within its sample.
 
     A sample of l tokens has l span(l) pairs: E[l span(l)] / E[l], which without a window is
     E[l^2] / E[l].
@@ -86,7 +86,7 @@ def variation(lengths: FloatArray, seq_length: float) -> float:
 
 @formula("1", "derived")
 def expected_maximum(count: Array) -> Array:
-    """Expected largest of so many standard normals: Blom's (n - 3/8) / (n + 1/4) quantile."""
+    """Expected maximum of n standard normals: Blom's (n - 3/8) / (n + 1/4) quantile."""
     sizes, places = np.unique(np.asarray(count, dtype=np.float64), return_inverse=True)
     quantile = NormalDist().inv_cdf
     each = np.array([quantile((n - 0.375) / (n + 0.25)) for n in sizes.tolist()])

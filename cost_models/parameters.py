@@ -43,7 +43,7 @@ def sc21_parameters(
 
 
 def elements(weights: Iterable[Weight]) -> Array:
-    """The sum over some weights."""
+    """The number of elements of some weights."""
     return sum_of(weight.elements for weight in weights)
 
 
@@ -89,7 +89,7 @@ def output_layer_parameters(model: ModelSpec, tp: Array, divisible_by: int = 128
 
 @formula("1", "deepseek-v3")
 def prediction_parameters(model: ModelSpec, tp: Array) -> Array:
-    """Parameters of one multi-token-prediction layer per rank, beside those of a usual layer.
+    """Parameters of one multi-token-prediction layer per rank, beyond those of a usual layer.
 
     DeepSeek-V3, section 2.2: norms of the hidden state and of the embedding, a 2h -> h projection
     (column-parallel) and a final norm; embedding and head are shared.
@@ -126,5 +126,5 @@ def _whole_model(model: ModelSpec, active: bool) -> int:
 
 @formula("1", "derived")
 def tensors_of(weights: Iterable[Weight]) -> float:
-    """Parameter tensors of some weights, queries, keys and values apart."""
+    """The number of parameter tensors of some weights; queries, keys and values are separate."""
     return sum(weight.tensors for weight in weights)

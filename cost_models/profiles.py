@@ -1,4 +1,4 @@
-"""Efficiency profiles: the fraction of peak that kernels and links really reach.
+"""Efficiency profiles: the fraction of peak that kernels and links reach in practice.
 
 A profile is one JSON file in `catalog/profiles/`, each block with its source: the measured
 systems, a `generic` fallback (their medians), and short files that extend another one with what
@@ -150,7 +150,7 @@ class EfficiencyProfile:
 
 
 class Accelerator(Protocol):
-    """What of an AcceleratorSpec chooses and moves a profile."""
+    """The parts of an AcceleratorSpec that choose and scale a profile."""
 
     @property
     def efficiency_profile(self) -> str: ...
@@ -166,7 +166,7 @@ def profiles() -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def profile(name: str) -> EfficiencyProfile:
-    """The profile of that id, as measured.  Raises UnknownName."""
+    """The profile with that id, as measured.  Raises UnknownName."""
     document = _document(name)
     if "points" not in document:
         return read(document)
@@ -221,7 +221,7 @@ def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 def read(document: Mapping[str, Any]) -> EfficiencyProfile:
     """A profile from a complete document (one that extends no other).
 
-    Raises ValueError or KeyError where the document is not one.
+    Raises ValueError or KeyError if the document is not a profile.
     """
     attention = document["attention"]
     memory = document["memory"]
@@ -294,7 +294,7 @@ def _collective(table: Mapping[str, Any]) -> CollectiveTable:
 
 
 def non_decreasing(ranks: ArrayLike, sizes: ArrayLike, seconds: FloatArray) -> CollectiveTable:
-    """Slow outliers are noise: what a larger message takes is enough for a smaller one."""
+    """Times that never decrease with size: a smaller message takes no longer than a larger one."""
     enough = np.minimum.accumulate(seconds[:, ::-1], axis=1)[:, ::-1]
     return CollectiveTable(_array(ranks), _array(sizes), _array(enough))
 

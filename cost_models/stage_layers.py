@@ -1,9 +1,9 @@
-"""How many layers each stage, chunk and rank of a pipeline holds.
+"""The number of layers of each stage, chunk and rank of a pipeline.
 
 Chunk c of rank r is virtual stage c p + r.  A middle stage splits its layers evenly over its
-chunks; what the first stage has more or less comes off its first chunk (beside the embedding),
-what the last has, off its last chunk (beside the head).  A plan may name the layers of every
-virtual stage instead, and then one may have none: the embedding or the head stands alone.
+chunks; the difference of the first stage is in its first chunk (with the embedding), that of the
+last stage in its last chunk (with the head).  A plan may name the layers of every virtual stage
+instead; then the first and the last may have none, only the embedding or the head.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PLACEMENT_CODES = np.array(
 def stage_layers(
     num_layers: int, pp: int, first: int, last: int, explicit: tuple[int, ...] = ()
 ) -> tuple[int, ...]:
-    """Layers per stage; first/last 0 means as the middle ones.  Legal input is assumed.
+    """Layers per stage; first/last 0: as the middle ones.  Legal input is assumed.
 
     explicit: of stages, not of virtual ones.
     """
@@ -87,7 +87,7 @@ def chunk_layers(layers: tuple[int, ...], vpp: int, explicit: bool = False) -> N
 @lru_cache(maxsize=1 << 10)
 @formula("1", "derived")
 def spread(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers per stage, as even as can be; the middle stages get one more first, the ends last."""
+    """Layers per stage, as even as possible; middle stages get one more first, the ends last."""
     low, extra = divmod(layers, stages)
     outward = sorted(range(stages), key=lambda stage: abs(2 * stage - (stages - 1)))
     more = set(outward[:extra])
@@ -95,7 +95,7 @@ def spread(layers: int, stages: int) -> tuple[int, ...]:
 
 
 def is_loop(schedule: IntArray) -> NDArray[np.bool_]:
-    """Whether schedules (by code) lay chunk after chunk over all ranks."""
+    """Whether schedules (by code) place chunk after chunk over all ranks."""
     return np.asarray(PLACEMENT_CODES[schedule] == PLACEMENTS.index("loop"))
 
 

@@ -1,6 +1,6 @@
 """Memory per stage and part, from key-level amounts: arithmetic on arrays over plans.
 
-A stage is as full as at the fullest of its moments: the loss, with the logits; the backward pass
+The peak of a stage is the largest of several moments: the loss, with the logits; the backward pass
 of one layer; that of the embedding, with a gradient of the whole table; the optimizer step.
 """
 
@@ -32,9 +32,9 @@ from cost_models.stage_states import (
 )
 
 STATE_PARTS = ("weights", "gradients", "optimizer")
-# What comes and goes within a step.
+# The parts that are temporary within a step.
 STEP_PARTS = ("activations", "logits", "working", "communication")
-# Layers whose saved tensors are on the device at least: one in use, one on its way.
+# Layers whose saved tensors are always on the device: one in use, one in transfer.
 OFFLOAD_RESIDENT_LAYERS = 2.0
 
 

@@ -1,7 +1,7 @@
-"""What a stage holds whatever is in flight: its states, and the weights and gradients on their way.
+"""The memory of a stage that does not depend on micro-batches in flight.
 
 Weights, gradients and optimizer states as ZeRO shards them; weights that are gathered for use;
-gradients in buckets; what an optimizer step needs beside them.
+gradients in buckets; temporary memory of the optimizer step.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def state_parts(
 
 
 def flat_step_bytes(s: Setting, g: KeyedPlans, slot: int) -> Array:
-    """What flat buckets (DeepSpeed) and their optimizer step need beside the states of a slot."""
+    """Bytes of flat buckets (DeepSpeed) and their optimizer step, beyond the states of a slot."""
     flat = g.runtime.flat_buckets
     if not np.any(flat):
         return 0.0
@@ -137,7 +137,7 @@ def gathered_bytes(s: Setting, g: KeyedPlans, slot: int) -> Array:
 
 
 def bucket_bytes(s: Setting, g: KeyedPlans, slot: int) -> Array:
-    """Bytes of gradients on their way to where they are kept.
+    """Bytes of gradients before they are reduced or accumulated.
 
     ZeRO: a layer's in both dtypes, and the head's.  torch: a layer's in half precision, before they
     are added to those of other micro-batches; under a pipeline, and without ZeRO, none are reduced
@@ -179,7 +179,7 @@ def _at_once(g: KeyedPlans, layer: Array) -> Array:
 
 
 def _whole_table_bytes(g: KeyedPlans, slot: int, stored_bytes: Array) -> Array:
-    """What DTensor holds of the word table's gradient beyond the rank's own rows.
+    """Bytes of the word table's gradient that DTensor holds beyond the rank's own rows.
 
     Its backward of a table split by rows (vocabulary parallel) makes the gradient of all rows; the
     rank's own are taken from it when gradients are reduced, not while they accumulate: in a

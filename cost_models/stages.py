@@ -1,6 +1,6 @@
-"""What each stage holds and recomputes, by kind of layer, and which stages can be the worst one.
+"""The layers that each stage holds and recomputes, by kind, and the stages that can be the worst.
 
-How many layers a stage has is said in cost_models/stage_layers.py.
+cost_models/stage_layers.py gives the number of layers of a stage.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class StageTable:
 
 @dataclass(frozen=True)
 class VirtualStages:
-    """Virtual stages in forward order: which rank, what share of the micro-batches, what layers.
+    """Virtual stages in forward order: their ranks, shares of the micro-batches, and layers.
 
     layers, recomputed: shape (kinds, virtual stages); multi-token prediction counts as layers after
     the last one.
@@ -80,8 +80,9 @@ def virtual_layers(
     uniform: bool,
     recompute_layers: tuple[int, ...] = (),
 ) -> VirtualStages:
-    """What each virtual stage of a layout holds and recomputes; order: each layer's kind,
-    predicted: those of the multi-token-prediction layers.
+    """The layers that each virtual stage of a layout holds and recomputes.
+
+    order: the kind of each layer; predicted: those of the multi-token-prediction layers.
     """
     sizes, owner, share = virtual_stages(placement, pp, layers)
     # Both ranks of a stage in two directions begin at the same layer.
@@ -219,9 +220,9 @@ def stage_table(model: ModelSpec, plans: Plans) -> tuple[Groups, StageTable]:
 
 
 def mean_stages(model: ModelSpec, plans: Plans) -> tuple[Groups, StageTable]:
-    """One stage for each plan, as full as its stages are on average, without their ends.
+    """One average stage for each plan, without embedding and head.
 
-    Full recompute is that of all layers.
+    Full recompute is of all layers.
     """
     fields = "pp", "recompute", "recompute_method", "recompute_num_layers"
     groups, keys = Key(*fields).distinct(plans)

@@ -56,7 +56,7 @@ def element_bytes(training: TrainingSpec, runtime: Traits) -> ElementBytes:
 
 
 def transposed_bytes(training: TrainingSpec, runtime: Traits) -> Array:
-    """Bytes per parameter that FSDP spares of weights stored in fp8: the transposed copy.
+    """Bytes per parameter that FSDP saves with weights stored in fp8: the transposed copy.
 
     Megatron-FSDP shards them as they stand, and drops what was transposed of a layer after its use
     (param_and_grad_buffer.py; keep_fp8_transpose_cache is off).  MXFP8 stores both directions.

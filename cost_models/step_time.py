@@ -26,7 +26,7 @@ class BlockTimes:
     """Seconds of each kind of layer and of both ends per micro-batch, laid out per plan.
 
     whole_s: forward and backward with collectives; again_s: what recomputing a layer adds;
-    exposed_s: ZeRO traffic nothing hides (part of whole_s); kernels, exchanges: by layer key, not
+    exposed_s: exposed ZeRO traffic (part of whole_s); kernels, communication: by layer key, not
     by plan.
     """
 
@@ -38,7 +38,7 @@ class BlockTimes:
         micro = s.memo.of("seconds", g.layer_plans, lambda: _by_key(s, g))
         at_layer = g.layers.spread
         self.kernels = tuple(layer.kernels for layer in micro.layers)
-        self.exchanges = tuple(layer.exchanges for layer in micro.layers)
+        self.communication = tuple(layer.communication for layer in micro.layers)
 
         def columns(block: BlockSeconds, names: tuple[str, ...]) -> dict[str, Array]:
             return {name: at_layer(getattr(block, name)) for name in names}
@@ -55,7 +55,7 @@ class BlockTimes:
         sharded = Sharded(s, g, dp)
         self.exposed_s = [sharded.layer_s(k, one, 0.0) for k, one in enumerate(self.layers)]
         self.exposed_ends_s = sharded.end_s(self.embedding), sharded.end_s(self.head)
-        # A recomputed layer takes a forward pass more, and hides more under it.
+        # A recomputed layer runs one more forward pass, which hides more communication.
         again = [at_layer(layer.full_recompute_s) for layer in micro.layers]
         self.again_s = [
             more + sharded.layer_s(k, one, more) - exposed
@@ -90,10 +90,10 @@ def stage_s(s: Setting, g: KeyedPlans, times: BlockTimes, slot: int) -> Array:
 
 
 def least_step_s(s: Setting, g: KeyedPlans) -> Array:
-    """Seconds that a step takes at least, whatever stage holds which layers: a bound.
+    """A lower bound on the seconds of a step, over all layouts of layers on stages.
 
-    The mean stage's kernels and exchanges of all micro-batches; without what full recompute adds,
-    without bubbles, and without what is done once a step.
+    The mean stage's kernels and communication of all micro-batches; without full recompute, without
+    bubbles, and without the work that is done once per step.
     """
     times = BlockTimes(s, g, data_parallel(s, g))
     every: Array = times.whole_ends_s[0] + (1 + s.model.mtp_num_layers) * times.whole_ends_s[1]
@@ -153,7 +153,7 @@ def _all_stages_s(s: Setting, g: KeyedPlans, times: BlockTimes) -> Array:
 
 
 class _BusiestStage:
-    """The stage of each plan that takes longest for a micro-batch, and what it holds.
+    """The stage of each plan that takes longest for a micro-batch, and its layers.
 
     seconds: of one micro-batch through it.
     """
@@ -190,14 +190,14 @@ class _BusiestStage:
         return total
 
     def recompute_s(self) -> Array:
-        """Seconds of what selective and full recompute do again."""
+        """Seconds of the work that selective and full recompute repeat."""
         redone = [self._here(counts) for counts in self._g.table.recomputed]
         return self.share("recompute_s") + sum_of(
             count * again_s for count, again_s in zip(redone, self._times.again_s, strict=True)
         )
 
     def exposed_s(self) -> Array:
-        """Seconds of ZeRO's exchanges in every micro-batch that nothing hides."""
+        """Exposed seconds of ZeRO's communication in every micro-batch."""
         first_s, last_s = self._times.exposed_ends_s
         layers_s = sum_of(
             count * each_s
@@ -206,7 +206,7 @@ class _BusiestStage:
         return layers_s + self._first * first_s + self._last * last_s
 
     def costs(self, kernels_s: Array, all_stages_s: Array) -> Costs:
-        """What the closed forms of schedules read; kernels_s: of the forward pass."""
+        """The inputs of the closed forms of schedules; kernels_s: of the forward pass."""
         forward_s = kernels_s + self.share("forward_comm_s")
         weight_gradient_s = self.share("weight_gradient_s")
         return Costs(
@@ -219,9 +219,9 @@ class _BusiestStage:
 
 @formula("1", "megatron-core", "derived")
 def alone_micro_batches(plans: Plans, micro_batches: Array) -> Array:
-    """Micro-batches whose passes have none of another micro-batch beside them.
+    """Micro-batches whose passes run without those of another micro-batch.
 
-    While a pipeline fills and drains nothing hides the exchanges of experts: of rank r's m v
+    While a pipeline fills and drains, nothing hides expert communication: of rank r's m v
     forward passes 2 (p-1-r) + (v-1) p + 1 have no backward pass beside them (Megatron-LM
     schedules.py); the mean over ranks, in micro-batches of v chunks.
     """
@@ -232,11 +232,11 @@ def alone_micro_batches(plans: Plans, micro_batches: Array) -> Array:
 
 @formula("s", "derived")
 def straggler_s(s: Setting, plans: Plans, parts: dict[str, FloatArray]) -> FloatArray:
-    """Seconds lost to the slowest node: a share per doubling of the nodes that meet every layer.
+    """Seconds lost to the slowest node: a share per doubling of the nodes that sync in every layer.
 
-    ZeRO-3 shards and experts meet in each layer, where nothing averages; data-parallel replicas
-    meet once a step, when their noise has averaged out.  What one switch joins counts as a node:
-    from 32 to 64 experts' ranks inside a rack cost nothing more (MLPerf v6.0, DeepSeek-V3).
+    ZeRO-3 shards and experts synchronise in each layer, where noise does not average out;
+    data-parallel replicas do so once per step, when it has.  Nodes behind one switch count as one:
+    from 32 to 64 expert-parallel ranks inside a rack cost nothing more (MLPerf v6.0, DeepSeek-V3).
     """
     places = Placement(plans)
     domain = max(s.nodes.accelerators_per_node, s.nodes.network[0].domain_accelerators or 1)
@@ -251,8 +251,8 @@ def straggler_s(s: Setting, plans: Plans, parts: dict[str, FloatArray]) -> Float
 def imbalance_s(s: Setting, g: KeyedPlans, times: BlockTimes) -> FloatArray:
     """Seconds for which data-parallel ranks wait for the one whose packs have most attention work.
 
-    They meet once a step, with ZeRO-2 and 3 in every micro-batch; over the packs between, their
-    work averages out.  Where samples are dealt to ranks one by one, see `waiting_share`.
+    They synchronise once per step, with ZeRO-2 and 3 in every micro-batch; over the packs between,
+    their work averages out.  If samples are assigned to ranks by length, see `waiting_share`.
     Not modelled: micro-batches of a pipeline that wait for a longer one.
     """
     plans, training = g.plans, s.training
@@ -274,7 +274,7 @@ def imbalance_s(s: Setting, g: KeyedPlans, times: BlockTimes) -> FloatArray:
 
 
 def _extra_s(g: KeyedPlans, costs: Costs) -> Array:
-    """Seconds the busiest rank waits for the others, by each schedule's closed form.
+    """Seconds for which the busiest rank waits for the others, by each schedule's closed form.
 
     Where a schedule has none, a small simulation at about the same costs is scaled (shares.py).
     """
@@ -290,7 +290,7 @@ def _extra_s(g: KeyedPlans, costs: Costs) -> Array:
         simulated = simulated_extra_s(schedule, plans, m, costs, open_rows)
         return np.where(np.isnan(closed), simulated, closed)
 
-    # One rank waits for nobody, whatever its schedule is called.
+    # A single rank never waits, whatever its schedule.
     return np.where(plans.pp == 1, 0.0, by_schedule(plans, extra))
 
 
@@ -314,7 +314,7 @@ def messages(g: KeyedPlans) -> Array:
 def _pipeline_s(
     s: Setting, g: KeyedPlans, dp: DataParallelSeconds, forward: Array, backward: Array
 ) -> Array:
-    """Pipeline messages nobody hides.
+    """Pipeline messages that are not hidden.
 
     Filling and draining shows 2 (p-1) messages.  In steady state a rank sends and receives v
     messages each way per micro-batch; interleaving lets them run under the next chunk

@@ -1,4 +1,4 @@
-"""Seconds that data-parallel ranks spend on each other: ZeRO traffic, the step, offload."""
+"""Seconds of data-parallel synchronisation: ZeRO traffic, the optimizer step, offload."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Sharded:
     def __init__(self, s: Setting, g: KeyedPlans, dp: DataParallelSeconds) -> None:
         plans = g.plans
         memory = s.profile.memory.y[-1] * s.nodes.accelerator.memory_bytes_per_s
-        # Kernels lose by the bytes that pass beside them, not by how long a slow link takes.
+        # Kernels slow down by the bytes that are moved meanwhile, not by the time of a slow link.
         link = s.nodes.network[0].bandwidth_bytes_per_s * s.profile.domain_fraction
         self.contention = s.machine.fitted.contention / link
         self.reduce_bytes = float(DTYPE_BYTES[s.training.gradient_reduce_dtype])
@@ -118,7 +118,7 @@ class Sharded:
 
 
 class _Wrapper:
-    """What torch's data-parallel wrapper does around a block, as measured on one rank.
+    """The work of torch's data-parallel wrapper around a block, as measured on one rank.
 
     replicate and fully_shard unshard before each forward, or once per step where gathered weights
     are kept; they reduce once per step, ZeRO-2 and 3 in every micro-batch; under a pipeline both
@@ -166,7 +166,7 @@ class StepSeconds:
 def step_seconds(
     s: Setting, g: KeyedPlans, dp: DataParallelSeconds, forward: Array, backward: Array
 ) -> StepSeconds:
-    """What comes once per step.
+    """The work that is done once per step.
 
     Gradients reduce under the last micro-batch's backward, weights gather under the first
     forward; of each at least the last or first bucket shows.  A later stage ends its

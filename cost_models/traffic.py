@@ -1,8 +1,8 @@
-"""What the groups of a plan put on the links of each network tier, per iteration and stage.
+"""The traffic of a plan's process groups on the links of each network tier, per iteration.
 
-No formula stands here: the composer of the step's seconds runs once more, on kernels that take no
-time and for one kind of group alone, so that nothing hides and nothing else is left.  Where a
-transfer then "takes" its bytes instead of its seconds, the step takes what the links carry.
+This module has no formulas: it evaluates the time of a step once more with kernels that take no
+time and for one kind of group alone, so that nothing is hidden and nothing else is counted.  If a
+transfer then returns its bytes instead of its seconds, the "time" of the step is the traffic.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class GroupTraffic:
 
 
 class _Probe(Fabric):
-    """A fabric on which a transfer takes what `measure` says, and those of other groups nothing."""
+    """A fabric on which transfers of one group return `measure`, and those of others 0."""
 
     def __init__(self, of: Fabric, name: str, measure: Measure) -> None:
         vars(self).update(vars(of))
@@ -90,7 +90,7 @@ def _bytes(tier: int) -> Measure:
 
 
 def _mean_bytes(tier: int) -> Measure:
-    """Of a chain's members one in each domain sends over its border, all but one inside."""
+    """In a chain, one member of each domain sends over its border, the others send inside."""
 
     def measure(fabric: Fabric, op: str, payload: Array, axis: Axis, _: float | None) -> Array:
         busiest = link_bytes(fabric, op, payload, axis)[tier]
@@ -112,7 +112,7 @@ def _line_s(tier: int) -> Measure:
 
 
 def _only(s: Setting, name: str, measure: Measure) -> Setting:
-    """The setting with one kind of group's transfers and nothing beside them."""
+    """The setting with the transfers of one kind of group only."""
     accelerator = s.nodes.accelerator.model_copy(update={"memory_bytes_per_s": math.inf})
     fabric = _Probe(s.fabric, name, measure)
     profile = replace(s.profile, measured=None)

@@ -1,4 +1,4 @@
-"""What a whole training costs: days, USD and energy of a cluster that is busy for so long."""
+"""The cost of a whole training: days, USD and energy of the cluster for its duration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cost_models.units import DAY_S, HOUR_S
 
 
 class TrainingCost(NamedTuple):
-    """Days, USD and kWh; None where a price or a power is not known."""
+    """Days, USD and kWh; None if a price or a power is not known."""
 
     days: float
     cost_usd: float | None
@@ -17,7 +17,7 @@ class TrainingCost(NamedTuple):
 
 
 def training_cost(cluster: ClusterSpec, seconds: float) -> TrainingCost:
-    """The cost of a cluster for so many seconds; of all nodes, with the site's overhead (PUE)."""
+    """The cost of all nodes of a cluster for some seconds, with the site's overhead (PUE)."""
     hourly, watts = usd_per_hour(cluster), power_watts(cluster)
     hours = seconds / HOUR_S
     return TrainingCost(
@@ -28,7 +28,7 @@ def training_cost(cluster: ClusterSpec, seconds: float) -> TrainingCost:
 
 
 def usd_per_hour(cluster: ClusterSpec) -> float | None:
-    """The price of all accelerators; None where that of one group is not known."""
+    """The price of all accelerators; None if that of one group is not known."""
     total = 0.0
     for group in cluster.groups:
         if group.price_usd_per_accelerator_hour is None:
@@ -38,7 +38,7 @@ def usd_per_hour(cluster: ClusterSpec) -> float | None:
 
 
 def power_watts(cluster: ClusterSpec) -> float | None:
-    """The power of all nodes, PUE included; None where that of one group is not known."""
+    """The power of all nodes, PUE included; None if that of one group is not known."""
     total = 0.0
     for group in cluster.groups:
         if group.node_power_watts is None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from planner.documents.request import PlanRequest
     from planner.frameworks.base import Bundle
     from planner.mixed_clusters.answer import MixedAnswer
-    from planner.rl.documents import ReinforcementAnswer
+    from planner.reinforcement.documents import ReinforcementAnswer
     from planner.sensitivities.documents import SensitivityAnswer
     from planner.sizing.answer import SizingAnswer
     from planner.sweeps.run import SweepAnswer
@@ -138,8 +138,8 @@ def rl(
     request's plan, or else the fastest.  Raises RequestError, or its kind
     planner.answers.emission.NothingFits where no plan fits, SpaceTooLarge, IllegalPlan.
     """
-    from planner.rl.compute import step
-    from planner.rl.parsing import parse_reinforcement
+    from planner.reinforcement.compute import step
+    from planner.reinforcement.parsing import parse_reinforcement
 
     return step(parse_reinforcement(_document(document, parts)))
 

@@ -36,7 +36,7 @@ from planner.commands.shared import (
     source_of,
 )
 from planner.lint import command as lint_commands
-from planner.rl.command import rl
+from planner.reinforcement.command import rl
 from planner.sensitivities.command import sensitivity
 from planner.sites import command as site_commands
 from planner.sizing import command as sizing_command

@@ -28,12 +28,12 @@ from planner.mixed_clusters.answer import MixedAnswer
 from planner.mixed_clusters.screen import mixed_screen
 from planner.pipelines.all_schedules import ComparisonAnswer
 from planner.pipelines.timeline import TimelineAnswer
+from planner.reinforcement.documents import ReinforcementAnswer
+from planner.reinforcement.parsing import parse_reinforcement
+from planner.reinforcement.screen import reinforcement_screen
 from planner.requests.model_import import ModelAnswer
 from planner.requests.models import parse_model
 from planner.requests.parsing import parse_request
-from planner.rl.documents import ReinforcementAnswer
-from planner.rl.parsing import parse_reinforcement
-from planner.rl.screen import reinforcement_screen
 from planner.sensitivities.analysis import PART
 from planner.sensitivities.documents import SensitivityAnswer
 from planner.sensitivities.screen import sensitivity_screen

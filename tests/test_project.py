@@ -9,8 +9,11 @@ import sys
 import tomllib
 import zipfile
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
+
+import planner
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -129,3 +132,8 @@ def test_wheel_carries_data_and_no_tests(tmp_path: Path) -> None:
 
 def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_no_package_hides_a_function() -> None:
+    """Importing planner.rl, say, as a package would replace the function `planner.rl`."""
+    assert not {module.name for module in iter_modules(planner.__path__)} & set(planner.__all__)

@@ -19,8 +19,8 @@ from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from planner.documents.request import SearchSpec
 from planner.pipelines.all_schedules import ComparisonRequest
 from planner.pipelines.timeline import TimelineRequest
-from planner.rl.documents import PART as STEP
-from planner.rl.documents import ReinforcementSpec
+from planner.reinforcement.documents import PART as STEP
+from planner.reinforcement.documents import ReinforcementSpec
 from planner.sensitivities.documents import SensitivitySpec
 from planner.sizing.request import PARTS, SizingSpec
 

@@ -22,7 +22,7 @@ router = APIRouter(prefix="/layers", tags=["layers"])
     openapi_extra=request_body(ESTIMATE_EXAMPLES),
 )
 async def layers(document: Body) -> LayersAnswer:
-    """Kernels, saved tensors and exchanges of the request's `plan`, hidden beside exposed."""
+    """Kernels, saved tensors and communication of the request's `plan`, hidden beside exposed."""
     return await run_in_threadpool(_answer, document)
 
 

@@ -10,8 +10,8 @@ from api.dependencies import Body, Searches
 from api.openapi.examples import RL_EXAMPLES
 from api.openapi.schema import NOT_CHANGED, STREAMED, request_body
 from api.problems import declare
-from planner.rl.compute import step
-from planner.rl.parsing import parse_reinforcement
+from planner.reinforcement.compute import step
+from planner.reinforcement.parsing import parse_reinforcement
 
 router = APIRouter(prefix="/rl", tags=["rl"])
 

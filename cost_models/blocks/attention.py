@@ -245,7 +245,7 @@ def core_attention(
     keys: float = 1.0,
     rate: float = 1.0,
 ) -> Iterator[Record]:
-    """From queries, keys and values to the output by heads, and the exchange around it.
+    """From queries, keys and values to the output by heads, and the communication around it.
 
     head_dims: of queries and keys, and of values.  up: the module whose recompute makes queries,
     keys and values again.  repeats: keys and values may be fewer than heads.  keys: 0 where an
@@ -327,7 +327,7 @@ def _core_saved(core: _Core, up: str, repeats: bool, keys: float) -> Iterator[Sa
     every = 1.0 + (core.heads / core.kv_heads - 1.0) * plain * repeats
     again = (up,) if up else ()
     yield SavedTensor("query", core.query, core_bytes, again, by_operator=1.0)
-    # What context-parallel ranks have exchanged is a copy.
+    # Keys and values received from other context-parallel ranks are copies.
     own = np.maximum(np.maximum(keys, plain), d.cp > 1)
     yield SavedTensor("key", core.key * every, core_bytes, again, own)
     yield SavedTensor("value", core.value * every, core_bytes, again, own, by_operator=1.0)

@@ -30,7 +30,7 @@ class Block(Spec):
 
     @abstractmethod
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
-        """Kernels, saved tensors, exchanges and host waits of one micro-batch on one rank."""
+        """Kernels, saved tensors, communication and host waits of one micro-batch on one rank."""
 
 
 class End(Spec):
@@ -45,7 +45,7 @@ class End(Spec):
 
     @abstractmethod
     def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
-        """Kernels, saved tensors, exchanges and host waits of one micro-batch on one rank."""
+        """Kernels, saved tensors, communication and host waits of one micro-batch on one rank."""
 
 
 class Sublayer(Block):

@@ -141,7 +141,7 @@ class Experts(FeedForward):
         yield Working(widest * d.activation_bytes, more)
 
     def _kernels(self, model: StackSpec, d: Dims, sent: _Copies) -> Iterator[Record]:
-        """Routing, permutations, grouped products and exchanges, in their order."""
+        """Routing, permutations, grouped products and all-to-alls, in their order."""
         moe, hidden = self._spec(model), float(model.hidden_size)
         copies, outer, width, size = sent.copies, sent.outer, sent.width, sent.size
         yield Gemm("router", d.sharded_tokens, sent.routed, hidden, MODULE, fp8=False)
@@ -240,7 +240,7 @@ class _Copies:
 def _permuted_bytes(d: Dims, sent: _Copies) -> Array:
     """Bytes that one permutation moves, at the rate of a plain pass.
 
-    Copies are gathered by destination before the exchange, sorted by expert after it, and back
+    Copies are gathered by destination before the all-to-all, sorted by expert after it, and back
     again.  DeepEP takes tokens as they are and a rank makes the copies for its experts afterwards;
     HybridEP's kernels do that on their way (Megatron-LM token_dispatcher.py, fused_a2a.py).
     """

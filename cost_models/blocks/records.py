@@ -230,5 +230,5 @@ class Dispatch:
     module: str = ""
 
 
-Exchange = TensorParallel | Boundary | Collective | KeyValues | Dispatch
-Record = Kernel | HostWait | SavedTensor | Working | Exchange
+Communication = TensorParallel | Boundary | Collective | KeyValues | Dispatch
+Record = Kernel | HostWait | SavedTensor | Working | Communication

@@ -115,7 +115,7 @@ class Recurrence(Mixer):
         yield into
         kept = tokens * (width + more) + before
         yield SavedTensor("mixer in output", kept, d.activation_bytes)
-        yield from self._exchange(model, d)
+        yield from self._communication(model, d)
         yield from gathered_before(before, d)
         if shape.convolved:
             # Read and written; backward reads both and writes the input's gradient.
@@ -145,7 +145,7 @@ class Recurrence(Mixer):
             yield replace(summary, name="state summary", active=summarised)
         yield scan
 
-    def _exchange(self, model: StackSpec, d: Dims) -> Iterator[Record]:
+    def _communication(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         """What context-parallel ranks send each other, and what they keep of it."""
         states, split = d.runtime.hands_on_states, 1.0 * (d.cp > 1)
         if np.any(split * (1.0 - states)):

@@ -187,7 +187,9 @@ class ParallelPlan(Spec):
     )
     overlap_ep: bool = Field(
         False,
-        **read_where("experts' exchanges under the kernels of another micro-batch", SPLIT_EXPERTS),
+        **read_where(
+            "expert-parallel communication under the kernels of another micro-batch", SPLIT_EXPERTS
+        ),
     )
     runtime: RuntimeName = Field(
         "megatron", description="whose kernels, overlaps and allocator are priced"

@@ -284,7 +284,9 @@ def _plan(
         values["recompute_num_layers"] = max(model.num_layers // (pp * vpp) // -share, 1)
     if values["runtime"] == "nanotron" and pp > 1:
         values["stage_layers"] = nanotron.stages(model, pp, values["tp"])
-        assumptions.append("layers of each stage as nanotron deals them, by the cost of its blocks")
+        assumptions.append(
+            "layers of each stage as nanotron distributes them, by the cost of its blocks"
+        )
     else:
         values.update(_uneven(model, pp, vpp, schedule.placement, assumptions))
     try:

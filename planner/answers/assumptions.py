@@ -1,4 +1,4 @@
-"""What an estimate assumes about the plan, the training and the hardware, in words."""
+"""The assumptions of an estimate about the plan, the training and the hardware, as sentences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from planner.frameworks.devices import other_stack
 
 
 def assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> list[Note]:
-    """What the numbers of this plan rest on, in sentences."""
+    """The assumptions behind the numbers of this plan, as sentences."""
     profile, group = model.setting.profile, request.cluster.groups[0]
     kinds = {
         "built in": "measured on this accelerator by public micro-benchmarks",
@@ -70,7 +70,7 @@ def assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> l
 
 
 def _hardware(cluster: ClusterSpec, plan: ParallelPlan) -> Iterator[tuple[str, str]]:
-    """What is coarse of the accelerator's links, and whose kernels stand for those of its stack."""
+    """Notes on coarsely modelled links, and on kernels that stand in for the accelerator's own."""
     group = cluster.groups[0]
     try:
         node = accelerator_entry(group.accelerator.id).node
@@ -83,7 +83,7 @@ def _hardware(cluster: ClusterSpec, plan: ParallelPlan) -> Iterator[tuple[str, s
 
 
 def _matrices(rule: Optimizer, plan: ParallelPlan) -> str:
-    """What the update of a matrix is taken to be."""
+    """The assumed update of a matrix by the optimizer."""
     if rule.factored:
         return "a matrix keeps one number per row and per column, in place of bytes per parameter"
     where = "each rank updates all of its matrices"
@@ -98,7 +98,7 @@ def _matrices(rule: Optimizer, plan: ParallelPlan) -> str:
 
 
 def _tuning(training: TrainingSpec) -> Iterator[tuple[str, str]]:
-    """What is trained, and what sequences hold."""
+    """The trained weights, and the contents of sequences."""
     if training.lora_rank:
         kind = "in 4 bits (NF4) " if training.frozen_dtype == "nf4" else ""
         yield (
@@ -126,7 +126,7 @@ def _tuning(training: TrainingSpec) -> Iterator[tuple[str, str]]:
 
 
 def _dealt(training: TrainingSpec, plan: ParallelPlan) -> str:
-    """On how many ranks samples run."""
+    """The number of ranks on which samples run."""
     ranks = np.asarray(ranks_of(lengths_of(training), float(training.seq_length), plan.cp))
     kinds, counts = np.unique(ranks, return_counts=True)
     shares = ", ".join(
@@ -140,7 +140,7 @@ def _dealt(training: TrainingSpec, plan: ParallelPlan) -> str:
 
 
 def _weight_bytes(training: TrainingSpec, plan: ParallelPlan) -> float:
-    """What a runtime holds per parameter beside the optimizer's states."""
+    """The bytes per parameter that a runtime holds in addition to the optimizer states."""
     return float(element_bytes(training, RUNTIMES[plan.runtime]).weights)
 
 
@@ -158,7 +158,7 @@ _HIDDEN = {
     "overlap_grad_reduce": "gradient reduction under backward",
     "overlap_param_gather": "weight gathering under forward",
     "overlap_tp": "tensor-parallel chunks under GEMMs",
-    "overlap_ep": "experts' exchanges under another micro-batch",
+    "overlap_ep": "expert-parallel communication under another micro-batch",
     "overlap_p2p": "pipeline messages under the next chunk",
 }
 

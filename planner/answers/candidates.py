@@ -1,7 +1,7 @@
-"""Every plan of a search as a light row: those that fit, or those that need too much memory.
+"""Every plan of a search as a small row: those that fit, or those that need too much memory.
 
-A search may price millions; the first MOST_ROWS of an order are kept, as columns, and no row is
-built before somebody looks at it.
+A search may price millions of plans; the first MOST_ROWS in an order are kept as columns, and a row
+is built only when it is read.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ Columns = dict[str, NDArray[Any]]
 
 
 class CandidatePage(Document):
-    """Rows of one order, from a place in it: the plan's fields, and what it takes.
+    """Rows of one order, from a place in it: the plan's fields, its time and its memory.
 
-    total: plans of this status; listed: of them, those that can be paged through.  next: the
-    cursor of the page after this one.
+    total: plans of this status; listed: those of them that can be paged through.  next: the cursor
+    of the next page.
     """
 
     status: Status
@@ -61,7 +61,7 @@ class Candidates:
         return len(self.columns["tp"])
 
     def page(self, start: int, limit: int) -> CandidatePage:
-        """`limit` rows from a place on."""
+        """`limit` rows, beginning at a place."""
         end = start + limit
         cut = [column[start:end] for column in self.columns.values()]
         rows = (dict(zip(self.columns, row, strict=True)) for row in zip(*cut, strict=True))
@@ -81,7 +81,7 @@ class Candidates:
 
     @classmethod
     def load(cls, data: bytes) -> Candidates:
-        """What `dump` made."""
+        """The candidates from the output of `dump`."""
         return cls(*json.loads(zlib.decompress(data)))
 
 
@@ -96,7 +96,7 @@ def csv_text(page: CandidatePage) -> str:
 
 
 def check_sort(sort: str) -> str:
-    """The order, where it is one: a figure or a field, with a minus for the largest first.
+    """The order, if it is valid: a figure or a field, with a minus for the largest first.
 
     Raises RequestError.
     """
@@ -147,7 +147,7 @@ class _Keeper:
         return Candidates(self.status, self.sort, self.total, values)
 
     def _order(self, columns: Columns) -> NDArray[np.intp]:
-        """Places of the first rows, in order; equals by time, memory and fields."""
+        """Indices of the first rows in the order; ties are broken by time, memory and fields."""
         decides = columns[self.sort.removeprefix("-")].astype(np.float64)
         decides = -decides if self.sort.startswith("-") else decides
         close = np.arange(len(decides))
@@ -176,5 +176,5 @@ def _cell(value: Any) -> Any:
 
 
 def dumped_candidates(request: PlanRequest, status: Status, sort: str) -> bytes:
-    """The listed rows as bytes to keep."""
+    """The listed rows as bytes to be stored."""
     return candidates(request, status, sort).dump()

@@ -1,4 +1,4 @@
-"""What the catalog knows by name, as documents: `planner catalog` and GET /v1/catalog."""
+"""The entries of the catalog as documents: `planner catalog` and GET /v1/catalog."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def cluster_entries() -> tuple[ClusterEntry, ...]:
 
 
 class FieldEntry(Document):
-    """How a framework says one field of a plan: its names for it, or a note why it has none."""
+    """A framework's options for one field of a plan, or a note why it has none."""
 
     names: tuple[str, ...]
     note: str
@@ -151,8 +151,8 @@ def framework_entries() -> tuple[FrameworkEntry, ...]:
 class ScheduleEntry(Document):
     """A pipeline schedule.
 
-    chunk_counts: model chunks per rank that it can have; empty: any number from 2.  holds: where
-    its closed form is exact.  staleness: what it does to the weights; empty: nothing.
+    chunk_counts: model chunks per rank that it can have; empty: any number from 2.  holds: when its
+    closed form is exact.  staleness: how old its weights are; empty: never stale.
     """
 
     id: str

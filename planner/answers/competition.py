@@ -1,4 +1,4 @@
-"""The frameworks against each other: each one's fastest plan, priced with its own kernels."""
+"""The competition of frameworks: the fastest plan of each, priced with its own kernels."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from planner.search.constraints import Context, Rule
 from planner.search.exhaustive import search
 from planner.search.outcome import Outcome
 
-# Of a framework that deals out layers by itself; a limit may name so many values.
+# Most layer splits of a framework that decides them itself: a limit may name as many values.
 _MOST_SPLITS = 255
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What one framework can do.
+    """One framework's result.
 
-    framework: its name; None where no framework writes for these accelerators, or none runs what
-    was asked for.  request, rules: as it is searched.
+    framework: its name; None if no framework supports these accelerators, or none runs the
+    requested schedules.  request, rules: those of its search.
     """
 
     framework: str | None
@@ -34,12 +34,12 @@ class Entry:
 
 
 def compete(request: PlanRequest, top_k: int | None = None, best_only: bool = False) -> list[Entry]:
-    """Every framework that fits a plan, that of the best first; of equals, the first registered.
+    """Every framework with a plan that fits, the fastest first; ties in the order of registration.
 
-    The one that is named alone; else those that run the model on these accelerators.  Where none
-    fits a plan, one entry without: of the preferred framework, or, if only schedules that no
-    framework runs were asked for, of those.  Of all but the first, or with best_only of all,
-    nothing is known but the best plan.
+    If the request names a framework, only that one; else all that run the model on these
+    accelerators.  If none has a plan that fits, a single entry without a plan: of the preferred
+    framework, or of none if no framework runs the requested schedules.  For all but the first
+    framework (for all of them with best_only), only the best plan is searched.
     """
     context = Context(request.model, request.cluster, request.training)
     named = request.search.framework
@@ -83,10 +83,10 @@ def _entry(
 
 
 def _shared(request: PlanRequest, name: str, others: list[Entry]) -> Entry | None:
-    """The entry of a framework that searches the space of another and accepts its best plan.
+    """The entry of a framework that shares the search space of another and accepts its best plan.
 
-    Megatron-Bridge and Megatron-LM differ in what they train (adapters, packed lengths), which is
-    settled by then, not in how.
+    Megatron-Bridge and Megatron-LM differ in the trainings that they support (adapters, packed
+    lengths), which the rules have checked before, and not in their plans.
     """
     own = frameworks.get(name)
     for other in others:
@@ -99,9 +99,9 @@ def _shared(request: PlanRequest, name: str, others: list[Entry]) -> Entry | Non
 
 
 def prepared(request: PlanRequest) -> tuple[PlanRequest, tuple[Rule, ...]]:
-    """The request as it is searched, and the rules of the framework it is for (or none).
+    """The request to be searched, and the rules of its framework (none without a framework).
 
-    What a framework says of the axes, or else the cluster, stands under the request's own limits.
+    The axes of the framework, or else of the cluster, are limits unless the request has its own.
     """
     if not request.search.framework:
         own = {name: Bounds(values=values) for name, values in usual(request.cluster).items()}
@@ -121,6 +121,6 @@ def prepared(request: PlanRequest) -> tuple[PlanRequest, tuple[Rule, ...]]:
 
 
 def limited(request: PlanRequest, limits: dict[str, Bounds], **search_fields: Any) -> PlanRequest:
-    """The request with other limits of its search."""
+    """The request with other limits on its search."""
     changed = request.search.model_copy(update={"limits": limits, **search_fields})
     return request.model_copy(update={"search": changed})

@@ -1,7 +1,7 @@
-"""The first plans of a search against each other: how likely each is the fastest.
+"""The first plans of a search compared: the chance of each to be the fastest.
 
-Their times are estimates; what all of them are off by cancels (planner/uncertainty/posterior.py),
-so that plans which lean on the same links are told apart by less than others.
+Their times are estimates, but errors that they share cancel (planner/uncertainty/posterior.py):
+plans that spend their time on the same links can be told apart by a smaller difference.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def contenders(request: PlanRequest, first: Sequence[Priced]) -> tuple[Contender
 
 
 def best_expected(contenders: Sequence[Contender]) -> str | None:
-    """The id of the plan with the lowest expected time, where it is not the first."""
+    """The id of the plan with the lowest expected time, if that is not the first plan."""
     if not contenders:
         return None
     best = min(contenders, key=lambda one: one.expected_time_s)
@@ -61,13 +61,13 @@ def best_expected(contenders: Sequence[Contender]) -> str | None:
 
 
 def compared(request: PlanRequest, one: PlanReport, other: PlanReport) -> Comparison:
-    """Two plans of a request: how many times faster the first is, and how likely it is faster."""
+    """The speedup of the first of two plans of a request, and the chance that it is faster."""
     priced = (Priced(report.plan, report.time_parts_s) for report in (one, other))
     return compared_prices(request, *priced)
 
 
 def compared_prices(request: PlanRequest, one: Priced, other: Priced) -> Comparison:
-    """As `compared`, for plans of which only the times are known."""
+    """As `compared`, for plans whose times alone are known."""
     (mine, my_lean), (theirs, their_lean) = (
         (sum(priced.parts_s.values()), _features(request, priced)) for priced in (one, other)
     )

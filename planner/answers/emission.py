@@ -17,7 +17,7 @@ from planner.frameworks.devices import WRITTEN, other_stack, preferred
 
 
 class NothingFits(RequestError):
-    """There is no plan to write files for: none fits, or the given one does not."""
+    """There is no plan to write files for: no plan fits, or the given one does not."""
 
     def __init__(self, detail: str) -> None:
         super().__init__([Problem(pointer="", code="nothing_fits", detail=detail)])
@@ -64,7 +64,7 @@ def _recommended(request: PlanRequest) -> tuple[str, ParallelPlan]:
 
 
 def launched(bundle: Bundle, request: PlanRequest, launcher: str | None) -> Bundle:
-    """The bundle with what starts it; None: as it is.  Raises RequestError."""
+    """The bundle with the files of a launcher; None: unchanged.  Raises RequestError."""
     if launcher is None:
         return bundle
     _check(launcher)
@@ -75,7 +75,7 @@ def launched(bundle: Bundle, request: PlanRequest, launcher: str | None) -> Bund
 
 
 def _check(launcher: str) -> None:
-    """Raise RequestError where there is no such launcher."""
+    """Raise RequestError if the launcher is unknown."""
     try:
         launchers.find_launcher(launcher)
     except UnknownName as error:

@@ -1,4 +1,4 @@
-"""Documents about plans: what each costs and why, what binds, and what would change it."""
+"""Reports on plans: the cost of each and its reasons, what limits it, and what would change it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cost_models.stage_layers import rank_titles
 from cost_models.training_cost import training_cost
 from planner.answers.assumptions import assumptions
 from planner.answers.pipeline import pipeline
-from planner.answers.recomputed_exchange import recomputed_exchange_s
+from planner.answers.recomputed_communication import recomputed_communication_s
 from planner.documents.plan_report import ErrorBand, Memory, Note, Pipeline, PlanReport, StageMemory
 from planner.documents.request import PlanRequest
 from planner.sites import storage as sites
@@ -74,7 +74,7 @@ def reports(
             times = 1.0 if corrected is None else float(corrected[k])
             kernels = _kernels(request, chosen[k], estimates, k)
             run = pipeline(estimates, k, chosen[k], parts) if simulated else None
-            again = sum(recomputed_exchange_s(estimates, k).values())
+            again = sum(recomputed_communication_s(estimates, k).values())
             result[i] = _report(
                 model, request, chosen[k], seconds, parts, memory, kernels, run, times, again
             )
@@ -87,7 +87,7 @@ def report(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> PlanRe
 
 
 def plan_id(plan: ParallelPlan) -> str:
-    """A name for a plan that only its content decides."""
+    """An id of a plan that depends on its content alone."""
     content = json.dumps(plan.model_dump(mode="json"), sort_keys=True)
     return "pl_" + hashlib.sha256(content.encode()).hexdigest()[:12]
 
@@ -96,7 +96,7 @@ def _memory(request: PlanRequest, plan: ParallelPlan, estimates: Estimates, k: i
     table, gathered = estimates.memory, estimates.gathered
     layout = gathered.stages.key(k)
     slots = gathered.table.slot_of[:, layout]
-    # Where the head is, multi-token prediction counts as layers.
+    # On the stage with the head, multi-token prediction counts as layers.
     heads, predicted = gathered.table.last[:, layout], request.model.mtp_num_layers
     held = gathered.table.layers[:, :, layout].sum(axis=0) - heads * predicted / (1 + predicted)
     allocated = table.allocated_bytes[:, k].tolist()
@@ -143,7 +143,7 @@ def _report(
     corrected: float,
     again_s: float,
 ) -> PlanReport:
-    """corrected: what a site's runs multiplied the times by; again_s: exchanges of recompute."""
+    """corrected: the factor of a site's runs on all times; again_s: communication of recompute."""
     training, cluster = request.training, request.cluster
     world = cluster.accelerators
     flop = step_flop(request.model, training)
@@ -206,7 +206,7 @@ def _band(
 
 
 def _site(request: PlanRequest, corrected: float) -> Iterator[Note]:
-    """What a site's calibration and runs did to the time."""
+    """The effect of a site's calibration and runs on the time."""
     if (site := sites.site_of_request(request.site)) is not None:
         count = len(site.runs)
         runs = "1 run moves" if count == 1 else f"{count:,} runs move"
@@ -225,7 +225,7 @@ def _kernels(
     layout, key = gathered.stages.key(k), gathered.layers.key(k)
 
     def own(value: Array) -> float:
-        """The value of this plan's layers."""
+        """The value for the layers of this plan."""
         return float(value[key] if isinstance(value, np.ndarray) and value.ndim else value)
 
     d = gathered.micro.d

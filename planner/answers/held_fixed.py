@@ -1,6 +1,6 @@
-"""What a search held fixed, and what its best plan would save with another value there.
+"""The fields that a search held fixed, and what other values would save the best plan.
 
-Each value is tried alone, with the rest of the best plan as it is: a search that opens the field
+Each value is tried alone, with the rest of the best plan unchanged: a search that opens the field
 may save more.
 """
 
@@ -24,14 +24,14 @@ from planner.search.constraints import RULES, Context, Rule, passing
 from planner.search.exhaustive import cost_model
 from planner.uncertainty.memory_risk import room_of
 
-# The framework decides these, or another part of the answer tells of them.
+# The framework decides these fields, or another part of the answer covers them.
 _NOT_CHOSEN = ("runtime", "rank_order", "dp_shard", "recompute_layers", "recompute_method")
-# A choice that changes the time by less has no effect on the plan.
+# A value that changes the time by less is reported as without effect.
 NO_EFFECT = 1e-4
 
 
 def held_fixed(request: PlanRequest, entry: Entry, best: PlanReport) -> tuple[HeldFixed, ...]:
-    """What was held fixed and might be otherwise, what saves most first.
+    """The fields that were held fixed but could have other values, the largest savings first.
 
     entry: the search that found the best plan.
     """
@@ -49,7 +49,7 @@ def held_fixed(request: PlanRequest, entry: Entry, best: PlanReport) -> tuple[He
 def _values(
     request: PlanRequest, asked: PlanRequest, rules: tuple[Rule, ...], best: PlanReport
 ) -> Iterator[HeldFixed]:
-    """Fields with one value in the search and others that the framework accepts."""
+    """Fields that have one value in the search although the framework accepts others."""
     values = Axes(asked).values
     tried: dict[str, list[tuple[Any, ParallelPlan]]] = {}
     for field in FIELDS:
@@ -78,7 +78,7 @@ def _values(
 
 
 def _schedules(request: PlanRequest, asked: PlanRequest, best: PlanReport) -> Iterator[HeldFixed]:
-    """The fastest schedule that the framework does not run."""
+    """The fastest of the schedules that the framework does not run."""
     known = Axes(asked).values["schedule"]
     if best.plan.pp == 1 or request.search.limits.get("schedule") is not None:
         return
@@ -111,9 +111,9 @@ def _schedules(request: PlanRequest, asked: PlanRequest, best: PlanReport) -> It
 def _eight_bits(
     request: PlanRequest, rules: tuple[Rule, ...], best: PlanReport, near: list[ParallelPlan]
 ) -> Iterator[HeldFixed]:
-    """FP8 where the hardware has it; with another of the plans found where the best would not fit.
+    """FP8 if the hardware has it: with the best plan, or else with the first that then fits.
 
-    near: those plans.
+    near: the other plans to try.
     """
     training = request.training
     fastest = min(group.accelerator.peak_fp8_flop_per_s or 0.0 for group in request.cluster.groups)
@@ -131,7 +131,7 @@ def _eight_bits(
 
 
 def _changed(plan: ParallelPlan, **fields: Any) -> ParallelPlan | None:
-    """A plan with other values; None where they do not go together."""
+    """A plan with other values; None if they contradict each other."""
     try:
         return ParallelPlan.model_validate({**plan.model_dump(), **fields})
     except ValidationError:
@@ -139,7 +139,7 @@ def _changed(plan: ParallelPlan, **fields: Any) -> ParallelPlan | None:
 
 
 def _seconds(request: PlanRequest, rows: list[ParallelPlan], rules: tuple[Rule, ...]) -> Any:
-    """Of each plan that is legal and fits; infinite for the others."""
+    """Seconds of each plan that is legal and fits; infinite for the others."""
     if not rows:
         return np.zeros(0)
     plans = Plans.from_rows(rows)

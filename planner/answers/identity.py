@@ -18,7 +18,7 @@ from planner.documents.request import PlanRequest
 from planner.sites import storage as sites
 from planner.version import __version__
 
-_DECIDING = (".py", ".json")  # files of the packages that an answer follows from
+_DECIDING = (".py", ".json")  # kinds of files on which an answer depends
 
 
 @cache
@@ -28,7 +28,7 @@ def build_id() -> str:
 
 
 def digest(*packages: Path) -> str:
-    """Of all that answers follow from in these folders, by name and content."""
+    """A digest of the names and contents of all files in these folders that decide answers."""
     found = hashlib.sha256(__version__.encode())
     for package in packages:
         for path in sorted(package.rglob("*")):
@@ -39,13 +39,13 @@ def digest(*packages: Path) -> str:
 
 
 def answer_id(kind: str, question: Mapping[str, Any] | Sequence[Any]) -> str:
-    """The id of the answer to a resolved question, such as pl_3f2a...; kind: its first letters."""
+    """The id of the answer to a resolved question, such as pl_3f2a...; kind: its prefix."""
     content = json.dumps(basis(question), sort_keys=True, separators=(",", ":"))
     return f"{kind}_{hashlib.sha256(content.encode()).hexdigest()[:32]}"
 
 
 def estimate_id(request: PlanRequest) -> str:
-    """The id of the estimate of a resolved request, of its text as it is: there are many."""
+    """The id of the estimate of a resolved request; fast, since there are many."""
     text = request.model_dump_json(exclude_none=True)
     named = {"site": request.site, "profile": request.profile}
     learned = {site: _digest(site) for site in sites_of(named)}
@@ -54,7 +54,7 @@ def estimate_id(request: PlanRequest) -> str:
 
 
 def sites_of(question: Any) -> Iterator[str]:
-    """The sites that a question or a part of it names, as such or as the profile of one.
+    """The sites that a question or a part of it names, as a site or as the profile of one.
 
     A question is plain data: mappings and lists.
     """
@@ -70,7 +70,7 @@ def sites_of(question: Any) -> Iterator[str]:
 
 
 def _digest(site: str) -> str | None:
-    """Of what a site has learned; None where there is none."""
+    """A digest of the runs and calibration of a site; None if there is no such site."""
     try:
         return sites.find(site).digest
     except (UnknownName, ValueError):
@@ -78,13 +78,13 @@ def _digest(site: str) -> str | None:
 
 
 def basis(question: Any) -> list[Any]:
-    """All that decides an answer: the build, the question, and what its sites have learned."""
+    """Everything that decides an answer: the build, the question, and the state of its sites."""
     learned = {name: _digest(name) for name in sites_of(question)}
     return [build_id(), question, learned] if learned else [build_id(), question]
 
 
 def packed(request: Mapping[str, Any]) -> str:
-    """A request as the page has it in its address: canonical JSON, deflated, base64url."""
+    """A request in the form of the page's address: canonical JSON, deflated, base64url."""
     text = json.dumps(request, sort_keys=True, separators=(",", ":"))
     squeeze = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     data = squeeze.compress(text.encode()) + squeeze.flush()

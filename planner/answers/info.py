@@ -1,4 +1,4 @@
-"""What this planner is and what it can do here: GET /v1/info."""
+"""The version of this planner and the capabilities of its machine: GET /v1/info."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from planner.version import __version__
 
 
 class Features(Document):
-    """What depends on the machine.
+    """The capabilities of the machine.
 
-    torch: its version, without which nothing is validated or calibrated; null: not installed.
-    device: the accelerator that a real run here uses, `cpu-core` where it is the processor's;
-    processes: so many ranks.
+    torch: its version, null if it is not installed: then nothing can be validated or calibrated.
+    device: the accelerator that a real run here uses, `cpu-core` for cores of the processor;
+    processes: the number of ranks.
     """
 
     torch: str | None
@@ -26,7 +26,7 @@ class Features(Document):
 
 
 class Info(Document):
-    """A planner and its machine; limits: what one question may ask of it."""
+    """A planner and its machine; limits: the limits on one question."""
 
     version: str
     frameworks: tuple[str, ...]
@@ -36,7 +36,7 @@ class Info(Document):
 
 
 def info(limits: dict[str, int | float]) -> Info:
-    """This planner; limits: those of whoever asks it."""
+    """This planner; limits: those of the caller."""
     here = local.cluster()
     accelerator = here.groups[0].accelerator
     return Info(

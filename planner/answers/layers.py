@@ -1,7 +1,7 @@
-"""What one layer of a plan is made of: its kernels, what they keep, and its exchanges.
+"""The contents of one layer of a plan: its kernels, saved tensors and communication.
 
-The rows are those that the estimate adds up; nothing here is priced anew but what exchanges take
-before anything hides them.
+The rows are those that add up to the estimate; only communication is priced again here, to get its
+time before any of it is hidden.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from cost_models.plans import ParallelPlan, Plans
 from cost_models.sources import Array
 from cost_models.traffic import NAMES
 from planner.answers.plan_answers import illegal
-from planner.answers.recomputed_exchange import recomputed_exchange_s
+from planner.answers.recomputed_communication import recomputed_communication_s
 from planner.documents.plan_report import Document
 from planner.documents.problems import RequestError, from_reasons
 from planner.documents.request import PlanRequest
 from planner.search.exhaustive import cost_model
 
-# Groups whose transfers a part of the time is what shows of; all others are data parallel.
+# Process groups whose exposed communication is a part of the time; all others are data parallel.
 GROUPS = {
     "tp_comm": ("tp", "etp"),
     "cp_comm": ("cp",),
@@ -37,11 +37,11 @@ GROUPS = {
 
 
 class KernelRow(Document):
-    """One kernel of a layer, by one rank and micro-batch.
+    """One kernel of a layer, for one rank and micro-batch.
 
-    shape: of the work, in words; formula: its FLOP or bytes from that.  rate: per second, of the
-    forward pass, in FLOP or bytes; share: of the accelerator's peak.  recomputed: run again before
-    backward.
+    shape: of the operands, as text; formula: FLOP or bytes in terms of it.  rate: FLOP or bytes per
+    second of the forward pass; share: of the accelerator's peak.  recomputed: whether it is run
+    again before backward.
     """
 
     kernel: str
@@ -61,7 +61,7 @@ class KernelRow(Document):
 class TensorRow(Document):
     """One tensor that a layer saves for the backward pass of one micro-batch.
 
-    kept_bytes: what recompute leaves of it; dropped_by: modules whose recompute drops it.
+    kept_bytes: bytes that remain with recompute; dropped_by: modules whose recompute drops it.
     """
 
     tensor: str
@@ -72,7 +72,7 @@ class TensorRow(Document):
 
 
 class LayerTable(Document):
-    """A kind of layer; layers: how many there are in the model; kept_bytes: what one keeps."""
+    """A kind of layer; layers: their number in the model; kept_bytes: saved by one of them."""
 
     kind: str
     layers: int
@@ -82,10 +82,10 @@ class LayerTable(Document):
 
 
 class Exchange(Document):
-    """One kind of exchange over an iteration of the busiest rank.
+    """One kind of communication over an iteration of the busiest rank.
 
-    total_s: one transfer after the other; exposed_s: what shows, recomputed_s of it in recompute;
-    hidden_s: the rest, under kernels.
+    total_s: the sum of all transfers; exposed_s: the part that is not hidden, recomputed_s of it in
+    recompute; hidden_s: the rest, under kernels.
     """
 
     part: str
@@ -96,7 +96,7 @@ class Exchange(Document):
 
 
 class LayersAnswer(Document):
-    """The layers of a plan, kernel by kernel and tensor by tensor, and its exchanges."""
+    """The layers of a plan, kernel by kernel and tensor by tensor, and its communication."""
 
     plan: ParallelPlan
     num_micro_batches: int
@@ -143,7 +143,7 @@ def _tables(model: CostModel, estimates: Estimates) -> Iterator[LayerTable]:
             kind=kind.title,
             layers=round(float(totals[layout])),
             kept_bytes=own(gathered.bytes.layer_input) if again else saved,
-            # Some do their work inside another kernel, such as HybridEP's permutation.
+            # Some kernels are part of another one, such as HybridEP's permutation.
             kernels=tuple(row for row in rows if row.forward_s or row.backward_s),
             tensors=tuple(tensor for tensor in tensors if tensor.bytes),
         )
@@ -210,7 +210,7 @@ def _tensor(
 
 def _exchanges(model: CostModel, estimates: Estimates, plan: ParallelPlan) -> Iterator[Exchange]:
     total = {one.name: float(np.max(one.seconds)) for one in model.traffic(plan)}
-    again = recomputed_exchange_s(estimates)
+    again = recomputed_communication_s(estimates)
     for part, groups in GROUPS.items():
         whole = sum(total.get(name, 0.0) for name in groups)
         redone = again.get(part, 0.0)

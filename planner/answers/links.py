@@ -1,4 +1,4 @@
-"""What a plan puts on each tier of the network per iteration, and which link is the busiest."""
+"""The traffic of a plan on each tier of the network per iteration, and the busiest link."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cost_models.spec import NodeGroup
 from cost_models.traffic import GroupTraffic as Amounts
 from planner.documents.plan_report import Document
 
-# Of TIME_PARTS, those that are transfers between ranks.
+# The TIME_PARTS that are transfers between ranks.
 TRANSFERS = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm")
 WHAT = {
     "tp": "activations, several times a layer",
@@ -31,10 +31,10 @@ WHAT = {
 
 
 class LinkTraffic(Document):
-    """What one kind of group puts on one tier in an iteration.
+    """The traffic of one kind of process group on one tier in an iteration.
 
-    rank_bytes: sent by the busiest accelerator; domain_bytes: by all accelerators of a domain
-    together, out of it; line_s: rank_bytes at the full rate of the link.
+    rank_bytes: sent by the busiest accelerator; domain_bytes: sent out of a domain by all its
+    accelerators; line_s: time of rank_bytes at the full rate of the link.
     """
 
     tier: str
@@ -44,10 +44,9 @@ class LinkTraffic(Document):
 
 
 class GroupTraffic(Document):
-    """One kind of group on the stage where it is busiest; the sums of the tiers are per stage.
+    """One kind of process group on the stage where it is busiest; the sums of tiers are per stage.
 
-    name: a group of the cost model; transfer_s: its transfers one after the other as priced,
-    hidden or not.
+    name: a group of the cost model; transfer_s: the sum of its transfers, hidden or not.
     """
 
     name: str
@@ -58,10 +57,10 @@ class GroupTraffic(Document):
 
 
 class TierTraffic(Document):
-    """All groups on one tier: the links that leave domains of so many accelerators.
+    """All process groups on one tier: the links that leave domains of `domain_accelerators`.
 
-    link_bytes_per_s: of one accelerator, oversubscribed as it is; busy: the share of the iteration
-    that the busiest link works at its full rate.
+    link_bytes_per_s: of one accelerator, with oversubscription; busy: the share of the iteration in
+    which the busiest link works at its full rate.
     """
 
     tier: str
@@ -76,8 +75,9 @@ class TierTraffic(Document):
 class Traffic(Document):
     """Bytes on the links in one iteration.
 
-    transfer_s: of the busiest stage, hidden or not; shown_s: what the iteration's time has of it;
-    busiest: the tier that works the largest share of the iteration, None where nothing is sent.
+    transfer_s: of the busiest stage, hidden or not; shown_s: the exposed part, which is in the
+    iteration's time; busiest: the tier that is busy for the largest share of the iteration, None if
+    nothing is sent.
     """
 
     iteration_time_s: float
@@ -89,7 +89,7 @@ class Traffic(Document):
 
 
 def traffic(model: CostModel, plan: ParallelPlan) -> Traffic:
-    """Of a legal plan."""
+    """The traffic of a legal plan."""
     found = model.traffic(plan)
     estimates = model.evaluate(Plans.from_rows([plan]))
     iteration_s = float(estimates.iteration_time_s[0])

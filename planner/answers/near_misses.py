@@ -1,4 +1,4 @@
-"""What would have to change: of a plan that cannot run, and of a request that nothing fits."""
+"""The smallest changes that would help a plan that cannot run, or a request that nothing fits."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from planner.search.outcome import Outcome
 from planner.search.plan_distance import changed_fields
 from planner.uncertainty.memory_risk import room_of
 
-# When nothing fits: how far to enlarge the cluster before giving up.
+# When nothing fits: the largest factor by which a larger cluster is tried.
 LARGEST_ENLARGEMENT = 64
 
 
 def outside_limits(request: PlanRequest, plan: ParallelPlan) -> list[Reason]:
-    """The limits of a request that a plan is outside of."""
-    # The search reads these limits only where the field means something.
+    """The limits of a request that a plan violates."""
+    # The search applies these limits only where the field has an effect.
     recompute = ("recompute_num_layers", "recompute_method", "recompute_modules")
     idle = {name: not is_read(plan, name) for name in recompute}
     ends = ("first_stage_layers", "last_stage_layers")
@@ -53,8 +53,8 @@ def smallest_change(
 ) -> Change | None:
     """The feasible plan that differs in the fewest choices from a given one, then the fastest.
 
-    What the search does not vary stays as the plan has it, unless a limit of the request or a
-    rule forbids just that.
+    Fields that the search does not vary keep the plan's values, unless a limit of the request or a
+    rule forbids them.
     """
     limits = dict(request.search.limits)
     for name in FIELDS:
@@ -68,7 +68,7 @@ def smallest_change(
 
 
 def difference(plan: ParallelPlan, other: ParallelPlan) -> dict[str, Any]:
-    """The fields of `other` that differ; dp only beside another change, since it follows."""
+    """The fields of `other` that differ; dp never alone, since it follows from the others."""
     before, after = plan.model_dump(mode="json"), other.model_dump(mode="json")
     return {name: after[name] for name in after if after[name] != before[name]}
 
@@ -90,7 +90,7 @@ def _change(
 def near_misses(
     request: PlanRequest, model: CostModel, outcome: Outcome, rules: tuple[Rule, ...]
 ) -> list[Nearest]:
-    """When nothing fits: the plan that needs least, and changes of the request that do fit."""
+    """When nothing fits: the plan that needs the least memory, and changed requests that fit."""
     if outcome.best:
         return []
     changes = _enlarged(request, rules)
@@ -137,7 +137,7 @@ def _enlarged(request: PlanRequest, rules: tuple[Rule, ...]) -> list[Change]:
 
 
 def _best(request: PlanRequest, rules: tuple[Rule, ...]) -> ParallelPlan | None:
-    """The best plan of a changed request; None also where that leaves too many to price."""
+    """The best plan of a changed request; None if none fits or there are too many to price."""
     try:
         return next(iter(search(request, rules, top_k=1).best), None)
     except SpaceTooLarge:

@@ -16,7 +16,7 @@ from planner.search.outcome import Outcome
 from planner.search.simplicity import MOST_FULL, MOST_SLOWER, kinds, steps
 from planner.uncertainty.error_band import SURE
 
-# The plan with the most room may be so much slower than the fastest.
+# The plan with the most headroom may be slower than the fastest by this share.
 ROOM_COSTS = 0.05
 
 
@@ -27,7 +27,7 @@ def picks(
     plans: Sequence[PlanReport],
     front: Sequence[PlanReport],
 ) -> tuple[Pick, ...]:
-    """Fastest, recommended and most headroom; none where the search is not for time.
+    """The fastest, the recommended and the roomiest plan; none if the objective is not time.
 
     plans, front: the best plans and the Pareto front of the outcome.
     """
@@ -44,7 +44,7 @@ def picks(
 def _recommended(
     request: PlanRequest, model: CostModel, simple: list[ParallelPlan], first: PlanReport
 ) -> Pick:
-    """The simplest plan that cannot be told from the fastest and stands on no cliff."""
+    """The simplest plan that is statistically tied with the fastest and not close to a cliff."""
     for one in reports(model, request, simple, simulated=False):
         slower = one.iteration_time_s / first.iteration_time_s - 1.0
         if slower > MOST_SLOWER or compared(request, first, one).chance > SURE:

@@ -1,4 +1,4 @@
-"""One plan's pipeline, simulated with its own stage times beside the closed form."""
+"""The pipeline of one plan: simulated with its own stage times, beside the closed form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cost_models.schedules.simulate import Links, Times
 from planner import frameworks
 from planner.documents.plan_report import Pipeline
 
-# Orders longer than this take seconds to run.
+# Action orders longer than this would take seconds to simulate.
 MOST_ACTIONS = 400_000
 # Rounds of p micro-batches after which a step repeats itself.
 ROUNDS = 3
@@ -20,12 +20,13 @@ ROUNDS = 3
 def pipeline(
     estimates: Estimates, row: int, plan: ParallelPlan, parts_s: dict[str, float]
 ) -> Pipeline | None:
-    """How a plan with stages runs, that stands at `row` of the estimates; None without stages."""
+    """The simulated pipeline of the plan in `row` of the estimates; None without stages."""
     if plan.pp == 1:
         return None
     schedule = SCHEDULES[plan.schedule]
     outside = sum(parts_s[name] for name, part in TIME_PARTS.items() if part.once)
-    # An asynchronous schedule fills once per run, the simulator once per order: not a step's time.
+    # An asynchronous schedule fills once per run but the simulator once per order, so its time is
+    # not that of a step.
     stages_s = None
     if schedule.synchronous:
         stages_s = simulated_s(

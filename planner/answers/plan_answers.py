@@ -61,7 +61,7 @@ BASELINE_RULE = (
 
 
 class IllegalPlan(ValueError):
-    """A given plan breaks rules; all of them are in `reasons`."""
+    """A given plan breaks rules; `reasons` has all of them."""
 
     def __init__(self, reasons: list[Reason]) -> None:
         super().__init__("; ".join(reason.text for reason in reasons))
@@ -90,7 +90,7 @@ def find(request: PlanRequest) -> PlanAnswer:
 def _explained(
     request: PlanRequest, model: CostModel, entries: Sequence[Entry], searched_s: float
 ) -> PlanAnswer:
-    """What the searches found, with what belongs to it."""
+    """The answer from the results of the searches."""
     first = entries[0]
     asked, rules, outcome = first.request, first.rules, first.outcome
     assert outcome.counts is not None
@@ -100,7 +100,7 @@ def _explained(
     front = tuple(reports(model, request, outcome.pareto, simulated=False))
     close = contenders(request, outcome.contenders)
     unbuildable = None if best else _unbuildable(request)
-    # No change of the request that a near miss offers lets such a framework run.
+    # No changed request of a near miss lets these frameworks run.
     missed = () if unbuildable else near_misses(asked, model, outcome, rules)
     return PlanAnswer(
         **_common(request, model),
@@ -138,9 +138,9 @@ def estimate(request: PlanRequest, plan: ParallelPlan) -> EstimateAnswer:
 def estimates(
     asked: Sequence[tuple[PlanRequest, ParallelPlan]],
 ) -> list[EstimateAnswer | IllegalPlan]:
-    """Time and memory of plans, for requests that differ in nothing but `plan`.
+    """Time and memory of plans, for requests that differ only in `plan`.
 
-    They are judged and priced as one array, which costs little more than one of them.
+    They are checked and priced as one array, which takes little longer than a single plan.
     """
     first, _ = asked[0]
     model = cost_model(first)
@@ -161,13 +161,13 @@ def estimates(
 
 
 def _refused(context: Context, plans: Sequence[ParallelPlan]) -> Iterator[tuple[int, IllegalPlan]]:
-    """The places of plans that cannot run, with every reason."""
+    """The indices of plans that cannot run, with every reason."""
     for i in np.flatnonzero(~passing(RULES, context, Plans.few(tuple(plans)))).tolist():
         yield i, IllegalPlan(violations(context, plans[i], RULES))
 
 
 def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:
-    """What binds a plan, by how much, and the smallest change that fits."""
+    """What limits a plan, by how much, and the smallest change that fits."""
     model = cost_model(request)
     asked, rules = prepared(request)
     reasons = illegal(request, plan, rules) + outside_limits(request, plan)
@@ -214,7 +214,7 @@ def _launch(framework: str | None, best: PlanReport | None) -> Launch | None:
 
 
 def _no_launch(request: PlanRequest, best: PlanReport) -> str:
-    """Why no framework can start a plan: the accelerators' own stack, or the usual framework's."""
+    """The reason why no framework can start a plan: the accelerators, or a framework's rules."""
     if stack := other_stack(request.cluster, WRITTEN):
         return f"{stack}, which no framework here writes for"
     name = request.search.framework or preferred(request.cluster) or frameworks.PREFERRED
@@ -241,7 +241,7 @@ def _others(
 
 
 def _unbuildable(request: PlanRequest) -> Unbuildable | None:
-    """Where the framework asked for runs no plan at all: why not, and the best of those that do."""
+    """If the requested framework runs no plan: the reason, and the best framework that does."""
     if not request.search.framework:
         return None
     framework = frameworks.get(request.search.framework)
@@ -262,7 +262,7 @@ def _unbuildable(request: PlanRequest) -> Unbuildable | None:
 
 
 def _replanned(request: PlanRequest, model: CostModel, best: PlanReport | None) -> Replanned | None:
-    """What the profile of the request or its site changed; None where that is the usual one."""
+    """The effect of the request's profile or site; None for the usual profile."""
     if (request.profile is None and request.site is None) or best is None:
         return None
     asked = request.model_copy(update={"profile": None, "site": None})
@@ -283,7 +283,7 @@ def _replanned(request: PlanRequest, model: CostModel, best: PlanReport | None) 
 
 
 def illegal(request: PlanRequest, plan: ParallelPlan, rules: tuple[Rule, ...] = ()) -> list[Reason]:
-    """Every rule a plan breaks (ours, and a framework's when given)."""
+    """Every rule that a plan breaks: the planner's, and a framework's if given."""
     context = Context(request.model, request.cluster, request.training)
     return violations(context, plan, (*RULES, *rules))
 
@@ -312,7 +312,7 @@ def _evidence(request: PlanRequest, plan: ParallelPlan) -> Evidence:
 def _baseline(
     request: PlanRequest, model: CostModel, rules: tuple[Rule, ...], best: PlanReport | None
 ) -> Baseline | None:
-    """What a careful hand would pick without a search, and how much faster the best plan is."""
+    """The plan that a careful engineer would choose by hand, and the best plan's speedup."""
     if best is None:
         return None
     world = request.cluster.accelerators

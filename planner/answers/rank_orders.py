@@ -1,4 +1,4 @@
-"""A plan in every order of its ranks: what each costs, and which frameworks run it."""
+"""A plan in every order of its ranks: the time of each, and the frameworks that run it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planner.search.constraints import RULES, BoolArray, Context, passing
 def rank_orders(
     model: CostModel, request: PlanRequest, plan: ParallelPlan
 ) -> tuple[RankOrder, ...]:
-    """The fastest first; none where the order is of no effect: without stages or replicas."""
+    """All orders, the fastest first; empty if the order has no effect (no stages or replicas)."""
     if plan.pp == 1 or plan.dp == 1:
         return ()
     rows = [plan.model_copy(update={"rank_order": order}) for order in VOCABULARIES["rank_order"]]
@@ -32,7 +32,7 @@ def rank_orders(
 
 
 def _run_by(request: PlanRequest, rows: list[ParallelPlan]) -> dict[str, BoolArray]:
-    """By framework, which of some plans it runs."""
+    """For each framework, which of the plans it runs."""
     context = Context(request.model, request.cluster, request.training)
     plans = Plans.from_rows(rows)
     found = {}

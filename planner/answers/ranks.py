@@ -1,4 +1,4 @@
-"""Which rank is what: coordinates, process groups, and the link that each of them crosses."""
+"""The ranks of a plan: coordinates, process groups, and the link that each group crosses."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from planner.frameworks.rank_orders import Grid, IntArray, NoOrder, grids, order
 from planner.search.exhaustive import cost_model
 from planner.version import __version__
 
-# Beyond, a document of every coordinate would be tens of megabytes.
+# With more ranks, a document of all coordinates would be tens of megabytes.
 MOST_RANKS = 131_072
-# Groups that are listed of each kind.
+# The number of groups listed of each kind.
 MOST_GROUPS = 1024
-# What the members of a group say to each other, from the most talkative axis down.
+# The communication within groups, from the axis with the most down.
 CARRIES = {
     "tp": "activations, several times a layer",
     "etp": "activations of experts, several times a layer",
@@ -66,7 +66,7 @@ class RanksAnswer(Document):
 
     coordinates: by axis, one number per rank; complete: whether every group is listed; traffic: as
     the cost model prices it, in the plan's rank order; rank_orders: the plan in each order, the
-    fastest first, none where the order is of no effect.
+    fastest first, empty if the order has no effect.
     """
 
     request: dict[str, Any]
@@ -89,8 +89,8 @@ class RanksAnswer(Document):
 def ranks(request: PlanRequest, plan: ParallelPlan, framework: str) -> RanksAnswer:
     """Where a framework puts every rank of a plan.
 
-    Raises IllegalPlan where the plan cannot run there, RequestError where the framework is not
-    known, has no place for it, or its ranks are too many to list.
+    Raises IllegalPlan if the plan cannot run there, RequestError if the framework is unknown, does
+    not support the plan, or there are too many ranks to list.
     """
     try:
         order = order_of(framework, plan)
@@ -99,7 +99,7 @@ def ranks(request: PlanRequest, plan: ParallelPlan, framework: str) -> RanksAnsw
         raise refuse("/order", "unknown_name", str(error)) from None
     except NoOrder as error:
         raise refuse("/plan", "no_rank_order", str(error)) from None
-    # What else a framework refuses of the plan moves no rank.
+    # A framework's other refusals do not change where ranks are.
     if reasons := illegal(request, plan):
         raise IllegalPlan(reasons)
     if dense.world_size > MOST_RANKS:
@@ -141,7 +141,7 @@ def _axes(grid: Grid) -> tuple[AxisInfo, ...]:
 
 
 def _kinds(dense: Grid, experts: Grid | None, cluster: ClusterSpec) -> Iterator[GroupKind]:
-    """A kind for each axis with more than one rank, and those that several axes form."""
+    """The kinds of groups: one for each axis with several ranks, and those over several axes."""
     for name in dense.names:
         yield from _kind(name, dense, (name,), CARRIES[name], cluster)
     data = tuple(n for n in dense.names if n in ("cp", "dp", "dp_shard", "dp_replicate"))
@@ -170,7 +170,7 @@ def _kind(
 
 
 def _links(groups: IntArray, cluster: ClusterSpec) -> dict[str, int]:
-    """Groups by the innermost tier whose domain holds all their members."""
+    """Numbers of groups by the innermost tier whose domain holds all their members."""
     tiers = cluster.groups[0].network
     left = np.ones(len(groups), dtype=np.bool_)
     counts: dict[str, int] = {}
@@ -187,7 +187,7 @@ def _links(groups: IntArray, cluster: ClusterSpec) -> dict[str, int]:
 
 
 def _unpriced(grid: Grid) -> Iterator[Note]:
-    """Where the cost model has another order than the framework: cp inside tp."""
+    """A note if the cost model's order differs from the framework's: cp inside tp."""
     if min(grid.size("tp"), grid.size("cp") if "cp" in grid.names else 1) == 1:
         return
     if grid.stride("cp") < grid.stride("tp"):
@@ -196,7 +196,7 @@ def _unpriced(grid: Grid) -> Iterator[Note]:
 
 
 def _warnings(kinds: tuple[GroupKind, ...], cluster: ClusterSpec) -> Iterator[Note]:
-    """Where the order breaks locality: a talkative group that leaves the fastest domain."""
+    """A note if a group with much communication leaves the fastest domain because of the order."""
     fastest = cluster.groups[0].network[0]
     domain = fastest.domain_accelerators or cluster.accelerators
     inside = {kind.name: kind.links.get(fastest.name, 0) == kind.count for kind in kinds}

@@ -1,4 +1,4 @@
-"""The best plan against the best that splits the work otherwise: what it saves, what it costs."""
+"""The best plan compared with the best one of other degrees: what it saves and what it costs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from planner.search.space import Space
 from planner.uncertainty.error_band import SURE
 from planner.uncertainty.memory_risk import room_of
 
-# Of all that moves; less is not worth a word.
+# Share of all differences from which a part is mentioned.
 WORTH = 0.02
-# Settled by the degrees, or told with the field that they belong to.
+# Fields that follow from the degrees, or are shown with the field that they belong to.
 _FOLLOWS = (
     "sequence_parallel", "dp", "schedule", "first_stage_layers", "last_stage_layers",
     "stage_layers", "recompute_modules", "recompute_method", "recompute_num_layers",
@@ -35,7 +35,7 @@ _FOLLOWS = (
 def rival(
     request: PlanRequest, model: CostModel, space: Space, best: PlanReport, outcome: Outcome
 ) -> Rival | None:
-    """The fastest plan of other degrees beside the best; None where the search is not for time."""
+    """The fastest plan of other degrees against the best; None if the objective is not time."""
     if outcome.rival is None or request.search.objective == "memory_headroom":
         return None
     found = reports(
@@ -47,7 +47,7 @@ def rival(
 
 
 def against(request: PlanRequest, best: PlanReport, other: PlanReport) -> Rival:
-    """A plan beside another one that is no slower: what the latter saves, and what it costs."""
+    """A plan compared with another one that is at least as fast: what that saves and costs."""
     parts = _moved(best.time_parts_s, other.time_parts_s)
     slower_by = other.iteration_time_s / best.iteration_time_s - 1.0
     chance = compared(request, best, other).chance
@@ -60,7 +60,7 @@ def against(request: PlanRequest, best: PlanReport, other: PlanReport) -> Rival:
 
 
 def choice(plan: ParallelPlan, name: str) -> str:
-    """A degree as a person writes it, any other field by its name: TP 4, micro_batch_size 2."""
+    """A field and its value as text: TP 4 for a degree, micro_batch_size 2 for any other."""
     value = getattr(plan, name)
     if name == "recompute":
         return f"recompute {recompute_words(plan.model_dump())}"
@@ -87,9 +87,9 @@ def _repartitioned(
 
 
 def _moved(best: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    """The part that the best plan saves most of, and of the others that which moves most.
+    """The largest saving of the best plan, and the largest difference among the other parts.
 
-    Where that costs more, the next that it saves, until what is told is a gain.
+    If they add up to a loss, further savings are added until they add up to a gain.
     """
     moved = {name: other[name] - best[name] for name in best}
     saved = sorted(moved, key=lambda name: -moved[name])
@@ -125,6 +125,6 @@ def _sentence(claim: str, slower_by: float, parts: Mapping[str, float]) -> str:
 
 
 def _switched(plan: ParallelPlan, other: ParallelPlan) -> list[str]:
-    """The fields that two plans of equal degrees do not share, without those that follow."""
+    """The fields in which two plans of equal degrees differ, without those that follow."""
     changed = [name for name in FIELDS if getattr(plan, name) != getattr(other, name)]
     return [name for name in changed if name not in _FOLLOWS] or changed

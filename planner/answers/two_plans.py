@@ -41,9 +41,9 @@ _MEMORY = (
 
 
 class Row(Document):
-    """One value of both sides; difference: b less a, ratio: b over a, where they are numbers.
+    """One value of both sides; difference: b - a, ratio: b / a, if they are numbers.
 
-    A value that only one side has is null on the other one.
+    A value that only one side has is null on the other side.
     """
 
     part: str
@@ -56,11 +56,10 @@ class Row(Document):
 
 
 class SideBySide(Document):
-    """The answer: both estimates, and a row for each value of what was asked and answered.
+    """The answer: both estimates, and a row for each value of the requests and estimates.
 
-    chance_b_faster: that B is faster than A, speedup_b: how many times as fast it is, an interval
-    of 80 %; None unless both are plans of one question, so that what their times are off by is
-    shared.
+    chance_b_faster: the chance that B is faster than A; speedup_b: an 80 % interval of its speedup.
+    Both are None unless the plans belong to the same question, so that their errors are shared.
     """
 
     version: str
@@ -92,7 +91,7 @@ def parse_both(document: Any) -> tuple[PlanRequest, PlanRequest]:
 
 
 def side_by_side(a: PlanRequest, b: PlanRequest) -> SideBySide:
-    """Estimate both plans and set every value beside the other's.
+    """Estimate both plans and compare all values.
 
     Raises RequestError with the reasons of each plan that cannot run.
     """
@@ -141,7 +140,7 @@ def _is_number(value: Value) -> bool:
 
 
 def _parts(answer: EstimateAnswer) -> dict[str, dict[str, Value]]:
-    """Every value that is compared, by the part it belongs to."""
+    """Every value that is compared, by its part."""
     request, report = answer.request, answer.estimate
     asked = {name: dict(_leaves(request[name])) for name in ("model", "cluster", "training")}
     return asked | {
@@ -159,7 +158,7 @@ def _worst_stage(report: PlanReport) -> dict[str, Value]:
 
 
 def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Value]]:
-    """The values inside a document by dotted name; a list of plain values is one."""
+    """The values inside a document by dotted name; a list of plain values is one value."""
     if isinstance(value, Mapping):
         children = list(value.items())
     elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):

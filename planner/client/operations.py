@@ -48,8 +48,8 @@ from planner.lint.findings import LintAnswer, ReadAnswer
 from planner.mixed_clusters.answer import MixedAnswer
 from planner.pipelines.all_schedules import ComparisonAnswer
 from planner.pipelines.timeline import TimelineAnswer
+from planner.reinforcement.documents import ReinforcementAnswer
 from planner.requests.model_import import ModelAnswer
-from planner.rl.documents import ReinforcementAnswer
 from planner.sensitivities.documents import SensitivityAnswer
 from planner.sites.learn_answer import LearnAnswer
 from planner.sites.site_corrections import SiteAnswer
@@ -459,7 +459,9 @@ class Operations(Calls):
         return self.ask(Evidence, "POST", "/v1/accuracy/nearest", document)
 
     def layers(self, document: Document) -> LayersAnswer:
-        """Kernels, saved tensors and exchanges of the request's plan, hidden beside exposed."""
+        """Kernels, saved tensors and communication of the request's plan, hidden beside
+        exposed.
+        """
         return self.ask(LayersAnswer, "POST", "/v1/layers", document)
 
     def one_node_script(self, document: Document) -> OneNode:

@@ -20,7 +20,7 @@ from cost_models.spec import ClusterSpec, NodeGroup, TrainingSpec
 from planner.commands.options import TABLE, Field, Part
 from planner.documents.request import PlanRequest, SearchSpec
 from planner.pipelines.timeline import TimelineRequest
-from planner.rl.documents import ReinforcementSpec
+from planner.reinforcement.documents import ReinforcementSpec
 from planner.sizing.request import SizingSpec
 
 # What is an object in a document and a name on the command line.

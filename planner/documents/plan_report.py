@@ -88,7 +88,7 @@ class PlanReport(Document):
     """One plan, fully explained.
 
     layers_by_kind: of each stage, how many layers of which kind; empty where all layers are alike.
-    recompute_exchange_s: what of the time of recompute ranks spend on exchanges.
+    recompute_exchange_s: the part of the time of recompute that is communication.
     """
 
     id: str

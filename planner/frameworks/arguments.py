@@ -12,8 +12,8 @@ from importlib.resources import files as resources
 from typing import Any
 
 from planner.documents.answer import Reason
-from planner.frameworks.bash import Argument, Launch
-from planner.frameworks.launch_files import Given
+from planner.frameworks.bash import Argument, ProgramCall
+from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.reading import Refusal, Setting, Unreadable
 
 MAX_NUMBER = 10**15
@@ -299,8 +299,8 @@ def variables(text: str) -> tuple[str, ...]:
 def of_call(
     title: str,
     package: str,
-    launch: Launch,
-    given: Given | None = None,
+    launch: ProgramCall,
+    given: GivenValues | None = None,
     more: dict[str, Any] | None = None,
 ) -> Arguments:
     """The arguments of a call, by the stored list of the parser's options.
@@ -313,7 +313,7 @@ def of_call(
     own = "" if re.match("pretrain_(gpt|hybrid|mamba)", program) else program
     known = {**document["flags"], **(more or {})}
     result = Arguments(title, known, tuple(document["versions"]), own)
-    added = [one for one in (given or Given()).settings() if option_like(one.name)]
+    added = [one for one in (given or GivenValues()).settings() if option_like(one.name)]
     result.take(launch.arguments)
     result.take(
         [Argument(text, one.file, one.line) for one in added for text in _words_of(one) if text]

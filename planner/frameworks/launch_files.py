@@ -1,4 +1,4 @@
-"""The files of a launch, with what they leave out and whoever asks gives."""
+"""The files of a launch, and the values that a user gives where the files leave them open."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 from cost_models.spec import ModelSpec
 from planner.frameworks.reading import Setting
 
-# The file of a setting that was given and stands in none.
+# Stands for the file of a setting that a user gave.
 SET = "--set"
 # The value that names a function of a file of configurations.
 CONFIG = "--config"
 
 
 @dataclass(frozen=True)
-class Given:
-    """What is known of a launch beside its files.
+class GivenValues:
+    """The values that a user gives for a launch in addition to its files.
 
     values: by name: variables of the environment (EP), positional parameters (10), options of the
     training program (--vocab-size) and keys of a config (tokens.micro_batch_size).
-    arguments: of the script, in order.  model: what is trained, whatever the files say.
+    arguments: of the script, in order.  model: the model, whatever the files say.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
@@ -41,13 +41,13 @@ class Given:
         return numbered | {int(k): v for k, v in self.values.items() if re.fullmatch(r"\d{1,3}", k)}
 
     def settings(self) -> tuple[Setting, ...]:
-        """The values as if they stood in a file."""
+        """The values as settings of the pseudo-file SET."""
         return tuple(
             Setting(name=name, value=value, file=SET, line=0) for name, value in self.values.items()
         )
 
     def unused(self, files: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
-        """Variables that no file has, with the nearest that one has.
+        """Given variables that no file uses, with the nearest names that a file uses.
 
         Names in capitals are variables of the environment; others may be keys with a default.
         """
@@ -60,13 +60,13 @@ class Given:
 
 
 class LaunchFiles(dict[str, str]):
-    """The text of each file by its name, and what was given beside them."""
+    """The text of each file by its name, and the given values."""
 
-    def __init__(self, files: Mapping[str, str], given: Given | None = None) -> None:
+    def __init__(self, files: Mapping[str, str], given: GivenValues | None = None) -> None:
         super().__init__(files)
-        self.given = given or Given()
+        self.given = given or GivenValues()
 
 
-def given_with(files: Mapping[str, str]) -> Given:
+def given_with(files: Mapping[str, str]) -> GivenValues:
     """What was given with the files."""
-    return files.given if isinstance(files, LaunchFiles) else Given()
+    return files.given if isinstance(files, LaunchFiles) else GivenValues()

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.frameworks.bash import Argument, Launch, evaluate, slurm_variables
+from planner.frameworks.bash import Argument, ProgramCall, evaluate, slurm_variables
 from planner.frameworks.reading import Setting, Unreadable
 
-# What a program trains that is none, by its name.
+# The kinds of models other than decoders, by the name of the program that trains them.
 _OTHER_KINDS = {
     "bert": "an encoder (BERT)", "t5": "an encoder with a decoder (T5)", "ict": "two encoders",
     "retro": "a decoder with a retriever's encoder", "vision": "a vision model",
@@ -25,13 +25,13 @@ _DATA = (".json", ".yaml", ".yml", ".toml", ".py", ".txt", ".md", "hostfile", "_
 
 
 @dataclass(frozen=True)
-class Found:
-    """The call, the script it stands in, and the files at hand, those that it writes too.
+class TrainingCall:
+    """The call of a training program, its script, and all files, also those that the script writes.
 
-    places: of a file that it writes, the script and the line where its text begins.
+    places: for a file that it writes, the script and the line where its text begins.
     """
 
-    launch: Launch
+    launch: ProgramCall
     script: str
     files: Mapping[str, str]
     places: Mapping[str, tuple[str, int]]
@@ -44,7 +44,9 @@ def scripts(files: Mapping[str, str]) -> list[str]:
     return sorted(names, key=lambda name: (name != "launch.sh", not name.endswith(".sh")))
 
 
-def training_call(files: Mapping[str, str], trains: Callable[[Launch], bool], title: str) -> Found:
+def training_call(
+    files: Mapping[str, str], trains: Callable[[ProgramCall], bool], title: str
+) -> TrainingCall:
     """The last call of a training program in the first script that has one.
 
     Raises Unreadable where no script has one.
@@ -53,7 +55,7 @@ def training_call(files: Mapping[str, str], trains: Callable[[Launch], bool], ti
         outcome = evaluate(files, name)
         calls = [call for call in outcome.launches if trains(call)]
         if calls:
-            return Found(
+            return TrainingCall(
                 calls[-1],
                 name,
                 {**files, **outcome.files},
@@ -65,11 +67,14 @@ def training_call(files: Mapping[str, str], trains: Callable[[Launch], bool], ti
 
 
 def training_call_if_any(
-    files: Mapping[str, str], hints: Iterable[str], trains: Callable[[Launch], bool], title: str
-) -> Found | None:
-    """The same; None where no script has one.
+    files: Mapping[str, str],
+    hints: Iterable[str],
+    trains: Callable[[ProgramCall], bool],
+    title: str,
+) -> TrainingCall | None:
+    """As training_call, but None if no script has a call.
 
-    hints: only files are evaluated of which one has one of these in its text.
+    hints: scripts are evaluated only if some file contains one of these texts.
     """
     if not any(hint in text for text in files.values() for hint in hints):
         return None
@@ -79,8 +84,8 @@ def training_call_if_any(
         return None
 
 
-def with_what_is_absent(error: Unreadable, found: Found, arguments: bool) -> Unreadable:
-    """The error with what may hold what it misses: a file that is not at hand, or arguments.
+def with_what_is_absent(error: Unreadable, found: TrainingCall, arguments: bool) -> Unreadable:
+    """The error with a hint where the missing value may be: a file to add, or arguments.
 
     arguments: whether the script was given any.
     """
@@ -93,10 +98,10 @@ def with_what_is_absent(error: Unreadable, found: Found, arguments: bool) -> Unr
     return Unreadable(f"{error.text} ({'; '.join(hints)})", error.file, error.line)
 
 
-def decoder_only(launch: Launch, hybrids: bool = False) -> None:
-    """Raises Unreadable where the program trains another kind of model, or none.
+def decoder_only(launch: ProgramCall, hybrids: bool = False) -> None:
+    """Raises Unreadable if the program trains no decoder.
 
-    hybrids: models of attention and other mixers are meant too.
+    hybrids: whether models of attention and other mixers are accepted too.
     """
     name = launch.program.text.rsplit("/", 1)[-1]
     found = re.match(r"pretrain_(bert|t5|ict|retro|vision|vlm|mamba|hybrid|mimo|llava)", name)
@@ -106,8 +111,8 @@ def decoder_only(launch: Launch, hybrids: bool = False) -> None:
         raise Unreadable(text, launch.program.file, launch.program.line)
 
 
-def training(launch: Launch, mark: str) -> bool:
-    """Whether a call is by its name a training, or has the mark among its options."""
+def training(launch: ProgramCall, mark: str) -> bool:
+    """Whether a call is a training by its program's name, or has the mark among its options."""
     name = launch.program.text.rsplit("/", 1)[-1]
     if re.search(r"generat|inference|eval|convert|export|prun|quantiz|server|process|merge", name):
         return False
@@ -153,7 +158,7 @@ class World:
     accelerators: int | None
 
 
-def world(launch: Launch) -> World:
+def world(launch: ProgramCall) -> World:
     """How many processes the launcher starts, from its options and Slurm's."""
     settings = options(launch.before)
     # srun's options stand before those of the launcher and do not overlap with them by name.
@@ -183,7 +188,7 @@ def world(launch: Launch) -> World:
     return World(nodes, per_node, total)
 
 
-def accelerators(call: Found, reached: World, asked: int | None) -> int:
+def accelerators(call: TrainingCall, reached: World, asked: int | None) -> int:
     """The size of the job: as the files say it, or else as asked.
 
     Raises Unreadable where nobody says it.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import ValidationError
 
-from planner.frameworks.bash import Argument, Launch, evaluate
+from planner.frameworks.bash import Argument, ProgramCall, evaluate
 from planner.frameworks.reading import Setting, Unreadable
 
 MOST = 100_000_000
@@ -99,7 +99,7 @@ class Values:
         return next((one for one in found if one is not None and one.value not in _ABSENT), None)
 
 
-def only_launch(files: Mapping[str, str], launcher: str, program: str = "") -> Launch | None:
+def only_launch(files: Mapping[str, str], launcher: str, program: str = "") -> ProgramCall | None:
     """The one call of a program by a launcher in the scripts; None where there is no script.
 
     program: how the path of the program ends.  Raises Unreadable where there is none or several.
@@ -120,7 +120,7 @@ def only_launch(files: Mapping[str, str], launcher: str, program: str = "") -> L
     return launches[0]
 
 
-def _words(launch: Launch) -> tuple[str, ...]:
+def _words(launch: ProgramCall) -> tuple[str, ...]:
     return tuple(word.text for word in (*launch.before, launch.program, *launch.arguments))
 
 

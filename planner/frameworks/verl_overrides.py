@@ -15,8 +15,8 @@ from cost_models.spec import ModelSpec
 from planner.frameworks import architecture, scripts
 from planner.frameworks.adapters import adapter_fields
 from planner.frameworks.arguments import variables
-from planner.frameworks.bash import Argument, Launch
-from planner.frameworks.launch_files import Given
+from planner.frameworks.bash import Argument, ProgramCall
+from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.named_models import find, left_out
 from planner.frameworks.reading import Setting, Unreadable
 
@@ -48,12 +48,14 @@ OFFLOADED = (
 )
 
 
-def call(files: Mapping[str, str], trains: Callable[[Launch], bool]) -> scripts.Found | None:
+def call(
+    files: Mapping[str, str], trains: Callable[[ProgramCall], bool]
+) -> scripts.TrainingCall | None:
     """The training call of verl's in the files; None where there is none."""
     return scripts.training_call_if_any(files, [ROOT], trains, TITLE)
 
 
-def on_megatron(launch: Launch) -> bool:
+def on_megatron(launch: ProgramCall) -> bool:
     """Whether a call is a training of verl's with a Megatron actor."""
     texts = [word.text.lstrip("+") for word in launch.arguments]
     return _is(texts) and any(
@@ -64,7 +66,7 @@ def on_megatron(launch: Launch) -> bool:
     )
 
 
-def on_fsdp(launch: Launch) -> bool:
+def on_fsdp(launch: ProgramCall) -> bool:
     """Whether a launch is verl's with an FSDP actor, its default."""
     return _is([word.text.lstrip("+") for word in launch.arguments]) and not on_megatron(launch)
 
@@ -76,7 +78,7 @@ def _is(texts: list[str]) -> bool:
 class Overrides:
     """The overrides by key, the last of each; what is asked for is noted."""
 
-    def __init__(self, launch: Launch, given: Given) -> None:
+    def __init__(self, launch: ProgramCall, given: GivenValues) -> None:
         self.launch, self.words = launch, dict[str, Argument]()
         for word in launch.arguments:
             key, equals, value = word.text.partition("=")
@@ -183,7 +185,7 @@ def world(overrides: Overrides) -> scripts.World:
     return scripts.World(nodes, each, nodes * each)
 
 
-def model(overrides: Overrides, given: Given, notes: list[str]) -> ModelSpec:
+def model(overrides: Overrides, given: GivenValues, notes: list[str]) -> ModelSpec:
     """The model that is given, or else the one of that name."""
     overrides.asked.add(MODEL + "path")
     return given.model or _model(overrides, notes)

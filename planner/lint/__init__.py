@@ -1,4 +1,4 @@
-"""Launch scripts of users: what they say, what is wrong with them, and what would be faster.
+"""Launch scripts of users: their contents, their problems, and faster plans.
 
 Nothing of a script is ever run: see planner.frameworks.reading.
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from planner.lint.case import Case
 from planner.lint.faults import (
     broken_rules,
     environment,
@@ -18,6 +17,7 @@ from planner.lint.faults import (
     unknown_keys,
 )
 from planner.lint.findings import Finding
+from planner.lint.linted_launch import LintedLaunch
 from planner.lint.slow_splits import (
     cp_across_nodes,
     distributed_optimizer_off,
@@ -40,7 +40,7 @@ from planner.lint.slow_work import (
     vocabulary_padding,
 )
 
-Check = Callable[[Case], Iterator[Finding]]
+Check = Callable[[LintedLaunch], Iterator[Finding]]
 
 CHECKS: tuple[Check, ...] = (
     refusals,

@@ -16,7 +16,7 @@ from planner.commands.shared import Json
 
 if TYPE_CHECKING:
     from cost_models.spec import ClusterSpec
-    from planner.frameworks.launch_files import Given
+    from planner.frameworks.launch_files import GivenValues
     from planner.frameworks.reading import Setting
     from planner.lint.findings import Better, LintAnswer, ReadAnswer
 
@@ -99,7 +99,7 @@ def lint(
 
 
 def _linted(
-    texts: dict[str, str], cluster: ClusterSpec, framework: str | None, given: Given
+    texts: dict[str, str], cluster: ClusterSpec, framework: str | None, given: GivenValues
 ) -> LintAnswer:
     from planner.lint.lint import lint as linted
     from planner.lint.request import LintRequest
@@ -180,7 +180,7 @@ def script_arguments(words: Sequence[str]) -> list[str]:
 
 def _given(
     model: str | None, config: str | None, values: list[str] | None, words: list[str] | None
-) -> Given:
+) -> GivenValues:
     from planner.commands.shared import read_model
     from planner.documents.problems import refuse
     from planner.frameworks.launch_files import CONFIG

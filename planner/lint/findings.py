@@ -1,6 +1,6 @@
-"""What `planner lint` and `planner read` answer: findings, flags to change, the documents.
+"""The answers of `planner lint` and `planner read`: findings, flags to change, documents.
 
-Closed set (documented once, here): CODES.
+CODES lists all codes of findings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Severity = Literal["error", "warning", "hint"]
 Verdict = Literal["refused", "does not fit", "may run out", "improvable", "fine"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "hint")
 
-# What a reason says of a plan, and what only a script can have.
+# The reasons why a plan is refused, and codes that only a script can have.
 CODES: dict[str, str] = {
     **REASONS,
     "unknown_option": "the framework has no such option and stops",
@@ -49,11 +49,11 @@ CODES: dict[str, str] = {
 
 
 class Finding(Document):
-    """One thing to mend: a code of CODES, a sentence with numbers, and where it stands.
+    """One problem: a code of CODES, a sentence with numbers, and its place.
 
-    line: from 1; 0 where no line says it.  option: as the script spells it, or as it should.
-    gain: share of the iteration time that the model expects `set` (fields of the plan) to save;
-    None where the finding is not about time.
+    line: from 1; 0 if no line states it.  option: as the script spells it, or as it should.
+    gain: share of the iteration time that `set` (fields of the plan) is expected to save; None if
+    the finding is not about time.
     """
 
     code: str
@@ -69,8 +69,8 @@ class Finding(Document):
 class FlagChange(Document):
     """One option to change: its value in the script and the one it should have.
 
-    before, after: None where the option is absent; "" for a switch.  file, line: where it
-    stands, or, to add it, nothing.
+    before, after: None where the option is absent; "" for a switch.  file, line: its place; empty
+    for an option to add.
     """
 
     option: str
@@ -84,8 +84,9 @@ class FlagChange(Document):
 class Gain(Document):
     """The better plan against the script's own, and whether the model can tell them apart.
 
-    share: of the iteration time that is saved.  low, high: of the speedup, an 80 % interval.
-    chance: that the better plan is faster.  inside_error: that is not sure, measure both.
+    share: the share of the iteration time that is saved.  low, high: an 80 % interval of the
+    speedup.  chance: that the better plan is faster.  inside_error: whether that is uncertain, so
+    that both should be measured.
     """
 
     speedup: float
@@ -99,8 +100,8 @@ class Gain(Document):
 class Better(Document):
     """A plan that the framework accepts and that fits, and the options that lead there.
 
-    global_batch_size: where it takes another batch than the script's.  files: those that change,
-    by name, with the changes written in.  by_hand: the changes that could not be written.
+    global_batch_size: if it differs from the script's.  files: the changed files, by name.
+    by_hand: the changes that could not be written into them.
     """
 
     report: PlanReport
@@ -113,10 +114,10 @@ class Better(Document):
 class LintAnswer(Document):
     """The answer to `planner lint` and POST /v1/lints.
 
-    request: what the script says, on a cluster of the script's size.  estimate: of the script as
-    it is, where its plan can run at all.  mended: the fewest changes after which it runs, where
-    it does not.  best: the fastest plan of the framework; None where the script's own is, or
-    none fits.  nearest: where none fits, what misses by least and what would fit.
+    request: the contents of the script, on a cluster of the script's size.  estimate: of the
+    unchanged script, if its plan can run.  mended: the fewest changes after which it runs, if it
+    does not.  best: the fastest plan of the framework; None if that is the script's own, or none
+    fits.  nearest: if no plan fits, the nearest misses and changes of the request that would fit.
     """
 
     request: dict[str, Any]
@@ -136,9 +137,9 @@ class LintAnswer(Document):
 
 
 class ReadAnswer(Document):
-    """The answer to `planner read`: a request, without a cluster where none was named.
+    """The answer to `planner read`: a request; it has a cluster only if one was named.
 
-    What is at its default is left out of the request.
+    Fields at their defaults are left out of the request.
     unknown, unread, open, refusals: see planner.frameworks.reading.Reading.
     """
 

@@ -12,7 +12,7 @@ from planner.lint.findings import Better, FlagChange, LintAnswer
 
 # An option of a command line as a key of YAML.
 _OPTION_KEY = re.compile(r"""(\s*)["']?--[\w-]+["']?\s*:""")
-# A value as it stands after an option: quoted, a variable with what is in its braces, or plain.
+# A value after an option: quoted, a variable with its braces, or plain.
 _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|\$\{[^}\n]*\}|[^\s"'\\)#]+)"""
 
 
@@ -30,7 +30,7 @@ def change_to_write(answer: LintAnswer) -> Better | None:
 
 
 def fixed_files(files: Mapping[str, str], changes: Iterable[FlagChange]) -> FixedFiles:
-    """The files with the changes made; those that add options stand behind one that changes."""
+    """The files with the changes made; added options follow one that changes."""
     lines = {name: text.split("\n") for name, text in files.items()}
     left: list[FlagChange] = []
     added: list[FlagChange] = []
@@ -54,7 +54,7 @@ def fixed_files(files: Mapping[str, str], changes: Iterable[FlagChange]) -> Fixe
             continue
         rows, place = lines[anchor[0]], anchor[1]
         rows[place] = _with(rows[place], change, _inside(rows[:place]))
-    # A line that only continued an option is gone with it.
+    # A line that only continued a removed option is removed too.
     texts = {
         name: "\n".join(
             row
@@ -111,7 +111,7 @@ def difference(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 
 
 def _changed(line: str, change: FlagChange, inside: bool) -> str | None:
-    """The line with one change; None where the option does not stand there as such.
+    """The line with one change; None if the option is not in it literally.
 
     inside: the line begins in double quotes.
     """
@@ -142,7 +142,7 @@ def _key_changed(line: str, change: FlagChange) -> str | None:
 
 
 def _with(line: str, change: FlagChange, inside: bool) -> str:
-    """The line with an option more, before what ends or continues it."""
+    """The line with one more option, before the characters that end or continue it."""
     if key := _OPTION_KEY.match(line):
         return f"{line}\n{key[1]}{change.option}: {change.after or 'true'}"
     end = re.search(r"""\s*(?:["')]+|\\)?\s*(?:#.*)?$""", line)

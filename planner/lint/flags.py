@@ -1,7 +1,7 @@
-"""Which options of a script change for another plan: the difference of what a framework writes.
+"""The options of a script that change for another plan.
 
-Both plans are written by the framework's own writer, so only what the plan decides differs;
-then the script says what stands there now, and under which spelling.
+Both plans are written by the framework's own writer, so only options that the plan decides differ;
+their present values and spellings come from the script.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from planner.lint.findings import FlagChange
 from planner.lint.spellings import spellings
 
 ENVIRONMENT = "environment"  # the group of variables in what a framework writes
-# Follow from other options where nobody gives them.
+# Options whose defaults follow from other options.
 _DERIVED = frozenset({"--padded-vocab-size", "gradient_accumulation_steps"})
-# What they say, or say unsaid, hangs on another field of the plan.
+# Options whose meaning, or default, depends on another field of the plan.
 _HANGS_ON = {
     "--num-layers-per-virtual-pipeline-stage": "pp",
     "--expert-tensor-parallel-size": "tp",
@@ -31,7 +31,7 @@ _NO_LAYOUT = {
 
 
 def launched(framework: Framework, request: PlanRequest, plan: ParallelPlan) -> dict[str, Flag]:
-    """What the framework's writer would give for a plan, by name.
+    """The options that the framework's writer gives a plan, by name.
 
     A plan whose layers do not split is written without its pipeline.
     """
@@ -51,7 +51,7 @@ def changes(
 ) -> tuple[FlagChange, ...]:
     """The options to change in a script, in the order in which the framework writes them.
 
-    goal: the request of the plan, where it is not the script's.
+    goal: the request of the plan, if it is not the script's.
     """
     before = launched(framework, request, reading.plan)
     after = launched(framework, goal or request, plan)
@@ -105,7 +105,7 @@ def _change(
 
 
 def _variable(reading: Reading, before: Flag | None, after: Flag | None) -> Iterator[FlagChange]:
-    """A variable to set; what the reader does not miss is there, and one too many does no harm."""
+    """The change of a variable, if its value differs; a variable too many does no harm."""
     if after is None:
         return
     said = reading.find(after.name)

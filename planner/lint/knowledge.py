@@ -1,4 +1,4 @@
-"""What is known of options beside the readers: those without effect, and what demands a variable.
+"""Facts about options that the readers do not need: options without effect, required variables.
 
 Read from Megatron-LM core 0.16 to main (0.20), DeepSpeed 0.16 to 0.19 and Megatron-DeepSpeed of
 July 2025.
@@ -13,9 +13,9 @@ from cost_models.spec import ClusterSpec
 
 @dataclass(frozen=True)
 class Ignored:
-    """An option that is read only beside one of others, and what happens without.
+    """An option that has an effect only together with one of others, and what happens without.
 
-    spoiled: the option and its value beside which it is not read.
+    spoiled: an option and its value with which it has no effect.
     """
 
     option: str
@@ -55,9 +55,9 @@ IGNORED: dict[str, tuple[Ignored, ...]] = {"megatron": _MEGATRON}
 
 
 def needs_variable(cluster: ClusterSpec) -> bool:
-    """Whether CUDA_DEVICE_MAX_CONNECTIONS orders anything: NVIDIA's parts before Blackwell.
+    """Whether CUDA_DEVICE_MAX_CONNECTIONS has an effect: on NVIDIA GPUs before Blackwell.
 
-    Blackwell is told by its four-bit units.
+    Blackwell is recognised by its FP4 units.
     """
     accelerator = cluster.groups[0].accelerator
     nvidia = accelerator.vendor.lower() in ("", "nvidia")

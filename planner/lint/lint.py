@@ -1,4 +1,4 @@
-"""The two questions about a launch script: what it says, and what is wrong with it."""
+"""`planner read` and `planner lint`: the contents of a launch script, and its problems."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from planner.documents.answer import ProfileInfo
 from planner.documents.plan_report import PlanReport
 from planner.documents.problems import Problem, RequestError
 from planner.documents.request import Bounds
-from planner.frameworks.launch_files import Given
+from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.reading import Reading
 from planner.lint.better_plans import best, fewest_changes, nearest
-from planner.lint.case import Case
 from planner.lint.checks import CHECKS
 from planner.lint.findings import (
     SEVERITIES,
@@ -29,6 +28,7 @@ from planner.lint.findings import (
     Verdict,
 )
 from planner.lint.fixes import with_files
+from planner.lint.linted_launch import LintedLaunch
 from planner.lint.sources import framework_of, launch_files, reading_of
 from planner.uncertainty.error_band import SURE
 from planner.version import __version__
@@ -38,16 +38,16 @@ def read(
     files: Mapping[str, str],
     cluster: ClusterSpec | None = None,
     framework: str | None = None,
-    given: Given | None = None,
+    given: GivenValues | None = None,
 ) -> ReadAnswer:
-    """What a launch says, as a request.  Raises RequestError.
+    """The contents of a launch as a request.  Raises RequestError.
 
-    given: what the files leave out.
+    given: values that the files leave open.
     """
     files = launch_files(files, given)
     chosen = framework_of(files, framework)
     reading = reading_of(chosen, files, cluster.accelerators if cluster is not None else None)
-    # What a parser would fill from others is said, whatever its value.
+    # Fields whose defaults a parser derives from others are always written.
     said: dict[str, Any] = {
         "model": {**_short(reading.model), "norm_bias": reading.model.norm_bias},
         "training": _short(reading.training),
@@ -77,19 +77,19 @@ def lint(
     files: Mapping[str, str],
     cluster: ClusterSpec,
     framework: str | None = None,
-    given: Given | None = None,
+    given: GivenValues | None = None,
 ) -> LintAnswer:
-    """What is wrong with a launch on a cluster, what it costs, and what would be faster.
+    """The problems of a launch on a cluster, their costs, and a faster plan.
 
     Raises RequestError where the files cannot be read, SpaceTooLarge as a search does.
     """
-    case, findings = found_in(files, cluster, framework, given)
-    request, own = case.request, case.own
-    runs = own is not None and own.fits and not case.broken
-    possible = not case.contradictions and case.reading.written
-    better = best(case) if possible else None
-    fewest = fewest_changes(case) if possible and not runs else None
-    profile = case.costs.setting.profile
+    launch, findings = found_in(files, cluster, framework, given)
+    request, own = launch.request, launch.own
+    runs = own is not None and own.fits and not launch.broken
+    possible = not launch.contradictions and launch.reading.written
+    better = best(launch) if possible else None
+    fewest = fewest_changes(launch) if possible and not runs else None
+    profile = launch.costs.setting.profile
     return LintAnswer(
         request=request.document(),
         version=__version__,
@@ -100,17 +100,17 @@ def lint(
             kind=profile.kind,
             measured={term: PARTS_OF_TERM[term] for term in profile.measured_terms},
         ),
-        framework=case.framework.title,
-        framework_versions=case.framework.versions,
+        framework=launch.framework.title,
+        framework_versions=launch.framework.versions,
         verdict=_verdict(findings, better),
         findings=findings,
         estimate=own,
         mended=with_files(files, fewest),
         best=with_files(files, better),
-        nearest=nearest(case) if possible and not (runs or better or fewest) else (),
-        gain=_gain(case, own, better.report) if runs and own and better is not None else None,
-        assumed=case.reading.assumed,
-        unread=case.reading.unread,
+        nearest=nearest(launch) if possible and not (runs or better or fewest) else (),
+        gain=_gain(launch, own, better.report) if runs and own and better is not None else None,
+        assumed=launch.reading.assumed,
+        unread=launch.reading.unread,
     )
 
 
@@ -118,9 +118,9 @@ def found_in(
     files: Mapping[str, str],
     cluster: ClusterSpec,
     framework: str | None = None,
-    given: Given | None = None,
-) -> tuple[Case, tuple[Finding, ...]]:
-    """The case of a launch, and what all checks find: errors first, then what costs most."""
+    given: GivenValues | None = None,
+) -> tuple[LintedLaunch, tuple[Finding, ...]]:
+    """The launch, and the findings of all checks: errors first, then the most costly ones."""
     files = launch_files(files, given)
     chosen = framework_of(files, framework)
     reading = reading_of(chosen, files, cluster.accelerators)
@@ -132,23 +132,27 @@ def found_in(
     if reading.plan.runtime != chosen.runtime:  # other plans are priced with the same kernels
         limits = {**asked.search.limits, "runtime": Bounds(values=(reading.plan.runtime,))}
         asked = limited(asked, limits)
-    case = Case(reading, chosen, asked.model_copy(update={"guessed": reading.assumed}), files)
-    if about_cluster := [one for one in case.contradictions if one.pointer.startswith("/cluster")]:
+    launch = LintedLaunch(
+        reading, chosen, asked.model_copy(update={"guessed": reading.assumed}), files
+    )
+    if about_cluster := [
+        one for one in launch.contradictions if one.pointer.startswith("/cluster")
+    ]:
         raise RequestError(about_cluster)
-    checked_all = (one for check in CHECKS for one in check(case))
-    found = _one_size([*_size(case, cluster), *checked_all])
-    # What a reader and a rule both refuse is said once.
+    checked_all = (one for check in CHECKS for one in check(launch))
+    found = _one_size([*_size(launch, cluster), *checked_all])
+    # A reader and a rule may report the same problem.
     once = {(one.code, one.file, one.line, one.option, one.text): one for one in found}
-    return case, tuple(sorted(once.values(), key=_rank))
+    return launch, tuple(sorted(once.values(), key=_rank))
 
 
 def _one_size(findings: list[Finding]) -> list[Finding]:
-    """All that is said of the number of ranks in one finding, as severe as the worst of them."""
+    """All findings about the number of ranks merged into one, with the worst severity."""
     sizes = [one for one in findings if one.code == "world_size"]
     if len(sizes) < 2:
         return findings
     first = min(sizes, key=lambda one: one.line == 0)
-    # A sum that does not come out says nothing more than a number that does not divide.
+    # A wrong product of degrees adds nothing to a number of ranks that does not divide.
     said = [one.text for one in sizes]
     texts = [text for text in said if "not a multiple" in text] or said[-1:]
     texts += [text for text in said if text.startswith("the script starts")]
@@ -162,14 +166,14 @@ def _rank(finding: Finding) -> tuple[int, float]:
 
 
 def _shape(reading: Reading, cluster: ClusterSpec) -> tuple[int, int]:
-    """Nodes, and accelerators of each, that a launch uses; the cluster's where it is silent."""
+    """(nodes, accelerators per node) of a launch; by default those of the cluster."""
     nodes = sum(group.nodes for group in cluster.groups)
     each = cluster.groups[0].accelerators_per_node
     return reading.nodes or nodes, reading.accelerators_per_node or each
 
 
 def _cluster_in_use(reading: Reading, cluster: ClusterSpec) -> ClusterSpec:
-    """The cluster as large as the launch is, where it is made of such nodes."""
+    """The cluster resized to the launch, if whole nodes allow that."""
     nodes, each = _shape(reading, cluster)
     group = cluster.groups[0]
     if len(cluster.groups) > 1 or nodes * each == cluster.accelerators:
@@ -183,12 +187,12 @@ def _cluster_in_use(reading: Reading, cluster: ClusterSpec) -> ClusterSpec:
     return cluster.model_copy(update={"groups": (resized,)})
 
 
-def _size(case: Case, cluster: ClusterSpec) -> Iterator[Finding]:
-    """A launch that is larger or smaller than the cluster; everything else is said of its size."""
-    nodes, each = _shape(case.reading, cluster)
+def _size(launch: LintedLaunch, cluster: ClusterSpec) -> Iterator[Finding]:
+    """A finding if the launch is larger or smaller than the cluster; other checks use its size."""
+    nodes, each = _shape(launch.reading, cluster)
     if nodes * each == cluster.accelerators:
         return
-    place = case.place("--nnodes", "--nproc_per_node", "--nproc-per-node", "--num_nodes")
+    place = launch.place("--nnodes", "--nproc_per_node", "--nproc-per-node", "--num_nodes")
     text = f"the script starts {nodes} x {each} ranks, the cluster has {cluster.accelerators}"
     yield Finding(
         code="world_size",
@@ -211,8 +215,8 @@ def _verdict(findings: Iterable[Finding], better: Better | None) -> Verdict:
     return "improvable" if better is not None else "fine"
 
 
-def _gain(case: Case, report: PlanReport, better: PlanReport) -> Gain:
-    error = compared(case.request, better, report)
+def _gain(launch: LintedLaunch, report: PlanReport, better: PlanReport) -> Gain:
+    error = compared(launch.request, better, report)
     speedup = report.iteration_time_s / better.iteration_time_s
     return Gain(
         speedup=speedup,

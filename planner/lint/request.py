@@ -1,4 +1,4 @@
-"""The documents that ask what a launch says or what is wrong with it."""
+"""The request documents of `planner read` and `planner lint`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cost_models.fields import Spec
 from cost_models.spec import ClusterSpec
 from planner.documents.problems import Problem, RequestError, join, shown, wrong_type
 from planner.documents.typed_values import field_problems, require_object
-from planner.frameworks.launch_files import Given
+from planner.frameworks.launch_files import GivenValues
 from planner.lint.sources import checked
 from planner.requests.models import parse_model
 from planner.requests.parsing import parse_cluster
@@ -23,16 +23,16 @@ _LONGEST_VALUE = 10_000
 
 @dataclass(frozen=True)
 class LintRequest:
-    """A launch to judge, or to read; framework: None is recognised."""
+    """A launch to check or to read; framework: None if it is to be recognised."""
 
     files: dict[str, str]
     cluster: ClusterSpec | None
     framework: str | None
-    given: Given
+    given: GivenValues
 
     @property
     def named_cluster(self) -> ClusterSpec:
-        """The cluster, of a launch that is to be judged."""
+        """The cluster of a launch that is to be checked."""
         assert self.cluster is not None
         return self.cluster
 
@@ -54,7 +54,7 @@ def parse_lint(document: Any, *, need_cluster: bool = True) -> LintRequest:
     """The launch of a document {"files", "cluster", "framework", "model", "set", "arguments"}.
 
     files: text by name, the launch script first; framework and what follows may be left out.
-    need_cluster: it is to be judged, not only read.
+    need_cluster: whether it is to be checked, not only read.
     Raises RequestError with every problem found.
     """
     require_object("", document, "an object")
@@ -67,7 +67,7 @@ def parse_lint(document: Any, *, need_cluster: bool = True) -> LintRequest:
         problems += _file_problems(files)
     if framework is not None and not isinstance(framework, str):
         problems.append(wrong_type("/framework", "a name", framework))
-    cluster, given = None, Given()
+    cluster, given = None, GivenValues()
     if document.get("cluster") is not None:
         try:
             cluster = parse_cluster(document["cluster"])
@@ -82,8 +82,8 @@ def parse_lint(document: Any, *, need_cluster: bool = True) -> LintRequest:
     return LintRequest(checked(cast(dict[str, str], files)), cluster, framework, given)
 
 
-def parse_given(document: dict[str, Any]) -> Given:
-    """What is given beside the files: {"model", "set", "arguments"}, each of which may be left out.
+def parse_given(document: dict[str, Any]) -> GivenValues:
+    """The values given in addition to the files: {"model", "set", "arguments"}, all optional.
 
     set: values by name.  arguments: of the script.  Raises RequestError.
     """
@@ -99,7 +99,9 @@ def parse_given(document: dict[str, Any]) -> Given:
             problems += error.problems
     if problems:
         raise RequestError(problems)
-    return Given({name: str(value) for name, value in values.items()}, tuple(arguments), model)
+    return GivenValues(
+        {name: str(value) for name, value in values.items()}, tuple(arguments), model
+    )
 
 
 def _file_problems(files: dict[str, Any]) -> Iterator[Problem]:

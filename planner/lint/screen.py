@@ -27,7 +27,7 @@ _HEADS: dict[Severity, tuple[str, str]] = {
     "warning": ("Warnings", "bold yellow"),
     "hint": ("Hints", "bold cyan"),
 }
-_LONGEST_VALUE = 30  # longer ones, layouts of stages, have a line of their own
+_LONGEST_VALUE = 30  # longer values (layouts of stages) get their own line
 _LONGEST_HEAD = 48  # an option with its value; longer values stand in the next column
 _MOST_UNREAD = 8
 _MOST = {"error": 12, "warning": 8, "hint": 4}  # findings that are listed of a kind
@@ -173,7 +173,7 @@ def _change(change: FlagChange, main: str) -> tuple[Text, str, list[Text]]:
 
 
 def _left(answer: LintAnswer) -> Iterator[RenderableType]:
-    """What the files leave open, and what of them no plan has a place for."""
+    """The values that the files leave open, and the settings that no plan has a field for."""
     demanded = [finding.option for finding in answer.findings if finding.code == "environment"]
     assumed = [text for text in answer.assumed if not any(name in text for name in demanded)]
     if assumed:

@@ -9,7 +9,7 @@ from cost_models.catalog.names import UnknownName
 from planner import frameworks
 from planner.documents.problems import Problem, RequestError, join, refuse, shown
 from planner.frameworks.base import Framework
-from planner.frameworks.launch_files import Given, LaunchFiles
+from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
 
 MOST_FILES = 32
@@ -50,7 +50,7 @@ def files_at(paths: Sequence[str]) -> dict[str, str]:
 
 
 def checked(files: Mapping[str, str]) -> dict[str, str]:
-    """The files, within the limits and free of what no script holds.  Raises RequestError."""
+    """The files, checked for their size and for bytes that no script has.  Raises RequestError."""
     if not 1 <= len(files) <= MOST_FILES:
         raise refuse("/files", "length", f"1 to {MOST_FILES} files, got {len(files)}")
     if sum(len(text) for text in files.values()) > MOST_BYTES:
@@ -59,12 +59,12 @@ def checked(files: Mapping[str, str]) -> dict[str, str]:
         before, zero, _ = text.partition("\0")
         if zero:
             raise _no_text(name, f"line {before.count(chr(10)) + 1} has a zero byte")
-    # A line may end as on Windows; bash would not like it, but what is meant is plain.
+    # Lines may end as on Windows: bash would fail on them, but their meaning is plain.
     return {name: text.replace("\r\n", "\n") for name, text in files.items()}
 
 
-def launch_files(files: Mapping[str, str], given: Given | None = None) -> LaunchFiles:
-    """The files with what is given beside them.  Raises RequestError."""
+def launch_files(files: Mapping[str, str], given: GivenValues | None = None) -> LaunchFiles:
+    """The files with the given values.  Raises RequestError."""
     known = LaunchFiles(checked(files), given)
     problems = [
         Problem(
@@ -115,7 +115,7 @@ def framework_of(files: Mapping[str, str], named: str | None) -> Framework:
         raise refuse("/files", "no_framework", detail)
     detail = f"no launch of a framework that can be read ({names})"
     unknown = Problem(pointer="/files", code="no_framework", detail=detail)
-    # What stopped the readers; one problem where it stopped several.
+    # The problems that stopped the readers, each of them once.
     stopped = {
         problem.detail: problem
         for framework in readable
@@ -134,7 +134,7 @@ def _stopped(framework: Framework, files: Mapping[str, str]) -> tuple[Problem, .
 
 
 def reading_of(framework: Framework, files: Mapping[str, str], accelerators: int | None) -> Reading:
-    """What the files say.  Raises RequestError with the file and line of what cannot be read."""
+    """The reading of the files.  Raises RequestError with the file and line that cannot be read."""
     assert framework.read is not None
     try:
         return framework.read(files, accelerators)

@@ -1,4 +1,4 @@
-"""Further names of an option: those of older versions, and shorter ways to say the same."""
+"""Further names of an option: those of older versions, and shorter forms."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ _SPELLINGS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def spellings(framework: str, option: str) -> tuple[str, ...]:
-    """The option and everything else that sets the same."""
+    """The option and all other options that set the same value."""
     return (option, *_SPELLINGS.get(framework, {}).get(option, ()))

@@ -1,4 +1,4 @@
-"""Environment variables of a launch that are out of date, left over from debugging, or in the way.
+"""Environment variables of a launch that are out of date, left over from debugging, or harmful.
 
 From torch 2.13's ProcessGroupNCCL, NCCL's manual (its variables under "Debugging" are not to stay
 in scripts), CUDA's programming guide, and `LanguageModule._set_attention_backend` of Megatron-Core.
@@ -20,7 +20,7 @@ _ON = frozenset({"1", "true", "on", "yes", "y"})
 
 @dataclass(frozen=True)
 class Stale:
-    """A variable that is not to be set; values: lower-case, to which alone that applies."""
+    """A variable that should not be set; values: if not empty, only these (in lower case)."""
 
     name: str
     why: str
@@ -71,7 +71,7 @@ STALE = (
         "hint",
     ),
 )
-# Transformer Engine's switches, and what each kernel of attention of Megatron-Core asks of them.
+# Transformer Engine's switches, and the values that each attention backend of Megatron-Core needs.
 _KERNELS: dict[str, tuple[str, str, str]] = {
     "flash": ("1", "0", "0"),
     "fused": ("0", "1", "0"),
@@ -84,7 +84,7 @@ _SWITCHES = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN")
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable that a launch sets, and where; line 0: not in a line of its own."""
+    """A variable that a launch sets, and its place; line 0: no line sets it alone."""
 
     name: str
     value: str
@@ -93,9 +93,9 @@ class Variable:
 
 
 def variables(files: Mapping[str, str]) -> Iterator[Variable]:
-    """What the launches of the scripts among the files have in their environment.
+    """The environment of the launches of the scripts among the files.
 
-    A file that is no bash throughout says nothing: its reader found the launch in another way.
+    Files that are not valid bash are skipped: their readers found the launch in another way.
     """
     for name in scripts.scripts(files):
         found: dict[str, str] = {}

@@ -160,10 +160,10 @@ def _pipelines(
     ranked = []
     for left, (plan, owner) in zip(range(len(placed), 0, -1), placed, strict=True):
         step(total - left, total)
-        layers = groups.dealt(plan, owner)
+        layers = groups.partition(plan, owner)
         if layers is not None:
-            dealt = plan.model_copy(update={"stage_layers": layers})
-            ranked.append((groups.rough_s(dealt, owner), dealt, owner))
+            partition = plan.model_copy(update={"stage_layers": layers})
+            ranked.append((groups.rough_s(partition, owner), partition, owner))
     ranked.sort(key=lambda item: item[0])
     simulated = [
         (groups.evaluate(plan, owner), plan, owner) for _, plan, owner in ranked[:SIMULATED]
@@ -178,7 +178,7 @@ def _pipelines(
 def _promising(request: PlanRequest, groups: Groups) -> Iterator[PlacedPlan]:
     """Legal plans without their layers, and the group of each stage, in every order of groups.
 
-    The first DEALT by the time that the groups' rates add up to, layers dealt evenly.
+    The first DEALT by the time that the groups' rates add up to, layers split evenly.
     """
     rows = list(_candidates(request))
     if not rows:
@@ -274,7 +274,7 @@ def _verdict(options: list[Option], groups: tuple[NodeGroup, ...]) -> str:
         return f"The {name} nodes alone are fastest; the others would slow them down"
     words = {
         "slowest": "All nodes, evenly loaded",
-        "pipeline": "All nodes, layers dealt out by their speed",
+        "pipeline": "All nodes, layers distributed by their speed",
     }[best.kind]
     if alone is None:
         return f"{words}: no group alone fits"

@@ -96,17 +96,17 @@ class Groups:
         )
 
     def rough_s(self, plan: ParallelPlan, owner: Sequence[int]) -> float:
-        """A step of a plan with its layers, by the same closed form as `dealt`."""
+        """A step of a plan with its layers, by the same closed form as `partition`."""
         rows = {g: self.models[g].stage_times(plan)[0].work_s for g in set(owner)}
         work = [float(rows[g][s]) for s, g in enumerate(owner)]
         count = plan.micro_batches(self.training.global_batch_size)
         return one_f_one_b_s(np.array(work), count)
 
-    def dealt(self, plan: ParallelPlan, owner: Sequence[int]) -> tuple[int, ...] | None:
+    def partition(self, plan: ParallelPlan, owner: Sequence[int]) -> tuple[int, ...] | None:
         """Layers by stage that take the least time and fit, by the closed form of 1F1B.
 
         Stages fill one after another, from the one that ends first; then layers move between any
-        two stages while that helps.  None where no dealing fits.
+        two stages while that helps.  None if no partition fits.
         """
         linear = self._linear(plan, owner)
         count = plan.micro_batches(self.training.global_batch_size)
@@ -150,7 +150,7 @@ class Groups:
     def _linear(self, plan: ParallelPlan, owner: Sequence[int]) -> _Linear:
         """Time and memory of each stage as straight lines in its layers.
 
-        From two even dealings, of all layers and of one more on each stage.
+        From two even partitions, of all layers and of one more on each stage.
         """
         even = _even(self.model.num_layers, plan.pp)
         more = tuple(n + 1 for n in even)
@@ -163,8 +163,8 @@ class Groups:
             alone = _alone(self.cluster, self.cluster.groups[g])
             models = (self.models[g], CostModel(larger, alone, self.training))
             seconds, sizes = [], []
-            for model, dealt in zip(models, (even, more), strict=True):
-                row = plan.model_copy(update={"stage_layers": dealt})
+            for model, partition in zip(models, (even, more), strict=True):
+                row = plan.model_copy(update={"stage_layers": partition})
                 seconds.append(model.stage_times(row)[0].work_s)
                 found = model.evaluate(Plans.from_rows([row]), all_stages=True)
                 sizes.append(found.memory.total_bytes[:, 0])

@@ -24,7 +24,7 @@ _OPENED: dict[str, tuple[Any, ...]] = {
     "overlap_ep": (False, True),
     "moe_dispatcher": VOCABULARIES["moe_dispatcher"],
 }
-# What says nothing of a model without experts.
+# Fields without effect in a model without experts.
 EXPERT_FIELDS = ("moe_dispatcher", "overlap_ep")
 GROUP_FIELDS = ("tp", "cp", "pp", "ep", "etp", "sequence_parallel")
 LAYOUT_FIELDS = ("schedule", "vpp", "first_stage_layers", "last_stage_layers", "stage_layers")
@@ -32,7 +32,7 @@ SEARCHED = (
     *GROUP_FIELDS, *LAYOUT_FIELDS, "dp", "zero_stage", "micro_batch_size", "recompute",
     "recompute_modules", "recompute_num_layers",
 )  # fmt: skip
-# Bounds on the work of one request: rows of a table of process groups, and candidates in all.
+# Limits on the work of one request: rows of the table of process groups, and candidates in all.
 MOST_COMBINATIONS = 4_000_000
 MOST_CANDIDATES = 50_000_000
 
@@ -55,8 +55,8 @@ class SpaceTooLarge(ValueError):
 class Axes:
     """The values of every axis for one request.
 
-    full: keep what dominance rules leave out.  own: a plan whose values stand beside the usual
-    ones on every axis, so that the plans around it are in the space.
+    full: keep the plans that dominance rules leave out.  own: a plan whose values are added to the
+    usual ones on every axis, so that the space has the plans around it.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Axes:
         self.request, self.full, self.own = request, full, own
 
     def limited(self, field: str) -> bool:
-        """Whether the request says something about a field."""
+        """Whether the request limits a field."""
         return field in self.request.search.limits
 
     def allowed(self, field: str, values: Iterable[Any]) -> tuple[Any, ...]:
-        """The values a request's limits leave; values it names itself replace the default."""
+        """The values that a request's limits allow; values that it lists replace the default."""
         bounds = self.request.search.limits.get(field)
         if bounds is None:
             return tuple(values)
@@ -78,7 +78,7 @@ class Axes:
         return tuple(v for v in values if within(bounds, v))
 
     def allows(self, field: str, value: int) -> bool:
-        """Whether a request's limits leave a value."""
+        """Whether a request's limits allow a value."""
         bounds = self.request.search.limits.get(field)
         return bounds is None or within(bounds, value)
 

@@ -1,6 +1,6 @@
-"""Plans that another plan stands for: what the search leaves out without pricing it.
+"""Dominated plans: another plan is at least as good, so the search leaves them out unpriced.
 
-Axes are collapsed only by these dominance rules, each held against brute force by a test:
+Axes are collapsed only by these dominance rules, each tested against brute force:
   schedule: gpipe costs the same time as 1f1b and never holds less, so it is left out beside it;
   zero_stage: where there is nothing to shard over (dp x cp = 1, no spare expert ranks) the
     stages are one plan, priced as stage 1, or the smallest allowed;
@@ -25,7 +25,7 @@ from planner.search.axes import Axes, encoded
 from planner.search.constraints import BoolArray
 from planner.search.option_axes import OptionAxes
 
-# Fields that a search may open and whose effect rests on a degree.
+# Fields that a search may open and that have an effect only with certain degrees.
 COLLAPSED = (
     "cp_kind", "dynamic_cp", "rank_order", "moe_dispatcher", "overlap_tp", "overlap_ep", "dp_shard",
 )  # fmt: skip
@@ -38,7 +38,7 @@ class Dominance:
         self._axes, self._options = axes, options
 
     def dominated(self, plans: Plans) -> BoolArray:
-        """Plans that another one stands for, whatever their layout."""
+        """Plans that are dominated whatever their layout."""
         if self._axes.full:
             return np.zeros(len(plans), dtype=np.bool_)
         return self._redundant_zero(plans) | self._idle(plans)
@@ -73,9 +73,9 @@ class Dominance:
         return idle
 
     def _without_effect(self, plans: Plans) -> dict[str, BoolArray]:
-        """By field with several values: where they are all the same."""
+        """For each field with several values: the plans in which it has no effect."""
         without = {field: ~plans.reads(field) for field in COLLAPSED}
         without["dynamic_cp"] |= not self._axes.request.training.packs
-        # A shard group of all ranks is what 0 says.
+        # 0 means a shard group of all ranks.
         without["dp_shard"] |= plans.dp_shard >= plans.dp * plans.cp
         return {field: at for field, at in without.items() if len(self._axes.values[field]) > 1}

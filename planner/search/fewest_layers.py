@@ -1,4 +1,4 @@
-"""Full recompute of the fewest layers that fit, beside that of all."""
+"""Full recompute of the fewest layers that fit, in addition to that of all layers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _FULL = code("recompute", "full")
 def with_fewest_layers(
     plans: Plans, model: CostModel, space: Space, room: Room
 ) -> tuple[Plans, FloatArray, int]:
-    """Add, beside full recompute of all layers, that of the fewest layers that fit.
+    """Add to each plan with full recompute of all layers the one with the fewest that fit.
 
-    Where the plan fits without recompute, that one is faster and none is added.
-    Returns the plans, the bytes that each needs, and how many layer counts were left out.
+    Nothing is added if the plan fits without recompute, since that is faster.
+    Returns the plans, the bytes that each needs, and the number of layer counts left out.
     """
     gathered = model.gathered(plans)
     needed = model.needed_bytes_of(gathered)
@@ -60,8 +60,8 @@ def _fewest(
 
     needed: bytes with the most, which fit.
 
-    Memory never grows with the number of recomputed layers, and falls nearly in a line: so what a
-    line says is tried, together with one layer less and with the middle.
+    Memory never grows with the number of recomputed layers, and falls almost linearly: so the
+    number by linear interpolation is tried, one layer less, and the middle.
     """
     limit = np.broadcast_to(room.of(gathered.plans), most.shape)
 

@@ -15,10 +15,10 @@ from planner.search.option_axes import OptionAxes
 
 
 class Legality:
-    """Which plans the rules of a search pass.
+    """Applies the rules of a search to plans.
 
-    options: what is drawn after process groups and layouts.  `rejected` counts what is refused by
-    its first reason, `examples` has the sentence of each reason for the first plan it refused.
+    options: the axes that are drawn after process groups and layouts.  `rejected` counts refused
+    plans by their first reason; `examples` has, for each reason, the sentence on the first plan.
     """
 
     def __init__(self, context: Context, rules: Iterable[Rule], options: OptionAxes) -> None:
@@ -27,7 +27,7 @@ class Legality:
         self.examples: dict[str, str] = {}
 
     def rules_of(self, level: str) -> list[Rule]:
-        """Rules of one level; for whole plans also those that read what only they have."""
+        """The rules of one level; for whole plans also those that read fields only they have."""
         rules = [rule for rule in self.rules if rule.level == level]
         return [*rules, *self._late] if level == "plan" else rules
 
@@ -37,9 +37,7 @@ class Legality:
         return plans if legal.all() else plans.take(legal)
 
     def legal(self, plans: Plans, level: str, rules: Sequence[Rule] | None = None) -> BoolArray:
-        """Which plans every rule of a level passes, or of these; others are counted by their first
-        reason.
-        """
+        """Which plans pass every rule of a level (or the given rules); others are counted."""
         n = len(plans.vpp) if level == "layout" else len(plans.tp)
         legal = np.ones(n, dtype=np.bool_)
         for rule in self.rules_of(level) if rules is None else rules:
@@ -49,9 +47,9 @@ class Legality:
         return legal
 
     def refuse(self, rule: Rule, plans: Plans, refused: BoolArray, each: int = 1) -> None:
-        """Count what a rule refuses, and keep its sentence for the first of them.
+        """Count the plans that a rule refuses, and keep its sentence on the first of them.
 
-        each: how many plans a row stands for.
+        each: the number of plans that a row represents.
         """
         if refused.any():
             self.rejected[rule.code] += each * int(np.count_nonzero(refused))
@@ -71,7 +69,7 @@ class Legality:
         return {rule: fields for rule, fields in read.items() if fields}
 
     def _passes(self, rule: Rule, plans: Plans, level: str) -> BoolArray:
-        """Where plans pass a rule, with some value at least of what it reads and is still open."""
+        """Which plans pass a rule with at least one value of the open fields that it reads."""
         open_fields = sorted(self._late.get(rule, ())) if level != "plan" else []
         if not open_fields:
             return rule.legal(self.context, plans)

@@ -1,4 +1,4 @@
-"""The innermost axes: ZeRO stage, recompute, open fields, and switches that cost nothing."""
+"""The innermost axes: ZeRO stage, recompute, open fields, and switches."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Switches:
 
 
 class OptionAxes:
-    """The values of what neither process groups nor layouts say."""
+    """The values of all fields that belong neither to process groups nor to layouts."""
 
     def __init__(self, axes: Axes) -> None:
         self._axes = axes
 
     @cached_property
     def columns(self) -> dict[str, IntArray]:
-        """All combinations as one table: ZeRO stage, recompute, what else is open."""
+        """All combinations as one table: ZeRO stage, recompute and other open fields."""
         open_fields = [
             field
             for field, values in self._axes.values.items()
@@ -84,9 +84,9 @@ class OptionAxes:
 
     @cached_property
     def switches(self) -> Switches:
-        """The switches that are open, which are settled plan by plan instead of searched.
+        """The open switches, whose best values are chosen for each plan instead of searched.
 
-        None where the whole space is asked for, or a plan's own values count.
+        Empty if the request asks for the whole space, or if a plan's own values count.
         """
         settled = self._axes.full or self._axes.own is not None
         chains = {
@@ -147,7 +147,7 @@ class OptionAxes:
 
     @property
     def every_layer_count(self) -> bool:
-        """Whether each recompute_num_layers is tried, for lack of a rule that settles it."""
+        """Whether each recompute_num_layers is tried, because no dominance rule decides it."""
         values = self._axes.values
         return (
             self._axes.full

@@ -1,4 +1,4 @@
-"""What a search keeps of the plans it prices: the best, the Pareto front, the nearest miss."""
+"""The results of a search: the best plans, the Pareto front, and the nearest miss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from planner.documents.answer import Counts
 _PARETO_LIMIT = 200
 # The best plans, whose layers are repartitioned by their own times.
 SHORT_LIST = 32
-# Of them those whose chance to be the true best is told.
+# The first of them get a chance to be the fastest.
 CONTENDERS = 10
 
 Score = Callable[[Plans, Estimates], FloatArray]
@@ -31,11 +31,11 @@ class Priced:
 
 @dataclass
 class Outcome:
-    """What a search keeps: the best rows, the front, the nearest miss, and the counts.
+    """The results of a search: the best plans, the front, the nearest miss, and the counts.
 
-    score: of the first, the lower the better.  contenders: the first CONTENDERS, however many were
-    asked for.  simple: those of few kinds of parallelism that are nearly as fast, the simplest
-    first.  rival: the fastest of other degrees.
+    score: of the best plan; lower is better.  contenders: the first CONTENDERS plans, even if fewer
+    were requested.  simple: plans with few kinds of parallelism that are almost as fast, the
+    simplest first.  rival: the fastest plan of other degrees.
     """
 
     best: list[ParallelPlan] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Keeper:
         self._miss: tuple[float, ParallelPlan] | None = None
 
     def best(self) -> dict[str, Any] | None:
-        """The best so far, its time and its memory."""
+        """The best plan so far, its time and its memory."""
         if not self._best:
             return None
         (_, seconds, peak, *_), first = self._best[0]
@@ -81,7 +81,7 @@ class Keeper:
         if len(scores) > self._most:
             bound = min(bound, float(np.partition(scores, self._most - 1)[self._most - 1]))
         close = np.flatnonzero(scores <= bound)
-        # Equal scores are settled by time, memory and fields; only so many can survive.
+        # Ties are broken by time, memory and fields; no more rows than this can survive.
         ranked = (scores, estimates.iteration_time_s, estimates.peak_bytes)
         close = close[np.lexsort(tuple(column[close] for column in reversed(ranked)))]
         if len(close) > 4 * self._most:
@@ -99,7 +99,7 @@ class Keeper:
         self._extend_front(plans, estimates)
 
     def _extend_front(self, plans: Plans, estimates: Estimates) -> None:
-        """Merge the plans that no other beats in both time and peak memory."""
+        """Merge the plans that no other plan beats in both time and peak memory."""
         seconds, peaks = estimates.iteration_time_s, estimates.peak_bytes
         order = np.lexsort((peaks, seconds))
         running = np.minimum.accumulate(peaks[order])
@@ -128,14 +128,14 @@ class Keeper:
             self._miss = (float(needed[i]), plans.row(i))
 
     def short_list(self) -> tuple[list[ParallelPlan], FloatArray]:
-        """The best plans and their seconds; where none fits, the nearest miss and infinity."""
+        """The best plans and their seconds; if none fits, the nearest miss and infinity."""
         best = self._best[:SHORT_LIST]
         if best or self._miss is None:
             return [row.plan for _, row in best], np.array([key[1] for key, _ in best])
         return [self._miss[1]], np.array([np.inf])
 
     def outcome(self) -> Outcome:
-        """What was kept; counts are left to the search."""
+        """The outcome without the counts, which the search adds."""
         front = [row for _, _, row in self._front]
         step = max(1, -(-len(front) // _PARETO_LIMIT))
         return Outcome(

@@ -1,4 +1,4 @@
-"""The legal sizes of process groups: what every candidate of a search starts from."""
+"""The legal sizes of process groups, from which all candidates of a search are built."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def process_groups(axes: Axes, layouts: LayoutAxes, legality: Legality) -> Plans
 
 
 def _degrees(axes: Axes, layouts: LayoutAxes, legality: Legality) -> Plans:
-    """Every tp, cp and pp, and the dp that is left over."""
+    """Every tp, cp and pp, and the dp that remains."""
     names = ("tp", "cp", "pp")
     size = prod(len(axes.values[name]) for name in names)
     if size > MOST_COMBINATIONS:

@@ -1,4 +1,4 @@
-"""How many kinds of parallelism a plan has, and the fastest plans with few of them."""
+"""The complexity of a plan (its kinds of parallelism), and the fastest plans of each complexity."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from cost_models.estimate import Estimates
 from cost_models.plans import IntArray, ParallelPlan, Plans, code
 from planner.search.constraints import BoolArray
 
-# Plans that may be recommended: so little slower than the fastest, and so full at most.
+# Limits of plans that may be recommended: slower than the fastest by this, full to this share.
 MOST_SLOWER = 0.02
 MOST_FULL = 0.95
 COMMON = tuple(code("schedule", name) for name in ("1f1b", "interleaved-1f1b"))
 
 
-# Of 162 published runs with expert parallelism, 160 exchange over so many ranks at most.
+# Of 162 published runs with expert parallelism, 160 have at most this degree.
 MOST_USUAL_EP = 64
-# Of 167 published interleaved runs 163 have so many chunks on a rank at most.
+# Of 167 published interleaved runs, 163 have at most this many chunks on a rank.
 MOST_USUAL_VPP = 12
 UNUSUAL_EP = f"EP over more than {MOST_USUAL_EP} ranks"
 
 
 def steps(plans: Plans) -> dict[str, BoolArray]:
-    """What there is to set up and to debug, by name: where plans have it."""
+    """The features of plans that somebody must set up and debug, by name: which plans have them."""
     uneven = (plans.first_stage_layers > 0) | (plans.last_stage_layers > 0)
     return {
         "TP": plans.tp > 1,
@@ -40,14 +40,14 @@ def steps(plans: Plans) -> dict[str, BoolArray]:
 
 
 def kinds(plans: Plans) -> IntArray:
-    """How many of them, of which an unusual EP outweighs all others; shape (plans,)."""
+    """The number of these features; an unusual EP outweighs all others.  Shape (plans,)."""
     found = steps(plans)
     each = (np.asarray(one, dtype=np.int64) for one in found.values())
     return np.broadcast_to(sum(each) + len(found) * found[UNUSUAL_EP], (len(plans),))
 
 
 class Simplest:
-    """The fastest plan of each number of kinds, seen chunk by chunk."""
+    """The fastest plan of each complexity, over chunks of plans."""
 
     def __init__(self, most_bytes: float) -> None:
         self._most_bytes = most_bytes

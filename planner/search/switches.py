@@ -1,8 +1,8 @@
-"""The best switches that the rules accept, plan by plan.
+"""The best values of switches that the rules accept, for each plan.
 
-A switch (torch.compile, a fused loss, an overlap) costs nothing to choose: its better value is
-never slower and never holds more memory.  So a plan is priced with all of them at their best,
-unless a rule refuses that; then with every combination that no accepted one outdoes.
+A switch (torch.compile, a fused loss, an overlap) has a better value, which is never slower and
+never needs more memory.  So a plan is priced with all switches at their best; if a rule refuses
+that, with every combination that is not worse than an accepted one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from planner.search.constraints import BoolArray, Context, Rule, judged, passing
 from planner.search.option_axes import Switches
 
 Refused = list[tuple[Rule, BoolArray]]
-# What decides whether a switch has an effect on a plan.
+# The fields that decide whether a switch has an effect on a plan.
 RESTS_ON = ("tp", "cp", "pp", "dp", "dp_shard", "ep", "zero_stage")
 
 
@@ -28,10 +28,10 @@ def settled(
     plans: Plans,
     at_rest: Callable[[Plans], Plans],
 ) -> tuple[Plans, Refused]:
-    """Plans with their switches settled, and by rule which plans it refuses whatever they are.
+    """Plans with their best switches, and for each rule the plans that it refuses with any.
 
-    plans: with the first combination of switches.  at_rest: gives switches that have no effect on
-    a plan the one value that stands for all.
+    plans: with the first combination of switches.  at_rest: sets switches without effect on a plan
+    to their first value.
     """
     plans = at_rest(plans)
     legal = np.ones(len(plans), dtype=np.bool_)
@@ -53,7 +53,7 @@ def settled(
     if not len(rows):
         return found, refused
     asks = [rule for rule, _ in asking]
-    # Plans that the rules cannot tell apart are asked about once.
+    # The rules are applied once to plans that they cannot tell apart.
     pending = plans.take(rows)
     groups = group(*(getattr(pending, name) for name in sorted(fields - switches.columns.keys())))
     several = pending.take(groups.first)

@@ -1,10 +1,10 @@
 """Which plan to measure next, and when to stop: expected improvement over normal beliefs.
 
-Errors of estimates are jointly normal (planner/uncertainty/posterior.py). Plans of
-one model on one cluster share most of a run's noise; the rest is each plan's own, and shared by
-plans that spend as much time alike. A measured plan tells its own time, and by what it shares
-something of all others. Next is the plan with the largest expected improvement over the best
-measured one (Jones et al. 1998); it ends where a plan that is faster by more than WORTH is
+Errors of estimates are jointly normal (planner/uncertainty/posterior.py).  Plans of one model on
+one cluster share most of a run's noise; the rest is the plan's own, but correlated between plans
+that divide their time alike.  So a measurement informs about its plan and, by the correlation,
+about all others.  The next plan is the one with the largest expected improvement over the best
+measured one (Jones et al. 1998); tuning stops when a plan that is faster by more than WORTH is
 unlikely.
 """
 
@@ -23,12 +23,12 @@ from planner.uncertainty.posterior import ROUNDS, Posterior, outlier_noise
 
 # A plan that is faster by this share of the time is worth a run.
 WORTH = 0.01
-# Tuning ends where the chance that there is one is below this.
+# Tuning stops when the chance of such a plan is below this.
 UNLIKELY = 0.05
-# How far plans lie apart (shares of time and ln(estimated time)) that have 61 % of this noise in
-# common, by a Gaussian.  Of published pairs of plans of one model and cluster: errors of estimates
-# differ by 2 % where the sizes of shares' differences add up to less than 0.02, by 5 to 6 % from
-# 0.05 on.
+# The distance between plans (shares of time and ln(estimated time)) at which their noise has a
+# correlation of 61 %, by a Gaussian.  Among published pairs of plans of one model and cluster, the
+# errors of estimates differ by 2 % if the absolute differences of shares add up to less than 0.02,
+# and by 5 to 6 % from 0.05 on.
 ALIKE = 0.04
 # Standard deviation of ln(time) between two runs of one plan on one machine (a judgement).
 REPEAT_NOISE = 0.005
@@ -36,11 +36,11 @@ REPEAT_NOISE = 0.005
 
 @dataclass(frozen=True)
 class Advice:
-    """What to measure next; None: nothing is left.
+    """The plan to measure next; None if all are measured.
 
-    gains: expected improvement of ln(time) by measuring each plan, 0 of measured ones.
+    gains: expected improvement of ln(time) by measuring each plan, 0 for measured ones.
     chance: that a plan not yet measured is more than WORTH faster than the best measured one.
-    chances: of each plan to be the fastest of all.
+    chances: the chance of each plan to be the fastest.
     """
 
     next: int | None
@@ -50,7 +50,7 @@ class Advice:
 
     @property
     def ends(self) -> bool:
-        """Whether tuning ends: no plan is left, or none is likely to be faster."""
+        """Whether tuning stops: no plan is left, or none is likely to be faster."""
         return self.next is None or self.chance < UNLIKELY
 
 
@@ -60,9 +60,9 @@ def believed(
     seconds: Array,
     measured: Mapping[int, float],
 ) -> Belief:
-    """What is expected of plans of one model on one cluster.
+    """The belief about the times of plans of one model on one cluster.
 
-    seconds: estimated times.  measured: seconds by the plan's place.
+    seconds: estimated times.  measured: seconds by the plan's index.
     """
     missed, covariance = posterior.joint(features)
     mean = np.log(seconds) + missed
@@ -78,8 +78,8 @@ def believed(
     together = together + _level(together[np.ix_(at, at)], missed_by)
     more = np.ones(len(seconds))
     for _ in range(ROUNDS if at else 0):
-        # A run far out of the others says less of them: it has more noise of its own.  Held against
-        # all others, those of plans alike too, so that two that contradict each other both have.
+        # An outlier informs less about other plans, so it gets more noise of its own.  All runs are
+        # compared, also those of similar plans, so that two contradicting runs both get more.
         whole = together + np.diag(np.diag(own) * more + REPEAT_NOISE**2)
         weighted = np.linalg.solve(whole[np.ix_(at, at)], missed_by)
         more[at] = outlier_noise(np.diag(own)[at], more[at], np.asarray(weighted, dtype=float))
@@ -88,7 +88,7 @@ def believed(
 
 
 def _level(shared: Array, missed: Array) -> float:
-    """Variance to add to all plans alike where all that were measured are far out together.
+    """Variance that is added to all plans if all measured ones are off by the same large factor.
 
     A machine that is several times as fast as expected is so for plans that were not run, too.
     """
@@ -100,7 +100,7 @@ def _level(shared: Array, missed: Array) -> float:
 
 
 def _conditioned(before: Belief, at: Sequence[int], found: Array) -> Belief:
-    """The belief once plans were measured."""
+    """The belief conditioned on the measured plans."""
     if not at:
         return before
     seen = before.covariance[np.ix_(at, at)] + REPEAT_NOISE**2 * np.eye(len(at))

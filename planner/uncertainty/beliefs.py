@@ -1,4 +1,4 @@
-"""What is believed of the times of several plans at once, and how likely each is the fastest."""
+"""The joint distribution of the times of several plans, and each one's chance to be the fastest."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Belief:
 
     @property
     def deviation(self) -> Array:
-        """Of each plan; shape (n,)."""
+        """The standard deviation of each plan; shape (n,)."""
         return np.asarray(np.sqrt(np.maximum(np.diag(self.covariance), 0.0)))
 
     def draws(self) -> Array:
-        """Times that are as likely as any other, the same at every call; shape (DRAWS, n)."""
+        """Samples of ln(time), the same at every call; shape (DRAWS, n)."""
         values, vectors = np.linalg.eigh(self.covariance)
         # The symmetric root: eigenvectors of values that are nearly equal differ by machine.
         root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T

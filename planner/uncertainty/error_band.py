@@ -1,8 +1,8 @@
-"""How far off an estimate may be: the interval that a run like it is expected in.
+"""How far off an estimate may be: the interval in which the time of a similar run is expected.
 
 It comes from the posterior of the published runs (planner/uncertainty/posterior.py), so it widens
-by what the plan's time is spent on: a ring across nodes, an exchange of experts, kernels too short
-to hide the host.
+for the parts that take the plan's time: a ring across nodes, an all-to-all of experts, kernels too
+short to hide the host.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from planner.sites.site import Site
 from planner.uncertainty.error_features import FACTORS, ErrorFeatures
 from planner.uncertainty.posterior import Posterior, posterior
 
-# Per cent of runs that intervals are to hold.
+# The percentage of runs that an interval should contain.
 COVERED = "80"
 # Where no kernel of the accelerator was measured, or none but large matrix products (a judgement:
 # with all runs on TPUs left out it holds 82 % of them, once the width holds 70 %).
@@ -30,7 +30,7 @@ SURE = 0.95
 
 @dataclass(frozen=True)
 class Band:
-    """An interval around an estimated time, and what it rests on."""
+    """An interval around an estimated time, and the runs behind it."""
 
     low_s: float
     high_s: float
@@ -42,9 +42,9 @@ class Band:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How many times faster the first of two plans is: an interval of COVERED per cent.
+    """The speedup of the first of two plans: an interval of COVERED per cent.
 
-    chance: that it is faster at all.
+    chance: the chance that it is faster.
     """
 
     low: float
@@ -85,7 +85,7 @@ def band(
 
 
 def known_to(site: Site | None) -> Posterior:
-    """What is expected of estimates at a site, or of anybody's."""
+    """The posterior of estimates at a site, or without a site."""
     return posterior() if site is None else site.correction
 
 
@@ -96,9 +96,9 @@ def comparison(
     other: ErrorFeatures,
     site: Site | None = None,
 ) -> Comparison:
-    """Two estimates of one model on one cluster; what both are off by cancels.
+    """Compare two estimates for one model on one cluster; errors that they share cancel.
 
-    site: whose runs have corrected both times.
+    site: the site whose runs have corrected both times.
     """
     known = known_to(site)
     deviation = known.difference(features, other)
@@ -108,5 +108,5 @@ def comparison(
 
 
 def chance_above(mean: float, deviation: float) -> float:
-    """The chance that what is normal is above zero."""
+    """The chance that a normal variable is above zero."""
     return 0.5 * (1.0 + erf(mean / (deviation * sqrt(2.0))))

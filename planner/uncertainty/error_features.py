@@ -15,17 +15,17 @@ from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 
 Array = NDArray[np.float64]
 
-# The factors that a run's time is divided into, with their names for people.
+# The factors into which a run's time is divided, with their titles.
 FACTORS: dict[str, str] = {
     "compute": "kernels",
     "experts": "expert kernels",
     "narrow": "FP8 and FP4 kernels",
     "small": "launch-bound kernels",
-    "tp": "tensor-parallel exchange",
-    "cp": "context-parallel exchange",
-    "ep": "expert-parallel exchange",
+    "tp": "tensor-parallel communication",
+    "cp": "context-parallel communication",
+    "ep": "expert-parallel communication",
     "pipeline": "pipeline bubble and sends",
-    "dp": "data-parallel exchange",
+    "dp": "data-parallel communication",
     "optimizer": "optimizer step and offload",
 }
 # Forward seconds of a layer and micro-batch at which half of its kernels count as short.
@@ -55,7 +55,7 @@ def error_features(
 ) -> ErrorFeatures:
     """Error features of an estimate; parts_s: seconds of an iteration by part.
 
-    source: whose run it is; "": of nobody whose runs were seen.
+    source: the source of the run; "": a source without published runs.
     """
     accelerator = cluster.groups[0].accelerator
     shares = shares_of(model, training, plan, parts_s)
@@ -73,7 +73,7 @@ def error_features(
 def groups_of(
     family: str, accelerator: str, runtime: str, source: str, hidden_size: int, num_layers: int
 ) -> tuple[str, str, str, str, str]:
-    """Family, accelerator, runtime, source, and the model there; "": none that is known."""
+    """Family, accelerator, runtime, source, and the source's model; "": unknown."""
     model = f"{source}, {accelerator}, {hidden_size} x {num_layers}" if source else ""
     return family, accelerator, runtime, source, model
 
@@ -90,7 +90,7 @@ def shares_of(
     pass_s = parts_s["forward"] / np.maximum(micro_batches * model.num_layers / plans.pp, 1.0)
     total = sum_of(parts_s.values())
     share = {name: seconds / total for name, seconds in parts_s.items()}
-    # A bubble is time that kernels and exchanges of layers take elsewhere.
+    # A bubble is time in which the kernels and communication of layers run on other ranks.
     kernels = share["forward"] + share["backward"] + share["recompute"]
     layers = kernels + share["tp_comm"] + share["cp_comm"] + share["ep_comm"]
     some = layers > 0

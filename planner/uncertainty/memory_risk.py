@@ -1,8 +1,8 @@
-"""The chance that a plan runs out of memory: how far peaks were off that runs measured.
+"""The chance that a plan runs out of memory, from the errors of measured memory peaks.
 
-ln(measured / predicted peak) is expected to lie as among the published runs: about a mean of the
-runtime, a deviation of the source, and noise whose size differs by source (heavy tails).  What is
-shipped is its predictive distribution for a source that was not seen, by runtime
+ln(measured / predicted peak) is distributed as among the published runs: a mean of the runtime, a
+deviation of the source, and noise whose size differs by source (heavy tails).  The catalog has its
+predictive distribution for an unseen source, by runtime
 (`python -m planner.accuracy.fit_posterior --write`, planner/accuracy/fit_memory_posterior.py).
 """
 
@@ -28,10 +28,10 @@ ANY = "any"  # a runtime of which no peak was published
 
 @dataclass(frozen=True)
 class Peaks:
-    """How far measured peaks lie above predicted ones, and what that rests on.
+    """The distribution of measured over predicted peaks, and the evidence for it.
 
-    chances: rising.  above_ln: by runtime, ln(measured / predicted) that is exceeded with each of
-    them, falling.  rows: by runtime, peaks that were published.
+    chances: ascending.  above_ln: by runtime, the ln(measured / predicted) that is exceeded with
+    each of these chances, descending.  rows: by runtime, the number of published peaks.
     """
 
     chances: Array
@@ -40,20 +40,20 @@ class Peaks:
     sources: int
 
     def chance(self, runtime: str, peak_bytes: float, capacity_bytes: float) -> float:
-        """That a plan of this predicted peak needs more than there is.
+        """The chance that a plan with this predicted peak needs more memory than there is.
 
-        Beyond the first and the last of `chances` no run says anything, so these are the answer.
+        The first and the last of `chances` bound the answer: no run is evidence beyond them.
         """
         room = np.log(capacity_bytes / peak_bytes)
         return float(np.interp(-room, -self._above(runtime), self.chances))
 
     def most_bytes(self, runtime: str, capacity_bytes: float, chance: float) -> float:
-        """The predicted peak that runs out with this chance."""
+        """The predicted peak at which a plan runs out of memory with this chance."""
         room = np.interp(chance, self.chances, self._above(runtime))
         return capacity_bytes * float(np.exp(-room))
 
     def basis(self, runtime: str) -> str:
-        """What a chance rests on, in a sentence."""
+        """The evidence for a chance, as a sentence."""
         beyond = 100.0 * np.expm1(np.interp(0.05, self.chances, self._above(runtime)))
         return (
             f"from {sum(self.rows.values())} published peaks of {self.sources} sources, "
@@ -72,25 +72,25 @@ class Room:
     bytes_by_runtime: Array
 
     def of(self, plans: Plans) -> Array:
-        """Of each plan; a number where they all have one runtime."""
+        """The limit of each plan; a single number if all have the same runtime."""
         return np.asarray(self.bytes_by_runtime[plans.runtime])
 
     def of_plan(self, plan: ParallelPlan) -> float:
-        """Of one plan."""
+        """The limit of one plan."""
         return float(self.bytes_by_runtime[code("runtime", plan.runtime)])
 
 
 def room(capacity_bytes: float, risk: float) -> Room:
-    """What plans may need of a memory, so that none runs out with a larger chance than `risk`.
+    """The limits of predicted peaks, so that no plan runs out with a larger chance than `risk`.
 
-    Never more than there is: a risk of 1 is as much as that.
+    They never exceed the capacity, which is the limit at a risk of 1.
     """
     limits = [peaks().most_bytes(name, capacity_bytes, risk) for name in RUNTIMES]
     return Room(np.minimum(limits, float(capacity_bytes)))
 
 
 def room_of(request: PlanRequest) -> Room:
-    """What the plans of a request may need, on the accelerators of its first group."""
+    """The limits for the plans of a request, on the accelerators of its first group."""
     return room(request.cluster.groups[0].accelerator.memory_bytes, request.search.memory_risk)
 
 

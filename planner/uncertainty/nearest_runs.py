@@ -1,7 +1,7 @@
-"""What was measured near a plan: the evidence for its time, and how far the model reaches from it.
+"""The measured runs that are nearest to a plan: the evidence for its estimate.
 
-`evidence` reads the published runs in the catalog and runs no model, so that every answer can
-carry it.
+`evidence` reads the published runs in the catalog and evaluates no model, so that every answer can
+have it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = ["Evidence", "evidence"]
 
 MOST_RUNS = 3
 _SORTED = 64  # runs that are sorted by their distance, as a rule
-# How far two runs lie apart where they differ in a kind, and for each factor of two between their
-# sizes (a judgement: what decides the kernels and the links weighs most).
+# The distance between two runs for a difference in a kind, and for each factor of two between their
+# sizes (a judgement: properties that decide the kernels and the links weigh most).
 KINDS = {
     "accelerator": 3.0, "family": 3.0, "experts": 4.0, "runtime": 3.0, "precision": 1.0,
     "recompute": 0.5,
@@ -42,11 +42,11 @@ SIZES = {
 
 @dataclass(frozen=True)
 class _Table:
-    """The runs that intervals rest on, laid out to be compared with.
+    """The runs behind intervals, as arrays for fast comparison.
 
-    sizes: as powers of two times their weights, shape (sizes, runs).  weights: those of SIZES.
-    kinds: by name and value how far each run of another value lies apart.  held: by accelerator
-    and runtime.
+    sizes: log2 of the sizes times their weights, shape (sizes, runs).  weights: those of SIZES.
+    kinds: by name and value, the distance to each run (0 for runs with that value).  held: the
+    numbers of runs by accelerator and runtime.
     """
 
     runs: tuple[ScoredRun, ...]
@@ -124,7 +124,7 @@ def evidence(
 
 
 class _Held(NamedTuple):
-    """Runs, counted and in words."""
+    """A number of runs as text."""
 
     number: int
     said: str
@@ -150,7 +150,7 @@ def _measured(where: str, same: _Held, alike: _Held, experts: bool) -> tuple[str
 
 
 def _extrapolated(name: str, runtime: str, own: dict[str, list[ScoredRun]]) -> tuple[str, str]:
-    """What is known of the accelerator, and of the runtime."""
+    """Sentences on the runs of the accelerator and of the runtime."""
     most = sorted(own, key=lambda other: -len(own[other]))
     stacks = listed(tuple(dict.fromkeys(map(_stack, most)))[:MOST_RUNS])
     elsewhere = [run for each in _table().held.values() for run in each.get(runtime, [])]
@@ -165,7 +165,7 @@ def _extrapolated(name: str, runtime: str, own: dict[str, list[ScoredRun]]) -> t
 
 
 def _unseen(chip: AcceleratorSpec, nearest: Sequence[ScoredRun]) -> tuple[str, str]:
-    """Whose runs stand for those of an accelerator that has none."""
+    """The accelerators whose runs are used for one that has none."""
     vendors = tuple({accelerator_spec(name).vendor: None for name in _table().held})
     names = listed(tuple(dict.fromkeys(accelerator_spec(run.accelerator).name for run in nearest)))
     others, alone = "other accelerators", ""
@@ -195,20 +195,20 @@ def _learned_count(site: Site, accelerator: str, runtime: str) -> int:
 
 
 def _peak(accelerator: AcceleratorSpec) -> float:
-    """Of 16-bit matrix products, which every accelerator with runs has."""
+    """The peak of 16-bit matrix products, which every accelerator with runs has."""
     peaks = (accelerator.peak_flop_per_s(name) for name in ("bf16", "fp16", "fp32"))
     return next(peak for peak in peaks if peak)
 
 
 def _nearest(kinds: dict[str, str | bool], sizes: dict[str, float]) -> tuple[ScoredRun, ...]:
-    """The first few, one of each model of a source: its repeats say nothing new."""
+    """The first few runs, one for each model of a source: repeats add nothing new."""
     table = _table()
     weighed = np.log2([sizes[name] for name in SIZES]) * table.weights
     apart = np.abs(table.sizes - weighed[:, None]).sum(axis=0)
     for name, weight in KINDS.items():
         apart += table.kinds[name].get(kinds[name], weight)
     last = min(_SORTED, len(apart)) - 1
-    # Sorting a few of them is enough, unless these are of fewer models.
+    # Sorting a few of them is enough, unless these have too few models.
     for farthest in (np.partition(apart, last)[last], np.inf):
         near = np.flatnonzero(apart <= farthest)
         ordered = near[np.argsort(apart[near], kind="stable")].tolist()

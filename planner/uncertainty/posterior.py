@@ -1,15 +1,15 @@
-"""How far off an estimate may be, and why: a posterior over what the terms of the model miss.
+"""How far off an estimate may be, and why: a posterior over the errors of the model's factors.
 
-ln(measured / estimated) of a run is taken as a sum over FACTORS: the share of the run's time that
-a factor takes, times how far that factor is off.  How far it is off is shared by all runs, and
-deviates by family of accelerators, by accelerator, by runtime, by source and by model of a source
-(LEVELS: partial pooling); a run's own noise comes on top.  All of them are normal, so that runs are
-conditioned on in closed form (Rasmussen and Williams 2006, section 2.2).  How large the deviations
-of each kind are was found from the runs (`python -m planner.accuracy.fit_posterior --write`).
+ln(measured / estimated) of a run is modelled as a sum over FACTORS: the share of the run's time
+that a factor takes, times the error of that factor.  The error is shared by all runs, with
+deviations by family of accelerators, by accelerator, by runtime, by source and by model of a source
+(LEVELS: partial pooling); each run adds its own noise.  All of them are normal, so conditioning on
+runs has a closed form (Rasmussen and Williams 2006, section 2.2).  The sizes of the deviations are
+fitted to the runs (`python -m planner.accuracy.fit_posterior --write`).
 
-Published runs say how sure an estimate is, not that it is off: what the runs of others missed on
-average does not make estimates better for runs whose source was left out (planner/accuracy), so
-intervals lie around the estimate.  Only a site's own runs move it.
+Published runs decide the width of an interval and not its centre: correcting estimates by the mean
+error of other sources does not improve them for runs whose source was left out (planner/accuracy).
+Only a site's own runs move its estimates.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from planner.uncertainty.error_features import FACTORS, Array, ErrorFeatures
 
 FILE = Path(__file__).parents[2] / "cost_models" / "catalog" / "posterior.json"
 LEVELS = ("all", "family", "accelerator", "runtime", "source", "model")
-# Of the variance between sources, what is of one model there and not of all (a judgement: the runs
+# The share of the variance between sources that belongs to one model there (a judgement: the runs
 # are most likely at 0.2 to 0.4, a few runs of a source teach most about its others at 0.75).
 OF_MODEL = 0.5
-# Width of a model whose runs have the usual noise.
+# The width (hidden size) of a model whose runs have the usual noise.
 USUAL_HIDDEN_SIZE = 8192
 SHARES = ("50", "80", "95")  # per cent that intervals are to cover
 
 
 @dataclass(frozen=True)
 class SeenRun:
-    """A measured run: ln(measured / estimated); noise: its variance over that of its kind."""
+    """A measured run: ln(measured / estimated); noise: its variance over the usual one."""
 
     features: ErrorFeatures
     ln: float
@@ -49,9 +49,9 @@ class SeenRun:
 
 @dataclass(frozen=True)
 class Scales:
-    """Standard deviations of ln: of each factor, of each level over the first, and of noise.
+    """Standard deviations of ln: of each factor, of each level relative to the first, of the noise.
 
-    noise_by_width: by which power noise falls with the width of a model.
+    noise_by_width: the power with which noise falls with the width of a model.
     """
 
     factors: tuple[float, ...]
@@ -61,7 +61,7 @@ class Scales:
     noise_by_width: float
 
     def noise_variance(self, several: Sequence[ErrorFeatures]) -> Array:
-        """Of runs; shape (runs,)."""
+        """The variance of the noise of runs; shape (runs,)."""
         experts = np.array([one.experts for one in several])
         width = np.array([one.hidden_size for one in several]) / USUAL_HIDDEN_SIZE
         usual = np.where(experts, self.noise_of_experts, self.noise)
@@ -70,7 +70,7 @@ class Scales:
 
 @dataclass(frozen=True)
 class Predictive:
-    """What is expected of ln(measured / estimated): mean, deviation, and variance by factor."""
+    """The distribution of ln(measured / estimated): mean, deviation, and variance by factor."""
 
     mean: float
     deviation: float
@@ -79,16 +79,16 @@ class Predictive:
 
     @property
     def main(self) -> str:
-        """The factor that most of the doubt comes from; "noise" where that is most."""
+        """The factor with the largest variance; "noise" if that is larger."""
         name = max(self.by_factor, key=lambda key: self.by_factor[key])
         return name if self.by_factor[name] > self.noise**2 else "noise"
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """Scales of the deviations, and the runs that they are conditioned on.
+    """The scales of the deviations, and the runs that the posterior is conditioned on.
 
-    quantiles: by per cent covered, deviations to either side of the mean that hold as much.
+    quantiles: by percentage covered, the number of deviations to either side of the mean.
     """
 
     scales: Scales
@@ -96,7 +96,7 @@ class Posterior:
     quantiles: dict[str, float]
 
     def conditioned_on(self, runs: Sequence[SeenRun]) -> Posterior:
-        """Conditioned on these runs too."""
+        """The posterior conditioned on these runs too."""
         return Posterior(self.scales, (*self.runs, *runs), self.quantiles)
 
     def as_answered(self) -> Posterior:
@@ -105,7 +105,7 @@ class Posterior:
         return Posterior(self.scales, right, self.quantiles)
 
     def with_outlier_noise(self, runs: Sequence[SeenRun]) -> tuple[SeenRun, ...]:
-        """Runs to learn from over what is answered: those that lie far out with more noise."""
+        """The runs of a site with their noise: outliers get more."""
         if not runs:
             return ()
         features = [run.features for run in runs]
@@ -124,17 +124,17 @@ class Posterior:
 
     @cached_property
     def numbers(self) -> Counter[tuple[str, str, bool]]:
-        """How many runs there are of an accelerator and a runtime, with or without experts."""
+        """The number of runs of an accelerator and a runtime, with or without experts."""
         features = [run.features for run in self.runs]
         return Counter((one.groups[1], one.groups[2], one.experts) for one in features)
 
     @cached_property
     def sources(self) -> int:
-        """How many sources the runs are of."""
+        """The number of sources of the runs."""
         return len({run.features.groups[3] for run in self.runs})
 
     def predictive(self, of: ErrorFeatures) -> Predictive:
-        """Of a run like this one."""
+        """The distribution of the error of an estimate with these features."""
         mean, shared = self._terms(of)
         noise = float(np.sqrt(self.scales.noise_variance([of])[0]))
         variance = np.maximum(np.diag(shared), 0.0)
@@ -143,13 +143,13 @@ class Posterior:
         return Predictive(float(mean.sum()), deviation, noise, by_factor)
 
     def _terms(self, of: ErrorFeatures) -> tuple[Array, Array]:
-        """Mean, shape (factors,), and covariance, (factors, factors), of what each adds."""
+        """Mean, shape (factors,), and covariance, (factors, factors), of each factor's error."""
         mean, shared = self.off(of.groups)
         shares = np.array(of.shares)
         return shares * mean, np.outer(shares, shares) * shared
 
     def off(self, *several: tuple[str, ...]) -> tuple[Array, Array]:
-        """How far each factor is off, on average over `several`: mean and covariance.
+        """The error of each factor, averaged over `several`: mean and covariance.
 
         several: groups, one of each level after the first.
         """
@@ -159,7 +159,7 @@ class Posterior:
 
     @cached_property
     def _off(self) -> dict[tuple[tuple[str, ...], ...], tuple[Array, Array]]:
-        """What was asked for: an accelerator, a runtime and a site are few."""
+        """Cached results of `off` by its arguments: accelerators, runtimes and sites are few."""
         return {}
 
     def _off_in(self, several: Sequence[tuple[str, ...]]) -> tuple[Array, Array]:
@@ -181,7 +181,7 @@ class Posterior:
 
     @cached_property
     def _coefficients(self) -> tuple[dict[tuple[str, str], int], Array, Array]:
-        """How far each factor is off in each group: places of groups, mean and covariance.
+        """The error of each factor in each group: indices of groups, mean and covariance.
 
         Shapes: mean (groups, factors), covariance (groups, factors, groups, factors).
         """
@@ -203,7 +203,7 @@ class Posterior:
         return places, mean.reshape(variance.shape), shared.reshape(variance.shape * 2)
 
     def joint(self, several: Sequence[ErrorFeatures]) -> tuple[Array, Array]:
-        """Mean, shape (n,), and covariance, (n, n), of what estimates are off by; without noise."""
+        """Mean, shape (n,), and covariance, (n, n), of the errors of estimates; without noise."""
         own = covariance(self.scales, several, several)
         if not self.runs:
             return np.zeros(len(several)), own
@@ -214,7 +214,7 @@ class Posterior:
     def shared_covariance(self, several: Sequence[ErrorFeatures]) -> Array:
         """Covariance of the errors of plans of one model by one source, (n, n); without noise.
 
-        A source that has no published runs, unless it is named.
+        The source has no published runs unless it is named.
         """
         theirs = [one if one.groups[3] else _with_unseen_source(one) for one in several]
         if len({one.groups for one in theirs}) > 1:
@@ -224,9 +224,9 @@ class Posterior:
         return np.asarray(shares @ shared @ shares.T)
 
     def difference(self, features: ErrorFeatures, other: ErrorFeatures) -> float:
-        """Standard deviation of the difference of two estimates' errors.
+        """Standard deviation of the difference between two estimates' errors.
 
-        For two plans of one model on one cluster, run by the same people.
+        Both plans are of one model on one cluster, run by the same source.
         """
         shared = self.shared_covariance([features, other])
         variance = max(shared[0, 0] + shared[1, 1] - 2.0 * shared[0, 1], 0.0)
@@ -238,7 +238,7 @@ class Posterior:
 
     @cached_property
     def solved(self) -> tuple[Array, Array]:
-        """The inverse of the runs' covariance, and that times what they were off by."""
+        """The inverse of the runs' covariance, and its product with their errors."""
         features = tuple(run.features for run in self.runs)
         inverse = _inverse(self.scales, features, tuple(run.noise for run in self.runs))
         return inverse, np.asarray(inverse @ np.array([run.ln for run in self.runs]))
@@ -248,14 +248,14 @@ class Posterior:
 def _inverse(
     scales: Scales, features: tuple[ErrorFeatures, ...], noise: tuple[float, ...]
 ) -> Array:
-    """Of the covariance of runs; noise: of each over that of its kind."""
+    """The inverse of the covariance of runs; noise: of each run over the usual one."""
     own = scales.noise_variance(features) * np.array(noise)
     whole = covariance(scales, features, features) + np.diag(own)
     found: Array = np.linalg.inv(whole).astype(np.float64)
     return found
 
 
-# Runs that lie far out get more noise: Student's t, by reweighting so many times.
+# Outliers get more noise: Student's t, by this number of reweightings.
 FREEDOM = 4.0  # degrees
 ROUNDS = 3
 
@@ -263,15 +263,15 @@ ROUNDS = 3
 def outlier_noise(noise: Array, more: Array, weighted: Array) -> Array:
     """Noise of each run, more where it is an outlier, as a multiple of the usual; at least 1.
 
-    noise: usual variance.  more: what it was taken as so far.  weighted: what runs are off by,
-    times the inverse of their covariance.
+    noise: the usual variance.  more: the multiple so far.  weighted: the inverse of the runs'
+    covariance times their errors.
     """
     own = (noise * more * weighted) ** 2 / noise
     return np.asarray(np.maximum((FREEDOM + own) / (FREEDOM + 1.0), 1.0))
 
 
-# Noise that is added for a site of few runs, which do not show how much they scatter: this many
-# times the usual variance, divided by their number.
+# Noise that is added if a site has few runs, which do not show their scatter: this many times the
+# usual variance, divided by the number of runs.
 # Chosen on published sources that were left out (`planner accuracy --shots 0,1,3,5`).
 FEW_RUNS_NOISE = 8.0
 
@@ -284,7 +284,7 @@ def site_noise_factor(count: int) -> float:
 def site_noise(shared: Array, noise: Array, ln: Array) -> Array:
     """Noise of each of a site's runs, as a multiple of the usual variance.
 
-    shared: their covariance.  noise: usual variance.  ln: what they are off by.
+    shared: their covariance.  noise: the usual variance.  ln: their errors.
     """
     few = site_noise_factor(len(ln))
     more = np.ones(len(ln))
@@ -306,7 +306,7 @@ def _with_unseen_source(features: ErrorFeatures) -> ErrorFeatures:
 def covariance(
     scales: Scales, rows: Sequence[ErrorFeatures], columns: Sequence[ErrorFeatures]
 ) -> Array:
-    """Of what estimates are off by, without noise; shape (rows, columns)."""
+    """Covariance of the errors of estimates, without noise; shape (rows, columns)."""
     first, second = (np.array([one.shares for one in side]) for side in (rows, columns))
     shared = np.full((len(rows), len(columns)), scales.levels[0] ** 2)
     for level, scale in enumerate(scales.levels[1:]):
@@ -320,13 +320,13 @@ def covariance(
 
 @cache
 def posterior() -> Posterior:
-    """How sure estimates are, by the published runs."""
+    """The posterior of the published runs, from the catalog."""
     return published().as_answered()
 
 
 @cache
 def published() -> Posterior:
-    """The published runs with what was missed of each."""
+    """The published runs with the error of each estimate."""
     return read(json.loads(FILE.read_text(encoding="utf-8")))
 
 

@@ -29,7 +29,7 @@ MOST_CPU_PROCESSES = 8
 # The dimensions in the order in which they are reduced, and what a run with fewer ranks hides.
 _GIVES_WAY = {
     "dp": "rings over many replicas, the network between nodes, stragglers",
-    "cp": "long sequences, and exchanges between many parts of them",
+    "cp": "long sequences, and communication between many parts of them",
     "tp": "collectives of many ranks, and the narrow matrices of one rank",
     "pp": "the depth of the pipeline, and messages between nodes",
 }
@@ -38,7 +38,7 @@ _GIVES_WAY = {
 _HIDES: dict[str, dict[str, str]] = {
     "plan": {
         **_GIVES_WAY,
-        "ep": "exchanges between many ranks",
+        "ep": "communication between many ranks",
         "vpp": "several chunks per rank",
         "schedule": "the order of the pipeline",
         "dp_shard": "shard groups of that size",
@@ -285,7 +285,7 @@ def _shares(full: tuple[int, ...], pp: int, chunks: int, per_chunk: int) -> tupl
     middle = max(full)
 
     def share(layers: int) -> int:
-        # Several chunks are dealt out evenly, as the wave schedules ask.
+        # Several chunks are split evenly, as the wave schedules ask.
         return most if layers == middle or chunks > 1 else max(1, most - 1)
 
     ends = (share(full[0]), share(full[-1]))

@@ -18,8 +18,8 @@ from planner import cli
 from planner.commands import field_table, options
 from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
 from planner.documents.request import SearchSpec
+from planner.reinforcement.documents import ReinforcementSpec
 from planner.requests.model_import import ModelAnswer
-from planner.rl.documents import ReinforcementSpec
 from planner.sizing.request import SizingSpec
 from planner.version import __version__
 from tests.planner.requests.test_parsing import ASKED, LLAMA_CONFIG

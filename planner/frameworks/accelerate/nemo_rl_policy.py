@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.documents.answer import Reason
-from planner.frameworks.launch_files import Given
+from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.nemo_rl import policy
 from planner.frameworks.nemo_rl.config import Config
 from planner.frameworks.reading import Reading, Refusal, Unreadable
@@ -21,7 +21,7 @@ from planner.frameworks.values import malformed
 GROUP = "policy.dtensor_cfg"
 
 
-def read(config: Config, given: Given, accelerators: int | None) -> Reading:
+def read(config: Config, given: GivenValues, accelerators: int | None) -> Reading:
     """What a run says.  Raises Unreadable."""
     config.notes.append(policy.APART)
     model = policy.model(config, given, predicts=False)

@@ -20,7 +20,7 @@ from planner.frameworks import architecture, scripts, yaml_files
 from planner.frameworks.accelerate.engines import ENGINES, TYPES, Engine, engine, of_document
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import OPTIMIZERS
-from planner.frameworks.launch_files import Given, given_with
+from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, is_encoder, of_config
 from planner.frameworks.reading import Reading, Unreadable
 from planner.frameworks.values import DEGREE, Values, malformed, only_launch, options
@@ -166,7 +166,9 @@ def _beside(files: Mapping[str, str]) -> Values:
     return Values({}, "")
 
 
-def _model(values: Values, trainer: Trainer, given: Given, files: Mapping[str, str]) -> ModelSpec:
+def _model(
+    values: Values, trainer: Trainer, given: GivenValues, files: Mapping[str, str]
+) -> ModelSpec:
     """The model that is given, or of that name, or of the config.json beside the configuration."""
     if given.model is not None:
         values.has(*trainer.model)

@@ -21,7 +21,7 @@ OFFLOADS = (FSDP + "param_offload", FSDP + "optimizer_offload")
 DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 
 
-def read(call: scripts.Found, files: Mapping[str, str]) -> Reading:
+def read(call: scripts.TrainingCall, files: Mapping[str, str]) -> Reading:
     """What the overrides of a call say.  Raises Unreadable."""
     given = given_with(files)
     said, notes = verl_overrides.Overrides(call.launch, given), [*call.notes, verl_overrides.APART]

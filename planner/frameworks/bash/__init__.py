@@ -1,6 +1,6 @@
 """Launch scripts of bash, read as bash would and never run."""
 
 from planner.frameworks.bash.evaluate import evaluate
-from planner.frameworks.bash.launches import Argument, Launch, Outcome, slurm_variables
+from planner.frameworks.bash.launches import Argument, Outcome, ProgramCall, slurm_variables
 
-__all__ = ["Argument", "Launch", "Outcome", "evaluate", "slurm_variables"]
+__all__ = ["Argument", "Outcome", "ProgramCall", "evaluate", "slurm_variables"]

@@ -1,4 +1,4 @@
-"""What a script starts: the call, its arguments and environment, and what remained unknown."""
+"""The calls of programs in a script: their arguments and environment, as far as they are known."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 _LAUNCHERS = re.compile(r"(?:python[\d.]*|torchrun|deepspeed|accelerate|msrun)")
 
-# Of ms-swift's command for Megatron-Core.
-# What starts a program without naming python.
+# Commands that start a program without naming python.
 STARTERS = ("srun", "uv")
 # The words of a trainer's own command -> its tasks.
 _COMMANDS = {("megatron",): ("sft", "pt", "rlhf"), ("nemo", "llm"): ("pretrain", "finetune")}
@@ -17,7 +16,7 @@ _COMMANDS = {("megatron",): ("sft", "pt", "rlhf"), ("nemo", "llm"): ("pretrain",
 
 @dataclass(frozen=True)
 class Argument:
-    """One word of a command and where it was written; what is unknown in it reads as written."""
+    """One word of a command and where it was written; its unknown parts are kept as written."""
 
     text: str
     file: str
@@ -26,7 +25,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Launch:
+class ProgramCall:
     """A call of a Python program.
 
     before: the words up to the program, launchers and their options; program: a path or the
@@ -55,12 +54,12 @@ class Launch:
 
 @dataclass
 class Outcome:
-    """What a script does: the programs it calls, the files it writes, and what was assumed.
+    """The outcome of a script: the programs it calls, the files it writes, and what was assumed.
 
     places: of a file that it writes, the script and the line where its text begins.
     """
 
-    launches: list[Launch] = field(default_factory=list)
+    launches: list[ProgramCall] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     places: dict[str, tuple[str, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

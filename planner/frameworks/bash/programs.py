@@ -11,7 +11,7 @@ from planner.frameworks.bash.conditions import plain_text
 from planner.frameworks.bash.expansion import MARK, Expansion
 from planner.frameworks.bash.launches import (
     STARTERS,
-    Launch,
+    ProgramCall,
     console_script,
     launcher_of,
 )
@@ -180,7 +180,7 @@ class Programs(Expansion, ABC):
                 place += 1
         self.other(words[place : place + 1], words[place + 1 :], "run")
 
-    def launch(self, words: list[Value], names: list[str | None]) -> Launch | None:
+    def launch(self, words: list[Value], names: list[str | None]) -> ProgramCall | None:
         """The call of a Python program that the words are; None where they are something else."""
         program = console_script(names) or self.trainer(words, names)
         if program is None:
@@ -192,7 +192,7 @@ class Programs(Expansion, ABC):
             if (value := self.lookup(name, 0, name)) is not None
             and (text := plain_text(value)) == self.known(text)
         }
-        return Launch(
+        return ProgramCall(
             given[:program], given[program], given[program + 1 :], environment, self.slurm
         )
 

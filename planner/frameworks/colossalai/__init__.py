@@ -57,7 +57,7 @@ FIELDS = {
     "overlap_grad_reduce": says("plugin.overlap_communication", "plugin.enable_async_reduce"),
     "overlap_param_gather": says("plugin.overlap_allgather", "plugin.max_prefetch"),
     "overlap_tp": cannot("tensor-parallel traffic blocks"),
-    "overlap_ep": cannot("its experts' exchanges block"),
+    "overlap_ep": cannot("its expert-parallel communication blocks"),
     "overlap_p2p": says("plugin.overlap_p2p", note="interleaved schedules"),
     "runtime": cannot("ColossalAI runs on torch"),
     "compile": cannot("its models are rewritten in place"),

@@ -176,7 +176,7 @@ SIZE_RULES: tuple[Rule, ...] = (
     rule(
         "layers_not_divisible",
         lambda c, p: (p.vpp == 1) | _even(p),
-        lambda c, p: f"with {p.vpp} chunks per stage layers are dealt out evenly",
+        lambda c, p: f"with {p.vpp} chunks per stage layers are split evenly",
     ),
     rules.NO_EMPTY_STAGE,
     rule(
@@ -275,7 +275,7 @@ FEATURE_RULES: tuple[Rule, ...] = (
         lambda c, p: f"tokens travel by alltoall, not {p.moe_dispatcher}",
     ),
     unsupported(lambda c, p: p.overlap_tp == 0, "tensor-parallel traffic is not overlapped"),
-    unsupported(lambda c, p: p.overlap_ep == 0, "its experts' exchanges block"),
+    unsupported(lambda c, p: p.overlap_ep == 0, "its expert-parallel communication blocks"),
     unsupported(
         lambda c, p: (
             (p.dp * p.cp == 1)

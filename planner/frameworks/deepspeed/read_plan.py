@@ -7,7 +7,7 @@ from typing import Any
 from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
 from planner.frameworks.arguments import Arguments
-from planner.frameworks.bash import Launch
+from planner.frameworks.bash import ProgramCall
 from planner.frameworks.deepspeed.forks import BIGSCIENCE
 from planner.frameworks.deepspeed.json_config import JsonConfig
 from planner.frameworks.megatron_words import degrees
@@ -27,7 +27,7 @@ ADAMS = ("adam", "adamw")
 
 
 def plan_and_training(
-    args: Arguments, config: JsonConfig, size: int, launch: Launch
+    args: Arguments, config: JsonConfig, size: int, launch: ProgramCall
 ) -> tuple[ParallelPlan, TrainingSpec]:
     tp, pp, cp, dp = degrees(args, size, "--ds-sequence-parallel-size")
     if args.has("--no-pipeline-parallel") and pp > 1:

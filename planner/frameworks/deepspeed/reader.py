@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture, scripts
 from planner.frameworks.arguments import Arguments, of_call
-from planner.frameworks.bash import Launch
+from planner.frameworks.bash import ProgramCall
 from planner.frameworks.deepspeed.flags import NUMERICS
 from planner.frameworks.deepspeed.forks import OPTIONS, POSITIONS
 from planner.frameworks.deepspeed.json_config import JsonConfig
@@ -31,7 +31,7 @@ GONE = {
 }
 
 
-def trains(launch: Launch) -> bool:
+def trains(launch: ProgramCall) -> bool:
     """Whether a call is a training with DeepSpeed's engine or launcher."""
     words = {word.text.partition("=")[0] for word in launch.arguments}
     deepspeed = launch.launcher == "deepspeed" or words & {"--deepspeed", "--deepspeed_config"}
@@ -119,7 +119,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     )
 
 
-def _json_config(args: Arguments, call: scripts.Found) -> JsonConfig:
+def _json_config(args: Arguments, call: scripts.TrainingCall) -> JsonConfig:
     """The JSON that the launch names; an empty one where it is not at hand."""
     args.has("--deepspeed", "--deepspeed_config")
     named = args.given.get("--deepspeed_config")
@@ -143,7 +143,7 @@ def _json_config(args: Arguments, call: scripts.Found) -> JsonConfig:
     return JsonConfig(call.files[name], file, first, args)
 
 
-def _world(call: scripts.Found, launch: Launch) -> tuple[int | None, int | None]:
+def _world(call: scripts.TrainingCall, launch: ProgramCall) -> tuple[int | None, int | None]:
     """(nodes, accelerators per node), from the launcher's options or the hostfile."""
     reached = scripts.world(launch)
     nodes, per_node = reached.nodes, reached.per_node
@@ -160,7 +160,7 @@ def _world(call: scripts.Found, launch: Launch) -> tuple[int | None, int | None]
     return nodes, per_node
 
 
-def _model(args: Arguments, launch: Launch) -> dict[str, Any]:
+def _model(args: Arguments, launch: ProgramCall) -> dict[str, Any]:
     for name in REQUIRED:
         if not args.has(name):
             raise Unreadable(f"{name} is missing", launch.program.file, launch.program.line)

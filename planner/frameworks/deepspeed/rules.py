@@ -50,7 +50,7 @@ PARTS: tuple[Rule, ...] = (
 )
 # What its engine refuses, whoever builds the model.
 ENGINE: tuple[Rule, ...] = (
-    unsupported(lambda c, p: p.overlap_ep == 0, "its experts' exchanges block"),
+    unsupported(lambda c, p: p.overlap_ep == 0, "its expert-parallel communication blocks"),
     unsupported(
         lambda c, p: p.attention_kernel != _FLASH1,
         "flash-attention 1 is not installable beside its torch",
@@ -95,7 +95,7 @@ ENGINE: tuple[Rule, ...] = (
             & (p.last_stage_layers == 0)
             & (p.stage_layers == 0)
         ),
-        lambda c, p: f"{c.model.num_layers} layers must be dealt out evenly over pp {p.pp}",
+        lambda c, p: f"{c.model.num_layers} layers must be split evenly over pp {p.pp}",
     ),
     unsupported(
         lambda c, p: p.vpp == 1,

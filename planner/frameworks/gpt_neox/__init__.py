@@ -18,7 +18,7 @@ from planner.frameworks.uncarried import MULTIPLIERS, Uncarried, gated, rotary, 
 VERSIONS = "main of May 2026 (ea7aefd) with DeepSpeed"
 
 NO_CONTEXT = "sequences are not split over ranks"
-EVENLY = "the pipeline engine deals layers out evenly"
+EVENLY = "the pipeline engine splits layers evenly"
 NO_EXPERTS = "its experts are megablocks', not the plan's"
 FIELDS: dict[str, Field] = {
     "tp": says("model_parallel_size"),

@@ -109,7 +109,10 @@ OWN: tuple[Rule, ...] = (
     ),
     unsupported(lambda c, p: p.compile == 1, "XLA compiles every step: compile is on"),
     unsupported(lambda c, p: p.overlap_tp == 0, "which collectives hide is XLA's, unsaid by a key"),
-    unsupported(lambda c, p: p.overlap_ep == 0, "experts' exchanges hide under nothing of a plan"),
+    unsupported(
+        lambda c, p: p.overlap_ep == 0,
+        "expert-parallel communication is not overlapped with another micro-batch",
+    ),
     unsupported(
         lambda c, p: (p.overlap_grad_reduce == 1) & (p.overlap_param_gather == 1),
         "XLA always overlaps the traffic of data parallelism",

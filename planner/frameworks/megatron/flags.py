@@ -270,7 +270,7 @@ def _overlap(plan: ParallelPlan) -> Iterator[Row]:
     if plan.overlap_param_gather and plan.zero_stage >= 1:
         yield "--overlap-param-gather", "weights gathered during the forward pass"
     if plan.overlap_ep:
-        yield "--overlap-moe-expert-parallel-comm", "exchanges under another micro-batch"
+        yield "--overlap-moe-expert-parallel-comm", "communication under another micro-batch"
     if plan.overlap_tp:
         yield "--tp-comm-overlap", "tensor-parallel traffic behind GEMMs"
     if plan.vpp > 1 and not plan.overlap_p2p:

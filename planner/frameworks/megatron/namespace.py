@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cost_models.spec import ModelSpec
-from planner.frameworks.bash import Argument, Launch
+from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.megatron import keys
 from planner.frameworks.reading import Setting
 from planner.frameworks.scripts import World
@@ -38,7 +38,7 @@ class TranslatedLaunch:
     left: what nobody asked for, by its own name.  training: fields that options do not say.
     """
 
-    launch: Launch
+    launch: ProgramCall
     model: ModelSpec
     world: World
     notes: tuple[str, ...]
@@ -53,12 +53,12 @@ class Namespace:
     settings: tuple[Setting, ...]
     world: World
 
-    def launch(self, fields: Mapping[str, Any]) -> Launch:
+    def launch(self, fields: Mapping[str, Any]) -> ProgramCall:
         """The options that say the same, as the arguments of a call."""
         said = tuple(word for one in self.settings for word in words(one, fields))
         first = self.settings[0]
         program = Argument("pretrain_gpt.py", first.file, first.line)
-        return Launch((), program, said, {}, ())
+        return ProgramCall((), program, said, {}, ())
 
 
 def is_one(files: Mapping[str, str]) -> bool:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cost_models.spec import ModelSpec
-from planner.frameworks.bash import Argument, Launch
-from planner.frameworks.launch_files import Given
+from planner.frameworks.bash import Argument, ProgramCall
+from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.megatron import keys, namespace
 from planner.frameworks.megatron.namespace import RENAMED, TranslatedLaunch
 from planner.frameworks.nemo_rl import policy
@@ -41,7 +41,7 @@ ASIDE = frozenset(
 
 
 def translated(
-    config: Config, given: Given, known: Mapping[str, Any], accelerators: int | None
+    config: Config, given: GivenValues, known: Mapping[str, Any], accelerators: int | None
 ) -> TranslatedLaunch:
     """What a run says.  Raises Unreadable."""
     config.notes.append(policy.APART)
@@ -52,10 +52,10 @@ def translated(
     words = (*_sizes(config, world.accelerators), *_engine(config, model, known))
     left = policy.left(config, "megatron_cfg", given.model is not None)
     program = Argument(config.name, config.name, 1)
-    call = Launch((), program, words, {}, ())
+    call = ProgramCall((), program, words, {}, ())
     if config.launch is not None:
         start = config.launch
-        call = Launch(start.before, start.program, words, start.environment, start.slurm)
+        call = ProgramCall(start.before, start.program, words, start.environment, start.slurm)
     return TranslatedLaunch(call, model, world, tuple(config.notes), left, training)
 
 

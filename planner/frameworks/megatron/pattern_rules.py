@@ -99,7 +99,7 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (not is_hybrid(c.model)) | (p.overlap_ep == 0),
-        "its hybrid model has no schedule that hides exchanges under another micro-batch",
+        "its hybrid model has no schedule that hides communication under another micro-batch",
     ),
     rule(
         "recompute",

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from planner.frameworks.arguments import Arguments
-from planner.frameworks.bash import Launch
+from planner.frameworks.bash import ProgramCall
 from planner.frameworks.megatron import forks
 from planner.frameworks.megatron.read_patterns import (
     gpt_fields,
@@ -29,7 +29,7 @@ POSITIONS = {
 ANY_VOCABULARY = 128_256
 
 
-def _required(args: Arguments, launch: Launch, name: str, old: str = "") -> int:
+def _required(args: Arguments, launch: ProgramCall, name: str, old: str = "") -> int:
     for option in (name, old):
         if option and args.has(option):
             return args.positive(option)
@@ -64,7 +64,7 @@ def _vocabulary(args: Arguments, hidden: int) -> int:
     return tokens(args, hidden, ANY_VOCABULARY)
 
 
-def model_fields(args: Arguments, launch: Launch) -> dict[str, Any]:
+def model_fields(args: Arguments, launch: ProgramCall) -> dict[str, Any]:
     """The fields of a ModelSpec."""
     hybrid = hybrid_pattern(args)
     if hybrid:
@@ -86,7 +86,7 @@ def _experts_of(args: Arguments, fields: dict[str, Any], layers: int) -> list[in
         return [1] * layers  # refused where it was read
 
 
-def _fields(args: Arguments, launch: Launch, layers: int) -> dict[str, Any]:
+def _fields(args: Arguments, launch: ProgramCall, layers: int) -> dict[str, Any]:
     """The fields of a model whose layers are alike but for windows and experts."""
     hidden, heads = (_required(args, launch, name) for name in REQUIRED)
     seq = _required(args, launch, "--seq-length", "--encoder-seq-length")

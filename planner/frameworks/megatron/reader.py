@@ -13,8 +13,8 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, scripts, verl_overrides
 from planner.frameworks.arguments import Arguments, known_arguments, of_call
-from planner.frameworks.bash import Launch
-from planner.frameworks.launch_files import Given, given_with
+from planner.frameworks.bash import ProgramCall
+from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.megatron import (
     forks,
     namespace,
@@ -100,7 +100,7 @@ NEEDS = (
 )
 
 
-def trains(launch: Launch) -> bool:
+def trains(launch: ProgramCall) -> bool:
     """Whether a call looks like a training of the Megatron family."""
     return scripts.training(launch, "--num-layers")
 
@@ -151,7 +151,7 @@ class Dialect:
 
 
 # Says a call with what is given beside it again, by the options that are known.
-Translator = Callable[[Launch, Given, Mapping[str, Any]], namespace.TranslatedLaunch]
+Translator = Callable[[ProgramCall, GivenValues, Mapping[str, Any]], namespace.TranslatedLaunch]
 
 
 UPSTREAM = Dialect("megatron", TITLE, PACKAGE, hybrids=True, options=lambda: forks.OPTIONS)
@@ -190,7 +190,7 @@ def _read_namespace(
     """What Megatron-LM's arguments by their parsed names say."""
     known = {**known_arguments(PACKAGE)["flags"], **forks.OPTIONS}
     launch = told.launch(known)
-    found = scripts.Found(launch, launch.program.file, files, {}, ())
+    found = scripts.TrainingCall(launch, launch.program.file, files, {}, ())
     dialect = replace(UPSTREAM, world=lambda args, reached: told.world)
     return _reading(dialect, found, given_with(files), accelerators)
 
@@ -202,13 +202,13 @@ def _read_yaml(
     given = given_with(files)
     launch = yaml_config.launch(config)
     args = yaml_config.arguments(config, given)
-    found = scripts.Found(launch, launch.program.file, files, {}, ())
+    found = scripts.TrainingCall(launch, launch.program.file, files, {}, ())
     reached = scripts.world(launch)
     size = scripts.accelerators(found, reached, accelerators)
     return reading_of(UPSTREAM, args, launch, reached, size, given)
 
 
-def _other(files: Mapping[str, str]) -> tuple[scripts.Found, str, Translator] | None:
+def _other(files: Mapping[str, str]) -> tuple[scripts.TrainingCall, str, Translator] | None:
     """A call of another trainer on Megatron-Core: its title, and what says it again."""
     if (call := verl_overrides.call(files, verl_overrides.on_megatron)) is not None:
         return call, verl_overrides.TITLE, verl_actor.translated
@@ -228,12 +228,12 @@ def _read_policy(run: Config, files: Mapping[str, str], size: int | None) -> Rea
     """What NeMo-RL's run says of its policy's training."""
     known = known_arguments(PACKAGE)["flags"]
     translated = nemo_rl_policy.translated(run, given_with(files), known, size)
-    found = scripts.Found(translated.launch, run.name, files, {}, ())
+    found = scripts.TrainingCall(translated.launch, run.name, files, {}, ())
     return _translated(translated, found, "NeMo-RL", size)
 
 
 def _read_other(
-    other: tuple[scripts.Found, str, Translator], files: Mapping[str, str], size: int | None
+    other: tuple[scripts.TrainingCall, str, Translator], files: Mapping[str, str], size: int | None
 ) -> Reading:
     """What the call of another trainer says of its training."""
     found, title, translate = other
@@ -242,7 +242,10 @@ def _read_other(
 
 
 def _translated(
-    translated: namespace.TranslatedLaunch, found: scripts.Found, title: str, size: int | None
+    translated: namespace.TranslatedLaunch,
+    found: scripts.TrainingCall,
+    title: str,
+    size: int | None,
 ) -> Reading:
     """What a launch in Megatron-LM's words says."""
     dialect = replace(
@@ -253,7 +256,7 @@ def _translated(
     )
     call = replace(found, launch=translated.launch, notes=(*found.notes, *translated.notes))
     # What is given is in the words already.
-    reading = _reading(dialect, call, Given(model=translated.model), size)
+    reading = _reading(dialect, call, GivenValues(model=translated.model), size)
     unread = (*reading.unread, *translated.left)
     return reading.model_copy(update={"unread": unread, "written": False})
 
@@ -269,7 +272,7 @@ def read_as(dialect: Dialect, files: Mapping[str, str], accelerators: int | None
 
 
 def _reading(
-    dialect: Dialect, call: scripts.Found, given: Given, accelerators: int | None
+    dialect: Dialect, call: scripts.TrainingCall, given: GivenValues, accelerators: int | None
 ) -> Reading:
     """What a call of a training program says."""
     launch = call.launch
@@ -288,10 +291,10 @@ def _reading(
 def reading_of(
     dialect: Dialect,
     args: Arguments,
-    launch: Launch,
+    launch: ProgramCall,
     reached: scripts.World,
     size: int,
-    given: Given,
+    given: GivenValues,
 ) -> Reading:
     """What arguments say that are those of a launch of so many accelerators.
 
@@ -333,7 +336,7 @@ def reading_of(
     )
 
 
-def _model(dialect: Dialect, args: Arguments, launch: Launch, given: Given) -> ModelSpec:
+def _model(dialect: Dialect, args: Arguments, launch: ProgramCall, given: GivenValues) -> ModelSpec:
     """The model that is given, or else the one that the options say."""
     if given.model is not None:
         args.assume(f"the model is {given.model.name}: options are not asked for it")
@@ -368,7 +371,7 @@ def _refused(args: Arguments, model: ModelSpec) -> None:
             args.refuse(f"{option} needs {' or '.join(others)}", option)
 
 
-def _environment(args: Arguments, launch: Launch) -> None:
+def _environment(args: Arguments, launch: ProgramCall) -> None:
     """CUDA_DEVICE_MAX_CONNECTIONS, which its parser asks of the environment."""
     name = "CUDA_DEVICE_MAX_CONNECTIONS"
     value = launch.environment.get(name)

@@ -91,14 +91,14 @@ DISPATCHER_DEVICES = unsupported(
 )
 
 # Ranks that DeepEP's normal kernels have a configuration for, 20 nodes of 8 at most
-# (deepseek-ai/DeepEP, deep_ep/buffer.py, Buffer.get_dispatch_config).  Megatron exchanges over
+# (deepseek-ai/DeepEP, deep_ep/buffer.py, Buffer.get_dispatch_config).  Megatron communicates over
 # tp x ep of the experts.
 _DEEPEP_RANKS = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160)
 DEEPEP_RANKS = unsupported(
     lambda c, p: (p.moe_dispatcher != _DEEPEP) | (p.ep == 1) | np.isin(p.etp * p.ep, _DEEPEP_RANKS),
     lambda c, p: (
-        f"deepep exchanges over {', '.join(map(str, _DEEPEP_RANKS))} ranks, not over etp {p.etp} x "
-        f"ep {p.ep}"
+        f"deepep communicates over {', '.join(map(str, _DEEPEP_RANKS))} ranks, "
+        f"not over etp {p.etp} x ep {p.ep}"
     ),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from planner.frameworks.arguments import Arguments
-from planner.frameworks.bash import Launch
+from planner.frameworks.bash import ProgramCall
 from planner.frameworks.scripts import World
 
 # Its own options, of 624b824; those with a + take several words.  Those that freeze weights or
@@ -74,7 +74,7 @@ MARKS = {"--actor-num-nodes", "--actor-num-gpus-per-node", "--rollout-batch-size
 MOST_ROWS = "--max-position-embeddings"
 
 
-def launches(launch: Launch) -> bool:
+def launches(launch: ProgramCall) -> bool:
     """Whether a call is slime's."""
     return len(MARKS & {word.text.partition("=")[0] for word in launch.arguments}) > 1
 

@@ -15,8 +15,8 @@ from cost_models.spec import ModelSpec
 from planner.frameworks import architecture
 from planner.frameworks.adapters import adapter_fields
 from planner.frameworks.arguments import option_like
-from planner.frameworks.bash import Argument, Launch
-from planner.frameworks.launch_files import SET, Given
+from planner.frameworks.bash import Argument, ProgramCall
+from planner.frameworks.launch_files import SET, GivenValues
 from planner.frameworks.megatron import keys, namespace
 from planner.frameworks.megatron.namespace import RENAMED, TranslatedLaunch
 from planner.frameworks.named_models import find, left_out
@@ -57,13 +57,15 @@ TUNED = {
 }
 
 
-def launches(launch: Launch) -> bool:
+def launches(launch: ProgramCall) -> bool:
     """Whether a call is a training of ms-swift's on Megatron-Core."""
     before = [word.text.rsplit("/", 1)[-1] for word in launch.before]
     return before[-1:] == ["megatron"] and launch.program.text in TASKS
 
 
-def translated(launch: Launch, given: Given, known: Mapping[str, Any]) -> TranslatedLaunch:
+def translated(
+    launch: ProgramCall, given: GivenValues, known: Mapping[str, Any]
+) -> TranslatedLaunch:
     """What a call says.  Raises Unreadable."""
     said = dict(_said(launch, given))
     kinds = set()
@@ -103,13 +105,13 @@ def translated(launch: Launch, given: Given, known: Mapping[str, Any]) -> Transl
         if name in usual:
             words[name] = word
     architecture.refuse(left)
-    call = Launch(
+    call = ProgramCall(
         launch.before, program, tuple(_options(words, known)), launch.environment, launch.slurm
     )
     return TranslatedLaunch(call, model, _world(launch), tuple(notes), tuple(left), training)
 
 
-def _aligned(said: dict[str, Argument], launch: Launch, notes: list[str]) -> int:
+def _aligned(said: dict[str, Argument], launch: ProgramCall, notes: list[str]) -> int:
     """Sequences of a sample; 1 but where alignment trains on pairs.  Raises Unreadable."""
     if launch.program.text != "rlhf":
         return 1
@@ -156,7 +158,7 @@ def _options(words: Mapping[str, Argument], known: Mapping[str, Any]) -> Iterato
         yield from namespace.words(one, known, word.known)
 
 
-def _said(launch: Launch, given: Given) -> Iterator[tuple[str, Argument]]:
+def _said(launch: ProgramCall, given: GivenValues) -> Iterator[tuple[str, Argument]]:
     """Every option with its values in one text; what is given beside the files comes last."""
     name, start, values = "", launch.program, list[Argument]()
     end = Argument("--", launch.program.file, launch.program.line)
@@ -173,7 +175,7 @@ def _said(launch: Launch, given: Given) -> Iterator[tuple[str, Argument]]:
         yield key.removeprefix("--").replace("-", "_"), Argument(value, SET, 0)
 
 
-def _model(said: dict[str, Argument], launch: Launch, notes: list[str]) -> ModelSpec:
+def _model(said: dict[str, Argument], launch: ProgramCall, notes: list[str]) -> ModelSpec:
     """The model by its name; it trains prediction layers only where they are asked for."""
     place = said.get("model", launch.program)
     name = said["model"].text.rstrip("/").rsplit("/", 1)[-1] if "model" in said else ""
@@ -191,7 +193,7 @@ def _model(said: dict[str, Argument], launch: Launch, notes: list[str]) -> Model
     return ModelSpec(**{**model.model_dump(), "mtp_num_layers": count, **kept})
 
 
-def _world(launch: Launch) -> World:
+def _world(launch: ProgramCall) -> World:
     """The processes that its environment asks for; one node where it only counts them on one."""
     said = {
         name: int(text)

@@ -13,7 +13,7 @@ _PARTS = "one precision holds for all layers of a plan"
 _HIERARCHY = "hierarchical CP is not modelled: rings and all-to-alls are priced apart (cp_kind)"
 _WGRAD = "weight gradients are taken to follow their layer: no run with them put off was found"
 _OUTER = "outer replicas keep whole states: dp_shard shards within"
-_COMPRESSED = "exchanges and gathers are priced in the types of the training"
+_COMPRESSED = "communication is priced in the dtypes of the training"
 _SHARP = "reductions in the switch are not modelled"
 _DISPATCH = "the dispatcher's own tuning; its kernels are priced as published runs used them"
 
@@ -42,7 +42,7 @@ UNPLANNED: dict[str, str] = {
     "--moe-expert-rank-capacity-factor": "tokens are taken to spread evenly over ranks",
     "--moe-hybridep-num-sms": _DISPATCH,
     "--moe-paged-stash": _OFFLOAD,
-    "--moe-shared-expert-overlap": "shared experts are priced after the exchange, not under it",
+    "--moe-shared-expert-overlap": "shared experts are priced after the all-to-all, not under it",
     "--offload-modules": _OFFLOAD,
     "--optimizer-cuda-graph": _GRAPHS,
     "--outer-dp-sharding-strategy": _OUTER,

@@ -7,8 +7,8 @@ from typing import Any
 
 from cost_models.spec import ModelSpec
 from planner.frameworks import verl_overrides
-from planner.frameworks.bash import Argument, Launch
-from planner.frameworks.launch_files import Given
+from planner.frameworks.bash import Argument, ProgramCall
+from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.megatron import keys, namespace
 from planner.frameworks.megatron.namespace import RENAMED, TranslatedLaunch
 from planner.frameworks.reading import Setting
@@ -38,14 +38,16 @@ DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 OFFLOADS = ("param_offload", "grad_offload", "optimizer_offload")
 
 
-def translated(launch: Launch, given: Given, fields: Mapping[str, Any]) -> TranslatedLaunch:
+def translated(
+    launch: ProgramCall, given: GivenValues, fields: Mapping[str, Any]
+) -> TranslatedLaunch:
     """What a call says.  Raises Unreadable."""
     said, notes = verl_overrides.Overrides(launch, given), [verl_overrides.APART]
     model = verl_overrides.model(said, given, notes)
     training = verl_overrides.adapted(said, model, "lora.")
     words = (*_sizes(said, notes), *_engine(said, model, fields, notes))
     world, left = verl_overrides.world(said), said.left(given.model is not None)
-    call = Launch(launch.before, launch.program, words, launch.environment, launch.slurm)
+    call = ProgramCall(launch.before, launch.program, words, launch.environment, launch.slurm)
     return TranslatedLaunch(call, model, world, tuple(notes), left, training)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from planner.frameworks import scripts, yaml_files
 from planner.frameworks.arguments import Arguments, known_arguments
-from planner.frameworks.bash import Argument, Launch
-from planner.frameworks.launch_files import Given
+from planner.frameworks.bash import Argument, ProgramCall
+from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.megatron import forks, keys
 from planner.frameworks.reading import Unreadable
 from planner.frameworks.yaml_files import YamlFile
@@ -71,7 +71,7 @@ class Config:
     """A YAML of settings, and the call that names it where a script is at hand."""
 
     file: YamlFile
-    call: scripts.Found | None
+    call: scripts.TrainingCall | None
 
     @property
     def plain(self) -> bool:
@@ -102,10 +102,10 @@ def of_files(files: Mapping[str, str]) -> Config | None:
     return Config(file, _call(files))
 
 
-def _call(files: Mapping[str, str]) -> scripts.Found | None:
+def _call(files: Mapping[str, str]) -> scripts.TrainingCall | None:
     """The call of a training program with --yaml-cfg."""
 
-    def named(launch: Launch) -> bool:
+    def named(launch: ProgramCall) -> bool:
         return any(word.text.partition("=")[0] == OPTION for word in launch.arguments)
 
     try:
@@ -114,19 +114,19 @@ def _call(files: Mapping[str, str]) -> scripts.Found | None:
         return None
 
 
-def launch(config: Config) -> Launch:
+def launch(config: Config) -> ProgramCall:
     """The call that it belongs to, without its words, which it is read instead of."""
     if config.call is not None:
         found = config.call.launch
-        return Launch(found.before, found.program, (), found.environment, found.slurm)
+        return ProgramCall(found.before, found.program, (), found.environment, found.slurm)
     values = config.file.values.get("ENV_VARS")
     said = values if config.plain and isinstance(values, dict) else {}
     environment = {str(name): str(value) for name, value in said.items()}
     program = Argument("pretrain_gpt.py", config.file.name, 1)
-    return Launch((), program, (), environment, ())
+    return ProgramCall((), program, (), environment, ())
 
 
-def arguments(config: Config, given: Given) -> Arguments:
+def arguments(config: Config, given: GivenValues) -> Arguments:
     """Its settings as options, with what is given beside it.  Raises Unreadable."""
     document = known_arguments(keys.PACKAGE)
     known = {**document["flags"], **forks.OPTIONS}
@@ -151,7 +151,7 @@ def arguments(config: Config, given: Given) -> Arguments:
 # Options by their names on the command line.
 
 
-def _words(file: YamlFile, given: Given) -> Iterator[Argument]:
+def _words(file: YamlFile, given: GivenValues) -> Iterator[Argument]:
     """The words of MODEL_ARGS, as the runner of its tests makes them."""
     for name, value in file.values[MODEL_ARGS].items():
         line = file.lines.get(f"{MODEL_ARGS}.{name}", 0)
@@ -183,7 +183,7 @@ def _decoder(args: Arguments) -> None:
 # Attributes in sections.
 
 
-def _take_sections(file: YamlFile, args: Arguments, given: Given) -> None:
+def _take_sections(file: YamlFile, args: Arguments, given: GivenValues) -> None:
     """Every attribute of the file as its option, those of the sections by their own names."""
     values = {key: one for key, one in file.values.items() if key not in SECTIONS}
     for key in _REPEATED:

@@ -18,8 +18,8 @@ from importlib.resources import files as resources
 from typing import Any
 
 from planner.frameworks import scripts, yaml_files
-from planner.frameworks.bash import Argument, Launch
-from planner.frameworks.launch_files import SET, Given
+from planner.frameworks.bash import Argument, ProgramCall
+from planner.frameworks.launch_files import SET, GivenValues
 from planner.frameworks.megatron_bridge.nemo2_names import (
     DEFAULTS,
     GROUPS,
@@ -50,7 +50,7 @@ class Taken:
 
     recipe: Recipe
     values: dict[str, Said]
-    found: scripts.Found
+    found: scripts.TrainingCall
     notes: list[str]
     said_as: dict[str, str] = field(default_factory=dict)
 
@@ -90,16 +90,16 @@ def _file(files: Mapping[str, str]) -> str | None:
     return next(named, None)
 
 
-def _call(files: Mapping[str, str]) -> scripts.Found | None:
+def _call(files: Mapping[str, str]) -> scripts.TrainingCall | None:
     return scripts.training_call_if_any(files, ["--factory"], _trains, TITLE)
 
 
-def _trains(launch: Launch) -> bool:
+def _trains(launch: ProgramCall) -> bool:
     before = [word.text.rsplit("/", 1)[-1] for word in launch.before[-2:]]
     return before == ["nemo", "llm"] and launch.program.text in TASKS
 
 
-def taken(files: Mapping[str, str], given: Given) -> Taken:
+def taken(files: Mapping[str, str], given: GivenValues) -> Taken:
     """The recipe and what is set of it.  Raises Unreadable."""
     file = _file(files)
     found = _call(files)
@@ -145,7 +145,12 @@ def _find(name: str, function: str, words: Mapping[str, Any], file: str, line: i
 
 
 def _made(
-    name: str, function: str, words: Mapping[str, Any], found: scripts.Found, file: str, line: int
+    name: str,
+    function: str,
+    words: Mapping[str, Any],
+    found: scripts.TrainingCall,
+    file: str,
+    line: int,
 ) -> Taken:
     """A recipe with the arguments that it is called with."""
     recipe = _find(name, function, words, file, line)
@@ -189,7 +194,7 @@ def _plain(value: Any) -> Any:
 # The command.
 
 
-def _of_command(found: scripts.Found) -> Taken:
+def _of_command(found: scripts.TrainingCall) -> Taken:
     """`nemo llm pretrain --factory "NAME(num_nodes=2)" trainer.strategy...=...`."""
     launch, name, line = found.launch, "", found.launch.program.line
     file = launch.program.file
@@ -293,7 +298,7 @@ def _of_python(files: Mapping[str, str], file: str) -> Taken:
     recipe = made[-1]
     call: Call = recipe.args[0]
     program_word = Argument(file, file, call.line)
-    found = scripts.Found(Launch((), program_word, (), {}, ()), file, files, {}, ())
+    found = scripts.TrainingCall(ProgramCall((), program_word, (), {}, ()), file, files, {}, ())
     *_, module, function_name = call.name.split(".")
     taken = _made(module, function_name, call.kwargs, found, file, call.line)
     for key, value, line in _leaves(recipe, ""):

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from planner.frameworks.launch_files import CONFIG, Given
+from planner.frameworks.launch_files import CONFIG, GivenValues
 from planner.frameworks.megatron_bridge import recipes
 from planner.frameworks.megatron_bridge.attributes import LAID_OVER, SECTIONS, SHAPES
 from planner.frameworks.megatron_bridge.recipes import Recipe
@@ -40,7 +40,7 @@ def _imports(text: str) -> bool:
 
 
 def recipe_and_settings(
-    files: Mapping[str, str], given: Given
+    files: Mapping[str, str], given: GivenValues
 ) -> tuple[Recipe, dict[str, Said], str]:
     """The recipe, the settings that the file overrides, and the file's name.  Raises Unreadable."""
     file = _file(files)

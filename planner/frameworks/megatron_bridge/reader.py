@@ -12,8 +12,8 @@ from dataclasses import replace
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture, scripts
 from planner.frameworks.arguments import Arguments, known_arguments
-from planner.frameworks.bash import Argument, Launch
-from planner.frameworks.launch_files import SET, Given, given_with
+from planner.frameworks.bash import Argument, ProgramCall
+from planner.frameworks.launch_files import SET, GivenValues, given_with
 from planner.frameworks.megatron import keys
 from planner.frameworks.megatron.namespace import RENAMED
 from planner.frameworks.megatron.reader import Dialect, reading_of
@@ -51,7 +51,7 @@ _SAYS_RECIPE = re.compile(r"--recipe[\s=]+\w+_config\b")
 _OF_THE_PARSER = re.compile(r"--(overlap-param-gather|fp8-param-gather) needs ")
 
 
-def _trains(launch: Launch) -> bool:
+def _trains(launch: ProgramCall) -> bool:
     name = launch.program.text.rsplit("/", 1)[-1]
     said = {word.text.partition("=")[0] for word in launch.arguments}
     if name.endswith(PROGRAMS):
@@ -75,7 +75,7 @@ def recognises(files: Mapping[str, str]) -> bool:
     return True
 
 
-def _call(files: Mapping[str, str]) -> scripts.Found:
+def _call(files: Mapping[str, str]) -> scripts.TrainingCall:
     """The call that starts a recipe, also one that stands in a text that another program runs.
 
     Raises Unreadable where there is none.
@@ -131,7 +131,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     return _reading(values, recipe, given, launch, reached, size, notes)
 
 
-def _read_nemo(taken: nemo2.Taken, given: Given) -> Reading:
+def _read_nemo(taken: nemo2.Taken, given: GivenValues) -> Reading:
     """What a launch of NeMo 2's says, whose values have Bridge's names."""
     reached, values = taken.world(), taken.values
     assert reached.accelerators is not None
@@ -148,8 +148,8 @@ def _read_nemo(taken: nemo2.Taken, given: Given) -> Reading:
 def _reading(
     values: dict[str, Said],
     recipe: Recipe,
-    given: Given,
-    launch: Launch,
+    given: GivenValues,
+    launch: ProgramCall,
     reached: scripts.World,
     size: int,
     notes: list[str],
@@ -165,14 +165,16 @@ def _reading(
     dialect = Dialect(
         "megatron-bridge", TITLE, keys.PACKAGE, hybrids=True, training=lambda args: adapters
     )
-    reading = reading_of(dialect, args, call, reached, size, Given(model=model))
+    reading = reading_of(dialect, args, call, reached, size, GivenValues(model=model))
     if expandable(values, launch.environment):
         plan = reading.plan.model_copy(update={"runtime": EXPANDABLE})
         reading = reading.model_copy(update={"plan": plan})
     return _in_its_words(reading)
 
 
-def _said(files: Mapping[str, str], given: Given) -> tuple[scripts.Found, Words, Recipe | None]:
+def _said(
+    files: Mapping[str, str], given: GivenValues
+) -> tuple[scripts.TrainingCall, Words, Recipe | None]:
     """The call with its words, and the recipe where a Python file of one's own takes one."""
     if not python_recipe.is_one(files):
         found = _call(files)
@@ -184,7 +186,7 @@ def _said(files: Mapping[str, str], given: Given) -> tuple[scripts.Found, Words,
         found = scripts.training_call(files, lambda one: one.program.text.endswith(last), TITLE)
     except Unreadable:
         program = Argument(file, file, 1)
-        found = scripts.Found(Launch((), program, (), {}, ()), file, files, {}, ())
+        found = scripts.TrainingCall(ProgramCall((), program, (), {}, ()), file, files, {}, ())
     return found, said, recipe
 
 
@@ -222,7 +224,7 @@ def _in_its_words(reading: Reading) -> Reading:
     )
 
 
-def _recipe(said: Words, launch: Launch) -> Recipe:
+def _recipe(said: Words, launch: ProgramCall) -> Recipe:
     """The recipe that the options pick."""
     place = launch.program
     if "recipe" in said.picks:
@@ -259,7 +261,7 @@ def _recipe(said: Words, launch: Launch) -> Recipe:
     return Selector(model, task, int(count), gpu, precision, variant).recipe(named.file, named.line)
 
 
-def _world(said: Words, launch: Launch, recipe: Recipe, asked: int | None) -> scripts.World:
+def _world(said: Words, launch: ProgramCall, recipe: Recipe, asked: int | None) -> scripts.World:
     """The accelerators that the launch asks for."""
     count = said.picks.get("num_gpus")
     if count is None:

@@ -117,7 +117,7 @@ FRAMEWORK = Framework(
     axes={
         "runtime": ("megatron",),
         "schedule": SCHEDULES,
-        "overlap_grad_reduce": (True, False),  # dualpipe-v and hidden exchanges need it off
+        "overlap_grad_reduce": (True, False),  # dualpipe-v and overlap_ep need it off
         "overlap_param_gather": (True, False),
     },
     rules=RULES,

@@ -139,7 +139,7 @@ OWN: tuple[Rule, ...] = (
     rule(
         "vpp_layout",
         lambda c, p: (p.schedule != _DUALPIPE_V) | (p.pp == 1) | (p.stage_layers == 0),
-        "dualpipe-v deals layers out evenly",
+        "dualpipe-v splits layers evenly",
     ),
     rule(
         "schedule_micro_batches",

@@ -13,7 +13,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.documents.answer import Reason
 from planner.frameworks import architecture, yaml_files
-from planner.frameworks.bash import Launch, slurm_variables
+from planner.frameworks.bash import ProgramCall, slurm_variables
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.nanotron.layers import stages
 from planner.frameworks.nanotron.names import KEYS, REQUIRED
@@ -116,7 +116,9 @@ def _config(files: Mapping[str, str], line: Sequence[Setting]) -> YamlFile:
     return yaml_files.read(files[name], name)
 
 
-def _processes(launch: Launch | None, accelerators: int | None) -> tuple[int | None, int | None]:
+def _processes(
+    launch: ProgramCall | None, accelerators: int | None
+) -> tuple[int | None, int | None]:
     """Nodes and processes of each, from torchrun's options or those of the batch job."""
     if launch is None:
         return None, None

@@ -61,8 +61,8 @@ def _split_text(c: Context, p: ParallelPlan) -> str:
     counts = stages(c.model, p.pp, p.tp)
     found = ", ".join(map(str, counts))
     if min(counts) == 0:
-        return f"layers are dealt out by cost: of pp {p.pp} stages some get none ({found})"
-    return f"layers are dealt out by cost, on pp {p.pp} as stage_layers {found} and not otherwise"
+        return f"layers are distributed by cost: of pp {p.pp} stages some get none ({found})"
+    return f"layers are distributed by cost, on pp {p.pp} as stage_layers {found} and not otherwise"
 
 
 def _recompute(c: Context, p: Plans) -> BoolArray:

@@ -18,7 +18,7 @@ from math import prod
 from typing import Any
 
 from planner.frameworks import scripts, yaml_files
-from planner.frameworks.bash import Argument, Launch
+from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, given_with
 from planner.frameworks.reading import Setting, Unreadable
 
@@ -59,7 +59,7 @@ class Config:
     tree: dict[str, Any]
     places: dict[str, tuple[str, int]]
     notes: list[str]
-    launch: Launch | None = None
+    launch: ProgramCall | None = None
     asked: set[str] = field(default_factory=set)
 
     def value(self, key: str, default: Any = None) -> Any:
@@ -143,12 +143,12 @@ def table() -> dict[str, Any]:
     return found
 
 
-def call(files: Mapping[str, str]) -> scripts.Found | None:
+def call(files: Mapping[str, str]) -> scripts.TrainingCall | None:
     """The call of one of its programs; None where no script has one."""
     return scripts.training_call_if_any(files, PROGRAMS, _trains, TITLE)
 
 
-def _trains(launch: Launch) -> bool:
+def _trains(launch: ProgramCall) -> bool:
     name = launch.program.text.rsplit("/", 1)[-1]
     words = [word.text for word in launch.arguments]
     said = [word for word in words if word.lstrip("+").startswith(("policy.", "cluster."))]
@@ -183,7 +183,7 @@ def _is(text: str) -> bool:
     return bool(_INHERITS.search(text) and _SECTION.search(text))
 
 
-def _started(found: scripts.Found, files: Mapping[str, str]) -> Config:
+def _started(found: scripts.TrainingCall, files: Mapping[str, str]) -> Config:
     """The configuration that a call names, with its overrides."""
     launch = found.launch
     words = list(launch.arguments)

@@ -10,7 +10,7 @@ from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture
 from planner.frameworks.adapters import adapter_fields
-from planner.frameworks.launch_files import Given
+from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.named_models import find, left_out
 from planner.frameworks.nemo_rl.config import BACKENDS, TITLE, Config, of_files
 from planner.frameworks.reading import Setting, Unreadable
@@ -61,7 +61,7 @@ def backend(config: Config) -> str:
     raise Unreadable(text, *config.place("policy"))
 
 
-def model(config: Config, given: Given, predicts: bool) -> ModelSpec:
+def model(config: Config, given: GivenValues, predicts: bool) -> ModelSpec:
     """The model that is given, or else the one of that name.  Raises Unreadable.
 
     predicts: whether its prediction layers are trained.

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from planner.frameworks import yaml_files
-from planner.frameworks.launch_files import SET, Given
+from planner.frameworks.launch_files import SET, GivenValues
 from planner.frameworks.megatron import keys
 from planner.frameworks.primus.names import PRESETS
 from planner.frameworks.reading import Setting, Unreadable
@@ -39,7 +39,7 @@ class Experiment:
     config: YamlFile
     module: str
     files: Mapping[str, str]
-    given: Given
+    given: GivenValues
 
     @property
     def body(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def recognises(files: Mapping[str, str]) -> bool:
     )
 
 
-def experiment(files: Mapping[str, str], given: Given) -> Experiment:
+def experiment(files: Mapping[str, str], given: GivenValues) -> Experiment:
     """The config among the files.  Raises Unreadable where it is none for Megatron-LM."""
     for name, text in files.items():
         if name.endswith(YAML):

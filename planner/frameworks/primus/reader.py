@@ -12,7 +12,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.stage_layers import forward_layers
 from planner.frameworks import architecture, scripts
 from planner.frameworks.arguments import Arguments, known_arguments
-from planner.frameworks.bash import Argument, Launch
+from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, given_with
 from planner.frameworks.megatron import keys
 from planner.frameworks.megatron.reader import Dialect, reading_of
@@ -33,7 +33,7 @@ PLANNED = frozenset(
 )
 
 
-def _trains(launch: Launch) -> bool:
+def _trains(launch: ProgramCall) -> bool:
     return launch.program.text.endswith(PROGRAM)
 
 
@@ -70,13 +70,13 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 
 def _started(
     files: Mapping[str, str], experiment: Experiment, accelerators: int | None
-) -> tuple[Launch, int, scripts.World]:
+) -> tuple[ProgramCall, int, scripts.World]:
     """The call, its accelerators and what it says of nodes; without a script as asked."""
     name = experiment.config.name
     if not any(PROGRAM in text for text in files.values()):
         if accelerators is None:
             raise Unreadable("a config alone starts no processes: give a cluster", name)
-        nowhere = Launch((), Argument(PROGRAM, name, 1), (), {}, ())
+        nowhere = ProgramCall((), Argument(PROGRAM, name, 1), (), {}, ())
         return nowhere, accelerators, scripts.World(None, None, None)
     found = scripts.training_call(files, _trains, TITLE)
     reached = scripts.world(found.launch)

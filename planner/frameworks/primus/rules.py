@@ -76,8 +76,8 @@ OWN: tuple[Rule, ...] = (
             | ~is_named(p, "schedule", *_OWN)
             | ((c.model.mtp_num_layers == 0) & (p.overlap_ep == 0))
         ),
-        "its own pipeline runtime is not written for prediction layers or hidden exchanges of "
-        "experts",
+        "its own pipeline runtime supports neither prediction layers nor hidden expert-parallel "
+        "communication",
     ),
     rule(
         "schedule_micro_batches",
@@ -97,7 +97,7 @@ OWN: tuple[Rule, ...] = (
                 & np.equal(p.last_stage_layers, 0)
             )
         ),
-        "schedules in a V deal layers out evenly",
+        "schedules in a V split layers evenly",
     ),
 )
 # It has schedules of its own, and DeepEP for ROCm by Primus-Turbo; its Megatron-LM is of March

@@ -58,7 +58,7 @@ FIELDS = {
     "overlap_param_gather": cannot("fully_shard always gathers ahead"),
     "overlap_tp": cannot("tensor-parallel traffic blocks"),
     "overlap_p2p": cannot("schedules of several stages per rank always overlap their messages"),
-    "overlap_ep": cannot("the exchange of tokens blocks"),
+    "overlap_ep": cannot("the all-to-all of tokens blocks"),
     "runtime": cannot("PyTorch is itself the runtime"),
     "compile": says("compile"),
 }

@@ -142,7 +142,7 @@ RULES: tuple[Rule, ...] = (
             ~is_named(p, "cp_kind", "a2a") | (c.model.num_query_groups % (p.tp * p.cp) == 0)
         ),
         lambda c, p: (
-            f"the all-to-all deals out whole key/value heads: {c.model.num_query_groups} do not "
+            f"the all-to-all distributes whole key/value heads: {c.model.num_query_groups} do not "
             f"divide over tp {p.tp} x cp {p.cp}"
         ),
         "degrees",
@@ -295,7 +295,7 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (p.overlap_tp == 0) & (p.overlap_ep == 0),
-        "tensor-parallel traffic blocks, and so does the exchange with experts",
+        "tensor-parallel traffic blocks, and so does the all-to-all of experts",
     ),
     torch_schedules.OVERLAP,
     rules.NO_EMPTY_MIDDLE,

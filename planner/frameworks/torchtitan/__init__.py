@@ -69,7 +69,7 @@ FIELDS = {
     "overlap_param_gather": cannot("FSDP always gathers ahead"),
     "overlap_tp": says("compile.enable_async_tensor_parallel"),
     "overlap_p2p": cannot("schedules of several chunks always overlap messages, others never"),
-    "overlap_ep": cannot("experts' exchanges are not overlapped"),
+    "overlap_ep": cannot("expert-parallel communication is not overlapped"),
     "runtime": cannot("torchtitan is itself the runtime"),
     "compile": says("compile.enable", "compile.components"),
 }

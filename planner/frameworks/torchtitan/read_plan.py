@@ -303,7 +303,7 @@ def _sizes(trainer: TrainerSettings, model: ModelSpec, pp: int, schedule: str) -
     sizes[0] -= first
     sizes[-1] -= last
     trainer.assume(
-        f"torchtitan deals out {', '.join(map(str, sizes))} layers to its {count} model parts: "
+        f"torchtitan distributes {', '.join(map(str, sizes))} layers to its {count} model parts: "
         f"embedding and head weigh {first} and {last} layers"
     )
     return sizes

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from cost_models.spec import ModelSpec
 from planner.frameworks import scripts
-from planner.frameworks.bash import Argument, Launch
-from planner.frameworks.launch_files import CONFIG, Given, given_with
+from planner.frameworks.bash import Argument, ProgramCall
+from planner.frameworks.launch_files import CONFIG, GivenValues, given_with
 from planner.frameworks.reading import Reading, Setting, Unreadable
 from planner.frameworks.torchtitan import registry, toml_config
 from planner.frameworks.torchtitan.python import Program
@@ -34,7 +34,7 @@ TITLE = "torchtitan"
 PROGRAM = "torchtitan.train"
 
 
-def _trains(launch: Launch) -> bool:
+def _trains(launch: ProgramCall) -> bool:
     name = launch.program.text
     words = {word.text.partition("=")[0] for word in launch.arguments}
     return (
@@ -120,7 +120,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 
 
 def _of_module(
-    files: Mapping[str, str], words: Sequence[Argument], given: Given
+    files: Mapping[str, str], words: Sequence[Argument], given: GivenValues
 ) -> TrainerSettings:
     """What the registry module and the command line say."""
     module, function, rest = _named(words)

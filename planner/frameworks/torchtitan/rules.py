@@ -364,7 +364,7 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: p.overlap_ep == 0,
-        "experts' exchanges are not overlapped with another micro-batch",
+        "expert-parallel communication is not overlapped with another micro-batch",
     ),
 )
 

@@ -29,7 +29,7 @@ OWN: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (p.overlap_tp == 0) & (p.overlap_ep == 0),
-        "it sets up neither userbuffers for tp nor the schedule that hides experts' exchanges",
+        "it sets up neither userbuffers for tp nor the schedule that hides expert communication",
     ),
     unsupported(
         lambda c, p: (p.cp == 1) | is_named(p, "cp_kind", "p2p"),

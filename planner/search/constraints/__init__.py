@@ -1,8 +1,8 @@
-"""What makes a plan illegal: named rules over arrays of plans, each with a reason code.
+"""The legality rules: functions over arrays of plans, each with a reason code.
 
-A rule is one pure function from (model, cluster, training, plans) to a boolean per plan; the
-search applies it to millions, `why` and the parsers to one.  Frameworks bring rules of the
-same shape (planner/frameworks).
+A rule is a pure function from (model, cluster, training, plans) to a boolean per plan; the search
+applies it to millions of plans, `why` and the parsers to one.  Frameworks add rules of the same
+form (planner/frameworks).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
     "passing", "violations",
 ]  # fmt: skip
 
-# A plan is refused for the first of them that it breaks.
+# A plan is counted under the first rule that it breaks.
 RULES: tuple[Rule, ...] = (
     degrees.ADAPTERS,
     degrees.WORLD_SIZE,

@@ -1,4 +1,4 @@
-"""Rules on the sizes of process groups: what they have to divide."""
+"""Rules on the sizes of process groups: the numbers that they must divide."""
 
 from __future__ import annotations
 
@@ -161,5 +161,5 @@ FFN = Rule("ffn_not_divisible", _ffn, _ffn_text, "groups")
 SEQUENCE_PARALLEL = Rule("sequence_parallel", _sequence_parallel, _sequence_parallel_text, "groups")
 SEQUENCE = Rule("cp_seq", _sequence, _cp_text, "groups")
 EXPERTS = Rule("experts_not_divisible", _experts, _experts_text, "groups")
-# A bound of the default space, not of what can run: a request that limits tp itself lifts it.
+# A limit of the default space only, since larger tp can run: a request that limits tp lifts it.
 TP_IN_DOMAIN = Rule("tp_exceeds_domain", _domain, _domain_text, "degrees")

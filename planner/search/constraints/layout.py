@@ -1,4 +1,4 @@
-"""Rules on how layers fall on stages and chunks, and on what a schedule can order."""
+"""Rules on the layout of layers on stages and chunks, and on the orders that schedules support."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _vpp_text(c: Context, p: ParallelPlan) -> str:
 
 
 def _schedule(c: Context, p: Plans) -> BoolArray:
-    """What the schedule itself can order, and what its runtime adds."""
+    """The numbers of micro-batches that the schedule supports, and conditions of its runtime."""
     count = micro_batches(c, p)
     groups = group(p.schedule, p.pp, p.vpp, count)
     firsts = groups.first
@@ -101,7 +101,7 @@ def _schedule(c: Context, p: Plans) -> BoolArray:
 
 @lru_cache(maxsize=1 << 14)
 def _schedule_refusal(schedule: int, stages: int, chunks: int, count: int) -> str:
-    """Why a schedule cannot order so many micro-batches; "" if it can, or without a pipeline."""
+    """Why a schedule cannot order its micro-batches; "" if it can, or without a pipeline."""
     if count < 1:
         return f"no micro-batch is left: {count}"
     if stages == 1:

@@ -1,4 +1,4 @@
-"""What a rule is, and how rules are asked of plans."""
+"""The type of a legality rule, and functions that apply rules to plans."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Level = Literal["degrees", "groups", "layout", "plan"]
 
 @dataclass(frozen=True)
 class Context:
-    """What a rule may look at besides the plans."""
+    """The inputs of a rule other than the plans."""
 
     model: ModelSpec
     cluster: ClusterSpec
@@ -44,7 +44,7 @@ class Rule:
 
 
 class _Watched(Plans):
-    """Plans that remember which of their fields were read."""
+    """Plans that record which of their fields are read."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in _NAMES:
@@ -56,7 +56,7 @@ _NAMES = frozenset(FIELDS)
 
 
 def judged(rule: Rule, context: Context, plans: Plans) -> tuple[BoolArray, set[str]]:
-    """Where plans pass a rule, and the fields that it read."""
+    """Which plans pass a rule, and the fields that it read."""
     watched = object.__new__(_Watched)
     vars(watched).update(vars(plans), read=set())
     passes = rule.legal(context, watched)
@@ -64,7 +64,7 @@ def judged(rule: Rule, context: Context, plans: Plans) -> tuple[BoolArray, set[s
 
 
 def passing(rules: Iterable[Rule], context: Context, plans: Plans) -> BoolArray:
-    """Which of some plans every rule passes."""
+    """Which plans pass every rule."""
     legal = np.ones(len(plans), dtype=np.bool_)
     for rule in rules:
         legal &= rule.legal(context, plans)
@@ -72,7 +72,7 @@ def passing(rules: Iterable[Rule], context: Context, plans: Plans) -> BoolArray:
 
 
 def violations(context: Context, plan: ParallelPlan, rules: Iterable[Rule]) -> list[Reason]:
-    """Every rule one plan breaks, with its sentence."""
+    """The reasons of all rules that one plan breaks."""
     row = Plans.of(plan)
     broken = []
     for rule in rules:
@@ -82,7 +82,7 @@ def violations(context: Context, plan: ParallelPlan, rules: Iterable[Rule]) -> l
 
 
 def divides(divisor: IntArray, value: Any) -> BoolArray:
-    """Where a divisor divides a value; 0 counts as 1."""
+    """Whether a divisor divides a value, element-wise; a divisor of 0 counts as 1."""
     return np.asarray(np.asarray(value) % np.maximum(divisor, 1) == 0, dtype=np.bool_)
 
 

@@ -16,7 +16,7 @@ def _batch(c: Context, p: Plans) -> BoolArray:
 
 
 def _dynamic(c: Context, p: Plans) -> BoolArray:
-    """One pass after the other, of one sample each, on ranks whose number is a power of two."""
+    """Dynamic context parallelism: passes of one sample each, on powers of two of ranks."""
     ranks = p.dp * p.cp
     alone = (p.pp == 1) & (p.ep == 1) & (p.micro_batch_size == 1) & (ranks & (ranks - 1) == 0)
     tokens = not c.model.encoders and c.training.loss == "next_token"
@@ -37,7 +37,7 @@ def _zero(c: Context, p: Plans) -> BoolArray:
     sharded = p.dp * p.cp
     whole = (p.dp_shard == 0) | divides(p.dp_shard, sharded)
     if c.model.moe is not None:
-        # Hybrid sharding replicates the experts dp x cp / dp_shard times as well.
+        # Hybrid sharding also replicates the experts dp x cp / dp_shard times.
         experts = p.tp * sharded // np.maximum(p.etp * p.ep, 1)
         copies = sharded // np.maximum(p.dp_shard, 1)
         whole &= (p.dp_shard == 0) | divides(copies, experts)

@@ -84,7 +84,8 @@ def test_a_sentence_tells_a_gain() -> None:
     assert set(_moved(best, other)) == {"tp_comm", "cp_comm", "bubble"}
     claim = _claim(ParallelPlan(tp=4), ParallelPlan(tp=8), sure=True)
     assert _sentence(claim, 0.098, {"tp_comm": 14.2, "cp_comm": -0.628}) == (
-        "TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP exchange, costs 628 ms of CP exchange"
+        "TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP communication, costs 628 ms of CP "
+        "communication"
     )
     claim = _claim(ParallelPlan(tp=4, cp=2), ParallelPlan(tp=8, cp=1), sure=False)
     assert _sentence(claim, 0.001, {}) == "TP 4 and CP 2 probably beat TP 8 and CP 1 by 0.1 %"

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from planner.frameworks.bash import Launch, Outcome, arithmetic, evaluate, slurm_variables
+from planner.frameworks.bash import Outcome, ProgramCall, arithmetic, evaluate, slurm_variables
 from planner.frameworks.reading import Unreadable
 from tests.fixtures.frameworks import ALL_CASES, bundle
 from tests.fixtures.launches import run_script
 from tests.fixtures.tiers import examples
 
 
-def launched(text: str, **files: str) -> Launch:
+def launched(text: str, **files: str) -> ProgramCall:
     """The only call in a script."""
     (call,) = outcome(text, **files).launches
     return call
@@ -30,7 +30,7 @@ def outcome(text: str, **files: str) -> Outcome:
     )
 
 
-def texts(call: Launch) -> list[str]:
+def texts(call: ProgramCall) -> list[str]:
     return [word.text for word in (*call.before, call.program, *call.arguments)]
 
 

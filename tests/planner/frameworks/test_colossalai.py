@@ -243,7 +243,7 @@ REFUSED: list[tuple[str, str, Case]] = [
     ("layers_not_divisible", "got 0,8,8,0", runs(stage_layers=(0, 8, 8, 0), **PIPED)),
     (
         "layers_not_divisible",
-        "dealt out evenly",
+        "split evenly",
         runs(
             changed("llama", num_layers=14),
             first_stage_layers=3,
@@ -295,7 +295,11 @@ REFUSED: list[tuple[str, str, Case]] = [
     ("framework_unsupported", "cross entropy", runs(cross_entropy="fused")),
     ("framework_unsupported", "not allgather", runs("mixtral", moe_dispatcher="allgather")),
     ("framework_unsupported", "tensor-parallel traffic", runs(overlap_tp=True, **TP2)),
-    ("framework_unsupported", "exchanges block", runs("mixtral", ep=2, overlap_ep=True)),
+    (
+        "framework_unsupported",
+        "expert-parallel communication blocks",
+        runs("mixtral", ep=2, overlap_ep=True),
+    ),
     ("framework_unsupported", "a pipeline's step", runs(pp=4)),
     ("framework_unsupported", "a pipeline's step", runs("mixtral")),
     ("framework_unsupported", "a pipeline's step", runs(zero_stage=0, overlap_grad_reduce=False)),

@@ -179,7 +179,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     ),
     ("framework_unsupported", "only by ZeRO-3", runs(zero_stage=2, overlap_param_gather=True)),
     ("framework_unsupported", "tensor-parallel traffic", runs(overlap_tp=True, **TP2)),
-    ("framework_unsupported", "exchanges block", runs(overlap_ep=True)),
+    ("framework_unsupported", "expert-parallel communication blocks", runs(overlap_ep=True)),
     ("framework_unsupported", "flash-attention 1", runs(attention_kernel="flash1")),
     ("framework_unsupported", "torch.compile", runs(compile=True)),
     (

@@ -11,7 +11,7 @@ import pytest
 from planner.documents.problems import RequestError
 from planner.frameworks import architecture, get, tokenizers
 from planner.frameworks.arguments import known_arguments
-from planner.frameworks.launch_files import Given, LaunchFiles
+from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.megatron import reader as megatron
 from planner.frameworks.mindspeed import llm
 from planner.frameworks.reading import Reading, Setting, Unreadable
@@ -32,7 +32,9 @@ def files_of(
     return {"run.sh": f"export CUDA_DEVICE_MAX_CONNECTIONS=1\n{before}\n{launch}"}
 
 
-def read(words: str, usual: str = USUAL, before: str = "", given: Given | None = None) -> Reading:
+def read(
+    words: str, usual: str = USUAL, before: str = "", given: GivenValues | None = None
+) -> Reading:
     return megatron.read(LaunchFiles(files_of(words, usual, before), given), None)
 
 
@@ -47,7 +49,7 @@ def test_what_may_hold_what_is_missing_is_named() -> None:
     sized = 'SIZE=$1\nif [ "$SIZE" = 7B ]; then LAYERS=32; fi'
     with pytest.raises(Unreadable, match=r"--set LAYERS=.*arguments: give them after --"):
         read("--num-layers $LAYERS", usual, before=sized)
-    given = Given(arguments=("7B",))
+    given = GivenValues(arguments=("7B",))
     assert read("--num-layers $LAYERS", usual, before=sized, given=given).model.num_layers == 32
 
 
@@ -232,7 +234,7 @@ def test_a_value_that_the_files_leave_out_is_open_and_can_be_given() -> None:
     assert reading.open == (
         "--tensor-model-parallel-size is ${TP}, which the files do not say: --set TP=...",
     )
-    given = read(words, given=Given({"TP": "4"}))
+    given = read(words, given=GivenValues({"TP": "4"}))
     assert (given.plan.tp, given.open) == (4, ())
 
 
@@ -242,12 +244,12 @@ def test_what_a_model_needs_is_no_value_to_leave_open() -> None:
 
 
 def test_options_can_be_given_and_are_the_last() -> None:
-    assert read("", given=Given({"--vocab-size": "50000"})).model.vocab_size == 50_000
+    assert read("", given=GivenValues({"--vocab-size": "50000"})).model.vocab_size == 50_000
 
 
 def test_arguments_of_the_script_are_its_parameters() -> None:
     words, before = "--tensor-model-parallel-size ${2} --num-experts ${10}", "MODEL=$1"
-    given = Given({"10": "4"}, ("7B", "2"))
+    given = GivenValues({"10": "4"}, ("7B", "2"))
     reading = read(words, before=before, given=given)
     assert reading.plan.tp == 2
     assert reading.model.moe is not None
@@ -259,7 +261,7 @@ def test_arguments_of_the_script_are_its_parameters() -> None:
 def test_a_variable_that_no_file_has_is_refused_with_the_nearest() -> None:
     files = files_of("--tensor-model-parallel-size ${TP_SIZE}")
     with pytest.raises(RequestError, match="did you mean TP_SIZE"):
-        launch_files(files, Given({"TP_SIZES": "4"}))
+        launch_files(files, GivenValues({"TP_SIZES": "4"}))
 
 
 @pytest.mark.parametrize(

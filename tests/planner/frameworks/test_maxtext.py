@@ -113,7 +113,7 @@ REFUSED: list[tuple[str, tuple[PlanRequest, Any]]] = [
     ("etp is tp", on(tpus(), case("mixtral", **{**TP2, "ep": 2}))),
     ("compile is on", case(compile=False)),
     ("unsaid by a key", case(overlap_tp=True, **TP2)),
-    ("hide under nothing", case("mixtral", ep=2, overlap_ep=True)),
+    ("communication is not overlapped", case("mixtral", ep=2, overlap_ep=True)),
     ("always overlaps", case(overlap_grad_reduce=False, overlap_param_gather=False)),
     ("fp32 copy of the logits", case(cross_entropy="fused")),
     ("splash attention or cuDNN's", case(attention_kernel="flash2")),

@@ -8,7 +8,7 @@ import pytest
 
 from planner.frameworks import get
 from planner.frameworks.bash import evaluate
-from planner.frameworks.launch_files import Given, LaunchFiles
+from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.megatron_bridge import recipes
 from planner.frameworks.reading import Reading, Unreadable
 from planner.lint.lint import lint
@@ -22,7 +22,7 @@ SETUP = (
 )
 
 
-def read(text: str, size: int | None = None, given: Given | None = None) -> Reading:
+def read(text: str, size: int | None = None, given: GivenValues | None = None) -> Reading:
     assert BRIDGE.read is not None
     files = LaunchFiles({"run.sh": text + "\n"}, given)
     assert BRIDGE.recognises(files)
@@ -135,7 +135,7 @@ def test_options_and_overrides_win_over_the_recipe() -> None:
     sharded = setup("-pp 1 -vp null --use_megatron_fsdp true").plan
     assert (sharded.zero_stage, sharded.pp) == (3, 1)
     assert setup("--num_layers 40").model.num_layers == 40
-    given = Given(values={"train.global_batch_size": "128"})
+    given = GivenValues(values={"train.global_batch_size": "128"})
     assert read(SETUP.format(count=64), given=given).training.global_batch_size == 128
 
 
@@ -218,7 +218,7 @@ def test_a_value_beyond_all_bounds_is_an_error_and_no_crash() -> None:
 def test_a_model_that_is_given_is_taken_for_one_that_is_no_preset() -> None:
     model, _ = parse_model("llama-3.1-8b")
     text = "torchrun --nproc_per_node 8 run_recipe.py --recipe nemotronh_4b_pretrain_config"
-    assert read(text, given=Given(model=model)).model == model
+    assert read(text, given=GivenValues(model=model)).model == model
 
 
 def test_lint_judges_a_published_recipe_without_an_error() -> None:

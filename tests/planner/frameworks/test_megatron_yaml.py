@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from planner.frameworks import get
-from planner.frameworks.launch_files import Given, LaunchFiles
+from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
 from planner.lint.fixes import change_to_write, fixed_files
 from planner.lint.lint import lint
@@ -92,7 +92,7 @@ MEGATRON = get("megatron")
 def read(files: dict[str, str], size: int | None = 32, **values: str) -> Reading:
     assert MEGATRON.read is not None
     assert MEGATRON.recognises(files)
-    return MEGATRON.read(LaunchFiles(files, Given(values=values)), size)
+    return MEGATRON.read(LaunchFiles(files, GivenValues(values=values)), size)
 
 
 def test_the_sections_of_a_yaml_configuration() -> None:

@@ -157,7 +157,7 @@ REFUSED: list[tuple[str, str, Case]] = [
     ("framework_unsupported", "attention sinks", launch("gpt-oss")),
     (
         "vpp_layout",
-        "deals layers out evenly",
+        "splits layers evenly",
         launch(pp=2, vpp=2, schedule="dualpipe-v", stage_layers=(3, 4, 4, 5), **HIDDEN),
     ),
     ("framework_unsupported", "for a window", launch("gpt-oss")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.frameworks import get
-from planner.frameworks.launch_files import Given, LaunchFiles
+from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.megatron_bridge.nemo2 import table
 from planner.frameworks.megatron_bridge.nemo2_names import MODELS
 from planner.frameworks.named_models import find
@@ -50,7 +50,7 @@ if __name__ == "__main__":
 MORE = "    recipe.data.global_batch_size = 256\n"
 
 
-def read(files: dict[str, str], given: Given | None = None) -> Reading:
+def read(files: dict[str, str], given: GivenValues | None = None) -> Reading:
     bridge, told = get("megatron-bridge"), LaunchFiles(files, given)
     assert bridge.read is not None
     known = ("megatron", "megatron-bridge", "accelerate", "pytorch", "torchtitan")
@@ -155,11 +155,11 @@ def test_what_cannot_be_read_is_said(files: dict[str, str], text: str) -> None:
 
 def test_layers_may_be_fewer_and_values_given() -> None:
     text = TAKEN.replace(MORE, MORE + "    recipe.model.config.num_layers = 2\n")
-    given = Given({"trainer.strategy.tensor_model_parallel_size": "1"})
+    given = GivenValues({"trainer.strategy.tensor_model_parallel_size": "1"})
     reading = read({"pretrain.py": text}, given)
     assert (reading.model.num_layers, reading.plan.tp) == (2, 1)
     asked = TAKEN.replace("nodes=NODES", "nodes=int(input())")
-    assert read({"pretrain.py": asked}, Given({"num_nodes": "6"})).nodes == 6
+    assert read({"pretrain.py": asked}, GivenValues({"num_nodes": "6"})).nodes == 6
 
 
 def test_every_public_recipe_of_a_preset_is_read() -> None:

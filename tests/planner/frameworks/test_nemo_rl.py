@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.frameworks import get
-from planner.frameworks.launch_files import Given, LaunchFiles
+from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.nemo_rl.config import table
 from planner.frameworks.reading import Reading, Unreadable
 from planner.lint.lint import lint
@@ -55,7 +55,7 @@ cluster: {gpus_per_node: 8, num_nodes: 2}
 
 
 def read(
-    files: dict[str, str], framework: str, given: Given | None = None, size: int | None = None
+    files: dict[str, str], framework: str, given: GivenValues | None = None, size: int | None = None
 ) -> Reading:
     one = get(framework)
     told = LaunchFiles(files, given)
@@ -124,7 +124,7 @@ def test_recompute_fp8_and_what_is_given() -> None:
     with pytest.raises(Unreadable, match=r"--set cluster.num_nodes="):
         read(run(words), "megatron")
     words = words.replace("$UNKNOWN", "2")
-    given = Given({"policy.megatron_cfg.tensor_model_parallel_size": "4"},
+    given = GivenValues({"policy.megatron_cfg.tensor_model_parallel_size": "4"},
                   model=parse_model("qwen3-14b")[0])  # fmt: skip
     reading = read(run(words), "megatron", given)
     assert (reading.plan.tp, reading.model.name) == (4, "qwen3-14b")
@@ -180,7 +180,7 @@ def test_every_public_configuration_is_read_or_asks_for_its_model() -> None:
     for path, said in table()["configs"].items():
         if "recipes" not in path and not said.get("policy"):
             continue
-        files = LaunchFiles(run(f"--config {path}"), Given(model=model))
+        files = LaunchFiles(run(f"--config {path}"), GivenValues(model=model))
         names = [name for name in ("megatron", "accelerate") if get(name).recognises(files)]
         assert len(names) == 1, path
         reader = get(names[0]).read

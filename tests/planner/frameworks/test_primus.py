@@ -159,7 +159,7 @@ REFUSED: list[tuple[str, tuple[PlanRequest, ParallelPlan]]] = [
         on_instinct(launch(schedule="zb-v", training={"global_batch_size": 24}, **IN_A_V)),
     ),
     (
-        "deal layers out evenly",
+        "split layers evenly",
         on_instinct(launch(schedule="zb-v", stage_layers=(1, 3, 2, 2, 2, 2, 2, 2), **IN_A_V)),
     ),
 ]

@@ -87,7 +87,7 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "outermost": refused(rank_order="tp-cp-ep-pp-dp"),
     "ZeRO-1": refused(zero_stage=1),
     "whole groups of cp": refused(cp=4, dp_shard=2),
-    "deals out whole key/value heads": refused(cp=4, **TP2),
+    "distributes whole key/value heads": refused(cp=4, **TP2),
     "core_attn, mlp and moe, or operators": refused(
         recompute="selective", recompute_modules=("layernorm",)
     ),

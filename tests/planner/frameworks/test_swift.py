@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.frameworks import get
-from planner.frameworks.launch_files import Given, LaunchFiles
+from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
 from planner.lint.lint import lint
 from planner.lint.lint import read as said
@@ -34,7 +34,7 @@ megatron sft \\
 PACKED = "--packing true"
 
 
-def read(text: str = SCRIPT, given: Given | None = None, size: int | None = None) -> Reading:
+def read(text: str = SCRIPT, given: GivenValues | None = None, size: int | None = None) -> Reading:
     framework = get("megatron")
     assert framework.read is not None
     files = LaunchFiles({"sft.sh": text}, given)
@@ -107,7 +107,7 @@ def test_adapters_and_what_they_are_where_nothing_is_said() -> None:
 
 def test_another_task_is_read_as_text_where_that_is_asked_for() -> None:
     text = SCRIPT.replace(PACKED, f"{PACKED} --task_type seq_cls")
-    given = Given(values={"task_type": "causal_lm"})
+    given = GivenValues(values={"task_type": "causal_lm"})
     assert read(text, given=given).plan == read().plan
 
 
@@ -127,7 +127,7 @@ def test_the_world_is_asked_for_where_the_environment_leaves_it_open() -> None:
 
 
 def test_values_may_be_given() -> None:
-    assert read(given=Given(values={"--tensor_model_parallel_size": "4"})).plan.tp == 4
+    assert read(given=GivenValues(values={"--tensor_model_parallel_size": "4"})).plan.tp == 4
 
 
 def test_it_is_judged() -> None:

@@ -15,7 +15,7 @@ from cost_models.parameters import (
 )
 from cost_models.spec import ModelSpec
 from planner import frameworks
-from planner.frameworks.launch_files import CONFIG, Given, LaunchFiles
+from planner.frameworks.launch_files import CONFIG, GivenValues, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
 from planner.frameworks.torchtitan import registry
 from planner.frameworks.torchtitan.expressions import MAX_STEPS
@@ -118,14 +118,14 @@ def test_a_config_by_name_alone() -> None:
 def test_a_registry_module_of_torchtitan_is_read_by_itself() -> None:
     """It imports model_registry from beside it: the function's name says whose that is."""
     text = (package_path() / "models" / "qwen3" / "config_registry.py").read_text()
-    files = LaunchFiles({"config_registry.py": text}, Given(values={CONFIG: "qwen3_30b_a3b"}))
+    files = LaunchFiles({"config_registry.py": text}, GivenValues(values={CONFIG: "qwen3_30b_a3b"}))
     assert TITAN.read is not None
     reading = TITAN.read(files, 64)
     assert (reading.model.num_layers, reading.plan.moe_dispatcher) == (48, "alltoall")
     assert any("torchtitan's own of qwen3" in one for one in reading.assumed)
     own = text.replace("def qwen3_30b_a3b(", "def mine(")
     with pytest.raises(Unreadable, match="model_registry is none of"):
-        TITAN.read(LaunchFiles({"a.py": own}, Given(values={CONFIG: "mine"})), 64)
+        TITAN.read(LaunchFiles({"a.py": own}, GivenValues(values={CONFIG: "mine"})), 64)
 
 
 def test_a_model_of_ones_own_by_the_helpers_of_torchtitan() -> None:

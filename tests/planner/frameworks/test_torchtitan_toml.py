@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.frameworks import get
-from planner.frameworks.launch_files import CONFIG, Given, LaunchFiles
+from planner.frameworks.launch_files import CONFIG, GivenValues, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
 from planner.lint.lint import lint
 from planner.requests.models import parse_model
@@ -73,7 +73,7 @@ torchrun --nproc_per_node=${NGPU} train.py --job.config_file ${CONFIG_FILE} "$@"
 """
 
 
-def read(files: dict[str, str], size: int | None = 64, given: Given | None = None) -> Reading:
+def read(files: dict[str, str], size: int | None = 64, given: GivenValues | None = None) -> Reading:
     assert TITAN.read is not None
     assert TITAN.recognises(files)
     return TITAN.read(LaunchFiles(files, given), size)
@@ -164,7 +164,7 @@ def test_a_degree_out_of_range_is_refused() -> None:
 def test_a_model_that_is_given_is_taken_whatever_the_flavor() -> None:
     model, _ = parse_model("llama-2-7b")
     text = NEW.replace('name = "llama3"', 'name = "llama2"').replace("70B", "7B")
-    reading = read({"c.toml": text}, given=Given(model=model))
+    reading = read({"c.toml": text}, given=GivenValues(model=model))
     assert (reading.model.num_layers, reading.plan.tp) == (32, 8)
     assert reading.training.precision == "fp8"
 
@@ -195,5 +195,5 @@ def test_one_function_of_a_registry_module() -> None:
     with pytest.raises(Unreadable, match=r"which function is the config\? \(small, large\)"):
         read({"config_registry.py": REGISTRY})
     for name, layers in (("small", 32), ("large", 80)):
-        given = Given(values={CONFIG: name})
+        given = GivenValues(values={CONFIG: name})
         assert read({"config_registry.py": REGISTRY}, given=given).model.num_layers == layers

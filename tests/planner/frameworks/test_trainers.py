@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.frameworks import get
-from planner.frameworks.launch_files import Given, LaunchFiles
+from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
 
 FACTORY = """\
@@ -37,7 +37,7 @@ lora_target_modules: [q_proj, v_proj]
 """
 
 
-def read(text: str, given: Given | None = None) -> Reading:
+def read(text: str, given: GivenValues | None = None) -> Reading:
     files = LaunchFiles({"run.yaml": text}, given)
     (framework,) = (
         one for one in map(get, ("accelerate", "llama-factory", "trl")) if one.recognises(files)

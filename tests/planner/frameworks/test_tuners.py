@@ -14,7 +14,7 @@ from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks.accelerate import trainer_yaml
 from planner.frameworks.accelerate.rules import RULES as ACCELERATE
-from planner.frameworks.launch_files import Given, LaunchFiles
+from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.reading import Unreadable, canonical
 from planner.lint.lint import lint
 from planner.requests.parsing import parse_cluster
@@ -119,7 +119,7 @@ def test_a_model_may_be_the_config_beside_the_yaml() -> None:
     alone = {name: text for name, text in files.items() if name != "config.json"}
     with pytest.raises(Unreadable, match=r"--model"):
         read(alone, None)
-    given = LaunchFiles(alone, Given(model=CASES["llama-fsdp"][0].model))
+    given = LaunchFiles(alone, GivenValues(model=CASES["llama-fsdp"][0].model))
     assert read(given, None).model.num_layers == 16
     with pytest.raises(Unreadable, match="no YAML of TRL among the files"):
         read({"launch.sh": files["launch.sh"]}, 8)

@@ -6,7 +6,7 @@ import pytest
 
 from cost_models.catalog import models
 from planner.frameworks import get
-from planner.frameworks.launch_files import Given, LaunchFiles
+from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
 from planner.lint.lint import lint
 from planner.lint.lint import read as said
@@ -50,7 +50,7 @@ LORA = "actor_rollout_ref.model.lora"
 MICRO = "ppo_micro_batch_size_per_gpu=2"
 
 
-def read(text: str = SCRIPT, given: Given | None = None) -> Reading:
+def read(text: str = SCRIPT, given: GivenValues | None = None) -> Reading:
     framework = get("verl")
     assert framework.read is not None
     files = LaunchFiles({"run.sh": text}, given)
@@ -141,7 +141,7 @@ def test_what_is_not_read_is_refused_by_name(change: tuple[str, str], text: str)
 
 
 def test_values_may_be_given() -> None:
-    given = Given(values={"TP": "2", "trainer.nnodes": "8"})
+    given = GivenValues(values={"TP": "2", "trainer.nnodes": "8"})
     reading = read(given=given)
     assert (reading.plan.tp, reading.plan.dp, reading.nodes) == (2, 16, 8)
 

@@ -18,10 +18,10 @@ from planner.frameworks.base import Framework
 from planner.frameworks.deepspeed.flags import nested
 from planner.frameworks.reading import Reading, canonical
 from planner.lint.better_plans import best, fewest_changes
-from planner.lint.case import changed
 from planner.lint.findings import FlagChange
 from planner.lint.flags import changes
 from planner.lint.lint import lint
+from planner.lint.linted_launch import changed
 from planner.requests.parsing import parse_cluster
 from tests.fixtures.frameworks import CASES
 from tests.fixtures.tiers import examples

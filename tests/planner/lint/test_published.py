@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from planner.documents.problems import RequestError
-from planner.frameworks.launch_files import Given
+from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.megatron_bridge import recipes
 from planner.lint.findings import Finding
 from planner.lint.lint import found_in
@@ -142,7 +142,9 @@ def test_nvidias_recipes_for_all_accelerators() -> None:
 def test_metas_configurations(module: str, config: str, nodes: int) -> None:
     program = f"-m torchtitan.train --module {module} --config {config}"
     script = f"torchrun --nnodes {nodes} --nproc_per_node 8 {program}\n"
-    findings = found_in({"run.sh": script}, parse_cluster(f"{nodes}x8xh100-sxm"), given=Given())[1]
+    findings = found_in(
+        {"run.sh": script}, parse_cluster(f"{nodes}x8xh100-sxm"), given=GivenValues()
+    )[1]
     assert [one for one in findings if one.severity == "error"] == []
     assert len(findings) <= 2
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from planner.lint.case import Case
 from planner.lint.findings import CODES, Finding
 from planner.lint.lint import found_in
+from planner.lint.linted_launch import LintedLaunch
 from planner.lint.sources import files_at
 from planner.requests.parsing import parse_cluster
 
@@ -86,7 +86,7 @@ PLANTED: dict[str, tuple[str | dict[str, object], set[tuple[str, int]]]] = {
 
 
 @cache
-def linted(name: str) -> tuple[Case, tuple[Finding, ...]]:
+def linted(name: str) -> tuple[LintedLaunch, tuple[Finding, ...]]:
     paths = [str(path) for path in sorted(SCRIPTS.glob(f"{name}.*"), reverse=True)]
     return found_in(files_at(paths), parse_cluster(PLANTED[name][0]))
 

@@ -72,7 +72,7 @@ def test_layers_are_dealt_as_well_as_brute_force_deals_them(
         {"pp": 4, "micro_batch_size": micro, "recompute": recompute, **more}
     )
     owner = [g for g in order for _ in range(2)]
-    first = models.dealt(plan, owner)
+    first = models.partition(plan, owner)
     assert first is not None
     dealt, _ = models.refined(plan.model_copy(update={"stage_layers": first}), owner)
     times = {}

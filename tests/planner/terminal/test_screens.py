@@ -292,7 +292,7 @@ def test_the_evidence_and_the_rival_are_told() -> None:
         assert "evidence     measured on H100 SXM 80 GB with Megatron-Core" in text
         assert f"nearest: {run.model} on {run.accelerators}, tp {run.tp}" in text
         assert f"{seconds(run.predicted_s)} for {seconds(run.measured_s)} measured" in text
-    assert "TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP exchange" in plan
+    assert "TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP communication" in plan
     elsewhere = answers.request().cluster.model_copy(update={"name": "other"})
     group = elsewhere.groups[0]
     chip = group.accelerator.model_copy(update={"id": "mi300x"})

@@ -1,4 +1,4 @@
-"""Seconds of recompute that are exchanges between ranks, and no kernels."""
+"""The communication between ranks that recompute repeats, as a part of its time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from cost_models.sources import Array
 PARTS = ("tp_comm", "cp_comm", "ep_comm")
 
 
-def recomputed_exchange_s(estimates: Estimates, row: int = 0) -> dict[str, float]:
-    """By part of the time whose kind they are: of one plan's iteration, on its busiest stage.
+def recomputed_communication_s(estimates: Estimates, row: int = 0) -> dict[str, float]:
+    """Seconds by the part of the time that has this communication, on a plan's busiest stage.
 
-    They are counted in its `recompute`: a layer that runs forward again exchanges again.
+    They are counted in its `recompute`: a layer whose forward is run again communicates again.
     """
     g, times = estimates.gathered, estimates.times
     layout = g.stages.key(row)
@@ -28,14 +28,14 @@ def recomputed_exchange_s(estimates: Estimates, row: int = 0) -> dict[str, float
     corrected = 1.0 if estimates.corrected is None else float(estimates.corrected[row])
     key = g.layers.key(row)
     found = dict.fromkeys(PARTS, 0.0)
-    for k, exchanges in enumerate(times.exchanges):
-        for part, exchange in zip(PARTS, exchanges, strict=True):
-            once = layers[k, busiest] * _at(exchange.recompute_s, key)
-            whole_layer = redone[k, busiest] * _at(exchange.forward_s, key)
+    for k, communication in enumerate(times.communication):
+        for part, exposed in zip(PARTS, communication, strict=True):
+            once = layers[k, busiest] * _at(exposed.recompute_s, key)
+            whole_layer = redone[k, busiest] * _at(exposed.forward_s, key)
             found[part] += corrected * count * float(once + whole_layer)
     return found
 
 
 def _at(value: Array, place: int) -> float:
-    """The value at a place, of one that may be the same at all."""
+    """The value at an index of an array, or the value itself if it is a scalar."""
     return float(value[place] if isinstance(value, np.ndarray) and value.ndim else value)

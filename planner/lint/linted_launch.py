@@ -1,4 +1,4 @@
-"""A script's plan on a cluster, and what the cost model says of plans beside it."""
+"""A launch script's plan on a cluster, and the costs of plans that differ a little from it."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from planner.search.exhaustive import cost_model
 from planner.search.outcome import Priced
 from planner.uncertainty.memory_risk import Room, room_of
 
-# What a script that is written down runs into all the same.
+# Rules that hold for an existing script too, although its framework accepts it.
 _RUNS_INTO = frozenset({"fp8_shape"})
-# Share of the iteration time below which a faster neighbour is not worth a word.
+# Share of the iteration time that a faster neighbour must save to be reported.
 MINIMUM_GAIN = 0.005
-# Chance from which a neighbour is said to be faster: two to one, below that measuring decides.
+# Chance from which a neighbour is reported as faster: two to one; below, only measuring can tell.
 LIKELY = 2 / 3
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where something stands in the script; line 0: no line says it."""
+    """A place in the script; line 0: no line states it."""
 
     file: str = ""
     line: int = 0
@@ -46,7 +46,7 @@ class Place:
 
 
 def at(setting: Setting) -> Place:
-    """Where a setting stands."""
+    """The place of a setting."""
     return Place(setting.file, setting.line, setting.name)
 
 
@@ -60,7 +60,7 @@ def finding(code: str, severity: Severity, text: str, place: Place, /, **more: A
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A plan beside the script's: what is set in it, and what it costs."""
+    """A plan that differs from the script's: the fields that are set, and its cost."""
 
     set: dict[str, Any]
     priced: Priced
@@ -68,10 +68,10 @@ class Neighbour:
     peak_bytes: float
 
 
-class Case:
-    """One script on one cluster: the checks ask it, and it asks the cost model.
+class LintedLaunch:
+    """One launch script on one cluster, with cached answers of the cost model for the checks.
 
-    request: what the script says, on the accelerators that the script uses.
+    request: the contents of the script, on the accelerators that the script uses.
     """
 
     def __init__(
@@ -94,16 +94,16 @@ class Case:
 
     @cached_property
     def rules_of_framework(self) -> tuple[Rule, ...]:
-        """The framework's rules but for those that the script disproves."""
+        """The framework's rules without those that the script disproves."""
         excused = {rule for rule, _ in self.excused}
         return tuple(rule for rule in self.framework.rules if rule not in excused)
 
     @cached_property
     def excused(self) -> tuple[tuple[Rule, Reason], ...]:
-        """Rules of the framework that the script breaks whatever its plan, each with its sentence.
+        """Rules of the framework that the script breaks whatever its plan, each with its reason.
 
-        They say that a model or a training cannot be written down for the framework as planned;
-        a script that is there runs it all the same, or the reader refuses it.
+        These rules say that the planner cannot write a launch of this model or training.  Since the
+        script exists, the framework runs it, or the reader refuses it.
         """
         world = self.request.cluster.accelerators
         if not self.reading.written:
@@ -124,7 +124,7 @@ class Case:
 
     @cached_property
     def broken(self) -> tuple[tuple[Rule, Reason], ...]:
-        """The rules that the script's plan breaks, each with its sentence."""
+        """The rules that the script's plan breaks, each with its reason."""
         return tuple(
             (rule, reason)
             for rule in self.rules
@@ -133,12 +133,12 @@ class Case:
 
     @cached_property
     def contradictions(self) -> tuple[Problem, ...]:
-        """Why nothing of the script can be priced on this cluster, whatever its plan."""
+        """The reasons why no plan of the script's model can be priced on this cluster."""
         return tuple(contradictions(self.model, self.request.cluster, self.training))
 
     @cached_property
     def own(self) -> PlanReport | None:
-        """The script's plan in full; None where no runtime could run it."""
+        """The full report of the script's plan; None if no runtime could run it."""
         if self.contradictions or any(rule in RULES for rule, _ in self.broken):
             return None
         return report(self.costs, self.request, self.plan)
@@ -159,7 +159,7 @@ class Case:
         return self.request.cluster.groups[0].accelerator.memory_bytes
 
     def room_bytes(self, plan: ParallelPlan) -> float:
-        """What a change of the script may need: as much as the request takes, or the script."""
+        """Bytes that a changed plan may need: the request's limit, or the script's own if more."""
         own = self.own.memory.needed_bytes if self.own is not None and self.own.fits else 0.0
         return max(self._room.of_plan(plan), own)
 
@@ -173,11 +173,11 @@ class Case:
         base: Mapping[str, Any] | None = None,
         fitting: bool = True,
     ) -> Neighbour | None:
-        """The fastest plan with one of these changes, of those that fit; None: there is none,
-        or the script's own cannot run.
+        """The fastest plan with one of these changes that fits.
 
-        base: further changes that all of them share.  fitting: False takes those that do not fit
-        too.  A neighbour may break no rule that the script's plan keeps.
+        None if there is none, or the script's own plan cannot run.  base: further changes that all
+        of them share.  fitting: False also accepts plans that do not fit.  A neighbour may not
+        break a rule that the script's plan keeps.
         """
         own = {rule for rule, _ in self.broken}
         found = []
@@ -202,7 +202,7 @@ class Case:
         )
 
     def likely_faster(self, neighbour: Neighbour) -> bool:
-        """Whether a neighbour is faster than the script with a chance of LIKELY."""
+        """Whether a neighbour is faster than the script with a chance of at least LIKELY."""
         if self.own is None:
             return False
         own = Priced(self.own.plan, self.own.time_parts_s)
@@ -213,7 +213,7 @@ class Case:
         return {rule for rule in self.rules if not np.all(rule.legal(self.context, row))}
 
     def place(self, *names: str) -> Place:
-        """Where the first of these is said: fields of the plan, or options by their name."""
+        """The place of the first of these that the script states: plan fields, or options."""
         wanted = [
             option
             for name in names
@@ -233,13 +233,13 @@ class Case:
         return not self._breaks(plan)
 
     def culprit(self, rule: Rule) -> Place:
-        """The option to blame for a broken rule: of the field that, at its default, mends it."""
+        """The option that breaks a rule: that of the field whose default would keep the rule."""
         field = self._mending(rule)
         place = self.place(field) if field is not None else None
         return place if place is not None and place.line else Place(self.main)
 
     def _mending(self, rule: Rule) -> str | None:
-        """The first field of the script's plan that, at its default, keeps a rule."""
+        """The first field of the script's plan whose default would keep a rule."""
         default = ParallelPlan()
         for name in ParallelPlan.model_fields:
             mended = self.plan.model_copy(update={name: getattr(default, name)})
@@ -252,7 +252,7 @@ class Case:
 
     @property
     def main(self) -> str:
-        """The file that launches."""
+        """The file with the launch."""
         return self.reading.settings[0].file if self.reading.settings else ""
 
 

@@ -30,9 +30,9 @@ def rl(
     option_values: Mapping[str, Any],
 ) -> int:
     """Time and memory of a step of GRPO or PPO: generation, scoring, training, new weights."""
-    from planner.rl.compute import step
-    from planner.rl.parsing import parse_reinforcement
-    from planner.rl.screen import reinforcement_screen
+    from planner.reinforcement.compute import step
+    from planner.reinforcement.parsing import parse_reinforcement
+    from planner.reinforcement.screen import reinforcement_screen
     from planner.terminal import output
 
     source = source_of(request_file, request)
@@ -49,7 +49,7 @@ def rl(
 def _with(document: dict[str, Any], own: Mapping[str, str | bool]) -> dict[str, Any]:
     """The document with the options of the step over it."""
     from planner.documents.loading import scalar
-    from planner.rl.documents import PART
+    from planner.reinforcement.documents import PART
 
     given = {
         name: scalar(value.strip(), f"/{PART}/{name}") if isinstance(value, str) else value

@@ -15,10 +15,10 @@ from planner.answers.emission import NothingFits
 from planner.answers.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.rl.compute import forward_pass_s
-from planner.rl.documents import STEP_PARTS, Phase, ReinforcementAnswer
-from planner.rl.parsing import parse_reinforcement
-from planner.rl.transfer import expert_bytes, transfer
+from planner.reinforcement.compute import forward_pass_s
+from planner.reinforcement.documents import STEP_PARTS, Phase, ReinforcementAnswer
+from planner.reinforcement.parsing import parse_reinforcement
+from planner.reinforcement.transfer import expert_bytes, transfer
 from planner.search.exhaustive import cost_model
 
 WEIGHT_BYTES = 2.0 * 8_030_261_248  # Llama 3.1 8B in bf16

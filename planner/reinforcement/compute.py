@@ -15,7 +15,7 @@ from planner.answers.plan_answers import IllegalPlan, illegal
 from planner.documents.answer import ProfileInfo
 from planner.documents.plan_report import Note, PlanReport
 from planner.documents.request import PlanRequest
-from planner.rl.documents import (
+from planner.reinforcement.documents import (
     Phase,
     ReinforcementAnswer,
     ReinforcementRequest,
@@ -23,7 +23,7 @@ from planner.rl.documents import (
     TransferStep,
     Way,
 )
-from planner.rl.transfer import generation_weight_bytes, transfer
+from planner.reinforcement.transfer import generation_weight_bytes, transfer
 from planner.search.exhaustive import cost_model
 from planner.version import __version__
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from planner.commands.shared import asked_of
 from planner.documents.formats import amount, gib, memory_words, plan_words, seconds, share
-from planner.rl.documents import (
+from planner.reinforcement.documents import (
     STEP_PARTS,
     Phase,
     ReinforcementAnswer,

@@ -12,8 +12,8 @@ from planner.documents.loading import plain
 from planner.documents.problems import Problem, RequestError, wrong_type
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import validate
+from planner.reinforcement.documents import PART, ReinforcementRequest, ReinforcementSpec
 from planner.requests.parsing import parse_request
-from planner.rl.documents import PART, ReinforcementRequest, ReinforcementSpec
 
 
 def parse_reinforcement(document: Any) -> ReinforcementRequest:

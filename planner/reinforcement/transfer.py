@@ -21,7 +21,7 @@ from cost_models.parameters import total_parameters
 from cost_models.placement import Axis, Placement
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import DTYPE_BYTES, ModelSpec, NetworkTier
-from planner.rl.documents import TransferStep
+from planner.reinforcement.documents import TransferStep
 
 
 def generation_weight_bytes(model: ModelSpec) -> float:
