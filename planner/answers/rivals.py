@@ -112,7 +112,7 @@ def _claim(best: ParallelPlan, other: ParallelPlan, sure: bool) -> str:
 
 
 def _sentence(claim: str, slower_by: float, parts: Mapping[str, float]) -> str:
-    """TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP exchange, costs 628 ms of CP exchange."""
+    """TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP communication, costs 628 ms of bubble."""
     said = f"{claim} by {share(slower_by)}"
     saves, costs = (
         listed([f"{seconds(abs(value))} of {TIME_PARTS[name].title}" for name, value in own])
