@@ -186,6 +186,11 @@ def test_only_what_may_be_names_of_files_is_open(setting: str, word: str, known:
     assert launched(script).arguments[-1].known == known
 
 
+@pytest.mark.parametrize("setting", ["C=", "R=(p)"])
+def test_what_a_value_sets_is_there_when_it_is_appended(setting: str) -> None:
+    as_bash_has_it(f'{setting}\nC+="${{C:=0}}"\nR+=("${{R:=1}}")\ntorchrun x.py "$C" "${{R[@]}}"\n')
+
+
 @pytest.mark.parametrize(
     "word",
     [
