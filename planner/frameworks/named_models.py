@@ -17,6 +17,13 @@ from planner.huggingface import ModelImportError, model_from_config
 # What a release of a model has behind its name and no other shape.
 _SUFFIX = re.compile(r"(-(instruct|base|chat|hf|it|pt|bf16|thinking|\d{4}))+$")
 
+# Models trained further from others, in their shape: Qwen2.5-Coder (arXiv:2409.12186, section 2),
+# DeepSeek-R1's distillations (arXiv:2501.12948, section 2.4) but those of Qwen2.5-Math.
+_SHAPED = (
+    (re.compile(r"^qwen2\.5-coder-"), "qwen2.5-"),
+    (re.compile(r"^deepseek-r1-distill-qwen-(?=14b|32b)"), "qwen2.5-"),
+    (re.compile(r"^deepseek-r1-distill-llama-"), "llama-3.1-"),
+)
 _SEES = re.compile(r"(^|[-_])(vl|omni)([-_]|$)", re.IGNORECASE)
 
 
@@ -44,6 +51,8 @@ def find(name: str) -> ModelSpec:
     """The preset of a name, whatever stands between its words.  Raises UnknownName."""
     tried = (name, name.rsplit("/", 1)[-1], name.replace("_", "-"))
     released = _SUFFIX.sub("", tried[1].lower().removeprefix("meta-"))
+    for pattern, shape in _SHAPED:
+        released = pattern.sub(shape, released)
     for one in (*tried, released):
         try:
             return models.model(one)

@@ -16,12 +16,12 @@ import inspect
 import itertools
 import pkgutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tests.oracles.bridge_recipes import IDLE
+from tests.oracles.bridge_recipes import IDLE, LAYOUT, layout
 from tests.oracles.recipe_stubs import FILLERS, Finder, Kept, Meta, Stub, plain, write_table
 
 TABLE = Path("planner/frameworks/megatron_bridge/nemo2.json")
@@ -43,10 +43,18 @@ DATA = {
 }
 # peft's classes by the names that recipes take.
 ADAPTERS = {"lora": Meta("LoRA", (Kept,), {}), "dora": Meta("DoRA", (Kept,), {})}
+# What a class has where a script asks for it (pytorch/strategies/megatron_strategy.py).
+USUAL = {"MegatronStrategy": {"ddp": "megatron"}}
+# What an object remembers of how it was made.
+INNER = ("made_by", "words", "__fn_or_cls__")
+# What MegatronTokenDropCallback sets unless told otherwise (pytorch/callbacks/moe_token_drop.py).
+DROPS = {"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True}
 # Of a strategy, what says nothing of a step.
 OTHER = frozenset(
     {"gradient_as_bucket_view", "ckpt_async_save", "ckpt_parallel_load", "ckpt_load_strictness"}
     | {"precision", "fp8_margin", "fp8_amax_history_len", "fp8_amax_compute_algo", "alpha"}
+    | {"use_sharp", "nccl_ub", "activation_func_fp8_input_store", "use_te_activation_func"}
+    | {"use_transformer_engine_op_fuser"}
     | {"ckpt_include_optimizer", "save_ckpt_format", "ckpt_load_optimizer", "use_te_rng_tracker"}
 )
 
@@ -55,7 +63,10 @@ class Configured:
     """run.Config and run.Partial: an object of that class, or what a function returns."""
 
     def __new__(cls, made: Any = None, *words: Any, **values: Any) -> Any:
-        return Kept(*words, made_by=getattr(made, "__name__", str(made)), **values)
+        name = getattr(made, "__name__", str(made))
+        kept = Kept(*words, made_by=name, **USUAL.get(name, {}) | values)
+        kept.__dict__["__fn_or_cls__"] = made
+        return kept
 
     def __class_getitem__(cls, made: Any) -> Any:
         return cls
@@ -89,7 +100,7 @@ def stub(name: str) -> ModuleType:
 def found_at(recipe: Any, path: str) -> Any:
     for part in path.split("."):
         recipe = recipe.__dict__.get(part) if isinstance(recipe, Kept) else None
-    return recipe
+    return recipe[0] if path == "trainer.plugins" and isinstance(recipe, list) else recipe
 
 
 def said(recipe: Kept) -> Iterator[tuple[str, Any]]:
@@ -103,9 +114,11 @@ def said(recipe: Kept) -> Iterator[tuple[str, Any]]:
         if section in ("mixed_precision", "peft"):
             yield section, "MixedPrecisionConfig" if section == "mixed_precision" else one.made_by
         for name, value in one.__dict__.items():
-            idle = name in ("made_by", "words", "ddp") or name in OTHER or IDLE.match(name)
-            if not idle and value is not None:
-                yield f"{section}.{name}", plain(value)
+            idle = name in ("ddp", *INNER) or name in OTHER or IDLE.match(name)
+            if path == "trainer.strategy" and name == "fsdp":
+                yield "ddp.use_megatron_fsdp", value in ("megatron", "pytorch")
+            elif not idle and value is not None:
+                yield f"{section}.{name}", layout(value) if name == LAYOUT else plain(value)
     for name, key in DATA.items():
         value = found_at(recipe, f"data.{name}")
         if value is not None:
@@ -116,12 +129,15 @@ def said(recipe: Kept) -> Iterator[tuple[str, Any]]:
 
 
 def callbacks(recipe: Kept) -> Iterator[tuple[str, Any]]:
-    """The overlap that its callback turns on."""
+    """The overlap and the dropped tokens that their callbacks turn on."""
     for one in found_at(recipe, "trainer.callbacks") or []:
+        if isinstance(one, Kept) and one.made_by == "MegatronTokenDropCallback":
+            for name, usual in DROPS.items():
+                yield f"model.{name}", one.__dict__.get(name, usual)
         if isinstance(one, Kept) and one.made_by == "MegatronCommOverlapCallback":
             yield "comm_overlap", "CommOverlapConfig"
             for name, value in one.__dict__.items():
-                idle = name in ("made_by", "words") or IDLE.match(name)
+                idle = name in INNER or IDLE.match(name)
                 if not idle and isinstance(value, bool):
                     yield f"comm_overlap.{name}", value
 
@@ -141,19 +157,29 @@ def built(module: ModuleType) -> Iterator[tuple[str, dict[str, Any]]]:
             except Exception as error:
                 print(f"{module.__name__}.{function}({words}): {error!r}", file=sys.stderr)
                 continue
-            ending = ",".join(f"{name}={value}" for name, value in words.items())
-            short = module.__name__.rsplit(".", 1)[-1]
-            yield f"{short}.{function}({ending})", dict(said(recipe))
+            yield key_of(module.__name__, function, words), dict(said(recipe))
 
 
-def table(checkout: Path, commit: str) -> dict[str, Any]:
-    """Every recipe that can be built."""
-    finder = Finder(checkout, STUBBED, lambda name: name.startswith(f"{RECIPES}."), stub)
+def recipes_package(checkout: Path, made: Callable[[str], ModuleType] = stub) -> ModuleType:
+    """The package of recipes of a checkout, with what stands in for the rest; made: stubs."""
+    finder = Finder(checkout, STUBBED, lambda name: name.startswith(f"{RECIPES}."), made)
     sys.meta_path.insert(0, finder)
     FILLERS["PEFT_STR2CLS"] = ADAPTERS
     top = ModuleType(RECIPES)  # what it imports by itself are the recipes of all families
     top.__path__ = [str(checkout / RECIPES.replace(".", "/"))]
     sys.modules[RECIPES] = top
+    return top
+
+
+def key_of(module: str, function: str, words: Mapping[str, Any]) -> str:
+    """The name of a recipe's row."""
+    ending = ",".join(f"{name}={value}" for name, value in words.items())
+    return f"{module.rsplit('.', 1)[-1]}.{function}({ending})"
+
+
+def table(checkout: Path, commit: str) -> dict[str, Any]:
+    """Every recipe that can be built."""
+    top = recipes_package(checkout)
     recipes: dict[str, Any] = {}
     for info in pkgutil.iter_modules(top.__path__):
         try:

@@ -17,6 +17,7 @@ from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, scripts, yaml_files
+from planner.frameworks.accelerate import llama_factory_v1
 from planner.frameworks.accelerate.engines import ENGINES, TYPES, Engine, engine, of_document
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import OPTIMIZERS
@@ -46,6 +47,19 @@ class Trainer:
     checkpoints: bool = False
 
 
+# Its newer format, in the older one's keys.
+NEWER = Trainer(
+    "LLaMA-Factory",
+    (),
+    ("model_name_or_path",),
+    ("cutoff_len",),
+    "per_device_train_batch_size",
+    "lora_rank",
+    ("lora_target",),
+    usual_length=2048,
+    usual_micro=1,
+    checkpoints=True,
+)
 TRAINERS = (
     Trainer(
         "LLaMA-Factory",
@@ -89,7 +103,7 @@ KERNELS = ("flash_attention", "flash_attn", "attn_implementation")
 ATTENTION = {
     "eager": "unfused", "disabled": "unfused", "fa2": "flash2", "flash_attention_2": "flash2",
 }  # fmt: skip
-OPTIMIZED = {name: optimizer for optimizer, name in OPTIMIZERS.items()}
+OPTIMIZED = {name: optimizer for optimizer, name in OPTIMIZERS.items()} | {"muon": "muon"}
 EIGHT_BITS = re.compile(r"8bit")
 # Algorithms that make their samples themselves, and those whose step is near a plain one's.
 GENERATING = ("ppo", "grpo", "gdpo", "rloo", "ebft")
@@ -105,6 +119,8 @@ def trainer_of(files: Mapping[str, str]) -> tuple[Trainer, str] | None:
     for name, text in files.items():
         if not name.endswith(YAML) or "distributed_type:" in text:
             continue
+        if llama_factory_v1.is_one(text):
+            return NEWER, name
         keys = set(re.findall(r"^([a-z]\w*):", text, re.MULTILINE))
         for one in TRAINERS:
             if keys & set(one.marks) and keys & set(one.model):
@@ -119,19 +135,21 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     trainer, name = found
     config, given = yaml_files.read(files[name], name), given_with(files)
     settings = (*config.settings(), *given.settings())
-    values = Values({one.name: one for one in settings}, name)
+    values, tree = Values({one.name: one for one in settings}, name), config.values
     assumed = config.notes()
+    if trainer is NEWER:
+        values, tree = llama_factory_v1.translated(settings, tree, files, name, assumed)
     beside = _beside(files)
     world = beside.integer("num_processes", default=accelerators or 0, least=0)
     if not world:
         raise Unreadable("the files do not say how many accelerators run it: give a cluster")
     model = _model(values, trainer, given, files)
     try:
-        training, plan = _plan(values, trainer, config.values, model, files, world, assumed, beside)
+        training, plan = _plan(values, trainer, tree, model, files, world, assumed, beside)
         nodes = _nodes(files)
     except ValidationError as error:
         raise malformed(error, name) from None
-    unread = [one for one in settings if one.name not in values.asked]
+    unread = [one for key, one in values.settings.items() if key not in values.asked]
     odd = [one for one in unread if "." not in one.name and not HARMLESS.search(one.name)]
     architecture.refuse(odd, named=True)
     return Reading(
@@ -206,24 +224,31 @@ def _plan(
     micro = values.integer(trainer.micro, default=trainer.usual_micro)
     length = values.integer(*trainer.length, default=trainer.usual_length)
     steps = values.integer("gradient_accumulation_steps", default=1)
+    if trainer is NEWER:
+        steps = llama_factory_v1.accumulation(values, micro, dp)
     half = "fp16" if values.boolean("fp16") else "bf16"
     sharding = _engine(values, tree, files, half, assumed, beside)
     values.has("bf16", "tf32", "pure_bf16")
     optimizer = values.text("optim", "optimizer") or "adamw_torch"
+    if optimizer not in OPTIMIZED and "adam" not in optimizer:
+        assumed.append(f"the optimizer {optimizer[:60]} is costed as Adam")
+    # Its own engine reduces in fp32 whatever the weights are (distributed/fsdp2.py).
+    own = trainer is NEWER and values.has("fsdp_version")
+    reduced = "fp32" if own else sharding.reduced
     full = _recomputes(values, trainer) or beside.boolean("fsdp_activation_checkpointing")
     training = TrainingSpec(
         seq_length=length,
         global_batch_size=micro * steps * dp,
         precision=half,
         gradient_dtype=sharding.kept,
-        gradient_reduce_dtype=sharding.reduced,
+        gradient_reduce_dtype=reduced,
         optimizer="adam_8bit" if EIGHT_BITS.search(optimizer) else OPTIMIZED.get(optimizer, "adam"),
         loss=_loss(values, assumed),
         **_adapters(values, trainer, tree),
     )
     plan = ParallelPlan(
         **degrees,
-        cp_kind="all_gather",
+        cp_kind="a2a" if trainer is NEWER else "all_gather",
         micro_batch_size=micro,
         recompute="full" if full else "none",
         recompute_num_layers=model.num_layers if full else 0,

@@ -235,23 +235,26 @@ class Shell(Programs):
                     return
 
     def assign(self, assignment: Assignment) -> None:
-        name, old = assignment.name, self.variables.get(assignment.name)
+        name = assignment.name
         new: Value | list[Value]
         if assignment.elements is not None:
             new = [value for word in assignment.elements for value in self.fields(word)]
+            old = self.variables.get(name)
             if assignment.append:
                 new = [*(old if isinstance(old, list) else [old] if old else []), *new]
         elif assignment.index is not None:
-            place = self.number(assignment.index)
+            place, added = self.number(assignment.index), self.value(assignment.value)
+            old = self.variables.get(name)
             cells = list(old) if isinstance(old, list) else [old] if old else []
             if place is None or not 0 <= place <= len(cells):
                 new = [((self.unknown(f"${{{name}[...]}}"), assignment.line),)]
             else:
                 before = cells[place] if assignment.append and place < len(cells) else ()
-                cells[place : place + 1] = [(*before, *self.value(assignment.value))]
+                cells[place : place + 1] = [(*before, *added)]
                 new = cells
         else:
             new = self.value(assignment.value)
+            old = self.variables.get(name)  # which `${NAME:=...}` in the value may have set
             if isinstance(old, list):
                 new = [(*(old[0] if old and assignment.append else ()), *new), *old[1:]]
             elif assignment.append:

@@ -30,6 +30,11 @@ MAX_MARKS = 50_000
 # Characters from here on stand for what is unknown; they belong to no script.
 _FIRST_MARK = 0xF0000
 MARK = re.compile(f"[{chr(_FIRST_MARK)}-{chr(_FIRST_MARK + 0xFFFD)}]")
+# Wildcards outside quotes (a quoted character is a \0 here), where bash looks for files.
+_WILDCARDS = re.compile(r"[*?]|\[[!^]?[^/][^]/]*\]")
+# Values that launch scripts leave unquoted, since no file is called so: `[0]*3+[1]*58`,
+# `key=[a]`, `Et|(t|)*6`, `M-M*-`.
+_NO_FILES = re.compile(r"[=|(),+]|\[\d+\]\*\d|^[A-Z*-]*[A-Z][A-Z*-]*$")
 # `$(echo "$NAME" | tr '\n' ' ' | sed 's/  */ /g')`: filters that make one line of several.
 _FILTER = r"""\|\s*(?:xargs|tr\s+(?:-s\s+)?['"](?:\\n|\s)+['"](?:\s+['"]\s['"])?|""" + (
     r"""sed\s+(?:-E\s+)?['"]s/[\s\\+*]+/\s/g['"])\s*"""
@@ -49,24 +54,39 @@ _AMBIENT = frozenset(
 
 
 class _Fields:
-    """Words in the making; charge: what counts their characters."""
+    """Words in the making.
 
-    def __init__(self, charge: Callable[[int], None]) -> None:
+    charge: what counts their characters; unknown: the mark of a value that nobody knows.
+    """
+
+    def __init__(self, charge: Callable[[int], None], unknown: Callable[[str], str]) -> None:
         self.done: list[Value] = []
-        self.current: list[tuple[str, int]] | None = None
-        self.charge = charge
+        self.current: list[tuple[str, int, bool]] | None = None
+        self.charge, self.unknown = charge, unknown
 
     def close(self) -> None:
         """The word ends here, where one has begun."""
         if self.current is not None:
-            self.done.append(tuple(self.current))
+            self.done.append(self.without_files(self.current))
         self.current = None
 
-    def push(self, text: str, line: int) -> None:
+    def without_files(self, runs: list[tuple[str, int, bool]]) -> Value:
+        """The word; its wildcards are unknown where bash may put names of files in its place."""
+        pattern = "".join(
+            re.sub(r"[^/]", "\0", text) if quoted else text for text, _, quoted in runs
+        )
+        if not _WILDCARDS.search(pattern) or _NO_FILES.search("".join(run[0] for run in runs)):
+            return tuple(run[:2] for run in runs)
+        return tuple(
+            (text if quoted else re.sub(r"[*?[]", lambda one: self.unknown(one[0]), text), line)
+            for text, line, quoted in runs
+        )
+
+    def push(self, text: str, line: int, quoted: bool) -> None:
         """More of the word."""
         if self.current is None:
             self.current = []
-        self.current.append((text, line))
+        self.current.append((text, line, quoted))
 
     def spread(self, value: Value) -> None:
         """A text that ends words at its blanks."""
@@ -76,7 +96,7 @@ class _Fields:
                 if number:
                     self.close()
                 if piece:
-                    self.push(piece, line)
+                    self.push(piece, line, False)
 
     def all_of(self, part: Parameter, elements: Sequence[Value]) -> bool:
         """The elements of an array; whether nothing at all is left of them."""
@@ -84,19 +104,19 @@ class _Fields:
             isinstance(one, Literal) and one.text == "*" for one in part.index or ()
         )
         if part.quoted and not elements and star:
-            self.push("", part.line)
+            self.push("", part.line, True)
         for number, element in enumerate(elements):
             if number and part.quoted and star:
-                self.push(" ", part.line)
+                self.push(" ", part.line, True)
             elif number:
                 self.close()
             if not part.quoted:
                 self.spread(element)
                 continue
-            self.push("", part.line)
+            self.push("", part.line, True)
             for text, line in element:
                 self.charge(len(text))
-                self.push(text, line)
+                self.push(text, line, True)
         return part.quoted and not elements and not star
 
 
@@ -232,45 +252,52 @@ class Expansion:
         """Whether the word has a variable in it that nobody set."""
         return bool(MARK.search(plain_text(self.value(word))))
 
+    def held(self, part: Parameter) -> Value | None:
+        """What a parameter that is one text holds, before its operator; None: nobody set it."""
+        if part.index is None:
+            return self.lookup(part.name, part.line, part.source)
+        found = self.variables.get(part.name)
+        place = self.number(part.index)
+        if place is None or part.name in _AMBIENT:
+            return ((self.unknown(part.source), part.line),)
+        if isinstance(found, list):
+            return found[place] if -len(found) <= place < len(found) else None
+        return found if place == 0 else None
+
+    def replacing(self, part: Parameter, value: Value | None) -> Word | None:
+        """The word after `-`, `=` or `+`, where it takes the place of the value; else None."""
+        text = "" if value is None else plain_text(value)
+        empty = value is None or (":" in part.operator and self.known(text) == "")
+        # A variable that holds only another that is unset counts as unset.
+        empty = empty or (bool(text) and self.known(text) == "")
+        sign = part.operator[-1:]
+        if sign == "+":
+            return () if empty else part.argument
+        if sign not in ("-", "=") or not empty:
+            return None
+        if not part.name.isdigit():
+            self.defaults[part.name] = None
+        return part.argument
+
     def scalar(self, part: Parameter) -> Value:
         """The value of a parameter that is one text."""
-        value: Value | None
-        if part.index is not None:
-            found = self.variables.get(part.name)
-            place = self.number(part.index)
-            if place is None or part.name in _AMBIENT:
-                value = ((self.unknown(part.source), part.line),)
-            elif isinstance(found, list):
-                inside = -len(found) <= place < len(found)
-                value = found[place] if inside else None
-            else:
-                value = found if place == 0 else None
-        else:
-            value = self.lookup(part.name, part.line, part.source)
-        text = None if value is None else plain_text(value)
+        value = self.held(part)
+        text = "" if value is None else plain_text(value)
         if part.length:
-            size = self.known(text or "")
+            size = self.known(text)
             told = size is not None and (value is not None or self.settled(part.name))
             shown = str(len(size or "")) if told else self.unknown(part.source)
             return ((shown, part.line),)
-        empty = text is None or (":" in part.operator and self.known(text) == "")
-        # A variable that holds only another that is unset counts as unset.
-        empty = empty or (bool(text) and self.known(text or "") == "")
+        word = self.replacing(part, value)
+        if word is not None:
+            replaced = self.value(word)
+            if part.operator[-1:] == "=":
+                self.variables[part.name] = replaced
+            return replaced
         sign = part.operator[-1:]
-        if sign in ("-", "="):
-            if not empty:
-                return value or ()
-            if not part.name.isdigit():
-                self.defaults[part.name] = None
-            default = self.value(part.argument)
-            if sign == "=":
-                self.variables[part.name] = default
-            return default
-        if sign == "+":
-            return () if empty else self.value(part.argument)
-        if sign in (",", "^") and (said := self.known(text or "")):
+        if sign in (",", "^") and (said := self.known(text)):
             return ((said.lower() if sign == "," else said.upper(), part.line),)
-        if value is None and not self.settled(part.name):
+        if value is None and sign not in ("-", "=") and not self.settled(part.name):
             return ((self.unknown(part.source, unset=True), part.line),)
         return value or ()
 
@@ -314,25 +341,36 @@ class Expansion:
 
     def fields(self, word: Word) -> list[Value]:
         """The words that a word becomes: expanded and, outside quotes, split."""
-        made = _Fields(self.charge)
+        made = _Fields(self.charge, self.unknown)
         # "${S[@]}" of an empty array takes a word with it that has nothing else in it.
+        vanishes = self.fill(made, word)
+        if (
+            not vanishes
+            or any(isinstance(part, Literal) for part in word)
+            or any(run[0] for run in made.current or ())
+        ):
+            made.close()
+        return made.done
+
+    def fill(self, made: _Fields, word: Word) -> bool:
+        """The parts of a word into the words in the making; whether nothing at all is left."""
         vanishes = False
         for part in word:
             elements = self.elements(part) if isinstance(part, Parameter) else None
             if isinstance(part, Parameter) and elements is not None and not part.length:
                 vanishes |= made.all_of(part, elements)
-            elif isinstance(part, Literal) or part.quoted:
+            elif part.quoted:
                 for text, line in self.value((part,)) or (("", part.line),):
-                    made.push(text, line)
+                    made.push(text, line, True)
+            elif (
+                isinstance(part, Parameter)
+                and part.operator[-1:] in ("-", "+")
+                and (other := self.replacing(part, self.held(part))) is not None
+            ):
+                vanishes |= self.fill(made, other)
             else:
                 made.spread(self.value((part,)))
-        if (
-            not vanishes
-            or any(isinstance(part, Literal) for part in word)
-            or any(text for text, _ in made.current or ())
-        ):
-            made.close()
-        return made.done
+        return vanishes
 
     def argument(self, value: Value) -> Argument:
         text = plain_text(value)

@@ -354,8 +354,7 @@ class Words:
                 self.position = end
             elif self.at("\\\n"):
                 self.position += 2
-            elif not (quoted and self.at('"')):
-                self.quoting(parts, quoted)
             else:
-                self.position += 1  # an inner quote inside quotes groups nothing here
+                # A quote inside quotes opens a stretch of its own, where } closes nothing.
+                self.quoting(parts, quoted and not self.at('"'))
         return tuple(parts)

@@ -1,8 +1,8 @@
 """NeMo 2's launches of public recipes, in the names of Megatron-Bridge, its successor.
 
-A recipe of nemo.collections.llm.recipes by its name (`nemo llm pretrain --factory NAME`), or taken
-and set otherwise by a Python file, which is followed and never run.  nemo2.json has the recipes'
-values (`python -m tests.oracles.nemo_recipes CHECKOUT COMMIT`).
+A recipe of nemo.collections.llm.recipes by its name (`nemo llm pretrain --factory NAME`), by a
+performance script, or taken and set otherwise by a Python file, which is followed and never run.
+nemo2.json has the recipes' values (`python -m tests.oracles.nemo_recipes CHECKOUT COMMIT`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 from planner.frameworks import scripts, yaml_files
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, GivenValues
+from planner.frameworks.megatron_bridge import nemo2_performance as performance
 from planner.frameworks.megatron_bridge.nemo2_names import (
     DEFAULTS,
     GROUPS,
@@ -77,7 +78,7 @@ def table() -> dict[str, Any]:
 
 def is_one(files: Mapping[str, str]) -> bool:
     """Whether the files start or take a recipe of NeMo 2's."""
-    return _file(files) is not None or _call(files) is not None
+    return any(found is not None for found in (_file(files), _call(files), _performance(files)))
 
 
 def _file(files: Mapping[str, str]) -> str | None:
@@ -94,6 +95,17 @@ def _call(files: Mapping[str, str]) -> scripts.TrainingCall | None:
     return scripts.training_call_if_any(files, ["--factory"], _trains, TITLE)
 
 
+def _performance(files: Mapping[str, str]) -> scripts.TrainingCall | None:
+    """The call of a performance script."""
+    hints = ["performance.llm.", "performance/llm/"]
+    return scripts.training_call_if_any(files, hints, _performs, TITLE)
+
+
+def _performs(launch: ProgramCall) -> bool:
+    said = any(re.match(r"-(g|-gpu)(=|$)", word.text) for word in launch.arguments)
+    return said and performance.script_of(launch.program.text) is not None
+
+
 def _trains(launch: ProgramCall) -> bool:
     before = [word.text.rsplit("/", 1)[-1] for word in launch.before[-2:]]
     return before == ["nemo", "llm"] and launch.program.text in TASKS
@@ -105,6 +117,8 @@ def taken(files: Mapping[str, str], given: GivenValues) -> Taken:
     found = _call(files)
     if found is not None:
         made = _of_command(found)
+    elif (found := _performance(files)) is not None:
+        made = _of_script(found, given)
     else:
         assert file is not None
         made = _of_python(files, file)
@@ -231,6 +245,22 @@ def _arguments(text: str, file: str, line: int) -> dict[str, Any]:
 
 def _plain_text(text: str, file: str) -> Any:
     return yaml_files.read(f"value: {text}", file).values["value"]
+
+
+def _of_script(found: scripts.TrainingCall, given: GivenValues) -> Taken:
+    """A performance script with its options."""
+    launch = found.launch
+    name = performance.script_of(launch.program.text)
+    assert name is not None
+    said = performance.options(launch.arguments, given.values, launch.program)
+    key, resolved, notes = performance.resolved(name, said, table()["recipes"])
+    recipe = Recipe(key, f"scripts/performance/llm/{name}.py", 0, resolved)
+    place = launch.program
+    values = {one: Said(value, place.file, place.line) for one, value in resolved.items()}
+    usual = {one: Said(value, place.file, place.line) for one, value in DEFAULTS.items()}
+    source = f"{table()['repository']} {table()['commit']}"
+    notes.append(f"{name} takes {key} and sets it as that of {source} does")
+    return Taken(recipe, usual | values, found, notes)
 
 
 # A Python file.

@@ -78,7 +78,21 @@ def whole(one: Said, key: str) -> int:
     return one.value
 
 
-def model_of(values: Mapping[str, Said], recipe: Recipe, notes: list[str]) -> ModelSpec:
+def _capacity(values: dict[str, Said], model: ModelSpec) -> dict[str, Any]:
+    """Experts that take no more than their share of the tokens, which is read then."""
+    key = "model.moe_expert_capacity_factor"
+    one = values.get(key)
+    if one is None or one.value is None or model.moe is None:
+        return {}
+    if not isinstance(one.value, int | float) or isinstance(one.value, bool):
+        text = f"{key} must be a number, got {str(one.value)[:60]!r}"
+        raise Unreadable(text, one.file, one.line)
+    del values[key]
+    factor = float(one.value) if one.value > 0 else None
+    return {"moe": {**model.moe.model_dump(), "capacity_factor": factor}}
+
+
+def model_of(values: dict[str, Said], recipe: Recipe, notes: list[str]) -> ModelSpec:
     """The model that a recipe names, with what is laid over it."""
     name = values["model"]
     try:
@@ -86,7 +100,7 @@ def model_of(values: Mapping[str, Said], recipe: Recipe, notes: list[str]) -> Mo
     except UnknownName:
         text = f"{recipe.name} trains {name.value}, which is no preset: give it (--model)"
         raise Unreadable(text, name.file, name.line) from None
-    changes: dict[str, Any] = {}
+    changes = _capacity(values, model)
     for key, one in values.items():
         about = key.removeprefix("model.")
         if not key.startswith("model."):

@@ -72,6 +72,9 @@ def expansions() -> st.SearchStrategy[str]:
         st.tuples(name | st.just("UNSET"), st.sampled_from([":-", "-", ":="]), PLAIN).map(
             lambda t: f"${{{t[0]}{t[1]}{t[2]}}}"
         ),
+        st.tuples(name | st.just("UNSET3"), st.sampled_from([":-", "-", "+"]), ANY.map(double)).map(
+            lambda t: f"${{{t[0]}{t[1]}{t[2]} a}}"
+        ),
         st.tuples(name, st.sampled_from([":+", "+"]), PLAIN).map(
             lambda t: f"${{{t[0]}{t[1]}{t[2]}}}"
         ),
@@ -148,12 +151,55 @@ def benign_scripts(draw: st.DrawFn) -> str:
 
 
 def as_bash_has_it(script: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "x.sh").write_text(script)
-        (real,) = run_script(Path(folder), "x.sh")
+    """Every word is bash's, or open for its wildcards and bash's where it looks for no files."""
     call = launched(script)
+    said = (*call.before, call.program, *call.arguments)
+    open_words = [word.text for word in said if not word.known]
+    assert all(re.search(r"[*?[]", text) for text in open_words)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "x.sh").write_text("set -f\n" * bool(open_words) + script)
+        (real,) = run_script(Path(folder), "x.sh")
     assert texts(call) == real
-    assert all(word.known for word in (*call.before, call.program, *call.arguments))
+
+
+@pytest.mark.parametrize(
+    ("setting", "word", "known"),
+    [
+        ("A='*'", "$A", False),
+        ("A='*'", '"$A"', True),
+        ("A='*'", "${UNSET:-$A}", False),
+        ("A='*'", '${UNSET:-"$A"}', True),
+        ("A=(x '?')", "${A[*]}", False),
+        ("A=/data", "$A/*.bin", False),
+        ("A=1", "part-[0-9].json", False),
+        ("A=1", "part-\\[0-9].json", True),
+        ("A='([0]*3+[1]*2)'", "$A", True),
+        ("A='[1]*61'", "$A", True),
+        ("A=wandb", "trainer.logger=[console,$A]", True),
+        ("A='Et*3|(tt|)*29,m|L'", "$A", True),
+        ("A=M-M*-", "$A", True),
+    ],
+)
+def test_only_what_may_be_names_of_files_is_open(setting: str, word: str, known: bool) -> None:
+    script = f"{setting}\ntorchrun x.py {word}\n"
+    as_bash_has_it(script)
+    assert launched(script).arguments[-1].known == known
+
+
+@pytest.mark.parametrize("setting", ["C=", "R=(p)"])
+def test_what_a_value_sets_is_there_when_it_is_appended(setting: str) -> None:
+    as_bash_has_it(f'{setting}\nC+="${{C:=0}}"\nR+=("${{R:=1}}")\ntorchrun x.py "$C" "${{R[@]}}"\n')
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        '${U:-"x  y"}', 'x${U:-"1 2" 3 }y', "${U-a\\ b}${U-''}", '${B+"$B" r}', "${U:-a 'b c' d}",
+        '"${U:-"x  y}"}"', '${U3:="x  y"}', "${U- } ${U-''}",
+    ],
+)  # fmt: skip
+def test_quotes_in_a_default_hold_its_words_together(word: str) -> None:
+    as_bash_has_it(f"B='p q'\ntorchrun x.py {word}\n")
 
 
 @pytest.mark.parametrize(

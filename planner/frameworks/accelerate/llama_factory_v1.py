@@ -1,0 +1,116 @@
+"""LLaMA-Factory's newer YAML (`USE_V1=1 llamafactory-cli sft`), by the keys of the older one.
+
+By src/llamafactory/v1 of ff6d4d1: config/*_args.py, core/base_trainer.py, plugins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from planner.frameworks.reading import Setting
+from planner.frameworks.values import Values
+
+# Its key -> the older trainer's, or FSDP's of accelerate.
+KEYS = {
+    "model": "model_name_or_path",
+    "micro_batch_size": "per_device_train_batch_size",
+    "enable_activation_checkpointing": "gradient_checkpointing",
+    "peft_config.name": "finetuning_type",
+    "peft_config.r": "lora_rank",
+    "peft_config.lora_dropout": "lora_dropout",
+    "peft_config.lora_alpha": "lora_alpha",
+    "quant_config.quantization_bit": "quantization_bit",
+    "optim_config.name": "optim",
+    "cp_size": "context_parallel_size",
+    "mp_replicate_size": "dp_replicate_size",
+    "mp_shard_size": "dp_shard_size",
+    "dist_config.config_file": "deepspeed",
+    "dist_config.reshard_after_forward": "fsdp_config.reshard_after_forward",
+    "dist_config.offload_params": "fsdp_config.offload_params",
+}
+ENGINES = ("fsdp2", "deepspeed")
+MODES = ("ulysses",)
+# What changes neither time nor memory of a step, beside data and sampling.
+IDLE = re.compile(
+    r"^(dp_size|num_train_epochs|max_steps|max_grad_norm|learning_rate|output_dir|batching_workers|"
+    r"dist_timeout|full_determinism|resume_|save_|logging_|pref_|simpo_|dpo_|ld_alpha|seed|"
+    r"(train|eval)_dataset|sample_backend|max_new_tokens|custom_chat_template|trust_remote|"
+    r"model_class|init_config|lr_scheduler_config|optim_config\.|dist_config\.(name|dcp_path|pin_)|"
+    r"quant_config\.name|batching_strategy|eval_|report_to|plugins?)"
+)
+_MARKS = re.compile(r"^(model_class|train_dataset|dist_config):", re.MULTILINE)
+_COMMAND = re.compile(r"\bllamafactory-cli\s+(sft|dpo|rm)\b")
+
+
+def is_one(text: str) -> bool:
+    """Whether a YAML is of that format."""
+    return bool(re.search(r"^model:[ \t]*\S", text, re.MULTILINE) and _MARKS.search(text))
+
+
+def translated(
+    settings: tuple[Setting, ...],
+    tree: Mapping[str, Any],
+    files: Mapping[str, str],
+    file: str,
+    assumed: list[str],
+) -> tuple[Values, dict[str, Any]]:
+    """Its settings by the older keys, and the tree of what is no plain value.
+
+    Raises Unreadable where it does something else.
+    """
+    known = {one.name: one for one in settings}
+    own = Values(known, file)
+    _supported(own)
+    found = {KEYS.get(name, name): one for name, one in known.items() if _counts(name)}
+    adapters, engine = tree.get("peft_config"), own.text("dist_config.name")
+    made: dict[str, Any] = {}
+    if isinstance(adapters, dict):
+        made["lora_target"] = adapters.get("target_modules", "all")
+        found = {k: one for k, one in found.items() if not k.startswith("peft_config.target")}
+    if engine == "fsdp2":
+        found["fsdp_version"] = known["dist_config.name"].model_copy(update={"value": "2"})
+        made["fsdp_config"] = {
+            key: True for key in ("reshard_after_forward", "offload_params")
+            if f"dist_config.{key}" in known
+        }  # fmt: skip
+    usual = "dpo" if any(name.startswith("pref_") for name in known) else "sft"
+    task = next((m[1] for text in files.values() if (m := _COMMAND.search(text))), None)
+    if task is None:
+        assumed.append(f"no llamafactory-cli sft, dpo or rm is among the files: {usual} is taken")
+    found["stage"] = Setting(name="llamafactory-cli", value=task or usual, file=file, line=0)
+    return Values(found, file), made
+
+
+def _counts(name: str) -> bool:
+    return name in KEYS or IDLE.match(name) is None
+
+
+def _supported(own: Values) -> None:
+    """Raises Unreadable where the run is none that a plan has."""
+    engine, mode = own.text("dist_config.name"), own.text("cp_mode")
+    if engine not in (None, *ENGINES):
+        text = f"{engine}: {', '.join(ENGINES)} and none are read (--set dist_config.name=fsdp2)"
+        raise own.fault(("dist_config.name",), text)
+    if (own.text("model_class") or "llm") != "llm":
+        raise own.fault(("model_class",), "only llm, a decoder, is read")
+    if own.has("bf16") and not own.boolean("bf16"):
+        text = "it trains in fp32, which no plan has: --set bf16=true"
+        raise own.fault(("bf16",), text)
+    if mode is not None and mode not in MODES and own.integer("cp_size", default=1) > 1:
+        raise own.fault(("cp_mode",), f"{mode}: {', '.join(MODES)} is read")
+    bits = own.text("quant_config.quantization_bit")
+    if bits not in (None, "4"):
+        raise own.fault(("quant_config.quantization_bit",), f"{bits}: 4 bits are read")
+    if own.has("dp_size") and own.integer("dp_size") < 1:
+        raise own.fault(("dp_size",), "must be from 1")
+
+
+def accumulation(values: Values, micro: int, dp: int) -> int:
+    """Micro-batches of a step.  Raises Unreadable where the batch is no multiple."""
+    batch = values.integer("global_batch_size", default=micro * dp)
+    if batch % (micro * dp):
+        text = f"{batch} is not a multiple of micro_batch_size {micro} x {dp} ranks"
+        raise values.fault(("global_batch_size",), f"{text}: give the cluster that it is for")
+    return batch // (micro * dp)

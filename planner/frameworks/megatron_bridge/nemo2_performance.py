@@ -1,0 +1,329 @@
+"""NeMo 2's performance scripts (scripts/performance/llm), in the names of Megatron-Bridge.
+
+A recommended configuration by GPU, task, model and precision, what the options set otherwise, and
+what the scripts' helpers (scripts/performance/helpers.py) make of both.  nemo2_performance.json has
+the configurations and what each script does by itself
+(`python -m tests.oracles.nemo_performance CHECKOUT COMMIT`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files as resources
+from typing import Any, NoReturn
+
+from planner.frameworks.arguments import variables
+from planner.frameworks.bash import Argument
+from planner.frameworks.reading import Unreadable
+
+# Long option, short option, column of the configurations (argument_parser.py).
+COUNTS = (
+    ("num_gpus", "ng", "num_gpus"), ("gpus_per_node", "gn", ""),
+    ("micro_batch_size", "mb", "mbs"), ("global_batch_size", "gb", "gbs"),
+    ("tensor_parallel_size", "tp", "tp_size"), ("pipeline_parallel_size", "pp", "pp_size"),
+    ("context_parallel_size", "cp", "cp_size"), ("expert_parallel_size", "ep", "ep_size"),
+    ("virtual_pipeline_parallel_size", "vp", "vp_size"),
+    ("expert_tensor_parallel_size", "et", "etp_size"),
+    ("recompute_layers", "rl", "recompute_layers"),
+    ("activation_offload_layers", "ol", "activation_offload_layers"),
+)  # fmt: skip
+TRUTHS = (("cuda_graphs", "cg", "cuda_graphs"), ("use_mcore_fsdp", "fsdp", "use_mcore_fsdp"))
+CHOICES = (
+    ("gpu", "g", ("h100", "b200", "gb200")), ("compute_dtype", "c", ("bf16", "fp8")),
+    ("fp8_recipe", "fr", ("ds", "cs", "mxfp8", "ss")), ("finetuning", "f", ("sft", "lora")),
+)  # fmt: skip
+USUAL = {"compute_dtype": "bf16", "fp8_recipe": "ds", "finetuning": "lora", "gpus_per_node": 8}
+# What changes neither time nor memory of a step, or nothing that is costed.
+_VALUED = (
+    ("account", "a"), ("partition", "p"), ("log_dir", "l"), ("time_limit", "t"),
+    ("additional_slurm_params", ""), ("container_image", "i"), ("memory_profile_out_path", "mp"),
+    ("wandb_key", "wdk"), ("wandb_prj_name", "wdp"), ("wandb_job_name", "wdj"), ("hf_token", "hf"),
+    ("nemo_home", "nh"), ("max_steps", "ms"), ("use_fsdp_double_buffer", "fsdp_db"),
+    ("use_user_buffer_registration", "ubr"), ("use_sharp", "sharp"), ("custom_mounts", "cm"),
+    ("nccl_communicator_config_path", ""), ("keep_fsdp_fp8_transpose_cache", ""),
+    ("enable_vboost", "vb"), ("use_te_op_fuser", ""), ("use_te_act_func", ""),
+    ("act_func_fp8_input_store", ""), ("detach", ""),
+)  # fmt: skip
+_SWITCHES = (
+    ("enable_nsys", "en"), ("enable_memory_profile", "em"), ("tensorboard", "tb"), ("wandb", "wd"),
+    ("dryrun", "d"), ("use_hf_tokenizer", ""), ("dump_config_diff_from_base_recipe", "dcdfr"),
+)  # fmt: skip
+_TRUE, _FALSE = ("true", "1", "t", "yes", "y"), ("false", "0", "f", "no", "n")
+# What a script cannot do without where no configuration is recommended.
+_NEEDED = ("num_gpus", "mbs", "gbs", "tp_size", "pp_size", "cp_size")
+_PRECISION = "mixed_precision"
+
+
+@cache
+def table() -> dict[str, Any]:
+    """nemo2_performance.json."""
+    text = resources(__package__ or "").joinpath("nemo2_performance.json").read_text()
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def script_of(program: str) -> str | None:
+    """The script by its name that a program is, by path or as a module."""
+    name = re.split(r"[./]", program.removesuffix(".py"))[-1]
+    return name if name in table()["scripts"] else None
+
+
+class _Parser(argparse.ArgumentParser):
+    """The scripts' options, all as texts: those that the files do not say are asked for by name."""
+
+    def __init__(self) -> None:
+        super().__init__(add_help=False)
+        for name, short, _ in (*COUNTS, *TRUTHS, *CHOICES):
+            nargs = "?" if name == "expert_tensor_parallel_size" else None
+            self.add_argument(f"-{short}", f"--{name}", nargs=nargs)
+        self.add_argument("-rm", "--recompute_modules", nargs="*")
+        for name, short in _VALUED:
+            self.add_argument(*([f"-{short}"] if short else []), f"--{name}")
+        for name, short in _SWITCHES:
+            names = [f"-{short}"] if short else []
+            self.add_argument(*names, f"--{name}", action="store_true")
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a launch says, by the option's long name; place: where the program stands."""
+
+    values: Mapping[str, Any]
+    place: Argument
+
+    def error(self, text: str) -> Unreadable:
+        return Unreadable(text, self.place.file, self.place.line)
+
+
+def options(words: Sequence[Argument], given: Mapping[str, str], place: Argument) -> Options:
+    """The options of a call, those that are given over them.  Raises Unreadable."""
+    parser = _Parser()
+    try:
+        parsed = vars(parser.parse_args([word.text for word in words]))
+    except ValueError as error:
+        raise Unreadable(str(error), place.file, place.line) from None
+    said = {key: one for key, one in parsed.items() if one is not None and one is not False}
+    found, opened = dict(USUAL), {word.text for word in words if not word.known}
+    known = {name for name, *_ in (*COUNTS, *TRUTHS, *CHOICES)} | {"recompute_modules"}
+    for name in known:
+        if name in given:
+            text = given[name]
+            said[name] = text.split(",") if name == "recompute_modules" else text
+        if name not in said:
+            continue
+        texts = said[name] if isinstance(said[name], list) else [said[name]]
+        for text in texts:
+            if name not in given and any(text == one or one.endswith(f"={text}") for one in opened):
+                asked = ", ".join(f"--set {one}=..." for one in variables(text))
+                hint = asked or f"--set {name}=..."
+                shown = f"--{name} is {text[:100]}, which the files do not say: {hint}"
+                raise Unreadable(shown, place.file, place.line)
+        found[name] = _value(name, said[name], place)
+    if "gpu" not in found:
+        raise Unreadable("-g (--gpu) is missing: h100, b200 or gb200", place.file, place.line)
+    return Options(found, place)
+
+
+def _value(name: str, said: Any, place: Argument) -> Any:
+    """A value as argparse makes it.  Raises Unreadable."""
+    shown = f"--{name} must be {{}}, got {str(said)[:60]!r}"
+    if name in [one for one, *_ in COUNTS]:
+        if not re.fullmatch(r"\d{1,7}", said) or (int(said) == 0 and "layers" not in name):
+            raise Unreadable(shown.format("a whole number from 1"), place.file, place.line)
+        return int(said)
+    if name in [one for one, *_ in TRUTHS]:
+        if said.lower() not in (*_TRUE, *_FALSE):
+            raise Unreadable(shown.format("true or false"), place.file, place.line)
+        return said.lower() in _TRUE
+    for one, _, allowed in CHOICES:
+        if name == one and said not in allowed:
+            raise Unreadable(shown.format(" or ".join(allowed)), place.file, place.line)
+    return said
+
+
+def resolved(
+    script: str, said: Options, recipes: Mapping[str, Any]
+) -> tuple[str, dict[str, Any], list[str]]:
+    """The recipe that a script takes, the values that it trains with, and notes.
+
+    recipes: of nemo2.json.  Raises Unreadable where the script itself stops.
+    """
+    row = table()["scripts"][script]
+    if "fails" in row:
+        text = f"{script} of {table()['repository']} {table()['commit']} stops by itself"
+        raise said.error(f"{text} ({row['fails']}): give the recipe that it sets")
+    config, notes = _configuration(row, said)
+    case = _case(script, row, config, said)
+    values = dict(recipes[case["recipe"]])
+    _lay(values, case["before"])
+    _common(values, config, said)
+    _lay(values, case["after"])
+    return case["recipe"], values, notes
+
+
+def _lay(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Sets what is changed and takes away what is none."""
+    for key, value in changes.items():
+        values.pop(key, None)
+        if value is not None:
+            values[key] = value
+
+
+def _configuration(row: Mapping[str, Any], said: Options) -> tuple[dict[str, Any], list[str]]:
+    """get_user_configs: the recommended configuration with the options over it."""
+    values, notes = said.values, []
+    task = row["task"] or values["finetuning"]
+    rows = [
+        one
+        for one in table()["configurations"][values["gpu"]]
+        if (one["task"], one["model"], one["size"], one["dtype"])
+        == (task, row["model"], row["size"], values["compute_dtype"])
+    ]
+    asked = values.get("num_gpus")
+    fitting = [one for one in rows if asked in (None, one["num_gpus"])]
+    config = dict(fitting[0]) if fitting else {}
+    kind = f"{task} of {row['model']} {row['size']} in {values['compute_dtype']}"
+    if fitting:
+        source = f"{table()['repository']} {table()['commit']}"
+        notes.append(
+            f"the recommended configuration of {kind} on {config['num_gpus']} {values['gpu']} is "
+            f"that of {source}"
+        )
+    for name, _, column in (*COUNTS, *TRUTHS):
+        if column and name in values:
+            config[column] = values[name]
+    missing = [name for name, _, column in COUNTS if column in _NEEDED and column not in config]
+    if missing:
+        counts = ", ".join(str(one["num_gpus"]) for one in rows)
+        text = f"no configuration of {kind} is recommended for {asked or 'any number of'} "
+        there = f" (there is one for {counts})" if counts else ""
+        wanted = ", ".join(f"--{name}" for name in missing)
+        raise said.error(f"{text}{values['gpu']}{there}: give {wanted}")
+    each = min(values["gpus_per_node"], 4) if values["gpu"] == "gb200" else values["gpus_per_node"]
+    config["devices"], config["nodes"] = each, -(-config["num_gpus"] // each)
+    modules = config.get("recompute_modules")
+    config["recompute_modules"] = values.get("recompute_modules", modules and modules.split("/"))
+    for name, _, column in (*COUNTS, *TRUTHS):
+        handed = row["handed"].get(name)
+        if name in HANDED and handed != "configuration":
+            config[column] = values.get(name) if handed else None
+    if row["handed"].get("recompute_modules") != "configuration":
+        own = values.get("recompute_modules")
+        config["recompute_modules"] = own if "recompute_modules" in row["handed"] else None
+    return config, notes
+
+
+HANDED = (
+    "expert_tensor_parallel_size", "cuda_graphs", "use_mcore_fsdp", "recompute_layers",
+    "activation_offload_layers",
+)  # fmt: skip
+
+
+def _case(
+    script: str, row: Mapping[str, Any], config: Mapping[str, Any], said: Options
+) -> Mapping[str, Any]:
+    """What a script does by itself with these options.  Raises Unreadable where it stops."""
+    columns = {name: column for name, _, column in (*COUNTS, *TRUTHS)}
+    known = [key.split(",") for key in row["cases"]]
+    wanted = []
+    for place, name in enumerate(row["by"]):
+        value = config.get(columns[name]) if columns.get(name) else said.values.get(name)
+        text = str(value).lower() if isinstance(value, bool) else str(value or "")
+        if name in ("cuda_graphs", "use_mcore_fsdp"):
+            text = "true" if value else "false"
+        elif name == "recompute_modules":
+            text = "moe_act" if value is not None else ""
+        elif name.startswith(("pipeline", "virtual")):
+            text = text or "1"
+        tried = {one[place] for one in known}
+        free = name in ("num_gpus", "tensor_parallel_size") and text not in tried
+        wanted.append(None if free else text)
+    kinds = {
+        row["cases"][",".join(one)]
+        for one in known
+        if all(asked in (None, have) for asked, have in zip(wanted, one, strict=True))
+    }
+    if len(kinds) == 1:
+        found: Mapping[str, Any] = row["kinds"][kinds.pop()]
+        return found
+    shown = ", ".join(f"{k} {v}" for k, v in zip(row["by"], wanted, strict=True) if v)
+    allowed = "; ".join(sorted({" ".join(one) for one in known})[:12])
+    raise said.error(f"{script} is not read with {shown}: it takes {' '.join(row['by'])} {allowed}")
+
+
+def _common(values: dict[str, Any], config: Mapping[str, Any], said: Options) -> None:
+    """set_primary_perf_configs."""
+    tp, pp, vp = config["tp_size"], config["pp_size"], config.get("vp_size")
+    replicas = config["nodes"] * config["devices"] / (tp * pp * config["cp_size"])
+    _lay(
+        values,
+        {
+            "nodes": config["nodes"],
+            "accelerators_per_node": config["devices"],
+            "train.micro_batch_size": config["mbs"],
+            "train.global_batch_size": config["gbs"],
+            "model.tensor_model_parallel_size": tp,
+            "model.pipeline_model_parallel_size": pp,
+            "model.context_parallel_size": config["cp_size"],
+            "model.virtual_pipeline_model_parallel_size": None if vp == 1 else vp,
+            "model.expert_model_parallel_size": config.get("ep_size"),
+            "model.expert_tensor_parallel_size": config.get("etp_size"),
+            "model.sequence_parallel": tp > 1,
+            "model.cross_entropy_fusion_impl": "te",
+        },
+    )
+    if "comm_overlap" in values:
+        together = replicas > 1 and pp > 1 and (vp or 1) > 1
+        values["comm_overlap.overlap_param_gather_with_optimizer_step"] = together
+    sharded = bool(config.get("use_mcore_fsdp"))
+    values["model.enable_cuda_graph"] = bool(config.get("cuda_graphs")) and not sharded
+    if sharded:
+        values["ddp.use_megatron_fsdp"] = True
+        values["ddp.data_parallel_sharding_strategy"] = "optim_grads_params"
+        if values.get("comm_overlap.defer_embedding_wgrad_compute"):
+            values["comm_overlap.defer_embedding_wgrad_compute"] = False
+    _precision(values, said)
+    _recompute(values, config, said)
+
+
+def _precision(values: dict[str, Any], said: Options) -> None:
+    """set_precision_configs."""
+    if said.values["compute_dtype"] == "bf16":
+        values["optimizer.use_precision_aware_optimizer"] = True
+        values[f"{_PRECISION}.grad_reduce_in_fp32"] = False
+        return
+    recipe = said.values["fp8_recipe"]
+    for key in [one for one in values if one.startswith(_PRECISION)]:
+        del values[key]
+    values.update(table()["precisions"][recipe])
+    if recipe == "mxfp8" and "comm_overlap" in values:
+        values["comm_overlap.overlap_param_gather"] = False
+
+
+def _recompute(values: dict[str, Any], config: Mapping[str, Any], said: Options) -> None:
+    """set_recompute_configs."""
+    if layers := config.get("recompute_layers"):
+        values["model.recompute_granularity"] = "full"
+        values["model.recompute_method"] = "block"
+        values["model.recompute_num_layers"] = layers
+    if layers := config.get("activation_offload_layers"):
+        values["model.cpu_offloading"] = True
+        values["model.cpu_offloading_weights"] = False
+        values["model.cpu_offloading_num_layers"] = layers
+    if (modules := config.get("recompute_modules")) is None:
+        return
+    values["model.recompute_modules"] = modules
+    if values.get("model.recompute_granularity") != "selective":
+        text = "the script stops: recompute_granularity must be selective with recompute_modules"
+        raise said.error(f"{text} {'/'.join(modules)}")
+    if values.get("model.recompute_num_layers") is not None:
+        text = "the script stops: recompute_num_layers goes not with recompute_modules"
+        raise said.error(f"{text} {'/'.join(modules)}")
