@@ -106,7 +106,7 @@ def create_app(settings: Settings | None = None, store: Store | None = None) -> 
     )
     app.state.settings = settings
     app.state.metrics = Metrics()
-    addresses = Addresses()
+    app.state.addresses = addresses = Addresses()
     # The last one added is the first that sees a call.
     app.add_middleware(Waiting)
     app.add_middleware(GZipMiddleware, minimum_size=1_000, compresslevel=_GZIP_LEVEL)

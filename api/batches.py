@@ -12,18 +12,16 @@ from contextvars import Context
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from opentelemetry import trace
-
 from api.budget import Budget, OverBudget
 from api.fair_limit import Places
 from api.pool import Pool, Process
 from api.pool_worker import Fault
+from api.spans import span
 
 _MOST = 16  # questions of one batch
 _FEW = 4  # questions for which a batch waits, where others of the caller are on their way
 _LINGER_S = 0.002  # that it waits for them
 _TOGETHER_S = 1.0  # CPU seconds of a batch; past it each question is computed alone
-_tracer = trace.get_tracer("planner")
 
 
 @dataclass
@@ -98,7 +96,7 @@ class Batches(Pool):
             task = loop.create_task(self._serve(caller, budget, queue), context=Context())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        with _tracer.start_as_current_span(f"compute {self._work.__name__}"):
+        with span("compute", self._work.__name__):
             return await asked.answer
 
     async def _serve(self, caller: str, budget: Budget, queue: _Queue) -> None:

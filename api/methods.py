@@ -20,21 +20,13 @@ class Methods:
         if method == "HEAD":
             await self.app({**scope, "method": "GET"}, receive, _Headed(send).send)
             return
-        allowed = self.allowed(scope["path"]) if method == "OPTIONS" else ""
+        allowed = self.addresses.allowed(scope["path"]) if method == "OPTIONS" else ""
         if not allowed:
             await self.app(scope, receive, send)
             return
         headers = [(b"allow", allowed.encode())]
         await send({"type": "http.response.start", "status": 204, "headers": headers})
         await send({"type": "http.response.body"})
-
-    def allowed(self, path: str) -> str:
-        """The methods of an address, as the header Allow has them; empty where there is none."""
-        _, methods = self.addresses.find(path)
-        if not methods:
-            return ""
-        head = {"HEAD"} if "GET" in methods else set()
-        return ", ".join(sorted({*methods, *head, "OPTIONS"}))
 
 
 class _Headed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -31,6 +31,7 @@ class Metrics:
             "planner_http_request_duration_seconds", "Time of a call", labels,
             buckets=_BUCKETS_S, registry=self.registry,
         )  # fmt: skip
+        self._of = cache(self._labelled)  # routes are few, and looking labels up costs more
         about = Gauge(
             "planner_info",
             "What runs",
@@ -76,9 +77,12 @@ class Metrics:
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a call."""
-        method = method if method in METHODS else "other"
-        self._calls.labels(method, route, status).inc()
-        self._seconds.labels(method, route).observe(seconds)
+        count, time = self._of(method if method in METHODS else "other", route, status)
+        count.inc()
+        time.observe(seconds)
+
+    def _labelled(self, method: str, route: str, status: int) -> tuple[Counter, Histogram]:
+        return self._calls.labels(method, route, status), self._seconds.labels(method, route)
 
     def text(self) -> bytes:
         """All of it in Prometheus's text format."""

@@ -8,21 +8,18 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from anyio import CancelScope, get_cancelled_exc_class, move_on_after, to_thread, wait_readable
-from opentelemetry import trace
 
 from api import pool_worker as children
 from api.budget import Bounds, Budget, OverBudget, Spent, cpu_s, process_use
 from api.fair_limit import Places
 from api.fork_server import CONTEXT
+from api.spans import span
 from planner.progress import current
 
 T = TypeVar("T")
 
 _STOP_S = 0.5  # until a process that does not stop is killed
 _LOOK_S = 0.2  # between two looks at what a process uses
-
-
-_tracer = trace.get_tracer("planner")
 
 
 class Answered(NamedTuple, Generic[T]):
@@ -58,7 +55,7 @@ class Pool:
         Raises what it raises, Refused where no place is free in time, and OverBudget.
         """
         async with self.process(caller) as process:
-            with _tracer.start_as_current_span(f"compute {_name(work, asked)}"):
+            with span("compute", _name(work, asked)):
                 return await process.run(work, asked, budget)
 
     @property
@@ -70,7 +67,7 @@ class Pool:
     async def process(self, caller: str) -> AsyncIterator[Process]:
         """A process for this caller alone.  Raises Refused where no place is free in time."""
         async with AsyncExitStack() as held:
-            with _tracer.start_as_current_span("queue"):
+            with span("queue"):
                 await held.enter_async_context(self.places.one(caller))
             process = self._living() or await self._started()
             try:

@@ -6,6 +6,7 @@ it imports only api.budget and api.fields beside this file.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -114,6 +115,7 @@ def serve(connection: Connection, nice: int, warm: bool) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server says when to end
     os.nice(nice)
+    gc.freeze()  # what is imported is never freed: collections need not look at it
     typical = list(_TYPICAL) if warm else []
     try:
         while True:

@@ -137,6 +137,8 @@ async def _over_budget(request: Request, error: Exception) -> JSONResponse:
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
+    if error.status_code == 405:  # a route knows its own methods alone, not those of its address
+        error.headers = {"Allow": request.app.state.addresses.allowed(request.url.path)}
     return refuse(request, error)
 
 

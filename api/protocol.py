@@ -56,12 +56,12 @@ class HeaderTimeoutProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Time the headers alone; the body has a limit of its own (PLANNER_MAX_BODY_S)."""
-        if self._header_timer is None and self._is_idle():
-            self._start_header_timer()
         self._has_begun = True
         super().data_received(data)
         if not self._is_idle():
             self._stop_header_timer()
+        elif self._header_timer is None:  # as a rule headers come as one piece, and need none
+            self._start_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed: stop both timers."""

@@ -25,6 +25,14 @@ class Addresses:
                 methods = frozenset(getattr(route, "methods", None) or ())
                 self._known.append((pattern, template, methods))
 
+    def allowed(self, path: str) -> str:
+        """The methods of an address, as the header Allow has them; empty where there is none."""
+        _, methods = self.find(path)
+        if not methods:
+            return ""
+        head = {"HEAD"} if "GET" in methods else set()
+        return ", ".join(sorted({*methods, *head, "OPTIONS"}))
+
     def _find(self, path: str) -> tuple[str, frozenset[str]]:
         """The template of a path, and the methods of all routes there."""
         found = [known for known in self._known if known[0].match(path)]

@@ -32,7 +32,7 @@ _KEYS = {
 _CONFIG = {
     "type": "object",
     "description": "a Hugging Face config.json",
-    "required": ["model_type"],
+    "anyOf": [{"required": ["model_type"]}, {"required": ["architectures"]}],
 }
 
 

@@ -51,7 +51,7 @@ def jobs(
 
 def _routes(kind: Kind) -> APIRouter:
     """The routes of one kind."""
-    one = APIRouter(prefix=f"/{kind}", tags=[kind])
+    one = APIRouter(prefix=f"/{kind}", tags=["jobs", kind])
 
     @storing
     def found(id: str, store: Kept) -> Job:
@@ -211,4 +211,4 @@ _STREAM: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {}}}}  # of an event: any
 }
 for _kind in KINDS:
-    router.include_router(_routes(_kind))
+    router.routes += _routes(_kind).routes  # an included router would hide their addresses

@@ -19,6 +19,7 @@ from planner import mixed_clusters
 from planner.answers import plan_answers
 from planner.answers.candidates import (
     MOST_ROWS,
+    SORTED_BY,
     CandidatePage,
     Candidates,
     Status,
@@ -31,6 +32,15 @@ from planner.requests.parsing import parse_request
 
 router = APIRouter(prefix="/plans", tags=["plans"])
 pages = APIRouter(include_in_schema=False)
+# What is refused is said by check_sort, with the nearest name.
+Sort = Annotated[
+    str,
+    Query(
+        max_length=64,
+        description="a figure or field of the rows; -: largest first",
+        json_schema_extra={"pattern": f"^-?({'|'.join(SORTED_BY)})$"},
+    ),
+]
 
 
 @router.post(
@@ -76,9 +86,7 @@ async def plan_candidates(
     request: Request,
     searches: Searches,
     status: Status = "feasible",
-    sort: Annotated[
-        str, Query(max_length=64, description="a figure or field of the rows; -: largest first")
-    ] = "-tokens_per_s",
+    sort: Sort = "-tokens_per_s",
     limit: Annotated[int, Query(ge=1, le=MOST_ROWS)] = 100,
     cursor: Annotated[int, Query(ge=0, le=MOST_ROWS)] = 0,
 ) -> Response:

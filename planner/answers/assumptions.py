@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 
@@ -66,7 +67,13 @@ def assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> l
     if plan.zero_stage and plan.dp * plan.cp > 1:
         notes.append(("sharding", f"ZeRO {plan.zero_stage} over dp x cp"))
     notes.extend(("guessed", text) for text in request.guessed)
-    return [Note(code=code, text=text) for code, text in notes]
+    return [_note(*each) for each in notes]
+
+
+@lru_cache(maxsize=4096)
+def _note(code: str, text: str) -> Note:
+    """Most plans rest on the same sentences."""
+    return Note(code=code, text=text)
 
 
 def _hardware(cluster: ClusterSpec, plan: ParallelPlan) -> Iterator[tuple[str, str]]:

@@ -31,6 +31,7 @@ FIGURES = (
     "tokens_per_s", "iteration_time_s", "peak_bytes", "num_micro_batches",
     *(f"{part}_s" for part in TIME_PARTS),
 )  # fmt: skip
+SORTED_BY = (*FIGURES, *FIELDS)
 _TIES = ("iteration_time_s", "peak_bytes")
 
 Columns = dict[str, NDArray[Any]]
@@ -100,11 +101,10 @@ def check_sort(sort: str) -> str:
 
     Raises RequestError.
     """
-    names = (*FIGURES, *FIELDS)
     name = sort.removeprefix("-")
-    if name not in names:
-        problem = choice("/sort", sort, names)
-        near = nearest(name, names)
+    if name not in SORTED_BY:
+        problem = choice("/sort", sort, SORTED_BY)
+        near = nearest(name, SORTED_BY)
         raise refuse("/sort", problem.code, problem.detail, sort, did_you_mean=near)
     return sort
 

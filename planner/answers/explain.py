@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,7 @@ def report(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> PlanRe
     return reports(model, request, [plan])[0]
 
 
+@lru_cache(maxsize=4096)
 def plan_id(plan: ParallelPlan) -> str:
     """An id of a plan that depends on its content alone."""
     content = json.dumps(plan.model_dump(mode="json"), sort_keys=True)

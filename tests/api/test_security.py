@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -221,9 +222,13 @@ def test_head_and_options(client: TestClient) -> None:
     assert head.status_code == 200
     assert head.content == b""
     assert head.headers["content-length"] == got.headers["content-length"]
-    for path, allowed in (("/v1/plans", "OPTIONS, POST"), ("/v1/info", "GET, HEAD, OPTIONS")):
-        response = client.options(path)
-        assert (response.status_code, response.headers["allow"]) == (204, allowed)
+    for path, methods in client.get("/openapi.json").json()["paths"].items():
+        named = {method.upper() for method in methods}
+        allowed = ", ".join(sorted({*named, "OPTIONS", *(["HEAD"] if "GET" in named else [])}))
+        address = re.sub(r"\{\w+\}", "x", path)
+        for method, status in (("OPTIONS", 204), ("PATCH", 405)):
+            response = client.request(method, address)
+            assert (response.status_code, response.headers["allow"]) == (status, allowed), path
     assert client.options("/nowhere").status_code == 404
     assert "access-control-allow-origin" not in client.options("/v1/plans").headers
 
