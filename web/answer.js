@@ -6,8 +6,8 @@ import {
   answer, busy, cancel, change, current, failure, fresh, isPinned, open, pick, picked, problems, progress, report, request,
   resolved, searchNow, togglePin, units,
 } from "./state.js";
-import { Choices } from "./choices.js";
-import { Ground } from "./ground.js";
+import { PlanPicks } from "./plan_picks.js";
+import { PlanEvidence } from "./plan_evidence.js";
 import { Icon } from "./ui/icon.js";
 import { Progress } from "./ui/progress.js";
 
@@ -18,10 +18,10 @@ export function Answer({ onEdit }) {
     <section class="answer card" aria-label="Answer" aria-busy=${String(Boolean(busy.value))}>
       <${Searching} />
       <div class="answer-top">
-        <p class="asked">${asked()}</p>
+        <p class="request-summary">${requestSummary()}</p>
         <button type="button" class="edit" onClick=${onEdit}>Change</button>
       </div>
-      <${Trouble} />
+      <${Problems} />
       <div role="status" aria-live="polite" class="answer-body ${current.value ? "" : "outdated"}">
         ${shown ? html`<${Headline} shown=${shown} /><${Figures} shown=${shown} />`
           : found?.options ? html`<h2 class="headline none">Mixed cluster</h2><p class="lead">${found.verdict}.</p>`
@@ -30,8 +30,8 @@ export function Answer({ onEdit }) {
               <p class="lead">None of ${count(found.counts.enumerated)} plans runs on this cluster within your limits.</p>`
           : busy.value && html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`}
       </div>
-      ${shown && html`<${Choices} shown=${shown} />`}
-      ${shown && html`<${Ground} shown=${shown} />`}
+      ${shown && html`<${PlanPicks} shown=${shown} />`}
+      ${shown && html`<${PlanEvidence} shown=${shown} />`}
       ${shown && html`<${SiteLine} shown=${shown} />`}
       ${shown && html`<${Footing} shown=${shown} />`}
     </section>`;
@@ -53,7 +53,7 @@ function Unbuildable({ of: { title, builds, reasons, able, instead } }) {
 const LAST = "The numbers below are of the last request that was answered.";
 
 /* Why the numbers are not those of the form, and what to do about it. */
-function Trouble() {
+function Problems() {
   const marked = problems.value.length;
   if (!marked && !failure.value) {
     return !busy.value && !fresh.value && html`<div class="notice">
@@ -63,18 +63,18 @@ function Trouble() {
   const last = report.value ? ` ${LAST}` : "";
   return html`<div class="notice bad" role="alert">
     ${marked
-      ? html`<ul>${problems.value.map((problem) => html`<${Mend} problem=${problem} />`)}</ul>${last}`
+      ? html`<ul>${problems.value.map((problem) => html`<${ProblemLine} problem=${problem} />`)}</ul>${last}`
       : html`${failure.value.detail ?? failure.value.title}${last} <button type="button" class="link" onClick=${searchNow}>Try again</button>`}
   </div>`;
 }
 
 /* A problem wherever its field stands, which may be folded away. */
-function Mend({ problem: { pointer, detail, did_you_mean: meant = [] } }) {
+function ProblemLine({ problem: { pointer, detail, did_you_mean: meant = [] } }) {
   return html`<li>${pointer && html`<b>${words(pointer.slice(1).replaceAll("/", ", "))}</b> `}${detail}
     ${meant.map((name) => html` <button type="button" class="link" onClick=${() => change(pointer, name)}>Use ${name}</button>`)}</li>`;
 }
 
-function asked() {
+function requestSummary() {
   const known = resolved.value;
   if (!known) return "";
   const { groups } = known.cluster;

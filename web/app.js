@@ -4,7 +4,7 @@ import { effect } from "@preact/signals";
 import { html, render } from "htm/preact";
 import { keyNeeded } from "./api.js";
 import { Header } from "./header.js";
-import { Help, openHelp } from "./help.js";
+import { KeyboardHelp, openKeyboardHelp } from "./keyboard_help.js";
 import { VIEWS } from "./registry.js";
 import { badLink, busy, cancel, open, start, theme, undo, view } from "./state.js";
 import { Dialog } from "./ui/dialog.js";
@@ -19,7 +19,7 @@ function App() {
     <a class="skip" href="#main" onClick=${skip}>Skip to results</a>
     <${Header} />
     <main id="main" tabindex="-1" aria-label=${label}><${Lazy} load=${load} /></main>
-    <${Help} />
+    <${KeyboardHelp} />
     <${KeyDialog} />
     <${Toasts} />`;
 }
@@ -57,7 +57,7 @@ effect(() => {
 effect(() => { document.title = `${current().label} · Parallel Planner`; });
 
 const KEYS = {
-  "?": openHelp,
+  "?": openKeyboardHelp,
   t: () => { theme.value = { "": "dark", dark: "light", light: "" }[theme.value]; },
 };
 

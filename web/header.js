@@ -2,9 +2,9 @@
 
 import { html } from "htm/preact";
 import { download, url } from "./api.js";
-import { openHelp } from "./help.js";
+import { openKeyboardHelp } from "./keyboard_help.js";
 import { VIEWS } from "./registry.js";
-import { answer, link, open, pins, question, theme, units, view } from "./state.js";
+import { answer, link, open, pins, planRequest, theme, units, view } from "./state.js";
 import { BYTE_UNITS } from "./format.js";
 import { CopyButton } from "./ui/copy.js";
 import { Icon } from "./ui/icon.js";
@@ -27,7 +27,7 @@ const ready = (run) => () => (answer.value ? run(answer.value) : toast("There is
 const EXPORTS = [
   { label: "Answer as JSON", run: ready((found) => download("plan.json", json(found))) },
   { label: "Pareto front as CSV", run: ready((found) => download("pareto.csv", toCsv(FRONT, found.pareto), "text/csv")) },
-  { label: "Request for the command line", run: ready(() => download("request.json", json(question.value ?? answer.value.request))) },
+  { label: "Request for the command line", run: ready(() => download("request.json", json(planRequest.value ?? answer.value.request))) },
 ];
 
 export function Header() {
@@ -51,7 +51,7 @@ export function Header() {
           ${Object.keys(BYTE_UNITS).map((one) => html`<button key=${one} type="button" aria-pressed=${String(units.value === one)} onClick=${() => { units.value = one; }}>${one}</button>`)}
         </div>
         <button type="button" class="quiet square" title=${name} aria-label=${`${name}; press for another`} onClick=${() => { theme.value = NEXT_THEME[theme.value]; }}><${Icon} name=${icon} /></button>
-        <button type="button" class="quiet square keyboard" title="Keys (?)" aria-label="Keyboard help" onClick=${openHelp}><${Icon} name="keyboard" /></button>
+        <button type="button" class="quiet square keyboard" title="Keys (?)" aria-label="Keyboard help" onClick=${openKeyboardHelp}><${Icon} name="keyboard" /></button>
         <${CopyButton} text=${link} label="Share" />
         <${Menu} label="Export" icon="download" items=${EXPORTS} />
       </div>

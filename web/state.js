@@ -8,7 +8,7 @@
      report     the plan on show, a PlanReport: the picked one, else the best; null where nothing fits
      picked     the picked plan (a plan document), null where the best is followed
      framework  that the plan on show is priced for, or null
-     question   the plan on show with the request it was priced for, as /v1/ranks … take it; or null
+     planRequest  the plan on show with the request it was priced for, as /v1/ranks … take it; or null
      current    whether that is the request as it stands
      problems   what the service refused in `request`: [{pointer, detail, got, allowed, did_you_mean}]
      failure    a problem document that is not about the request (busy, unreachable …), or null
@@ -20,7 +20,7 @@
 
 import { batch, computed, effect, signal } from "@preact/signals";
 import { post, Refused, search } from "./api.js";
-import { get, set } from "./pointer.js";
+import { get, set } from "./json_pointer.js";
 import { canonical, pack, unpack } from "./url.js";
 
 const PRESET = {
@@ -127,7 +127,7 @@ export const current = computed(() => same(priced.value, request.value));
 export const report = signal(null);
 export const resolved = signal(null);
 export const layers = signal({});
-export const question = computed(() =>
+export const planRequest = computed(() =>
   report.value ? { ...priced.value, plan: report.value.plan } : null,
 );
 
@@ -136,7 +136,7 @@ export const question = computed(() =>
 export const framework = computed(() => {
   const { launch, frameworks = [] } = answer.value ?? {};
   const own = frameworks.find(({ plan }) => same(plan.plan, report.value?.plan));
-  return question.value?.search?.framework ?? (own ?? launch)?.framework ?? null;
+  return planRequest.value?.search?.framework ?? (own ?? launch)?.framework ?? null;
 });
 
 /* All reports that an answer holds, the best first. */

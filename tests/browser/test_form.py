@@ -29,12 +29,12 @@ def test_back_and_forward_undo_what_was_edited(page: Page) -> None:
     batch.fill("128")
     batch.blur()
     until(page, "history.length > 1 && location.hash.length > 3")
-    expect(page.locator(".asked")).to_contain_text("128 ×")
+    expect(page.locator(".request-summary")).to_contain_text("128 ×")
     page.wait_for_timeout(1600)  # what comes later is a step of its own
     sequence = page.get_by_label("Sequence length", exact=True)
     sequence.fill("512")
     sequence.blur()
-    expect(page.locator(".asked")).to_contain_text("128 × 512")
+    expect(page.locator(".request-summary")).to_contain_text("128 × 512")
     page.wait_for_timeout(400)  # the address follows
     # A link that is still being written when back is pressed must not take its place.
     page.evaluate(
@@ -48,7 +48,7 @@ def test_back_and_forward_undo_what_was_edited(page: Page) -> None:
     )
     page.go_back()
     expect(sequence).to_have_value(str(SMALL["training"]["seq_length"]))
-    expect(page.locator(".asked")).to_contain_text("128 × 1,024")
+    expect(page.locator(".request-summary")).to_contain_text("128 × 1,024")
     page.wait_for_timeout(500)  # past the pause after which a link is written
     page.go_back()
     expect(batch).to_have_value(str(SMALL["training"]["global_batch_size"]))
@@ -65,7 +65,7 @@ def test_an_own_model_keeps_its_name_and_its_parameters(page: Page) -> None:
     chosen = page.get_by_label("Model", exact=True).locator("option").first
     expect(chosen).to_have_text(re.compile(r"ours-100m \(own\) · 1\d\d.M"))
     expect(page.locator(".drop > .hint").first).to_contain_text(re.compile(r"1\d\d.M parameters"))
-    expect(page.locator(".asked")).to_contain_text("ours-100m")
+    expect(page.locator(".request-summary")).to_contain_text("ours-100m")
     page.get_by_text("All dimensions").click()
     before = chosen.inner_text()
     page.get_by_label("num layers", exact=True).fill("8")

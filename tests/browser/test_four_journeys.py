@@ -97,7 +97,7 @@ def test_three_steps_from_a_slow_script_to_a_mended_one(
     script = SCRIPTS / f"{name}.sh"
     page.locator(".lint-editor input[type=file]").set_input_files(script)  # step 2
     verdict = page.locator(".lint-view .verdict")
-    expect(page.locator(".asked")).to_contain_text("Megatron-LM · ")
+    expect(page.locator(".request-summary")).to_contain_text("Megatron-LM · ")
     copy = page.get_by_role("button", name=f"Copy the mended {name}.sh")
     expect(verdict).to_have_text(re.compile("a faster plan is known"))
     copy.click()  # step 3
@@ -126,7 +126,7 @@ def test_three_steps_from_a_log_to_a_better_plan(page: Page, shot: Callable[...,
     sites.get_by_role("button", name="Keep it and find a better plan").click()  # step 3
     expect(page.get_by_role("main", name="Plan")).to_be_visible()
     ready(page)
-    expect(page.locator(".asked")).to_contain_text("32 × V100")
+    expect(page.locator(".request-summary")).to_contain_text("32 × V100")
     expect(page.locator(".site-line")).to_contain_text("Site my-cluster: 1 run")
     # Its own plan is pinned: Compare tells both in words.
     page.get_by_role("navigation").get_by_role("button", name="Compare").click()

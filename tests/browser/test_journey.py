@@ -34,7 +34,7 @@ def test_a_config_is_typed_planned_and_taken_back(page: Page) -> None:
     expect(page.locator(".toast")).to_contain_text(re.compile("Read as .*3\\.\\d+.?B parameters"))
     form(page).get_by_label("Nodes", exact=True).fill("2")
     form(page).get_by_label("Global batch", exact=True).fill("256")
-    expect(page.locator(".asked")).to_contain_text("16 × H100")
+    expect(page.locator(".request-summary")).to_contain_text("16 × H100")
     settled(page)
     page.get_by_role("tab", name="Flags").click()
     panel = page.get_by_role("tabpanel", name="Flags")
@@ -129,7 +129,7 @@ def test_hostile_names_are_only_text(page: Page) -> None:
              "ffn_hidden_size": 1024, "vocab_size": 1000}  # fmt: skip
     page.goto(link(request={**SMALL, "model": model}))
     settled(page)
-    expect(page.locator(".asked")).to_contain_text(HOSTILE)
+    expect(page.locator(".request-summary")).to_contain_text(HOSTILE)
     for view in ("Size", "Saved", "Validate"):
         page.get_by_role("navigation").get_by_role("button", name=view).click()
         expect(page.get_by_role("main", name=view)).to_be_visible()

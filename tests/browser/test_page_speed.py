@@ -62,7 +62,7 @@ def test_typed_change_to_new_numbers(page: Page) -> None:
     for nodes in (32, 64, 16, 32, 64, 32, 16):
         started = time.perf_counter()
         page.get_by_label("Nodes", exact=True).fill(str(nodes))
-        page.locator(".asked", has_text=f"{8 * nodes} ×").wait_for()
+        page.locator(".request-summary", has_text=f"{8 * nodes} ×").wait_for()
         times.append(time.perf_counter() - started)
         page.locator(".answer[aria-busy=false]").wait_for()
     print(f"typed change to new numbers {median(times):.3f} s, worst {max(times):.3f} s")

@@ -66,8 +66,8 @@ def test_another_of_the_three_picks_and_another_framework(page: Page) -> None:
 def test_the_card_says_what_the_time_rests_on(page: Page, shot: Callable[..., None]) -> None:
     page.goto(link())
     _settled(page)
-    card = page.locator(".grounds")
-    expect(card.locator(".ground-badge")).to_have_text("Measured")
+    card = page.locator(".plan-evidence")
+    expect(card.locator(".evidence-badge")).to_have_text("Measured")
     expect(card).to_contain_text("on H100 SXM5 80GB with Megatron-Core")
     expect(card.locator(".rival")).to_contain_text("beat")
     card.get_by_text("Nearest published runs").click()
@@ -80,7 +80,7 @@ def test_the_card_says_what_the_time_rests_on(page: Page, shot: Callable[..., No
     expect(card.locator(".stale")).to_have_count(0)
     # No other chip's band is borrowed in silence.
     page.get_by_label("Accelerator", exact=True).select_option("mi300x")
-    expect(card.locator(".ground-badge")).to_have_text("No run on this chip")
+    expect(card.locator(".evidence-badge")).to_have_text("No run on this chip")
     expect(card).to_contain_text("MI300X: extrapolated from")
     expect(card).to_contain_text("none of AMD either")
 

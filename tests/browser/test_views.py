@@ -68,7 +68,7 @@ def test_what_to_rent(page: Page, shot: Callable[..., None]) -> None:
     point.press("Enter")
     expect(page.get_by_role("main", name="Plan")).to_be_visible()
     count, _, kind = said.partition(":")[0].partition(" × ")
-    expect(page.locator(".asked")).to_contain_text(f"{count} × {kind}")
+    expect(page.locator(".request-summary")).to_contain_text(f"{count} × {kind}")
 
 
 def test_without_a_price_there_is_no_cost(page: Page) -> None:
@@ -112,7 +112,7 @@ def test_flags_are_checked(page: Page, shot: Callable[..., None]) -> None:
     expect(fewest).to_contain_text("--tensor-model-parallel-size")
     fewest.get_by_role("button", name="Open this plan").click()
     expect(page.get_by_role("main", name="Plan")).to_be_visible()
-    expect(page.locator(".asked")).to_contain_text("4 × H100")
+    expect(page.locator(".request-summary")).to_contain_text("4 × H100")
     expect(page.locator(".figures")).to_be_visible()
 
     page.get_by_role("navigation").get_by_role("button", name="Lint").click()

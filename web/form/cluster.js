@@ -6,8 +6,9 @@ import { change, problemsAt, request, resolved, unfolded, units } from "../state
 import { Bound, NumberField, SelectField } from "../ui/field.js";
 import { Icon } from "../ui/icon.js";
 import { SchemaFields } from "./schema.js";
-import { More, sameSpec, Section, useCatalog } from "./section.js";
+import { More, sameSpec, Section } from "./section.js";
 import { Site } from "./site.js";
+import { useCatalog } from "../use_query.js";
 
 /* A cluster of equal nodes, whatever its form, as an object that fields can be set in. */
 function expanded(cluster, accelerators) {

@@ -9,9 +9,10 @@ import { Options } from "../ui/field.js";
 import { Icon } from "../ui/icon.js";
 import { toast } from "../ui/toast.js";
 import { Encoders } from "./encoders.js";
-import { Notes, readAs, Reading } from "./reading.js";
-import { More, sameSpec, Section, useCatalog } from "./section.js";
+import { ImportNotes, importSummary, ImportProgress } from "./model_import.js";
+import { More, sameSpec, Section } from "./section.js";
 import { SchemaFields } from "./schema.js";
+import { useCatalog } from "../use_query.js";
 
 const FAMILIES = /^(gpt-oss|gpt|llama|qwen|deepseek|mistral|mixtral|megatron|gemma|falcon|opt|phi|glm|mpt)/;
 const family = (id) => FAMILIES.exec(id)?.[0] ?? "others";
@@ -54,7 +55,7 @@ export function Model() {
     setReading(true);
     try {
       const found = await post("/v1/models/import", config, { signal: mine.signal });
-      replace({ ...request.peek(), model: { ...found.model, ...(name && { name }) }, guessed: found.guessed }, readAs(found));
+      replace({ ...request.peek(), model: { ...found.model, ...(name && { name }) }, guessed: found.guessed }, importSummary(found));
       found.warnings?.forEach((warning) => toast(warning.text ?? warning));
       setText(null);
       setTrouble([]);
@@ -112,12 +113,12 @@ export function Model() {
             <div class="actions"><button type="button" class="primary" onClick=${() => read(text)} disabled=${!text.trim()}>Read it</button>
               <button type="button" onClick=${() => { setText(null); setTrouble([]); }}>Close</button></div>
           </div>`}
-        ${reading && html`<${Reading} onCancel=${stop} />`}
+        ${reading && html`<${ImportProgress} onCancel=${stop} />`}
         <p class="hint">${summary(spec, known ?? counted)}</p>
         ${Object.keys(layers.value).length > 1 && html`<p class="hint" aria-label="Layers by kind">${kindsLine(layers.value)}</p>`}
       </div>
       <${Encoders} />
-      <${Notes} guessed=${guessed} />
+      <${ImportNotes} guessed=${guessed} />
       <${More} label="All dimensions">
         ${spec && html`<div class="dense"><${SchemaFields} type="ModelSpec" pointer="/model" skip=${named ? ["name"] : []}
           value=${named ? undefined : model} usual=${spec} onChange=${edit} /></div>`}

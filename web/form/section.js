@@ -1,9 +1,8 @@
 /* <Section title problems>…</Section> and <More label open>…</More>, the parts of the form.
-   sameSpec(a, b); useCatalog(kind) → the entries of a kind, [] until they are there. */
+   sameSpec(a, b): whether two specs say the same. */
 
 import { html } from "htm/preact";
-import { useEffect, useState } from "preact/hooks";
-import { catalog } from "../api.js";
+import { useState } from "preact/hooks";
 import { canonical } from "../url.js";
 
 /* Whether two specs say the same; null says nothing. */
@@ -30,10 +29,4 @@ export function More({ label, force = false, children }) {
     <details class="more" open=${open} onToggle=${(event) => setOpen(event.target.open)}>
       <summary>${label}</summary>${open && children}
     </details>`;
-}
-
-export function useCatalog(kind) {
-  const [entries, setEntries] = useState([]);
-  useEffect(() => { catalog(kind).then(setEntries, () => {}); }, [kind]);
-  return entries;
 }

@@ -4,9 +4,10 @@ import { html } from "htm/preact";
 import { big } from "../format.js";
 import { change, problemsAt, request, resolved } from "../state.js";
 import { Bound, NumberField, SelectField } from "../ui/field.js";
-import { More, Section, useCatalog } from "./section.js";
+import { More, Section } from "./section.js";
 import { SchemaFields } from "./schema.js";
 import { Tuning, TUNING } from "./tuning.js";
+import { useCatalog } from "../use_query.js";
 
 const ELSEWHERE = ["seq_length", "global_batch_size", "precision", "tokens", "encoder_tokens", ...TUNING];
 const PRECISIONS = ["bf16", "fp16", "fp8", "fp4", "fp32"].map((value) => ({ value, label: value.toUpperCase() }));

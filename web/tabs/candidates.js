@@ -10,7 +10,7 @@ import { canonical } from "../url.js";
 import { Icon } from "../ui/icon.js";
 import { DataTable } from "../ui/table.js";
 import { toast } from "../ui/toast.js";
-import { Trouble } from "./asked.js";
+import { RefusalNotice } from "./notices.js";
 
 const PAGE = 200;
 const DEGREES = ["tp", "pp", "dp", "cp", "ep", "vpp", "micro_batch_size", "zero_stage", "recompute"];
@@ -120,7 +120,7 @@ export default function CandidatesTab() {
             onChange=${() => { status.value = key; }} /> ${label}</label>`)}
       </fieldset>`}
     </div>
-    <${Trouble} problem=${problem} />
+    <${RefusalNotice} problem=${problem} />
     <${DataTable} name=${path ? undefined : "candidates"} caption="Candidates" rows=${table} columns=${columns(shown, plan, report.value?.plan)}
       rowKey=${(row) => row.place} actions=${actions} filter limit=${PAGE}
       onRow=${(row) => pick(plan(row))} isCurrent=${(row) => canonical(plan(row)) === current} />

@@ -5,12 +5,13 @@ import { useEffect, useState } from "preact/hooks";
 import { blob, call, download } from "../api.js";
 import { flagsText, words } from "../flags_text.js";
 import { count } from "../format.js";
-import { change, framework, persist, pick, question, report } from "../state.js";
+import { change, framework, persist, pick, planRequest, report } from "../state.js";
 import { CopyButton } from "../ui/copy.js";
 import { Icon } from "../ui/icon.js";
 import { Tabs } from "../ui/tabs.js";
 import { toast } from "../ui/toast.js";
-import { NoPlan, Trouble, useAsked, useCatalog } from "./asked.js";
+import { NoPlanNotice, RefusalNotice } from "./notices.js";
+import { useCatalog, useQuery } from "../use_query.js";
 import { FlagsDiff } from "./flags_diff.js";
 
 const shown = persist("flags_for", null); // a framework; null: that of the plan on show
@@ -25,7 +26,7 @@ function useLaunchers() {
 export default function FlagsTab() {
   const frameworks = useCatalog("frameworks");
   const launchers = useLaunchers();
-  if (!question.value) return html`<${NoPlan} />`;
+  if (!planRequest.value) return html`<${NoPlanNotice} />`;
   const current = shown.value ?? framework.value ?? frameworks[0]?.id;
   const items = frameworks.map((one) => ({
     id: `flags-${one.id}`,
@@ -53,10 +54,10 @@ function Equation() {
 
 function Launch({ of, launchers }) {
   const { id, title } = of;
-  const asked = question.value;
+  const asked = planRequest.value;
   const body = { ...asked, search: { ...asked.search, framework: id } };
   const query = launcher.value ? `?launcher=${encodeURIComponent(launcher.value)}` : "";
-  const { answer, problem, busy } = useAsked(`/v1/bundles${query}`, body);
+  const { answer, problem, busy } = useQuery(`/v1/bundles${query}`, body);
   const replan = () => {
     pick(null);
     change("/search/framework", id);
@@ -83,7 +84,7 @@ function Launch({ of, launchers }) {
         <button type="button" onClick=${() => download(answer.main, answer.files[answer.main], "text/plain")}><${Icon} name="download" /> ${answer.main}</button>
         <button type="button" onClick=${zip}><${Icon} name="download" /> Zip</button>`}
     </div>
-    <${Trouble} problem=${problem} title=${`${title} cannot be given this plan`}>
+    <${RefusalNotice} problem=${problem} title=${`${title} cannot be given this plan`}>
       ${id !== asked.search?.framework && html`<p><button type="button" onClick=${replan}>Find the best plan for ${title}</button></p>`}
     <//>
     ${answer && !problem && html`

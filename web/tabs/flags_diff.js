@@ -6,7 +6,7 @@ import { post } from "../api.js";
 import { fieldName, value } from "../format.js";
 import { open, report, request } from "../state.js";
 import { DataTable } from "../ui/table.js";
-import { Trouble } from "./asked.js";
+import { RefusalNotice } from "./notices.js";
 
 const VERDICTS = {
   refused: "The framework would refuse this script",
@@ -39,7 +39,7 @@ export function FlagsDiff({ framework, title }) {
       <div class="actions"><button class="primary" disabled=${told.busy}>${told.busy ? "Reading …" : "Compare"}</button></div>
     </form>
     <div role="status">
-      <${Trouble} problem=${told.problem} />
+      <${RefusalNotice} problem=${told.problem} />
       ${told.answer && html`<${Difference} answer=${told.answer} plan=${report.value.plan} />`}
     </div>
   </details>`;

@@ -6,7 +6,7 @@ import { post } from "../api.js";
 import { timeParts } from "../charts/palette.js";
 import { ChartFrame } from "../charts/frame.js";
 import { bytes, count, flops, percent, rate, seconds, teraflops } from "../format.js";
-import { question, units } from "../state.js";
+import { planRequest, units } from "../state.js";
 import { DataTable } from "../ui/table.js";
 
 const PAUSE_MS = 300;
@@ -26,7 +26,7 @@ async function look(asked, aborted) {
 
 export default function LayersTab() {
   useSignalEffect(() => {
-    const asked = question.value;
+    const asked = planRequest.value;
     if (!asked) return undefined;
     const aborter = new AbortController();
     const timer = setTimeout(() => look(asked, aborter.signal), found.peek() ? PAUSE_MS : 0);

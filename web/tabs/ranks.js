@@ -4,25 +4,26 @@ import { html } from "htm/preact";
 import { ChartFrame } from "../charts/frame.js";
 import { RankMap, ranksTable } from "../charts/rank_map.js";
 import { bytes, count, percent, rate, seconds } from "../format.js";
-import { framework, persist, question, units } from "../state.js";
+import { framework, persist, planRequest, units } from "../state.js";
 import { DataTable } from "../ui/table.js";
-import { NoPlan, Trouble, useAsked, useCatalog } from "./asked.js";
+import { NoPlanNotice, RefusalNotice } from "./notices.js";
+import { useCatalog, useQuery } from "../use_query.js";
 
 const order = persist("rank_order_of", null); // a framework; null: that of the plan on show
 
 export default function RanksTab() {
-  const asked = question.value;
+  const asked = planRequest.value;
   const frameworks = useCatalog("frameworks");
   const current = order.value ?? framework.value ?? frameworks[0]?.id ?? "";
-  const { answer, problem, busy } = useAsked(`/v1/ranks?order=${encodeURIComponent(current)}`, current ? asked : null);
-  if (!asked) return html`<${NoPlan} />`;
+  const { answer, problem, busy } = useQuery(`/v1/ranks?order=${encodeURIComponent(current)}`, current ? asked : null);
+  if (!asked) return html`<${NoPlanNotice} />`;
   const tools = html`<label class="inline">Rank order
     <select value=${current} onChange=${({ target }) => { order.value = target.value; }}>
       ${frameworks.map(({ id, title }) => html`<option key=${id} value=${id} selected=${id === current}>${title}</option>`)}
     </select>
   </label>`;
   return html`<div aria-busy=${String(busy)}>
-    <${Trouble} problem=${problem} />
+    <${RefusalNotice} problem=${problem} />
     ${problem && html`<div class="chart card"><header>${tools}</header></div>`}
     ${answer && !problem && html`
       <${ChartFrame} title="${count(answer.world_size)} ranks on ${count(answer.nodes)} nodes" name="ranks" tools=${tools}

@@ -8,7 +8,7 @@ import { timeParts } from "../charts/palette.js";
 import { bytes, count, fieldName, percent, planLine, seconds, tokensPerSecond, value, withChance } from "../format.js";
 import { answer, apply, pick, report, request, resolved, units } from "../state.js";
 import { Icon } from "../ui/icon.js";
-import { Trouble } from "./asked.js";
+import { RefusalNotice } from "./notices.js";
 
 const REASONS = {
   memory: "Out of memory, or likely",
@@ -120,7 +120,7 @@ function WhyNot() {
       <button class="primary" disabled=${told.busy}>${told.busy ? "Asking …" : "Ask"}</button>
     </form>
     <div role="status">
-      <${Trouble} problem=${told.problem} />
+      <${RefusalNotice} problem=${told.problem} />
       ${told.answer && html`<${Verdict} found=${told.answer} />`}
     </div>
   </section>`;

@@ -6,8 +6,8 @@ import { useEffect, useState } from "preact/hooks";
 import { ChartFrame } from "../charts/frame.js";
 import { Tornado, inputValue, moves, signed } from "../charts/tornado.js";
 import { number, planLine } from "../format.js";
-import { question as makeQuestion } from "../question.js";
-import { persist, question } from "../state.js";
+import { searchQuery } from "../search_query.js";
+import { persist, planRequest } from "../state.js";
 import { Progress } from "../ui/progress.js";
 import { canonical } from "../url.js";
 
@@ -15,8 +15,8 @@ const PAUSE_MS = 800;
 const FACTORS = [["× ½, × 2", [0.5, 2]], ["− 20 %, + 25 %", [0.8, 1.25]], ["all four", [0.5, 0.8, 1.25, 2]]];
 
 const factors = persist("sensitivity", FACTORS[0][1]);
-const all = makeQuestion("/v1/sensitivities");
-const one = makeQuestion("/v1/sensitivities");
+const all = searchQuery("/v1/sensitivities");
+const one = searchQuery("/v1/sensitivities");
 const chosen = signal(null);
 
 const COLUMNS = [
@@ -28,10 +28,10 @@ const COLUMNS = [
 ];
 
 export default function Sensitivity() {
-  const body = question.value && { ...question.value, sensitivity: { factors: factors.value } };
+  const body = planRequest.value && { ...planRequest.value, sensitivity: { factors: factors.value } };
   useSignalEffect(() => {
-    if (!question.value) return undefined;
-    const asked = { ...question.value, sensitivity: { factors: factors.value } };
+    if (!planRequest.value) return undefined;
+    const asked = { ...planRequest.value, sensitivity: { factors: factors.value } };
     if (canonical(asked) === all.answered.peek()) return undefined;
     const timer = setTimeout(() => all.ask(asked), all.answer.peek() ? PAUSE_MS : 0);
     return () => { clearTimeout(timer); all.cancel(); };
@@ -84,10 +84,10 @@ function Try({ input }) {
   const [step, setStep] = useState(0);
   const factor = 2 ** (step / exponent);
   useEffect(() => {
-    if (step === 0 || !question.value) return undefined;
-    const timer = setTimeout(() => one.ask({ ...question.peek(), sensitivity: { inputs: [input.name], factors: [factor] } }), 300);
+    if (step === 0 || !planRequest.value) return undefined;
+    const timer = setTimeout(() => one.ask({ ...planRequest.peek(), sensitivity: { inputs: [input.name], factors: [factor] } }), 300);
     return () => { clearTimeout(timer); one.cancel(); };
-  }, [step, question.value]);
+  }, [step, planRequest.value]);
   const answered = one.answer.value?.inputs[0];
   const point = answered?.name === input.name && step !== 0 ? answered.points[0] : null;
   const id = `try-${input.name}`;

@@ -6,11 +6,12 @@ import { ChartFrame } from "../charts/frame.js";
 import { Timeline, timelineTable } from "../charts/timeline.js";
 import { download, post } from "../api.js";
 import { number, percent, seconds } from "../format.js";
-import { persist, question } from "../state.js";
+import { persist, planRequest } from "../state.js";
 import { Icon } from "../ui/icon.js";
 import { DataTable } from "../ui/table.js";
 import { toast } from "../ui/toast.js";
-import { NoPlan, Trouble, useAsked, useCatalog } from "./asked.js";
+import { NoPlanNotice, RefusalNotice } from "./notices.js";
+import { useCatalog, useQuery } from "../use_query.js";
 
 const TRACE = "application/vnd.chrome-trace+json";
 const chosen = persist("schedule", null); // {schedule, chunks} instead of the plan's own
@@ -20,17 +21,17 @@ const same = (a, b) => a.schedule === b.schedule && a.chunks === b.chunks;
 const key = ({ schedule, chunks }) => `${schedule} ${chunks}`;
 
 export default function TimelineTab() {
-  const asked = question.value;
+  const asked = planRequest.value;
   const drawn = asked && withSchedule(asked, chosen.value);
-  const { answer, problem, busy } = useAsked("/v1/timelines", drawn);
-  if (!asked) return html`<${NoPlan} />`;
+  const { answer, problem, busy } = useQuery("/v1/timelines", drawn);
+  if (!asked) return html`<${NoPlanNotice} />`;
   const tools = html`
     <${Choice} plan=${asked.plan} />
     <button type="button" title="A Chrome trace: open it at ui.perfetto.dev or chrome://tracing" onClick=${() => save(drawn)}>
       <${Icon} name="download" /> Trace
     </button>`;
   return html`<div class="timeline-tab" aria-busy=${String(busy)}>
-    <${Trouble} problem=${problem} title="This schedule does not run with this plan">
+    <${RefusalNotice} problem=${problem} title="This schedule does not run with this plan">
       ${chosen.value && html`<p><button type="button" class="link" onClick=${() => { chosen.value = null; }}>Back to the plan's own schedule</button></p>`}
     <//>
     ${answer && !problem && html`
@@ -116,12 +117,12 @@ const COLUMNS = [
 /* Side by side, once somebody wants to see them: that takes the service a second. */
 function Schedules({ asked }) {
   const [open, setOpen] = useState(false);
-  const { answer, problem, busy } = useAsked("/v1/schedule-comparisons", open ? asked : null);
+  const { answer, problem, busy } = useQuery("/v1/schedule-comparisons", open ? asked : null);
   const current = chosen.value ?? own(asked.plan);
   const columns = COLUMNS.filter(({ key: name }) => name !== "reason" || answer?.schedules.some(({ reason }) => reason));
   return html`<details class="card schedules" onToggle=${({ target }) => setOpen(target.open)} aria-busy=${String(busy)}>
     <summary>All schedules on this pipeline</summary>
-    <${Trouble} problem=${problem} />
+    <${RefusalNotice} problem=${problem} />
     ${open && answer && html`<${DataTable} name="schedules" caption="Pipeline schedules with the work and links of this plan, fastest first"
       columns=${columns} rows=${answer.schedules} filter=${false}
       onRow=${(row) => !row.reason && choose(asked.plan, row)} isCurrent=${(row) => same(row, current)} />`}

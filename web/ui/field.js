@@ -18,7 +18,7 @@
 import { html } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { change, field, problemsAt, resolved } from "../state.js";
-import { get } from "../pointer.js";
+import { get } from "../json_pointer.js";
 
 const POWERS = { k: 1e3, m: 1e6, b: 1e9, g: 1e9, t: 1e12 };
 const LENGTHS = { ...POWERS, k: 2 ** 10, m: 2 ** 20 };

@@ -3,13 +3,13 @@
 import { html } from "htm/preact";
 import { useEffect, useMemo } from "preact/hooks";
 import { signal } from "@preact/signals";
-import { MeasuredChart, signed } from "../charts/measured.js";
+import { MeasuredChart, signed } from "../charts/predicted_measured.js";
 import { count, number, percent, seconds } from "../format.js";
 import { persist } from "../state.js";
 import { SelectField } from "../ui/field.js";
 import { DataTable } from "../ui/table.js";
 import { Evidence } from "./evidence.js";
-import { byValue, chosen, failure, FILTERS, loadRuns, nameOf, runPlan, runs, summary } from "./scored.js";
+import { byValue, chosen, failure, FILTERS, loadRuns, nameOf, runPlan, runs, summary } from "../published_runs.js";
 import { Sites } from "./sites.js";
 
 const filters = persist("accuracy", {});

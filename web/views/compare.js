@@ -7,7 +7,8 @@ import { memoryParts, partsOf, timeParts } from "../charts/palette.js";
 import { Timeline, timelineTable } from "../charts/timeline.js";
 import { bytes, energy, fieldName, money, number, percent, planLine, seconds, SPACE, teraflops, times, tokensPerSecond, unit, value, withChance, words } from "../format.js";
 import { answer, open, persist, pins, request, togglePin, units } from "../state.js";
-import { useAsked, Trouble } from "../tabs/asked.js";
+import { RefusalNotice } from "../tabs/notices.js";
+import { useQuery } from "../use_query.js";
 import { Icon } from "../ui/icon.js";
 
 const sides = persist("compare", { a: null, b: null }); // keys of choices; null: the usual
@@ -31,7 +32,7 @@ export default function Compare() {
   const known = (key) => all.find((one) => one.key === key);
   const a = known(sides.value.a) ?? known("pin-0") ?? known("baseline") ?? all[0];
   const b = known(sides.value.b) ?? [known("pin-1"), known("best"), ...all].find((one) => one && one.key !== a?.key);
-  const { answer: found, problem, busy } = useAsked("/v1/comparisons", a && b ? { a: a.document, b: b.document } : null);
+  const { answer: found, problem, busy } = useQuery("/v1/comparisons", a && b ? { a: a.document, b: b.document } : null);
   if (!a || !b) {
     return html`<div class="compare-view"><h1>Compare</h1>
       <p class="notice">There are no two plans to compare yet. Pin two of them with <${Icon} name="pin" /> in the Plan view.
@@ -44,7 +45,7 @@ export default function Compare() {
       <${Side} name="b" label="B" choice=${b} other=${a} all=${all} />
     </div>
     ${pins.value.length < 2 && html`<p class="muted">Pin plans with <${Icon} name="pin" /> anywhere to compare them here.</p>`}
-    <${Trouble} problem=${problem} />
+    <${RefusalNotice} problem=${problem} />
     ${found && !problem && html`
       <${Headline} found=${found} />
       <div class="pair">
@@ -219,15 +220,15 @@ function Row({ row }) {
 
 /* Both pipelines on one scale of time and of memory. */
 function Timelines({ a, b }) {
-  const first = useAsked("/v1/timelines", a.document);
-  const second = useAsked("/v1/timelines", b.document);
+  const first = useQuery("/v1/timelines", a.document);
+  const second = useQuery("/v1/timelines", b.document);
   const together = useMemo(() => new Set(), []);
   const both = [["A", first], ["B", second]];
   const there = both.map(([, { answer: found }]) => found).filter(Boolean);
   const span_s = Math.max(...there.map((found) => found.makespan_s));
   const most = Math.max(...there.flatMap((found) => found.peak_in_flight));
   return both.map(([label, { answer: found, problem }]) => html`
-    ${problem && html`<${Trouble} key=${`${label}-problem`} problem=${problem} />`}
+    ${problem && html`<${RefusalNotice} key=${`${label}-problem`} problem=${problem} />`}
     ${found && !problem && html`<${ChartFrame} key=${label} title=${`${label}: ${found.title}`} name=${`timeline-${label}`}
       caption=${`Pipeline of ${label}; both on one scale of ${seconds(span_s)}.`} ...${timelineTable(found)}>
       <${Timeline} answer=${found} span_s=${span_s} most=${most} together=${together} label=${`Pipeline of ${label}`} />

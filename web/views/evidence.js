@@ -4,11 +4,11 @@ import { html } from "htm/preact";
 import { signal, useSignalEffect } from "@preact/signals";
 import { post } from "../api.js";
 import { count, percent, planLine, seconds } from "../format.js";
-import { GROUNDS } from "../ground.js";
-import { question, report, resolved } from "../state.js";
-import { signed } from "../charts/measured.js";
+import { GROUNDS } from "../plan_evidence.js";
+import { planRequest, report, resolved } from "../state.js";
+import { signed } from "../charts/predicted_measured.js";
 import { Icon } from "../ui/icon.js";
-import { nameOf, runPlan } from "./scored.js";
+import { nameOf, runPlan } from "../published_runs.js";
 
 const PAUSE_MS = 300;
 
@@ -23,14 +23,14 @@ async function look(asked, aborted) {
 }
 
 /* Measured, extrapolated or unseen, in a line. */
-export const Ground = ({ of: { ground, text } }) => {
+export const EvidenceLine = ({ of: { ground, text } }) => {
   const [kind, icon] = GROUNDS[ground];
   return html`<p class="ground ${kind}"><${Icon} name=${icon} /> <span>${text[0].toUpperCase()}${text.slice(1)}</span></p>`;
 };
 
 export function Evidence({ onRun }) {
   useSignalEffect(() => {
-    const asked = question.value;
+    const asked = planRequest.value;
     if (!asked) { found.value = null; return undefined; }
     const aborter = new AbortController();
     const timer = setTimeout(() => look(asked, aborter.signal), found.peek() ? PAUSE_MS : 0);
@@ -45,7 +45,7 @@ export function Evidence({ onRun }) {
     <section class="card evidence" aria-label="The plan on show">
       <h2>The plan on show</h2>
       <p class="muted">${resolved.value.model.name} · ${planLine(shown.plan)}</p>
-      <${Ground} of=${found.value} />
+      <${EvidenceLine} of=${found.value} />
       <p><b>${seconds(shown.iteration_time_s)}</b> per iteration, ${seconds(band.low_s)} to ${seconds(band.high_s)} at 80${"\u202f"}%:
         ${" "}${percent(1 - band.low_s / shown.iteration_time_s, 2)} faster to ${percent(band.high_s / shown.iteration_time_s - 1, 2)} slower.</p>
       <h3>Nearest published runs</h3>

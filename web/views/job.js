@@ -9,7 +9,7 @@ import { batch, signal } from "@preact/signals";
 import { call, events, post } from "../api.js";
 import { persist } from "../state.js";
 import { current, loadJobs } from "./job_table.js";
-import { isOver } from "./job_words.js";
+import { isOver } from "./job_labels.js";
 
 const AGAIN_MS = 1000; // before a broken connection is tried again
 const MOST_LINES = 2000;

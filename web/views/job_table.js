@@ -5,7 +5,7 @@ import { signal } from "@preact/signals";
 import { call } from "../api.js";
 import { persist } from "../state.js";
 import { DataTable } from "../ui/table.js";
-import { KINDS, doing, isOver, lasted, took, when } from "./job_words.js";
+import { KINDS, doing, isOver, lasted, took, when } from "./job_labels.js";
 
 const MOST = 50;
 

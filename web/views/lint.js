@@ -6,7 +6,7 @@ import { useState } from "preact/hooks";
 import { download, post } from "../api.js";
 import { bytes, chance, count, number, percent, planLine, seconds, shellWord, times, tokensPerSecond } from "../format.js";
 import { Cluster } from "../form/cluster.js";
-import { openRun } from "../opened.js";
+import { openRun } from "../open_run.js";
 import { request, units } from "../state.js";
 import { CopyButton } from "../ui/copy.js";
 import { Icon } from "../ui/icon.js";
@@ -150,7 +150,7 @@ function Verdict({ found }) {
   const [group] = cluster.groups;
   const counts = Object.entries(HEADS).map(([severity, head]) => [found.findings.filter((one) => one.severity === severity).length, head.toLowerCase()]).filter(([n]) => n);
   return html`
-    <p class="asked">${found.framework} · ${count(model.num_layers)} layers of ${count(model.hidden_size)} · ${count(group.nodes * group.accelerators_per_node)} × ${group.accelerator.name} · ${count(training.global_batch_size)} × ${count(training.seq_length)} tokens · ${training.precision}</p>
+    <p class="request-summary">${found.framework} · ${count(model.num_layers)} layers of ${count(model.hidden_size)} · ${count(group.nodes * group.accelerators_per_node)} × ${group.accelerator.name} · ${count(training.global_batch_size)} × ${count(training.seq_length)} tokens · ${training.precision}</p>
     <h2 class="verdict ${kind}"><${Icon} name=${kind === "good" ? "check" : "alert"} /> ${said}</h2>
     ${counts.length > 0 && html`<p class="lead">${counts.map(([n, head]) => `${n} ${n === 1 ? head.slice(0, -1) : head}`).join(", ")}</p>`}
     ${found.estimate && html`<${Report} title="As it is" report=${found.estimate} />`}

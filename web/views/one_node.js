@@ -8,7 +8,7 @@ import { signal } from "@preact/signals";
 import { useState } from "preact/hooks";
 import { download, post } from "../api.js";
 import { count, planLine, seconds, words } from "../format.js";
-import { question } from "../state.js";
+import { planRequest } from "../state.js";
 import { CopyButton } from "../ui/copy.js";
 import { Icon } from "../ui/icon.js";
 import { Result } from "./job_result.js";
@@ -32,7 +32,7 @@ async function told(work) {
 }
 
 const write = () => told(async () => {
-  const document = question.peek();
+  const document = planRequest.peek();
   script.value = await post("/v1/one-node", document);
   asked.value = document;
   report.value = null;
@@ -42,11 +42,11 @@ const write = () => told(async () => {
 const judge = (files) => told(async () => {
   const texts = await Promise.all([...files].filter(({ name }) => name.endsWith(".json")).map((file) => file.text()));
   const ranks = texts.map((text) => { try { return JSON.parse(text); } catch { return {}; } });
-  report.value = await post("/v1/one-node/results", { request: asked.peek() ?? question.peek(), ranks });
+  report.value = await post("/v1/one-node/results", { request: asked.peek() ?? planRequest.peek(), ranks });
 });
 
 export const GetScript = () => html`
-  <button type="button" class="primary" disabled=${!question.value || busy.value} onClick=${write}><${Icon} name="download" /> Script for one node of my cluster</button>
+  <button type="button" class="primary" disabled=${!planRequest.value || busy.value} onClick=${write}><${Icon} name="download" /> Script for one node of my cluster</button>
   ${problems.value.length > 0 && !script.value && html`<${Problems} />`}`;
 
 const Problems = () => html`<div class="problem" role="alert">${problems.value.map(({ detail, title }) => html`<p>${detail ?? title}</p>`)}</div>`;

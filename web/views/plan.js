@@ -5,10 +5,10 @@ import { useState } from "preact/hooks";
 import { Answer } from "../answer.js";
 import { MemoryChart } from "../charts/memory.js";
 import { ParetoChart } from "../charts/pareto.js";
-import { TimeChart } from "../charts/time.js";
+import { TimeChart } from "../charts/time_parts.js";
 import { Form } from "../form/form.js";
-import { Mixed } from "../mixed.js";
-import { Nothing } from "../nothing.js";
+import { MixedCluster } from "../mixed_cluster.js";
+import { NoPlanFits } from "../no_plan_fits.js";
 import { TABS } from "../registry.js";
 import { answer, report, tab } from "../state.js";
 import { Dialog } from "../ui/dialog.js";
@@ -25,7 +25,7 @@ export default function Plan() {
         : html`<div class="form-column"><${Form} /></div>`}
       <div class="results" id="results" tabindex="-1">
         <${Answer} onEdit=${() => setSheet(true)} />
-        ${answer.value?.options ? html`<${Mixed} />` : answer.value && !report.value && html`<${Nothing} />`}
+        ${answer.value?.options ? html`<${MixedCluster} />` : answer.value && !report.value && html`<${NoPlanFits} />`}
         ${report.value && html`
           <div class="pair">
             <${ParetoChart} />

@@ -5,12 +5,12 @@ import { batch, signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { call } from "../api.js";
 import { planLine } from "../format.js";
-import { answer, open, picked, question, report, request, resolved } from "../state.js";
+import { answer, open, picked, planRequest, report, request, resolved } from "../state.js";
 import { Dialog } from "../ui/dialog.js";
 import { TextField } from "../ui/field.js";
 import { toast } from "../ui/toast.js";
 import { JobTable, jobs, loadJobs } from "./job_table.js";
-import { when } from "./job_words.js";
+import { when } from "./job_labels.js";
 
 const saved = signal(null);
 const failure = signal(null);
@@ -70,7 +70,7 @@ function SaveNow() {
   const taken = saved.value?.some((one) => one.name === name.trim());
   const submit = async (event) => {
     event.preventDefault();
-    const document = picked.value ? question.value : request.value;
+    const document = picked.value ? planRequest.value : request.value;
     const found = await tried(() => put(name.trim(), { note, request: document, answer_id: answer.value?.id }));
     setProblems(found);
     if (!found.length) { setName(""); setNote(""); toast(`Saved as ${name.trim()}`); }

@@ -46,7 +46,7 @@ export default function Size() {
             ? html`<${Progress} label="Sizing" noun="clusters" told=${sizes.progress.value} onCancel=${sizes.cancel} />`
             : html`<div class="progress" hidden></div>`}
           <div class="answer-top">
-            <p class="asked">${found && question(found)}</p>
+            <p class="request-summary">${found && question(found)}</p>
             <button type="button" class="edit" onClick=${() => setSheet(true)}>Change</button>
           </div>
           ${sizes.failure.value && html`<${Refusal} problem=${sizes.failure.value} />`}

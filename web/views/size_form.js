@@ -4,10 +4,11 @@ import { html } from "htm/preact";
 import { useState } from "preact/hooks";
 import { count } from "../format.js";
 import { Model } from "../form/model.js";
-import { Section, useCatalog } from "../form/section.js";
+import { Section } from "../form/section.js";
 import { change, field } from "../state.js";
 import { NumberField, TextField } from "../ui/field.js";
 import { changeSizing, refusedAt, sizes, sizing, sizingField } from "./size_state.js";
+import { useCatalog } from "../use_query.js";
 
 const bound = (name, more) => ({
   id: `size-${name.replaceAll("/", "-")}`, value: sizingField(name),

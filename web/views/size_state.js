@@ -1,13 +1,13 @@
 /* What the Size view asks and what it got: the plan's model, training, limits and site, and `sizing`. */
 
 import { batch, computed } from "@preact/signals";
-import { get, set } from "../pointer.js";
-import { question } from "../question.js";
+import { get, set } from "../json_pointer.js";
+import { searchQuery } from "../search_query.js";
 import { open, persist, picked, request } from "../state.js";
 
 /* The fields of `sizing` in POST /v1/sizings; what is left out is the service's to choose. */
 export const sizing = persist("sizing", { deadline_days: 60 });
-export const sizes = question("/v1/sizings");
+export const sizes = searchQuery("/v1/sizings");
 
 export const asked = computed(() => {
   const { model, training, search, site } = request.value;

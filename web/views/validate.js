@@ -5,14 +5,14 @@ import { signal, useSignalEffect } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { call } from "../api.js";
 import { count, planLine, seconds } from "../format.js";
-import { busy as searching, change, question, report, request, resolved } from "../state.js";
+import { busy as searching, change, planRequest, report, request, resolved } from "../state.js";
 import { CopyButton } from "../ui/copy.js";
 import { CheckField, NumberField, TextField } from "../ui/field.js";
 import { Icon } from "../ui/icon.js";
 import { toast } from "../ui/toast.js";
 import { cancel, failure, follow, forget, job, leave, lines, run as kind, start } from "./job.js";
 import { JobTable, current, jobs, loadJobs } from "./job_table.js";
-import { KINDS, doing, isOver, lasted } from "./job_words.js";
+import { KINDS, doing, isOver, lasted } from "./job_labels.js";
 import { Result } from "./job_result.js";
 import { GetScript, OneNode } from "./one_node.js";
 
@@ -77,10 +77,10 @@ async function begin() {
   const { part } = KINDS[kind.value];
   busy.value = true;
   try {
-    const body = { ...question.value, [part]: { ...FIRST[kind.value], ...options.value[kind.value] } };
+    const body = { ...planRequest.value, [part]: { ...FIRST[kind.value], ...options.value[kind.value] } };
     const timed = kind.value === "validations" && wanted.value && !body.site;
     if (timed && !calibrated.value) {
-      await start("calibrations", { ...question.value, calibration: { name: HERE, budget_s: BUDGET_S } });
+      await start("calibrations", { ...planRequest.value, calibration: { name: HERE, budget_s: BUDGET_S } });
       waiting.value = { id: current.value.id, body };
     } else await start(kind.value, timed ? { ...body, site: HERE } : body);
     problems.value = [];
@@ -165,7 +165,7 @@ function Ask() {
       <div class="section">
         ${kind.value === "validations" && html`<${GetScript} />`}
         ${torch.value === false ? html`<${Install} />` : html`
-          <button class=${kind.value === "validations" ? "" : "primary"} disabled=${!question.value || busy.value}>${verb}${kind.value === "calibrations" ? "" : " this plan"}</button>`}
+          <button class=${kind.value === "validations" ? "" : "primary"} disabled=${!planRequest.value || busy.value}>${verb}${kind.value === "calibrations" ? "" : " this plan"}</button>`}
         ${refusal.value && rest.length === 0 && problems.value.length === 0 && html`<p class="problem" role="alert">${refusal.value.detail ?? refusal.value.title}</p>`}
         ${rest.length > 0 && html`<div class="problem" role="alert">${rest.map(({ pointer, detail }) => html`<p>${pointer && html`<code>${pointer}</code> `}${detail}</p>`)}</div>`}
       </div>
@@ -198,7 +198,7 @@ function OnShow({ one }) {
   return html`
     <section class="card job" aria-label=${`${KINDS[one.kind].title} of ${one.title}`} aria-busy=${String(!over)}>
       <div class="job-head">
-        <div><p class="asked">${KINDS[one.kind].title} · ${one.title}${then ? "; the run follows" : ""}</p></div>
+        <div><p class="request-summary">${KINDS[one.kind].title} · ${one.title}${then ? "; the run follows" : ""}</p></div>
         <span class="spring"></span>
         ${!over && html`<button type="button" onClick=${stop} disabled=${one.state === "cancelling"}><${Icon} name="stop" />${one.state === "cancelling" ? "Stopping" : "Cancel"}</button>`}
         ${over && html`<button type="button" class="quiet" onClick=${() => forget(one)}>Delete</button>`}

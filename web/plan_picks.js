@@ -4,7 +4,7 @@ import { html } from "htm/preact";
 import { post } from "./api.js";
 import { flagsText } from "./flags_text.js";
 import { percent, seconds, words } from "./format.js";
-import { answer, change, framework, fresh, pick, picked, question, request } from "./state.js";
+import { answer, change, framework, fresh, pick, picked, planRequest, request } from "./state.js";
 import { CopyButton } from "./ui/copy.js";
 
 const WORTH_OPENING = 0.001; // what another value would save of the time, to be told with its name
@@ -15,7 +15,7 @@ function behind({ plan: { memory }, slower_by: slower }) {
   return `${percent(1 - memory.peak_bytes / memory.capacity_bytes)} free`;
 }
 
-export function Choices({ shown }) {
+export function PlanPicks({ shown }) {
   const { best, picks = [], frameworks = [] } = answer.value ?? {};
   if (!fresh.value || !best) return null;
   const rivals = frameworks.filter(({ plan }) => plan.id !== best.id);
@@ -23,7 +23,7 @@ export function Choices({ shown }) {
   return html`
     <div class="choices">
       ${picks.length > 0 && html`<div class="segments" role="group" aria-label="Which plan">
-        ${picks.map((one) => html`<${Choice} key=${one.name} one=${one} best=${best} shown=${shown} />`)}
+        ${picks.map((one) => html`<${Pick} key=${one.name} one=${one} best=${best} shown=${shown} />`)}
       </div>`}
       ${framework.value && html`<${CopyFlags} recommended=${picks.find(({ name }) => name === "recommended")} />`}
       ${frameworks.length > 1 && html`<p class="muted">Runs in ${same.join(" and ")}.${rivals.length > 0 && " Others, each priced as itself: "}
@@ -36,7 +36,7 @@ export function Choices({ shown }) {
 function CopyFlags({ recommended }) {
   const other = !picked.value && recommended?.slower_by > 0;
   const text = async () => {
-    const asked = question.peek();
+    const asked = planRequest.peek();
     const plan = other ? recommended.plan.plan : asked.plan;
     return flagsText(await post("/v1/bundles", { ...asked, plan, search: { ...asked.search, framework: framework.peek() } }));
   };
@@ -59,7 +59,7 @@ function Saving({ one: { field, value, other, saves, runs_in: runs } }) {
   return html`${words(field)} ${words(String(value))} (${offered} would save ${percent(saves, 2)}${where})`;
 }
 
-function Choice({ one: { name, plan, slower_by: slower, why }, best, shown }) {
+function Pick({ one: { name, plan, slower_by: slower, why }, best, shown }) {
   const { memory } = plan;
   const free = percent(1 - memory.peak_bytes / memory.capacity_bytes);
   const about = `${seconds(plan.iteration_time_s)}, ${free} of the memory free: ${why}`;

@@ -1,6 +1,6 @@
-/* A question that takes a while to answer, apart from the plan's own.
+/* A query that takes a while and reports progress, apart from the search for plans in state.js.
 
-   const sizes = question("/v1/sizings");
+   const sizes = searchQuery("/v1/sizings");
    sizes.ask(body)     asks, and gives up what was asked before; sizes.cancel() gives it up
    Signals: answer (the latest, null at first), answered (its body, canonical), busy, progress
    ({done, total} or null), problems ([{pointer, detail, …}]), failure (a problem document or null) */
@@ -9,7 +9,7 @@ import { batch, signal } from "@preact/signals";
 import { Refused, search } from "./api.js";
 import { canonical } from "./url.js";
 
-export function question(path) {
+export function searchQuery(path) {
   const own = {
     answer: signal(null), answered: signal(""), busy: signal(false), progress: signal(null),
     problems: signal([]), failure: signal(null),

@@ -2,8 +2,8 @@
 
 import { html } from "htm/preact";
 import { count, seconds } from "../format.js";
-import { signed } from "../charts/measured.js";
-import { nameOf, runPlan } from "./scored.js";
+import { signed } from "../charts/predicted_measured.js";
+import { nameOf, runPlan } from "../published_runs.js";
 
 export default function Nearest({ rows }) {
   return html`

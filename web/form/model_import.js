@@ -1,4 +1,4 @@
-/* Reading a config.json: that it goes on, and what was read, guessed or only approximately matched. */
+/* The import of a config.json: its progress, and what was read, guessed or matched approximately. */
 
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
@@ -11,7 +11,7 @@ const APPROXIMATE = /^layers: matched approximately/;
 const SHORT_S = 1; // what is read at once needs no bar
 
 /* What an import found, in a line. */
-export function readAs({ title, model, parameters, active_parameters: used, guessed }) {
+export function importSummary({ title, model, parameters, active_parameters: used, guessed }) {
   const active = used < parameters ? `, ${big(used)} active` : "";
   const guesses = guessed.filter((line) => !OF_MODULES.test(line)).length;
   const said = [guesses ? `${guesses} field${guesses > 1 ? "s" : ""} guessed` : "nothing guessed"];
@@ -20,7 +20,7 @@ export function readAs({ title, model, parameters, active_parameters: used, gues
 }
 
 /* While a model is read: a family without a reader is built first. */
-export function Reading({ onCancel }) {
+export function ImportProgress({ onCancel }) {
   const [waited, setWaited] = useState(0);
   useEffect(() => {
     const timer = setInterval(() => setWaited((now) => now + 1), 1000);
@@ -31,7 +31,7 @@ export function Reading({ onCancel }) {
 }
 
 /* The notes of an import: how its layers were read, and what was guessed. */
-export function Notes({ guessed }) {
+export function ImportNotes({ guessed }) {
   const seen = guessed.filter((line) => OF_MODULES.test(line));
   const guesses = guessed.filter((line) => !OF_MODULES.test(line));
   const list = (lines) => html`<ul class="hint">${lines.map((line) => html`<li key=${line}>${line}</li>`)}</ul>`;

@@ -4,7 +4,7 @@
 import { html } from "htm/preact";
 import { useState } from "preact/hooks";
 import { count, number, percent, seconds } from "../format.js";
-import { byValue, ln, nameOf, runPlan, valueOf } from "../views/scored.js";
+import { byValue, ln, nameOf, runPlan, valueOf } from "../published_runs.js";
 import { ChartFrame } from "./frame.js";
 import { SERIES } from "./palette.js";
 import { PlotFigure } from "./plot.js";

@@ -5,7 +5,7 @@ import { signal, useSignalEffect } from "@preact/signals";
 import { useState } from "preact/hooks";
 import { post } from "./api.js";
 import { SPACE } from "./format.js";
-import { answer, fresh, question, report } from "./state.js";
+import { answer, fresh, planRequest, report } from "./state.js";
 import { Icon } from "./ui/icon.js";
 import { Lazy } from "./ui/lazy.js";
 
@@ -28,7 +28,7 @@ async function look(of, asked, aborted) {
 
 /* An answer brings that of its best plan; that of any other is asked for. */
 function follow() {
-  const [shown, asked] = [report.value, question.value];
+  const [shown, asked] = [report.value, planRequest.value];
   if (shown === answer.value?.best && answer.value?.evidence) {
     found.value = { of: shown, evidence: answer.value.evidence };
   } else if (shown) {
@@ -42,9 +42,9 @@ function follow() {
 /* No line breaks between a number and its unit. */
 const whole = (text) => text.replace(/(\d) (?=(?:[mu]?s|%)(?:\W|$))/g, `$1${SPACE}`);
 
-const nearest = () => import("./views/nearest.js");
+const nearest = () => import("./views/nearest_runs.js");
 
-export function Ground({ shown }) {
+export function PlanEvidence({ shown }) {
   useSignalEffect(follow);
   const [open, setOpen] = useState(false);
   const { of, evidence } = found.value;
@@ -53,10 +53,10 @@ export function Ground({ shown }) {
   const [kind, icon, badge, begins] = GROUNDS[evidence.ground];
   // What belongs to another plan keeps its place, unseen.
   return html`
-    <div class="grounds">
+    <div class="plan-evidence">
       ${rival && html`<p class="rival">${whole(rival.sentence)}.</p>`}
       <div class=${of === shown ? "" : "stale"}>
-        <p><span class="ground-badge ${kind}"><${Icon} name=${icon} />${badge}</span> ${evidence.text.replace(begins, "")}</p>
+        <p><span class="evidence-badge ${kind}"><${Icon} name=${icon} />${badge}</span> ${evidence.text.replace(begins, "")}</p>
         <details onToggle=${(event) => setOpen(event.currentTarget.open)}><summary>Nearest published runs</summary>
           ${open && html`<${Lazy} load=${nearest} props=${{ rows: evidence.nearest }} />`}</details>
       </div>

@@ -17,7 +17,7 @@ const COLUMNS = [
   { key: "plan", label: "Plan", value: ({ plan }) => planLine(plan) },
 ];
 
-export function Mixed() {
+export function MixedCluster() {
   const { options, notes } = answer.value;
   return html`
     <section class="card stack" aria-label="Ways to use a mixed cluster">

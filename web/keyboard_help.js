@@ -6,7 +6,7 @@ import { VIEWS } from "./registry.js";
 import { Dialog } from "./ui/dialog.js";
 
 const shown = signal(false);
-export const openHelp = () => { shown.value = true; };
+export const openKeyboardHelp = () => { shown.value = true; };
 
 const KEYS = [
   ["?", "This help"],
@@ -19,7 +19,7 @@ const KEYS = [
   ["Esc", "Close; stop a search"],
 ];
 
-export const Help = () => html`
+export const KeyboardHelp = () => html`
   <${Dialog} title="Keys" open=${shown.value} onClose=${() => { shown.value = false; }}>
     <dl class="keys">${KEYS.map(([key, what]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}</dl>
     <p class="muted">Every chart has its numbers as a table: the button at its right.</p>

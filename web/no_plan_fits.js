@@ -1,17 +1,17 @@
-/* Nothing fits: how many plans fell to which reason, the nearest miss, and changes that fit. */
+/* NoPlanFits fits: how many plans fell to which reason, the nearest miss, and changes that fit. */
 
 import { html } from "htm/preact";
 import { bytes, count, planLine, seconds, value, words } from "./format.js";
 import { planAlone } from "./form/encoders.js";
 import { answer, apply, resolved, units } from "./state.js";
 
-export function Nothing() {
+export function NoPlanFits() {
   const { counts, nearest } = answer.value;
   const reasons = Object.entries(counts.rejected).sort((a, b) => b[1] - a[1]);
   const encoders = resolved.value?.model.encoders.length > 0 && /\bencoder\b/.test(counts.examples.framework_unsupported);
   const most = Math.max(...reasons.map(([, number]) => number));
   return html`
-    <section class="card nothing" aria-label="What would fit">
+    <section class="card no-plan-fits" aria-label="What would fit">
       ${nearest.map((miss) => html`<${Miss} miss=${miss} />`)}
       ${encoders && html`<h3>What can be planned</h3>
         <ul class="changes"><li><button type="button" onClick=${planAlone}>Language model alone</button><span class="muted">without the encoder</span></li></ul>`}

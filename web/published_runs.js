@@ -8,7 +8,7 @@
    summary   (rows) => {runs, sources, median, most, bias, shares} */
 
 import { signal } from "@preact/signals";
-import { call, catalog } from "../api.js";
+import { call, catalog } from "./api.js";
 
 export const runs = signal(null);
 export const failure = signal(null);
