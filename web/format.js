@@ -91,6 +91,9 @@ export const distinct = (show) => (tick, _, ticks = [tick]) => {
 /* A field's name as words: `micro_batch_size` → "micro batch size", `lora_rank` → "LoRA rank". */
 export const words = (name) => name.replaceAll("_", " ").replace(/^lora\b/, "LoRA");
 
+/* The start of a sentence or a label. */
+export const capitalized = (text) => text[0].toUpperCase() + text.slice(1);
+
 /* Any plain value of a document, short. */
 export function value(item) {
   if (item === true) return "yes";
@@ -119,6 +122,10 @@ export function planLine(plan) {
   shown.push(`ZeRO-${plan.zero_stage}`);
   return shown.join(" · ");
 }
+
+/* The accelerators of a resolved cluster: "64 × H100 SXM5 80GB". */
+export const clusterLine = ({ groups }) => groups
+  .map((group) => `${count(group.nodes * group.accelerators_per_node)} × ${group.accelerator.name}`).join(" + ");
 
 /* Layers of every stage in a line, equal neighbours folded: "7 8×6 6". */
 export function layersLine(layers) {

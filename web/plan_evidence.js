@@ -1,64 +1,73 @@
-/* What stands behind the plan on show: runs measured near it, and its best rival. */
+/* The evidence for the plan on show: published runs measured near it, and the best plan of another split. */
 
 import { html } from "htm/preact";
 import { signal, useSignalEffect } from "@preact/signals";
 import { useState } from "preact/hooks";
 import { post } from "./api.js";
-import { SPACE } from "./format.js";
+import { movedTime } from "./charts/palette.js";
+import { percent } from "./format.js";
 import { answer, fresh, planRequest, report } from "./state.js";
 import { Icon } from "./ui/icon.js";
 import { Lazy } from "./ui/lazy.js";
 
-/* By ground: colour, icon, badge, and how the sentence begins that the badge stands for. */
+/* By `ground` of an Evidence document: colour, icon and label. */
 export const GROUNDS = {
-  measured: ["good", "check", "Measured", /^measured /],
-  extrapolated: ["warn", "info", "Extrapolated", /^no run on /],
-  unseen: ["bad", "alert", "No run on this chip", /^no run at all on /],
+  measured: ["good", "check", "Measured"],
+  extrapolated: ["warn", "info", "Extrapolated"],
+  unseen: ["bad", "alert", "No run on this chip"],
 };
 
 const found = signal({}); // {of: the report, evidence}
 
-async function look(of, asked, aborted) {
+async function load(of, body, aborted) {
   try {
-    found.value = { of, evidence: await post("/v1/accuracy/nearest", asked, { signal: aborted }) };
+    found.value = { of, evidence: await post("/v1/accuracy/nearest", body, { signal: aborted }) };
   } catch (error) {
     if (error.name !== "AbortError" && !error.problem) throw error;
   }
 }
 
-/* An answer brings that of its best plan; that of any other is asked for. */
+/* The answer holds the evidence of its best plan; that of any other plan is loaded. */
 function follow() {
-  const [shown, asked] = [report.value, planRequest.value];
+  const [shown, body] = [report.value, planRequest.value];
   if (shown === answer.value?.best && answer.value?.evidence) {
     found.value = { of: shown, evidence: answer.value.evidence };
   } else if (shown) {
     const aborter = new AbortController();
-    look(shown, asked, aborter.signal);
+    load(shown, body, aborter.signal);
     return () => aborter.abort();
   }
   return undefined;
 }
 
-/* No line breaks between a number and its unit. */
-const whole = (text) => text.replace(/(\d) (?=(?:[mu]?s|%)(?:\W|$))/g, `$1${SPACE}`);
+/* {of, evidence}: the latest evidence and the report that it is of; {} until it is loaded. */
+export function usePlanEvidence() {
+  useSignalEffect(follow);
+  return found.value;
+}
 
-const nearest = () => import("./views/nearest_runs.js");
+const nearestRuns = () => import("./views/nearest_runs.js");
 
 export function PlanEvidence({ shown }) {
-  useSignalEffect(follow);
+  const { of, evidence } = usePlanEvidence();
   const [open, setOpen] = useState(false);
-  const { of, evidence } = found.value;
   const rival = fresh.value && shown === answer.value?.best && answer.value.rival;
   if (!evidence) return null;
-  const [kind, icon, badge, begins] = GROUNDS[evidence.ground];
-  // What belongs to another plan keeps its place, unseen.
+  const [kind, icon, label] = GROUNDS[evidence.ground];
+  // Evidence of another plan is hidden, but keeps its place until the new evidence is loaded.
   return html`
     <div class="plan-evidence">
-      ${rival && html`<p class="rival">${whole(rival.sentence)}.</p>`}
+      ${rival && html`<p class="rival"><${Rival} rival=${rival} /></p>`}
       <div class=${of === shown ? "" : "stale"}>
-        <p><span class="evidence-badge ${kind}"><${Icon} name=${icon} />${badge}</span> ${evidence.text.replace(begins, "")}</p>
+        <p><span class="evidence-badge ${kind}"><${Icon} name=${icon} />${label}</span> ${evidence.detail}</p>
         <details onToggle=${(event) => setOpen(event.currentTarget.open)}><summary>Nearest published runs</summary>
-          ${open && html`<${Lazy} load=${nearest} props=${{ rows: evidence.nearest }} />`}</details>
+          ${open && html`<${Lazy} load=${nearestRuns} props=${{ rows: evidence.nearest }} />`}</details>
       </div>
     </div>`;
+}
+
+/* "TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP exchange, costs 628 ms of CP exchange." */
+function Rival({ rival: { claim, slower_by: slower, saved_s: saved } }) {
+  const moved = movedTime(saved);
+  return `${claim} by ${percent(slower, 2)}${moved && `: ${moved.join(", ")}`}.`;
 }

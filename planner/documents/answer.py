@@ -216,6 +216,7 @@ class Rival(Document):
 
     chance_slower: that the fastest is faster than it, the doubt counted.  saved_s: the parts of
     the time that tell them apart most, and what the fastest saves; below zero: what it costs.
+    sentence: all of it in words; claim: of these only which choice beats which.
     """
 
     plan: ParallelPlan
@@ -223,6 +224,7 @@ class Rival(Document):
     slower_by: float
     chance_slower: float
     saved_s: dict[str, float]
+    claim: str
     sentence: str
 
 

@@ -61,11 +61,13 @@ class Evidence(BaseModel, frozen=True, extra="forbid"):
 
     ground: measured where runs have its accelerator and its runtime, extrapolated where they have
     its accelerator alone, unseen where none has; `text` says so with their numbers, and what the
-    interval rests on where it is not such runs.  alike: those of its kind of model too.
+    interval rests on where it is not such runs; `detail` is what of it is to be said beside a label
+    that names the ground.  alike: the number of those of its kind of model too.
     """
 
     ground: Ground
     text: str
+    detail: str
     alike: int
     nearest: tuple[ScoredRun, ...]
 

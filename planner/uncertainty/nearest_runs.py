@@ -111,14 +111,16 @@ def evidence(
     learned = 0 if site is None else _learned_count(site, chip.id, plan.runtime)
     ground: Ground = "measured" if same.number or learned else "extrapolated" if own else "unseen"
     if ground == "measured":
-        said = _measured(f"{chip.name} with {_stack(plan.runtime)}", same, alike, experts)
+        text, detail = _measured(f"{chip.name} with {_stack(plan.runtime)}", same, alike, experts)
     elif ground == "extrapolated":
-        said = _extrapolated(chip.name, plan.runtime, own)
+        text, detail = _extrapolated(chip.name, plan.runtime, own)
     else:
-        said = _unseen(chip, nearest)
-    if site is not None and learned:
-        said += f"; {learned} of site {site.name}"
-    return Evidence(ground=ground, text=said, alike=alike.number, nearest=nearest)
+        text, detail = _unseen(chip, nearest)
+    own_runs = f"; {learned} of site {site.name}" if site is not None and learned else ""
+    return Evidence(
+        ground=ground, text=text + own_runs, detail=detail + own_runs, alike=alike.number,
+        nearest=nearest,
+    )  # fmt: skip
 
 
 class _Held(NamedTuple):
@@ -136,28 +138,33 @@ def _held(accelerator: str, runtime: str, experts: bool | None) -> _Held:
     return _Held(len(runs), _runs(runs))
 
 
-def _measured(where: str, same: _Held, alike: _Held, experts: bool) -> str:
+# Each of these three returns Evidence.text and Evidence.detail.
+def _measured(where: str, same: _Held, alike: _Held, experts: bool) -> tuple[str, str]:
+    """Which runs have both the accelerator and the runtime."""
     other = "dense" if experts else "mixtures of experts"
     if alike.number:
-        return f"measured on {where}: {alike.said}" + (", mixtures of experts" * experts)
-    only = f", but only {other}: {same.said}" if same.number else ""
-    return f"measured on {where}{only}"
+        runs = f": {alike.said}" + (", mixtures of experts" * experts)
+    else:
+        runs = f", but only {other}: {same.said}" if same.number else ""
+    return f"measured on {where}{runs}", f"on {where}{runs}"
 
 
-def _extrapolated(name: str, runtime: str, own: dict[str, list[ScoredRun]]) -> str:
+def _extrapolated(name: str, runtime: str, own: dict[str, list[ScoredRun]]) -> tuple[str, str]:
     """What is known of the accelerator, and of the runtime."""
     most = sorted(own, key=lambda other: -len(own[other]))
     stacks = listed(tuple(dict.fromkeys(map(_stack, most)))[:MOST_RUNS])
     elsewhere = [run for each in _table().held.values() for run in each.get(runtime, [])]
     other = f" and {_runs(elsewhere)} with it elsewhere" if elsewhere else ""
     here = _runs([run for each in own.values() for run in each])
+    missing = f"no run on {name} with {_stack(runtime)}"
+    interval = f"the interval rests on {here} on this accelerator{other}"
     return (
-        f"no run on {name} with {_stack(runtime)}: extrapolated from {stacks}; the interval rests "
-        f"on {here} on this accelerator{other}"
+        f"{missing}: extrapolated from {stacks}; {interval}",
+        f"from {stacks}: {missing}; {interval}",
     )
 
 
-def _unseen(chip: AcceleratorSpec, nearest: Sequence[ScoredRun]) -> str:
+def _unseen(chip: AcceleratorSpec, nearest: Sequence[ScoredRun]) -> tuple[str, str]:
     """Whose runs stand for those of an accelerator that has none."""
     vendors = tuple({accelerator_spec(name).vendor: None for name in _table().held})
     names = listed(tuple(dict.fromkeys(accelerator_spec(run.accelerator).name for run in nearest)))
@@ -165,10 +172,11 @@ def _unseen(chip: AcceleratorSpec, nearest: Sequence[ScoredRun]) -> str:
     if chip.vendor not in vendors:
         others = listed(vendors)
         alone = f"none of {chip.vendor} either: " if chip.vendor else ""
-    return (
-        f"no run at all on {chip.name}: extrapolated from {names}; {alone}the interval rests on "
-        f"{len(_table().runs)} runs on {others}, and on how far these differ"
+    source = (
+        f"extrapolated from {names}; {alone}the interval rests on {len(_table().runs)} runs on "
+        f"{others}, and on how far these differ"
     )
+    return f"no run at all on {chip.name}: {source}", source
 
 
 def _stack(runtime: str) -> str:

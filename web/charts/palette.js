@@ -1,13 +1,19 @@
 /* One palette for every chart: style.css holds the colours, this file their names and order.
 
-   memoryParts, timeParts  [{key, label, colour}]: colour is a CSS value such as var(--part-weights)
+   memoryParts, timeParts  [{key, label, noun, colour}]: noun is the label inside a sentence; colour is
+                           a CSS value such as var(--part-weights)
    partsOf(known, values)  those of them that values has, and any part that is not among them
-   SERIES                  eight colours to tell series apart
-   resolved(colour)        the same as a colour that a canvas takes, in the theme on show */
+   movedTime(saved_s)      by part of the time, what is saved and, below zero, what is lost, as phrases:
+                           ["saves 14 s of TP exchange", "costs 0.6 s of bubble"]
+   SERIES                  eight colours to tell series apart */
+
+import { seconds } from "../format.js";
 
 const part = ([key, label]) => ({
   key,
   label,
+  // "TP exchange" keeps its capitals.
+  noun: label[1] === label[1].toUpperCase() ? label : label[0].toLowerCase() + label.slice(1),
   colour: `var(--part-${key.replaceAll("_", "-")}, var(--c8))`,
 });
 
@@ -48,13 +54,18 @@ export const timeParts = [
   ["stragglers", "Stragglers"],
 ].map(part);
 
-export const SERIES = [1, 2, 3, 4, 5, 6, 7, 8].map((i) => `var(--c${i})`);
+const listed = new Intl.ListFormat("en-GB");
 
-export function resolved(colour) {
-  const probe = document.createElement("i");
-  probe.style.color = colour;
-  document.body.append(probe);
-  const found = getComputedStyle(probe).color;
-  probe.remove();
-  return found;
+export function movedTime(saved_s) {
+  const largest = partsOf(timeParts, Object.fromEntries(Object.keys(saved_s).map((key) => [key, 1])))
+    .map(({ key, noun }) => ({ noun, saved: saved_s[key] }))
+    .sort((a, b) => Math.abs(b.saved) - Math.abs(a.saved));
+  const phrase = (verb, rows) =>
+    rows.length ? [`${verb} ${listed.format(rows.map(({ noun, saved }) => `${seconds(Math.abs(saved))} of ${noun}`))}`] : [];
+  return [
+    ...phrase("saves", largest.filter(({ saved }) => saved > 0)),
+    ...phrase("costs", largest.filter(({ saved }) => saved < 0)),
+  ];
 }
+
+export const SERIES = [1, 2, 3, 4, 5, 6, 7, 8].map((i) => `var(--c${i})`);

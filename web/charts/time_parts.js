@@ -24,7 +24,7 @@ export function TimeChart() {
   const largest = rows.filter(({ key }) => key !== "forward" && key !== "backward")
     .reduce((a, b) => (b.time_s > (a?.time_s ?? 0) ? b : a), null);
   const caption = largest
-    ? `${seconds(whole)} in all. Beyond forward and backward, most goes to ${largest.label.replace(/^[A-Z](?=[a-z])/, (char) => char.toLowerCase())}: ${percent(largest.share)}.`
+    ? `${seconds(whole)} in all. Beyond forward and backward, most goes to ${largest.noun}: ${percent(largest.share)}.`
     : `${seconds(whole)} in all.`;
   return html`
     <${ChartFrame} title="Time of one iteration" name="time" columns=${columns} rows=${rows} caption=${caption}>

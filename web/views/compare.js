@@ -3,9 +3,9 @@
 import { html } from "htm/preact";
 import { useMemo } from "preact/hooks";
 import { ChartFrame } from "../charts/frame.js";
-import { memoryParts, partsOf, timeParts } from "../charts/palette.js";
+import { memoryParts, movedTime, partsOf, timeParts } from "../charts/palette.js";
 import { Timeline, timelineTable } from "../charts/timeline.js";
-import { bytes, energy, fieldName, money, number, percent, planLine, seconds, SPACE, teraflops, times, tokensPerSecond, unit, value, withChance, words } from "../format.js";
+import { bytes, capitalized, energy, fieldName, money, number, percent, planLine, seconds, SPACE, teraflops, times, tokensPerSecond, unit, value, withChance, words } from "../format.js";
 import { answer, open, persist, pins, request, togglePin, units } from "../state.js";
 import { RefusalNotice } from "../tabs/notices.js";
 import { useQuery } from "../use_query.js";
@@ -22,7 +22,7 @@ function choices() {
   return [
     ...pinned,
     of("best", "Fastest", found?.best),
-    of("baseline", "Careful hand", found?.baseline?.report),
+    of("baseline", "Hand-made plan", found?.baseline?.report),
     ...(found?.plans ?? []).slice(1).map((one, i) => of(`next-${i}`, `Number ${i + 2}`, one)),
   ].filter(Boolean);
 }
@@ -44,7 +44,7 @@ export default function Compare() {
       <${Side} name="a" label="A" choice=${a} other=${b} all=${all} />
       <${Side} name="b" label="B" choice=${b} other=${a} all=${all} />
     </div>
-    ${pins.value.length < 2 && html`<p class="muted">Pin plans with <${Icon} name="pin" /> anywhere to compare them here.</p>`}
+    ${pins.value.length < 2 && html`<p class="muted">Plans that you pin with <${Icon} name="pin" /> can be compared here.</p>`}
     <${RefusalNotice} problem=${problem} />
     ${found && !problem && html`
       <${Headline} found=${found} />
@@ -77,11 +77,11 @@ function Headline({ found }) {
   const ratio = second.tokens_per_s / first.tokens_per_s;
   const [winner, by] = ratio >= 1 ? ["B", ratio] : ["A", 1 / ratio];
   const gap = second.memory.peak_bytes - first.memory.peak_bytes;
-  const fuller = gap === 0 ? "Both fill the same memory" : `${gap > 0 ? "B" : "A"} needs ${bytes(Math.abs(gap), units.value)} more on its fullest stage`;
+  const fuller = gap === 0 ? "Both need the same memory" : `${gap > 0 ? "B" : "A"} needs ${bytes(Math.abs(gap), units.value)} more on its fullest stage`;
   return html`<p class="compare-headline">
     <b>${by - 1 < 0.0005 ? "Both are as fast" : `${winner} is ${by < 1.05 ? `${percent(by - 1, 2)} faster` : `${times(by)} as fast`}`}</b>
     <span>${tokensPerSecond(first.tokens_per_s)} → ${tokensPerSecond(second.tokens_per_s)}</span>
-    ${found.speedup_b && by - 1 >= 0.0005 && html`<span>${faster(found.speedup_b, winner === "B")} at 80${SPACE}%</span>`}
+    ${found.speedup_b && by - 1 >= 0.0005 && html`<span>${faster(found.speedup_b, winner === "B")} (80${SPACE}% interval)</span>`}
     ${sure !== null && html`<span>${sure < 0.5 ? "A" : "B"} is faster ${withChance(Math.max(sure, 1 - sure))}</span>`}
     <span>${fuller}</span>
   </p>
@@ -90,24 +90,20 @@ function Headline({ found }) {
 
 /* How much faster the winner is, from the lower to the upper end: "1 % slower to 4 % faster". */
 function faster([low, high], ofB) {
-  const say = (ratio) => (ratio >= 1 ? `${percent(ratio - 1, 2)} faster` : `${percent(1 / ratio - 1, 2)} slower`);
-  return ofB ? `${say(low)} to ${say(high)}` : `${say(1 / high)} to ${say(1 / low)}`;
+  const [least, most] = ofB ? [low, high] : [1 / high, 1 / low];
+  if (least >= 1) return `${percent(least - 1, 2)} to ${percent(most - 1, 2)} faster`;
+  return `${percent(1 / least - 1, 2)} slower to ${percent(most - 1, 2)} faster`;
 }
 
 const WORTH = 0.05; // of all that moves, before a part is worth a word
 
-/* Where the time goes that one of them saves: "B saves 14 s of TP exchange and costs 0.6 s of bubble". */
+/* Which parts of the time B saves and costs against A. */
 function why(a, b) {
-  const moved = timeParts.map(({ key, label }) => ({ label, by: (b.time_parts_s[key] ?? 0) - (a.time_parts_s[key] ?? 0) }));
-  const most = moved.reduce((sum, { by }) => sum + Math.abs(by), 0);
-  const say = (rows) => rows.map(({ label, by }) => `${seconds(Math.abs(by))} of ${plain(label)}`).join(", ").replace(/, ([^,]*)$/, " and $1");
-  const worth = moved.filter(({ by }) => Math.abs(by) > WORTH * most).sort((x, y) => Math.abs(y.by) - Math.abs(x.by));
-  const [saves, costs] = [worth.filter(({ by }) => by < 0), worth.filter(({ by }) => by > 0)];
-  if (!worth.length) return "Their time goes to the same places.";
-  const said = [saves.length && `saves ${say(saves)}`, costs.length && `costs ${say(costs)} more`].filter(Boolean);
-  return `B ${said.join(saves.length && costs.length ? ", and " : "")}, in each iteration.`;
+  const saved = timeParts.map(({ key }) => [key, (a.time_parts_s[key] ?? 0) - (b.time_parts_s[key] ?? 0)]);
+  const total = saved.reduce((sum, [, by]) => sum + Math.abs(by), 0);
+  const phrases = movedTime(Object.fromEntries(saved.filter(([, by]) => Math.abs(by) > WORTH * total)));
+  return phrases.length ? `B ${phrases.join(", and ")}, in each iteration.` : "Both spend the same time on every part.";
 }
-const plain = (label) => label.replace(/^[A-Z](?=[a-z])/, (char) => char.toLowerCase());
 
 /* Two bars on one scale. */
 function Stacked({ title, parts, found, of, bound, show, name }) {
@@ -162,8 +158,10 @@ const LABELS = {
   days: "Days",
   cost_usd: "Cost",
   energy_kwh: "Energy",
+  worst_stage: "Fullest stage",
+  chance_of_running_out: "Risk of running out of memory",
 };
-const SHARES = new Set(["mfu", "mfu_causal", "hfu"]);
+const SHARES = new Set(["mfu", "mfu_causal", "hfu", "chance_of_running_out"]);
 
 /* How to show a value of this name: the unit is the last word of it. */
 function shown(part, name) {
@@ -201,13 +199,13 @@ function Rows({ rows }) {
         </tbody>`)}
       </table>
     </div>
-    ${kept.length === 0 && html`<p class="muted">The two do not differ.</p>`}
+    ${kept.length === 0 && html`<p class="muted">The two plans do not differ.</p>`}
   </section>`;
 }
 
 function Row({ row }) {
   const show = shown(row.part, row.name);
-  const name = LABELS[row.name] ?? (row.part === "plan" ? fieldName(row.name) : words(row.name.replace(/_(bytes|s|usd)$/, "")));
+  const name = LABELS[row.name] ?? capitalized(row.part === "plan" ? fieldName(row.name) : words(row.name.replace(/_(bytes|s|usd)$/, "")));
   const either = (item) => (item === null ? "–" : show(item));
   return html`<tr class=${row.equal ? "equal" : ""}>
     <th scope="row">${name}</th>

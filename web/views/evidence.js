@@ -1,55 +1,35 @@
 /* <Evidence />: the published runs nearest to the plan on show, and on what ground its time stands. */
 
 import { html } from "htm/preact";
-import { signal, useSignalEffect } from "@preact/signals";
-import { post } from "../api.js";
-import { count, percent, planLine, seconds } from "../format.js";
-import { GROUNDS } from "../plan_evidence.js";
-import { planRequest, report, resolved } from "../state.js";
+import { capitalized, count, percent, planLine, seconds } from "../format.js";
+import { GROUNDS, usePlanEvidence } from "../plan_evidence.js";
+import { report, resolved } from "../state.js";
 import { signed } from "../charts/predicted_measured.js";
 import { Icon } from "../ui/icon.js";
 import { nameOf, runPlan } from "../published_runs.js";
 
-const PAUSE_MS = 300;
-
-const found = signal(null);
-
-async function look(asked, aborted) {
-  try {
-    found.value = await post("/v1/accuracy/nearest", asked, { signal: aborted });
-  } catch (error) {
-    if (error.name !== "AbortError") { found.value = null; if (!error.problem) throw error; }
-  }
-}
-
 /* Measured, extrapolated or unseen, in a line. */
 export const EvidenceLine = ({ of: { ground, text } }) => {
   const [kind, icon] = GROUNDS[ground];
-  return html`<p class="ground ${kind}"><${Icon} name=${icon} /> <span>${text[0].toUpperCase()}${text.slice(1)}</span></p>`;
+  return html`<p class="ground ${kind}"><${Icon} name=${icon} /> <span>${capitalized(text)}</span></p>`;
 };
 
 export function Evidence({ onRun }) {
-  useSignalEffect(() => {
-    const asked = planRequest.value;
-    if (!asked) { found.value = null; return undefined; }
-    const aborter = new AbortController();
-    const timer = setTimeout(() => look(asked, aborter.signal), found.peek() ? PAUSE_MS : 0);
-    return () => { clearTimeout(timer); aborter.abort(); };
-  });
+  const { evidence } = usePlanEvidence();
   const shown = report.value;
-  if (!shown || !found.value || !resolved.value) {
-    return html`<section class="card evidence" aria-label="The plan on show"><h2>The plan on show</h2><p class="muted">No plan is on show yet: the Plan view works one out.</p></section>`;
+  if (!shown || !evidence || !resolved.value) {
+    return html`<section class="card evidence" aria-label="The plan on show"><h2>The plan on show</h2><p class="muted">There is no plan yet: open the Plan view.</p></section>`;
   }
   const { error_band: band } = shown;
   return html`
     <section class="card evidence" aria-label="The plan on show">
       <h2>The plan on show</h2>
       <p class="muted">${resolved.value.model.name} · ${planLine(shown.plan)}</p>
-      <${EvidenceLine} of=${found.value} />
+      <${EvidenceLine} of=${evidence} />
       <p><b>${seconds(shown.iteration_time_s)}</b> per iteration, ${seconds(band.low_s)} to ${seconds(band.high_s)} at 80${"\u202f"}%:
         ${" "}${percent(1 - band.low_s / shown.iteration_time_s, 2)} faster to ${percent(band.high_s / shown.iteration_time_s - 1, 2)} slower.</p>
       <h3>Nearest published runs</h3>
-      <ul class="nearest">${found.value.nearest.map((row) => html`
+      <ul class="nearest">${evidence.nearest.map((row) => html`
         <li key=${row.id}>
           <button type="button" class="link" onClick=${() => onRun(row)}>${row.model} on ${count(row.accelerators)} × ${nameOf("accelerator", row.accelerator)}</button>
           <span class="off"><b>${signed(row.predicted_s / row.measured_s - 1)}</b></span>

@@ -12,7 +12,7 @@ from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
 from planner.answers.competition import prepared
 from planner.answers.plan_answers import find
-from planner.answers.rivals import _moved, _sentence
+from planner.answers.rivals import _claim, _moved, _sentence
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.search.degrees import DEGREES, differing
@@ -62,7 +62,8 @@ def test_what_is_told_of_a_rival(answer: PlanAnswer) -> None:
     assert rival.iteration_time_s == pytest.approx(best.iteration_time_s * (1 + rival.slower_by))
     assert rival.slower_by >= 0
     assert sum(rival.saved_s.values()) > 0
-    assert (" probably beat" in rival.sentence) == (rival.chance_slower < 0.95)
+    assert (" probably beat" in rival.claim) == (rival.chance_slower < 0.95)
+    assert rival.sentence.startswith(f"{rival.claim} by ")
 
 
 def test_no_rival_where_degrees_are_given_or_time_is_not_sought() -> None:
@@ -81,12 +82,9 @@ def test_a_sentence_tells_a_gain() -> None:
     # What costs more than the first saves is set off by the next.
     other = {"tp_comm": 4.0, "cp_comm": -3.4, "bubble": 3.5, "forward": 5.0}
     assert set(_moved(best, other)) == {"tp_comm", "cp_comm", "bubble"}
-    plans = ParallelPlan(tp=4), ParallelPlan(tp=8)
-    parts = {"tp_comm": 14.2, "cp_comm": -0.628}
-    assert _sentence(*plans, 0.098, parts, sure=True) == (
+    claim = _claim(ParallelPlan(tp=4), ParallelPlan(tp=8), sure=True)
+    assert _sentence(claim, 0.098, {"tp_comm": 14.2, "cp_comm": -0.628}) == (
         "TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP exchange, costs 628 ms of CP exchange"
     )
-    plans = ParallelPlan(tp=4, cp=2), ParallelPlan(tp=8, cp=1)
-    assert _sentence(*plans, 0.001, {}, sure=False) == (
-        "TP 4 and CP 2 probably beat TP 8 and CP 1 by 0.1 %"
-    )
+    claim = _claim(ParallelPlan(tp=4, cp=2), ParallelPlan(tp=8, cp=1), sure=False)
+    assert _sentence(claim, 0.001, {}) == "TP 4 and CP 2 probably beat TP 8 and CP 1 by 0.1 %"

@@ -57,6 +57,7 @@ def test_a_published_question_has_its_own_run_nearest() -> None:
     )  # fmt: skip
     assert found.ground == "measured"
     assert found.text.startswith("measured on H100 SXM5 80GB with Megatron-Core")
+    assert found.text == f"measured {found.detail}"
     assert found.alike == sum(
         (run.accelerator, run.runtime, run.experts) == ("h100-sxm-80gb", "megatron", False)
         for run in scored_runs()
@@ -70,11 +71,13 @@ def test_ground_is_said() -> None:
     assert unseen.ground == "unseen"
     assert unseen.alike == 0
     assert unseen.text.startswith("no run at all on MI300X: extrapolated from ")
+    assert unseen.text == f"no run at all on MI300X: {unseen.detail}"
     for words in ("none of AMD either", "runs on NVIDIA", "how far these differ"):
         assert words in unseen.text
     elsewhere = of(cluster="8x8xb200", plan={"tp": 4, "pp": 4, "runtime": "torch"})
     assert elsewhere.ground == "extrapolated"
     assert elsewhere.text.startswith("no run on B200 SXM with torch: extrapolated from Megatron")
+    assert re.match(r"from Megatron.*: no run on B200 SXM with torch; the", elsewhere.detail)
     assert re.search(r"rests on \d+ runs .* and \d+ runs .* elsewhere", elsewhere.text)
     assert of(cluster="8x8xl40s").text.count("NVIDIA") == 0  # of a vendor with runs
     experts = of(model="deepseek-v3", plan={"tp": 1, "pp": 8, "ep": 8, "runtime": "megatron"})
