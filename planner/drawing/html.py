@@ -1,41 +1,56 @@
-"""A timeline as one HTML file that needs nothing else: the SVG, and a script to zoom and point.
+"""A timeline as one HTML file that needs nothing else: its SVG, and the page's moving timeline.
 
-Without scripts it is still the whole picture and the table.
+Without scripts, and on paper, the SVG is the whole picture. With scripts its lanes give way to the
+canvas of the page's Pipeline timeline, whose modules the file carries.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from html import escape
 from pathlib import Path
 
 import numpy as np
 
 from planner.documents.formats import seconds, share
-from planner.drawing.svg import LEFT, SEPARATED_PX, SPAN, Rows, svg, top
+from planner.drawing.svg import WIDTH, legend_notes, svg, top
 from planner.drawing.theme import Theme, colours
-from planner.drawing.timeline_lanes import KINDS, WAIT, Lane, headline, lanes, p10_action_s, unit
+from planner.drawing.timeline_lanes import Lane, headline, lanes
 from planner.pipelines.timeline import TimelineAnswer
 
-# Above this many actions the picture is columns, also when magnified.
-_MOST_ACTIONS = 150_000
-_TICKS = 10**8  # the makespan, in the whole numbers that the file stores
+_TICKS = 10**10  # the makespan, in the whole numbers that the file stores
+_DIGITS = 4  # of the activations held
 
-_SCRIPT = Path(__file__).with_name("page.js")
+_CHARTS = Path(__file__).parents[2] / "web" / "charts"
+# In the order in which they need each other, and the module that starts them.
+_MODULES = (
+    *(_CHARTS / name for name in ("canvas.js", "lanes.js", "timeline_draw.js", "timeline_view.js")),
+    Path(__file__).with_name("exported_timeline.js"),
+)
+_IMPORT, _EXPORT = re.compile(r"^import .*;\n", re.M), re.compile(r"^export ", re.M)
+# The page's names of the colours of a canvas.
+_TOKENS = {
+    "tl-F": "F", "tl-B": "B", "tl-I": "I", "tl-W": "W", "bad": "C", "tl-idle": "idle",
+    "tl-memory": "memory", "muted": "quiet", "line": "grid",
+}  # fmt: skip
 _STYLE = """
 body{margin:0 auto;max-width:1240px;padding:12px 20px;background:var(--page);color:var(--ink);
 font:14px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
 #tools{display:flex;flex-wrap:wrap;gap:8px;align-items:center;position:sticky;top:0;padding:6px 0;
-background:var(--page)}
+background:var(--page);z-index:1}
 #tools[hidden]{display:none}
 button{font:inherit;color:inherit;background:var(--idle);border:1px solid var(--quiet);
 border-radius:5px;min-width:34px;padding:3px 10px;cursor:pointer}
-#says{font-variant-numeric:tabular-nums}
+#says,#zoom{font-variant-numeric:tabular-nums}
 kbd{font:12px ui-monospace,monospace;border:1px solid var(--grid);border-radius:3px;padding:0 4px}
-.hint,caption{color:var(--quiet)}
-figure{margin:0;overflow-x:auto;touch-action:pan-y;cursor:crosshair}
+.hint,#zoom,caption{color:var(--quiet)}
+figure{margin:0}.picture{overflow-x:auto}
 :focus-visible{outline:2px solid var(--F);outline-offset:2px}
-figure>svg{width:100%;min-width:760px;height:auto;user-select:none;-webkit-user-select:none}
+.picture svg.timeline{width:100%;min-width:760px;height:auto;display:block}
+#scroll{display:none;overflow:hidden auto;position:relative}
+#canvas{position:sticky;top:0;display:block;width:100%;touch-action:pan-y;cursor:grab}
+@media screen{.moving .crop{overflow:hidden;min-width:760px}.moving #scroll{display:block}}
 table{border-collapse:collapse;margin:10px 0;font-variant-numeric:tabular-nums}
 th,td{padding:3px 12px;text-align:right;border-bottom:1px solid var(--grid)}
 th{font-weight:600}caption{text-align:left}
@@ -46,15 +61,16 @@ summary{cursor:pointer}
 def html(answer: TimelineAnswer, theme: Theme = "auto") -> str:
     """The page."""
     drawn = lanes(answer)
-    picture = svg(answer, theme, most_actions=_MOST_ACTIONS, decimals=3)
     name = escape(f"{answer.title}: {headline(answer)}")
+    notes = (escape(legend_notes(answer, dense, numbered=True)) for dense in (False, True))
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{name}</title>
-<style>{colours(theme, ":root")}{_STYLE}</style>
+<style>{colours(theme, ":root")}{_STYLE}{_aliases()}
+@media screen{{.moving .crop{{aspect-ratio:{WIDTH}/{top(answer) - 16:g}}}}}</style>
 </head>
 <body>
 <main>
@@ -62,20 +78,34 @@ def html(answer: TimelineAnswer, theme: Theme = "auto") -> str:
 <button data-key="+" aria-label="Zoom in">+</button>
 <button data-key="-" aria-label="Zoom out">−</button>
 <button data-key="0">Fit</button>
+<span id="zoom"></span>
 <span id="says" role="status" aria-live="polite"></span>
 </div>
-<figure id="figure" tabindex="0" aria-label="Timeline; arrow keys go from step to step">
-{picture}</figure>
+<figure id="figure" data-actions="{next(notes)}" data-columns="{next(notes)}">
+<div class="picture"><div class="crop">{svg(answer, theme)}</div></div>
+<div id="scroll"><div id="lanes"><canvas id="canvas" tabindex="0" role="application"
+aria-label="Timeline; arrow keys go from action to action and rank to rank"></canvas></div></div>
+</figure>
 <p class="hint">Zoom: <kbd>+</kbd> <kbd>−</kbd> <kbd>0</kbd>, <kbd>Ctrl</kbd> and wheel, or double
-click. Move: drag, or <kbd>Shift</kbd> and <kbd>←</kbd> <kbd>→</kbd>. Arrow keys go from step to
-step and rank to rank; the outline follows one micro-batch.</p>
+click. Move: drag, or <kbd>Shift</kbd> and <kbd>←</kbd> <kbd>→</kbd>. Arrow keys go from action to
+action and rank to rank; the outline follows one micro-batch.</p>
 {_table(answer, drawn)}
 </main>
 <script type="application/json" id="data">{_data(answer, drawn)}</script>
-<script>{_SCRIPT.read_text(encoding="utf-8")}</script>
+<script type="module">{_script()}</script>
 </body>
 </html>
 """
+
+
+def _aliases() -> str:
+    return ":root{" + ";".join(f"--{name}:var(--{own})" for name, own in _TOKENS.items()) + "}"
+
+
+def _script() -> str:
+    """The modules as one: their names do not clash, which a test in a browser would show."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in _MODULES)
+    return _EXPORT.sub("", _IMPORT.sub("", text))
 
 
 def _table(answer: TimelineAnswer, lanes: list[Lane]) -> str:
@@ -98,24 +128,15 @@ def _table(answer: TimelineAnswer, lanes: list[Lane]) -> str:
 
 
 def _data(answer: TimelineAnswer, lanes: list[Lane]) -> str:
-    """The page script's data: per rank a flat list of kind, micro-batch, chunk, gap and length."""
-    scale, sign = unit(answer.makespan_s)
-    shortest = min(float((lane.end_s - lane.start_s)[lane.kind != WAIT].min()) for lane in lanes)
+    """What the canvas needs: per rank a flat list of kind, micro-batch, chunk, gap and length.
+
+    Activations held are rounded.
+    """
+    fields = {"title", "stages", "micro_batches", "chunks", "makespan_s", "ideal_s"}
     document = {
-        "makespan_s": answer.makespan_s,
-        "scale": scale,
-        "unit": sign,
-        "chunks": answer.chunks,
-        "kinds": list(KINDS.values()),
-        "span": SPAN,
-        "left": LEFT,
-        "top": top(answer),
-        "pitch": Rows.of(answer.stages).pitch,
-        "usual_px": p10_action_s(lanes) / answer.makespan_s * SPAN,
-        "separated_px": SEPARATED_PX,
+        **answer.model_dump(include=fields | {"peak_in_flight"}),
+        "in_flight": [[round(held, _DIGITS) for held in rank] for rank in answer.in_flight],
         "ticks": _TICKS,
-        # Enough to see the shortest action in half of the window, and no more.
-        "most_zoom": min(1e5, max(4.0, answer.makespan_s / max(2 * shortest, 1e-12))),
         "ranks": [_flat(answer, lane) for lane in lanes],
     }
     # Inside a script element only "<" could end it.

@@ -35,7 +35,8 @@ FONT = 11.0
 _LINE = 16
 _CHARACTERS = 170  # of a line
 _LEAST_PX = 4.0  # on average; narrower actions are drawn as columns
-SEPARATED_PX = 3.5  # an action this wide gets a line of its own around it
+_SEPARATED_PX = 3.5  # an action this wide gets a line of its own around it
+_MOST_ACTIONS = 40_000  # over all lanes; more are drawn as columns
 _MOST_COLUMNS = 60_000  # over all lanes
 
 
@@ -56,17 +57,10 @@ class Rows:
         return cls(6, 4, 12)
 
 
-def svg(
-    answer: TimelineAnswer,
-    theme: Theme = "auto",
-    most_actions: int = 40_000,
-    decimals: int = 1,
-) -> str:
-    """The picture.
+def svg(answer: TimelineAnswer, theme: Theme = "auto") -> str:
+    """The picture; theme: auto follows the reader's colour scheme.
 
-    theme: auto follows the reader's colour scheme.  most_actions: with more, or where most are
-    narrower than a pixel or two, columns show each kind's share of their time instead.
-    decimals: of a pixel; more where the picture will be magnified.
+    Where actions are too many, or too narrow on average, columns show each kind's share of time.
     """
     drawn = lanes(answer)
     rows = Rows.of(answer.stages)
@@ -74,9 +68,8 @@ def svg(
     height = above + rows.pitch * answer.stages + BOTTOM
     p10_px = p10_action_s(drawn) / answer.makespan_s * SPAN
     mean_px = mean_s(drawn) / answer.makespan_s * SPAN
-    narrow = mean_px < _LEAST_PX and decimals == 1
-    dense = narrow or sum(map(len, answer.actions)) > most_actions
-    apart = " apart" * (not dense and p10_px >= SEPARATED_PX)
+    dense = mean_px < _LEAST_PX or sum(map(len, answer.actions)) > _MOST_ACTIONS
+    apart = ' class="apart"' * (not dense and p10_px >= _SEPARATED_PX)
     name = f"{answer.title}: {headline(answer)}"
     described = "; ".join([*facts(answer), *basis(answer)])
     parts = [
@@ -88,7 +81,7 @@ def svg(
         f"<style>{colours(theme)}{STYLE}</style>",
         f"<defs>{PATTERNS}</defs>",
         '<rect class="page" width="100%" height="100%"/>',
-        *_heading(answer, _legend(answer, dense, p10_px)),
+        *_heading(answer, legend_notes(answer, dense, p10_px > FONT)),
         *_axis(answer, above, height - BOTTOM),
     ]
     most = max(answer.peak_in_flight)
@@ -97,14 +90,14 @@ def svg(
         parts += _side(answer, lane, rows, y)
         parts.append(
             f'<svg x="{LEFT}" y="{y:g}" width="{SPAN}" height="{rows.bar + rows.memory:g}" '
-            f'class="lane" data-rank="{lane.rank}">'
-            f'<rect class="idle" width="{SPAN}" height="{rows.bar:g}"/><g class="bars{apart}">'
+            f'class="lane"><rect class="idle" width="{SPAN}" height="{rows.bar:g}"/>'
+            f"<g{apart}>"
         )
         if dense:
             parts += _columns(answer, lane, rows)
         else:
-            parts += _actions(answer, lane, rows, decimals)
-        parts.append(_memory(answer, lane, rows, most, decimals) + "</g>")
+            parts += _actions(answer, lane, rows)
+        parts.append(_memory(answer, lane, rows, most) + "</g>")
         if not dense:
             parts += _numbers(answer, lane, rows)
         parts.append("</svg>")
@@ -120,13 +113,16 @@ def _caveat(answer: TimelineAnswer) -> list[str]:
     return wrap(answer.staleness, _CHARACTERS)
 
 
-def _legend(answer: TimelineAnswer, dense: bool, p10_px: float) -> str:
-    """The notes of the legend beside its colour swatches."""
+def legend_notes(answer: TimelineAnswer, dense: bool, numbered: bool) -> str:
+    """The notes of the legend beside its colour swatches.
+
+    dense: columns stand for actions; numbered: micro-batches have room for their numbers.
+    """
     notes = [f"activations held, full height {max(answer.peak_in_flight):.4g}"]
     if dense:
         notes.append("height of a colour: its share of the time")
     else:
-        notes += ["number: micro-batch"] * (p10_px > FONT)
+        notes += ["number: micro-batch"] * numbered
         notes += ["fainter: odd chunks"] * (answer.chunks > 1)
     return "; ".join(notes)
 
@@ -146,7 +142,7 @@ def _heading(answer: TimelineAnswer, notes: str) -> Iterator[str]:
         yield f'<text class="key" x="{x + 27:g}" y="{y + 10:g}">{label}</text>'
         x += 46 + 6.1 * len(label)
     yield f'<path class="memory" d="M{x:g} {y + 12:g}v-4h6v-4h6v-4h6v6h5v6z"/>'
-    yield f'<text class="key" x="{x + 28:g}" y="{y + 10:g}">{notes}</text>'
+    yield f'<text class="key notes" x="{x + 28:g}" y="{y + 10:g}">{notes}</text>'
 
 
 def _axis(answer: TimelineAnswer, above: float, bottom: float) -> Iterator[str]:
@@ -176,11 +172,11 @@ def _side(answer: TimelineAnswer, lane: Lane, rows: Rows, y: float) -> Iterator[
     yield f'<text {end} y="{y + rows.bar + rows.memory - 3:g}">{peak}</text>'
 
 
-def _actions(answer: TimelineAnswer, lane: Lane, rows: Rows, decimals: int) -> Iterator[str]:
+def _actions(answer: TimelineAnswer, lane: Lane, rows: Rows) -> Iterator[str]:
     """A path per kind and tone."""
     scale = SPAN / answer.makespan_s
-    x = np.round(lane.start_s * scale, decimals)
-    width = np.round(lane.end_s * scale, decimals) - x
+    x = np.round(lane.start_s * scale, 1)
+    width = np.round(lane.end_s * scale, 1) - x
     tone = np.where(lane.kind == WAIT, 0, lane.chunk % 2)
     for kind, letter in enumerate(KINDS):
         for odd in (0, 1):
@@ -188,7 +184,7 @@ def _actions(answer: TimelineAnswer, lane: Lane, rows: Rows, decimals: int) -> I
             if not len(mine):
                 continue
             boxes = "".join(
-                f"M{a:.{decimals + 3}g} 0h{w:.{decimals + 3}g}v{rows.bar:g}h-{w:.{decimals + 3}g}z"
+                f"M{a:.4g} 0h{w:.4g}v{rows.bar:g}h-{w:.4g}z"
                 for a, w in zip(x[mine].tolist(), width[mine].tolist(), strict=True)
             )
             yield f'<path class="{letter}{" odd" * odd}" d="{boxes}"/>'
@@ -232,23 +228,22 @@ def _columns(answer: TimelineAnswer, lane: Lane, rows: Rows) -> Iterator[str]:
             yield f'<path class="{letter}" d="{boxes}"/>'
 
 
-def _memory(answer: TimelineAnswer, lane: Lane, rows: Rows, most: float, decimals: int) -> str:
+def _memory(answer: TimelineAnswer, lane: Lane, rows: Rows, most: float) -> str:
     """What the rank holds over time, as an area under its bar; the fullest rank fills it."""
     scale = SPAN / answer.makespan_s
-    if len(lane.held) > SPAN * (2 if decimals == 1 else 40):
+    if len(lane.held) > 2 * SPAN:
         edges = np.linspace(0, answer.makespan_s, SPAN + 1)
         at, held = edges[:-1], lane.most_held(edges)
     else:
         at, held = lane.held_at_s, lane.held
     foot = rows.bar + rows.memory
-    x = np.round(at * scale, decimals)
+    x = np.round(at * scale, 1)
     y = np.round(foot - np.maximum(held, 0) / most * (rows.memory - 2), 1)
     # Of changes at one moment only the outcome shows, and only where it differs.
     final = np.append(np.diff(x) > 0, True)
     x, y = x[final], y[final]
     differs = np.diff(y, prepend=foot) != 0
     steps = (
-        f"H{a:.{decimals + 4}g}V{b:.4g}"
-        for a, b in zip(x[differs].tolist(), y[differs].tolist(), strict=True)
+        f"H{a:.5g}V{b:.4g}" for a, b in zip(x[differs].tolist(), y[differs].tolist(), strict=True)
     )
     return f'<path class="memory" d="M0 {foot:g}{"".join(steps)}H{SPAN}V{foot:g}z"/>'

@@ -44,11 +44,9 @@ _SIGNS = {
     "W": "M0 1.5h6M0 4.5h6",
     "C": "M-1-1L7 7M-1 5L1 7M5-1L7 1",
 }
-# The bars have patterns of their own, so that a page may magnify bars and leave their signs.
 PATTERNS = "".join(
     f'<pattern id="tl-{kind}" width="6" height="6" patternUnits="userSpaceOnUse">'
     f'<rect class="{kind}-ground" width="6" height="6"/><path class="sign" d="{path}"/></pattern>'
-    f'<pattern id="tl-{kind}-bars" class="of-bars" href="#tl-{kind}"/>'
     for kind, path in _SIGNS.items()
 )
 
@@ -62,7 +60,7 @@ font-variant-numeric:tabular-nums}
 .timeline .number,.timeline .axis text{text-anchor:middle}
 .timeline .axis .unit{text-anchor:start}
 .timeline .rank,.timeline .side,.timeline .head{text-anchor:end}
-.timeline .number{pointer-events:none;stroke:none}
+.timeline .number{stroke:none}
 .timeline .page{fill:var(--page)}
 .timeline .idle{fill:var(--idle)}
 .timeline .axis path{stroke:var(--grid);fill:none}
@@ -71,15 +69,13 @@ font-variant-numeric:tabular-nums}
 .timeline #tl-I .sign{stroke-width:1.7;stroke-opacity:.42}
 .timeline #tl-C .sign{stroke:var(--C);stroke-opacity:1;stroke-width:1.3}
 .timeline .odd{fill-opacity:.55}
-.timeline .apart path{stroke:var(--page);stroke-width:1;vector-effect:non-scaling-stroke}
+.timeline .apart path{stroke:var(--page);stroke-width:1}
 .timeline .swatch{stroke:var(--grid)}
-.timeline .picked{fill:none;stroke:var(--ink);stroke-width:1.6;vector-effect:non-scaling-stroke}
-.timeline path.memory{fill:var(--memory);fill-opacity:.35;stroke:var(--memory);stroke-width:1;
-vector-effect:non-scaling-stroke}
+.timeline path.memory{fill:var(--memory);fill-opacity:.35;stroke:var(--memory);stroke-width:1}
 """
 
 STYLE = _RULES + "".join(
-    f".timeline .{kind}{{fill:url(#tl-{kind})}}.timeline .bars .{kind}{{fill:url(#tl-{kind}-bars)}}"
+    f".timeline .{kind}{{fill:url(#tl-{kind})}}"
     f".timeline .{kind}-ground{{fill:{'none' if kind == 'C' else f'var(--{kind})'}}}\n"
     for kind in _SIGNS
 )

@@ -1,7 +1,5 @@
 // What charts on a canvas share: sharp pixels, the page's colours, drawing when something changed.
 
-import { resolved } from "./palette.js";
-
 const THEME = { attributes: true, attributeFilter: ["data-theme", "class", "style"] };
 
 /** Keep a canvas drawn: draw(context, width, height, colour) runs at most once a frame, after
@@ -48,6 +46,16 @@ export function paint(canvas, draw) {
   };
   redraw();
   return { redraw, stop };
+}
+
+/** A colour of the style sheet as a canvas takes it, in the theme on show. */
+function resolved(colour) {
+  const probe = document.createElement("i");
+  probe.style.color = colour;
+  document.body.append(probe);
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
 }
 
 // A sign for each kind besides its colour, as in the product's other pictures of timelines.

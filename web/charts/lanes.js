@@ -8,7 +8,7 @@ export const KINDS = {
   C: "waits for a message",
 };
 export const LETTERS = Object.keys(KINDS);
-const WAIT = LETTERS.indexOf("C");
+export const WAIT = LETTERS.indexOf("C");
 
 /** The lanes of a TimelineAnswer, one per rank. */
 export const lanesOf = (answer) => answer.actions.map((_, rank) => new Lane(answer, rank));

@@ -20,7 +20,7 @@ function pointsOf(found) {
   const seen = new Map();
   const add = (one, kind) => one && seen.set(canonical(one.plan), { report: one, kind });
   found.pareto.forEach((one) => add(one, "front"));
-  add(found.baseline?.report, "careful hand");
+  add(found.baseline?.report, "hand-made plan");
   add(found.best, "best");
   return [...seen.values()].map(({ report: one, kind }) => ({
     plan: one.plan, report: one, kind, peak_bytes: one.memory.peak_bytes, tokens_per_s: one.tokens_per_s,
@@ -62,12 +62,12 @@ export function ParetoChart() {
       symbol: { domain: Object.keys(SYMBOLS), range: Object.values(SYMBOLS) },
       marks: [
         Plot.ruleX([capacity], { stroke: "var(--bad)", strokeDasharray: "3 3", strokeOpacity: 0.8 }),
-        Plot.line(points.filter(({ kind }) => kind !== "careful hand"), { x, y, stroke: "var(--line-strong)", strokeWidth: 1, curve: "step-before" }),
+        Plot.line(points.filter(({ kind }) => kind !== "hand-made plan"), { x, y, stroke: "var(--line-strong)", strokeWidth: 1, curve: "step-before" }),
         Plot.dot(misses, { x, y, symbol: "times", className: "misses", stroke: "var(--c8)", strokeOpacity: 0.6, r: 3, title: (row) => `${planLine(row)}: needs ${bytes(row.peak_bytes, units.peek())}` }),
         Plot.dot(points, { x, y, fill: "pp", symbol: "recompute", r: 4.5, stroke: "var(--surface)", strokeWidth: 1, className: "points" }),
         Plot.dot([now], { x, y, r: 9, stroke: "var(--ink)", strokeWidth: 1.5, fill: "none" }),
         Plot.dot(points.filter(({ plan }) => isPinned(plan)), { x, y, r: 12, stroke: "var(--accent)", strokeWidth: 1.5, strokeDasharray: "2 2" }),
-        Plot.text(points.filter(({ kind }) => kind === "careful hand"), { x, y, text: () => "careful hand", dy: 14, fill: "var(--muted)", fontSize: 11 }),
+        Plot.text(points.filter(({ kind }) => kind === "hand-made plan"), { x, y, text: () => "hand-made plan", dy: 14, fill: "var(--muted)", fontSize: 11 }),
       ],
     });
     makeKeyed(chart, points);

@@ -100,13 +100,14 @@ function grid(context, frame, left, height) {
 /** The unit an axis of so many seconds is marked in: its seconds and its sign. */
 export function unitOf(seconds) {
   const units = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]];
-  return units.find(([unit]) => seconds >= unit) ?? units.at(-1);
+  return units.find(([unit]) => seconds >= unit * (1 - 1e-6)) ?? units.at(-1); // one second, less what rounding took
 }
 
 function label(context, frame, lane, y, left, width) {
   const { colour, data, rows } = frame;
   const { answer } = data;
-  const size = clamp(rows.pitch - 2, 8, 11);
+  const oneLine = rows.memory < 11; // idle share and peak side by side
+  const size = clamp(rows.pitch - 2, 8, oneLine ? 10 : 11);
   context.font = context.font.replace(/^[\d.]+px/, `${size}px`);
   context.fillStyle = colour("muted");
   context.textBaseline = "middle";
@@ -115,7 +116,7 @@ function label(context, frame, lane, y, left, width) {
   if (width < 600) return;
   const idle = `${Math.round(Math.max(0, 1 - lane.busy_s / answer.makespan_s) * 100)} % idle`;
   const peak = `peak ${Number(answer.peak_in_flight[lane.rank].toPrecision(3))}`;
-  if (rows.memory < 11) {
+  if (oneLine) {
     context.fillText(`${idle}, ${peak}`, width - 2, y + rows.bar / 2);
     return;
   }

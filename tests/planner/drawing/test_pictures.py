@@ -174,7 +174,7 @@ def test_themes(theme: Any) -> None:
     assert ("prefers-color-scheme" in text) == (theme == "auto")
     assert (COLOURS["light"]["F"] in text) == (theme != "dark")
     assert (COLOURS["dark"]["F"] in text) == (theme != "light")
-    assert "url(#tl-B-bars)" in text  # a sign besides the colour
+    assert "url(#tl-B)" in text  # a sign besides the colour
 
 
 @pytest.mark.parametrize("mode", ["light", "dark"])
