@@ -1,7 +1,7 @@
 /* The answer, first: the plan, what it brings, how sure that is, and what it assumes. */
 
 import { html } from "htm/preact";
-import { bytes, chance, count, energy, foldedStages, layersLine, money, number, percent, planLine, seconds, secondsRange, SPACE, teraflops, times, tokensPerSecond, unit, words } from "./format.js";
+import { bytes, capitalized, chance, clusterLine, count, energy, foldedStages, layersLine, money, number, percent, planLine, seconds, secondsRange, SPACE, teraflops, times, tokensPerSecond, unit, words } from "./format.js";
 import {
   answer, busy, cancel, change, current, failure, fresh, isPinned, open, pick, picked, problems, progress, report, request,
   resolved, searchNow, togglePin, units,
@@ -50,7 +50,7 @@ function Unbuildable({ of: { title, builds, reasons, able, instead } }) {
       : html`<p><button type="button" onClick=${() => change("/search/framework", undefined)}>Plan without a framework</button></p>`}`;
 }
 
-const LAST = "The numbers below are of the last request that was answered.";
+const LAST = "The numbers below belong to the last request that was answered.";
 
 /* Why the numbers are not those of the form, and what to do about it. */
 function Problems() {
@@ -77,9 +77,8 @@ function ProblemLine({ problem: { pointer, detail, did_you_mean: meant = [] } })
 function requestSummary() {
   const known = resolved.value;
   if (!known) return "";
-  const { groups } = known.cluster;
   const { seq_length, global_batch_size, precision } = known.training;
-  return `${known.model.name} · ${groups.map((group) => `${count(group.nodes * group.accelerators_per_node)} × ${group.accelerator.name}`).join(" + ")} · ${count(global_batch_size)} × ${count(seq_length)} tokens · ${precision}`;
+  return `${known.model.name} · ${clusterLine(known.cluster)} · ${count(global_batch_size)} × ${count(seq_length)} tokens · ${precision}`;
 }
 
 function Searching() {
@@ -117,7 +116,7 @@ function Headline({ shown }) {
           const fixed = limits[name] !== undefined;
           const now = shown.plan[name];
           return html`<button key=${name} type="button" class="chip ${fixed ? "fixed" : ""}" aria-pressed=${String(fixed)}
-            title=${fixed ? `${words(name)} is bound; click to free it` : `Keep ${words(name)} at ${now}`}
+            title=${fixed ? `${words(name)} is fixed; click to search it again` : `Fix ${words(name)} at ${now}`}
             onClick=${() => change(`/search/${name}`, fixed ? undefined : now)}>
             <span>${label}</span> <b>${now}</b>${fixed && html`<${Icon} name="lock" />`}</button>`;
         })}
@@ -165,11 +164,11 @@ function Figures({ shown }) {
       ${figure("Per iteration", seconds(time), secondsRange(band.low_s, band.high_s), band.basis)}
       ${figure("Throughput", tokensPerSecond(shown.tokens_per_s), `${tokensPerSecond(shown.tokens_per_s_per_accelerator)} each`)}
       ${figure("Per accelerator", teraflops(shown.model_flop_per_s_per_accelerator), `MFU ${percent(shown.mfu)} (${number(100 * mfu[0], 2)}–${number(100 * mfu[1], 2)})`, shown.definitions.mfu)}
-      ${figure(`Stage ${memory.worst_stage}, the fullest`, bytes(memory.peak_bytes, units.value), `of ${bytes(memory.capacity_bytes, units.value)}, ${chance(memory.chance_of_running_out)} risk to run out`, `${shown.definitions.peak_bytes}. The chance to run out is ${memory.chance_basis}`, html`<${Meter} used=${used} />`)}
+      ${figure(`Peak memory, stage ${memory.worst_stage}`, bytes(memory.peak_bytes, units.value), `of ${bytes(memory.capacity_bytes, units.value)}, ${chance(memory.chance_of_running_out)} risk of running out`, `${shown.definitions.peak_bytes}. The risk of running out is ${memory.chance_basis}`, html`<${Meter} used=${used} />`)}
       ${trained
         ? figure("Training", unit(number(shown.days), "days"), [shown.cost_usd !== null && money(shown.cost_usd), shown.energy_kwh !== null && energy(shown.energy_kwh)].filter(Boolean).join(" · "))
-        : figure("Training", "–", "say how many tokens")}
-      ${baseline && figure("Speed-up", times(speedup), "over a careful hand", `A careful hand: ${baseline.rule}`)}
+        : figure("Training", "–", "needs a number of tokens")}
+      ${baseline && figure("Speed-up", times(speedup), "over a hand-made plan", `The hand-made plan: ${baseline.rule}`)}
     </dl>`;
 }
 
@@ -190,9 +189,9 @@ function SiteLine({ shown }) {
   const { best, replanned: before } = answer.value ?? {};
   const moved = before && shown === best && fresh.value;
   const other = moved && Object.keys(before.differences).length > 0;
-  return html`<p class="site-line">${note.text[0].toUpperCase()}${note.text.slice(1)}.
-    ${moved && !other && ` By the numbers of ${before.usual_profile} the same plan is best, at ${seconds(before.usual_time_s)}.`}
-    ${other && html` By the numbers of ${before.usual_profile} <button type="button" class="link" onClick=${() => pick(before.plan.plan)}>another plan</button> is best,
+  return html`<p class="site-line">${capitalized(note.text)}.
+    ${moved && !other && ` With the efficiency profile ${before.usual_profile} the same plan is best, at ${seconds(before.usual_time_s)}.`}
+    ${other && html` With the efficiency profile ${before.usual_profile} <button type="button" class="link" onClick=${() => pick(before.plan.plan)}>another plan</button> is best,
       ${percent(before.slower_by, 2)} slower here.`}</p>`;
 }
 
@@ -207,7 +206,7 @@ function Footing({ shown }) {
           <div><h3>Not modelled</h3><ul>${shown.not_modelled.map(({ code, text }) => html`<li key=${code}>${text}</li>`)}</ul></div>
         </div>
       </details>
-      ${profile && html`<span title=${profile.source}>${profile.kind === "calibrated" ? html`<${Icon} name="check" /> Calibrated: ${profile.name}` : `Not calibrated: ${profile.kind} numbers for ${profile.name}`}</span>`}
+      ${profile && html`<span title=${profile.source}>${profile.kind === "calibrated" ? html`<${Icon} name="check" /> Calibrated: ${profile.name}` : `Not calibrated: ${profile.kind.replaceAll(" ", "-")} numbers for ${profile.name}`}</span>`}
       <button type="button" class="link" onClick=${() => open("validate")}>Validate on this machine</button>
       ${found && html`<span class="muted spring">${count(found.counts.enumerated)} plans, ${count(found.counts.feasible)} fit</span>`}
     </div>`;

@@ -52,7 +52,7 @@ effect(() => {
   if (taken) toast(taken.text, { action: "Undo", run: taken.restore });
 });
 effect(() => {
-  if (badLink.value) toast("The link could not be read; this is the preset.", { kind: "bad" });
+  if (badLink.value) toast("The link could not be read; the default request is shown.", { kind: "bad" });
 });
 effect(() => { document.title = `${current().label} · Parallel Planner`; });
 

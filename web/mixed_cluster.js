@@ -5,7 +5,7 @@ import { money, number, planLine, seconds, tokensPerSecond } from "./format.js";
 import { answer } from "./state.js";
 import { DataTable } from "./ui/table.js";
 
-const KINDS = { part: "One kind of nodes only", slowest: "All, as if each were the slowest", pipeline: "A pipeline over all kinds" };
+const KINDS = { part: "One kind of node only", slowest: "All nodes, each treated as the slowest", pipeline: "One pipeline over all kinds" };
 
 const COLUMNS = [
   { key: "kind", label: "Way", value: ({ kind }) => KINDS[kind] },

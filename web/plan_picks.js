@@ -3,7 +3,7 @@
 import { html } from "htm/preact";
 import { post } from "./api.js";
 import { flagsText } from "./flags_text.js";
-import { percent, seconds, words } from "./format.js";
+import { capitalized, percent, seconds, words } from "./format.js";
 import { answer, change, framework, fresh, pick, picked, planRequest, request } from "./state.js";
 import { CopyButton } from "./ui/copy.js";
 
@@ -26,7 +26,7 @@ export function PlanPicks({ shown }) {
         ${picks.map((one) => html`<${Pick} key=${one.name} one=${one} best=${best} shown=${shown} />`)}
       </div>`}
       ${framework.value && html`<${CopyFlags} recommended=${picks.find(({ name }) => name === "recommended")} />`}
-      ${frameworks.length > 1 && html`<p class="muted">Runs in ${same.join(" and ")}.${rivals.length > 0 && " Others, each priced as itself: "}
+      ${frameworks.length > 1 && html`<p class="muted">Runs in ${same.join(" and ")}.${rivals.length > 0 && " Best plan of the other frameworks: "}
         ${rivals.map((one, i) => html`<span key=${one.framework}>${i > 0 && " · "}<button type="button" class="link" onClick=${() => pick(one.plan.plan)}>${one.framework}</button> ${behind(one)}</span>`)}</p>`}
       <${HeldFixed} held=${answer.value.held_fixed ?? []} />
     </div>`;
@@ -65,5 +65,5 @@ function Pick({ one: { name, plan, slower_by: slower, why }, best, shown }) {
   const about = `${seconds(plan.iteration_time_s)}, ${free} of the memory free: ${why}`;
   return html`<button type="button" title=${about} aria-pressed=${String(shown.id === plan.id)}
     onClick=${() => pick(plan.id === best.id ? null : plan.plan)}>
-    ${words(name)[0].toUpperCase()}${words(name).slice(1)} <small>${slower > 0 ? `${percent(slower, 2)} slower, ` : ""}${free} free</small></button>`;
+    ${capitalized(words(name))} <small>${slower > 0 ? `${percent(slower, 2)} slower, ` : ""}${free} free</small></button>`;
 }

@@ -78,7 +78,7 @@ def test_two_steps_to_256_of_one_kind_or_128_of_another(
     # Both with their bands, and whether they can be told apart.
     expect(kinds.filter(has_text="256 × H100")).to_contain_text("4.47")
     expect(kinds.filter(has_text="128 × B200")).to_contain_text("4.81")
-    expect(page.locator(".apart")).to_contain_text("cannot be told apart")
+    expect(page.locator(".apart")).to_contain_text("statistically tied")
     shot(page, "sized", whole=True)
     page.get_by_label("Only these clusters").fill("256 H1000")
     expect(page.get_by_role("alert").filter(has_text="no accelerator").first).to_be_visible()
@@ -98,7 +98,7 @@ def test_three_steps_from_a_slow_script_to_a_mended_one(
     page.locator(".lint-editor input[type=file]").set_input_files(script)  # step 2
     verdict = page.locator(".lint-view .verdict")
     expect(page.locator(".request-summary")).to_contain_text("Megatron-LM · ")
-    copy = page.get_by_role("button", name=f"Copy the mended {name}.sh")
+    copy = page.get_by_role("button", name=f"Copy the corrected {name}.sh")
     expect(verdict).to_have_text(re.compile("a faster plan is known"))
     copy.click()  # step 3
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
@@ -107,7 +107,7 @@ def test_three_steps_from_a_slow_script_to_a_mended_one(
     assert "--overlap-grad-reduce" in mended
     assert "--overlap-grad-reduce" not in before
     shot(page, "findings", whole=True)
-    page.get_by_role("button", name="Check it here").click()
+    page.get_by_role("button", name="Check the corrected script").click()
     expect(page.get_by_label("Text of the file")).to_have_value(mended)
     expect(verdict).to_have_text(re.compile("no plan is known to be faster"))
 

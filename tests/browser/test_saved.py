@@ -9,7 +9,7 @@ from tests.browser.links import link
 
 def test_plans_are_saved_by_name(page: Page) -> None:
     page.goto(link(view="saved"))
-    saving = page.get_by_role("form", name="Save what is on show")
+    saving = page.get_by_role("form", name="Save the current plan")
     expect(saving).to_contain_text("gpt2")
     saving.get_by_label("Name").fill("first/<try> 100%")
     saving.get_by_label("Note").fill("two nodes until spring")

@@ -22,7 +22,7 @@ TINY: dict[str, Any] = {
 def begun(page: Page) -> None:
     page.goto(link(request=TINY, view="validate"))
     page.get_by_label("Timed steps").fill("3")
-    page.get_by_label("Steps before them").fill("1")
+    page.get_by_label("Warm-up steps").fill("1")
     page.get_by_label("Compare gradients with one process").uncheck()  # a run of its own
     page.get_by_label("Calibrate this machine first").uncheck()  # and so is that
     page.get_by_role("button", name="Validate this plan").click()
@@ -77,7 +77,7 @@ def test_without_torch_it_says_how_to_add_it(page: Page) -> None:
 def test_the_script_for_one_node_of_ones_own_cluster(page: Page, shot: Callable[..., None]) -> None:
     page.goto(link(request=TINY, view="validate"))
     with page.expect_download() as saved:
-        page.get_by_role("button", name="Script for one node of my cluster").click()
+        page.get_by_role("button", name="Script for one node").click()
     text = saved.value.path().read_text()
     assert "planner.validate.worker" in text
     own = page.get_by_role("region", name="One node of your cluster")

@@ -42,7 +42,7 @@ def test_what_to_rent(page: Page, shot: Callable[..., None]) -> None:
     expect(verdict).to_have_text(re.compile("^Rent"))
 
     # Every kind that was asked for stays, with its doubt, and the price of one that is not.
-    expect(page.locator(".surely")).to_contain_text("The deadline is kept with a chance of")
+    expect(page.locator(".surely")).to_contain_text("The deadline is met with a chance of")
     kinds = page.locator(".kinds-table tbody tr")
     expect(kinds).to_have_count(2)
     expect(kinds.filter(has_text="MI300X")).to_contain_text("no run known")

@@ -48,7 +48,7 @@ export function Limits() {
       note=${html`Write 8, ≤ 8, 2 – 8 or 1, 2, 4; an empty field is searched.${bound.length > 0 && html` <button type="button" class="link" onClick=${free}>Free all</button>`}`}>
       ${schemas && html`<div class="limits">${first.map(row)}</div>
       <${More} label=${`All ${names.length} fields`}><div class="limits">${rest.map(row)}</div><//>
-      <${More} label="What to look for"><${Wishes} spec=${schemas.SearchSpec.properties} /><//>`}
+      <${More} label="Goal and options"><${Wishes} spec=${schemas.SearchSpec.properties} /><//>`}
     <//>`;
 }
 
@@ -66,9 +66,9 @@ function Wishes({ spec }) {
   return html`
     <${Bound} pointer="/search/objective" of=${SelectField} label="Goal" usual=${spec.objective.default}
       options=${spec.objective.enum.map((value) => ({ value, label: label[value] ?? words(value) }))} />
-    <${Bound} pointer="/search/memory_risk" of=${SelectField} label="Risk to run out of memory" title="The largest chance of a plan that is kept"
+    <${Bound} pointer="/search/memory_risk" of=${SelectField} label="Risk of running out of memory" title="Plans with a higher chance of running out of memory are left out"
       usual=${spec.memory_risk.default} options=${RISKS} />
-    <p class="note">Also try, at the price of a longer search:</p>
+    <p class="note">Also search (takes longer):</p>
     <div class="limits">${spec.open.items.enum.map((name) => html`
       <${CheckField} key=${name} id=${`f-open-${name}`} label=${words(name)} value=${open.includes(name)} onChange=${(on) => turn(name, on)} />`)}</div>`;
 }

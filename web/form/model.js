@@ -3,7 +3,7 @@
 import { html } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { post } from "../api.js";
-import { big, kindsLine } from "../format.js";
+import { big, capitalized, kindsLine } from "../format.js";
 import { change, layers, problems, problemsAt, replace, request, resolved } from "../state.js";
 import { Options } from "../ui/field.js";
 import { Icon } from "../ui/icon.js";
@@ -17,7 +17,7 @@ import { useCatalog } from "../use_query.js";
 const FAMILIES = /^(gpt-oss|gpt|llama|qwen|deepseek|mistral|mixtral|megatron|gemma|falcon|opt|phi|glm|mpt)/;
 const family = (id) => FAMILIES.exec(id)?.[0] ?? "others";
 const TITLES = { gpt: "GPT", "gpt-oss": "GPT-OSS", llama: "Llama", qwen: "Qwen", deepseek: "DeepSeek", opt: "OPT", glm: "GLM", mpt: "MPT", others: "Others" };
-const title = (name) => TITLES[name] ?? name[0].toUpperCase() + name.slice(1);
+const title = (name) => TITLES[name] ?? capitalized(name);
 const OWN = "\0own";
 const LARGEST = 1_000_000; // characters of a config.json
 const STRING_OR_NOT_FINITE = /"(?:[^"\\]|\\.)*"|-?\bInfinity\b|\bNaN\b/g;

@@ -22,7 +22,7 @@ export function Training() {
         <${Bound} pointer="/training/global_batch_size" of=${NumberField} length label="Global batch" title="Sequences per optimizer step" />
         <${Bound} pointer="/training/seq_length" of=${NumberField} length label="Sequence length" title="Tokens per sequence" />
         <${Bound} pointer="/training/precision" of=${SelectField} label="Precision" options=${PRECISIONS} />
-        <${Bound} pointer="/training/tokens" of=${NumberField} label="Tokens in all" title="For days, cost and energy: 1T, 300B" />
+        <${Bound} pointer="/training/tokens" of=${NumberField} label="Total tokens" title="For days, cost and energy: 1T, 300B" />
       </div>
       ${length && html`<p class="hint">${big(length * batch)} tokens per iteration</p>`}
       <${SelectField} id="f-framework" label="Framework" value=${request.value.search?.framework ?? ""} options=${choices}

@@ -10,7 +10,7 @@ import { CopyButton } from "../ui/copy.js";
 import { Icon } from "../ui/icon.js";
 import { Tabs } from "../ui/tabs.js";
 import { toast } from "../ui/toast.js";
-import { NoPlanNotice, RefusalNotice } from "./notices.js";
+import { Loading, NoPlanNotice, RefusalNotice } from "./notices.js";
 import { useCatalog, useQuery } from "../use_query.js";
 import { FlagsDiff } from "./flags_diff.js";
 
@@ -84,6 +84,7 @@ function Launch({ of, launchers }) {
         <button type="button" onClick=${() => download(answer.main, answer.files[answer.main], "text/plain")}><${Icon} name="download" /> ${answer.main}</button>
         <button type="button" onClick=${zip}><${Icon} name="download" /> Zip</button>`}
     </div>
+    <${Loading} when=${!answer && !problem} />
     <${RefusalNotice} problem=${problem} title=${`${title} cannot be given this plan`}>
       ${id !== asked.search?.framework && html`<p><button type="button" onClick=${replan}>Find the best plan for ${title}</button></p>`}
     <//>

@@ -47,7 +47,7 @@ const EXCHANGES = [
   { key: "part", label: "Exchange", show: label },
   { key: "total_s", label: "In all", title: "one transfer after the other", number: true, show: (v) => seconds(v) },
   { key: "exposed_s", label: "Exposed", number: true, show: (v) => seconds(v) },
-  { key: "recomputed_s", label: "Of it in recompute", number: true, show: (v) => seconds(v) },
+  { key: "recomputed_s", label: "Exposed in recompute", number: true, show: (v) => seconds(v) },
   { key: "hidden_s", label: "Hidden", title: "under kernels", number: true, show: (v) => seconds(v) },
 ];
 
@@ -55,8 +55,8 @@ const EXCHANGES = [
 function Exchanges({ rows }) {
   const most = Math.max(...rows.map(({ total_s: total }) => total));
   return html`
-    <${ChartFrame} title="Exchanges of an iteration, hidden and exposed" name="exchanges" columns=${EXCHANGES} rows=${rows}
-      caption="Of the busiest rank. The full bar is what shows in the iteration; the hatched one runs under kernels.">
+    <${ChartFrame} title="Communication of one iteration, exposed and hidden" name="exchanges" columns=${EXCHANGES} rows=${rows}
+      caption="The busiest rank. Solid: exposed, adds to the iteration time. Hatched: hidden, runs at the same time as kernels.">
       <ul class="exchanges">${rows.map(({ part, total_s: total, exposed_s: exposed, hidden_s: hidden, recomputed_s: again }) => html`
         <li key=${part}>
           <span>${label(part)}</span>
@@ -72,7 +72,7 @@ function Exchanges({ rows }) {
 const RATE = (row) => (row.forward_bytes ? rate(row.rate) : teraflops(row.rate));
 const KERNELS = [
   { key: "kernel", label: "Kernel", show: (name, row) => html`${name}${row.recomputed ? html` <span class="badge" title="run again before the backward pass">again</span>` : ""}` },
-  { key: "shape", label: "Shape", show: (text) => html`<code>${text.replaceAll(" x ", " × ")}</code>` },
+  { key: "shape", label: "Shape", wraps: true, show: (text) => html`<code>${text.replaceAll(" x ", " × ")}</code>` },
   { key: "formula", label: "Formula", wraps: true, show: (text) => html`<span class="muted">${text}</span>` },
   { key: "forward_s", label: "Forward", number: true, show: (v) => seconds(v) },
   { key: "backward_s", label: "Backward", number: true, show: (v) => seconds(v) },
@@ -95,8 +95,8 @@ function Layer({ table, one, many, profile }) {
   const total = (key) => table.kernels.reduce((sum, row) => sum + row[key], 0);
   return html`
     <section aria-label=${`Layers of kind ${table.kind}`}>
-      <h3>${one ? "One layer" : table.kind} <span class="muted">${count(table.layers)} of them, ${count(many)} micro-batches an iteration</span></h3>
-      <p class="muted">Kernels take ${seconds(total("forward_s"))} forward and ${seconds(total("backward_s"))} backward on one rank, rates by ${profile}; it keeps ${bytes(table.kept_bytes, units.value)} of a micro-batch.</p>
+      <h3>${one ? "One layer" : table.kind} <span class="muted">${count(table.layers)} in the model, ${count(many)} micro-batches per iteration</span></h3>
+      <p class="muted">Kernels take ${seconds(total("forward_s"))} forward and ${seconds(total("backward_s"))} backward on one rank, at the rates of ${profile}. Each micro-batch keeps ${bytes(table.kept_bytes, units.value)} of activations.</p>
       ${sources.size === 1 && html`<p class="muted">Source of the rates: ${[...sources][0]}</p>`}
       <${DataTable} name="kernels" caption=${`Kernels of ${table.kind}`} columns=${columns} rows=${table.kernels} filter=${false} />
       <${DataTable} name="saved-tensors" caption=${`Tensors saved by ${table.kind}`} columns=${tensors(units.value)} rows=${table.tensors} filter=${false} />

@@ -1,5 +1,6 @@
 /* <RefusalNotice problem title />   why the service refused, one sentence per problem
-   <NoPlanNotice />                  what a tab shows where no plan fits */
+   <NoPlanNotice />                  what a tab shows where no plan fits
+   <Loading when=${…} />             what a tab shows before its first answer */
 
 import { html } from "htm/preact";
 
@@ -14,3 +15,5 @@ export function RefusalNotice({ problem, title, children }) {
 }
 
 export const NoPlanNotice = () => html`<p class="notice">No plan is shown because none fits. The top of the page lists changes that would fit.</p>`;
+
+export const Loading = ({ when }) => when && html`<div class="loading" aria-busy="true"></div>`;

@@ -6,7 +6,7 @@ import { RankMap, ranksTable } from "../charts/rank_map.js";
 import { bytes, count, percent, rate, seconds } from "../format.js";
 import { framework, persist, planRequest, units } from "../state.js";
 import { DataTable } from "../ui/table.js";
-import { NoPlanNotice, RefusalNotice } from "./notices.js";
+import { Loading, NoPlanNotice, RefusalNotice } from "./notices.js";
 import { useCatalog, useQuery } from "../use_query.js";
 
 const order = persist("rank_order_of", null); // a framework; null: that of the plan on show
@@ -24,6 +24,7 @@ export default function RanksTab() {
   </label>`;
   return html`<div aria-busy=${String(busy)}>
     <${RefusalNotice} problem=${problem} />
+    <${Loading} when=${!answer && !problem} />
     ${problem && html`<div class="chart card"><header>${tools}</header></div>`}
     ${answer && !problem && html`
       <${ChartFrame} title="${count(answer.world_size)} ranks on ${count(answer.nodes)} nodes" name="ranks" tools=${tools}

@@ -5,7 +5,7 @@ import { signal, useSignalEffect } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { ChartFrame } from "../charts/frame.js";
 import { Tornado, inputValue, moves, signed } from "../charts/tornado.js";
-import { number, planLine } from "../format.js";
+import { capitalized, number, planLine } from "../format.js";
 import { searchQuery } from "../search_query.js";
 import { persist, planRequest } from "../state.js";
 import { Progress } from "../ui/progress.js";
@@ -72,7 +72,7 @@ function Found({ found, tools }) {
 function Detail({ input }) {
   return html`
     <section class="input-detail" aria-label=${input.title}>
-      <h3>${input.title[0].toUpperCase()}${input.title.slice(1)}, ${inputValue(input.value, input.unit)}</h3>
+      <h3>${capitalized(input.title)}, ${inputValue(input.value, input.unit)}</h3>
       <ul>${input.words.map((text) => html`<li key=${text}>${text}</li>`)}</ul>
       <${Try} input=${input} />
     </section>`;

@@ -10,7 +10,7 @@ import { persist, planRequest } from "../state.js";
 import { Icon } from "../ui/icon.js";
 import { DataTable } from "../ui/table.js";
 import { toast } from "../ui/toast.js";
-import { NoPlanNotice, RefusalNotice } from "./notices.js";
+import { Loading, NoPlanNotice, RefusalNotice } from "./notices.js";
 import { useCatalog, useQuery } from "../use_query.js";
 
 const TRACE = "application/vnd.chrome-trace+json";
@@ -34,6 +34,7 @@ export default function TimelineTab() {
     <${RefusalNotice} problem=${problem} title="This schedule does not run with this plan">
       ${chosen.value && html`<p><button type="button" class="link" onClick=${() => { chosen.value = null; }}>Back to the plan's own schedule</button></p>`}
     <//>
+    <${Loading} when=${!answer && !problem} />
     ${answer && !problem && html`
       <${ChartFrame} title=${answer.title} name="timeline" caption=${caption(answer)} tools=${tools} ...${timelineTable(answer)}>
         <${Facts} answer=${answer} />

@@ -62,17 +62,17 @@ function Filters({ all }) {
 
 /* The choice in a sentence, and how often its intervals hold. */
 function Said({ rows, all }) {
-  if (!rows.length) return html`<p role="status">No run is of all of these.</p>`;
+  if (!rows.length) return html`<p role="status">No run matches all of these filters.</p>`;
   const found = summary(rows);
   return html`
     <div role="status">
       <h2>Half of ${rows.length === all.length ? "all " : ""}${count(found.runs)} runs are predicted within ${percent(found.median, 2)}, nine in ten within ${percent(found.most, 2)}</h2>
       <p class="lead">${count(found.sources)} source${found.sources > 1 ? "s" : ""}; on average predictions are ${percent(Math.abs(found.bias), 2)} too ${found.bias > 0 ? "slow" : "fast"}.
-        A row that leaves open what moves its time by more than 5${"\u202f"}%, or that is in doubt, is not scored.</p>
+        Not scored: runs whose source leaves out an input that changes the time by more than 5${"\u202f"}%, or whose numbers are doubtful.</p>
     </div>
     ${found.shares.length > 0 && html`
-      <table class="coverage"><caption>How often intervals hold, each predicted as if no run of its source were known</caption>
-        <thead><tr><th scope="col">Interval</th><th scope="col">Holds</th><th scope="col"><span class="for-readers">Share</span></th><th scope="col">Typical width</th></tr></thead>
+      <table class="coverage"><caption>How often the measured time lies in the predicted interval (runs of the same source left out of the fit)</caption>
+        <thead><tr><th scope="col">Interval</th><th scope="col">Runs inside</th><th scope="col"><span class="for-readers">Share</span></th><th scope="col">Typical width</th></tr></thead>
         <tbody>${found.shares.map(({ share, held, width, runs: many }) => html`
           <tr key=${share}><th scope="row">${percent(share)}</th>
             <td>${percent(held)} <span class="muted">of ${count(many)}</span></td>
@@ -104,10 +104,10 @@ function Run({ row }) {
 const GROUP_COLUMNS = (key) => [
   { key: "name", label: FILTERS.find((one) => one.key === key).label, show: (name) => nameOf(key, name) },
   { key: "runs", label: "Runs", number: true },
-  { key: "median", label: "Half within", number: true, show: (v) => percent(v, 2) },
-  { key: "most", label: "90 % within", number: true, show: (v) => percent(v, 2) },
-  { key: "bias", label: "On average", title: "above zero: predicted slower than measured", number: true, show: (v) => signed(v) },
-  ...["50", "80", "95"].map((share, i) => ({ key: `held${share}`, label: `${share} % hold`, number: true,
+  { key: "median", label: "Median error", number: true, show: (v) => percent(v, 2) },
+  { key: "most", label: "90th percentile", number: true, show: (v) => percent(v, 2) },
+  { key: "bias", label: "Bias", title: "above zero: predicted slower than measured", number: true, show: (v) => signed(v) },
+  ...["50", "80", "95"].map((share, i) => ({ key: `held${share}`, label: `In ${share} % interval`, number: true,
     value: ({ shares }) => shares[i]?.held, show: (v) => (v === undefined ? "–" : `${number(100 * v, 3)}\u202f%`) })),
 ];
 

@@ -3,7 +3,7 @@
 import { html } from "htm/preact";
 import { batch } from "@preact/signals";
 import { ChartFrame } from "../charts/frame.js";
-import { bytes, count, number, seconds, unit, value, words } from "../format.js";
+import { bytes, capitalized, count, number, seconds, unit, value, words } from "../format.js";
 import { change, open, units } from "../state.js";
 import { run } from "./job.js";
 import { Icon } from "../ui/icon.js";
@@ -48,7 +48,7 @@ function Validation({ result, site }) {
   const judged = inOrder(result.outcomes).filter(([name]) => timed || name !== "time");
   const verdict = WORST.find((one) => judged.some(([, outcome]) => outcome.verdict === one)) ?? result.verdict;
   const [kind, right] = VERDICTS[verdict];
-  const said = timed || verdict !== "within" ? right : `${judged.map(([name]) => words(name)).join(" and ").replace(/^./, (c) => c.toUpperCase())} as predicted`;
+  const said = timed || verdict !== "within" ? right : `${capitalized(judged.map(([name]) => words(name)).join(" and "))} as predicted`;
   const measured = result.measured_iteration_time_s;
   return html`
     <section class="card verdict-card" aria-label="Verdict">
@@ -63,7 +63,7 @@ function Validation({ result, site }) {
         <li key=${name} class=${VERDICTS[own][0]}><${Icon} name=${own === "within" ? "check" : "alert"} /><span><b>${words(name)}</b> ${own}: ${why}</span></li>`)}
         ${!timed && html`<li><${Icon} name="info" /><span><b>time</b> not judged: this machine's own speed is not measured yet.
           ${" "}<button type="button" class="link" onClick=${() => { run.value = "calibrations"; }}>Calibrate it first</button>, plan with that site, and validate again.</span></li>`}</ul>
-      ${site && html`<p>${site[0].toUpperCase()}${site.slice(1)}.</p>`}
+      ${site && html`<p>${capitalized(site)}.</p>`}
     </section>
     <div class="pair">
       <${Terms} title="Time of the busiest rank" terms=${result.time_terms} show=${seconds} name="time-terms" />

@@ -208,9 +208,9 @@ function Mended({ better: { files: changed, by_hand: left } }) {
   const use = () => { files.value = files.peek().map((one) => ({ ...one, text: changed[one.name] ?? one.text })); };
   return html`
     ${names.length > 0 && html`<div class="actions">
-      ${names.map((name) => html`<${CopyButton} key=${name} kind="primary" text=${changed[name]} label=${`Copy the mended ${name}`} />
+      ${names.map((name) => html`<${CopyButton} key=${name} kind="primary" text=${changed[name]} label=${`Copy the corrected ${name}`} />
         <button type="button" onClick=${() => download(name, changed[name], "text/plain")}><${Icon} name="download" /> Save ${name}</button>`)}
-      <button type="button" onClick=${use} disabled=${changedSince()}>Check it here</button>
+      <button type="button" onClick=${use} disabled=${changedSince()}>Check the corrected script</button>
     </div>`}
     ${left.length > 0 && html`<p class="muted">To change by hand: ${left.map((one, i) => html`${i > 0 && ", "}<code>${flag(one)}</code>`)}</p>`}`;
 }

@@ -46,7 +46,7 @@ const judge = (files) => told(async () => {
 });
 
 export const GetScript = () => html`
-  <button type="button" class="primary" disabled=${!planRequest.value || busy.value} onClick=${write}><${Icon} name="download" /> Script for one node of my cluster</button>
+  <button type="button" class="primary" disabled=${!planRequest.value || busy.value} onClick=${write}><${Icon} name="download" /> Script for one node</button>
   ${problems.value.length > 0 && !script.value && html`<${Problems} />`}`;
 
 const Problems = () => html`<div class="problem" role="alert">${problems.value.map(({ detail, title }) => html`<p>${detail ?? title}</p>`)}</div>`;

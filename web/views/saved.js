@@ -4,7 +4,7 @@ import { html } from "htm/preact";
 import { batch, signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { call } from "../api.js";
-import { planLine } from "../format.js";
+import { clusterLine, planLine } from "../format.js";
 import { answer, open, picked, planRequest, report, request, resolved } from "../state.js";
 import { Dialog } from "../ui/dialog.js";
 import { TextField } from "../ui/field.js";
@@ -51,11 +51,11 @@ export default function Saved() {
         <section class="card" aria-label="Saved plans">
           <h2>Saved plans</h2>
           ${failure.value && html`<p class="notice bad" role="alert">${failure.value.detail ?? failure.value.title}</p>`}
-          ${saved.value?.length === 0 && html`<p class="muted">Nothing is saved yet. A saved plan is kept by this service, for everyone who uses it; a link from Share needs no service to remember it.</p>`}
+          ${saved.value?.length === 0 && html`<p class="muted">No plan is saved yet. Saved plans are stored by this service and visible to all its users; a link from Share works without being stored.</p>`}
           <ul class="saved-list">${(saved.value ?? []).map((one) => html`<${Entry} key=${one.name} one=${one} />`)}</ul>
         </section>
         <section class="card" aria-label="Runs"><h2>Runs</h2>
-          ${jobs.value?.length === 0 ? html`<p class="muted">Nothing has run yet. <button type="button" class="link" onClick=${() => open("validate")}>Validate a plan</button> to hold it against a real run.</p>`
+          ${jobs.value?.length === 0 ? html`<p class="muted">No run yet. <button type="button" class="link" onClick=${() => open("validate")}>Validate a plan</button> to compare it with a real run.</p>`
             : html`<${JobTable} rows=${jobs.value ?? []} onOpen=${() => open("validate")} />`}
         </section>
       </div>
@@ -76,9 +76,9 @@ function SaveNow() {
     if (!found.length) { setName(""); setNote(""); toast(`Saved as ${name.trim()}`); }
   };
   return html`
-    <form class="card save-now" aria-label="Save what is on show" onSubmit=${submit}>
-      <div><h2>Save what is on show</h2>
-        <p class="muted">${known && `${known.model.name} on ${known.cluster.name}`}${report.value && `: ${planLine(report.value.plan)}`}</p></div>
+    <form class="card save-now" aria-label="Save the current plan" onSubmit=${submit}>
+      <div><h2>Save the current plan</h2>
+        <p class="muted">${known && `${known.model.name} on ${clusterLine(known.cluster)}`}${report.value && `: ${planLine(report.value.plan)}`}</p></div>
       <${TextField} id="save-name" label="Name" value=${name || undefined} onChange=${(value) => setName(value ?? "")} problems=${problems} />
       <${TextField} id="save-note" label="Note" value=${note || undefined} onChange=${(value) => setNote(value ?? "")} />
       <button class="primary" disabled=${!name.trim()}>${taken ? "Save over it" : "Save"}</button>

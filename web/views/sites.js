@@ -51,11 +51,11 @@ export function Sites() {
   return html`
     <section class="card sites" aria-label="Sites" aria-busy=${String(busy.value)}>
       <h2>Your own runs</h2>
-      <p class="muted">A site keeps measured runs of one cluster; times asked for with it are corrected by what they teach.</p>
+      <p class="muted">A site holds measured runs of one cluster. Estimates for that site are corrected by them.</p>
       <${Learn} />
       ${trouble.value.length > 0 && html`<div class="problem" role="alert">${trouble.value.map(({ pointer, detail, title }) => html`<p>${pointer && html`<code>${pointer}</code> `}${detail ?? title}</p>`)}</div>`}
       ${lesson.value && html`<${Lesson} of=${lesson.value} />`}
-      ${list?.length === 0 && !lesson.value && html`<p class="muted">No site has learned anything yet.</p>`}
+      ${list?.length === 0 && !lesson.value && html`<p class="muted">There is no site yet.</p>`}
       ${list?.length > 0 && html`<div class="chips" role="group" aria-label="Which site">${list.map((row) => html`
         <button key=${row.name} type="button" class="chip" aria-pressed=${String(shown.value?.name === row.name)} title=${row.problem} disabled=${Boolean(row.problem)}
           onClick=${() => show(row.name)}>${row.name} <span>${row.problem ? "damaged" : `${count(row.runs)} run${row.runs === 1 ? "" : "s"}`}</span></button>`)}</div>`}

@@ -109,7 +109,7 @@ function daysRange({ low_days: low, high_days: high }) {
 /* What the doubt of the time does to the limits. */
 function Surely({ row, spec }) {
   const both = spec.deadline_days !== undefined && spec.budget_usd !== undefined;
-  const what = both ? "Deadline and budget are kept" : spec.budget_usd !== undefined ? "The budget is kept" : "The deadline is kept";
+  const what = both ? "Deadline and budget are met" : spec.budget_usd !== undefined ? "The budget is met" : "The deadline is met";
   const said = row.chance_kept !== null && ` ${what} with a chance of ${chance(row.chance_kept)}${row.chance_kept < SAFE ? ": leave more room, or measure first" : ""}.`;
   return html`<p class="surely">${daysRange(row)} at 80${SPACE}%.${said}${unseen(row) && ` No published run on ${kind(row.accelerator)} is known.`}</p>`;
 }
@@ -124,7 +124,7 @@ function Apart({ found }) {
   if (close.length === 0) return null;
   const one = ({ row, chance_sooner, chance_cheaper }) =>
     `${name(found.rows[row])} (sooner with a chance of ${chance(chance_sooner)}${chance_cheaper === null ? "" : `, cheaper with ${chance(chance_cheaper)}`})`;
-  return html`<p class="apart">It cannot be told apart from ${close.map(one).join(", or ")}: their intervals overlap, so measure both, or choose by price and delivery.</p>`;
+  return html`<p class="apart">It is statistically tied with ${close.map(one).join(", or ")}: their intervals overlap, so measure both, or choose by price and delivery.</p>`;
 }
 
 /* The best of every kind that was asked for, whichever of them is chosen. */
@@ -135,7 +135,7 @@ function Kinds({ found, chosen }) {
   return html`
     <div class="table-scroll" tabindex="0" role="region" aria-label="Kinds side by side: table">
       <table class="kinds-table"><caption>The best of each kind${found.rivals.length > 0 ? `, beside ${name(chosen)}` : ""}</caption>
-        <thead><tr><th scope="col">Cluster</th><th scope="col">Days</th><th scope="col">Cost</th><th scope="col">Keeps the limits</th><th scope="col">Sooner</th><th scope="col">Cheaper</th><th scope="col" title="the fewest, in whole nodes or a part of one, that the model fits on">Fits from</th></tr></thead>
+        <thead><tr><th scope="col">Cluster</th><th scope="col">Days</th><th scope="col">Cost</th><th scope="col">Meets the limits</th><th scope="col">Sooner</th><th scope="col">Cheaper</th><th scope="col" title="the fewest, in whole nodes or a part of one, that the model fits on">Fits from</th></tr></thead>
         <tbody>${kinds.map(([id, at]) => html`<${Kind} key=${id} id=${id} row=${at === null ? null : found.rows[at]} rival=${rivals.get(at)} chosen=${chosen} from=${found.fits_from[id]} found=${found} />`)}</tbody>
       </table>
     </div>`;
@@ -175,11 +175,11 @@ function Choice({ label, row }) {
 
 function StopsPaying({ found }) {
   const step = found.stops_paying;
-  if (!step) return found.steps.length > 0 && html`<p class="stops-paying">Up to the largest number here, a day saved costs less than a day of training: scaling still pays.</p>`;
+  if (!step) return found.steps.length > 0 && html`<p class="stops-paying">Up to the largest cluster here, each day saved costs less than a day of training.</p>`;
   const slow = found.rows[step.row];
   const fast = found.rows[step.faster_row];
   return html`
-    <p class="stops-paying"><b>Scaling stops paying after ${name(slow)}</b> (${days(slow.days)}, ${money(slow.cost_usd)}):
+    <p class="stops-paying"><b>More accelerators stop paying off after ${name(slow)}</b> (${days(slow.days)}, ${money(slow.cost_usd)}):
       ${" "}${name(fast)} is done ${days(step.days_saved)} earlier for ${money(step.cost_added_usd)} more, which is ${money(step.usd_per_day_saved)} for each day saved, where a day of training costs ${money(slow.cost_usd / slow.days)}.</p>`;
 }
 
@@ -230,8 +230,8 @@ const COLUMNS = [
   { key: "low_days", label: "Low days", saved: true },
   { key: "high_days", label: "High days", saved: true },
   { key: "cost_usd", label: "Cost", number: true, show: money },
-  { key: "chance_kept", label: "Kept", number: true, title: "chance that deadline and budget are kept", show: (value) => (value === null ? "–" : chance(value)) },
-  { key: "marks", label: "What it is" },
+  { key: "chance_kept", label: "Meets limits", number: true, title: "chance that deadline and budget are met", show: (value) => (value === null ? "–" : chance(value)) },
+  { key: "marks", label: "Notable for" },
   { key: "power_watts", label: "kW", title: "power", number: true, show: (value) => number(value === null ? null : value / 1000) },
   { key: "energy_kwh", label: "Energy", number: true, show: energy },
   { key: "mfu", label: "MFU", number: true, show: (value) => percent(value) },
@@ -265,8 +265,8 @@ function Rows({ found }) {
 function RestsOn({ found }) {
   return html`
     <details class="card rests-on" open>
-      <summary>What this rests on</summary>
+      <summary>Assumptions</summary>
       <ul>${found.assumptions.map(({ text }) => html`<li key=${text}>${text}</li>`)}</ul>
-      <p class="muted">Every number can be changed at the left; prices and failures change days and cost at once.</p>
+      <p class="muted">Every number can be changed in the form.</p>
     </details>`;
 }

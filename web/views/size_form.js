@@ -31,12 +31,12 @@ export function SizeForm() {
           <${NumberField} ...${training("global_batch_size", { label: "Batch", unit: "seq.", length: true })} />
         </div>
       <//>
-      <${Section} title="Keep within">
+      <${Section} title="Limits">
         <${NumberField} ...${bound("deadline_days", { label: "Deadline", unit: "days" })} />
         <${NumberField} ...${bound("budget_usd", { label: "Budget", unit: "$" })} />
         <${NumberField} ...${bound("power_watts", { label: "Power", unit: "kW", scale: 1000, title: "most that the site gives, PUE included" })} />
       <//>
-      <${Section} title="To rent">
+      <${Section} title="Clusters to consider">
         <${Clusters} />
         ${!sizingField("clusters") && html`
           <${Kinds} used=${used?.sizing.accelerators ?? []} />
@@ -44,11 +44,11 @@ export function SizeForm() {
       <//>
       <${Section} title="Assumptions">
         <${NumberField} ...${bound("failures_per_1000_node_days", { label: "Failures per 1,000 node-days", usual: assumed.failures_per_1000_node_days, title: "of nodes; 0: nothing fails" })} />
-        <${NumberField} ...${bound("detect_s", { label: "Found after", unit: "s", usual: assumed.detect_s })} />
-        <${NumberField} ...${bound("restart_s", { label: "Restart", unit: "s", usual: assumed.restart_s })} />
-        <${NumberField} ...${bound("checkpoint_s", { label: "Checkpoint", unit: "s", usual: "computed", title: "training stands still for one; empty: computed from the model's size and the host link" })} />
+        <${NumberField} ...${bound("detect_s", { label: "Failure detection", unit: "s", usual: assumed.detect_s })} />
+        <${NumberField} ...${bound("restart_s", { label: "Restart time", unit: "s", usual: assumed.restart_s })} />
+        <${NumberField} ...${bound("checkpoint_s", { label: "Checkpoint time", unit: "s", usual: "computed", title: "training stands still for one; empty: computed from the model's size and the host link" })} />
         <${NumberField} ...${bound("pue", { label: "PUE", usual: assumed.pue, title: "power of the site over power of the nodes" })} />
-        <${NumberField} ...${bound("critical_batch_size", { label: "Critical batch", unit: "seq.", length: true, usual: "not considered", title: "sequences at which twice the tokens are needed (arXiv 1812.06162)" })} />
+        <${NumberField} ...${bound("critical_batch_size", { label: "Critical batch size", unit: "seq.", length: true, usual: "not considered", title: "sequences at which twice the tokens are needed (arXiv 1812.06162)" })} />
       <//>
     </form>`;
 }
@@ -84,7 +84,7 @@ function Kinds({ used }) {
   const setPrice = (id, value) => changeSizing(PRICE, { ...typed, [id]: value });
   return html`
     <div class="kinds" role="group" aria-label="Kinds and their price in dollars per accelerator-hour">
-      <p class="kinds-head"><span>Kind</span><span title="dollars per accelerator-hour; empty: the catalog's">$ per hour each</span></p>
+      <p class="kinds-head"><span>Accelerator</span><span title="dollars per accelerator-hour; empty: the catalog's">$ per hour</span></p>
       ${shown.map(({ id, spec, price_usd_per_accelerator_hour: price }) => html`
         <div key=${id} class="kind">
           <label><input type="checkbox" checked=${chosen.includes(id)} onChange=${() => toggle(id)} /> ${spec.name}</label>
@@ -109,7 +109,7 @@ function Sizes({ used }) {
     event.target.value = "";
   };
   return html`
-    <p class="kinds-head" aria-hidden="true">Numbers</p>
+    <p class="kinds-head" aria-hidden="true">Cluster sizes</p>
     <div class="sizes" role="group" aria-label="Numbers of accelerators">
       ${[...usual].sort((a, b) => a - b).map((size) => html`
         <button key=${size} type="button" class="chip" aria-pressed=${String(chosen.includes(size))} onClick=${() => toggle(size)}>${count(size)}</button>`)}

@@ -20,13 +20,13 @@ const INSTALL = "pip install torch==2.13.0";
 
 const ASKS = {
   validations: {
-    says: "Trains a few steps with this plan, scaled down to this machine: first whether gradients and bytes are as planned, then the time, once this machine is calibrated.",
+    says: "Trains a few steps with this plan, scaled down to this machine. Checks gradients and memory, and the time once this machine is calibrated.",
     fields: [
       [NumberField, "steps", { label: "Timed steps", usual: 10 }],
-      [NumberField, "warmup_steps", { label: "Steps before them", usual: 2 }],
+      [NumberField, "warmup_steps", { label: "Warm-up steps", usual: 2 }],
       [CheckField, "check_numerics", { label: "Compare gradients with one process", usual: true }],
-      [NumberField, "time_tolerance", { label: "Time may miss by", unit: "%", scale: 0.01, usual: "20, on GPUs 5", title: "share of the step time; else 20 % on CPUs, 5 % on GPUs" }],
-      [NumberField, "memory_tolerance", { label: "Memory may miss by", unit: "%", scale: 0.01, usual: 0.03 }],
+      [NumberField, "time_tolerance", { label: "Time tolerance", unit: "%", scale: 0.01, usual: "20, on GPUs 5", title: "share of the step time; else 20 % on CPUs, 5 % on GPUs" }],
+      [NumberField, "memory_tolerance", { label: "Memory tolerance", unit: "%", scale: 0.01, usual: 0.03 }],
     ],
   },
   calibrations: {
@@ -116,7 +116,7 @@ export default function Validate() {
         <${OneNode} />
         ${job.value ? html`<${OnShow} one=${job.value} />` : html`<${Empty} />`}
         <section class="card" aria-label="Runs"><h2>Runs</h2>
-          ${jobs.value?.length ? html`<${JobTable} rows=${jobs.value.map(live)} />` : html`<p class="muted">Nothing has run yet.</p>`}
+          ${jobs.value?.length ? html`<${JobTable} rows=${jobs.value.map(live)} />` : html`<p class="muted">No run yet.</p>`}
         </section>
       </div>
     </div>`;
@@ -149,12 +149,12 @@ function Ask() {
         ${known && report.value
           ? html`<p>${known.model.name} on ${count(known.cluster.groups[0].nodes * known.cluster.groups[0].accelerators_per_node)} × ${known.cluster.groups[0].accelerator.name}</p>
             <p class="muted">${planLine(report.value.plan)}</p>`
-          : html`<p class="muted">${searching.value ? "Working out the plan …" : "No plan fits; see the Plan view."}</p>`}
+          : html`<p class="muted">${searching.value ? "Searching for the plan …" : "No plan fits; see the Plan view."}</p>`}
         ${request.value.profile && html`<p>Priced with the profile <b>${request.value.profile}</b>.
           ${" "}<button type="button" class="link" onClick=${() => change("/profile", undefined)}>Use the built-in one</button></p>`}
         ${request.value.site && html`<p>For site <b>${request.value.site}</b>, which learns from a validation on its accelerators.</p>`}
       </fieldset>
-      ${fields.length > 0 && html`<fieldset class="section"><legend>How</legend>
+      ${fields.length > 0 && html`<fieldset class="section"><legend>Settings</legend>
         ${fields.map(([Of, name, { usual, ...more }]) => html`<${Of} key=${name} id=${`run-${name}`} value=${own[name]} usual=${usual}
           onChange=${(value) => set(name, value)} problems=${problems.value.filter(({ pointer }) => pointer === `/${part}/${name}`)} ...${more} />`)}
         ${kind.value === "validations" && !request.value.site && (calibrated.value
@@ -184,11 +184,11 @@ const Empty = () => html`
   <section class="card empty" aria-label="How it works">
     <h2>Is the estimate right? Run it.</h2>
     <ol>
-      <li><b>Scaled down by stated rules.</b> The plan keeps its structure: what it splits stays split, on as many processes as this machine takes.</li>
-      <li><b>Really trained.</b> The ranks start, warm up, and are timed; their memory is counted tensor by tensor.</li>
-      <li><b>Held against the estimate</b> of that very run, term by term, with what the small run cannot show.</li>
+      <li><b>Scaled down.</b> The plan keeps its structure: every degree above 1 stays above 1, on as many processes as this machine can run.</li>
+      <li><b>Trained for a few steps.</b> The ranks are started, warmed up and timed; their memory is counted tensor by tensor.</li>
+      <li><b>Compared with the estimate</b> of that small run, term by term, with a list of what it cannot show.</li>
     </ol>
-    <p class="muted">How long that takes depends on this machine: minutes on a few cores. The run says what is left once it has begun; you can leave this page and come back to it.</p>
+    <p class="muted">On a few cores this takes minutes. The run shows the time left; you can leave this page and come back to it.</p>
   </section>`;
 
 function OnShow({ one }) {
