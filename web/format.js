@@ -110,6 +110,8 @@ export const PLAN_SHORT = {
 };
 export const fieldName = (name) => PLAN_SHORT[name] ?? words(name);
 
+export const fieldLabel = (name) => capitalized(fieldName(name));
+
 /* What tells a plan from its neighbours, in a line: "TP 4 · PP 4 · DP 8 …". */
 export function planLine(plan) {
   const shown = [`TP ${plan.tp}`, `PP ${plan.pp}`, `DP ${plan.dp}`];

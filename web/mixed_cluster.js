@@ -5,10 +5,15 @@ import { money, number, planLine, seconds, tokensPerSecond } from "./format.js";
 import { answer } from "./state.js";
 import { DataTable } from "./ui/table.js";
 
-const KINDS = { part: "One kind of node only", slowest: "All nodes, each treated as the slowest", pipeline: "One pipeline over all kinds" };
+/* A way in words; `order` of an option counts in `groups`, the kinds of nodes. */
+function way({ kind, order }, groups) {
+  const names = order.map((i) => groups[i].accelerator);
+  if (kind === "part") return `Only the ${names[0]} nodes`;
+  return kind === "slowest" ? "All nodes, each treated as the slowest" : `One pipeline: ${names.join(", then ")}`;
+}
 
-const COLUMNS = [
-  { key: "kind", label: "Way", value: ({ kind }) => KINDS[kind] },
+const columns = (groups) => [
+  { key: "kind", label: "Option", value: (option) => way(option, groups) },
   { key: "accelerators", label: "Accelerators", number: true },
   { key: "iteration_time_s", label: "Iteration", number: true, show: (value) => seconds(value) },
   { key: "tokens_per_s", label: "Throughput", number: true, show: (value) => tokensPerSecond(value) },
@@ -18,10 +23,10 @@ const COLUMNS = [
 ];
 
 export function MixedCluster() {
-  const { options, notes } = answer.value;
+  const { groups, options, notes } = answer.value;
   return html`
     <section class="card stack" aria-label="Ways to use a mixed cluster">
-      <${DataTable} name="mixed" caption="Ways to use this cluster" columns=${COLUMNS} rows=${options} filter=${false} />
+      <${DataTable} name="mixed" caption="Ways to use this cluster" columns=${columns(groups)} rows=${options} filter=${false} />
       <ul class="muted">${notes.map(({ code, text }) => html`<li key=${code}>${text}</li>`)}</ul>
     </section>`;
 }

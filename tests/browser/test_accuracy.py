@@ -47,7 +47,7 @@ def test_a_plan_says_what_it_rests_on_and_a_log_is_dropped(
     page: Page, shot: Callable[..., None]
 ) -> None:
     page.goto(link(view="accuracy", request=ON_V100))
-    plan = page.get_by_role("region", name="The plan on show")
+    plan = page.get_by_role("region", name="The current plan")
     expect(plan.locator(".ground")).to_contain_text("No run at all on V100")
     expect(plan.locator(".nearest > li")).to_have_count(3)
 

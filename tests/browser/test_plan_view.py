@@ -25,7 +25,7 @@ def test_nothing_fits_and_a_change_applies_itself(page: Page, shot: Callable[...
     page.goto(link(request=TOO_LARGE))
     expect(page.get_by_role("heading", name="Nothing fits")).to_be_visible()
     shot(page, "nothing")
-    expect(page.get_by_text("more than there is")).to_be_visible()
+    expect(page.get_by_text("more than is available")).to_be_visible()
     page.locator(".changes").get_by_role("button", name="nodes").click()
     expect(page.get_by_role("heading", name="Fastest plan")).to_be_visible()
     nodes = int(page.get_by_label("Nodes", exact=True).input_value())
@@ -45,7 +45,7 @@ def test_limits_are_typed_or_taken_from_the_plan(page: Page) -> None:
     page.locator(".chips").get_by_role("button", name="ZeRO").click()
     _settled(page)
     expect(page.locator("#f-limit-zero_stage")).not_to_have_value("")
-    page.get_by_role("button", name="Free all").click()
+    page.get_by_role("button", name="Remove all limits").click()
     expect(page.locator("#f-limit-tp")).to_have_value("")
     expect(chip).to_have_attribute("aria-pressed", "false")
 

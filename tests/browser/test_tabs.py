@@ -267,21 +267,21 @@ def _number(text: str) -> float:
 
 def test_why_not(page: Page, shot: Callable[..., None]) -> None:
     tab = panel(page, "Why not")
-    expect(tab.get_by_role("heading", name="Turned away")).to_be_visible()
+    expect(tab.get_by_role("heading", name="Rejected plans")).to_be_visible()
     tab.get_by_label("micro batch").fill("16")
-    tab.get_by_role("button", name="Ask").click()
+    tab.get_by_role("button", name="Explain").click()
     # Two searches: the answer takes longest of all where other tests run besides.
     expect(tab.get_by_role("heading", name="It does not fit")).to_be_visible()
     shot(page, "does-not-fit")
     tab.get_by_role("button", name=re.compile("^Use TP")).click()
     expect(page.get_by_role("heading", name="Picked plan")).to_be_visible()
     tab.get_by_label("TP", exact=True).fill("3")
-    tab.get_by_role("button", name="Ask").click()
+    tab.get_by_role("button", name="Explain").click()
     expect(tab.get_by_role("heading", name="It cannot run")).to_be_visible()
 
 
 def test_every_reason_has_its_words() -> None:
-    script = (WEB / "tabs" / "rejected.js").read_text(encoding="utf-8")
+    script = (WEB / "rejection_reasons.js").read_text(encoding="utf-8")
     block = script.partition("const REASONS = {")[2].partition("};")[0]
     assert set(re.findall(r"^  (\w+): ", block, re.MULTILINE)) == set(REASONS)
 
@@ -297,9 +297,9 @@ def test_comparison(page: Page, shot: Callable[..., None]) -> None:
     table = main.get_by_role("region", name="Side by side")
     expect(table.get_by_role("row", name=re.compile("^Throughput ")).first).to_be_visible()
     expect(main).to_contain_text("is faster with a chance of")
-    assert table.get_by_role("row", name=re.compile("^num layers")).count() == 0
+    assert table.get_by_role("row", name=re.compile("^Num layers")).count() == 0
     main.get_by_label("Differences only").uncheck()
-    expect(table.get_by_role("row", name=re.compile("^num layers"))).to_be_visible()
+    expect(table.get_by_role("row", name=re.compile("^Num layers"))).to_be_visible()
     pipelines = main.get_by_role("application")
     expect(pipelines).to_have_count(2)
     zoomed = main.locator("output")

@@ -73,10 +73,10 @@ export function ParetoChart() {
     makeKeyed(chart, points);
     return chart;
   };
-  const tools = found?.id && html`<button type="button" class="quiet" aria-pressed=${String(rejected !== null)} title="Plans that need more memory than there is" onClick=${toggle}>Rejected</button>`;
+  const tools = found?.id && html`<button type="button" class="quiet" aria-pressed=${String(rejected !== null)} title="Show plans that need more memory than is available" onClick=${toggle}>Rejected</button>`;
   return html`
     <${ChartFrame} title="Speed against memory" name="pareto" columns=${columns} rows=${points} tools=${tools}
-      caption="Each point is the fastest plan of its memory. Click one, or move with the arrow keys, and all below follows; p pins it.">
+      caption="Each point is the fastest plan for its memory; the dashed line is the accelerator's memory. Click a point or use the arrow keys to show its plan; p pins it.">
       <${PlotFigure} draw=${draw} deps=${[points, current, units.value, pins.value, rejected]} label="Plans, tokens per second against memory of the fullest stage" height=${264} />
       <${Key} points=${points} />
     <//>`;
@@ -106,7 +106,7 @@ function makeKeyed(chart, points) {
     dot.addEventListener("click", () => pick(plan));
     dot.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
-      // The plan on show: before the chart is drawn again, the point left behind still has the focus.
+      // The current plan: before the chart is drawn again, the point left behind still has the focus.
       if (event.key === "p") togglePin(report.peek().plan);
       else if (event.key === "Enter" || event.key === " ") pick(plan);
       else if (step) {

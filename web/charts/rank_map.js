@@ -122,11 +122,11 @@ function Details({ ranks, rank, kept }) {
   if (rank < 0) {
     return html`<div class="rank-map-details">
       <p class="muted">
-        Point at an accelerator, tap it, or use the arrow keys: its place, its groups, and the link that each group
-        needs. <kbd>Enter</kbd> or a click keeps it.
+        Point at an accelerator, or use the arrow keys, to see its coordinates, its groups and their links.
+        A click or <kbd>Enter</kbd> keeps it selected.
       </p>
       <dl>
-        ${ranks.axes.map(({ name, size, stride }) => html`<dt>${name}</dt><dd>${size}, ${stride} apart</dd>`)}
+        ${ranks.axes.map(({ name, size, stride }) => html`<dt>${name}</dt><dd>${size} ranks, stride ${stride}</dd>`)}
       </dl>
     </div>`;
   }

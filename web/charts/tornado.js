@@ -45,12 +45,12 @@ export function Tornado({ inputs, measure, current, onSelect }) {
       <div class="tornado-axis" aria-hidden="true"><span></span><span class="tornado-scale">
         <b class="tick" style=${{ left: "50%" }}>${measure}</b>
         ${ticks.map(({ at, change }) => html`<span key=${change} class="tick" style=${{ left: `${at}%` }}>${signed(change)}</span>`)}
-      </span><span title="percent of the measure for a percent of the input">elasticity</span></div>
+      </span><span title="change of the measure in percent per percent of the input">elasticity</span></div>
       <ul>
         ${inputs.map((input) => html`<${Row} key=${input.name} input=${input} most=${most} ticks=${ticks} measure=${measure}
           current=${input.name === current} onSelect=${() => onSelect(input.name)} />`)}
       </ul>
-      <ul class="legend"><li><i class="less"></i>lower value</li><li><i class="more"></i>higher value</li><li><i class="again"></i>planned again</li></ul>
+      <ul class="legend"><li><i class="less"></i>lower value</li><li><i class="more"></i>higher value</li><li><i class="again"></i>best plan for that value</li></ul>
     </div>`;
 }
 

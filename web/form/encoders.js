@@ -27,7 +27,7 @@ export function planAlone() {
   const { encoders, ...model } = stated();
   const { training = {} } = request.peek();
   leftOut.value = { name: model.name, encoders };
-  replace({ ...request.peek(), model, training: withoutEncoders(training) }, "The language model alone is planned");
+  replace({ ...request.peek(), model, training: withoutEncoders(training) }, "Only the language model is planned");
 }
 
 export function Encoders() {

@@ -1,7 +1,7 @@
 /* Limits: any field of a plan fixed, bounded, or left to the search. */
 
 import { html } from "htm/preact";
-import { chance, fieldName, words } from "../format.js";
+import { chance, fieldLabel, words } from "../format.js";
 import { change, field, problemsAt, request } from "../state.js";
 import { Bound, CheckField, parseNumber, SelectField, TextField } from "../ui/field.js";
 import { More, Section } from "./section.js";
@@ -45,7 +45,7 @@ export function Limits() {
   const free = () => bound.forEach((name) => change(`/search/${name}`, undefined));
   return html`
     <${Section} title="Limits" problems=${problemsAt("/search")}
-      note=${html`Write 8, ≤ 8, 2 – 8 or 1, 2, 4; an empty field is searched.${bound.length > 0 && html` <button type="button" class="link" onClick=${free}>Free all</button>`}`}>
+      note=${html`Write 8, ≤ 8, 2 – 8 or 1, 2, 4. Empty fields are searched.${bound.length > 0 && html` <button type="button" class="link" onClick=${free}>Remove all limits</button>`}`}>
       ${schemas && html`<div class="limits">${first.map(row)}</div>
       <${More} label=${`All ${names.length} fields`}><div class="limits">${rest.map(row)}</div><//>
       <${More} label="Goal and options"><${Wishes} spec=${schemas.SearchSpec.properties} /><//>`}
@@ -76,7 +76,7 @@ function Wishes({ spec }) {
 function Limit({ name, property, schemas, limit }) {
   const kind = kindOf(property, schemas);
   const pointer = `/search/${name}`;
-  const label = fieldName(name);
+  const label = fieldLabel(name);
   const props = {
     id: `f-limit-${name}`, label, title: property.description ? `${words(name)}: ${property.description}` : words(name),
     problems: problemsAt(pointer, true),

@@ -27,7 +27,7 @@ export function ImportProgress({ onCancel }) {
     return () => clearInterval(timer);
   }, []);
   if (waited < SHORT_S) return null;
-  return html`<div class="reading"><${Progress} label="Building the model to read it" more=${`… ${waited} s`} onCancel=${onCancel} /></div>`;
+  return html`<div class="reading"><${Progress} label="Building the model to read its layers" more=${`… ${waited} s`} onCancel=${onCancel} /></div>`;
 }
 
 /* The notes of an import: how its layers were read, and what was guessed. */
@@ -36,7 +36,7 @@ export function ImportNotes({ guessed }) {
   const guesses = guessed.filter((line) => !OF_MODULES.test(line));
   const list = (lines) => html`<ul class="hint">${lines.map((line) => html`<li key=${line}>${line}</li>`)}</ul>`;
   return html`
-    ${seen.length > 0 && html`<${More} label=${seen.some((line) => APPROXIMATE.test(line)) ? "Built to be read: some layers approximately" : "Built to be read: its layers matched exactly"}>
+    ${seen.length > 0 && html`<${More} label=${seen.some((line) => APPROXIMATE.test(line)) ? "Read from the built model: some layers matched approximately" : "Read from the built model: all layers matched exactly"}>
       ${list(seen.map((line) => line.replace(/^layers: /, "")))}<//>`}
     ${guesses.length > 0 && html`<${More} label=${`${guesses.length} field${guesses.length > 1 ? "s" : ""} guessed`}>${list(guesses)}<//>`}`;
 }

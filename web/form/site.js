@@ -21,7 +21,7 @@ export function Site() {
   const [rows, setRows] = useState(null); // null: not known yet
   useEffect(() => { call("/v1/sites").then((found) => setRows(found.rows), () => {}); }, []);
   const options = [NONE, ...(rows ?? []).map((row) => ({ value: row.name, label: told(row) }))];
-  return html`<${SelectField} id="f-site" label="Site" title="Where it is to run: times are then those of its calibration and its measured runs"
+  return html`<${SelectField} id="f-site" label="Site" title="The cluster this will run on: times then use its calibration and its measured runs"
     value=${request.value.site ?? ""} options=${options} onChange=${(name) => change("/site", name || undefined)}
-    problems=${problemsAt("/site")} hint=${rows?.length === 0 && html`none yet: <code>${LEARN}</code> makes one`} />`;
+    problems=${problemsAt("/site")} hint=${rows?.length === 0 && html`no site yet; create one with <code>${LEARN}</code>`} />`;
 }

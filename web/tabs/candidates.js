@@ -4,7 +4,7 @@ import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { call, download } from "../api.js";
 import { timeParts } from "../charts/palette.js";
-import { bytes, chance, count, fieldName, seconds, tokensPerSecond, value } from "../format.js";
+import { bytes, chance, count, fieldLabel, seconds, tokensPerSecond, value } from "../format.js";
 import { answer, isPinned, persist, pick, report, togglePin, units } from "../state.js";
 import { canonical } from "../url.js";
 import { Icon } from "../ui/icon.js";
@@ -100,7 +100,7 @@ export default function CandidatesTab() {
         ${Object.entries(SETS).map(([key, { label }]) => html`<option key=${key} value=${key} selected=${key === set.value}>${label}</option>`)}
       </select>
     </label>
-    ${path && html`<label class="inline">First the
+    ${path && html`<label class="inline">Sort by
       <select value=${order.value} onChange=${({ target }) => { order.value = target.value; }}>
         ${Object.entries(ORDERS).map(([key, label]) => html`<option key=${key} value=${key} selected=${key === order.value}>${label}</option>`)}
       </select>
@@ -109,13 +109,13 @@ export default function CandidatesTab() {
   return html`<div class="candidates-tab" aria-busy=${String(Boolean(busy))}>
     <div class="table-tools">
       <p class="muted">
-        ${count(found.counts.enumerated)} combinations, ${count(found.counts.dominated)} of them surely slower than another;
+        ${count(found.counts.enumerated)} combinations, ${count(found.counts.dominated)} of them dominated by another plan;
         ${" "}${count(found.counts.costed)} priced, ${count(found.counts.feasible)} fit.
       </p>
       <span class="spring"></span>
       ${busy && html`<span role="status">Searching …</span>`}
       ${path && html`<fieldset class="radios"><legend class="for-readers">Which candidates</legend>
-        ${[["feasible", "Fit"], ["memory", "Out of memory, or likely"]].map(([key, label]) => html`
+        ${[["feasible", "Fit"], ["memory", "Out of memory, or likely to be"]].map(([key, label]) => html`
           <label key=${key}><input type="radio" name="candidates" value=${key} checked=${status.value === key}
             onChange=${() => { status.value = key; }} /> ${label}</label>`)}
       </fieldset>`}
@@ -151,7 +151,7 @@ function columns(fields, plan, current) {
       show: (item, row) => (item === undefined ? "–" : html`${chance(item)}${row.tie && html` <span class="muted" title="cannot be told from the best">tie</span>`}${row.is_expected && html` <span class="muted" title="the best plan when the uncertainty is counted">best expected</span>`}`) },
     ...fields.map((name) => (TIMES[name]
       ? { key: name, label: TIMES[name], number: true, show: (item) => (item ? seconds(item) : "–") }
-      : { key: name, label: fieldName(name), title: name, number: numeric.has(name),
+      : { key: name, label: fieldLabel(name), title: name, number: numeric.has(name),
         show: (item) => (current && !same(item, current[name]) ? html`<b class="differs">${value(item)}</b>` : value(item)) })),
   ];
 }

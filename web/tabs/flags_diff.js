@@ -60,8 +60,8 @@ function Difference({ answer, plan }) {
   return html`
     <h4>${VERDICTS[answer.verdict]}</h4>
     ${count > 0 && html`<p>${count} ${count === 1 ? "finding" : "findings"}, the first: ${answer.findings[0].text}.
-      ${" "}<button type="button" class="link" onClick=${() => open("lint")}>All of it in Lint</button></p>`}
+      ${" "}<button type="button" class="link" onClick=${() => open("lint")}>See all findings in Lint</button></p>`}
     ${read && (fields.length
       ? html`<${DataTable} caption="Fields of the plan that differ" visibleCaption columns=${FIELDS} rows=${fields} filter=${false} />`
-      : html`<p>It says the very plan on show.</p>`)}`;
+      : html`<p>The script describes exactly this plan.</p>`)}`;
 }

@@ -48,10 +48,10 @@ function Traffic({ traffic, orders, own }) {
   const columns = [
     { key: "name", label: "Group" },
     { key: "carries", label: "Carries" },
-    { key: "tier", label: "Over" },
-    { key: "rank_bytes", label: "An accelerator sends", number: true, show: size },
-    { key: "domain_bytes", label: "Its domain sends out", number: true, show: size },
-    { key: "line_s", label: "At full rate", number: true, show: (item) => seconds(item) },
+    { key: "tier", label: "Link" },
+    { key: "rank_bytes", label: "Sent per accelerator", number: true, show: size },
+    { key: "domain_bytes", label: "Sent per domain", number: true, show: size },
+    { key: "line_s", label: "Time at full rate", number: true, show: (item) => seconds(item) },
   ];
   return html`<section class="chart card" aria-labelledby="traffic-title">
     <h3 id="traffic-title">Traffic of one iteration</h3>
@@ -72,5 +72,5 @@ function Orders({ orders, own }) {
   if (!mine || mine.slower_by === 0) return null;
   const [best] = orders;
   return html`<p>In the rank order <code>${best.rank_order}</code> an iteration takes ${seconds(best.iteration_time_s)}; in this one
-    ${" "}${percent(mine.slower_by)} more. Run so by ${best.frameworks.join(", ") || "no framework"}.</p>`;
+    ${" "}${percent(mine.slower_by)} more. Frameworks that can use that order: ${best.frameworks.join(", ") || "no framework"}.</p>`;
 }

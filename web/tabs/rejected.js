@@ -1,38 +1,15 @@
-/* What was turned away and why; and why not this very plan. */
+/* Which plans were rejected and why, and why a given plan is not the best. */
 
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { post } from "../api.js";
 import { ChartFrame } from "../charts/frame.js";
 import { timeParts } from "../charts/palette.js";
-import { bytes, count, fieldName, percent, planLine, seconds, tokensPerSecond, value, withChance } from "../format.js";
+import { bytes, count, fieldLabel, fieldName, percent, planLine, seconds, tokensPerSecond, value, withChance } from "../format.js";
 import { answer, apply, pick, report, request, resolved, units } from "../state.js";
+import { REASONS } from "../rejection_reasons.js";
 import { Icon } from "../ui/icon.js";
 import { RefusalNotice } from "./notices.js";
-
-const REASONS = {
-  memory: "Out of memory, or likely",
-  memory_risk: "Too likely to run out of memory",
-  world_size: "Not the number of accelerators",
-  batch_identity: "Batch is not micro batch × accumulation × dp",
-  heads_not_divisible: "Attention heads do not divide",
-  kv_heads: "Key/value heads and tp do not divide",
-  ffn_not_divisible: "MLP width does not divide",
-  layers_not_divisible: "Layers do not split over the stages",
-  vpp_layout: "Layers do not split into chunks",
-  schedule_micro_batches: "Schedule cannot run so many micro-batches",
-  tp_exceeds_domain: "tp leaves the fastest links",
-  experts_not_divisible: "Experts do not divide",
-  sequence_parallel: "Sequence parallelism needs tp",
-  cp_seq: "Sequence does not split over cp",
-  zero_stage: "ZeRO stage and pipeline do not combine",
-  recompute: "Recompute does not fit the layers",
-  fp8_shape: "Widths do not fit kernels in fp8",
-  adapters: "No matrix for the adapters",
-  offload: "Host cannot take what is offloaded",
-  framework_unsupported: "The framework cannot run it",
-  user_limit: "Outside of your limits",
-};
 
 export default function RejectedTab() {
   const found = answer.value;
@@ -53,8 +30,8 @@ function Rejected({ counts }) {
     { key: "count", label: "Combinations", number: true },
     { key: "example", label: "For example" },
   ];
-  const caption = `Of ${count(counts.enumerated)} combinations ${count(counts.dominated)} are surely slower than another; these do not run, and ${count(counts.feasible)} do.`;
-  return html`<${ChartFrame} title="Turned away" caption=${caption} name="rejected" columns=${columns} rows=${rows}>
+  const caption = `Of ${count(counts.enumerated)} combinations, ${count(counts.dominated)} are dominated by another plan, the ones above are rejected, and ${count(counts.feasible)} fit.`;
+  return html`<${ChartFrame} title="Rejected plans" caption=${caption} name="rejected" columns=${columns} rows=${rows}>
     <ul class="reason-list">
       ${rows.map((row) => html`<li key=${row.code}>
         <span class="reason-name">${row.reason}</span>
@@ -110,14 +87,14 @@ function WhyNot() {
     <form onSubmit=${ask} key=${JSON.stringify(base)}>
       ${NUMBERS.map((name) => html`<${Whole} key=${name} name=${name} value=${base[name]} onInput=${name === "tp" && setTp} />`)}
       ${Object.entries(CHOICES).map(([name, values]) => html`<div class="field" key=${name}>
-        <label for=${`why-${name}`}>${fieldName(name)}</label>
+        <label for=${`why-${name}`}>${fieldLabel(name)}</label>
         <select id=${`why-${name}`} name=${name} onChange=${({ target }) => name === "recompute" && setRecompute(target.value)}>
           ${values.map((one) => html`<option key=${one} value=${one} selected=${one === (name === "recompute" ? recompute : base[name])}>${one}</option>`)}
         </select>
       </div>`)}
-      ${recompute === "full" && html`<${Whole} name="recompute_num_layers" label="layers redone" value=${layers} />`}
-      <label class="inline"><input type="checkbox" name="sequence_parallel" disabled=${tp === 1} defaultChecked=${base.sequence_parallel} /> sequence parallel</label>
-      <button class="primary" disabled=${told.busy}>${told.busy ? "Asking …" : "Ask"}</button>
+      ${recompute === "full" && html`<${Whole} name="recompute_num_layers" label="Layers recomputed" value=${layers} />`}
+      <label class="inline"><input type="checkbox" name="sequence_parallel" disabled=${tp === 1} defaultChecked=${base.sequence_parallel} /> Sequence parallel</label>
+      <button class="primary" disabled=${told.busy}>${told.busy ? "Explaining …" : "Explain"}</button>
     </form>
     <div role="status">
       <${RefusalNotice} problem=${told.problem} />
@@ -126,7 +103,7 @@ function WhyNot() {
   </section>`;
 }
 
-const Whole = ({ name, value, onInput, label = fieldName(name) }) => html`<div class="field">
+const Whole = ({ name, value, onInput, label = fieldLabel(name) }) => html`<div class="field">
   <label for=${`why-${name}`}>${label}</label>
   <input id=${`why-${name}`} name=${name} type="number" min="1" max="1000000" required defaultValue=${value}
     onInput=${({ target }) => onInput && onInput(Number(target.value))} />
@@ -155,7 +132,7 @@ function Verdict({ found }) {
         ${" "}Then ${tokensPerSecond(change.tokens_per_s)} with ${bytes(change.peak_bytes, units.value)}.</p>
       <button type="button" onClick=${() => use(change)}>Use ${planLine(change.plan)}</button>
     </div>`}
-    ${found.reasons.length > 0 && !change && html`<p>No plan near it fits.</p>`}
+    ${found.reasons.length > 0 && !change && html`<p>No similar plan fits.</p>`}
   </div>`;
 }
 

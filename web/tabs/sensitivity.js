@@ -24,7 +24,7 @@ const COLUMNS = [
   { key: "value", label: "Value", number: true, value: (row) => row.input.value, show: (value, row) => inputValue(value, row.input.unit) },
   { key: "factor", label: "Times", number: true, show: (value) => number(value) },
   { key: "fixed_change", label: "This plan", number: true, show: (value) => (value === null ? "does not run" : signed(value)) },
-  { key: "replanned_change", label: "Planned again", number: true, show: (value) => (value === null ? "nothing fits" : signed(value)) },
+  { key: "replanned_change", label: "Best plan", number: true, show: (value) => (value === null ? "nothing fits" : signed(value)) },
 ];
 
 export default function Sensitivity() {
@@ -45,12 +45,12 @@ export default function Sensitivity() {
     </div>`;
   return html`
     <div class="sensitivity">
-      ${all.busy.value && html`<${Progress} label="Changing one input after the other" noun="steps" told=${all.progress.value} onCancel=${all.cancel} />`}
-      ${!all.busy.value && old && html`<p class="notice">This is of another plan. <button type="button" class="link" onClick=${() => all.ask(body)}>Work it out again</button></p>`}
-      ${!all.busy.value && !found && !all.failure.value && html`<p><button type="button" class="primary" onClick=${() => all.ask(body)}>Work it out</button></p>`}
+      ${all.busy.value && html`<${Progress} label="Changing the inputs one by one" noun="steps" told=${all.progress.value} onCancel=${all.cancel} />`}
+      ${!all.busy.value && old && html`<p class="notice">These numbers belong to another plan. <button type="button" class="link" onClick=${() => all.ask(body)}>Compute again</button></p>`}
+      ${!all.busy.value && !found && !all.failure.value && html`<p><button type="button" class="primary" onClick=${() => all.ask(body)}>Compute</button></p>`}
       ${all.failure.value && html`<p class="notice bad" role="alert">${all.failure.value.detail ?? all.failure.value.title}</p>`}
       ${all.busy.value && !found && html`
-        <p class="muted">Each input is made smaller and larger, once with this plan kept and once planned again.</p>
+        <p class="muted">Each input is made smaller and larger: once with this plan kept, once with the best plan for the new value.</p>
         <div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`}
       ${found && html`<div class=${all.busy.value || old ? "waiting" : ""}><${Found} found=${found} tools=${tools} /></div>`}
     </div>`;
@@ -62,8 +62,8 @@ function Found({ found, tools }) {
   const rows = found.inputs.flatMap((input) => input.points.map((point) => ({ ...point, title: input.title, input })));
   const current = inputs.find(({ name }) => name === chosen.value) ?? inputs[0];
   return html`
-    <${ChartFrame} title=${`What moves the ${found.measure}`} name="sensitivity" columns=${COLUMNS} rows=${rows} tools=${tools}
-      caption=${`Bars: ${planLine(found.held.plan)} kept as it is. Diamonds: the best plan for that value.${still.length ? ` Hardly move it: ${still.map(({ title }) => title).join(", ")}.` : ""}`}>
+    <${ChartFrame} title=${`What changes the ${found.measure}`} name="sensitivity" columns=${COLUMNS} rows=${rows} tools=${tools}
+      caption=${`Bars: ${planLine(found.held.plan)} kept unchanged. Diamonds: the best plan for the new value.${still.length ? ` Little effect: ${still.map(({ title }) => title).join(", ")}.` : ""}`}>
       <${Tornado} inputs=${inputs} measure=${found.measure} current=${current?.name} onSelect=${(name) => { chosen.value = name; }} />
     <//>
     ${current && html`<${Detail} key=${current.name} input=${current} />`}`;
@@ -98,7 +98,7 @@ function Try({ input }) {
         aria-valuetext=${`times ${number(factor)}, ${inputValue(input.value * factor, input.unit)}`} onInput=${({ target }) => setStep(Number(target.value))} />
       <output for=${id}>×${number(factor)} · ${inputValue(point ? point.value : input.value * factor, input.unit)}</output>
       <div role="status" class=${one.busy.value ? "waiting" : ""}>
-        ${step === 0 ? html`<span class="muted">Move it to see this plan and the best plan there.</span>`
+        ${step === 0 ? html`<span class="muted">Move the slider to see this plan and the best plan at another value.</span>`
           : one.failure.value ? html`<span class="problem">${one.failure.value.detail}</span>`
           : point ? html`<p>${answered.words[0]}</p>${point.plan ? html`<p class="muted">Best there: ${planLine(point.plan)}</p>` : html`<p class="muted">No plan fits there.</p>`}`
           : answered && !one.busy.value ? html`<p>${answered.words.at(-1)}</p>`

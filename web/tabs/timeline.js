@@ -88,7 +88,7 @@ function Facts({ answer }) {
   const peak = Math.max(...answer.peak_in_flight);
   const facts = [
     ["step", seconds(answer.makespan_s, 4)],
-    ["busiest rank works", seconds(answer.ideal_s, 4)],
+    ["work of the busiest rank", seconds(answer.ideal_s, 4)],
     ["bubble", percent(answer.bubble_of_total)],
     ["most in flight", `${number(peak)} on rank ${answer.peak_in_flight.indexOf(peak)}`],
     ["micro-batches", answer.micro_batches],
@@ -100,7 +100,7 @@ function caption(answer) {
   const basis = answer.closed_form_extra_s === null
     ? "simulated; there is no closed form"
     : `simulated; the closed form gives ${seconds(answer.ideal_s + answer.closed_form_extra_s, 4)}${answer.holds === "always" ? "" : ` (valid: ${answer.holds})`}`;
-  return `One lane per pipeline rank, what it holds in activations below: ${basis}. Activations are freed at the ${answer.freed_at}. ${answer.citation}`;
+  return `One lane per pipeline rank, with the activations it holds below it. Times are ${basis}. Activations are freed at the ${answer.freed_at}. ${answer.citation}`;
 }
 
 const COLUMNS = [

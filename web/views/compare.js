@@ -5,7 +5,7 @@ import { useMemo } from "preact/hooks";
 import { ChartFrame } from "../charts/frame.js";
 import { memoryParts, movedTime, partsOf, timeParts } from "../charts/palette.js";
 import { Timeline, timelineTable } from "../charts/timeline.js";
-import { bytes, capitalized, energy, fieldName, money, number, percent, planLine, seconds, SPACE, teraflops, times, tokensPerSecond, unit, value, withChance, words } from "../format.js";
+import { bytes, capitalized, energy, fieldLabel, money, number, percent, planLine, seconds, SPACE, teraflops, times, tokensPerSecond, unit, value, withChance, words } from "../format.js";
 import { answer, open, persist, pins, request, togglePin, units } from "../state.js";
 import { RefusalNotice } from "../tabs/notices.js";
 import { useQuery } from "../use_query.js";
@@ -205,7 +205,7 @@ function Rows({ rows }) {
 
 function Row({ row }) {
   const show = shown(row.part, row.name);
-  const name = LABELS[row.name] ?? capitalized(row.part === "plan" ? fieldName(row.name) : words(row.name.replace(/_(bytes|s|usd)$/, "")));
+  const name = LABELS[row.name] ?? (row.part === "plan" ? fieldLabel(row.name) : capitalized(words(row.name.replace(/_(bytes|s|usd)$/, ""))));
   const either = (item) => (item === null ? "–" : show(item));
   return html`<tr class=${row.equal ? "equal" : ""}>
     <th scope="row">${name}</th>

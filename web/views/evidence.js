@@ -18,12 +18,12 @@ export function Evidence({ onRun }) {
   const { evidence } = usePlanEvidence();
   const shown = report.value;
   if (!shown || !evidence || !resolved.value) {
-    return html`<section class="card evidence" aria-label="The plan on show"><h2>The plan on show</h2><p class="muted">There is no plan yet: open the Plan view.</p></section>`;
+    return html`<section class="card evidence" aria-label="The current plan"><h2>The current plan</h2><p class="muted">There is no plan yet: open the Plan view.</p></section>`;
   }
   const { error_band: band } = shown;
   return html`
-    <section class="card evidence" aria-label="The plan on show">
-      <h2>The plan on show</h2>
+    <section class="card evidence" aria-label="The current plan">
+      <h2>The current plan</h2>
       <p class="muted">${resolved.value.model.name} · ${planLine(shown.plan)}</p>
       <${EvidenceLine} of=${evidence} />
       <p><b>${seconds(shown.iteration_time_s)}</b> per iteration, ${seconds(band.low_s)} to ${seconds(band.high_s)} at 80${"\u202f"}%:

@@ -132,5 +132,5 @@ function DryRun({ result }) {
     </section>
     ${rows.length > 0 && html`<section class="card" aria-label="Differences"><h2>Where they differ, and why</h2>
       <${DataTable} name="dry-run-differences" caption="Differences" columns=${DIFFERENCES} rows=${rows} /></section>`}
-    ${result.caveats.length > 0 && html`<section class="card notes" aria-label="Caveats"><div><h3>What it does not show</h3><ul>${result.caveats.map((text) => html`<li key=${text}>${text}</li>`)}</ul></div></section>`}`;
+    ${result.caveats.length > 0 && html`<section class="card notes" aria-label="Caveats"><div><h3>What the dry run does not show</h3><ul>${result.caveats.map((text) => html`<li key=${text}>${text}</li>`)}</ul></div></section>`}`;
 }

@@ -75,7 +75,7 @@ export default function Lint() {
       <${Editor} />
       <div class="results" id="results" tabindex="-1">
         <section class="card" aria-label="What the flags say" aria-busy=${String(busy.value)}>
-          ${found && !refusal.value && changedSince() && html`<p class="notice">Of the text before your last change; lines below are of that text.</p>`}
+          ${found && !refusal.value && changedSince() && html`<p class="notice">These findings belong to the text before your last change.</p>`}
           <div role="status" aria-live="polite" class=${busy.value ? "waiting" : ""}>
             ${refusal.value ? html`<${Refusal} problem=${refusal.value} />`
               : found ? html`<${Verdict} found=${found} />`
@@ -124,7 +124,7 @@ function Editor() {
         <label class="button"><${Icon} name="upload" /> Files<input type="file" multiple class="for-readers" onChange=${({ target }) => { add(target.files); target.value = ""; }} /></label>
         <button type="button" class="quiet" onClick=${remove}>${list.length > 1 ? "Remove" : "Clear"}</button>
       </header>
-      <p class="muted">Paste or drop the script of a launch, with the files it names, of any framework that plans are written for. None of it is run.</p>
+      <p class="muted">Paste or drop a launch script of any supported framework, with the files it names. Nothing is executed.</p>
       <div class="file-names">
         ${list.map((one, i) => (i === now
           ? html`<input key=${i} value=${one.name} aria-label="Name of this file" spellcheck=${false} onChange=${({ target }) => target.value.trim() && edit({ name: target.value.trim() })} />`
@@ -153,7 +153,7 @@ function Verdict({ found }) {
     <p class="request-summary">${found.framework} · ${count(model.num_layers)} layers of ${count(model.hidden_size)} · ${count(group.nodes * group.accelerators_per_node)} × ${group.accelerator.name} · ${count(training.global_batch_size)} × ${count(training.seq_length)} tokens · ${training.precision}</p>
     <h2 class="verdict ${kind}"><${Icon} name=${kind === "good" ? "check" : "alert"} /> ${said}</h2>
     ${counts.length > 0 && html`<p class="lead">${counts.map(([n, head]) => `${n} ${n === 1 ? head.slice(0, -1) : head}`).join(", ")}</p>`}
-    ${found.estimate && html`<${Report} title="As it is" report=${found.estimate} />`}
+    ${found.estimate && html`<${Report} title="Your script" report=${found.estimate} />`}
     <p><button type="button" onClick=${() => openPlan(found, found.request.plan)}>Open this plan</button></p>`;
 }
 
@@ -236,7 +236,7 @@ function Rest({ found }) {
   const unread = [...new Set(found.unread.map(({ name }) => name))];
   if (!found.assumed.length && !unread.length) return null;
   return html`
-    <details class="card rests-on"><summary>What the files leave open</summary>
+    <details class="card rests-on"><summary>Settings that the files do not state</summary>
       ${found.assumed.length > 0 && html`<ul>${found.assumed.map((one) => html`<li key=${one}>${one}</li>`)}</ul>`}
       ${unread.length > 0 && html`<p class="muted">Not part of a plan: ${unread.join(", ")}</p>`}
     </details>`;

@@ -198,7 +198,7 @@ function Nothing({ found, kept }) {
   return html`
     <h2 class="verdict none">${ends.length || found.rows.some((row) => row.plan) ? `Nothing here finishes ${kept}` : "The model fits on none of these clusters"}</h2>
     ${found.offers.length > 0 && html`<ul class="changes" aria-label="What would do">${found.offers.map((offer) => html`<${Offer} key=${offer.limit} offer=${offer} row=${found.rows[offer.row]} />`)}</ul>`}
-    <p class="lead">${ends.length ? "Without these limits:" : "Choose larger ones, or other kinds."}</p>
+    <p class="lead">${ends.length ? "Without these limits:" : "Choose larger clusters or other accelerators."}</p>
     <ul class="choices">${ends.map(([label, at]) => html`<${Choice} key=${label} label=${label} row=${found.rows[at]} />`)}</ul>
     <${Kinds} found=${found} />`;
 }

@@ -30,14 +30,14 @@ const ASKS = {
     ],
   },
   calibrations: {
-    says: "Measures this machine's kernels and links as this plan needs them; the site then plans with them in place of the built-in numbers.",
+    says: "Measures the kernels and links of this machine that the plan uses. Plans for this site then use them instead of the built-in numbers.",
     fields: [
       [TextField, "name", { label: "Site", usual: "local" }],
       [NumberField, "budget_s", { label: "At most", unit: "s", usual: 300 }],
     ],
   },
   dryruns: {
-    says: "Traces ranks of the plan at full size without allocating anything: every tensor and message counted, held against the estimate.",
+    says: "Traces ranks of the plan at full size without allocating memory, and compares every tensor and message with the estimate.",
     fields: [],
   },
 };
@@ -159,7 +159,7 @@ function Ask() {
           onChange=${(value) => set(name, value)} problems=${problems.value.filter(({ pointer }) => pointer === `/${part}/${name}`)} ...${more} />`)}
         ${kind.value === "validations" && !request.value.site && (calibrated.value
           ? html`<p class="note">Timed against this machine's calibration.</p>`
-          : html`<${CheckField} id="run-calibrate" label="Calibrate this machine first" title="a minute or so: until then its speed is a guess, and the time is not judged"
+          : html`<${CheckField} id="run-calibrate" label="Calibrate this machine first" title="Takes about a minute. Without it the speed of this machine is unknown, and the measured time is not judged."
               value=${wanted.value} onChange=${(on) => { wanted.value = on; }} />`)}
       </fieldset>`}
       <div class="section">
@@ -236,7 +236,7 @@ function Live({ one }) {
 
 function Ended({ one }) {
   if (one.state === "succeeded") return html`<p class="muted">Done in ${lasted(one)}.</p>`;
-  if (one.state === "cancelled") return html`<h2 class="verdict">Cancelled</h2><p class="muted">Every process of it has ended.</p>`;
+  if (one.state === "cancelled") return html`<h2 class="verdict">Cancelled</h2><p class="muted">All its processes have ended.</p>`;
   return html`<h2 class="verdict bad"><${Icon} name="alert" /> ${one.error?.title ?? "It failed"}</h2><p>${one.error?.detail}</p>`;
 }
 

@@ -1,0 +1,25 @@
+/* Why plans are rejected, by the code that `counts.rejected` of an answer has. */
+
+export const REASONS = {
+  memory: "Out of memory, or likely to be",
+  memory_risk: "Too likely to run out of memory",
+  world_size: "Degrees do not multiply to the number of accelerators",
+  batch_identity: "Batch is not micro batch × accumulation × DP",
+  heads_not_divisible: "TP does not divide the attention heads",
+  kv_heads: "TP and the key/value heads do not divide",
+  ffn_not_divisible: "TP does not divide the MLP width",
+  layers_not_divisible: "Layers do not divide over the stages",
+  vpp_layout: "Layers do not divide over the virtual stages",
+  schedule_micro_batches: "Schedule cannot run this number of micro-batches",
+  tp_exceeds_domain: "TP group is wider than the fastest links",
+  experts_not_divisible: "EP does not divide the experts",
+  sequence_parallel: "Sequence parallelism needs TP",
+  cp_seq: "CP does not divide the sequence",
+  zero_stage: "ZeRO stage does not work with the pipeline",
+  recompute: "Recompute does not match the layers",
+  fp8_shape: "Widths do not match the fp8 kernels",
+  adapters: "No matrix for the adapters",
+  offload: "Host memory cannot hold what is offloaded",
+  framework_unsupported: "The framework cannot run it",
+  user_limit: "Outside of your limits",
+};
