@@ -1,6 +1,7 @@
 /* The bar at the top: views on the left, what concerns all of them on the right. */
 
 import { html } from "htm/preact";
+import { useRef } from "preact/hooks";
 import { download, url } from "./api.js";
 import { openKeyboardHelp } from "./keyboard_help.js";
 import { VIEWS } from "./registry.js";
@@ -10,6 +11,7 @@ import { CopyButton } from "./ui/copy.js";
 import { Icon } from "./ui/icon.js";
 import { Menu } from "./ui/menu.js";
 import { toCsv } from "./ui/table.js";
+import { useInView } from "./ui/tabs.js";
 import { toast } from "./ui/toast.js";
 
 const THEMES = { "": ["system", "System theme"], dark: ["moon", "Dark theme"], light: ["sun", "Light theme"] };
@@ -32,13 +34,15 @@ const EXPORTS = [
 
 export function Header() {
   const [icon, name] = THEMES[theme.value];
+  const nav = useRef(null);
+  useInView(nav, Math.max(0, VIEWS.findIndex(({ id }) => id === view.value)));
   return html`
     <header class="top">
       <a class="brand" href=${url("")} aria-label="Parallel Planner, start again">
         <svg viewBox="0 0 24 24" aria-hidden="true"><path d="M3 6h8M8 12h8M13 18h8M16 6h5M3 12h1M3 18h6" /></svg>
         <span>Parallel Planner</span>
       </a>
-      <nav aria-label="Views">
+      <nav aria-label="Views" ref=${nav}>
         ${VIEWS.map(({ id, label }) => html`
           <button key=${id} type="button" aria-current=${view.value === id ? "page" : undefined} onClick=${() => open(id)}>
             ${label}${id === "compare" && pins.value.length > 0 && html` <span class="badge">${pins.value.length}</span>`}

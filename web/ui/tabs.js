@@ -3,17 +3,26 @@
      label     what the tabs are of, for readers
      items     [{id, label, load}]: load imports the panel's module, or render() draws it
      current   id of the tab on show
-     onSelect  (id) => void */
+     onSelect  (id) => void
+   useInView(bar, at)   scrolls the element of the ref `bar` sideways until its child `at` shows */
 
 import { html } from "htm/preact";
-import { useRef } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { Lazy } from "./lazy.js";
 
 const STEPS = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity };
 
+export function useInView(bar, at) {
+  useEffect(() => {
+    const [shown, item] = [bar.current.getBoundingClientRect(), bar.current.children[at].getBoundingClientRect()];
+    bar.current.scrollLeft += Math.min(0, item.left - shown.left) + Math.max(0, item.right - shown.right);
+  }, [at]);
+}
+
 export function Tabs({ label, items, current, onSelect }) {
   const bar = useRef(null);
   const at = Math.max(0, items.findIndex(({ id }) => id === current));
+  useInView(bar, at);
   const onKeyDown = (event) => {
     const step = STEPS[event.key];
     if (step === undefined) return;
