@@ -31,6 +31,7 @@ REVISIONS = {
     "Ascend/MindSpeed-LLM": "c77308a14bfc",
     "EleutherAI/gpt-neox": "ea7aefd8f8e1",
     "NVIDIA-NeMo/Megatron-Bridge": "067f987df03b",
+    "NVIDIA/NeMo": "8cfedd720346",
     "deepspeedai/Megatron-DeepSpeed": "4efb479d5317",
     "hiyouga/LLaMA-Factory": "ff6d4d12eeb0",
     "hpcaitech/ColossalAI": "4f9953be335e",

@@ -1,12 +1,8 @@
-"""NeMo 2's performance scripts, as they resolve their options and as the reader does.
-
-NEMO_PATH is a checkout of the table's commit.
-"""
+"""NeMo 2's performance scripts, as they resolve their options and as the reader does."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -18,8 +14,8 @@ from planner.frameworks.bash import Argument
 from planner.frameworks.megatron_bridge import nemo2
 from planner.frameworks.megatron_bridge import nemo2_performance as performance
 from planner.frameworks.reading import Unreadable
+from tests.checkouts import checkout
 
-CHECKOUT = os.environ.get("NEMO_PATH", "")
 DRAWN = {
     "compute_dtype": ("bf16", "fp8"), "fp8_recipe": ("ds", "cs", "mxfp8", "ss"),
     "finetuning": ("lora", "sft"), "num_gpus": ("8", "16", "64", "128", "192", "1024"),
@@ -57,10 +53,10 @@ def ours(name: str, options: dict[str, str]) -> dict[str, Any] | str:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.skipif(not CHECKOUT, reason="NEMO_PATH names no checkout")
 def test_values_are_those_that_the_scripts_resolve() -> None:
     asked = questions(1500)
-    command = [sys.executable, "-m", "tests.oracles.nemo_performance", CHECKOUT, "answers"]
+    own = str(checkout("NVIDIA/NeMo"))
+    command = [sys.executable, "-m", "tests.oracles.nemo_performance", own, "answers"]
     done = subprocess.run(
         command, input=json.dumps(asked), capture_output=True, text=True, check=True
     )
