@@ -38,7 +38,8 @@ from planner.sensitivities.analysis import PART
 from planner.sensitivities.documents import SensitivityAnswer
 from planner.sensitivities.screen import sensitivity_screen
 from planner.sensitivities.svg import tornado_svg
-from planner.sites.screen import site_screen
+from planner.sites.learn_answer import LearnAnswer
+from planner.sites.screen import learn_screen, site_screen
 from planner.sites.site_corrections import SiteAnswer
 from planner.sizing.answer import SizingAnswer
 from planner.sizing.picture import picture
@@ -101,6 +102,7 @@ PARTS: dict[type[BaseModel], Callable[[Any], Parts]] = {
     ValidationReport: lambda a: (validation_screen(a, paper()), []),
     DryRunReport: lambda a: (Group(*dryrun_screen(a)), []),
     SiteAnswer: lambda a: (site_screen(a), []),
+    LearnAnswer: lambda a: (learn_screen(a), []),
     TuneAnswer: lambda a: (tune_screen(a, PlanRequest.model_validate(a.request)), []),
     Bundle: lambda a: (_files(a), []),
 }

@@ -66,7 +66,7 @@ export function PlanEvidence({ shown }) {
     </div>`;
 }
 
-/* "TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP exchange, costs 628 ms of CP exchange." */
+/* "TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP communication, costs 628 ms of CP communication." */
 function Rival({ rival: { claim, slower_by: slower, saved_s: saved } }) {
   const moved = movedTime(saved);
   return `${claim} by ${percent(slower, 2)}${moved && `: ${moved.join(", ")}`}.`;

@@ -217,7 +217,7 @@ def test_layers(page: Page, shot: Callable[..., None]) -> None:
     expect(fc1).to_contain_text("TFLOP/s")
     saved = tab.get_by_role("region", name=re.compile("^Tensors saved by"))
     expect(saved.get_by_role("row").filter(has_text="fc1 output")).to_contain_text("mlp")
-    exchange = tab.locator(".exchanges li").filter(has_text="TP exchange")
+    exchange = tab.locator(".exchanges li").filter(has_text="TP communication")
     expect(exchange).to_contain_text("exposed")
     expect(exchange).to_contain_text("hidden")
     shot(page, "layers", whole=True)

@@ -21,6 +21,7 @@ from planner.pipelines.all_schedules import compare_schedules, parse_comparison
 from planner.pipelines.timeline import parse_timeline, timeline
 from planner.requests.model_import import described
 from planner.requests.parsing import parse_cluster, parse_request
+from planner.sites.learn_answer import LearnAnswer, ReadRun
 from planner.sites.site import Site
 from planner.sites.site_corrections import site_answer
 from planner.tune.next_run import Budget, bound, question, tune
@@ -41,6 +42,11 @@ def _ranks() -> BaseModel:
     request = parse_request({**ASKED, "plan": {"tp": 2, "pp": 2}}, need_plan=True)
     assert request.plan is not None
     return ranks(request, request.plan, "megatron")
+
+
+def _learned() -> BaseModel:
+    read = ReadRun(run=run(NAMES[0]), known=False, low_s=None, high_s=None, doubts=())
+    return LearnAnswer(site="lab", kept=True, runs=(read,), refused=(), site_runs=1)
 
 
 def _tuned() -> BaseModel:
@@ -69,6 +75,7 @@ MADE: dict[str, tuple[Callable[[], BaseModel], str, int]] = {
     "model": (lambda: described("llama-3.1-8b"), "parameters", 0),
     "files": (lambda: planner.emit(ASKED), "launch.sh", 0),
     "site": (lambda: site_answer(Site(name="lab", runs=(run(NAMES[0]),))), "lab", 0),
+    "learn": (_learned, NAMES[0], 0),
     "tune": (_tuned, "expected to be the fastest", 0),
 }  # fmt: skip
 

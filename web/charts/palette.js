@@ -4,7 +4,7 @@
                            a CSS value such as var(--part-weights)
    partsOf(known, values)  those of them that values has, and any part that is not among them
    movedTime(saved_s)      by part of the time, what is saved and, below zero, what is lost, as phrases:
-                           ["saves 14 s of TP exchange", "costs 0.6 s of bubble"]
+                           ["saves 14 s of TP communication", "costs 0.6 s of bubble"]
    SERIES                  eight colours to tell series apart */
 
 import { seconds } from "../format.js";
@@ -12,7 +12,7 @@ import { seconds } from "../format.js";
 const part = ([key, label]) => ({
   key,
   label,
-  // "TP exchange" keeps its capitals.
+  // "TP communication" keeps its capitals.
   noun: label[1] === label[1].toUpperCase() ? label : label[0].toLowerCase() + label.slice(1),
   colour: `var(--part-${key.replaceAll("_", "-")}, var(--c8))`,
 });
@@ -42,12 +42,12 @@ export const timeParts = [
   ["forward", "Forward"],
   ["backward", "Backward"],
   ["recompute", "Recompute"],
-  ["recompute_exchange", "Exchange of recompute"],
-  ["tp_comm", "TP exchange"],
-  ["cp_comm", "CP exchange"],
-  ["ep_comm", "EP exchange"],
+  ["recompute_exchange", "Communication of recompute"],
+  ["tp_comm", "TP communication"],
+  ["cp_comm", "CP communication"],
+  ["ep_comm", "EP communication"],
   ["pp_comm", "PP messages"],
-  ["dp_comm", "DP exchange"],
+  ["dp_comm", "DP communication"],
   ["bubble", "Bubble"],
   ["optimizer", "Optimizer step"],
   ["offload", "Offload"],

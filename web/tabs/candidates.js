@@ -35,7 +35,7 @@ const SETS = {
   },
   all: { label: "All fields", fields: null },
 };
-const ORDERS = { "-tokens_per_s": "fastest", peak_bytes: "least memory", bubble_s: "smallest bubble", tp_comm_s: "least TP exchange" };
+const ORDERS = { "-tokens_per_s": "fastest", peak_bytes: "least memory", bubble_s: "smallest bubble", tp_comm_s: "least TP communication" };
 const set = persist("columns", "degrees");
 const status = persist("candidates", "feasible");
 const order = persist("order", "-tokens_per_s");
