@@ -262,10 +262,11 @@ def import_all() -> None:
         argparse.ArgumentParser(description="Megatron-LM", allow_abbrev=False)
     )
     arguments.add_megatron_arguments = lambda _: parser
-    # A cluster has Apex and DeepEP.
+    # A cluster has Apex, DeepEP and HybridEP.
     layers._grad_accum_fusion_available = True
     for name in ("fused_dispatch", "set_deepep_num_sms"):
         setattr(token_dispatcher, name, getattr(token_dispatcher, name) or Idle)
+    token_dispatcher._HybridEPManager = Idle  # it allocates on a device
 
 
 def in_a_fork(question: dict[str, Any]) -> str:

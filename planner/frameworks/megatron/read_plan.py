@@ -42,8 +42,11 @@ def _training(args: Arguments, batch: int) -> dict[str, Any]:
         args.assume("a custom fp8 recipe costs as the tensorwise one")
     args.has("--fp4-recipe")
     gradients = "fp32"
-    if args.has("--accumulate-allreduce-grads-in-fp32"):
+    if args.has("--accumulate-allreduce-grads-in-fp32") and not args.has("--use-torch-fsdp2"):
         pass
+    elif args.has("--use-torch-fsdp2"):
+        # It wraps without a mixed-precision policy: gradients are kept as weights are.
+        gradients = "fp16" if half else "bf16"
     elif half:
         gradients = "fp16"
     elif args.has("--grad-reduce-in-bf16") or args.text("--main-grads-dtype") == "bf16":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.frameworks import get
-from planner.frameworks.launch_files import Given, LaunchFiles
+from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
 
 PLAIN = """\
@@ -28,7 +28,7 @@ LORA = "peft_config:\n  name: lora\n  r: 16\n  lora_alpha: 32\n  target_modules:
 
 def read(text: str, script: str = "", given: dict[str, str] | None = None) -> Reading:
     files = {"train.yaml": text} | ({"run.sh": script} if script else {})
-    told = LaunchFiles(files, Given(given or {}))
+    told = LaunchFiles(files, GivenValues(given or {}))
     tuner = get("llama-factory")
     assert tuner.read is not None
     known = ("accelerate", "llama-factory", "trl", "maxtext", "primus", "gpt-neox", "nanotron")

@@ -92,6 +92,16 @@ def test_absent_flags_have_the_defaults_of_megatron() -> None:
     assert read(script("--group-query-attention --num-query-groups 4")).model.num_query_groups == 4
 
 
+def test_torch_fsdp2_keeps_gradients_as_weights() -> None:
+    """Megatron-LM wraps without a MixedPrecisionPolicy, whatever the buffers of its own DDP are."""
+    for more in ("", " --accumulate-allreduce-grads-in-fp32"):
+        words = f"--use-torch-fsdp2 --no-gradient-accumulation-fusion{more}"
+        training = read(script(words)).training
+        assert (training.gradient_dtype, training.gradient_reduce_dtype) == ("bf16", "bf16")
+        half = read(script(f"{words} --fp16", without=("--bf16",))).training
+        assert half.gradient_dtype == "fp16"
+
+
 def test_options_that_the_reader_names_are_in_the_stored_list_which_spans_all_versions() -> None:
     first, *_, last = KNOWN["versions"]
     assert (first[:4], last[:4]) == ("0.12", "0.20")

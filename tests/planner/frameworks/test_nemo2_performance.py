@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from planner.frameworks import get
-from planner.frameworks.launch_files import Given, LaunchFiles
+from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.megatron_bridge.nemo2_performance import script_of, table
 from planner.frameworks.reading import Reading, Unreadable
 from planner.lint.lint import lint
@@ -19,7 +19,9 @@ START = "python -m scripts.performance.llm."
 
 
 def command(words: str, values: dict[str, str] | None = None) -> Reading:
-    return read({"run.sh": f"{START}{words} -a me -p batch -t 00:20:00\n"}, Given(values or {}))
+    return read(
+        {"run.sh": f"{START}{words} -a me -p batch -t 00:20:00\n"}, GivenValues(values or {})
+    )
 
 
 def test_a_recommended_configuration() -> None:
