@@ -99,7 +99,7 @@ class Soak:
         allowed = self.documented.get((method, "/".join(path.split("/")[:3])), {404, 405})
         if answer.status_code not in allowed:
             self.wrong.append(f"{method} {target}: {answer.status_code} {answer.text[:300]}")
-        elif b'"spent":{' in answer.content:
+        elif "cpu_s=" in target and b'"spent":{' in answer.content:
             spent = answer.json()["spent"]
             self.cut_short += 1
             if spent["bound"] == "cpu_s" and spent["used"] > spent["allowed"] + OVER_S:
