@@ -24,6 +24,7 @@ from api.metrics import Metrics
 from api.openapi import schema
 from api.pool import Pool
 from api.pool_worker import estimates as estimates_of
+from api.progress_events import Waiting
 from api.routes import (
     accuracy,
     bundles,
@@ -50,7 +51,6 @@ from api.routes import (
 )
 from api.settings import Settings
 from api.store_threads import in_store
-from api.waiting import Waiting
 from cost_models.catalog.local import cpu_cores
 from planner.store import Unavailable
 from planner.version import __version__

@@ -19,7 +19,7 @@ from api.pool_worker import dumped
 from api.problems import Refused
 from api.settings import Settings
 from api.store_threads import in_store
-from planner.answers.identity import sites_of
+from planner.answers.answer_ids import sites_of
 from planner.documents.loading import MAX_STRING, parse_json
 from planner.store import Store, Unavailable
 

@@ -56,7 +56,7 @@ class JobPage(BaseModel):
 
 
 def answer(job: Job) -> JobAnswer:
-    """All of a job."""
+    """The whole document of a job."""
     return JobAnswer(
         **_row(job).model_dump(), request=job.request, result=job.result, error=job.error
     )

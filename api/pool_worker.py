@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from api.budget import Budget, OverBudget, SearchMonitor
 from api.fields import Fields, chosen
 from planner.answers import plan_answers
-from planner.answers.identity import build_id, estimate_id
+from planner.answers.answer_ids import build_id, estimate_id
 from planner.answers.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest

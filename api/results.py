@@ -19,7 +19,7 @@ from api.fields import Fields, chosen
 from api.negotiation import JSON
 from api.problems import Refused
 from api.store_threads import in_store
-from planner.answers.identity import answer_id
+from planner.answers.answer_ids import answer_id
 from planner.documents.answer import PlanAnswer
 from planner.documents.problems import refuse
 from planner.mixed_clusters.answer import MixedAnswer

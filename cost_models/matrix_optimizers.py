@@ -23,7 +23,7 @@ from cost_models.blocks.records import Split, Weight
 from cost_models.kernel_times import HALF_BYTES, Machine
 from cost_models.kernels import gemm_s
 from cost_models.keyed_plans import KeyedPlans, Setting
-from cost_models.matrices import Matrix, factors, matrices, newton_schulz_products
+from cost_models.optimizer_matrices import Matrix, factors, matrices, newton_schulz_products
 from cost_models.optimizers import OPTIMIZERS
 from cost_models.placement import Axis, Placement
 from cost_models.runtimes import traits

@@ -1,9 +1,9 @@
 """Seconds of one collective or message on the tiers of a cluster.
 
-The bandwidth of a group follows from its members per domain: on every tier that the group crosses,
-each inner domain sends with the links of the members in it, because the sibling groups use the
-other links at the same time (derived; checked against NVIDIA's and AWS's published all-reduce
-rates, see the tests).
+The bandwidth of a group grows with its members per domain: on every tier that the group crosses,
+each inner domain sends over the links of its members alone, since sibling groups use the other
+links at the same time (derived; checked against NVIDIA's and AWS's published all-reduce rates, see
+the tests).
 """
 
 from __future__ import annotations

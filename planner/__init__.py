@@ -192,7 +192,7 @@ def _request(
     need_plan: bool = False,
     mixed_cluster: bool = False,
 ) -> PlanRequest:
-    from planner.printed import install
+    from planner.print_answers import install
     from planner.requests.parsing import parse_request
 
     install()

@@ -42,9 +42,9 @@ from planner.sites.learn_answer import LearnAnswer
 from planner.sites.screen import learn_screen, site_screen
 from planner.sites.site_corrections import SiteAnswer
 from planner.sizing.answer import SizingAnswer
-from planner.sizing.picture import picture
 from planner.sizing.request import parse_sizing
 from planner.sizing.screen import sizing_screen
+from planner.sizing.svg_figure import picture
 from planner.sweeps.run import SweepAnswer
 from planner.sweeps.screen import sweep_screen
 from planner.terminal.screens import estimate_screen, plan_screen, why_screen

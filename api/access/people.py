@@ -51,8 +51,9 @@ def parse_roles(words: str) -> dict[str, Role]:
 
 
 def person(request: Request, roles: Mapping[str, Role]) -> Key | None:
-    """Who is signed in, with the role of the group that may do most; None: nobody, or not by us.
+    """Who is signed in, with the role of the group that may do most.
 
+    None if nobody is signed in, or the call did not come from a trusted proxy.
     Raises Refused for somebody of whose groups none has a role.
     """
     if not roles or not getattr(request.state, "by_proxy", False):

@@ -37,7 +37,7 @@ _CONFIG = {
 
 
 # For routes whose answers have an entity tag.
-# Of answers that may come as events, with the progress before them (api.waiting).
+# Of answers that may come as events, with the progress before them (api.progress_events).
 STREAMED: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {}}}}  # of an event: any
 }

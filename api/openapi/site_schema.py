@@ -22,7 +22,7 @@ def request(asked: dict[str, Any]) -> dict[str, Any]:
     own = {name: asked["properties"][name] for name in ("model", "cluster")}
     texts = {
         "log": "the text of a training log, or a CSV with the columns of the accuracy table",
-        "name": "what the log is called; else log",
+        "name": "name of the log; default: log",
         "script": "the launch script, for what the log leaves open",
     }
     settings = "values that log and script leave open, by path, such as plan.recompute"

@@ -17,6 +17,7 @@ from api.problems import Refused, declare
 from api.store_threads import in_store
 from planner import mixed_clusters
 from planner.answers import plan_answers
+from planner.answers.answer_ids import answer_id, packed
 from planner.answers.candidates import (
     MOST_ROWS,
     SORTED_BY,
@@ -27,7 +28,6 @@ from planner.answers.candidates import (
     csv_text,
     dumped_candidates,
 )
-from planner.answers.identity import answer_id, packed
 from planner.requests.parsing import parse_request
 
 router = APIRouter(prefix="/plans", tags=["plans"])

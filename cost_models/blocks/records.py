@@ -1,4 +1,4 @@
-"""What a block says of itself: typed records, from which every amount and time is a fold.
+"""What a block says of itself: typed records; every amount and time is a sum over them.
 
 Sizes are arrays over plans, of one rank and one micro-batch.  A record that depends on kernels
 names the records of those kernels, not their names.
@@ -25,8 +25,8 @@ class Split:
 class Weight:
     """Parameters of one rank.
 
-    matrix: tokens are multiplied with it; used: by which share of them (experts: top_k of all).
-    copies: that many equal ones.  tensors: how many the runtimes make of it, per copy.
+    matrix: tokens are multiplied with it; used: the share of tokens that are (experts: top_k of
+    all).  copies: that many equal ones.  tensors: how many the runtimes make of it, per copy.
     placeholder: its gradient accumulates inside a GEMM (TE), so that autograd gets a placeholder.
     side: of a tensor with two dimensions, the one that tensor parallelism does not split; None: the
     hidden size of a matrix, else one dimension.  parts: shares of tensors that are not equal.

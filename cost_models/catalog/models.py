@@ -13,7 +13,7 @@ from cost_models.spec import ModelSpec
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """One preset: the spec, where its dims come from and what its authors say it counts."""
+    """One preset: its spec, the source of its dims, and the parameter count its authors state."""
 
     id: str
     aliases: tuple[str, ...]

@@ -11,7 +11,7 @@ RUNTIME = Runtime(
     # --gradient-accumulation-fusion is the default; autograd gets get_dummy_wgrad's placeholder.
     fused_accumulation=1.0,
     placeholder_gradients=1.0,
-    # What TE casts it keeps, inputs for backward and weights by is_first_microbatch.
+    # Transformer Engine keeps what it casts: inputs for backward, weights by is_first_microbatch.
     keeps_cast_inputs=1.0,
     keeps_cast_weights=1.0,
     # Since core 0.13 the activation takes the weights (weighted_bias_swiglu_impl).

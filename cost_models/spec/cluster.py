@@ -1,4 +1,4 @@
-"""On what it is trained: accelerators, nodes and the tiers of their network."""
+"""The hardware of a training run: accelerators, nodes and the tiers of their network."""
 
 from __future__ import annotations
 

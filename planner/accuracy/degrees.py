@@ -1,4 +1,4 @@
-"""Parallel degrees of a published run: stated, from each other, or the legal ones they may be."""
+"""Parallel degrees of a published run: stated, derived from other degrees, or every legal value."""
 
 from __future__ import annotations
 

@@ -13,10 +13,9 @@ from cost_models.estimate import CostModel
 from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans
 from planner import frameworks
+from planner.answers.chance_of_fastest import best_expected, compared, contenders
 from planner.answers.competition import Entry, compete, fastest, prepared
-from planner.answers.contenders import best_expected, compared, contenders
 from planner.answers.explain import report, reports
-from planner.answers.held_fixed import held_fixed
 from planner.answers.near_misses import (
     difference,
     near_misses,
@@ -26,6 +25,7 @@ from planner.answers.near_misses import (
 from planner.answers.picks import picks
 from planner.answers.rank_orders import rank_orders
 from planner.answers.rivals import rival
+from planner.answers.unsearched_fields import held_fixed
 from planner.documents.answer import (
     Baseline,
     EstimateAnswer,

@@ -9,16 +9,16 @@ import numpy as np
 from cost_models.cost_parts import TIME_PARTS
 from cost_models.estimate import CostModel
 from cost_models.plans import FIELDS, ParallelPlan, Plans
-from planner.answers.contenders import compared
+from planner.answers.chance_of_fastest import compared
 from planner.answers.explain import reports
 from planner.documents.answer import Rival
 from planner.documents.formats import listed, recompute_words, seconds, share, value_words
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
+from planner.search.best_other_degrees import DEGREES, differing
 from planner.search.exhaustive import FASTER
 from planner.search.outcome import Outcome
 from planner.search.repartitioned_plans import repartitioned_plans
-from planner.search.rivals import DEGREES, differing
 from planner.search.space import Space
 from planner.uncertainty.error_band import SURE
 from planner.uncertainty.memory_risk import room_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import typer
 
-from planner.extras import missing
+from planner.optional_packages import missing
 
 if TYPE_CHECKING:
     from planner.documents.problems import Problem
@@ -51,7 +51,7 @@ def guarded(command: Callable[[], int | None], words: Sequence[str]) -> int:
 
 def _report(error: Exception, words: Sequence[str]) -> int:
     json = "--json" in words
-    from planner.commands.typed import problem_lines
+    from planner.commands.option_messages import problem_lines
     from planner.documents.problems import ServiceError, internal_document, problem_document
     from planner.terminal.output import print_document
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 from cost_models.catalog.local import cpu_cores
 from planner.documents.plan_report import Document
-from planner.extras import missing
+from planner.optional_packages import missing
 from planner.version import __version__
 
 State = Literal["ok", "warn", "fail"]

@@ -1,4 +1,4 @@
-"""The training frameworks that a plan can be written for: one file and one line here each."""
+"""The training frameworks that a plan can be written for: one package each, and one line here."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ ALIASES: dict[str, str] = {
 PREFERRED = next(iter(FRAMEWORKS))
 
 
-@cache
 @cache
 def running(schedule: str) -> tuple[str, ...]:
     """The frameworks that can run a pipeline schedule."""

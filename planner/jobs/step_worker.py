@@ -46,7 +46,7 @@ class Lease:
                 time.sleep(_TICK_S)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(GRACE_S)
-        # The kernel then ends the children of this process: see planner.validate.agent.
+        # The kernel then ends the children of this process: see planner.validate.torchrun_agent.
         os._exit(LEASE_EXPIRED)
 
 

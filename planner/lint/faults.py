@@ -8,8 +8,8 @@ from cost_models.runtimes import RUNTIMES
 from planner.documents.formats import chance, gib
 from planner.lint.findings import Finding
 from planner.lint.flags import ENVIRONMENT, launched
-from planner.lint.knowledge import IGNORED, needs_variable
 from planner.lint.linted_launch import LintedLaunch, Place, at, finding
+from planner.lint.option_facts import IGNORED, needs_variable
 from planner.lint.variables import refused, stale, variables
 from planner.search.memory_reasons import memory_reason
 from planner.uncertainty.error_band import SURE

@@ -8,8 +8,8 @@ from typing import Any
 from cost_models.calibrations import PARTS_OF_TERM
 from cost_models.fields import Spec
 from cost_models.spec import ClusterSpec
+from planner.answers.chance_of_fastest import compared
 from planner.answers.competition import limited
-from planner.answers.contenders import compared
 from planner.documents.answer import ProfileInfo
 from planner.documents.plan_report import PlanReport
 from planner.documents.problems import Problem, RequestError

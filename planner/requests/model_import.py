@@ -18,7 +18,7 @@ class ModelAnswer(Document):
     """A model, how large it is, and what its document did not say.
 
     title: what it was read as; layers: how many of each kind; guessed: a sentence for each value
-    that was not stated; warnings: for each that was, and that a plan does without.
+    that was not stated; warnings: one for each stated value that plans ignore.
     """
 
     title: str

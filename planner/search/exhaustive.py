@@ -19,12 +19,12 @@ from planner.documents.answer import Counts
 from planner.documents.request import PlanRequest
 from planner.progress import current, step
 from planner.search.axes import SpaceTooLarge
+from planner.search.best_other_degrees import Rivals
 from planner.search.constraints import Rule
 from planner.search.fewest_layers import with_fewest_layers
 from planner.search.outcome import Keeper, Outcome, Score
 from planner.search.partial_plans import PruningBounds
 from planner.search.repartitioned_plans import repartitioned_plans
-from planner.search.rivals import Rivals
 from planner.search.simplicity import MOST_FULL, Simplest
 from planner.search.space import Space
 from planner.search.stage_recompute import with_own_counts

@@ -19,8 +19,8 @@ LEAST_SHARE = 0.01
 class LearnedFactor(Document):
     """How much longer one kind of work takes than estimated without the site (-0.1: 10 % less).
 
-    deviation: of that; deviation_before: what it was before any run.  verdict: learned where it
-    moved by more than it is uncertain; unused where no run has work of this kind.
+    deviation: its standard deviation; deviation_before: the same before any run.  verdict: learned
+    where it moved by more than its uncertainty; unused where no run has work of this kind.
     """
 
     factor: str

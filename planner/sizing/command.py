@@ -62,8 +62,8 @@ def size(
     from planner.drawing.page import write_page
     from planner.sizing.compute import size as compute
     from planner.sizing.figure import sizing_figure
-    from planner.sizing.picture import picture
     from planner.sizing.screen import sizing_screen
+    from planner.sizing.svg_figure import picture
     from planner.terminal import output
 
     own = dict(sizing)

@@ -11,7 +11,7 @@ from planner.sizing.rows import cluster_of_kind, row_of
 
 
 def fewest_of_kind(request: SizingRequest, rows: list[Row], kind: str) -> int | None:
-    """By halving what lies between the last size that nothing fits on and the first that works."""
+    """Bisects between the largest size that nothing fits on and the smallest that works."""
     own = [row for row in rows if row.accelerator == kind]
     first = next((i for i, row in enumerate(own) if row.reason is None), None)
     if first is None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec, NodeGroup, TrainingSpec
-from planner.answers.identity import basis
+from planner.answers.answer_ids import basis
 from planner.documents.loading import MAX_DEPTH, plain
 from planner.documents.problems import (
     Contradiction,

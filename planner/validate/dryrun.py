@@ -17,7 +17,7 @@ from planner.documents.problems import refuse
 from planner.documents.request import PlanRequest
 from planner.frameworks.pytorch import FRAMEWORK
 from planner.frameworks.pytorch.reader import SCRIPT
-from planner.validate.native import Difference, Native, native
+from planner.validate.as_pytorch_script import Difference, Native, native
 from planner.validate.rank_estimate import Expected, expected, layout
 from planner.validate.saved_rows import SavedRow
 from planner.validate.trace_result import Amounts, Collective, Trace

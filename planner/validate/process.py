@@ -2,7 +2,8 @@
 
 Every process of a run carries the run's token in its environment.  That is how all of them are
 found and killed: torchrun gives each rank a session of its own, which no process group reaches.
-If this process itself is killed, the kernel kills torchrun, and then the ranks (see agent.py).
+If this process itself is killed, the kernel kills torchrun, and then the ranks
+(see torchrun_agent.py).
 """
 
 from __future__ import annotations
@@ -152,9 +153,9 @@ def launch(
         else ["--nnodes=1", "--master-addr=127.0.0.1", f"--master-port={port}"]
     )
     command = [
-        sys.executable, "-m", "planner.validate.agent", *meeting, f"--nproc-per-node={ranks}",
-        "--max-restarts=0", f"--monitor-interval={_TICK_S}", "--redirects=3",
-        f"--log-dir={folder / LOGS}", "--module", module, str(folder),
+        sys.executable, "-m", "planner.validate.torchrun_agent", *meeting,
+        f"--nproc-per-node={ranks}", "--max-restarts=0", f"--monitor-interval={_TICK_S}",
+        "--redirects=3", f"--log-dir={folder / LOGS}", "--module", module, str(folder),
     ]  # fmt: skip
     try:
         with (folder / "torchrun.log").open("wb") as log:

@@ -17,13 +17,13 @@ from planner.frameworks.base import Bundle
 from planner.frameworks.pytorch import FRAMEWORK
 from planner.frameworks.rules import on_cpus
 from planner.validate import executors, run_files
+from planner.validate.as_pytorch_script import Native, native
 from planner.validate.executors import Handle, RemoteRun, Status
-from planner.validate.native import Native, native
 from planner.validate.process import RunFailed, tail
 from planner.validate.report import Tolerance, ValidationReport
 from planner.validate.run import Options, collect, compare
 from planner.validate.run_files import Job
-from planner.validate.scale import Scaled
+from planner.validate.scale_down import Scaled
 
 _OF_THIS_MACHINE = ("cores", "load_average", "system")  # in a report's environment
 

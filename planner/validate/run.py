@@ -29,7 +29,7 @@ from planner.documents.problems import refuse
 from planner.documents.request import PlanRequest
 from planner.frameworks.pytorch import FRAMEWORK
 from planner.validate import process, run_files
-from planner.validate.native import Native, native
+from planner.validate.as_pytorch_script import Native, native
 from planner.validate.process import NO_SPACE, Limits, RunFailed
 from planner.validate.report import (
     Outcome,
@@ -47,7 +47,7 @@ from planner.validate.report import (
     time_terms,
 )
 from planner.validate.run_files import Job, RankResult
-from planner.validate.scale import Scaled, scaled
+from planner.validate.scale_down import Scaled, scaled
 from planner.version import __version__
 
 Progress = Callable[[str], None]

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from planner.validate import run_files
-from planner.validate.agent import die_with_parent
 from planner.validate.priority import go_on_giving_way
 from planner.validate.run_files import Heartbeat, Job, RankResult
 from planner.validate.saved_rows import SavedRow, rows
+from planner.validate.torchrun_agent import die_with_parent
 from planner.validate.trace_result import Amounts
 
 Say = Callable[[str], None]

@@ -14,8 +14,8 @@ from cost_models.blocks.records import Split, Weight
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.estimate import CostModel, Estimates
 from cost_models.layers import layers_of
-from cost_models.matrices import Matrix, matrices, newton_schulz_flop
 from cost_models.matrix_optimizers import newton_schulz_s
+from cost_models.optimizer_matrices import Matrix, matrices, newton_schulz_flop
 from cost_models.optimizers import OPTIMIZERS, QUANTISED_BLOCK, OptimizerName
 from cost_models.placement import Axis
 from cost_models.plans import ParallelPlan, Plans

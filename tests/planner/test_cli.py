@@ -179,7 +179,7 @@ def test_errors_name_what_was_typed_and_the_choices(ask: Any, words: list[str], 
 
 
 def test_the_worked_example_works(ask: Any) -> None:
-    from planner.commands.typed import EXAMPLE
+    from planner.commands.option_messages import EXAMPLE
 
     assert ask(*shlex.split(EXAMPLE)[1:])[0] == 0
 

@@ -6,7 +6,7 @@ import { report } from "../state.js";
 import { ChartFrame } from "./frame.js";
 import { partsOf, timeParts } from "./palette.js";
 
-/* Exchanges that recompute repeats are no work of kernels, and are shown as what they are. */
+/* Communication that recompute repeats is shown apart, not as kernel time. */
 function shown({ time_parts_s: parts, recompute_exchange_s: exchange }) {
   return { ...parts, recompute: parts.recompute - exchange, recompute_exchange: exchange };
 }

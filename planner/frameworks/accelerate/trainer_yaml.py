@@ -52,7 +52,7 @@ NEEDS = Note(
 
 @dataclass(frozen=True)
 class Tuner:
-    """One of them.
+    """LLaMA-Factory or TRL: where the two differ.
 
     rows: its own keys; paths: lines that set variables; program: what accelerate starts, in bash.
     """

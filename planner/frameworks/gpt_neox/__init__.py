@@ -12,7 +12,7 @@ from planner.frameworks.deepspeed import hostfile
 from planner.frameworks.gpt_neox.reader import read, recognises
 from planner.frameworks.gpt_neox.rules import RULES
 from planner.frameworks.gpt_neox.settings import VOCAB_MULTIPLE, numerics_fields, rows
-from planner.frameworks.one_config import OneConfig
+from planner.frameworks.single_config_bundle import OneConfig
 from planner.frameworks.uncarried import MULTIPLIERS, Uncarried, gated, rotary, ungated
 
 VERSIONS = "main of May 2026 (ea7aefd) with DeepSpeed"

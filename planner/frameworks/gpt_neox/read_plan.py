@@ -20,7 +20,7 @@ COSTED_AS_ADAM = ("adam", "adamw", "onebitadam", "cpu_adam")
 def plan_and_training(
     values: Values, total: int, assumed: list[str]
 ) -> tuple[TrainingSpec, ParallelPlan, tuple[Refusal, ...]]:
-    """On so many accelerators; what GPT-NeoX would refuse goes to the refusals."""
+    """Read for `total` accelerators; what GPT-NeoX would refuse goes to the refusals."""
     refusals: list[Refusal] = []
     tp = max(values.integer("model_parallel_size", default=1, least=0), 1)
     pp = max(values.integer("pipe_parallel_size", default=0, least=0), 1)

@@ -10,8 +10,8 @@ from planner.frameworks.maxtext.mesh import TPU, on_tpus
 from planner.frameworks.maxtext.reader import PROGRAM, read, recognises
 from planner.frameworks.maxtext.rules import RULES, lacks
 from planner.frameworks.maxtext.settings import numerics_fields, rows
-from planner.frameworks.one_config import OneConfig
 from planner.frameworks.rules import accelerators_per_node, nodes
+from planner.frameworks.single_config_bundle import OneConfig
 from planner.frameworks.uncarried import MULTIPLIERS, Uncarried, mixture
 from planner.search.constraints import Context
 

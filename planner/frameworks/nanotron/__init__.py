@@ -11,7 +11,7 @@ from planner.frameworks.nanotron.layers import stages
 from planner.frameworks.nanotron.reader import read, recognises
 from planner.frameworks.nanotron.rules import RULES
 from planner.frameworks.nanotron.settings import numerics_fields, rows
-from planner.frameworks.one_config import OneConfig
+from planner.frameworks.single_config_bundle import OneConfig
 from planner.frameworks.uncarried import Uncarried, mixture, rotary
 from planner.search.constraints import Context
 

@@ -22,8 +22,8 @@ DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 # Algorithms whose samples are pairs, which one pass takes together (dpo.py, rm.py: mbs * 2).
 PAIRED = ("dpo", "rm")
 APART = (
-    "it is the policy's training that is costed: a step is one global batch, and generation, "
-    "reference, reward, teacher and critic stand outside"
+    "only the policy's training is costed, a step being one global batch: generation, reference, "
+    "reward, teacher and critic are not included"
 )
 # Of the policy, what changes neither a step's time nor its memory, or is read by other keys.
 IDLE = re.compile(

@@ -13,12 +13,12 @@ from planner.documents.request import PlanRequest
 from planner.frameworks import megatron, uncarried
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
 from planner.frameworks.megatron import keys
-from planner.frameworks.one_config import OneConfig
 from planner.frameworks.primus.experiment import recognises
 from planner.frameworks.primus.names import OVERRIDES
 from planner.frameworks.primus.reader import read
 from planner.frameworks.primus.rules import RULES, SCHEDULES
 from planner.frameworks.primus.settings import head, overrides
+from planner.frameworks.single_config_bundle import OneConfig
 
 VERSIONS = "main of August 2026 (fd1eeab) on Megatron-LM d3528a2 (core 0.20)"
 

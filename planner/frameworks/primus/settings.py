@@ -1,7 +1,7 @@
 """The keys of config.yaml, from the arguments of `pretrain_gpt.py`.
 
-Primus gives every override to Megatron-LM as an attribute of its arguments.  What its presets set
-otherwise than Megatron-LM's parser is said of every plan.
+Primus gives every override to Megatron-LM as an attribute of its arguments.  Values
+where its presets differ from Megatron-LM's defaults are written for every plan.
 """
 
 from __future__ import annotations

@@ -23,7 +23,10 @@ _BLOCK: TypeAdapter[Sublayer] = TypeAdapter(AnySublayer)
 
 @dataclass(frozen=True)
 class Stack:
-    """fields: of a StackSpec.  exact, approximate: names of modules of a layer."""
+    """A stack as it was read.
+
+    fields: of a StackSpec.  exact, approximate: names of a layer's modules, by how they were read.
+    """
 
     fields: Fields
     exact: tuple[str, ...]

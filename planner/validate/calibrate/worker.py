@@ -20,12 +20,12 @@ import torch
 import torch.distributed as dist
 
 from planner.validate import run_files
-from planner.validate.agent import die_with_parent
 from planner.validate.calibrate import collectives, layers
 from planner.validate.calibrate.job import RESULT, Collective, Job, Measured, Operation
 from planner.validate.calibrate.kernels import DTYPES, Bench, Points
 from planner.validate.calibrate.timing import Clock, point
 from planner.validate.priority import go_on_giving_way
+from planner.validate.torchrun_agent import die_with_parent
 from planner.validate.worker import ProgressReporter, load_script
 
 
@@ -81,7 +81,7 @@ class Worker:
         return found
 
     def host(self, stage: layers.Stage, clock: Clock) -> list[dict[str, Any]]:
-        """What a layer takes beside its kernels; on a GPU, where they hide under it, in all."""
+        """What a layer takes beside its kernels; on a GPU all of it, as they hide under it."""
         whole = layers.blocks(stage, clock)
         kernels = {"forward": 0.0, "backward": 0.0}
         if clock.device.type == "cpu":

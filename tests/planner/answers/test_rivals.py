@@ -15,8 +15,8 @@ from planner.answers.plan_answers import find
 from planner.answers.rivals import _claim, _moved, _sentence
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
+from planner.search.best_other_degrees import DEGREES, differing
 from planner.search.exhaustive import search
-from planner.search.rivals import DEGREES, differing
 
 
 def asked(**search: object) -> PlanRequest:

@@ -10,7 +10,7 @@ import pytest
 
 from cost_models.calibrations import ACCELERATOR, Calibration
 from planner.answers import plan_answers
-from planner.answers.identity import answer_id, estimate_id
+from planner.answers.answer_ids import answer_id, estimate_id
 from planner.documents.answer import EstimateAnswer
 from planner.documents.request import PlanRequest
 from planner.requests.parsing import parse_request

@@ -18,9 +18,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from planner.requests.parsing import parse_request
+from planner.validate.as_pytorch_script import native
 from planner.validate.gpu_operators import gpu_operators
 from planner.validate.memory import Memory, SavedTensor
-from planner.validate.native import native
 from planner.validate.rank_estimate import expected
 from planner.validate.saved_rows import rows
 

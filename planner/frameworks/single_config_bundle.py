@@ -20,7 +20,7 @@ from planner.frameworks.yaml_files import Row
 class OneConfig:
     """How such a framework is started: its names, the config's file, and the script to fill in.
 
-    script: with places for head, rendezvous, bundle, exports and launch, and for words of its own.
+    script: its placeholders are head, rendezvous, bundle, exports, launch, and those of `words`.
     """
 
     name: str
@@ -44,7 +44,7 @@ class OneConfig:
     ) -> Bundle:
         """The script and the config with its keys; document: the same keys from the root down.
 
-        words: of the script's places, beside those that every script may have or instead of them.
+        words: values of the script's own placeholders; they override those that all scripts have.
         """
         head = "\n".join(
             (

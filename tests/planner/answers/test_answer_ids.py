@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from planner.answers.identity import digest
+from planner.answers.answer_ids import digest
 
 
 def test_an_id_follows_from_code_and_catalog(tmp_path: Path) -> None:

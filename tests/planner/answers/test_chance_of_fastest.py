@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from planner import plan
+from planner.answers.chance_of_fastest import best_expected, contenders
 from planner.answers.competition import prepared
-from planner.answers.contenders import best_expected, contenders
 from planner.answers.plan_answers import why
 from planner.answers.two_plans import parse_both, side_by_side
 from planner.documents.answer import PlanAnswer
