@@ -148,12 +148,13 @@ def test_two_workers_killed_lose_nothing(start: Any, expected: list[dict[str, An
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("workers", [2, 3, 4])
 @pytest.mark.parametrize("backend", ["ray", "dask"])
 def test_two_workers_of_a_cluster_killed_lose_nothing(
-    start: Any, expected: list[dict[str, Any]], backend: str
+    start: Any, expected: list[dict[str, Any]], backend: str, workers: int
 ) -> None:
     pytest.importorskip({"ray": "ray", "dask": "distributed"}[backend])
-    running = start("--workers", "2", "--json", "--backend", backend)
+    running = start("--workers", f"{workers}", "--json", "--backend", backend)
     kill_two_in_turn(running, backend, expected)
 
 
