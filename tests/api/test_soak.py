@@ -21,6 +21,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from tests.api.test_drawn_questions import explosive
 from tests.api.test_jobs_cut_off import watch
 from tests.benchmarks.test_service_load import SMALL, mixed, resident_bytes, statuses_of
 from tests.fixtures.job_server import OVER, SWEEP, Place, Server, eventually
@@ -31,7 +32,7 @@ __all__ = ["postgres"]
 MINUTES = float(os.environ.get("PLANNER_SOAK_MINUTES", "30"))
 CALLERS = 64
 AWAY_S = 10.0  # that the database is stopped for
-BUDGET_S = 5.0
+BUDGET_S, MEMORY_MIB = 5.0, 1024
 OVER_S = 2.0  # of a core that a question may take beyond its budget
 _BREAK_S = 20.0  # after a kill or a stop, in which a call may go unanswered
 
@@ -61,6 +62,10 @@ class Soak:
             if number == 0:
                 await self.job(client, draw)
                 await asyncio.sleep(2.0)
+            elif kind < 0.005:
+                path, question = explosive(draw)
+                target = f"/v1/{path}?cpu_s={BUDGET_S}&memory_mib={MEMORY_MIB}"
+                await self.call(client, draw, "POST", target, json.dumps(question).encode())
             elif kind < 0.03:
                 plan = SMALL | {"search": {"top_k": draw.randint(1, 1000)}}
                 body = json.dumps(plan).encode()
@@ -182,6 +187,7 @@ def test_soak(place: Place, postgres: Postgres) -> None:
             ends[id] = eventually(lambda id=id: ended(soak.servers, id), f"the end of {id}")
         assert set(ends.values()) <= {"succeeded"}, Counter(ends.values())
         assert twice == set()
+        assert soak.cut_short > MINUTES, "questions shall be drawn that their budget stops"
         half = len(soak.resident) // 2
         if half > 4:
             before, after = soak.resident[:half], soak.resident[half:]
