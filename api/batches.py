@@ -19,7 +19,7 @@ from api.pool_worker import Fault
 from api.spans import span
 
 _MOST = 16  # questions of one batch
-_FEW = 4  # questions for which a batch waits, where others of the caller are on their way
+_FEW = 12  # questions for which a batch waits, where others of the caller are on their way
 _LINGER_S = 0.002  # that it waits for them
 _TOGETHER_S = 1.0  # CPU seconds of a batch; past it each question is computed alone
 
