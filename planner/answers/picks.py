@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
-from planner.answers.chance_of_fastest import compared
+from planner.answers.chance_to_be_first import compared
 from planner.answers.explain import reports
 from planner.documents.answer import Pick
 from planner.documents.formats import listed

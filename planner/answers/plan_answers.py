@@ -13,7 +13,7 @@ from cost_models.estimate import CostModel
 from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans
 from planner import frameworks
-from planner.answers.chance_of_fastest import best_expected, compared, contenders
+from planner.answers.chance_to_be_first import best_expected, compared, contenders
 from planner.answers.competition import Entry, compete, fastest, prepared
 from planner.answers.explain import report, reports
 from planner.answers.near_misses import (

@@ -9,7 +9,7 @@ import numpy as np
 from cost_models.cost_parts import TIME_PARTS
 from cost_models.estimate import CostModel
 from cost_models.plans import FIELDS, ParallelPlan, Plans
-from planner.answers.chance_of_fastest import compared
+from planner.answers.chance_to_be_first import compared
 from planner.answers.explain import reports
 from planner.documents.answer import Rival
 from planner.documents.formats import listed, recompute_words, seconds, share, value_words

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from planner.answers.chance_of_fastest import compared
+from planner.answers.chance_to_be_first import compared
 from planner.answers.plan_answers import IllegalPlan, estimate
 from planner.documents.answer import EstimateAnswer
 from planner.documents.loading import plain

@@ -8,7 +8,7 @@ from typing import Any
 from cost_models.calibrations import PARTS_OF_TERM
 from cost_models.fields import Spec
 from cost_models.spec import ClusterSpec
-from planner.answers.chance_of_fastest import compared
+from planner.answers.chance_to_be_first import compared
 from planner.answers.competition import limited
 from planner.documents.answer import ProfileInfo
 from planner.documents.plan_report import PlanReport

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
-from planner.answers.chance_of_fastest import compared_prices
+from planner.answers.chance_to_be_first import compared_prices
 from planner.answers.explain import report
 from planner.documents.answer import Reason
 from planner.documents.plan_report import PlanReport

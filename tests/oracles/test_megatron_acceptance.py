@@ -20,7 +20,7 @@ from tests.fixtures.near_misses import near_misses
 from tests.oracles.megatron_questions import MEGATRON, ask, expected, found, question
 from tests.planner.frameworks.test_megatron import REFUSED
 
-VERSIONS = [version for version in megatron_lm_versions() if version >= "0.16"]
+VERSIONS = [version for version in megatron_lm_versions() if version >= "0.18"]
 GENERATIONS = (8, 9, 10)  # Ampere, Hopper, Blackwell
 
 # What we refuse although Megatron builds it: words of the reason, and why it is refused.

@@ -159,7 +159,8 @@ def test_amds_examples() -> None:
         *(f"deepseek_v4_flash-{precision}-pretrain.yaml" for precision in ("BF16", "FP8")),
         "kimi_k2-BF16-pretrain.yaml",
     }
-    assert count["does not fit"] <= 13
+    # Examples of large models on one node, and Llama 3.3 70B in fp8.
+    assert count["does not fit"] <= 10
     assert count["more than two"] == 0
 
 

@@ -14,7 +14,7 @@ from cost_models.plans import ParallelPlan, Plans
 from cost_models.profiles import profile_for
 from planner.answers import plan_answers
 from planner.answers.answer_ids import answer_id
-from planner.answers.chance_of_fastest import contenders
+from planner.answers.chance_to_be_first import contenders
 from planner.answers.competition import prepared
 from planner.documents.answer import Contender
 from planner.documents.plan_report import PlanReport

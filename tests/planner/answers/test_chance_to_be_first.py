@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from planner import plan
-from planner.answers.chance_of_fastest import best_expected, contenders
+from planner.answers.chance_to_be_first import best_expected, contenders
 from planner.answers.competition import prepared
 from planner.answers.plan_answers import why
 from planner.answers.two_plans import parse_both, side_by_side
