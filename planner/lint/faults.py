@@ -130,9 +130,7 @@ def environment(launch: LintedLaunch) -> Iterator[Finding]:
             "environment",
             "error",
             f"{launch.framework.title} demands {value}, and it {have}: {wanted.why}",
-            Place(said.file, said.line, said.name)
-            if said
-            else Place(place.file, place.line, wanted.name),
+            said.place() if said else Place(place.file, place.line, wanted.name),
         )
 
 
@@ -140,12 +138,11 @@ def surroundings(launch: LintedLaunch) -> Iterator[Finding]:
     """Environment variables that the launch sets and should not set."""
     core = launch.framework.runtime == "megatron" and launch.framework.name != "mindspeed"
     for said in variables(launch.files):
-        place = Place(said.file, said.line, said.name)
         if why := refused(said, launch.reading, core):
-            yield finding("environment", "error", why, place)
+            yield finding("environment", "error", why, said.place())
         elif row := stale(said):
             text = f"{said.name}={said.value}: {row.why}"
-            yield finding("stale_variable", row.severity, text, place)
+            yield finding("stale_variable", row.severity, text, said.place())
 
 
 def memory(launch: LintedLaunch) -> Iterator[Finding]:

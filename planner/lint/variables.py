@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from planner.frameworks import scripts
 from planner.frameworks.bash import evaluate
 from planner.frameworks.reading import Reading, Unreadable
 from planner.lint.findings import Severity
+from planner.lint.linted_launch import Place
 
 _ON = frozenset({"1", "true", "on", "yes", "y"})
 
@@ -84,12 +85,22 @@ _SWITCHES = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN")
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable that a launch sets, and its place; line 0: no line sets it alone."""
+    """A variable that a launch sets, of a script and the files that it may read."""
 
     name: str
     value: str
-    file: str
-    line: int
+    script: str
+    files: Mapping[str, str] = field(repr=False)
+
+    def place(self) -> Place:
+        """The last line that sets it, in the script or in a file that it reads; 0: none alone."""
+        sets = re.compile(rf"^[^#\n]*(?<![\w$]){self.name}=", re.MULTILINE)
+        others = (one for one in self.files if one != self.script)
+        for file in (self.script, *others):
+            text = self.files[file]
+            if places := [match.end() for match in sets.finditer(text)]:
+                return Place(file, text.count("\n", 0, places[-1]) + 1, self.name)
+        return Place(self.script, 0, self.name)
 
 
 def variables(files: Mapping[str, str]) -> Iterator[Variable]:
@@ -106,16 +117,7 @@ def variables(files: Mapping[str, str]) -> Iterator[Variable]:
         for launch in launches:
             found |= launch.environment
         for variable, value in found.items():
-            yield Variable(variable, value, *_place(files, name, variable))
-
-
-def _place(files: Mapping[str, str], script: str, name: str) -> tuple[str, int]:
-    """The last line that sets the variable, in the script or in a file that it reads."""
-    sets = re.compile(rf"^[^#\n]*(?<![\w$]){name}=", re.MULTILINE)
-    for file in (script, *(one for one in files if one != script)):
-        if places := [match.end() for match in sets.finditer(files[file])]:
-            return file, files[file].count("\n", 0, places[-1]) + 1
-    return script, 0
+            yield Variable(variable, value, name, files)
 
 
 def stale(variable: Variable) -> Stale | None:

@@ -19,6 +19,13 @@ class Source:
                 self.lines.append(line)
                 position += len(piece)
         self.text = "".join(parts)
+        self._same = (file, self.text, tuple(self.lines))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Source) and self._same == other._same
+
+    def __hash__(self) -> int:
+        return hash(self._same)
 
     def line(self, position: int) -> int:
         return self.lines[bisect_right(self.starts, position) - 1]

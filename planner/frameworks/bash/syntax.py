@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 from planner.frameworks.bash.source import Source
 from planner.frameworks.bash.tree import (
@@ -38,6 +39,7 @@ _RESERVED = re.compile(r"(?:[a-z]+|!|\{|\}|\[\[|\]\])(?=[\s;&|<>()]|$)")
 _TEST_OPERATOR = re.compile(r"&&|\|\||[()<>]|!(?=\s)|(?:==|!=|=~|=)(?=\s)|-[a-z]{1,2}(?=\s)")
 
 
+@lru_cache(maxsize=16)  # every framework's reader asks for the same script
 def parse(source: Source) -> Statements:
     """The commands of a script.
 
