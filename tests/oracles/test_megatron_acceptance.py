@@ -66,7 +66,7 @@ UNSEEN = {
     "optimizer states need the distributed optimizer": DEVICE,
     "its Muon refuses fp16": DEVICE,
     "Muon runs replicated or layer-wise": DEVICE,
-    "has no kernels for": "DeepEP and HybridEP, whose kernels are for some devices, are stood in for",
+    "has no kernels for": "the dispatchers are stood in for, their kernels are not asked",
     "offloading the optimizer needs Adam on": f"for SGD and ZeRO 0 {DEVICE}; with its FSDP it "
     "is neither documented nor tested",
     "on the megatron runtime is not possible": "its FSDP would gather and free all weights in "
