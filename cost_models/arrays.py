@@ -1,10 +1,12 @@
-"""Sums and maxima of arrays that broadcast."""
+"""Sums, maxima and rows of arrays that broadcast."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cost_models.sources import Array
 
@@ -24,3 +26,9 @@ def max_of(values: Iterable[Array]) -> Array:
     for value in values:
         result = np.maximum(result, value)
     return result
+
+
+def per_row(values: Array, count: int) -> NDArray[Any]:
+    """Values of shape (count,): as they are where they have it, else one value for every row."""
+    array = np.asarray(values)
+    return array if array.shape == (count,) else np.broadcast_to(array, (count,))

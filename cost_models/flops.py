@@ -131,17 +131,31 @@ def forward_flop(
     encoder_tokens: int | None = None,
 ) -> float:
     """Forward FLOP of the model over a number of tokens, with the whole or the causal square."""
+    packs = None if lengths is None else tuple(lengths.tolist())
+    return tokens / seq_length * _sequence_flop(model, seq_length, causal, packs, encoder_tokens)
+
+
+@lru_cache(maxsize=256)  # the same for every batch size
+def _sequence_flop(
+    model: ModelSpec,
+    seq_length: float,
+    causal: bool,
+    packs: tuple[float, ...] | None,
+    encoder_tokens: int | None,
+) -> float:
+    """Forward FLOP of the model over one sequence; packs: lengths of the samples in it."""
     layers, predictions = layers_of(model), model.mtp_num_layers
+    lengths = None if packs is None else np.array(packs)
     dense = (1.0 + predictions) * model.hidden_size * model.vocab_size
     dense += predictions * 2 * model.hidden_size**2
-    d = _sizes(tokens, seq_length, encoder_tokens)
+    d = _sizes(seq_length, seq_length, encoder_tokens)
     ends = (record for block in before_layers(model) for record in block.records(model, d))
     first = products_flop(ends, causal, weights=True)
     mixing = 0.0
     for kind, count in zip(layers.kinds, layers.trained_counts, strict=True):
         dense += count * layer_matrix_parameters(model, kind)
-        mixing += count * mixing_flop(model, kind, tokens, seq_length, causal, lengths)
-    return float(matmul_flop(tokens, dense)) + mixing + first
+        mixing += count * mixing_flop(model, kind, seq_length, seq_length, causal, lengths)
+    return float(matmul_flop(seq_length, dense)) + mixing + first
 
 
 # Every plan of an answer is reported with the same.
@@ -162,10 +176,10 @@ def step_flop(model: ModelSpec, training: TrainingSpec, causal: bool = False) ->
     if training.loss == "reward":
         columns = model.hidden_size * (model.vocab_size - 1.0)
         step -= (1.0 + BACKWARD_PER_FORWARD) * float(matmul_flop(tokens, columns))
-    d = _sizes(tokens, seq_length, training.encoder_tokens)
-    still = frozen_encoders(model, training)
-    records = (record for encoder in still for record in encoder.records(model, d))
-    step -= BACKWARD_PER_FORWARD * products_flop(records, causal, weights=True)
+    if still := frozen_encoders(model, training):
+        d = _sizes(tokens, seq_length, training.encoder_tokens)
+        records = (record for encoder in still for record in encoder.records(model, d))
+        step -= BACKWARD_PER_FORWARD * products_flop(records, causal, weights=True)
     if not training.freezes:
         return step
     frozen, adapters = _changed_parameters(model, training)

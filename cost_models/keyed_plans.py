@@ -16,6 +16,7 @@ from cost_models.activation_memory import (
     micro_batch,
     micro_batch_bytes,
 )
+from cost_models.arrays import per_row
 from cost_models.collectives import COMMUNICATION_FIELDS
 from cost_models.data_parallel import (
     TRAINED,
@@ -225,7 +226,7 @@ def gather(
     return KeyedPlans(
         plans, layers, layer_plans, state, state_plans, stages, table, micro, held_bytes,
         held, trained, frozen,
-        np.broadcast_to(count, (len(plans),)),
+        per_row(count, len(plans)),
     )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ class Groups:
         """Values per key, shape (keys, ...), laid out per row; one key stays a scalar."""
         if self.inverse is None:
             return values[0]
-        return np.take(values, self.inverse, axis=0)
+        return values.take(self.inverse, axis=0)
 
 
 class UndeclaredField(AttributeError):

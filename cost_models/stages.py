@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.arrays import per_row
 from cost_models.keys import Groups, Key
 from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans, code
@@ -194,11 +195,11 @@ def stage_table(model: ModelSpec, plans: Plans) -> tuple[Groups, StageTable]:
         (keys.recompute_method == code("recompute_method", "uniform")) & full,
         keys.recompute_layers * full,
     )  # fmt: skip
-    size = (len(groups.first),)
+    size = len(groups.first)
     found = []
     table = ((), *plans.stage_layers_table)
     for pp, vpp, place, first, last, explicit, redone, uniform, each in zip(
-        *(np.broadcast_to(column, size).tolist() for column in columns), strict=True
+        *(per_row(column, size).tolist() for column in columns), strict=True
     ):
         found.append(
             _rows(

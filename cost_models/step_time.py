@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.arrays import sum_of
+from cost_models.arrays import per_row, sum_of
 from cost_models.blocks.records import FlashAttention
 from cost_models.data_parallel import DataParallelSeconds, data_parallel_seconds
 from cost_models.dynamic_context import by_sample, is_dynamic, waiting_share
@@ -138,7 +138,7 @@ def step_time(
         "offload": step.offload + activation_offload_s(s, g, forward, backward + recompute),
     }
     n = len(plans)
-    return {name: np.broadcast_to(value, (n,)) for name, value in parts.items()}
+    return {name: per_row(value, n) for name, value in parts.items()}
 
 
 def _all_stages_s(s: Setting, g: KeyedPlans, times: BlockTimes) -> Array:
@@ -244,7 +244,7 @@ def straggler_s(s: Setting, plans: Plans, parts: dict[str, FloatArray]) -> Float
     experts = np.where(plans.ep > 1, plans.ep * places.ep.stride, 1)
     doublings = np.log2(np.maximum(np.maximum(shards, experts) / domain, 1.0))
     total: FloatArray = s.machine.fitted.straggler * doublings * sum_of(parts.values())
-    return np.broadcast_to(total, (len(plans),))
+    return per_row(total, len(plans))
 
 
 @formula("s", "derived")
@@ -262,7 +262,7 @@ def imbalance_s(s: Setting, g: KeyedPlans, times: BlockTimes) -> FloatArray:
     for kernels, count in zip(times.kernels, g.table.totals, strict=True):
         each = (t for t in kernels if isinstance(t.kernel, FlashAttention))
         seconds = sum_of(t.forward_s + t.backward_s for t in each)
-        by_key = np.broadcast_to(seconds, (len(g.layer_plans),))
+        by_key = per_row(seconds, len(g.layer_plans))
         attention = attention + g.stages.spread(count) * g.layers.spread(by_key) / plans.pp
     between = plans.micro_batch_size * np.where(plans.zero_stage >= 2, 1.0, g.micro_batches)
     spread = variation(lengths_of(training), float(training.seq_length)) / np.sqrt(between)
@@ -270,7 +270,7 @@ def imbalance_s(s: Setting, g: KeyedPlans, times: BlockTimes) -> FloatArray:
     if np.any(dynamic := is_dynamic(training, plans)):
         busy = g.micro_batches * stage_s(s, g, times, 0)
         lost = np.where(dynamic, busy * waiting_share(training, plans), lost)
-    return np.broadcast_to(lost, (len(plans),))
+    return per_row(lost, len(plans))
 
 
 def _extra_s(g: KeyedPlans, costs: Costs) -> Array:

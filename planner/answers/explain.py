@@ -232,7 +232,7 @@ def _kernels(
 
     d = gathered.micro.d
     lines, again = [], 0.0
-    tokens = request.training.positions_per_iteration
+    passes = plan.tp * request.training.positions_per_iteration / own(d.tokens)
     table = gathered.table
     counts = zip(layers_of(request.model).kinds, table.totals, table.recomputed_totals, strict=True)
     for (kind, all_layers, all_redone), times in zip(counts, estimates.kernels, strict=True):
@@ -245,7 +245,7 @@ def _kernels(
             # Flash attention runs the causal half; the definition of HFU counts the square.
             counted = flop * (2.0 if isinstance(t.kernel, FlashAttention) else 1.0)
             share = layers if chosen else redone
-            again += counted * share * plan.tp * tokens / own(d.tokens)
+            again += counted * share * passes
             lines.append(
                 {
                     "layer": kind.name,

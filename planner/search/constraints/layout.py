@@ -7,6 +7,7 @@ from math import gcd
 
 import numpy as np
 
+from cost_models.arrays import per_row
 from cost_models.keys import group
 from cost_models.plans import VOCABULARIES, ParallelPlan, Plans, code
 from cost_models.runtimes import traits
@@ -83,9 +84,9 @@ def _schedule(c: Context, p: Plans) -> BoolArray:
     count = micro_batches(c, p)
     groups = group(p.schedule, p.pp, p.vpp, count)
     firsts = groups.first
-    size = (max(len(p), count.size),)
+    size = max(len(p), count.size)
     rows = zip(
-        *(np.broadcast_to(a, size)[firsts].tolist() for a in (p.schedule, p.pp, p.vpp, count)),
+        *(per_row(a, size)[firsts].tolist() for a in (p.schedule, p.pp, p.vpp, count)),
         strict=True,
     )
     allowed = np.array([not _schedule_refusal(*row) for row in rows], dtype=np.bool_)
