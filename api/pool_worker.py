@@ -28,7 +28,7 @@ from planner.drawing.trace import trace
 from planner.frameworks.base import Unsupported
 from planner.pipelines.requested import read_timeline
 from planner.progress import NothingYet, Stopped, Watch, watched
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import SpaceTooLarge
 
 build_id()  # once, before the processes that share it are forked

@@ -24,7 +24,7 @@ from planner.documents.problems import (
     problem_document,
 )
 from planner.frameworks.base import Unsupported
-from planner.requests.models import UnsupportedModel
+from planner.request_parsing.models import UnsupportedModel
 from planner.search.exhaustive import SpaceTooLarge
 from planner.store import Mismatch, Unavailable
 

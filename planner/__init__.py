@@ -193,7 +193,7 @@ def _request(
     mixed_cluster: bool = False,
 ) -> PlanRequest:
     from planner.print_answers import install
-    from planner.requests.parsing import parse_request
+    from planner.request_parsing.parser import parse_request
 
     install()
     return parse_request(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from planner.accuracy.command import accuracy
+from planner.autotune.command import tune
 from planner.commands import catalog as catalog_commands
 from planner.commands import service as service_commands
 from planner.commands import timeline as timeline_commands
@@ -42,9 +43,8 @@ from planner.sites import command as site_commands
 from planner.sizing import command as sizing_command
 from planner.sweeps import command as sweep_commands
 from planner.terminal.progress_bar import bar
-from planner.tune.command import tune
 from planner.validate.calibrate.command import calibrate
-from planner.validate.dryrun_command import dryrun
+from planner.validate.dryrun.command import dryrun
 from planner.validate.results_command import validations
 from planner.validate.run_command import validate
 

@@ -13,6 +13,8 @@ from cost_models.parameters import total_parameters
 from planner.accuracy.accuracy_answer import AccuracyAnswer
 from planner.accuracy.screen import accuracy_screen
 from planner.answers.ranks import RanksAnswer
+from planner.autotune.answer import TuneAnswer
+from planner.autotune.screen import tune_screen
 from planner.commands.shared import asked_of
 from planner.commands.timeline import best_timeline
 from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
@@ -31,9 +33,9 @@ from planner.pipelines.timeline import TimelineAnswer
 from planner.reinforcement.documents import ReinforcementAnswer
 from planner.reinforcement.parsing import parse_reinforcement
 from planner.reinforcement.screen import reinforcement_screen
-from planner.requests.model_import import ModelAnswer
-from planner.requests.models import parse_model
-from planner.requests.parsing import parse_request
+from planner.request_parsing.model_import import ModelAnswer
+from planner.request_parsing.models import parse_model
+from planner.request_parsing.parser import parse_request
 from planner.sensitivities.analysis import PART
 from planner.sensitivities.documents import SensitivityAnswer
 from planner.sensitivities.screen import sensitivity_screen
@@ -49,10 +51,8 @@ from planner.sweeps.run import SweepAnswer
 from planner.sweeps.screen import sweep_screen
 from planner.terminal.screens import estimate_screen, plan_screen, why_screen
 from planner.terminal.tables import model_screen
-from planner.tune.answer import TuneAnswer
-from planner.tune.screen import tune_screen
-from planner.validate.dryrun import DryRunReport
-from planner.validate.dryrun_command import dryrun_screen
+from planner.validate.dryrun.command import dryrun_screen
+from planner.validate.dryrun.run import DryRunReport
 from planner.validate.report import ValidationReport
 from planner.validate.screen import validation_screen
 

@@ -22,7 +22,7 @@ def text(answer: Any) -> str:
     except ModuleNotFoundError:
         return BaseModel.__str__(answer)
     from planner.commands.shared import asked_of
-    from planner.requests.parsing import parse_request
+    from planner.request_parsing.parser import parse_request
 
     page = io.StringIO()
     width = min(shutil.get_terminal_size().columns, _MOST_COLUMNS)

@@ -31,7 +31,7 @@ from planner.answers import ranks
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.pipelines import timeline
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.search.axes import divisors
 from planner.search.constraints import RULES, Context, violations
 from planner.search.exhaustive import cost_model

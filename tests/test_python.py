@@ -15,7 +15,7 @@ from planner.answers.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.frameworks.base import Unsupported
 from planner.mixed_clusters.answer import MixedAnswer
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import SpaceTooLarge
 
 DOCUMENT = {

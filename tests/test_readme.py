@@ -12,7 +12,7 @@ from planner import cli
 from planner.commands.failures import FINE
 from planner.data_folder import VARIABLE
 from planner.documents.loading import parse_text
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.sweeps.grid import parse_grid
 from planner.validate.run_command import OUTSIDE
 

@@ -4,7 +4,7 @@ import { effect } from "@preact/signals";
 import { html, render } from "htm/preact";
 import { keyNeeded } from "./api.js";
 import { Header } from "./header.js";
-import { KeyboardHelp, openKeyboardHelp } from "./keyboard_help.js";
+import { KeyboardHelp, openKeyboardHelp } from "./ui/keyboard_help.js";
 import { VIEWS } from "./registry.js";
 import { badLink, busy, cancel, open, start, theme, undo, view } from "./state.js";
 import { Dialog } from "./ui/dialog.js";

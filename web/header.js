@@ -3,7 +3,7 @@
 import { html } from "htm/preact";
 import { useRef } from "preact/hooks";
 import { download, url } from "./api.js";
-import { openKeyboardHelp } from "./keyboard_help.js";
+import { openKeyboardHelp } from "./ui/keyboard_help.js";
 import { VIEWS } from "./registry.js";
 import { answer, link, open, pins, planRequest, theme, units, view } from "./state.js";
 import { BYTE_UNITS } from "./format.js";

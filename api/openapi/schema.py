@@ -1,7 +1,7 @@
 """The OpenAPI description of a request: the specs, and the short forms a user may write.
 
-The body is read by `planner.requests.parsing`, not by FastAPI, so that one parser and one wording
-of errors serve the command line, Python and HTTP; this module describes what that parser takes.
+The body is read by `planner.request_parsing.parser`, not by FastAPI, so that one parser and one
+wording of errors serve the command line, Python and HTTP; this module describes what it takes.
 """
 
 from __future__ import annotations

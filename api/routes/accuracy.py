@@ -12,7 +12,7 @@ from api.openapi.schema import NOT_CHANGED, request_body
 from api.pages import send_json
 from api.problems import declare
 from planner.documents.scored_runs import ScoredRun, scored_runs
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.sites import storage
 from planner.uncertainty.nearest_runs import Evidence, evidence
 

@@ -15,7 +15,7 @@ from api.problems import declare
 from planner.answers.emission import emit, zipped
 from planner.frameworks.base import Bundle
 from planner.launchers import LAUNCHERS
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 
 router = APIRouter(prefix="/bundles", tags=["bundles"])
 Launcher = Annotated[str | None, Query(max_length=64, description=f"one of {', '.join(LAUNCHERS)}")]

@@ -11,7 +11,7 @@ from api.openapi.schema import request_body
 from api.problems import declare
 from planner.answers import plan_answers
 from planner.documents.answer import WhyAnswer
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 
 router = APIRouter(prefix="/explanations", tags=["explanations"])
 

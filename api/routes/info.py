@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 
 from api.settings import Settings
-from planner.answers import info as about
 from planner.documents import loading
+from planner.facts import info as about
 from planner.pipelines.timeline import MOST_ACTIONS
 
 router = APIRouter(tags=["info"])

@@ -10,7 +10,7 @@ from api.openapi.examples import ESTIMATE_EXAMPLES
 from api.openapi.schema import request_body
 from api.problems import declare
 from planner.answers.layers import LayersAnswer, layers_answer
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 
 router = APIRouter(prefix="/layers", tags=["layers"])
 

@@ -8,7 +8,7 @@ from api.dependencies import Body
 from api.openapi.examples import CONFIG_EXAMPLES, DIMS_EXAMPLES
 from api.openapi.schema import request_body
 from api.problems import declare
-from planner.requests.model_import import ModelAnswer, described, imported
+from planner.request_parsing.model_import import ModelAnswer, described, imported
 
 router = APIRouter(prefix="/models", tags=["models"])
 

@@ -12,7 +12,7 @@ from api.negotiation import JSON
 from api.openapi.examples import ESTIMATE_EXAMPLES
 from api.openapi.schema import request_body
 from api.problems import declare
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.validate.one_node import OneNode, judged, one_node
 from planner.validate.report import ValidationReport
 

@@ -28,7 +28,7 @@ from planner.answers.candidates import (
     csv_text,
     dumped_candidates,
 )
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 
 router = APIRouter(prefix="/plans", tags=["plans"])
 pages = APIRouter(include_in_schema=False)

@@ -12,7 +12,7 @@ from api.openapi.schema import request_body
 from api.problems import declare
 from planner.answers import ranks as placing
 from planner.frameworks.rank_orders import ORDERS
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 
 router = APIRouter(prefix="/ranks", tags=["ranks"])
 Order = Annotated[str, Query(max_length=64, description=f"one of {', '.join(ORDERS)}")]

@@ -28,7 +28,7 @@ from planner.documents.plan_report import PlanReport
 from planner.documents.problems import RequestError
 from planner.documents.request import Objective, PlanRequest
 from planner.frameworks.base import Unsupported
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.search.memory_reasons import memory_reasons
 
 _QUESTIONS = Path(__file__).with_name("advice.json")

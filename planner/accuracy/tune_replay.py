@@ -23,8 +23,8 @@ from planner.accuracy.intervals import left_out
 from planner.accuracy.predict import Prediction, predict
 from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
 from planner.accuracy.scores import counts
+from planner.autotune.policy import UNLIKELY, WORTH, advised, believed
 from planner.documents.plan_report import Document
-from planner.tune.policy import UNLIKELY, WORTH, advised, believed
 from planner.uncertainty.error_features import Array, ErrorFeatures
 from planner.uncertainty.posterior import Posterior
 

@@ -19,7 +19,7 @@ from planner.documents.problems import (
     wrong_type,
 )
 from planner.documents.request import PlanRequest
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.version import __version__
 
 Value = float | int | bool | str | tuple[Any, ...] | None

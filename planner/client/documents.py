@@ -8,15 +8,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
-from planner.answers.catalog import (
+from planner.documents.plan_report import Document
+from planner.documents.scored_runs import ScoredRun
+from planner.facts.catalog import (
     AcceleratorEntry,
     ClusterEntry,
     FrameworkEntry,
     ModelEntry,
     ScheduleEntry,
 )
-from planner.documents.plan_report import Document
-from planner.documents.scored_runs import ScoredRun
 
 Status = Literal["feasible", "memory"]
 

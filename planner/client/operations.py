@@ -11,14 +11,6 @@ from typing import Unpack
 from pydantic import TypeAdapter
 
 from planner.answers.candidates import CandidatePage
-from planner.answers.catalog import (
-    AcceleratorEntry,
-    ClusterEntry,
-    FrameworkEntry,
-    ModelEntry,
-    ScheduleEntry,
-)
-from planner.answers.info import Info
 from planner.answers.layers import LayersAnswer
 from planner.answers.ranks import RanksAnswer
 from planner.answers.two_plans import SideBySide
@@ -43,13 +35,21 @@ from planner.client.documents import (
 from planner.client.events import Event
 from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
 from planner.documents.scored_runs import Evidence
+from planner.facts.catalog import (
+    AcceleratorEntry,
+    ClusterEntry,
+    FrameworkEntry,
+    ModelEntry,
+    ScheduleEntry,
+)
+from planner.facts.info import Info
 from planner.frameworks.base import Bundle
 from planner.lint.findings import LintAnswer, ReadAnswer
 from planner.mixed_clusters.answer import MixedAnswer
 from planner.pipelines.all_schedules import ComparisonAnswer
 from planner.pipelines.timeline import TimelineAnswer
 from planner.reinforcement.documents import ReinforcementAnswer
-from planner.requests.model_import import ModelAnswer
+from planner.request_parsing.model_import import ModelAnswer
 from planner.sensitivities.documents import SensitivityAnswer
 from planner.sites.learn_answer import LearnAnswer
 from planner.sites.site_corrections import SiteAnswer

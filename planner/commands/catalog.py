@@ -36,7 +36,7 @@ def model(
     json: Json = False,
 ) -> int:
     """Read a model: a preset or a Hugging Face config.json."""
-    from planner.requests.model_import import described, spelled_out, with_own_code
+    from planner.request_parsing.model_import import described, spelled_out, with_own_code
     from planner.terminal import output, tables
 
     folder = Path(name)
@@ -59,7 +59,7 @@ def model(
 
 def catalog(kind: Annotated[Kind, typer.Argument()] = Kind.models, json: Json = False) -> int:
     """What is known by name: models, accelerators, clusters, frameworks, schedules."""
-    from planner.answers import catalog as listed
+    from planner.facts import catalog as listed
     from planner.terminal import output, tables
 
     entries = answered(

@@ -69,7 +69,7 @@ def read_request(
     mixed_cluster: bool = False,
 ) -> PlanRequest:
     """The request of a file, with options over it; mixed_cluster: nodes may differ."""
-    from planner.requests.parsing import parse_request
+    from planner.request_parsing.parser import parse_request
 
     merged = read_document(
         source, option_values, limits=limits, keep_plan=keep_plan, document=document

@@ -115,7 +115,7 @@ def best_timeline(answer: PlanAnswer) -> list[str]:
     """The pipeline of an answer's best plan as SVG; none without stages, or of too many actions."""
     from planner.drawing.svg import svg
     from planner.pipelines.requested import timeline_of
-    from planner.requests.parsing import parse_request
+    from planner.request_parsing.parser import parse_request
 
     best = answer.best
     if best is None or best.plan.pp == 1:

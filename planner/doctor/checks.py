@@ -238,7 +238,7 @@ def _is_planner(host: str, port: int) -> bool:
 
 
 def _torch() -> Found:
-    from planner.answers.info import info
+    from planner.facts.info import info
 
     features = info({}).features
     if features.torch is None:
@@ -278,7 +278,7 @@ def _version(package: str) -> str | None:
 def _planning() -> Found:
     """A small question, asked in earnest."""
     from planner.answers import plan_answers
-    from planner.requests.parsing import parse_request
+    from planner.request_parsing.parser import parse_request
 
     training = {"seq_length": 1024, "global_batch_size": 64}
     document = {"model": "gpt2", "cluster": "1x4xh100-sxm", "training": training}

@@ -13,7 +13,7 @@ from planner.documents.problems import Problem, RequestError, refuse, wrong_type
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import validate
 from planner.jobs.settings import JobSettings
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.store.jobs import Kind
 from planner.sweeps.grid import Grid, parse_grid
 
@@ -115,7 +115,7 @@ def _calibration(document: Any, settings: JobSettings) -> JobRequest:
 
 
 def _dryrun(document: Any, settings: JobSettings) -> JobRequest:
-    from planner.validate.dryrun import prepare
+    from planner.validate.dryrun.run import prepare
     from planner.validate.run import require_torch
 
     request, spec = _split(document, "dryrun", DryrunSpec)

@@ -89,8 +89,8 @@ def measure(task: Task) -> dict[str, Any]:
 
 def trace(task: Task) -> dict[str, Any]:
     """One rank of a dry run."""
-    from planner.validate.dryrun import prepare, trace_rank
-    from planner.validate.tracing import Limits
+    from planner.validate.dryrun.run import prepare, trace_rank
+    from planner.validate.dryrun.trace_process import Limits
 
     request, spec = read(task.request, "dryrun", DryrunSpec)
     rank = task.arguments["rank"]
@@ -140,7 +140,7 @@ def calibration(
 
 
 def _validation(task: Task) -> tuple[Prepared, Options]:
-    from planner.validate.process import Limits
+    from planner.validate.processes.process import Limits
     from planner.validate.report import Tolerance
     from planner.validate.run import Options, default_tolerance, prepare_here
 

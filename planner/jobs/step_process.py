@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from planner.jobs.step_worker import GRACE_S, STOPS
-from planner.validate import process
+from planner.validate.processes import process
 
 MARK = "PLANNER_JOB"  # environment variable that marks every process of a step
 _LONGEST = 2000  # bytes of one log line

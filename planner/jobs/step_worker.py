@@ -46,7 +46,7 @@ class Lease:
                 time.sleep(_TICK_S)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(GRACE_S)
-        # The kernel then ends the children of this process: see planner.validate.torchrun_agent.
+        # The kernel then ends the children of this process: see torchrun_agent.py.
         os._exit(LEASE_EXPIRED)
 
 
@@ -76,8 +76,8 @@ def main() -> int:
     os.dup2(2, 1)
     asked = json.loads(sys.stdin.readline())
     Lease(sys.stdin, asked["until"])
-    from planner.validate.priority import give_way
-    from planner.validate.process import Stopped, stoppable
+    from planner.validate.processes.priority import give_way
+    from planner.validate.processes.process import Stopped, stoppable
 
     give_way(asked["settings"]["run_nice"])
     try:
@@ -93,8 +93,8 @@ def _outcome(asked: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
     from planner.answers.plan_answers import IllegalPlan
     from planner.documents.problems import RequestError, from_reasons, problem_document
     from planner.jobs.long_steps import STEPS, Task
-    from planner.validate.process import RunFailed, Stopped
-    from planner.validate.tracing import TraceFailed
+    from planner.validate.dryrun.trace_process import TraceFailed
+    from planner.validate.processes.process import RunFailed, Stopped
 
     def report_progress(text: str, done: int, total: int) -> None:
         _tell(answers, {"progress": {"text": text, "done": done, "total": total}})

@@ -90,7 +90,7 @@ def _calibrations(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
 
 
 def _dryruns(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
-    from planner.validate.dryrun import RankReport, assemble, prepare
+    from planner.validate.dryrun.run import RankReport, assemble, prepare
 
     asked, spec = read(request, "dryrun", DryrunSpec)
     ranks = steps.run_here("prepare", lambda: list(prepare(asked, spec.ranks).ranks))

@@ -73,7 +73,7 @@ def lint(
     from planner.lint import fixes
     from planner.lint.sarif import sarif as document
     from planner.lint.sources import files_at
-    from planner.requests.parsing import parse_cluster
+    from planner.request_parsing.parser import parse_cluster
     from planner.terminal import output
 
     known, given = parse_cluster(cluster), _given(model, config, values, argument)
@@ -114,7 +114,7 @@ def _linted(
 def _show(answer: LintAnswer, texts: Mapping[str, str], json: bool) -> None:
     from cost_models.parameters import total_parameters
     from planner.lint.screen import lint_screen
-    from planner.requests.models import parse_model
+    from planner.request_parsing.models import parse_model
     from planner.terminal import output
 
     trained, _ = parse_model(answer.request["model"])
@@ -153,7 +153,7 @@ def read(
     from planner.lint.lint import read as said
     from planner.lint.request import LintRequest
     from planner.lint.sources import files_at
-    from planner.requests.parsing import parse_cluster
+    from planner.request_parsing.parser import parse_cluster
     from planner.terminal import output
 
     known = None if cluster is None else parse_cluster(cluster)

@@ -22,7 +22,7 @@ from planner.frameworks.base import Framework
 from planner.frameworks.reading import Reading, Setting
 from planner.lint.findings import Finding, Severity
 from planner.lint.spellings import spellings
-from planner.requests.consistency import contradictions
+from planner.request_parsing.consistency import contradictions
 from planner.search.constraints import RULES, Context, Rule, violations
 from planner.search.exhaustive import cost_model
 from planner.search.outcome import Priced

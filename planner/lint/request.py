@@ -12,8 +12,8 @@ from planner.documents.problems import Problem, RequestError, join, shown, wrong
 from planner.documents.typed_values import field_problems, require_object
 from planner.frameworks.launch_files import GivenValues
 from planner.lint.sources import checked
-from planner.requests.models import parse_model
-from planner.requests.parsing import parse_cluster
+from planner.request_parsing.models import parse_model
+from planner.request_parsing.parser import parse_cluster
 
 GIVEN = ("model", "set", "arguments")
 FIELDS = ("files", "cluster", "framework", *GIVEN)

@@ -15,7 +15,7 @@ from planner.pipelines.all_schedules import (
     parse_comparison,
 )
 from planner.pipelines.timeline import TimelineAnswer, parse_timeline, timeline, timeline_of_plan
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import cost_model
 
 

@@ -13,7 +13,7 @@ from planner.documents.problems import Problem, RequestError, wrong_type
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import validate
 from planner.reinforcement.documents import PART, ReinforcementRequest, ReinforcementSpec
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 
 
 def parse_reinforcement(document: Any) -> ReinforcementRequest:

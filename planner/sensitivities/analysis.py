@@ -21,7 +21,7 @@ from planner.documents.problems import Problem, RequestError, nearest, refuse, s
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import validate
 from planner.progress import step
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import cost_model
 from planner.sensitivities.documents import (
     InputSensitivity,

@@ -14,7 +14,7 @@ from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan
 from cost_models.profiles import Curve, EfficiencyProfile
 from planner.documents.request import PlanRequest
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import cost_model
 from planner.sensitivities.documents import Unit
 

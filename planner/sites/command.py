@@ -51,7 +51,7 @@ def learn(
     """Read training logs, show what they say, and keep it with a site."""
     from planner.commands.shared import read_model
     from planner.lint.sources import files_at
-    from planner.requests.parsing import parse_cluster
+    from planner.request_parsing.parser import parse_cluster
     from planner.sites.learn_answer import keep
     from planner.sites.learned_run import LearningRequest, setting
     from planner.sites.screen import learn_screen

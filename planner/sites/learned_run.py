@@ -21,7 +21,7 @@ from planner.documents.request import PlanRequest
 from planner.frameworks.base import one_line
 from planner.logs.read import NEEDED
 from planner.logs.run_log import CodeBase, Fact, RunLog
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.sites.pricing import run_of_plan
 from planner.sites.site import LearnedRun, Site
 

@@ -15,7 +15,7 @@ from planner.documents.typed_values import field_problems, looked_up, require_ob
 from planner.frameworks.base import one_line
 from planner.lint.sources import checked
 from planner.logs import lines_of
-from planner.requests.parsing import parse_cluster
+from planner.request_parsing.parser import parse_cluster
 from planner.sites import storage
 from planner.sites.learn_answer import LearnAnswer, keep, read_runs
 from planner.sites.learned_run import PARTS, LearningRequest

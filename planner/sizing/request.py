@@ -26,7 +26,7 @@ from planner.documents.problems import (
 )
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import looked_up, validate
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 
 PARTS = ("model", "training", "search", "profile", "site", "sizing")
 # What is rented in numbers, with a price in the catalog.

@@ -21,7 +21,7 @@ from planner.answers.explain import report
 from planner.documents.plan_report import ErrorBand
 from planner.documents.request import PlanRequest
 from planner.progress import within_a_step
-from planner.requests.consistency import contradictions
+from planner.request_parsing.consistency import contradictions
 from planner.search.exhaustive import cost_model
 from planner.sizing.answer import Row
 from planner.sizing.request import SizingRequest, SizingSpec

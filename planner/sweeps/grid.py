@@ -34,7 +34,7 @@ from planner.documents.problems import (
 )
 from planner.documents.request import SearchSpec
 from planner.documents.typed_values import require_object
-from planner.requests.parsing import PARTS, parse_request
+from planner.request_parsing.parser import PARTS, parse_request
 
 MOST_QUESTIONS = 100_000
 _GRID = ("base", "axes", "points")

@@ -11,7 +11,7 @@ from planner.answers.plan_answers import IllegalPlan, estimate
 from planner.documents.plan_report import Document, PlanReport
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import SpaceTooLarge, cost_model
 from planner.search.memory_reasons import memory_reason, memory_reasons
 

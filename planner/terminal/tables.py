@@ -12,13 +12,6 @@ from rich.text import Text
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
-from planner.answers.catalog import (
-    AcceleratorEntry,
-    Entry,
-    FrameworkEntry,
-    ModelEntry,
-    ScheduleEntry,
-)
 from planner.answers.two_plans import SideBySide, Value
 from planner.documents.answer import Contender, PlanAnswer
 from planner.documents.formats import (
@@ -38,7 +31,14 @@ from planner.documents.formats import (
     usual_schedule,
 )
 from planner.documents.request import SearchSpec
-from planner.requests.model_import import ModelAnswer
+from planner.facts.catalog import (
+    AcceleratorEntry,
+    Entry,
+    FrameworkEntry,
+    ModelEntry,
+    ScheduleEntry,
+)
+from planner.request_parsing.model_import import ModelAnswer
 from planner.terminal.text_wrap import Flow, prose
 from planner.uncertainty.error_band import SURE
 

@@ -19,13 +19,13 @@ from planner.documents.request import PlanRequest
 from planner.documents.typed_values import field_problems, require_object
 from planner.frameworks import shell
 from planner.frameworks.rules import on_cpus
-from planner.requests.parsing import parse_request
-from planner.validate import remote
+from planner.request_parsing.parser import parse_request
 from planner.validate.as_pytorch_script import Difference, Native, native
+from planner.validate.executors import remote
 from planner.validate.report import Tolerance, ValidationReport
 from planner.validate.run import Options, compare
 from planner.validate.run_files import RankResult, result_file
-from planner.validate.scale_down import Change, on_one_node
+from planner.validate.scaling.scale_down import Change, on_one_node
 
 FOLDER = "planner-run"  # where the script leaves its files, beside the place it is started in
 NAME = "validate_one_node.sh"

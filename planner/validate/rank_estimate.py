@@ -26,7 +26,7 @@ from cost_models.stage_states import gathered_bytes
 from cost_models.stages import VirtualStages, plan_stages
 from planner.documents.request import PlanRequest
 from planner.search.exhaustive import cost_model
-from planner.validate.trace_result import Amounts
+from planner.validate.dryrun.trace_result import Amounts
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,10 @@ from planner.documents.plan_report import Document
 from planner.documents.problems import refuse
 from planner.documents.request import PlanRequest
 from planner.frameworks.pytorch import FRAMEWORK
-from planner.validate import process, run_files
+from planner.validate import run_files
 from planner.validate.as_pytorch_script import Native, native
-from planner.validate.process import NO_SPACE, Limits, RunFailed
+from planner.validate.processes import process
+from planner.validate.processes.process import NO_SPACE, Limits, RunFailed
 from planner.validate.report import (
     Outcome,
     Tolerance,
@@ -47,7 +48,7 @@ from planner.validate.report import (
     time_terms,
 )
 from planner.validate.run_files import Job, RankResult
-from planner.validate.scale_down import Scaled, scaled
+from planner.validate.scaling.scale_down import Scaled, scaled
 from planner.version import __version__
 
 Progress = Callable[[str], None]

@@ -19,7 +19,7 @@ from planner.commands.shared import PLAN, Json, RequestFile, RequestOption, read
 if TYPE_CHECKING:
     from planner.commands.server import Client
     from planner.documents.request import PlanRequest
-    from planner.validate.process import RunFailed, Stopped
+    from planner.validate.processes.process import RunFailed, Stopped
     from planner.validate.run import Options
 
 OUTSIDE = 3  # exit code: the plan does not run as predicted
@@ -96,8 +96,8 @@ def validate(
     With --site that site learns from the run, where it is one of its accelerators.
     Exit code 3: outside the tolerance; 0: within it, or the repeats scatter too widely to tell.
     """
-    from planner.validate import remote_command
-    from planner.validate.process import Limits
+    from planner.validate.executors import command as remote_command
+    from planner.validate.processes.process import Limits
     from planner.validate.report import Tolerance
     from planner.validate.run import Options, default_tolerance
 
@@ -138,7 +138,7 @@ def _validate_locally(
     from planner.terminal import output as outputs
     from planner.validate import results
     from planner.validate.learned_run import learn
-    from planner.validate.process import RunFailed, Stopped, stoppable
+    from planner.validate.processes.process import RunFailed, Stopped, stoppable
     from planner.validate.run import validate as run
     from planner.validate.screen import validation_screen
 

@@ -15,8 +15,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from cost_models.cost_parts import TIME_PARTS
 from planner.documents.plan_report import Document
-from planner.validate.saved_rows import SavedRow
-from planner.validate.trace_result import Amounts
+from planner.validate.dryrun.trace_result import Amounts
+from planner.validate.ranks.saved_rows import SavedRow
 
 SCRIPT, JOB, LOGS, GRADIENTS = "train.py", "job.json", "logs", "gradients"
 MOST_STEPS = 1000

@@ -22,8 +22,8 @@ from planner.answers import plan_answers
 from planner.answers.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.progress import step
-from planner.requests.parsing import parse_request
-from tests.planner.requests.test_parsing import ASKED
+from planner.request_parsing.parser import parse_request
+from tests.planner.request_parsing.test_parser import ASKED
 
 ALIKE = {**ASKED, "model": "llama-3.1-8b", "cluster": "2x8xh100-sxm"}
 PLANS: list[dict[str, Any]] = [

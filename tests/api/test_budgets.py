@@ -17,7 +17,7 @@ from api.problems import Refused
 from api.settings import Settings
 from cost_models.catalog import models
 from tests.fixtures.service import listening, serving
-from tests.planner.requests.test_parsing import ASKED
+from tests.planner.request_parsing.test_parser import ASKED
 
 DEEP = models.model("llama-3.1-8b").model_dump(mode="json") | {"name": "deep", "num_layers": 10_000}
 EXPLOSIVE: dict[str, Any] = {

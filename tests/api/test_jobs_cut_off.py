@@ -29,7 +29,7 @@ from tests.fixtures.job_server import (
 from tests.fixtures.postgres import Postgres, postgres
 
 __all__ = ["postgres"]
-WORKER = "planner.validate.worker"
+WORKER = "planner.validate.ranks.worker"
 
 
 @pytest.fixture

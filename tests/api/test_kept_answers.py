@@ -16,7 +16,7 @@ from api.openapi.examples import SENSITIVITY_EXAMPLES, SIZING_EXAMPLES
 from api.routes import plans as routes
 from cost_models.plans import FIELDS, ParallelPlan
 from planner.answers import plan_answers
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.store import Unavailable
 from planner.store.results import Results
 from planner.uncertainty.memory_risk import room_of

@@ -24,7 +24,7 @@ from planner.version import __version__
 from tests.fixtures.service import serving
 from tests.fixtures.work import bounded_work
 from tests.planner.documents.test_loading import BAD_TEXTS
-from tests.planner.requests.test_parsing import ASKED, BAD, text_of
+from tests.planner.request_parsing.test_parser import ASKED, BAD, text_of
 
 SMALL = {**ASKED, "model": "llama-3.1-8b", "cluster": "1x8xh100-sxm"}
 UNHEARD = SMALL | {"search": {"top_k": 7}}  # what no other test asks, so that nobody has kept it

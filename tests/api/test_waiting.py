@@ -22,9 +22,9 @@ from planner.answers.plan_answers import IllegalPlan
 from planner.documents.answer import Reason
 from planner.documents.problems import Contradiction, Problem, RequestError
 from planner.frameworks.base import Unsupported
-from planner.requests.models import UnsupportedModel
+from planner.request_parsing.models import UnsupportedModel
 from planner.search.exhaustive import SpaceTooLarge
-from tests.planner.requests.test_parsing import ASKED
+from tests.planner.request_parsing.test_parser import ASKED
 
 SMALL = {**ASKED, "model": "llama-3.1-8b", "cluster": "1x8xh100-sxm"}
 # Searches for a minute and longer.

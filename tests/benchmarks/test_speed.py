@@ -23,7 +23,7 @@ from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
 from planner.answers.competition import compete
 from planner.documents.request import PlanRequest
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import CHUNK, cost_model, search
 from planner.search.space import Space
 

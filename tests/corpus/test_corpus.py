@@ -22,8 +22,8 @@ from cost_models.parameters import total_parameters
 from planner.documents.problems import RequestError
 from planner.lint.lint import read
 from planner.lint.sources import files_at
-from planner.requests.models import parse_model
-from planner.requests.parsing import parse_cluster
+from planner.request_parsing.models import parse_model
+from planner.request_parsing.parser import parse_cluster
 from tests.checkouts import checkout
 
 HERE = Path(__file__).parent

@@ -13,7 +13,7 @@ import pytest
 from planner.lint.findings import Finding
 from planner.lint.lint import found_in
 from planner.lint.sources import files_at
-from planner.requests.parsing import parse_cluster
+from planner.request_parsing.parser import parse_cluster
 from tests.corpus.test_corpus import path_of, rows
 
 # Name -> repository and end of the path in launches.csv, the cluster.

@@ -60,7 +60,8 @@ GUARDS = {
     "cost_models/catalog/*": [f"{_COST}/test_catalog.py", f"{_COST}/test_profiles.py"],
     **{
         f"cost_models/{name}.py": [
-            *_named("spec"), "tests/planner/requests/test_parsing.py", *_named(*_QUICK, "pinned")
+            *_named("spec"), "tests/planner/request_parsing/test_parser.py",
+            *_named(*_QUICK, "pinned"),
         ]
         for name in ("fields", "plans", "spec")
     },

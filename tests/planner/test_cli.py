@@ -19,10 +19,10 @@ from planner.commands import field_table, options
 from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
 from planner.documents.request import SearchSpec
 from planner.reinforcement.documents import ReinforcementSpec
-from planner.requests.model_import import ModelAnswer
+from planner.request_parsing.model_import import ModelAnswer
 from planner.sizing.request import SizingSpec
 from planner.version import __version__
-from tests.planner.requests.test_parsing import ASKED, LLAMA_CONFIG
+from tests.planner.request_parsing.test_parser import ASKED, LLAMA_CONFIG
 
 SMALL = {
     "--model": "llama-3.1-8b",
@@ -208,7 +208,7 @@ def test_names_are_completed() -> None:
 def test_a_search_that_is_enough_answers_with_what_it_has() -> None:
     from planner.answers.plan_answers import find
     from planner.progress import Watch, watched
-    from planner.requests.parsing import parse_request
+    from planner.request_parsing.parser import parse_request
 
     training = {"seq_length": 4096, "global_batch_size": 256}
     asked = {"model": "llama-3.1-70b", "cluster": "8x8xh100-sxm", "training": training}

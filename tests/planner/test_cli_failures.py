@@ -18,7 +18,7 @@ from planner import cli
 from planner.terminal.output import Screen
 from tests.fixtures.work import bounded_work
 from tests.planner.documents.test_loading import BAD_TEXTS
-from tests.planner.requests.test_parsing import ASKED, BAD, text_of
+from tests.planner.request_parsing.test_parser import ASKED, BAD, text_of
 from tests.planner.test_cli import ALONE, NAMED, PLANNED, STARVED
 
 NUMBERS = ",".join(map(str, range(1, 257)))

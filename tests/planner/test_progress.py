@@ -17,7 +17,7 @@ from planner import mixed_clusters
 from planner.answers import plan_answers
 from planner.cli import run
 from planner.progress import Step, Stopped, Watch, step, watched, within_a_step
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.sensitivities.analysis import parse_sensitivity, sensitivity
 from planner.sizing.compute import size
 from planner.sizing.request import parse_sizing

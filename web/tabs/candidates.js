@@ -10,7 +10,7 @@ import { canonical } from "../url.js";
 import { Icon } from "../ui/icon.js";
 import { DataTable } from "../ui/table.js";
 import { toast } from "../ui/toast.js";
-import { RefusalNotice } from "./notices.js";
+import { RefusalNotice } from "../ui/notices.js";
 
 const PAGE = 200;
 const DEGREES = ["tp", "pp", "dp", "cp", "ep", "vpp", "micro_batch_size", "zero_stage", "recompute"];

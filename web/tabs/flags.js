@@ -10,7 +10,7 @@ import { CopyButton } from "../ui/copy.js";
 import { Icon } from "../ui/icon.js";
 import { Tabs } from "../ui/tabs.js";
 import { toast } from "../ui/toast.js";
-import { Loading, NoPlanNotice, RefusalNotice } from "./notices.js";
+import { Loading, NoPlanNotice, RefusalNotice } from "../ui/notices.js";
 import { useCatalog, useQuery } from "../use_query.js";
 import { FlagsDiff } from "./flags_diff.js";
 

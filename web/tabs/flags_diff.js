@@ -6,7 +6,7 @@ import { post } from "../api.js";
 import { fieldName, value } from "../format.js";
 import { open, report, request } from "../state.js";
 import { DataTable } from "../ui/table.js";
-import { RefusalNotice } from "./notices.js";
+import { RefusalNotice } from "../ui/notices.js";
 
 const VERDICTS = {
   refused: "The framework would refuse this script",

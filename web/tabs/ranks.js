@@ -6,7 +6,7 @@ import { RankMap, ranksTable } from "../charts/rank_map.js";
 import { bytes, count, percent, rate, seconds } from "../format.js";
 import { framework, persist, planRequest, units } from "../state.js";
 import { DataTable } from "../ui/table.js";
-import { Loading, NoPlanNotice, RefusalNotice } from "./notices.js";
+import { Loading, NoPlanNotice, RefusalNotice } from "../ui/notices.js";
 import { useCatalog, useQuery } from "../use_query.js";
 
 const order = persist("rank_order_of", null); // a framework; null: that of the plan on show

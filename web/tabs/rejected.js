@@ -7,9 +7,9 @@ import { ChartFrame } from "../charts/frame.js";
 import { timeParts } from "../charts/palette.js";
 import { bytes, count, fieldLabel, fieldName, percent, planLine, seconds, tokensPerSecond, value, withChance } from "../format.js";
 import { answer, apply, pick, report, request, resolved, units } from "../state.js";
-import { REASONS } from "../rejection_reasons.js";
+import { REASONS } from "../answer/rejection_reasons.js";
 import { Icon } from "../ui/icon.js";
-import { RefusalNotice } from "./notices.js";
+import { RefusalNotice } from "../ui/notices.js";
 
 export default function RejectedTab() {
   const found = answer.value;

@@ -10,7 +10,7 @@ import { persist, planRequest } from "../state.js";
 import { Icon } from "../ui/icon.js";
 import { DataTable } from "../ui/table.js";
 import { toast } from "../ui/toast.js";
-import { Loading, NoPlanNotice, RefusalNotice } from "./notices.js";
+import { Loading, NoPlanNotice, RefusalNotice } from "../ui/notices.js";
 import { useCatalog, useQuery } from "../use_query.js";
 
 const TRACE = "application/vnd.chrome-trace+json";

@@ -8,7 +8,7 @@ import { count, number, percent, seconds } from "../format.js";
 import { persist } from "../state.js";
 import { SelectField } from "../ui/field.js";
 import { DataTable } from "../ui/table.js";
-import { Evidence } from "./evidence.js";
+import { Evidence } from "../answer/evidence_details.js";
 import { byValue, chosen, failure, FILTERS, loadRuns, nameOf, runPlan, runs, summary } from "../published_runs.js";
 import { Sites } from "./sites.js";
 

@@ -7,7 +7,7 @@ import { memoryParts, movedTime, partsOf, timeParts } from "../charts/palette.js
 import { Timeline, timelineTable } from "../charts/timeline.js";
 import { bytes, capitalized, energy, fieldLabel, money, number, percent, planLine, seconds, SPACE, teraflops, times, tokensPerSecond, unit, value, withChance, words } from "../format.js";
 import { answer, open, persist, pins, request, togglePin, units } from "../state.js";
-import { RefusalNotice } from "../tabs/notices.js";
+import { RefusalNotice } from "../ui/notices.js";
 import { useQuery } from "../use_query.js";
 import { Icon } from "../ui/icon.js";
 

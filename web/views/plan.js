@@ -2,13 +2,13 @@
 
 import { html } from "htm/preact";
 import { useState } from "preact/hooks";
-import { Answer } from "../answer.js";
+import { Answer } from "../answer/answer.js";
 import { MemoryChart } from "../charts/memory.js";
 import { ParetoChart } from "../charts/pareto.js";
 import { TimeChart } from "../charts/time_parts.js";
 import { Form } from "../form/form.js";
-import { MixedCluster } from "../mixed_cluster.js";
-import { NoPlanFits } from "../no_plan_fits.js";
+import { MixedCluster } from "../answer/mixed_cluster.js";
+import { NoPlanFits } from "../answer/no_plan_fits.js";
 import { TABS } from "../registry.js";
 import { answer, report, tab } from "../state.js";
 import { Dialog } from "../ui/dialog.js";

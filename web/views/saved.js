@@ -9,8 +9,8 @@ import { answer, open, picked, planRequest, report, request, resolved } from "..
 import { Dialog } from "../ui/dialog.js";
 import { TextField } from "../ui/field.js";
 import { toast } from "../ui/toast.js";
-import { JobTable, jobs, loadJobs } from "./job_table.js";
-import { when } from "./job_labels.js";
+import { JobTable, jobs, loadJobs } from "../jobs/table.js";
+import { when } from "../jobs/labels.js";
 
 const saved = signal(null);
 const failure = signal(null);

@@ -13,7 +13,7 @@ import { Progress } from "../ui/progress.js";
 import { DataTable } from "../ui/table.js";
 import { SizeForm } from "./size_form.js";
 import { change } from "../state.js";
-import { asked, changeSizing, openRow, sizes } from "./size_state.js";
+import { asked, changeSizing, openRow, sizes } from "./size_query.js";
 
 const PAUSE_MS = 300;
 

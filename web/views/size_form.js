@@ -7,7 +7,7 @@ import { Model } from "../form/model.js";
 import { Section } from "../form/section.js";
 import { change, field } from "../state.js";
 import { NumberField, TextField } from "../ui/field.js";
-import { changeSizing, refusedAt, sizes, sizing, sizingField } from "./size_state.js";
+import { changeSizing, refusedAt, sizes, sizing, sizingField } from "./size_query.js";
 import { useCatalog } from "../use_query.js";
 
 const bound = (name, more) => ({

@@ -10,11 +10,11 @@ import { CopyButton } from "../ui/copy.js";
 import { CheckField, NumberField, TextField } from "../ui/field.js";
 import { Icon } from "../ui/icon.js";
 import { toast } from "../ui/toast.js";
-import { cancel, failure, follow, forget, job, leave, lines, run as kind, start } from "./job.js";
-import { JobTable, current, jobs, loadJobs } from "./job_table.js";
-import { KINDS, doing, isOver, lasted } from "./job_labels.js";
-import { Result } from "./job_result.js";
-import { GetScript, OneNode } from "./one_node.js";
+import { cancel, failure, follow, forget, job, leave, lines, run as kind, start } from "../jobs/job.js";
+import { JobTable, current, jobs, loadJobs } from "../jobs/table.js";
+import { KINDS, doing, isOver, lasted } from "../jobs/labels.js";
+import { Result } from "../jobs/result.js";
+import { GetScript, OneNode } from "../jobs/one_node.js";
 
 const INSTALL = "pip install torch==2.13.0";
 

@@ -11,12 +11,12 @@ from cost_models.profiles import FALLBACK
 from planner.documents.problems import RequestError, choice, refuse
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import looked_up
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.validate.as_pytorch_script import native
 from planner.validate.calibrate import measurement_points
 from planner.validate.calibrate.job import Job
-from planner.validate.process import Limits
-from planner.validate.scale_down import scaled
+from planner.validate.processes.process import Limits
+from planner.validate.scaling.scale_down import scaled
 
 
 def limits(budget_s: float) -> Limits:

@@ -49,7 +49,7 @@ def calibrate(
     from planner.sites import profiles
     from planner.terminal import output
     from planner.validate.calibrate import calibration_request, run
-    from planner.validate.process import RunFailed, Stopped, stoppable
+    from planner.validate.processes.process import RunFailed, Stopped, stoppable
     from planner.validate.run_command import failed, progress_lines, stopped
 
     option_values = dict(option_values)

@@ -16,8 +16,9 @@ from pydantic import ValidationError
 from cost_models.calibrations import ACCELERATOR, Calibration, Points
 from planner.documents.request import PlanRequest
 from planner.frameworks.pytorch import FRAMEWORK
-from planner.validate import process, run_files
+from planner.validate import run_files
 from planner.validate.calibrate.job import RESULT, Job, Measured
+from planner.validate.processes import process
 from planner.validate.run import require_torch
 
 WORKER = "planner.validate.calibrate.worker"

@@ -24,9 +24,9 @@ from planner.validate.calibrate import collectives, layers
 from planner.validate.calibrate.job import RESULT, Collective, Job, Measured, Operation
 from planner.validate.calibrate.kernels import DTYPES, Bench, Points
 from planner.validate.calibrate.timing import Clock, point
-from planner.validate.priority import go_on_giving_way
-from planner.validate.torchrun_agent import die_with_parent
-from planner.validate.worker import ProgressReporter, load_script
+from planner.validate.processes.priority import go_on_giving_way
+from planner.validate.processes.torchrun_agent import die_with_parent
+from planner.validate.ranks.worker import ProgressReporter, load_script
 
 
 class Worker:

@@ -57,7 +57,7 @@ LAUNCH_ARGS=(
 )
 exec timeout --foreground --verbose --kill-after={end} {limit} \\
   "${{PYTHON:-python3}}" -m torch.distributed.run "${{LAUNCH_ARGS[@]}}" \\
-  -m planner.validate.worker "$BUNDLE"
+  -m planner.validate.ranks.worker "$BUNDLE"
 """
 
 

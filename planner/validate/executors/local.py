@@ -1,7 +1,7 @@
 """torchrun on this machine: a watching process, which outlives the command that started it.
 
 `python -m planner.validate.executors.local FOLDER RANKS SECONDS` is that process; see
-planner.validate.process for how it ends them.
+planner.validate.processes.process for how it ends them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from planner.documents.plan_report import Note
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import nodes
 from planner.launchers import CannotLaunch
-from planner.validate import process, run_files
+from planner.validate import run_files
 from planner.validate.executors import (
     MAIN,
     Handle,
@@ -32,6 +32,7 @@ from planner.validate.executors import (
     only,
     run_name,
 )
+from planner.validate.processes import process
 
 _ENDED = "ended.json"  # how it ended, left by the process that watched
 _LOG = "launcher.log"
@@ -39,7 +40,7 @@ _END_S = 30.0  # for it to end its ranks and to say so
 
 
 class Local:
-    """Ranks on this machine, under the limits of planner.validate.process."""
+    """Ranks on this machine, under the limits of planner.validate.processes.process."""
 
     def render(self, launches: Sequence[RemoteRun]) -> Bundle:
         """The script that starts the same ranks by hand; raises CannotLaunch for several nodes."""

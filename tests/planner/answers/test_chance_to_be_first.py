@@ -17,7 +17,7 @@ from planner.answers.plan_answers import why
 from planner.answers.two_plans import parse_both, side_by_side
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import PlanRequest
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import search
 from planner.search.outcome import CONTENDERS, Priced
 from planner.terminal.tables import ranking

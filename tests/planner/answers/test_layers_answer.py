@@ -11,7 +11,7 @@ from cost_models.plans import Plans
 from planner import estimate
 from planner.answers.layers import LayersAnswer, layers_answer
 from planner.documents.problems import RequestError
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import cost_model
 
 DENSE: dict[str, Any] = {

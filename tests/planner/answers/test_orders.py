@@ -11,7 +11,7 @@ from cost_models.plans import VOCABULARIES, ParallelPlan, Plans
 from planner import cli, plan
 from planner.answers.plan_answers import illegal
 from planner.answers.ranks import ranks
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import cost_model
 
 # Two nodes with one NIC of 200 Gb/s each: many micro-batches pay more for stages apart than a step

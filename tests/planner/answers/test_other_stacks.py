@@ -15,7 +15,7 @@ from planner.answers import plan_answers
 from planner.answers.emission import NothingFits, emit
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Unsupported
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.uncertainty.error_band import COVERED, WIDER, band
 from planner.uncertainty.error_features import ErrorFeatures, groups_of
 from planner.uncertainty.posterior import posterior, published

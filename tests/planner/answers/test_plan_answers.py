@@ -16,7 +16,7 @@ from planner.answers.plan_answers import estimate, find
 from planner.documents.answer import REASONS, PlanAnswer
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 
 
 def ask(

@@ -15,7 +15,7 @@ from planner.answers.plan_answers import IllegalPlan
 from planner.answers.ranks import MOST_RANKS, RanksAnswer, ranks
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 
 ASK = {
     "model": "llama-3.1-8b",

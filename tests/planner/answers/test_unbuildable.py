@@ -11,7 +11,7 @@ from cost_models.catalog.models import model as preset
 from planner import cli, frameworks
 from planner.answers.emission import NothingFits, emit
 from planner.answers.plan_answers import find
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 
 ASKED: dict[str, Any] = {
     "cluster": "1x8xh100-sxm",

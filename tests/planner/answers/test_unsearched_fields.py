@@ -6,7 +6,7 @@ import pytest
 
 from planner.answers.plan_answers import estimate, find
 from planner.documents.request import PlanRequest
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 
 SMALL = {
     "model": "llama-3.1-8b",

@@ -13,7 +13,7 @@ from planner.documents.loading import parse_text
 from planner.documents.numbers import number
 from planner.documents.problems import RequestError
 from planner.documents.typed_values import check_field
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.sizing.request import parse_sizing
 
 ASKED: dict[str, Any] = {"model": "llama-3.1-8b", "cluster": "1x8xh100-sxm"}

@@ -11,7 +11,7 @@ from planner.frameworks.launch_files import LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
 from planner.lint.lint import lint
 from planner.lint.request import parse_given
-from planner.requests.parsing import parse_cluster
+from planner.request_parsing.parser import parse_cluster
 
 CONFIG = """\
 compute_environment: LOCAL_MACHINE

@@ -9,7 +9,7 @@ from planner.frameworks.reading import Reading, Unreadable
 from planner.lint.fixes import fixed_files
 from planner.lint.lint import lint
 from planner.lint.lint import read as said
-from planner.requests.parsing import parse_cluster
+from planner.request_parsing.parser import parse_cluster
 
 MODEL = """\
 {

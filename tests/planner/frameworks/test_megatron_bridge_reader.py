@@ -12,8 +12,8 @@ from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.megatron_bridge import recipes
 from planner.frameworks.reading import Reading, Unreadable
 from planner.lint.lint import lint
-from planner.requests.models import parse_model
-from planner.requests.parsing import parse_cluster
+from planner.request_parsing.models import parse_model
+from planner.request_parsing.parser import parse_cluster
 
 BRIDGE = get("megatron-bridge")
 SETUP = (

@@ -11,7 +11,7 @@ from planner.frameworks.megatron_bridge.nemo2_names import MODELS
 from planner.frameworks.named_models import find
 from planner.frameworks.reading import Reading, Unreadable
 from planner.lint.lint import lint
-from planner.requests.parsing import parse_cluster
+from planner.request_parsing.parser import parse_cluster
 
 # As NeMo's quick start and the scripts of its users take a recipe.
 TAKEN = """\

@@ -9,8 +9,8 @@ from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.nemo_rl.config import table
 from planner.frameworks.reading import Reading, Unreadable
 from planner.lint.lint import lint
-from planner.requests.models import parse_model
-from planner.requests.parsing import parse_cluster
+from planner.request_parsing.models import parse_model
+from planner.request_parsing.parser import parse_cluster
 
 # What a user's file of DPO says of the training, after dpo-llama3.1-8b-instruct-4n8g-megatron...
 DPO = """\

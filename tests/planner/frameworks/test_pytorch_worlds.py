@@ -24,7 +24,7 @@ from planner.documents.request import PlanRequest
 from planner.frameworks.rank_orders import grids, order_of
 from planner.frameworks.torch_schedules import SCHEDULES
 from planner.validate.rank_estimate import expected
-from planner.validate.worker import load_script
+from planner.validate.ranks.worker import load_script
 from tests.fixtures.frameworks.pytorch import CASES, PIPE, RUNS, other
 from tests.fixtures.launches import launch, written
 from tests.planner.frameworks.test_pytorch import SMALL, ask

@@ -12,7 +12,7 @@ from planner.documents.request import PlanRequest
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.reading import canonical
 from planner.lint.lint import lint
-from planner.requests.parsing import parse_cluster
+from planner.request_parsing.parser import parse_cluster
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.slime import CASES
 from tests.fixtures.launches import launch, run_script, unreached, written

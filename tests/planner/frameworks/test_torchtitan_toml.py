@@ -8,8 +8,8 @@ from planner.frameworks import get
 from planner.frameworks.launch_files import CONFIG, GivenValues, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
 from planner.lint.lint import lint
-from planner.requests.models import parse_model
-from planner.requests.parsing import parse_cluster
+from planner.request_parsing.models import parse_model
+from planner.request_parsing.parser import parse_cluster
 
 TITAN = get("torchtitan")
 # 0.1.0 to 0.2.2.

@@ -17,7 +17,7 @@ from planner.frameworks.accelerate.rules import RULES as ACCELERATE
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.reading import Unreadable, canonical
 from planner.lint.lint import lint
-from planner.requests.parsing import parse_cluster
+from planner.request_parsing.parser import parse_cluster
 from tests.checkouts import checkout
 from tests.fixtures.frameworks import accelerate, legal_cases
 from tests.fixtures.frameworks.llama_factory import CASES

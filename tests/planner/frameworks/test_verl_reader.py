@@ -10,7 +10,7 @@ from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
 from planner.lint.lint import lint
 from planner.lint.lint import read as said
-from planner.requests.parsing import parse_cluster
+from planner.request_parsing.parser import parse_cluster
 
 ACTOR = "actor_rollout_ref.actor."
 SCRIPT = """\

@@ -22,7 +22,7 @@ from planner.lint.findings import FlagChange
 from planner.lint.flags import changes
 from planner.lint.lint import lint
 from planner.lint.linted_launch import changed
-from planner.requests.parsing import parse_cluster
+from planner.request_parsing.parser import parse_cluster
 from tests.fixtures.frameworks import CASES
 from tests.fixtures.tiers import examples
 from tests.planner.lint.test_scripts import PLANTED, linted

@@ -14,7 +14,7 @@ from planner.lint.findings import CODES, FlagChange
 from planner.lint.lint import found_in, lint
 from planner.lint.sarif import sarif
 from planner.lint.sources import files_at
-from planner.requests.parsing import parse_cluster
+from planner.request_parsing.parser import parse_cluster
 from tests.planner.lint.test_scripts import PLANTED, SCRIPTS
 
 MENDED = ("no_overlap", "hand_split", "local_layers", "exposed", "gpt_857m", "llama3_8b")

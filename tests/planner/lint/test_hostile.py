@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from planner.documents.problems import RequestError
 from planner.lint.lint import found_in
 from planner.lint.sources import MOST_BYTES
-from planner.requests.parsing import parse_cluster
+from planner.request_parsing.parser import parse_cluster
 from tests.fixtures.tiers import examples
 from tests.fixtures.work import bounded_work
 from tests.planner.lint.test_scripts import SCRIPTS

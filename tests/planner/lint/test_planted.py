@@ -11,7 +11,7 @@ import pytest
 from planner.lint.findings import Finding
 from planner.lint.lint import found_in
 from planner.lint.sources import files_at, framework_of, launch_files
-from planner.requests.parsing import parse_cluster
+from planner.request_parsing.parser import parse_cluster
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 # Name -> the framework, its files, the cluster.

@@ -21,7 +21,7 @@ from planner.frameworks.megatron_bridge import recipes
 from planner.lint.findings import Finding
 from planner.lint.lint import found_in
 from planner.lint.sources import files_at
-from planner.requests.parsing import parse_cluster
+from planner.request_parsing.parser import parse_cluster
 from tests.checkouts import checkout
 
 # Accelerator of a recipe's name -> ours, and how many a node has.

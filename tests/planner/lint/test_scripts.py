@@ -11,7 +11,7 @@ from planner.lint.findings import CODES, Finding
 from planner.lint.lint import found_in
 from planner.lint.linted_launch import LintedLaunch
 from planner.lint.sources import files_at
-from planner.requests.parsing import parse_cluster
+from planner.request_parsing.parser import parse_cluster
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 SIX = {"accelerator": "h100-sxm", "nodes": 1, "accelerators_per_node": 6}

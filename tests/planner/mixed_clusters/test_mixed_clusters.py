@@ -16,7 +16,7 @@ from planner.documents.request import PlanRequest
 from planner.mixed_clusters import find
 from planner.mixed_clusters.answer import MixedAnswer
 from planner.mixed_clusters.pipeline import Groups
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 
 TRAINING = {"seq_length": 2048, "global_batch_size": 32, "tokens": 1e10}
 MODEL = {

@@ -17,7 +17,7 @@ from planner.documents.answer import WhyAnswer
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.mixed_clusters.pipeline import Groups
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import cost_model, search
 from planner.search.outcome import Outcome
 from planner.terminal.screens import why_screen

@@ -15,7 +15,7 @@ from cost_models.stages import plan_stages
 from planner import frameworks
 from planner.answers.plan_answers import estimate, find
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
-from planner.requests.parsing import parse_cluster
+from planner.request_parsing.parser import parse_cluster
 from planner.uncertainty.memory_risk import room_of
 
 FIXED = {"tp": 4, "pp": 8, "cp": 1, "schedule": "1f1b"}

@@ -19,7 +19,7 @@ from planner.answers.emission import NothingFits
 from planner.answers.plan_answers import IllegalPlan
 from planner.commands.shared import asked_of
 from planner.documents.problems import RequestError
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import cost_model
 from planner.sensitivities.analysis import parse_sensitivity
 from planner.sensitivities.documents import InputSensitivity, SensitivityAnswer

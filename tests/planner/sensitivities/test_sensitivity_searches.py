@@ -14,7 +14,7 @@ from cost_models.plans import ParallelPlan
 from planner.answers.competition import fastest, prepared
 from planner.answers.emission import NothingFits
 from planner.documents.request import PlanRequest
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import search
 from planner.sensitivities.analysis import sensitivity
 from planner.sensitivities.documents import SensitivityAnswer, SensitivitySpec

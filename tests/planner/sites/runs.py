@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from planner.logs import RunLog, lines_of, read_log
-from planner.requests.parsing import parse_cluster
+from planner.request_parsing.parser import parse_cluster
 from planner.sites.learned_run import LearningRequest, learned_run
 from planner.sites.site import LearnedRun, Site
 

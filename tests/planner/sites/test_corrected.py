@@ -20,7 +20,7 @@ from planner.documents.answer import Contender
 from planner.documents.plan_report import PlanReport
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import cost_model, search
 from planner.search.outcome import Priced
 from planner.sensitivities.inputs import Input, changed, inputs_of

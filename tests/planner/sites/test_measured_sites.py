@@ -13,7 +13,7 @@ from planner.answers import plan_answers
 from planner.answers.answer_ids import answer_id, estimate_id
 from planner.documents.answer import EstimateAnswer
 from planner.documents.request import PlanRequest
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.sites import profiles, storage
 from planner.sites.site import LearnedRun
 from planner.validate import results

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from planner.documents.problems import RequestError, join
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.sweeps.grid import MOST_QUESTIONS, parse_grid
 from tests.fixtures.work import bounded_work
 

@@ -19,7 +19,7 @@ from planner.documents.request import PlanRequest
 from planner.sweeps import question
 from planner.sweeps.run import SweepAnswer
 from tests.fixtures.commands import Planner
-from tests.planner.requests.test_parsing import LLAMA_CONFIG
+from tests.planner.request_parsing.test_parser import LLAMA_CONFIG
 from tests.planner.sweeps.test_sweep import BASE, PLANS
 
 

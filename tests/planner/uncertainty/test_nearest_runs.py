@@ -12,7 +12,7 @@ from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
 from planner.accuracy.scored import scored
 from planner.answers.plan_answers import estimate
 from planner.documents.scored_runs import scored_runs
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.uncertainty.nearest_runs import Evidence, evidence
 
 ASKED: dict[str, Any] = {

@@ -13,7 +13,7 @@ from cost_models.calibrations import Points
 from cost_models.catalog import local
 from planner import cli
 from planner.documents.request import PlanRequest
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.sites import profiles
 from planner.validate.calibrate import measurement_points
 from planner.validate.calibrate.job import Kernels

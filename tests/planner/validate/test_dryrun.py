@@ -16,9 +16,9 @@ import pytest
 
 from planner.cli import run
 from planner.documents.problems import RequestError
-from planner.requests.parsing import parse_request
-from planner.validate.dryrun import DryRunReport, RankReport, dry_run
-from planner.validate.tracing import Limits, TraceFailed
+from planner.request_parsing.parser import parse_request
+from planner.validate.dryrun.run import DryRunReport, RankReport, dry_run
+from planner.validate.dryrun.trace_process import Limits, TraceFailed
 from tests.fixtures.signals import interruptible
 
 LLAMA = {
@@ -461,6 +461,8 @@ def _alive(processes: set[int]) -> bool:
 
 def _is_trace(process: str) -> bool:
     try:
-        return b"planner.validate.trace\0" in Path(f"/proc/{process}/cmdline").read_bytes()
+        return (
+            b"planner.validate.dryrun.rank_trace\0" in Path(f"/proc/{process}/cmdline").read_bytes()
+        )
     except OSError:
         return False

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from planner.requests.parsing import parse_request
-from planner.validate import process, run, run_files
-from planner.validate.process import Limits, RunFailed
+from planner.request_parsing.parser import parse_request
+from planner.validate import run, run_files
+from planner.validate.processes import process
+from planner.validate.processes.process import Limits, RunFailed
 from planner.validate.run_files import Job
 from tests.fixtures.job_server import MARK, PATIENCE_S, TINY, TWO_RANKS, marked
 

@@ -18,8 +18,8 @@ import pytest
 from planner import frameworks
 from planner.documents.problems import RequestError
 from planner.launchers import launched
-from planner.validate import executors, remote
-from planner.validate.executors import Status, follow
+from planner.validate import executors
+from planner.validate.executors import Status, follow, remote
 from planner.validate.report import ValidationReport
 from planner.validate.run import Options
 from tests.fixtures.launches import written

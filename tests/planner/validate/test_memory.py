@@ -17,12 +17,12 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.validate.as_pytorch_script import native
-from planner.validate.gpu_operators import gpu_operators
-from planner.validate.memory import Memory, SavedTensor
+from planner.validate.dryrun.gpu_operators import gpu_operators
 from planner.validate.rank_estimate import expected
-from planner.validate.saved_rows import rows
+from planner.validate.ranks.memory import Memory, SavedTensor
+from planner.validate.ranks.saved_rows import rows
 
 WIDTHS = (16, 64, 8)
 ROWS = 32

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from planner.documents.problems import RequestError
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.validate.one_node import NAME, OneNode, judged, one_node
 
 LARGE: dict[str, Any] = {
@@ -57,7 +57,7 @@ def test_it_is_one_node_of_the_cluster_with_the_width_of_the_model(large: OneNod
 
 def test_the_script_is_whole_and_is_bash(large: OneNode) -> None:
     assert subprocess.run(["bash", "-n"], input=large.text, text=True, check=False).returncode == 0
-    for words in ("planner-run", "--nproc-per-node 8", "planner.validate.worker"):
+    for words in ("planner-run", "--nproc-per-node 8", "planner.validate.ranks.worker"):
         assert words in large.text
 
 

@@ -11,7 +11,7 @@ import pytest
 
 SPIN = """
 import time
-from planner.validate import priority
+from planner.validate.processes import priority
 priority.go_on_giving_way()
 end = time.monotonic() + 2
 while time.monotonic() < end:
@@ -20,7 +20,7 @@ print(time.process_time())
 """
 RUN = f"""
 import subprocess, sys
-from planner.validate.priority import give_way
+from planner.validate.processes.priority import give_way
 give_way(19)
 ranks = [
     subprocess.Popen([sys.executable, "-c", {SPIN!r}], start_new_session=True)
@@ -33,7 +33,7 @@ for rank in ranks:
 
 CORES = """
 import os, subprocess, sys
-from planner.validate.priority import give_way
+from planner.validate.processes.priority import give_way
 give_way(int(sys.argv[1]))
 count = "import os; print(len(os.sched_getaffinity(0)))"
 subprocess.run([sys.executable, "-c", count], start_new_session=True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.validate.measure import _on_cpu, _on_gpu, _sweep
+from planner.validate.ranks.measure import _on_cpu, _on_gpu, _sweep
 from planner.validate.report import (
     Outcome,
     Spread,

@@ -9,7 +9,7 @@ import pytest
 from planner.data_folder import VARIABLE, data_folder, write_whole
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.validate import results
 
 REPORT = {

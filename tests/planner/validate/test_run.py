@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from planner.documents.request import PlanRequest
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.validate import run, run_files
 from planner.validate.rank_estimate import expected
 from planner.validate.report import GRADIENT_TOLERANCE

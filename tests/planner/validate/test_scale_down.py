@@ -15,9 +15,9 @@ from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Unsupported
 from planner.frameworks.pytorch import FRAMEWORK
-from planner.requests.parsing import parse_request
+from planner.request_parsing.parser import parse_request
 from planner.validate.as_pytorch_script import native
-from planner.validate.scale_down import MOST_CPU_PROCESSES, scaled
+from planner.validate.scaling.scale_down import MOST_CPU_PROCESSES, scaled
 from tests.fixtures.small_patterns import PATTERNS
 from tests.fixtures.tiers import examples
 

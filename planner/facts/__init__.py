@@ -1,0 +1,1 @@
+"""What the planner knows without a request: the entries of the catalog, its version and machine."""

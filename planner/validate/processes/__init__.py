@@ -1,0 +1,1 @@
+"""Processes of runs: started with limits, watched, and ended together."""

@@ -1,0 +1,190 @@
+"""One rank of a run: `python -m planner.validate.ranks.worker DIR`, started by torchrun.
+
+It loads the script that lies in DIR and runs its steps: some to warm up, some with nothing but a
+clock, some under torch's profiler, and one under its memory tracker.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib.util
+import os
+import platform
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from planner.validate import run_files
+from planner.validate.dryrun.trace_result import Amounts
+from planner.validate.processes.priority import go_on_giving_way
+from planner.validate.processes.torchrun_agent import die_with_parent
+from planner.validate.ranks.saved_rows import SavedRow, rows
+from planner.validate.run_files import Heartbeat, Job, RankResult
+
+Say = Callable[[str], None]
+
+
+class ProgressReporter:
+    """Reports this rank's progress in the file that the parent watches."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.path, self.count = folder / run_files.heartbeat_file(rank), 0
+
+    def __call__(self, words: str) -> None:
+        """Write the next heartbeat."""
+        self.count += 1
+        run_files.write(self.path, Heartbeat(words=words, count=self.count, pid=os.getpid()))
+
+
+def load_script(path: Path) -> Any:
+    """The emitted script as a module of its own; importing it does nothing yet."""
+    spec = importlib.util.spec_from_file_location("train", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Training:
+    """The script's training as this rank sees it: built once, then run step by step."""
+
+    def __init__(self, train: Any, device: Any, rank: int, say: Say) -> None:
+        import torch
+
+        from planner.validate.ranks import measure
+
+        self.train, self.device, self.say = train, device, say
+        train.setup(device)
+        measure.mark(train)
+        self.models = train.build_models()
+        for model in self.models:
+            measure.mark_forward(model)
+        self.pipeline = train.build_pipeline(self.models)
+        self.optimizer = train.build_optimizer(self.models)
+        torch.manual_seed(train.C.seed + rank)  # of dropout
+        self.batch = train.batch()
+        self.losses: list[float] = []
+
+    def steps(self, what: str, number: int) -> list[float]:
+        """Seconds of so many steps."""
+        seconds = []
+        for one in range(1, number + 1):
+            self.say(f"{what} step {one} of {number}")
+            start = time.perf_counter()
+            loss = self.train.train_step(self.models, self.pipeline, self.optimizer, *self.batch)
+            seconds.append(time.perf_counter() - start)
+            self.losses.append(loss)
+        return seconds
+
+    def gradients(self, job: Job, folder: Path) -> dict[str, float]:
+        """Write the gradients of a step, or their errors; the weights stay as they are."""
+        from planner.validate.ranks import gradients
+
+        if not job.gradients:
+            return {}
+        self.say("gradients of the first step")
+        self.train.forward_backward(self.models, self.pipeline, *self.batch)
+        named = gradients.named_parameters(self.train, self.models)
+        errors = {}
+        if job.gradients == "write":
+            gradients.write(named, folder / run_files.GRADIENTS)
+        else:
+            errors = gradients.compare(named, Path(job.reference))
+        self.optimizer.zero_grad()
+        return errors
+
+    def profiled(self, number: int) -> tuple[float, dict[str, float]]:
+        """Seconds of a step under the profiler, and of its parts."""
+        from planner.validate.ranks import measure
+
+        if not number:
+            return 0.0, {}
+        with measure.profiler(self.device) as profile:
+            total = sum(self.steps("profiled", number))
+        parts = measure.parts(profile, self.device, total)
+        return total / number, {name: value / number for name, value in parts.items()}
+
+    def memory(self) -> tuple[Amounts, tuple[tuple[SavedRow, ...], ...]]:
+        """Tensors of one more step, and what each stage saves of a micro-batch."""
+        from planner.validate.ranks.memory import Memory
+
+        with Memory(self.models, self.optimizer) as memory:
+            self.steps("memory", 1)
+        return memory.amounts, tuple(rows(memory.saved(i)) for i in range(len(self.models)))
+
+
+def run(folder: Path, job: Job, rank: int, say: Say) -> RankResult:
+    """Do a job as one of its ranks."""
+    import torch
+    import torch.distributed as dist
+
+    if job.threads:
+        torch.set_num_threads(job.threads)
+    train = load_script(folder / run_files.SCRIPT)
+    train.configure(job.words)
+    device = train.own_device()
+    cuda = device.type == "cuda"
+    dist.init_process_group(
+        "nccl" if cuda else "gloo", timeout=timedelta(seconds=job.collective_timeout_s)
+    )
+    say("building the model")
+    training = Training(train, device, rank, say)
+    errors = training.gradients(job, folder)
+    training.steps("warm-up", job.warmup_steps)
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+    seconds = training.steps("timed", job.steps)
+    allocated = torch.cuda.max_memory_allocated() if cuda else 0
+    losses = tuple(training.losses)
+    profiled_s, parts = training.profiled(job.profiled_steps)
+    amounts, saved = training.memory() if job.memory else (None, ())
+    dist.barrier()
+    dist.destroy_process_group()
+    return RankResult(
+        rank=rank,
+        ranks=int(os.environ["WORLD_SIZE"]),
+        host=platform.node(),
+        stages=tuple(model.index for model in training.models),
+        device=torch.cuda.get_device_name() if cuda else "cpu",
+        threads=torch.get_num_threads(),
+        versions={"python": platform.python_version(), "torch": torch.__version__},
+        step_s=tuple(seconds),
+        losses=losses,
+        profiled_step_s=profiled_s,
+        parts_s=parts,
+        amounts=amounts,
+        allocator_peak_bytes=allocated,
+        saved_tensors=saved,
+        gradient_errors=errors,
+    )
+
+
+def main(folder: Path) -> int:
+    """Do the job of a folder; where the disk is full, the exit code is its errno."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        die_with_parent()
+        go_on_giving_way()
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=False)
+    rank = int(os.environ["RANK"])
+    try:
+        say = ProgressReporter(folder, rank)
+        say("starting")
+        job = Job.model_validate_json((folder / run_files.JOB).read_bytes())
+        run_files.write(folder / run_files.result_file(rank), run(folder, job, rank, say))
+    except OSError as error:
+        with suppress(OSError):  # standard error is a file on the same disk
+            traceback.print_exc()
+        os._exit(error.errno or 1)  # an orderly exit would fail to flush, with a code of its own
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

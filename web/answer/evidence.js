@@ -1,0 +1,73 @@
+/* The evidence for the plan on show: published runs measured near it, and the best plan of another split. */
+
+import { html } from "htm/preact";
+import { signal, useSignalEffect } from "@preact/signals";
+import { useState } from "preact/hooks";
+import { post } from "../api.js";
+import { movedTime } from "../charts/palette.js";
+import { percent } from "../format.js";
+import { answer, fresh, planRequest, report } from "../state.js";
+import { Icon } from "../ui/icon.js";
+import { Lazy } from "../ui/lazy.js";
+
+/* By `ground` of an Evidence document: colour, icon and label. */
+export const GROUNDS = {
+  measured: ["good", "check", "Measured"],
+  extrapolated: ["warn", "info", "Extrapolated"],
+  unseen: ["bad", "alert", "No run on this chip"],
+};
+
+const found = signal({}); // {of: the report, evidence}
+
+async function load(of, body, aborted) {
+  try {
+    found.value = { of, evidence: await post("/v1/accuracy/nearest", body, { signal: aborted }) };
+  } catch (error) {
+    if (error.name !== "AbortError" && !error.problem) throw error;
+  }
+}
+
+/* The answer holds the evidence of its best plan; that of any other plan is loaded. */
+function follow() {
+  const [shown, body] = [report.value, planRequest.value];
+  if (shown === answer.value?.best && answer.value?.evidence) {
+    found.value = { of: shown, evidence: answer.value.evidence };
+  } else if (shown) {
+    const aborter = new AbortController();
+    load(shown, body, aborter.signal);
+    return () => aborter.abort();
+  }
+  return undefined;
+}
+
+/* {of, evidence}: the latest evidence and the report that it is of; {} until it is loaded. */
+export function usePlanEvidence() {
+  useSignalEffect(follow);
+  return found.value;
+}
+
+const nearestRuns = () => import("./nearest_runs.js");
+
+export function PlanEvidence({ shown }) {
+  const { of, evidence } = usePlanEvidence();
+  const [open, setOpen] = useState(false);
+  const rival = fresh.value && shown === answer.value?.best && answer.value.rival;
+  if (!evidence) return null;
+  const [kind, icon, label] = GROUNDS[evidence.ground];
+  // Evidence of another plan is hidden, but keeps its place until the new evidence is loaded.
+  return html`
+    <div class="plan-evidence">
+      ${rival && html`<p class="rival"><${Rival} rival=${rival} /></p>`}
+      <div class=${of === shown ? "" : "stale"}>
+        <p><span class="evidence-badge ${kind}"><${Icon} name=${icon} />${label}</span> ${evidence.detail}</p>
+        <details onToggle=${(event) => setOpen(event.currentTarget.open)}><summary>Nearest published runs</summary>
+          ${open && html`<${Lazy} load=${nearestRuns} props=${{ rows: evidence.nearest }} />`}</details>
+      </div>
+    </div>`;
+}
+
+/* "TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP communication, costs 628 ms of CP communication." */
+function Rival({ rival: { claim, slower_by: slower, saved_s: saved } }) {
+  const moved = movedTime(saved);
+  return `${claim} by ${percent(slower, 2)}${moved && `: ${moved.join(", ")}`}.`;
+}
