@@ -17,7 +17,7 @@ from tests.fixtures import tiers
 # How long an example takes says nothing on a machine that does other work too.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
-# Tests run side by side, one on each core.  Read when NumPy and torch are imported.
+# Tests run side by side, each on one core.  Read when NumPy and torch are imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Set in continuous integration: there every tool is installed, so a skipped test is a hole.
 STRICT = os.environ.get("PLANNER_TESTS_STRICT") == "1"
@@ -35,6 +35,13 @@ def own_data_folder() -> Generator[None, None, None]:
     os.environ.pop(VARIABLE)
     if before is not None:
         os.environ[VARIABLE] = before
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than there are cores, since tests wait a third of their time: for services,
+    browsers and runs.
+    """
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_configure(config: pytest.Config) -> None:
