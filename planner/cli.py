@@ -214,7 +214,7 @@ def emit_files(
 ) -> int:
     """Launch files of a framework, for the request's plan or else the best one."""
     from planner.answers.emission import NothingFits, emit
-    from planner.frameworks.shell import one_script
+    from planner.frameworks.bash_writer import one_script
     from planner.terminal.output import print_json, write_files
 
     if output == "":

@@ -14,7 +14,7 @@ from cost_models.keys import group
 from cost_models.plans import Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import Costs, PipelineSchedule
-from cost_models.schedules.levels import Levels
+from cost_models.schedules.timed_levels import Levels
 from cost_models.sources import Array
 
 # Times are rounded to this share of a micro-batch, pipelines cut to so many ranks, and steps to

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from planner.frameworks.base import Flag
-from planner.frameworks.shell import comment
+from planner.frameworks.bash_writer import comment
 
 
 def call(head: str, flags: Iterable[Flag], indent: int, end: str = "") -> str:

@@ -9,10 +9,12 @@ from typing import Literal
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import shell, uncarried, yaml_files
+from planner.frameworks import bash_writer as shell
+from planner.frameworks import unwritten_facts as uncarried
+from planner.frameworks import yaml_files
 from planner.frameworks.base import Bundle, Flag
 from planner.frameworks.rules import accelerators_per_node, nodes
-from planner.frameworks.uncarried import Missing
+from planner.frameworks.unwritten_facts import Missing
 from planner.frameworks.yaml_files import Row
 
 

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
-from planner.frameworks import architecture, scripts
+from planner.frameworks import architecture
+from planner.frameworks import training_calls as scripts
 from planner.frameworks.adapters import adapter_fields
 from planner.frameworks.arguments import variables
 from planner.frameworks.bash import Argument, ProgramCall

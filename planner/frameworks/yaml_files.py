@@ -9,8 +9,8 @@ from typing import Any
 from planner.documents.loading import parse_text
 from planner.documents.problems import RequestError
 from planner.frameworks.base import Flag
+from planner.frameworks.bash_writer import comment
 from planner.frameworks.reading import Setting, Unreadable
-from planner.frameworks.shell import comment
 
 LONGEST = 10_000  # characters of a value that a setting keeps
 # Dotted key (a number stands for a place in a list), value, why.

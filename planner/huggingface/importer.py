@@ -22,7 +22,7 @@ from planner.huggingface.config import (
     nearest,
     short_text,
 )
-from planner.huggingface.families import (
+from planner.huggingface.families.registry import (
     FAMILIES,
     FAMILY_OF_ARCHITECTURE,
     NO_IMAGES,
@@ -31,8 +31,8 @@ from planner.huggingface.families import (
     TextModel,
     Wrapper,
 )
+from planner.huggingface.families.shared_fields import Fields
 from planner.huggingface.numerics import numerics
-from planner.huggingface.shared_fields import Fields
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from planner.documents.request import PlanRequest
-from planner.frameworks import shell
+from planner.frameworks import bash_writer as shell
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import accelerators_per_node, nodes, on_cpus
 from planner.launchers import job_name, with_file

@@ -201,7 +201,7 @@ def _yaml(answer: ReadAnswer, cluster: str | None) -> str:
     """The request as YAML, without what is at its default; comments say what was not understood."""
     import yaml
 
-    from planner.frameworks.shell import comment
+    from planner.frameworks.bash_writer import comment
 
     rows = (
         ("open", answer.open),

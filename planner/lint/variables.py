@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from planner.frameworks import scripts
+from planner.frameworks import training_calls as scripts
 from planner.frameworks.bash import evaluate
 from planner.frameworks.reading import Reading, Unreadable
 from planner.lint.findings import Severity

@@ -7,7 +7,7 @@ Axes are collapsed only by these dominance rules, each tested against brute forc
   switches: what is compiled, fused or overlapped never holds more and is never slower (by 0.1 %
     where a fused loss leaves less to hide communication behind; by 2 % in zero-bubble schedules
     of one or two micro-batches, which take far more than the best plan), so each plan is priced
-    with the best switches that the rules accept (planner/search/switches.py);
+    with the best switches that the rules accept (planner/search/best_switches.py);
   fields without effect (cp_kind at cp 1, rank_order at pp 1, ...): one of their values stands for
     all;
   recompute_num_layers: time never falls and memory never grows with it, so of full recompute

@@ -19,6 +19,7 @@ from cost_models.plans import FloatArray, IntArray, ParallelPlan, Plans, code
 from planner.documents.answer import SpaceAxis
 from planner.documents.request import PlanRequest
 from planner.search.axes import LAYOUT_FIELDS, MOST_CANDIDATES, Axes, SpaceTooLarge, within
+from planner.search.best_switches import settled
 from planner.search.constraints import (
     RULES,
     TP_IN_DOMAIN,
@@ -36,7 +37,6 @@ from planner.search.option_axes import OptionAxes
 from planner.search.partial_plans import PartialPlans, PruningBounds, Refused
 from planner.search.process_groups import process_groups
 from planner.search.space_axes import space_axes
-from planner.search.switches import settled
 from planner.search.uneven_split_filter import UnevenSplitFilter
 
 # Up to this many candidates are drawn together, whatever their schedules: a chunk per schedule

@@ -17,7 +17,7 @@ from planner.documents.plan_report import Document
 from planner.documents.problems import Problem, RequestError, refuse, wrong_type
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import field_problems, require_object
-from planner.frameworks import shell
+from planner.frameworks import bash_writer as shell
 from planner.frameworks.rules import on_cpus
 from planner.request_parsing.parser import parse_request
 from planner.validate.as_pytorch_script import Difference, Native, native

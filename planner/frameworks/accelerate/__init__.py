@@ -9,7 +9,9 @@ import json
 
 from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
-from planner.frameworks import shell, uncarried, yaml_files
+from planner.frameworks import bash_writer as shell
+from planner.frameworks import unwritten_facts as uncarried
+from planner.frameworks import yaml_files
 from planner.frameworks.accelerate.peft import PARTIAL_TRAINING
 from planner.frameworks.accelerate.reader import read, recognises
 from planner.frameworks.accelerate.rules import RULES, lacks
@@ -18,8 +20,8 @@ from planner.frameworks.accelerate.settings import arguments, launch_rows, model
 from planner.frameworks.base import Bundle, Framework, cannot, says
 from planner.frameworks.model_parts import EVERY_BLOCK, EVERY_PART
 from planner.frameworks.rules import nodes
-from planner.frameworks.uncarried import Uncarried, mixture, rotary
-from planner.huggingface.exporter import config_of
+from planner.frameworks.unwritten_facts import Uncarried, mixture, rotary
+from planner.huggingface.export.exporter import config_of
 from planner.huggingface.numerics import heard
 from planner.search.constraints import Context
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from planner.documents.loading import parse_json
 from planner.documents.problems import RequestError
+from planner.frameworks.given_values import Values
 from planner.frameworks.reading import Setting, Unreadable
-from planner.frameworks.values import Values
 
 # FSDP 1's strategies by name and number, as ZeRO stages; hybrid ones shard inside a node.
 STRATEGIES = {

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from planner.frameworks.given_values import Values
 from planner.frameworks.reading import Setting
-from planner.frameworks.values import Values
 
 # Its key -> the older trainer's, or FSDP's of accelerate.
 KEYS = {

@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.documents.answer import Reason
+from planner.frameworks.given_values import malformed
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.nemo_rl import policy
 from planner.frameworks.nemo_rl.config import Config
 from planner.frameworks.reading import Reading, Refusal, Unreadable
-from planner.frameworks.values import malformed
 
 GROUP = "policy.dtensor_cfg"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from cost_models.spec import TrainingSpec
 from planner.frameworks.base import Flag, flag, rule, unsupported
-from planner.frameworks.values import Values
-from planner.huggingface.exporter import config_of
+from planner.frameworks.given_values import Values
+from planner.huggingface.export.exporter import config_of
 from planner.search.constraints import Context, Rule
 
 NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

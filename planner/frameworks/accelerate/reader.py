@@ -15,18 +15,14 @@ from cost_models.plans import ParallelPlan
 from cost_models.plans.plan import CPKind
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.documents.answer import Reason
-from planner.frameworks import scripts, verl_overrides, yaml_files
+from planner.frameworks import training_calls as scripts
+from planner.frameworks import verl_overrides, yaml_files
 from planner.frameworks.accelerate import nemo_rl_policy, trainers, verl_actor
 from planner.frameworks.accelerate.engines import ENGINES, TYPES, engine
 from planner.frameworks.accelerate.names import KEYS, OPTIONS, SWITCHES
 from planner.frameworks.accelerate.peft import tuning_of
 from planner.frameworks.accelerate.settings import ATTENTION, OPTIMIZERS, ROTATION
-from planner.frameworks.launch_files import given_with
-from planner.frameworks.named_models import find, is_encoder, of_config
-from planner.frameworks.nemo_rl import policy as nemo_rl
-from planner.frameworks.nemo_rl.config import of_files
-from planner.frameworks.reading import Reading, Refusal, Setting, Unreadable
-from planner.frameworks.values import (
+from planner.frameworks.given_values import (
     DEGREE,
     SCRIPTS,
     Values,
@@ -35,6 +31,11 @@ from planner.frameworks.values import (
     only_launch,
     options,
 )
+from planner.frameworks.launch_files import given_with
+from planner.frameworks.named_models import find, is_encoder, of_config
+from planner.frameworks.nemo_rl import policy as nemo_rl
+from planner.frameworks.nemo_rl.config import of_files
+from planner.frameworks.reading import Reading, Refusal, Setting, Unreadable
 
 LENGTH = ("--block_size", "--max_seq_length", "--max_length", "--seq_length")
 CONFIG = ("--config_name", "--model_name_or_path")

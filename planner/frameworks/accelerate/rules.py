@@ -17,7 +17,7 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import rules
 from planner.frameworks.accelerate.settings import OPTIMIZERS
 from planner.frameworks.base import rule, unsupported
-from planner.huggingface.exporter import config_of, nearest_family
+from planner.huggingface.export.exporter import config_of, nearest_family
 from planner.search.constraints import BoolArray, Context, Rule
 
 _FULL = code("recompute", "full")

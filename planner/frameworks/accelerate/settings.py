@@ -11,7 +11,7 @@ from planner.frameworks.accelerate.peft import adapter_arguments
 from planner.frameworks.base import Flag, flag, switch
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
 from planner.frameworks.yaml_files import Row
-from planner.huggingface.exporter import config_of, has_buffers
+from planner.huggingface.export.exporter import config_of, has_buffers
 from planner.huggingface.numerics import keys_of
 from planner.search.constraints import Context
 

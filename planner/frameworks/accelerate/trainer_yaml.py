@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import accelerate, shell, uncarried, yaml_files
+from planner.frameworks import accelerate, yaml_files
+from planner.frameworks import bash_writer as shell
+from planner.frameworks import unwritten_facts as uncarried
 from planner.frameworks.accelerate import peft, rules, settings, trainers
 from planner.frameworks.base import Bundle, Field, cannot, says, unsupported
 from planner.frameworks.reading import Reading, Unreadable
 from planner.frameworks.rules import accumulation, nodes
 from planner.frameworks.yaml_files import Row
-from planner.huggingface.exporter import config_of
+from planner.huggingface.export.exporter import config_of
 from planner.huggingface.numerics import heard
 from planner.search.constraints import Context, Rule
 

@@ -16,15 +16,16 @@ from pydantic import ValidationError
 from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.frameworks import architecture, scripts, yaml_files
+from planner.frameworks import architecture, yaml_files
+from planner.frameworks import training_calls as scripts
 from planner.frameworks.accelerate import llama_factory_v1
 from planner.frameworks.accelerate.engines import ENGINES, TYPES, Engine, engine, of_document
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import OPTIMIZERS
+from planner.frameworks.given_values import DEGREE, Values, malformed, only_launch, options
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, is_encoder, of_config
 from planner.frameworks.reading import Reading, Unreadable
-from planner.frameworks.values import DEGREE, Values, malformed, only_launch, options
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ from pydantic import ValidationError
 from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
 from planner.documents.answer import Reason
-from planner.frameworks import scripts, verl_overrides
+from planner.frameworks import training_calls as scripts
+from planner.frameworks import verl_overrides
+from planner.frameworks.given_values import malformed
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.reading import Reading, Refusal
-from planner.frameworks.values import malformed
 from planner.frameworks.verl_overrides import ACTOR, MODEL
 
 FSDP = ACTOR + "fsdp_config."

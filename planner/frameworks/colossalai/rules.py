@@ -13,7 +13,7 @@ from cost_models.spec import ModelSpec
 from planner.frameworks import rules
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.rules import fixed_part
-from planner.huggingface.exporter import config_of, nearest_family
+from planner.huggingface.export.exporter import config_of, nearest_family
 from planner.search.constraints import BoolArray, Context, Rule, micro_batches
 
 # Families of transformers whose policies split tensors, sequences and pipelines here.

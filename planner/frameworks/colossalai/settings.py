@@ -13,7 +13,7 @@ from planner.frameworks.base import Flag, Row, flag, in_group
 from planner.frameworks.colossalai.rules import STYLES, family
 from planner.frameworks.megatron.layout import chunks
 from planner.frameworks.rules import SMOKE_ITERATIONS, accumulation, train_iterations
-from planner.huggingface.exporter import config_of
+from planner.huggingface.export.exporter import config_of
 from planner.huggingface.numerics import keys_of
 from planner.search.constraints import Context
 

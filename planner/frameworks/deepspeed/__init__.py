@@ -12,7 +12,8 @@ from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import shell, uncarried
+from planner.frameworks import bash_writer as shell
+from planner.frameworks import unwritten_facts as uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.deepspeed.flags import (
     VOCAB_MULTIPLE,
@@ -24,7 +25,7 @@ from planner.frameworks.deepspeed.flags import (
 from planner.frameworks.deepspeed.reader import read, recognises
 from planner.frameworks.deepspeed.rules import RULES
 from planner.frameworks.rules import accelerators_per_node, nodes
-from planner.frameworks.uncarried import MULTIPLIERS, Uncarried, gated, rotary, ungated
+from planner.frameworks.unwritten_facts import MULTIPLIERS, Uncarried, gated, rotary, ungated
 from planner.search.constraints import Context
 
 VERSIONS = "DeepSpeed 0.16 to 0.19; Megatron-DeepSpeed of July 2025 (4efb479)"

@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from cost_models.spec import ModelSpec
-from planner.frameworks import architecture, scripts
+from planner.frameworks import architecture
+from planner.frameworks import training_calls as scripts
 from planner.frameworks.arguments import Arguments, of_call
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.deepspeed.flags import NUMERICS

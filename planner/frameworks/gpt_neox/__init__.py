@@ -6,14 +6,14 @@ from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import uncarried
+from planner.frameworks import unwritten_facts as uncarried
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
 from planner.frameworks.deepspeed import hostfile
 from planner.frameworks.gpt_neox.reader import read, recognises
 from planner.frameworks.gpt_neox.rules import RULES
 from planner.frameworks.gpt_neox.settings import VOCAB_MULTIPLE, numerics_fields, rows
 from planner.frameworks.single_config_bundle import OneConfig
-from planner.frameworks.uncarried import MULTIPLIERS, Uncarried, gated, rotary, ungated
+from planner.frameworks.unwritten_facts import MULTIPLIERS, Uncarried, gated, rotary, ungated
 
 VERSIONS = "main of May 2026 (ea7aefd) with DeepSpeed"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
-from planner.frameworks import shell, uncarried
+from planner.frameworks import bash_writer as shell
+from planner.frameworks import unwritten_facts as uncarried
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
 from planner.frameworks.maxtext.mesh import TPU, on_tpus
 from planner.frameworks.maxtext.reader import PROGRAM, read, recognises
@@ -12,7 +13,7 @@ from planner.frameworks.maxtext.rules import RULES, lacks
 from planner.frameworks.maxtext.settings import numerics_fields, rows
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.single_config_bundle import OneConfig
-from planner.frameworks.uncarried import MULTIPLIERS, Uncarried, mixture
+from planner.frameworks.unwritten_facts import MULTIPLIERS, Uncarried, mixture
 from planner.search.constraints import Context
 
 VERSIONS = "main of August 2026 (e591f30)"

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import yaml_files
+from planner.frameworks.given_values import Values, malformed
 from planner.frameworks.maxtext.names import KEYS
 from planner.frameworks.maxtext.rules import BLOCKS
 from planner.frameworks.maxtext.settings import (
@@ -22,7 +23,6 @@ from planner.frameworks.maxtext.settings import (
     PLAIN,
 )
 from planner.frameworks.reading import Reading, Setting, Unreadable
-from planner.frameworks.values import Values, malformed
 
 PROGRAM = "maxtext.trainers.pre_train.train"
 AXES = ("data", "fsdp", "context", "tensor", "tensor_sequence", "expert")

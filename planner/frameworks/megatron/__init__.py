@@ -7,14 +7,14 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import uncarried
+from planner.frameworks import unwritten_facts as uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.megatron import hybrid, launch, numerics, patterns
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.pattern_rules import sparse
 from planner.frameworks.megatron.reader import read, recognises
 from planner.frameworks.megatron.rules import RULES
-from planner.frameworks.uncarried import (
+from planner.frameworks.unwritten_facts import (
     MULTIPLIERS,
     Uncarried,
     gated,

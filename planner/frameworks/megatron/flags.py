@@ -9,7 +9,8 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import MLASpec, ModelSpec, MoESpec, TrainingSpec
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Flag, Row, in_group
-from planner.frameworks.megatron import hybrid, numerics, patterns, samples
+from planner.frameworks.megatron import hybrid, numerics, patterns
+from planner.frameworks.megatron import packed_samples as samples
 from planner.frameworks.megatron.layout import chunks, layout
 from planner.frameworks.megatron.model_rules import FP8_RECIPES, GRADIENTS, bias_kind
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
-from planner.frameworks import shell, uncarried
+from planner.frameworks import bash_writer as shell
+from planner.frameworks import unwritten_facts as uncarried
 from planner.frameworks.base import Flag
 from planner.frameworks.rules import accelerators_per_node, nodes
-from planner.frameworks.uncarried import Missing
+from planner.frameworks.unwritten_facts import Missing
 
 SCRIPT = """\
 #!/usr/bin/env bash

@@ -11,13 +11,13 @@ from pydantic import ValidationError
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.frameworks import architecture, scripts, verl_overrides
+from planner.frameworks import architecture, verl_overrides
+from planner.frameworks import training_calls as scripts
 from planner.frameworks.arguments import Arguments, known_arguments, of_call
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.megatron import (
     forks,
-    namespace,
     nemo_rl_policy,
     numerics,
     slime,
@@ -26,6 +26,7 @@ from planner.frameworks.megatron import (
     verl_actor,
     yaml_config,
 )
+from planner.frameworks.megatron import printed_arguments as namespace
 from planner.frameworks.megatron.read_model import model_fields, position_kind
 from planner.frameworks.megatron.read_plan import plan_and_training
 from planner.frameworks.nemo_rl import policy as nemo_rl

@@ -6,7 +6,7 @@ from typing import Any
 
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.bash import ProgramCall
-from planner.frameworks.scripts import World
+from planner.frameworks.training_calls import World
 
 # Its own options, of 624b824; those with a + take several words.  Those that freeze weights or
 # choose another backend are left out, and so refused or named.

@@ -9,8 +9,9 @@ from cost_models.spec import ModelSpec
 from planner.frameworks import verl_overrides
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
-from planner.frameworks.megatron import keys, namespace
-from planner.frameworks.megatron.namespace import RENAMED, TranslatedLaunch
+from planner.frameworks.megatron import attribute_names as keys
+from planner.frameworks.megatron import printed_arguments as namespace
+from planner.frameworks.megatron.printed_arguments import RENAMED, TranslatedLaunch
 from planner.frameworks.reading import Setting
 from planner.frameworks.verl_overrides import ACTOR
 

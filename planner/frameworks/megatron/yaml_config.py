@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planner.frameworks import scripts, yaml_files
+from planner.frameworks import training_calls as scripts
+from planner.frameworks import yaml_files
 from planner.frameworks.arguments import Arguments, known_arguments
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
-from planner.frameworks.megatron import forks, keys
+from planner.frameworks.megatron import attribute_names as keys
+from planner.frameworks.megatron import forks
 from planner.frameworks.reading import Unreadable
 from planner.frameworks.yaml_files import YamlFile
 

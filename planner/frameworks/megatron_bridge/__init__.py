@@ -10,7 +10,9 @@ from dataclasses import replace
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.documents.request import PlanRequest
-from planner.frameworks import megatron, python_source, shell, uncarried
+from planner.frameworks import bash_writer as shell
+from planner.frameworks import megatron, python_source
+from planner.frameworks import unwritten_facts as uncarried
 from planner.frameworks.base import Bundle, Field, Framework, flag, grouped
 from planner.frameworks.megatron_bridge.peft import PARTIAL_TRAINING, adapter_class
 from planner.frameworks.megatron_bridge.reader import OWN_RECIPE, read, recognises

@@ -17,7 +17,8 @@ from functools import cache
 from importlib.resources import files as resources
 from typing import Any
 
-from planner.frameworks import scripts, yaml_files
+from planner.frameworks import training_calls as scripts
+from planner.frameworks import yaml_files
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, GivenValues
 from planner.frameworks.megatron_bridge import nemo2_performance as performance
@@ -31,8 +32,8 @@ from planner.frameworks.megatron_bridge.nemo2_names import (
 from planner.frameworks.megatron_bridge.recipes import Recipe
 from planner.frameworks.megatron_bridge.words import Said
 from planner.frameworks.reading import Unreadable
-from planner.frameworks.torchtitan.python import Program
-from planner.frameworks.torchtitan.values import Call, Unknown
+from planner.frameworks.torchtitan.static_evaluation import Program
+from planner.frameworks.torchtitan.static_values import Call, Unknown
 
 TITLE = "NeMo 2"
 TASKS = ("pretrain", "finetune")

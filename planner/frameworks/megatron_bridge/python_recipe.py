@@ -1,6 +1,6 @@
 """A Python file that takes a public recipe of Megatron-Bridge and sets some of it otherwise.
 
-The file is followed and never run (planner/frameworks/torchtitan/python.py).
+The file is followed and never run (planner/frameworks/torchtitan/static_evaluation.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from planner.frameworks.megatron_bridge.attributes import LAID_OVER, SECTIONS, S
 from planner.frameworks.megatron_bridge.recipes import Recipe
 from planner.frameworks.megatron_bridge.words import Said
 from planner.frameworks.reading import Unreadable
-from planner.frameworks.torchtitan.python import Program
-from planner.frameworks.torchtitan.values import Call, Unknown
+from planner.frameworks.torchtitan.static_evaluation import Program
+from planner.frameworks.torchtitan.static_values import Call, Unknown
 
 CONTAINER = "ConfigContainer"
 STARTS = ("pretrain", "finetune")

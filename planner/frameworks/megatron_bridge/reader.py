@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cost_models.spec import ModelSpec
-from planner.frameworks import architecture, scripts
+from planner.frameworks import architecture
+from planner.frameworks import training_calls as scripts
 from planner.frameworks.arguments import Arguments, known_arguments
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, GivenValues, given_with
-from planner.frameworks.megatron import keys
-from planner.frameworks.megatron.namespace import RENAMED
+from planner.frameworks.megatron import attribute_names as keys
+from planner.frameworks.megatron.printed_arguments import RENAMED
 from planner.frameworks.megatron.reader import Dialect, reading_of
 from planner.frameworks.megatron_bridge import nemo2, python_recipe, recipes
 from planner.frameworks.megatron_bridge.attributes import (

@@ -12,9 +12,9 @@ from typing import Any
 
 from planner.frameworks.arguments import variables
 from planner.frameworks.bash import Argument
+from planner.frameworks.given_values import hint
 from planner.frameworks.megatron_bridge import recipes
 from planner.frameworks.reading import Unreadable
-from planner.frameworks.values import hint
 
 # Short name -> long.
 SHORT = {

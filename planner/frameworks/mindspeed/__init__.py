@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
-from planner.frameworks import megatron, shell, uncarried
+from planner.frameworks import bash_writer as shell
+from planner.frameworks import megatron
+from planner.frameworks import unwritten_facts as uncarried
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
 from planner.frameworks.megatron import launch
 from planner.frameworks.mindspeed.flags import flags

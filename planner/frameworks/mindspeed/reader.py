@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cost_models.plans import ParallelPlan
-from planner.frameworks import scripts
+from planner.frameworks import training_calls as scripts
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.megatron.reader import (
     MINDSPEED,

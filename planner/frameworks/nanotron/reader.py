@@ -14,13 +14,13 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.documents.answer import Reason
 from planner.frameworks import architecture, yaml_files
 from planner.frameworks.bash import ProgramCall, slurm_variables
+from planner.frameworks.given_values import DEGREE, Values, hint, malformed, only_launch, options
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.nanotron.layers import stages
 from planner.frameworks.nanotron.names import KEYS, REQUIRED
 from planner.frameworks.nanotron.rules import BF16, FP32
 from planner.frameworks.nanotron.settings import ENGINES, NUMERICS
 from planner.frameworks.reading import Reading, Refusal, Setting, Unreadable
-from planner.frameworks.values import DEGREE, Values, hint, malformed, only_launch, options
 from planner.frameworks.yaml_files import YamlFile
 
 MODEL, MOE = "model.model_config.", "model.model_config.moe_config."

@@ -17,7 +17,8 @@ from importlib.resources import files as resources
 from math import prod
 from typing import Any
 
-from planner.frameworks import scripts, yaml_files
+from planner.frameworks import training_calls as scripts
+from planner.frameworks import yaml_files
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, given_with
 from planner.frameworks.reading import Setting, Unreadable

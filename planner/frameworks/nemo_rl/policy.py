@@ -14,7 +14,7 @@ from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.named_models import find, left_out
 from planner.frameworks.nemo_rl.config import BACKENDS, TITLE, Config, of_files
 from planner.frameworks.reading import Setting, Unreadable
-from planner.frameworks.scripts import World
+from planner.frameworks.training_calls import World
 
 LENGTH, BATCH = "policy.max_total_sequence_length", "policy.train_global_batch_size"
 MICRO = "policy.train_micro_batch_size"

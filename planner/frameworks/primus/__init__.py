@@ -10,9 +10,10 @@ from dataclasses import replace
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import megatron, uncarried
+from planner.frameworks import megatron
+from planner.frameworks import unwritten_facts as uncarried
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
-from planner.frameworks.megatron import keys
+from planner.frameworks.megatron import attribute_names as keys
 from planner.frameworks.primus.experiment import recognises
 from planner.frameworks.primus.names import OVERRIDES
 from planner.frameworks.primus.reader import read

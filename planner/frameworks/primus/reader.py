@@ -10,11 +10,12 @@ from typing import Any
 
 from cost_models.plans import ParallelPlan
 from cost_models.stage_layers import forward_layers
-from planner.frameworks import architecture, scripts
+from planner.frameworks import architecture
+from planner.frameworks import training_calls as scripts
 from planner.frameworks.arguments import Arguments, known_arguments
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, given_with
-from planner.frameworks.megatron import keys
+from planner.frameworks.megatron import attribute_names as keys
 from planner.frameworks.megatron.reader import Dialect, reading_of
 from planner.frameworks.primus.experiment import YAML, Experiment, ExperimentValue, experiment
 from planner.frameworks.primus.model_by_name import adapted

@@ -14,7 +14,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.stage_layers import forward_layers
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Flag
-from planner.frameworks.megatron import keys
+from planner.frameworks.megatron import attribute_names as keys
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.primus.names import MODEL, TRAINER
 from planner.frameworks.yaml_files import Row

@@ -11,7 +11,8 @@ from importlib.resources import files
 
 from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
-from planner.frameworks import shell, uncarried
+from planner.frameworks import bash_writer as shell
+from planner.frameworks import unwritten_facts as uncarried
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.pytorch import encoders, patterns
 from planner.frameworks.pytorch.config import NUMERICS, WIDTH, flags
@@ -19,7 +20,14 @@ from planner.frameworks.pytorch.reader import LAUNCH, SCRIPT, read, recognises
 from planner.frameworks.pytorch.rules import RULES
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.torch_schedules import SCHEDULES
-from planner.frameworks.uncarried import MULTIPLIERS, Uncarried, gated, mixture, rotary, ungated
+from planner.frameworks.unwritten_facts import (
+    MULTIPLIERS,
+    Uncarried,
+    gated,
+    mixture,
+    rotary,
+    ungated,
+)
 from planner.search.constraints import Context
 
 VERSIONS = "torch 2.13"

@@ -13,7 +13,10 @@ from dataclasses import replace
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import megatron, scripts, shell, uncarried
+from planner.frameworks import bash_writer as shell
+from planner.frameworks import megatron
+from planner.frameworks import training_calls as scripts
+from planner.frameworks import unwritten_facts as uncarried
 from planner.frameworks.accelerate.rules import lacks
 from planner.frameworks.base import (
     Bundle,

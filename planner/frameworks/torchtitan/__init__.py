@@ -13,7 +13,8 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import shell, uncarried
+from planner.frameworks import bash_writer as shell
+from planner.frameworks import unwritten_facts as uncarried
 from planner.frameworks.base import Bundle, Framework, cannot, flag, says
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.torch_schedules import SCHEDULES
@@ -22,7 +23,7 @@ from planner.frameworks.torchtitan.module import module
 from planner.frameworks.torchtitan.reader import read, recognises
 from planner.frameworks.torchtitan.rules import RULES
 from planner.frameworks.torchtitan.settings import environment, settings, steps
-from planner.frameworks.uncarried import MULTIPLIERS, Uncarried, mixture, predicts_several
+from planner.frameworks.unwritten_facts import MULTIPLIERS, Uncarried, mixture, predicts_several
 from planner.search.constraints import Context
 
 VERSIONS = "0.3.0 with torch 2.13"

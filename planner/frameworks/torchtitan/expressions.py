@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sized
 from typing import Any
 
 from planner.frameworks.reading import Unreadable
-from planner.frameworks.torchtitan.values import Call, Library, Unknown, Value
+from planner.frameworks.torchtitan.static_values import Call, Library, Unknown, Value
 
 MAX_STEPS = 2_000_000
 MAX_ITEMS = 100_000

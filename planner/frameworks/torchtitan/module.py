@@ -7,7 +7,7 @@ from textwrap import wrap
 
 from cost_models.spec import ModelSpec
 from planner.frameworks.base import Flag, one_line
-from planner.frameworks.shell import comment
+from planner.frameworks.bash_writer import comment
 from planner.frameworks.torchtitan import numerics
 from planner.frameworks.torchtitan.packages import Package, package_of
 from planner.frameworks.torchtitan.templates import (

@@ -9,10 +9,10 @@ from cost_models.schedules import SCHEDULES as OURS
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks.reading import Unreadable
 from planner.frameworks.torch_schedules import SCHEDULES
+from planner.frameworks.torchtitan.read_model import Architecture
 from planner.frameworks.torchtitan.rules import ATTENTION, DISPATCHERS
+from planner.frameworks.torchtitan.static_values import Call
 from planner.frameworks.torchtitan.trainer_settings import TrainerSettings, value_shown
-from planner.frameworks.torchtitan.tree import Architecture
-from planner.frameworks.torchtitan.values import Call
 from planner.search.layout_fields import layout_fields
 
 _OURS_OF = {theirs.lower(): ours for ours, theirs in SCHEDULES.items()}

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from planner.frameworks.torchtitan.values import Call, Value
+from planner.frameworks.torchtitan.static_values import Call, Value
 
 # Sections of Trainer.Config and their classes, made where a statement sets one of their fields.
 SECTIONS = {

@@ -14,11 +14,11 @@ from typing import Any
 
 from planner.frameworks import architecture
 from planner.frameworks.bash import Argument
+from planner.frameworks.given_values import hint
 from planner.frameworks.reading import Setting, Unreadable
 from planner.frameworks.torchtitan import registry
+from planner.frameworks.torchtitan.static_values import Call
 from planner.frameworks.torchtitan.trainer_settings import TrainerSettings, gather_settings
-from planner.frameworks.torchtitan.values import Call
-from planner.frameworks.values import hint
 
 FILE_OPTION = "--job.config_file"
 _MARK = re.compile(

@@ -11,7 +11,7 @@ from planner.documents.answer import Reason
 from planner.frameworks.bash import Argument
 from planner.frameworks.reading import Refusal, Setting, Unreadable
 from planner.frameworks.torchtitan import registry
-from planner.frameworks.torchtitan.values import Call, Unknown, Value
+from planner.frameworks.torchtitan.static_values import Call, Unknown, Value
 
 MAX_DEGREE = 1_000_000
 # Objects of Trainer.Config that hold nothing of a plan.

@@ -14,15 +14,18 @@ from typing import Any
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import megatron, shell, uncarried, verl_overrides
+from planner.frameworks import bash_writer as shell
+from planner.frameworks import megatron, verl_overrides
+from planner.frameworks import unwritten_facts as uncarried
 from planner.frameworks.accelerate import UNCARRIED
 from planner.frameworks.accelerate.rules import lacks
 from planner.frameworks.accelerate.settings import model_rows
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, says
 from planner.frameworks.launch_files import LaunchFiles, given_with
-from planner.frameworks.megatron import keys, reader
+from planner.frameworks.megatron import attribute_names as keys
+from planner.frameworks.megatron import reader
 from planner.frameworks.megatron.flags import flags
-from planner.frameworks.megatron.namespace import RENAMED
+from planner.frameworks.megatron.printed_arguments import RENAMED
 from planner.frameworks.megatron.verl_actor import DEGREES, ENGINE
 from planner.frameworks.named_models import of_config
 from planner.frameworks.reading import Reading
@@ -31,7 +34,7 @@ from planner.frameworks.verl.rules import RULES
 from planner.frameworks.verl_overrides import ACTOR, MICRO, MINI, ROOT
 from planner.frameworks.yaml_files import Row
 from planner.frameworks.yaml_files import flags as keys_as_flags
-from planner.huggingface.exporter import config_of
+from planner.huggingface.export.exporter import config_of
 from planner.huggingface.numerics import heard
 from planner.search.constraints import Context
 

@@ -22,7 +22,7 @@ from cost_models.catalog.names import UnknownName, resolve
 from cost_models.fields import Spec
 from planner.documents.problems import RequestError, refuse
 from planner.documents.request import PlanRequest
-from planner.frameworks import shell
+from planner.frameworks import bash_writer as shell
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.launchers import CannotLaunch, job_name

@@ -25,7 +25,7 @@ def write(
     json: bool,
 ) -> int:
     """Print the files that validate a plan elsewhere, or write them into a folder."""
-    from planner.frameworks.shell import one_script
+    from planner.frameworks.bash_writer import one_script
     from planner.terminal.output import print_json, write_files
     from planner.validate import executors
     from planner.validate.executors import remote

@@ -7,8 +7,8 @@ import pytest
 
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import Action, Kind
-from cost_models.schedules.levels import Levels
 from cost_models.schedules.simulate import Deadlock, Times, run
+from cost_models.schedules.timed_levels import Levels
 
 FORWARD = np.array([1.0, 2.0, 0.3])
 GRADIENT = np.array([1.0, 0.2, 2.0])

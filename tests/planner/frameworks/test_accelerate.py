@@ -21,7 +21,7 @@ from cost_models.spec import ModelSpec
 from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks.accelerate import names
-from planner.huggingface.exporter import WRITERS, config_of
+from planner.huggingface.export.exporter import WRITERS, config_of
 from tests.fixtures.frameworks.accelerate import (
     CASES,
     COPIES,

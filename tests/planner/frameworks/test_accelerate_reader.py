@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from planner import frameworks
 from planner.frameworks.reading import Unreadable
-from planner.huggingface.exporter import config_of
+from planner.huggingface.export.exporter import config_of
 from tests.fixtures.frameworks.accelerate import (
     CASES,
     QWEN3,

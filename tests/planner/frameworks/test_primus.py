@@ -14,7 +14,7 @@ import yaml
 from cost_models.plans import ParallelPlan
 from planner import frameworks
 from planner.documents.request import PlanRequest
-from planner.frameworks.megatron import keys
+from planner.frameworks.megatron import attribute_names as keys
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.primus.names import OWN, PRESETS
 from planner.frameworks.reading import Unreadable

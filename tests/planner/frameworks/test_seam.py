@@ -25,7 +25,7 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner import frameworks
 from planner.documents.answer import REASONS
 from planner.documents.request import PlanRequest
-from planner.frameworks import shell
+from planner.frameworks import bash_writer as shell
 from planner.frameworks.base import Bundle, Flag, Unsupported, one_line
 from planner.frameworks.reading import canonical
 from planner.search.constraints import Context

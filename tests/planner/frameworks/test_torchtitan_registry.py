@@ -19,7 +19,7 @@ from planner.frameworks.launch_files import CONFIG, GivenValues, LaunchFiles
 from planner.frameworks.reading import Reading, Unreadable
 from planner.frameworks.torchtitan import registry
 from planner.frameworks.torchtitan.expressions import MAX_STEPS
-from planner.frameworks.torchtitan.python import Program
+from planner.frameworks.torchtitan.static_evaluation import Program
 from tests.fixtures.frameworks.torchtitan import (
     CASES,
 )

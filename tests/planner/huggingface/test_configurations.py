@@ -10,7 +10,7 @@ from zlib import crc32
 import pytest
 
 from planner.huggingface import FAMILIES, ImportedModel
-from planner.huggingface.families import TEXT_MODELS
+from planner.huggingface.families.registry import TEXT_MODELS
 from tests.configurations import (
     built_row,
     config_of,

@@ -11,9 +11,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from cost_models.parameters import total_parameters
 from cost_models.spec import ModelSpec
 from planner import frameworks
-from planner.huggingface.exporter import config_of, nearest_family
+from planner.huggingface.export.exporter import config_of, nearest_family
+from planner.huggingface.export.patterned import FORMS
 from planner.huggingface.module_inspection import inspect_model
-from planner.huggingface.patterned import FORMS
 from tests.fixtures.launches import launch
 from tests.fixtures.patterns import PATTERNED
 

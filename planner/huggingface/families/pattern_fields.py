@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
-from planner.huggingface.shared_fields import Fields
+from planner.huggingface.families.shared_fields import Fields
 
 Layer = list[Fields]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from cost_models.spec import ModelSpec
 from planner.documents.plan_report import Note
-from planner.frameworks.shell import comment
+from planner.frameworks.bash_writer import comment
 
 # Numerics that every model has: unstated, they are the framework's own; others are then absent.
 ALWAYS = {"norm_epsilon", "init_std", "rope_theta"}

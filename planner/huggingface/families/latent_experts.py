@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
-from planner.huggingface.mixtures import groups, latent
-from planner.huggingface.patterns import (
+from planner.huggingface.families.mixtures import groups, latent
+from planner.huggingface.families.pattern_fields import (
     EXPERTS,
     FULL,
     LATENT,
@@ -23,7 +23,13 @@ from planner.huggingface.patterns import (
     rotary_layers,
     routed,
 )
-from planner.huggingface.shared_fields import RMSNORM_GATED, Fields, attention_bias, gqa, shape
+from planner.huggingface.families.shared_fields import (
+    RMSNORM_GATED,
+    Fields,
+    attention_bias,
+    gqa,
+    shape,
+)
 
 
 def _indexer(config: Config, heads: int, top_k: int = 2048) -> Fields:

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from cost_models.spec import ModelSpec
 from planner.huggingface.config import ModelImportError
-from planner.huggingface.families import FAMILIES
+from planner.huggingface.export.layer_keys import Fields, layers_of
+from planner.huggingface.export.patterned import FORMS, Form, forms
+from planner.huggingface.families.registry import FAMILIES
 from planner.huggingface.importer import model_from_config
-from planner.huggingface.layer_keys import Fields, layers_of
-from planner.huggingface.patterned import FORMS, Form, forms
 
 Keys = dict[str, Any]
 

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from planner.huggingface.config import HEADS, TOKENS, WIDTH, Config
-from planner.huggingface.shared_fields import Fields, attention_bias, linear_biases, mha, shape
+from planner.huggingface.families.shared_fields import (
+    Fields,
+    attention_bias,
+    linear_biases,
+    mha,
+    shape,
+)
 
 
 def _gpt2_shape(config: Config, *, tied: bool, dropout: float) -> Fields:

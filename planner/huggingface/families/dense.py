@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.huggingface.config import HEADS, TOKENS, WIDTH, Config
-from planner.huggingface.shared_fields import (
+from planner.huggingface.families.shared_fields import (
     RMSNORM_GATED,
     Fields,
     attention_bias,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
-from planner.huggingface.patterns import (
+from planner.huggingface.families.pattern_fields import (
     ATTENTION,
     EXPERTS,
     FULL,
@@ -15,7 +15,13 @@ from planner.huggingface.patterns import (
     pattern,
     routed,
 )
-from planner.huggingface.shared_fields import RMSNORM_GATED, Fields, attention_bias, gqa, shape
+from planner.huggingface.families.shared_fields import (
+    RMSNORM_GATED,
+    Fields,
+    attention_bias,
+    gqa,
+    shape,
+)
 
 
 def _common(config: Config, kv_heads: int) -> Fields:

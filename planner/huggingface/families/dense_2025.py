@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from planner.huggingface.config import LAYERS, TOKENS, WIDTH, Config
-from planner.huggingface.dense import llama, qwen_window
-from planner.huggingface.mixtures import latent
-from planner.huggingface.patterns import (
+from planner.huggingface.families.dense import llama, qwen_window
+from planner.huggingface.families.mixtures import latent
+from planner.huggingface.families.pattern_fields import (
     ATTENTION,
     FULL,
     MLP,
@@ -15,7 +15,7 @@ from planner.huggingface.patterns import (
     pattern,
     rotary_layers,
 )
-from planner.huggingface.shared_fields import (
+from planner.huggingface.families.shared_fields import (
     RMSNORM_GATED,
     Fields,
     attention_bias,

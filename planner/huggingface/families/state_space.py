@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
-from planner.huggingface.patterns import (
+from planner.huggingface.families.pattern_fields import (
     ATTENTION,
     EXPERTS,
     FULL,
@@ -17,7 +17,7 @@ from planner.huggingface.patterns import (
     pattern,
     routed,
 )
-from planner.huggingface.shared_fields import (
+from planner.huggingface.families.shared_fields import (
     RMSNORM_GATED,
     Fields,
     attention_bias,

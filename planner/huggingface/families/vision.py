@@ -6,8 +6,8 @@ Without a statement one image of the size that the file names is planned in ever
 from __future__ import annotations
 
 from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
-from planner.huggingface.patterns import ATTENTION, MLP, numbered, pattern
-from planner.huggingface.shared_fields import Fields
+from planner.huggingface.families.pattern_fields import ATTENTION, MLP, numbered, pattern
+from planner.huggingface.families.shared_fields import Fields
 
 SIDE = 100_000  # pixels, or patches
 USUAL_PATCHES = 1024  # of an image whose size the file leaves open

@@ -12,9 +12,9 @@ from typing import Any
 
 from cost_models.spec import ModelSpec
 from planner.frameworks.bash import Argument, ProgramCall
-from planner.frameworks.megatron import keys
+from planner.frameworks.megatron import attribute_names as keys
 from planner.frameworks.reading import Setting
-from planner.frameworks.scripts import World
+from planner.frameworks.training_calls import World
 
 EMPTY = (None, "", "null", "None", "none", "[]")
 BLOCK = "- arguments -"

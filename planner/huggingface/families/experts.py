@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
-from planner.huggingface.mixtures import groups, latent
-from planner.huggingface.patterns import (
+from planner.huggingface.families.dense_2025 import exaone_mixers
+from planner.huggingface.families.mixtures import groups, latent
+from planner.huggingface.families.pattern_fields import (
     ATTENTION,
     EXPERTS,
     FULL,
@@ -20,8 +21,7 @@ from planner.huggingface.patterns import (
     prediction,
     routed,
 )
-from planner.huggingface.recent import exaone_mixers
-from planner.huggingface.shared_fields import (
+from planner.huggingface.families.shared_fields import (
     RMSNORM_GATED,
     Fields,
     attention_bias,

@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.frameworks.reading import Unreadable
 from planner.frameworks.torchtitan import numerics
-from planner.frameworks.torchtitan.values import Call, Unknown, Value
+from planner.frameworks.torchtitan.static_values import Call, Unknown, Value
 
 # Class of the whole model -> package.
 MODELS = {

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from planner.frameworks.reading import Unreadable
 from planner.frameworks.torchtitan.expressions import MAX_ITEMS, Expressions
-from planner.frameworks.torchtitan.values import Call, Library, Unknown, Value
+from planner.frameworks.torchtitan.static_values import Call, Library, Unknown, Value
 
 MAX_TEXT = 1 << 20
 MAX_DEPTH = 60
