@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from planner.data_folder import VARIABLE
 from tests.fixtures import tiers
+from tests.fixtures.order import slow_first
 
 # How long an example takes says nothing on a machine that does other work too.
 settings.register_profile("untimed", deadline=None)
@@ -62,8 +63,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if quick and collection_path.name in SLOW_FOLDERS else None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
     """Mark as quick what is neither slow nor exhaustive, before `-m` selects.
 
     Among the exhaustive tests every drawn one runs again, on all its examples: see tiers.examples.
@@ -79,6 +82,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.exhaustive)
         if not any(item.get_closest_marker(name) for name in ("slow", "exhaustive")):
             item.add_marker(pytest.mark.quick)
+    yield
+    if hasattr(config, "workerinput"):
+        items[:] = slow_first(items, config.workerinput["workercount"])
 
 
 @pytest.hookimpl(wrapper=True)

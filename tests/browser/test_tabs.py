@@ -281,7 +281,7 @@ def test_why_not(page: Page, shot: Callable[..., None]) -> None:
 
 
 def test_every_reason_has_its_words() -> None:
-    script = (WEB / "rejection_reasons.js").read_text(encoding="utf-8")
+    script = (WEB / "answer" / "rejection_reasons.js").read_text(encoding="utf-8")
     block = script.partition("const REASONS = {")[2].partition("};")[0]
     assert set(re.findall(r"^  (\w+): ", block, re.MULTILINE)) == set(REASONS)
 
