@@ -36,6 +36,7 @@ OF_MODEL = 0.5
 # The width (hidden size) of a model whose runs have the usual noise.
 USUAL_HIDDEN_SIZE = 8192
 SHARES = ("50", "80", "95")  # per cent that intervals are to cover
+Group = tuple[str, str]  # level, name
 
 
 @dataclass(frozen=True)
@@ -163,44 +164,49 @@ class Posterior:
         return {}
 
     def _off_in(self, several: Sequence[tuple[str, ...]]) -> tuple[Array, Array]:
-        places, mean, shared = self._coefficients
         levels = Counter(chain(*(zip(LEVELS, ("", *groups), strict=True) for groups in several)))
         weights = {each: count / len(several) for each, count in levels.items()}
-        known = {places[each]: weight for each, weight in weights.items() if each in places}
+        known = {each: weight for each, weight in weights.items() if each in self._members}
         prior = sum(
-            (self.scales.levels[LEVELS.index(each[0])] * weight) ** 2
+            (self._deviation(each) * weight) ** 2
             for each, weight in weights.items()
-            if each not in places
+            if each not in known
         )
         own = np.diag(np.square(self.scales.factors) * prior)
         if not known:
             return np.zeros(len(FACTORS)), own
-        at, weight = list(known), np.array(list(known.values()))
-        seen = shared[np.ix_(at, range(len(FACTORS)), at, range(len(FACTORS)))]
-        return weight @ mean[at], own + np.einsum("i,iajb,j->ab", weight, seen, weight)
+        mean, seen = self._coefficients(list(known))
+        weight = np.array(list(known.values()))
+        return weight @ mean, own + np.einsum("i,iajb,j->ab", weight, seen, weight)
 
     @cached_property
-    def _coefficients(self) -> tuple[dict[tuple[str, str], int], Array, Array]:
-        """The error of each factor in each group: indices of groups, mean and covariance.
+    def _members(self) -> dict[Group, list[int]]:
+        """The runs of each group, by their indices."""
+        found: dict[Group, list[int]] = {}
+        for row, run in enumerate(self.runs):
+            for group in zip(LEVELS, ("", *run.features.groups), strict=True):
+                found.setdefault(group, []).append(row)
+        return found
+
+    def _deviation(self, group: Group) -> float:
+        return self.scales.levels[LEVELS.index(group[0])]
+
+    def _coefficients(self, groups: Sequence[Group]) -> tuple[Array, Array]:
+        """The error of each factor in groups that have runs: mean and covariance.
 
         Shapes: mean (groups, factors), covariance (groups, factors, groups, factors).
         """
-        if not self.runs:
-            return {}, np.zeros((0, len(FACTORS))), np.zeros((0, len(FACTORS)) * 2)
-        members = [("", *run.features.groups) for run in self.runs]
-        named = [list(zip(LEVELS, groups, strict=True)) for groups in members]
-        places = {each: i for i, each in enumerate(dict.fromkeys(chain(*named)))}
-        inside = np.zeros((len(self.runs), len(places)))
-        for row, groups in zip(inside, named, strict=True):
-            row[[places[each] for each in groups]] = 1.0
-        deviations = np.array([self.scales.levels[LEVELS.index(level)] for level, _ in places])
-        variance = np.square(np.outer(deviations, self.scales.factors))
+        variance = np.square(np.outer(list(map(self._deviation, groups)), self.scales.factors))
         shares = np.array([run.features.shares for run in self.runs])
-        design = (inside[:, :, None] * shares[:, None, :] * variance).reshape(len(self.runs), -1)
+        design = np.zeros((len(self.runs), *variance.shape))
+        for i, group in enumerate(groups):
+            rows = self._members[group]
+            design[rows, i] = shares[rows] * variance[i]
+        flat = design.reshape(len(self.runs), -1)
         inverse, weighted = self.solved
-        mean = design.T @ weighted
-        shared = np.diag(variance.ravel()) - design.T @ inverse @ design
-        return places, mean.reshape(variance.shape), shared.reshape(variance.shape * 2)
+        shared = np.diag(variance.ravel()) - flat.T @ inverse @ flat
+        mean = flat.T @ weighted
+        return mean.reshape(variance.shape), shared.reshape(variance.shape * 2)
 
     def joint(self, several: Sequence[ErrorFeatures]) -> tuple[Array, Array]:
         """Mean, shape (n,), and covariance, (n, n), of the errors of estimates; without noise."""
