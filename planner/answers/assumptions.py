@@ -141,7 +141,7 @@ def _dealt(training: TrainingSpec, plan: ParallelPlan) -> str:
     )
     return (
         f"samples run one by one on the fewest ranks that hold {training.seq_length // plan.cp} "
-        f"tokens each ({shares}), dealt so that ranks are about as busy; memory is that of the "
+        f"tokens each ({shares}), assigned so that ranks are about as busy; memory is that of the "
         "longest"
     )
 

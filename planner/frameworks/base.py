@@ -204,7 +204,7 @@ class Framework:
             else self.partial_training
         )
         deals = self.fields["dynamic_cp"]
-        lengths = (DEALT_LENGTHS,) if deals.supported else (ONE_LENGTH, _whole_pool(deals.note))
+        lengths = (ASSIGNED_LENGTHS,) if deals.supported else (ONE_LENGTH, _whole_pool(deals.note))
         stages = self.fields["recompute_layers"]
         alike = () if stages.supported else (_alike(stages.note),)
         rules = (
@@ -318,7 +318,7 @@ _ONE_LENGTH = (
 )
 ONE_LENGTH = unsupported(lambda c, p: not c.training.sample_lengths, _ONE_LENGTH, "degrees")
 # Where dynamic_cp reads a data set of samples.
-DEALT_LENGTHS = unsupported(
+ASSIGNED_LENGTHS = unsupported(
     lambda c, p: not c.training.sample_lengths or ((p.dynamic_cp > 0) & (p.cp > 1)), _ONE_LENGTH
 )
 

@@ -29,7 +29,7 @@ from planner.search.exhaustive import cost_model
 from planner.version import __version__
 
 SIMULATED = 12  # pipelines that are simulated: the first by the closed form
-DEALT = 60  # plans whose layers are split over the groups: the first by the groups' rates
+SPLIT = 60  # plans whose layers are split over the groups: the first by the groups' rates
 REFINED = 2  # simulated pipelines whose layer split the simulator improves further
 MOST_ORDERED = 4  # with up to so many groups, every order along the pipeline is tried
 PlacedPlan = tuple[ParallelPlan, tuple[int, ...]]  # a plan, and the group of each stage
@@ -178,7 +178,7 @@ def _pipelines(
 def _promising(request: PlanRequest, groups: Groups) -> Iterator[PlacedPlan]:
     """Legal plans without their layers, and the group of each stage, in every order of groups.
 
-    The first DEALT by the time that the groups' rates add up to, layers split evenly.
+    The first SPLIT by the time that the groups' rates add up to, layers split evenly.
     """
     rows = list(_candidates(request))
     if not rows:
@@ -199,7 +199,7 @@ def _promising(request: PlanRequest, groups: Groups) -> Iterator[PlacedPlan]:
         rate += group.accelerators / model.evaluate(plans.take(kept)).iteration_time_s
     places = range(len(request.cluster.groups))
     orders = list(permutations(places)) if len(places) <= MOST_ORDERED else [tuple(places)]
-    for i in kept[np.argsort(-rate)][:DEALT].tolist():
+    for i in kept[np.argsort(-rate)][:SPLIT].tolist():
         plan = rows[i]
         size = plan.tp * plan.cp * plan.dp
         for order in orders:

@@ -114,7 +114,7 @@ def with_memory(request: PlanRequest, capacity: float) -> PlanRequest:
 
 
 def with_usual_splits(request: PlanRequest) -> PlanRequest:
-    """The same without layers dealt out: naming no explicit split keeps to the usual ones."""
+    """The same without layers assigned: naming no explicit split keeps to the usual ones."""
     limits = {**request.search.limits, "stage_layers": Bounds(values=((),))}
     searched = request.search.model_copy(update={"limits": limits})
     return request.model_copy(update={"search": searched})

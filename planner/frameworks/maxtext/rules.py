@@ -130,7 +130,7 @@ OWN: tuple[Rule, ...] = (
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | (c.training.seq_length % (2 * p.cp) == 0),
-        lambda c, p: f"the sequence is dealt in 2 x cp = {2 * p.cp} parts",
+        lambda c, p: f"the sequence is split in 2 x cp = {2 * p.cp} parts",
     ),
     unsupported(
         lambda c, p: (

@@ -21,7 +21,7 @@ def sample_options(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
         most = training.seq_length // plan.cp
         yield "--max-seqlen-per-dp-cp-rank", most, "longer samples take 2, 4, ... ranks"
         yield "--calculate-per-token-loss", "ranks see unequal numbers of tokens"
-        yield "--dataloader-type", "single", "the only one that deals samples"
+        yield "--dataloader-type", "single", "the only one that assigns samples to ranks"
 
 
 @in_group("DATA_ARGS")

@@ -61,7 +61,7 @@ FIELDS = {name: _field(field) for name, field in megatron.FIELDS.items()} | {
     "runtime": Field((ALLOCATOR,), "of Megatron-Core: with expandable segments or without"),
     # NVIDIA-NeMo/Megatron-Bridge#4586; its nightly documentation asks for Megatron-Core's dev.
     "dynamic_cp": Field(
-        note="its own loop does not deal samples to ranks with the Megatron-Core it is pinned to"
+        note="its own loop does not assign samples to ranks with the Megatron-Core it is pinned to"
     ),
 }
 

@@ -61,7 +61,7 @@ def _model(model: ModelSpec, training: TrainingSpec) -> Iterator[Row]:
 def _parallelism(plan: ParallelPlan) -> Iterator[Row]:
     yield "dp", plan.dp, "data parallel ranks"
     yield "tp", plan.tp, "ranks that split every layer"
-    yield "pp", plan.pp, "stages; layers are dealt out by cost"
+    yield "pp", plan.pp, "stages; layers are assigned by cost"
     yield "context_parallel_size", 1, "sequences are not split"
     yield "expert_parallel_size", 1, "every rank has all experts of its layers"
     engine = ENGINES[plan.schedule] if plan.pp > 1 else "1f1b"

@@ -32,7 +32,9 @@ def _field(field: Field) -> Field:
 
 
 FIELDS: dict[str, Field] = {name: _field(field) for name, field in megatron.FIELDS.items()} | {
-    "dynamic_cp": cannot("its mock data are of one length: samples are not dealt to ranks"),
+    "dynamic_cp": cannot(
+        "its mock data have one length: samples are not assigned to ranks by length"
+    ),
     "recompute_layers": says("recompute_layer_ids", note="any layers, by their numbers"),
     "dp": says("--nnodes", "--nproc_per_node", note="what the other sizes leave of the world"),
     "schedule": says(

@@ -37,7 +37,7 @@ from planner.frameworks.slime.rules import RULES
 VERSIONS = "main of August 2026 (624b824) on Megatron-LM core 0.16 to main"
 
 FIELDS: dict[str, Field] = megatron.FIELDS | {
-    "dynamic_cp": cannot("it deals samples to ranks by itself, all of them over every cp rank"),
+    "dynamic_cp": cannot("it assigns samples to ranks by itself, all of them over every cp rank"),
     "dp": says(
         "--actor-num-nodes", "--actor-num-gpus-per-node", note="what the other sizes leave of them"
     ),

@@ -252,8 +252,8 @@ def _pipeline(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
         "parallelism",
         "parallelism.module_fqns_per_model_part",
         _part_names(counts),
-        f"{len(counts)} parts of {', '.join(map(str, counts))} layers, dealt to the stages "
-        f"{placed}; unsaid, torchtitan counts the embedding and the head as a layer each",
+        f"{len(counts)} parts of {', '.join(map(str, counts))} layers, assigned to the stages "
+        f"{placed}; by default torchtitan counts the embedding and the head as a layer each",
     )
 
 

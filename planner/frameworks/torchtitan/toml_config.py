@@ -375,7 +375,7 @@ class _Reader:
             if points:
                 self.notes.append(
                     f"pipeline_parallel_split_points {str(points)[:120]}: stages are taken as "
-                    "torchtitan would deal the layers out"
+                    "torchtitan would assign the layers"
                 )
 
     def _notes(self) -> None:

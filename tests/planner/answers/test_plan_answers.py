@@ -231,7 +231,7 @@ def test_what_muon_is_taken_to_do_is_said(plan: dict[str, Any], text: str) -> No
     assert text in note.text
 
 
-def test_samples_of_many_lengths_may_be_dealt_to_ranks() -> None:
+def test_samples_of_many_lengths_may_be_assigned_to_ranks() -> None:
     """Opened, the search takes it where long samples are few, and says how many ranks they get."""
     lengths = (1000,) * 15 + (32768,)
     request = PlanRequest(

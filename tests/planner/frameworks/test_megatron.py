@@ -98,7 +98,7 @@ def test_several_nodes_must_be_told_apart_and_one_need_not(tmp_path: Path) -> No
     assert call[call.index("--node_rank") + 1] == "1"
 
 
-def test_samples_of_many_lengths_are_said_where_they_are_dealt_to_ranks() -> None:
+def test_samples_of_many_lengths_are_said_where_they_are_assigned_to_ranks() -> None:
     lengths = {"sample_lengths": (300, 900, 2048)}
     request, plan = launch(training=lengths, cp=4, dynamic_cp=True)
     said = {flag.name: flag for flag in MEGATRON.write(request, plan).flags}

@@ -84,7 +84,7 @@ def test_what_is_left_is_named() -> None:
     assert "wait in host memory" in notes
 
 
-def test_a_micro_batch_of_all_ranks_is_dealt_to_the_replicas() -> None:
+def test_a_micro_batch_of_all_ranks_is_split_over_the_replicas() -> None:
     """4 replicas of tp 4 x pp 2 on 32 accelerators."""
     assert read(SCRIPT.replace(MICRO, "ppo_micro_batch_size=8")).plan.micro_batch_size == 2
 

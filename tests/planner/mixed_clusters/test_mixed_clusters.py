@@ -61,7 +61,7 @@ def answer() -> MixedAnswer:
         for case in product([(0, 1), (1, 0)], [1, 4], ["none", "full"])
     ],
 )
-def test_layers_are_dealt_as_well_as_brute_force_deals_them(
+def test_layers_are_split_as_well_as_by_brute_force(
     order: tuple[int, int], micro: int, recompute: str
 ) -> None:
     """Every way to deal 10 layers to 4 stages, each simulated: none that fits is faster."""
@@ -74,14 +74,14 @@ def test_layers_are_dealt_as_well_as_brute_force_deals_them(
     owner = [g for g in order for _ in range(2)]
     first = models.partition(plan, owner)
     assert first is not None
-    dealt, _ = models.refined(plan.model_copy(update={"stage_layers": first}), owner)
+    split, _ = models.refined(plan.model_copy(update={"stage_layers": first}), owner)
     times = {}
     for stops in combinations(range(1, 10), 3):
         layers = tuple(b - a for a, b in zip((0, *stops), (*stops, 10), strict=True))
         result = models.evaluate(plan.model_copy(update={"stage_layers": layers}), owner)
         if result.fits:
             times[layers] = result.iteration_time_s
-    assert times[dealt.stage_layers] == min(times.values())
+    assert times[split.stage_layers] == min(times.values())
 
 
 def test_the_best_way_is_no_slower_than_any_part(answer: MixedAnswer) -> None:

@@ -24,7 +24,7 @@ from planner.search.layer_partition import (
 from tests.fixtures.tiers import examples
 
 
-def every_dealing(count: int, stages: int, empty_ends: bool) -> Iterator[tuple[int, ...]]:
+def every_partition(count: int, stages: int, empty_ends: bool) -> Iterator[tuple[int, ...]]:
     """Layers of each stage: all ways to cut, the ends perhaps empty."""
     least = [int(not (empty_ends and place in (0, stages - 1))) for place in range(stages)]
     spare = count - sum(least)
@@ -93,7 +93,7 @@ def least(layers: LayerLoads, stages: Stages, empty_ends: bool) -> float | None:
     """Seconds of the busiest rank in the best partition that fits."""
     fitting = [
         max(rank_seconds(layers, stages, sizes))
-        for sizes in every_dealing(len(layers.seconds), len(stages.owner), empty_ends)
+        for sizes in every_partition(len(layers.seconds), len(stages.owner), empty_ends)
         if all(np.array(rank_bytes(layers, stages, sizes)) <= stages.room_bytes + 1e-6)
     ]
     return min(fitting, default=None)
@@ -101,7 +101,7 @@ def least(layers: LayerLoads, stages: Stages, empty_ends: bool) -> float | None:
 
 @settings(max_examples=examples(150), deadline=None)
 @given(problem=problems(chunks=1))
-def test_one_chunk_per_rank_is_dealt_as_well_as_can_be(
+def test_one_chunk_per_rank_is_split_as_well_as_can_be(
     problem: tuple[LayerLoads, Stages, bool],
 ) -> None:
     found, best = partition_layers(*problem), least(*problem)
@@ -136,7 +136,7 @@ def test_several_chunks_fit_and_are_no_worse_than_even_ones(
 
 @settings(max_examples=examples(60), deadline=None)
 @given(problem=problems(chunks=2))
-def test_moves_are_judged_as_the_dealings_they_lead_to(
+def test_moves_are_judged_as_the_partitions_they_lead_to(
     problem: tuple[LayerLoads, Stages, bool],
 ) -> None:
     layers, stages, empty_ends = problem
@@ -162,7 +162,7 @@ def test_moves_are_judged_as_the_dealings_they_lead_to(
     ranks=st.integers(2, 3), count=st.integers(6, 10), first=st.integers(0, 30),
     last=st.integers(0, 60),
 )  # fmt: skip
-def test_several_chunks_of_equal_layers_are_dealt_as_well_as_can_be(
+def test_several_chunks_of_equal_layers_are_split_as_well_as_can_be(
     ranks: int, count: int, first: int, last: int
 ) -> None:
     each, nothing = np.full(count, 10.0), np.zeros(count)
@@ -179,7 +179,7 @@ def test_several_chunks_of_equal_layers_are_dealt_as_well_as_can_be(
         assert max(rank_seconds(layers, stages, found)) <= best * (1 + ENOUGH)
 
 
-def test_most_dealings_of_several_chunks_are_the_best_there_is() -> None:
+def test_most_partitions_of_several_chunks_are_the_best_there_is() -> None:
     """Layers of several kinds on chunks: no proof, so their share is held."""
     random = np.random.default_rng(5)
     exact, tried = 0, 60

@@ -1,4 +1,4 @@
-"""Searches that deal out layers: models whose layers differ, or do not divide."""
+"""Searches that assign layers to stages: models whose layers differ, or do not divide."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_layers_that_do_not_divide_get_a_plan(layers: int, pp: int, framework: s
 
 @settings(max_examples=examples(25), deadline=None)
 @given(request=requests(most_layers=9, worlds=((1, 2), (1, 4), (2, 2)), least_layers=4))
-def test_dealing_is_never_worse_than_the_usual_splits(request: PlanRequest) -> None:
+def test_a_partition_is_never_worse_than_the_usual_splits(request: PlanRequest) -> None:
     few = search(*prepared(with_usual_splits(request)), top_k=1).best
     more = search(*prepared(request), top_k=1).best
     if few:

@@ -21,7 +21,7 @@ FILLED = (1, 3, 2, 2, 3, 2, 2, 1)
 Case = tuple[PlanRequest, ParallelPlan]
 
 
-def dealt(case: Case, layers: tuple[int, ...], **update: Any) -> Case:
+def laid_out(case: Case, layers: tuple[int, ...], **update: Any) -> Case:
     request, plan = case
     ends = {"first_stage_layers": 0, "last_stage_layers": 0, "stage_layers": layers}
     fields = {**plan.model_dump(), **ends, **update}
@@ -31,11 +31,11 @@ def dealt(case: Case, layers: tuple[int, ...], **update: Any) -> Case:
 LOOP = {"pp": 4, "vpp": 2, "schedule": "interleaved-1f1b"}
 WAVE = {"pp": 4, "vpp": 2, "schedule": "zb-v"}
 CASES_OF: dict[str, Case] = {
-    "megatron": dealt(launch(**INTERLEAVED), ALONE),
-    "mindspeed": mindspeed.on_ascend(dealt(launch(**INTERLEAVED), ALONE)),
-    "torchtitan": dealt(torchtitan.CASES["llama-interleaved-replicated"], ALONE, **LOOP, dp=4),
-    "pytorch": dealt(pytorch.CASES["llama-interleaved-replicated"], FILLED, **LOOP, dp=4),
-    "pytorch zb-v": dealt(pytorch.CASES["llama-zb-v"], FILLED, **WAVE),
+    "megatron": laid_out(launch(**INTERLEAVED), ALONE),
+    "mindspeed": mindspeed.on_ascend(laid_out(launch(**INTERLEAVED), ALONE)),
+    "torchtitan": laid_out(torchtitan.CASES["llama-interleaved-replicated"], ALONE, **LOOP, dp=4),
+    "pytorch": laid_out(pytorch.CASES["llama-interleaved-replicated"], FILLED, **LOOP, dp=4),
+    "pytorch zb-v": laid_out(pytorch.CASES["llama-zb-v"], FILLED, **WAVE),
 }
 
 
@@ -69,11 +69,11 @@ def test_megatrons_own_parser_takes_them() -> None:
     llama, deepseek = changed("llama", num_layers=16), CASES["deepseek-v3"]
     layers = deepseek[0].model.num_layers
     cases = [
-        dealt(launch(llama, **INTERLEAVED), ALONE),
-        dealt(launch(llama, **INTERLEAVED), FILLED),
-        dealt(launch(llama, pp=4), (0, 8, 8, 0)),
-        dealt(deepseek, (layers, 0)),
-        dealt(deepseek, (0, layers)),
+        laid_out(launch(llama, **INTERLEAVED), ALONE),
+        laid_out(launch(llama, **INTERLEAVED), FILLED),
+        laid_out(launch(llama, pp=4), (0, 8, 8, 0)),
+        laid_out(deepseek, (layers, 0)),
+        laid_out(deepseek, (0, layers)),
     ]
     assert layout(*(part.model if part is cases[3][0] else part for part in cases[3])) == (
         "E" + "t" * layers + "|mL"
