@@ -1,4 +1,4 @@
-"""NeMo-RL's policy on torch: a model of transformers under FSDP 2 and tensor parallelism.
+"""NeMo-RL's policy on torch: a transformers model under FSDP 2 and tensor parallelism.
 
 Source: nemo_rl/models/automodel/setup.py and models/dtensor/parallelize.py of 7ea279a.
 """

@@ -329,7 +329,7 @@ def _micro_batch(arguments: Values, launched: bool, assumed: list[str]) -> int:
 
 
 def _accumulated(values: Values) -> int:
-    """Micro-batches per step by the config; 1 if not stated or "auto", the script's value."""
+    """Micro-batches per step in the config; 1 for none or "auto", which defers to the script."""
     name = "gradient_accumulation_steps"
     return 1 if values.text(name) == "auto" else values.integer(name, default=1)
 

@@ -99,14 +99,14 @@ TRAINERS = (
 )
 YAML = (".yaml", ".yml")
 PLAIN = ("NO", "MULTI_GPU")
-NAMED = ("LLaMA-Factory", "TRL")  # registered as frameworks of their own
+NAMED = ("LLaMA-Factory", "TRL")  # these have a framework of their own
 KERNELS = ("flash_attention", "flash_attn", "attn_implementation")
 ATTENTION = {
     "eager": "unfused", "disabled": "unfused", "fa2": "flash2", "flash_attention_2": "flash2",
 }  # fmt: skip
 OPTIMIZED = {name: optimizer for optimizer, name in OPTIMIZERS.items()} | {"muon": "muon"}
 EIGHT_BITS = re.compile(r"8bit")
-# Algorithms that generate their samples, and those with a loss that a plan can express.
+# Algorithms that generate their samples, and names of algorithms -> loss of the spec.
 GENERATING = ("ppo", "grpo", "gdpo", "rloo", "ebft")
 LOSSES = {"dpo": "dpo", "rm": "reward", "reward": "reward"}
 # Keys that may stay unread: they concern data, adapters, or vision and audio towers.

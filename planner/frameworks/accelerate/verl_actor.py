@@ -1,4 +1,4 @@
-"""The FSDP actor of verl's launches: a model of transformers, sharded, with Ulysses."""
+"""The FSDP actor of verl's launches: a sharded transformers model, with Ulysses."""
 
 from __future__ import annotations
 

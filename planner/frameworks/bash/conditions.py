@@ -49,7 +49,7 @@ class Tests:
         return self.disjunction(items, "\0||", "\0&&")
 
     def disjunction(self, items: list[str | None], either: str, both: str) -> bool | None:
-        """An or of ands of single tests; None if there are parentheses."""
+        """A disjunction of conjunctions of single tests; None if there are parentheses."""
         if any(item in ("(", "\0(") for item in items):
             return None
         result: bool | None = False

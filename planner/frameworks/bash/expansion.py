@@ -302,7 +302,7 @@ class Expansion:
         return value or ()
 
     def settled(self, name: str) -> bool:
-        """Whether the script sets the variable, so that the environment cannot supply it."""
+        """Whether the script alone decides the value, not its environment or its caller."""
         return self.called if name.isdigit() else name in self.variables
 
     def runs(self, part: Literal | Arithmetic | Opaque | Parameter) -> Value:

@@ -39,7 +39,7 @@ _RESERVED = re.compile(r"(?:[a-z]+|!|\{|\}|\[\[|\]\])(?=[\s;&|<>()]|$)")
 _TEST_OPERATOR = re.compile(r"&&|\|\||[()<>]|!(?=\s)|(?:==|!=|=~|=)(?=\s)|-[a-z]{1,2}(?=\s)")
 
 
-@lru_cache(maxsize=16)  # every framework's reader asks for the same script
+@lru_cache(maxsize=16)  # every framework's reader parses the same script
 def parse(source: Source) -> Statements:
     """The commands of a script.
 

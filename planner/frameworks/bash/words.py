@@ -48,7 +48,7 @@ _ESCAPES = {
 
 @dataclass
 class Words:
-    """A tokenizer of words: a position in a text, and methods that read on from it."""
+    """A tokenizer that reads words at a position in a text."""
 
     source: Source
     position: int = 0

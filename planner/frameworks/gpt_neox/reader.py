@@ -36,7 +36,7 @@ SAME = frozenset(
     }
     | {"output_layer_parallelism", "scaled_upper_triang_masked_softmax_fusion"}
 )
-_IGNORED_PREFIXES = ("mamba_", "rwkv_", "te_")  # kernels, and kinds of layers that are refused
+_IGNORED_PREFIXES = ("mamba_", "rwkv_", "te_")  # keys of kernels and of refused kinds of layers
 
 
 class Job(NamedTuple):
@@ -46,7 +46,7 @@ class Job(NamedTuple):
 
 
 def recognises(files: Mapping[str, str]) -> bool:
-    """Whether some YAML has GPT-NeoX's degrees."""
+    """Whether some YAML has GPT-NeoX's pipe_parallel_size."""
     return any(name.endswith(YAML) and MARK.search(text) for name, text in files.items())
 
 

@@ -34,7 +34,7 @@ DEFAULTS = {
 
 
 def recognises(files: Mapping[str, str]) -> bool:
-    """Whether some YAML has MaxText's mesh."""
+    """Whether some YAML has MaxText's mesh axes or number of layers."""
     return any(
         re.search(r"^(ici|dcn)_\w+_parallelism\s*:|^base_num_decoder_layers\s*:", text, re.M)
         for name, text in files.items()

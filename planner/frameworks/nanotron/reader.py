@@ -44,7 +44,7 @@ RUN_ONLY = (
 
 
 def recognises(files: Mapping[str, str]) -> bool:
-    """Whether there is a config of nanotron."""
+    """Whether some YAML has keys that only nanotron has."""
     return any(
         "pp_engine:" in text or "batch_accumulation_per_replica:" in text
         for name, text in files.items()

@@ -75,7 +75,7 @@ def _all(fits: Callable[[EncoderSpec, ModelSpec], bool], text: str) -> Rule:
 
 
 def _plain(encoder: EncoderSpec) -> bool:
-    """Whether its layers are plain attention and MLPs, with no window and no own sizes."""
+    """Whether its layers are plain attention and MLPs, with no options but chunk and rope."""
     if encoder.mla or encoder.moe or encoder.attention_sinks or encoder.residual_streams > 1:
         return False
     if encoder.sliding_window is not None:

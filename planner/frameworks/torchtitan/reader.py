@@ -43,7 +43,7 @@ def _trains(launch: ProgramCall) -> bool:
 
 
 def _modules(files: Mapping[str, str]) -> list[str]:
-    """Files that return a Trainer.Config of torchtitan."""
+    """Python files that seem to import torchtitan."""
     return [
         name
         for name, text in files.items()

@@ -62,7 +62,7 @@ def hidden_dim(call: Call) -> Value:
 
 
 def library(call: Call) -> Value:
-    """The value of a call into torchtitan: the Trainer.Config of a config function, or a width."""
+    """The value of a call: a Trainer.Config, the width of an MLP, or else the call itself."""
     parts = call.name.split(".")
     if parts[-1] == "compute_ffn_hidden_dim":
         return hidden_dim(call)

@@ -180,8 +180,8 @@ def _training(c: Context, plan: ParallelPlan) -> Iterator[Row]:
 def parts(model: ModelSpec, plan: ParallelPlan) -> tuple[int, ...]:
     """Layers of every model part (virtual stage), in forward order.
 
-    Raises Unsupported if an inner part would be empty or layers would be lost, although the rules
-    refuse such plans before.
+    Raises Unsupported if an inner part would be empty or layers would be lost, in case the
+    rules were not checked before.
     """
     counts = forward_layers(model.num_layers, plan)
     if min(counts[1:-1], default=1) < 1 or min(counts) < 0 or sum(counts) != model.num_layers:
