@@ -1,4 +1,4 @@
-"""Hugging Face accelerate: its launch config, a model of transformers and a training script.
+"""Hugging Face accelerate: its launch config, a transformers model and a training script.
 
 FSDP 2 over a mesh of replicas, shards and context parallelism, or plain data parallelism.
 """

@@ -1,4 +1,4 @@
-"""What shards the training under accelerate: FSDP 1 or 2, DeepSpeed, or nothing."""
+"""The sharding of a run under accelerate: by FSDP 1 or 2, by DeepSpeed, or none."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ STRATEGIES = {
     "hybrid_shard_zero2": 2, "5": 2,
 }  # fmt: skip
 HYBRID = ("hybrid_shard", "4", "hybrid_shard_zero2", "5")
-# Of distributed_type; what other engines train is not read.
+# Values of distributed_type; runs with one of ENGINES are not read.
 TYPES = ("NO", "MULTI_GPU", "MULTI_CPU", "MULTI_NPU", "MULTI_XPU", "FSDP", "DEEPSPEED",
          "MEGATRON_LM", "XLA")  # fmt: skip
 ENGINES = ("MEGATRON_LM", "XLA")
-# Where accelerate is told to use DeepSpeed and not how.
+# The default stage of DeepSpeed in accelerate.
 USUAL_STAGE = 2
 DEVICES = ("none", "cpu", "nvme")
 
 
 @dataclass(frozen=True)
 class Engine:
-    """Fields of the plan, and the type of the gradients.
+    """Fields of the plan, and the types of the gradients.
 
-    own: FSDP 2 or plain copies, which can be written too.
+    reduced: type of the reduction; kept: type between micro-batches.
+    own: FSDP 2 or plain replicas, which this framework also writes.
     """
 
     fields: dict[str, Any]
@@ -50,7 +51,7 @@ def engine(
     per_node: int,
     assumed: list[str],
 ) -> Engine:
-    """What a configuration with this distributed_type says."""
+    """The sharding of a configuration with this distributed_type."""
     if kind == "DEEPSPEED":
         return _deepspeed(values, files, precision, assumed)
     if kind != "FSDP":
@@ -73,7 +74,7 @@ def engine(
 
 
 def of_document(files: Mapping[str, str], name: str, precision: str, assumed: list[str]) -> Engine:
-    """What DeepSpeed's JSON of that name says."""
+    """The sharding in the DeepSpeed JSON of that name."""
     named = Setting(name="deepspeed_config_file", value=name, file=name, line=0)
     return _deepspeed(Values({named.name: named}, name), files, precision, assumed)
 
@@ -107,7 +108,7 @@ def _deepspeed(
 
 
 def _zero_of(values: Values, files: Mapping[str, str]) -> dict[str, Any]:
-    """zero_optimization of DeepSpeed's JSON; empty where the configuration names none."""
+    """zero_optimization of DeepSpeed's JSON; empty if the configuration names none."""
     named = (values.text("deepspeed_config_file") or "").rsplit("/", 1)[-1]
     if not named:
         return {}

@@ -1,6 +1,6 @@
-"""LLaMA-Factory's newer YAML (`USE_V1=1 llamafactory-cli sft`), by the keys of the older one.
+"""LLaMA-Factory's v1 YAML (`USE_V1=1 llamafactory-cli sft`), translated to the older keys.
 
-By src/llamafactory/v1 of ff6d4d1: config/*_args.py, core/base_trainer.py, plugins.
+Source: src/llamafactory/v1 of ff6d4d1: config/*_args.py, core/base_trainer.py, plugins.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from planner.frameworks.given_values import Values
 from planner.frameworks.reading import Setting
 
-# Its key -> the older trainer's, or FSDP's of accelerate.
+# Key of v1 -> key of the older trainer, or of accelerate's FSDP config.
 KEYS = {
     "model": "model_name_or_path",
     "micro_batch_size": "per_device_train_batch_size",
@@ -32,7 +32,7 @@ KEYS = {
 }
 ENGINES = ("fsdp2", "deepspeed")
 MODES = ("ulysses",)
-# What changes neither time nor memory of a step, beside data and sampling.
+# Keys that change neither time nor memory of a step, and keys of data and sampling.
 IDLE = re.compile(
     r"^(dp_size|num_train_epochs|max_steps|max_grad_norm|learning_rate|output_dir|batching_workers|"
     r"dist_timeout|full_determinism|resume_|save_|logging_|pref_|simpo_|dpo_|ld_alpha|seed|"
@@ -45,7 +45,7 @@ _COMMAND = re.compile(r"\bllamafactory-cli\s+(sft|dpo|rm)\b")
 
 
 def is_one(text: str) -> bool:
-    """Whether a YAML is of that format."""
+    """Whether a YAML is in the v1 format."""
     return bool(re.search(r"^model:[ \t]*\S", text, re.MULTILINE) and _MARKS.search(text))
 
 
@@ -56,13 +56,13 @@ def translated(
     file: str,
     assumed: list[str],
 ) -> tuple[Values, dict[str, Any]]:
-    """Its settings by the older keys, and the tree of what is no plain value.
+    """The settings under the older keys, and a tree of the values that are not scalars.
 
-    Raises Unreadable where it does something else.
+    Raises Unreadable for a setting that is not supported.
     """
     known = {one.name: one for one in settings}
     own = Values(known, file)
-    _supported(own)
+    _check_supported(own)
     found = {KEYS.get(name, name): one for name, one in known.items() if _counts(name)}
     adapters, engine = tree.get("peft_config"), own.text("dist_config.name")
     made: dict[str, Any] = {}
@@ -87,8 +87,8 @@ def _counts(name: str) -> bool:
     return name in KEYS or IDLE.match(name) is None
 
 
-def _supported(own: Values) -> None:
-    """Raises Unreadable where the run is none that a plan has."""
+def _check_supported(own: Values) -> None:
+    """Raises Unreadable for a run that no plan can express."""
     engine, mode = own.text("dist_config.name"), own.text("cp_mode")
     if engine not in (None, *ENGINES):
         text = f"{engine}: {', '.join(ENGINES)} and none are read (--set dist_config.name=fsdp2)"
@@ -108,7 +108,7 @@ def _supported(own: Values) -> None:
 
 
 def accumulation(values: Values, micro: int, dp: int) -> int:
-    """Micro-batches of a step.  Raises Unreadable where the batch is no multiple."""
+    """Micro-batches per step.  Raises Unreadable if the batch is not a multiple of micro x dp."""
     batch = values.integer("global_batch_size", default=micro * dp)
     if batch % (micro * dp):
         text = f"{batch} is not a multiple of micro_batch_size {micro} x {dp} ranks"

@@ -1,4 +1,4 @@
-"""The names that accelerate 1.15.0 knows; a test compares them with the installed ones."""
+"""Option and config names of accelerate 1.15.0; a test compares them with the installed ones."""
 
 # Options of `accelerate launch`; a dash may stand for an underscore.
 _SWITCHES = """
@@ -40,7 +40,7 @@ parallelism_config_sp_backend parallelism_config_sp_seq_length
 parallelism_config_sp_seq_length_is_variable parallelism_config_sp_attn_implementation
 """
 OPTIONS = frozenset(_OPTIONS.split())
-# Keys of its config file at the top.
+# Top-level keys of its config file.
 _KEYS = """
 compute_environment distributed_type mixed_precision use_cpu debug num_processes machine_rank
 num_machines gpu_ids main_process_ip main_process_port rdzv_backend same_network

@@ -1,6 +1,6 @@
-"""NeMo-RL's policy on torch: a model of transformers under FSDP 2 and tensor parallelism.
+"""NeMo-RL's policy on torch: a transformers model under FSDP 2 and tensor parallelism.
 
-As nemo_rl/models/automodel/setup.py and models/dtensor/parallelize.py (7ea279a) set it up.
+Source: nemo_rl/models/automodel/setup.py and models/dtensor/parallelize.py of 7ea279a.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GROUP = "policy.dtensor_cfg"
 
 
 def read(config: Config, given: GivenValues, accelerators: int | None) -> Reading:
-    """What a run says.  Raises Unreadable."""
+    """The specs and the plan of a run.  Raises Unreadable."""
     config.notes.append(policy.APART)
     model = policy.model(config, given, predicts=False)
     world = policy.world(config, accelerators)

@@ -1,4 +1,4 @@
-"""Adapters by PEFT (0.21) beside transformers: rules, options of train.py and their reading."""
+"""LoRA adapters by PEFT 0.21: rules, options of train.py, and the reader of those options."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from planner.huggingface.export.exporter import config_of
 from planner.search.constraints import Context, Rule
 
 NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-# Families whose layers have all of NAMES as modules of their own.
+# Model families whose layers have each of NAMES as a separate module.
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "olmo2")
 
 
-def _named(c: Context) -> bool:
+def _has_named_modules(c: Context) -> bool:
     keys = config_of(c.model)
     return keys is None or keys["model_type"] in FAMILIES
 
@@ -42,7 +42,7 @@ PARTIAL_TRAINING: tuple[Rule, ...] = (
         "degrees",
     ),
     unsupported(
-        lambda c, p: not c.training.lora_rank or _named(c),
+        lambda c, p: not c.training.lora_rank or _has_named_modules(c),
         lambda c, p: f"{c.model.name}'s family has other modules than {', '.join(NAMES)}",
         "degrees",
     ),
@@ -58,7 +58,7 @@ PARTIAL_TRAINING: tuple[Rule, ...] = (
 
 
 def adapter_arguments(training: TrainingSpec, group: str) -> Iterator[Flag]:
-    """The options of train.py for adapters; none where every weight is trained."""
+    """The options of train.py for adapters; none if all weights are trained."""
     if not training.lora_rank:
         return
     yield flag(group, "--lora_rank", training.lora_rank, "adapters beside frozen matrices")
@@ -67,7 +67,7 @@ def adapter_arguments(training: TrainingSpec, group: str) -> Iterator[Flag]:
 
 
 def tuning_of(arguments: Values) -> dict[str, Any]:
-    """What the options say; nothing where they are not given."""
+    """The adapter fields of the training spec, from the options; empty without --lora_rank."""
     rank = arguments.integer("--lora_rank", default=0)
     if not rank:
         return {}

@@ -1,7 +1,6 @@
-"""What a launch with accelerate says: its config, the launch line, config.json and options.
+"""Reads a launch with accelerate: its config, the launch line, config.json and options.
 
-The options of the training script are those of train.py, which are named as in the examples of
-transformers.
+The training script has the options of train.py, which are named as in transformers' examples.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from planner.frameworks.reading import Reading, Refusal, Setting, Unreadable
 
 LENGTH = ("--block_size", "--max_seq_length", "--max_length", "--seq_length")
 CONFIG = ("--config_name", "--model_name_or_path")
-# Options of the training script that say nothing a plan has a place for, or are placeholders.
+# Options of the training script without a plan field, and placeholders.
 SCRIPT_ONLY = frozenset({"--learning_rate", "--max_train_steps", "--sync_each_batch"})
 # Keys of the launch that no plan needs to know.
 _LAUNCH_ONLY = """
@@ -49,9 +48,9 @@ fsdp_cpu_ram_efficient_loading dynamo_use_regional_compilation parallelism_confi
 parallelism_config_sp_backend
 """
 LAUNCH_ONLY = frozenset(_LAUNCH_ONLY.split())
-# What accelerate reads under fsdp_config without an option for it.
+# fsdp_ignored_modules is a key of fsdp_config that has no option.
 KNOWN = KEYS | OPTIONS | SWITCHES | {"fsdp_ignored_modules"}
-# Of transformers' Trainer, where the launched script is not told.
+# The default of transformers' Trainer.
 USUAL_MICRO_BATCH = 8
 KERNELS = {
     **{name: kernel for kernel, name in ATTENTION.items()},
@@ -65,7 +64,7 @@ Keyed = list[tuple[str, Setting]]
 
 
 def recognises(files: Mapping[str, str]) -> bool:
-    """Whether a script calls accelerate's launcher, or a config of it stands alone."""
+    """Whether the files launch accelerate or a trainer on it, or are its config alone."""
     texts = [text for name, text in files.items() if name.endswith(SCRIPTS)]
     if (found := trainers.trainer_of(files)) is not None:
         return found[0].title not in trainers.NAMED
@@ -136,7 +135,7 @@ def _plain(name: str) -> str:
 def _of_config(
     files: Mapping[str, str], line: Iterable[Setting], assumed: list[str]
 ) -> Iterator[tuple[str, Setting]]:
-    """The keys of the config, sections opened as the launcher opens them."""
+    """The keys of the config, with sections flattened as the launcher does."""
     named = next((one.value for one in line if _plain(one.name) == "config_file"), None)
     if isinstance(named, str):
         name = named.rsplit("/", 1)[-1]
@@ -161,7 +160,7 @@ def _of_config(
 
 
 def _refused_keys(keyed: Keyed) -> Iterator[Refusal]:
-    """Keys at the top of the config that accelerate stops at."""
+    """Refusals of unknown top-level keys and launch options, at which accelerate stops."""
     for key, one in keyed:
         top = one.name.split(".")[0]
         if not top.startswith("-") and top not in KEYS:
@@ -176,7 +175,7 @@ def _refusal(text: str, setting: Setting | None = None) -> Refusal:
 
 
 def _hints(unknown: Iterable[Setting], names: Iterable[str]) -> list[str]:
-    """What is silently left out, with the names that may have been meant."""
+    """Notes on unknown keys that accelerate ignores, with the names that may have been meant."""
     return [
         f"{one.name} is unknown and changes nothing{hint(one.name.rpartition('.')[2], names)}"
         for one in unknown
@@ -185,7 +184,7 @@ def _hints(unknown: Iterable[Setting], names: Iterable[str]) -> list[str]:
 
 
 def _model(files: Mapping[str, str], arguments: Values) -> ModelSpec:
-    """The model of the config.json that the script is given."""
+    """The model of the script's config.json, or of that name."""
     stated = (arguments.text(*CONFIG) or "config.json").rsplit("/", 1)[-1]
     name = stated if stated in files else "config.json"
     if name not in files:
@@ -264,14 +263,14 @@ def _plan(
 def _stated(
     arguments: Values, name: str, choices: Iterable[str], default: str, assumed: list[str]
 ) -> str:
-    """The value of an option; the default where it is not stated, noted as an assumption."""
+    """The value of an option; the default if it is not stated, noted as an assumption."""
     if not arguments.has(name):
         assumed.append(f"{name}: not stated, {default}")
     return arguments.choice(name, choices=choices, default=default)
 
 
 def _kind(values: Values) -> str:
-    """What shards or copies the weights, by accelerate's name."""
+    """Accelerate's distributed_type, with the launch switches applied."""
     kind = values.choice("distributed_type", choices=TYPES, default="NO")
     kind = "FSDP" if values.boolean("use_fsdp") else kind
     kind = "MULTI_GPU" if values.boolean("multi_gpu") else kind
@@ -302,7 +301,7 @@ def _mesh(values: Values, world: int, refusals: list[Refusal]) -> tuple[dict[str
 
 
 def _reduced(arguments: Values, usual: str, assumed: list[str]) -> str:
-    """The type in which FSDP reduces gradients; usual: where nothing is said."""
+    """The type in which FSDP reduces gradients; usual: the default."""
     stated = arguments.choice("--reduce_dtype", choices=("bf16", "fp16", "fp32"), default="")
     if not stated:
         assumed.append(f"--reduce_dtype: not stated, FSDP reduces gradients in {usual}")
@@ -310,13 +309,13 @@ def _reduced(arguments: Values, usual: str, assumed: list[str]) -> str:
 
 
 def _rotation(values: Values) -> CPKind:
-    """How keys and values reach all ranks of a sequence."""
+    """How context parallelism exchanges keys and values between ranks."""
     kinds = {name: kind for kind, name in ROTATION.items()}
     return kinds[values.choice(f"{MESH}cp_comm_strategy", choices=kinds, default="allgather")]
 
 
 def _micro_batch(arguments: Values, launched: bool, assumed: list[str]) -> int:
-    """Sequences of one step of a process, which only the launched script is told."""
+    """Sequences per pass of a process, an option of the training script only."""
     name = "--per_device_train_batch_size"
     if not arguments.has(name) and launched:
         assumed.append(f"{name}: not stated, {USUAL_MICRO_BATCH} as of transformers' Trainer")
@@ -330,7 +329,7 @@ def _micro_batch(arguments: Values, launched: bool, assumed: list[str]) -> int:
 
 
 def _accumulated(values: Values) -> int:
-    """Micro-batches of a step; "auto" is the script's, one where it says nothing."""
+    """Micro-batches per step in the config; 1 for none or "auto", which defers to the script."""
     name = "gradient_accumulation_steps"
     return 1 if values.text(name) == "auto" else values.integer(name, default=1)
 

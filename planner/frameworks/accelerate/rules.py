@@ -1,4 +1,4 @@
-"""What accelerate and transformers refuse or have no option for, as rules.
+"""Rules for what accelerate and transformers refuse or have no option for.
 
 Read from accelerate 1.15.0 (launcher, ParallelismConfig, FSDP plugin and preparation, context
 parallel hooks) and transformers 5.23.0 (families, attention interfaces).
@@ -28,7 +28,7 @@ _BLOCK = code("recompute_method", "block")
 
 
 def lacks(model: ModelSpec) -> Iterator[str]:
-    """Why no config.json says the model."""
+    """Why no config.json can describe the model."""
     if config_of(model) is None:
         family, fields = nearest_family(model)
         yield (
@@ -38,7 +38,7 @@ def lacks(model: ModelSpec) -> Iterator[str]:
 
 
 def _mixes_by_plain_attention(model: ModelSpec) -> bool:
-    """Whether every token mixer is torch's attention without another mask than the causal one."""
+    """Whether every token mixer is torch's attention with a plain causal mask."""
     mixers = {b for layer in model.layer_pattern for b in layer if not isinstance(b, FeedForward)}
     return all(
         isinstance(b, Attention) and b.window is None and b.chunk is None and b.indexer is None
@@ -57,19 +57,19 @@ def _shard_ranks(p: Plans) -> IntArray:
 
 
 def _shards(c: Context, p: Plans) -> BoolArray:
-    """Shard groups are whole cp groups, and ParallelismConfig accepts their sizes."""
+    """Whether shard groups are whole cp groups of sizes that ParallelismConfig accepts."""
     ranks = np.maximum(_shard_ranks(p), 1)
     whole = (p.dp_shard % p.cp == 0) & (p.dp % ranks == 0)
     return np.asarray((p.zero_stage == 0) | (whole & ((ranks > 1) | (p.dp == 1))))
 
 
 def _kept(training: TrainingSpec) -> tuple[str, str, str]:
-    """Types of what stays between steps: weights, gradients, states."""
+    """Types of the weights, gradients and optimizer states that are kept between steps."""
     return training.master_weights_dtype, training.gradient_dtype, training.optimizer_state_dtype
 
 
 def _reduces(c: Context, p: Plans) -> BoolArray:
-    """FSDP reduces in the policy's type, data parallelism in that of the fp32 weights."""
+    """Whether gradients can be reduced in this type: fp32, or with FSDP the policy's type."""
     t = c.training
     return np.asarray(
         (t.gradient_reduce_dtype == "fp32")

@@ -1,4 +1,4 @@
-"""The training script of a bundle, the same for every plan: what differs are its options."""
+"""The training script of a bundle; plans differ only in its options."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ _CHANGES = (
 
 
 def train_script(adapters: bool) -> str:
-    """train.py, with adapters beside frozen weights or without."""
+    """train.py, with or without LoRA adapters."""
     script = TRAIN
     for old, new in _CHANGES if adapters else ():
         assert script.count(old) == 1, old

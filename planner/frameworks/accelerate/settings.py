@@ -1,4 +1,4 @@
-"""The keys of accelerate.yaml and config.json and the options of train.py, with whys."""
+"""The keys of accelerate.yaml and config.json and the options of train.py, with reasons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from planner.search.constraints import Context
 
 ATTENTION = {"flash": "sdpa", "flash2": "flash_attention_2", "unfused": "eager"}
 ROTATION: dict[CPKind, str] = {"all_gather": "allgather", "p2p": "alltoall"}
-# As in TrainingArguments of transformers.
+# Values of `optim` in transformers' TrainingArguments.
 OPTIMIZERS: dict[OptimizerName, str] = {
     "adam": "adamw_torch",
     "adam_8bit": "adamw_torch_8bit",
@@ -38,7 +38,7 @@ def distributed_type(plan: ParallelPlan) -> str:
 
 
 def launch_rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
-    """accelerate.yaml."""
+    """The rows of accelerate.yaml."""
     yield "compute_environment", "LOCAL_MACHINE", "machines that launch.sh is called on"
     yield "distributed_type", distributed_type(plan), "FSDP: ZeRO 3; MULTI_GPU: whole copies"
     yield "mixed_precision", c.training.precision, "type of activations and gathered weights"
@@ -76,7 +76,7 @@ def launch_rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
 
 
 def _handed_out(c: Context) -> tuple[bool, str]:
-    """Whether the first process makes the weights of all."""
+    """Whether rank 0 initialises the weights for all ranks, and why."""
     moe, config = c.model.moe, config_of(c.model)
     if moe is not None and moe.score_correction_bias:
         return False, "the router's balancing bias is a buffer, which cannot be handed out"
@@ -86,9 +86,9 @@ def _handed_out(c: Context) -> tuple[bool, str]:
 
 
 def model_rows(c: Context) -> Iterator[Row]:
-    """config.json."""
+    """The rows of config.json."""
     keys = config_of(c.model)
-    assert keys is not None  # a rule holds it
+    assert keys is not None  # rules.lacks refuses other models
     for name, value in (keys | keys_of(c.model, keys)).items():
         yield name, value, "the model as planned"
     if c.model.position == "rope":

@@ -1,7 +1,7 @@
-"""What LLaMA-Factory and TRL share: one YAML over transformers' Trainer, started by accelerate.
+"""Shared by LLaMA-Factory and TRL: one YAML for transformers' Trainer, launched by accelerate.
 
-FSDP 2 or plain copies come from accelerate's config as for a script of its own; the rest are keys
-of transformers' TrainingArguments (5.23), by the same names in both.
+accelerate's config selects FSDP 2 or plain replicas; the other keys are those of transformers'
+TrainingArguments (5.23), with the same names in both.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ NEEDS = Note(
 
 @dataclass(frozen=True)
 class Tuner:
-    """LLaMA-Factory or TRL: where the two differ.
+    """LLaMA-Factory or TRL: the parts in which the two differ.
 
-    rows: its own keys; paths: lines that set variables; program: what accelerate starts, in bash.
+    rows: its own keys; paths: bash lines that set variables; program: the bash words that
+    accelerate starts.
     """
 
     name: str
@@ -104,7 +105,7 @@ class Tuner:
         )
 
     def read(self, files: Mapping[str, str], accelerators: int | None) -> Reading:
-        """What a launch says; raises Unreadable."""
+        """The specs and the plan of a launch; raises Unreadable."""
         if trainers.trainer_of(files) is None:
             raise Unreadable(f"no YAML of {self.title} among the files: {', '.join(files)}")
         found = trainers.read(files, accelerators)
@@ -142,7 +143,7 @@ def shared(c: Context, plan: ParallelPlan) -> Iterator[Row]:
 
 
 def recomputes(plan: ParallelPlan) -> bool:
-    """Whether the trainer recomputes the layers, and not FSDP."""
+    """Whether the trainer, rather than FSDP, recomputes the layers."""
     return plan.recompute == "full" and not plan.zero_stage
 
 
@@ -172,7 +173,7 @@ PARTIAL_TRAINING: tuple[Rule, ...] = tuple(
 
 
 def fields(own: dict[str, Field]) -> dict[str, Field]:
-    """Accelerate's fields with a trainer's own names."""
+    """Accelerate's fields, with a trainer's own names where they differ."""
     shares = {
         "cp": cannot("samples are packed, and their positions are dropped beside cp"),
         "cp_kind": cannot("there is no context parallelism"),
@@ -183,7 +184,7 @@ def fields(own: dict[str, Field]) -> dict[str, Field]:
 
 
 def adapters(c: Context, rank: str, targets: str, packed: Row) -> Iterator[Row]:
-    """Keys of adapters; packed: what keeps frozen weights in four bits."""
+    """Keys of LoRA adapters; packed: the row that quantizes frozen weights to four bits."""
     training = c.training
     yield rank, training.lora_rank, "adapters beside frozen matrices"
     yield targets, list(training.lora_targets), "the modules they adapt"

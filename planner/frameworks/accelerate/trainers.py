@@ -1,6 +1,6 @@
-"""Tuning runs that are one YAML over transformers' Trainer: LLaMA-Factory, Axolotl, TRL.
+"""Fine-tuning configured by one YAML on transformers' Trainer: LLaMA-Factory, Axolotl, TRL.
 
-By their documentation of August 2026: LLaMA-Factory 0.9, Axolotl 0.13, TRL 0.24.
+Source: their documentation of August 2026: LLaMA-Factory 0.9, Axolotl 0.13, TRL 0.24.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from planner.frameworks.reading import Reading, Unreadable
 
 @dataclass(frozen=True)
 class Trainer:
-    """The keys of one of them; marks: keys of which one is only its own.
+    """The keys and defaults of one trainer.
 
-    checkpoints: whether layers are recomputed where nothing is said.
+    marks: keys that identify it; checkpoints: whether layers are recomputed by default.
     """
 
     title: str
@@ -48,7 +48,7 @@ class Trainer:
     checkpoints: bool = False
 
 
-# Its newer format, in the older one's keys.
+# LLaMA-Factory's v1 format, after translation to the older keys.
 NEWER = Trainer(
     "LLaMA-Factory",
     (),
@@ -99,24 +99,24 @@ TRAINERS = (
 )
 YAML = (".yaml", ".yml")
 PLAIN = ("NO", "MULTI_GPU")
-NAMED = ("LLaMA-Factory", "TRL")  # frameworks of their own
+NAMED = ("LLaMA-Factory", "TRL")  # these have a framework of their own
 KERNELS = ("flash_attention", "flash_attn", "attn_implementation")
 ATTENTION = {
     "eager": "unfused", "disabled": "unfused", "fa2": "flash2", "flash_attention_2": "flash2",
 }  # fmt: skip
 OPTIMIZED = {name: optimizer for optimizer, name in OPTIMIZERS.items()} | {"muon": "muon"}
 EIGHT_BITS = re.compile(r"8bit")
-# Algorithms that make their samples themselves, and those whose step is near a plain one's.
+# Algorithms that generate their samples, and names of algorithms -> loss of the spec.
 GENERATING = ("ppo", "grpo", "gdpo", "rloo", "ebft")
 LOSSES = {"dpo": "dpo", "rm": "reward", "reward": "reward"}
-# Keys of vision and sound towers that are not asked for, and of data, beside the model's.
+# Keys that may stay unread: they concern data, adapters, or vision and audio towers.
 HARMLESS = re.compile(
     r"^(image_|video_|audio_|dataset|freeze_vision|freeze_multi|lora_|peft_|rope)"
 )
 
 
 def trainer_of(files: Mapping[str, str]) -> tuple[Trainer, str] | None:
-    """Whose configuration is among the files, and its name."""
+    """The trainer whose configuration is among the files, and the name of that file."""
     for name, text in files.items():
         if not name.endswith(YAML) or "distributed_type:" in text:
             continue
@@ -130,7 +130,7 @@ def trainer_of(files: Mapping[str, str]) -> tuple[Trainer, str] | None:
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
-    """What the configuration says; raises Unreadable."""
+    """The specs and the plan of the configuration; raises Unreadable."""
     found = trainer_of(files)
     assert found is not None
     trainer, name = found
@@ -168,7 +168,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 
 
 def _nodes(files: Mapping[str, str]) -> int | None:
-    """The machines that a call of accelerate beside the configuration speaks of."""
+    """Machines of the `accelerate launch` beside the configuration; None without one."""
     if not any("accelerate launch" in text for text in files.values()):
         return None
     launch = only_launch(files, "accelerate")
@@ -177,7 +177,7 @@ def _nodes(files: Mapping[str, str]) -> int | None:
 
 
 def _beside(files: Mapping[str, str]) -> Values:
-    """Accelerate's configuration that starts it, by the last part of each key; empty: none."""
+    """Accelerate's configuration, by the last part of each key; empty if there is none."""
     for name, text in files.items():
         if name.endswith(YAML) and "distributed_type:" in text:
             found = yaml_files.read(text, name).settings()
@@ -188,7 +188,7 @@ def _beside(files: Mapping[str, str]) -> Values:
 def _model(
     values: Values, trainer: Trainer, given: GivenValues, files: Mapping[str, str]
 ) -> ModelSpec:
-    """The model that is given, or of that name, or of the config.json beside the configuration."""
+    """The given model, else the one that the configuration names, else that of config.json."""
     if given.model is not None:
         values.has(*trainer.model)
         return given.model
@@ -233,7 +233,7 @@ def _plan(
     optimizer = values.text("optim", "optimizer") or "adamw_torch"
     if optimizer not in OPTIMIZED and "adam" not in optimizer:
         assumed.append(f"the optimizer {optimizer[:60]} is costed as Adam")
-    # Its own engine reduces in fp32 whatever the weights are (distributed/fsdp2.py).
+    # The FSDP 2 engine of v1 always reduces in fp32 (distributed/fsdp2.py).
     own = trainer is NEWER and values.has("fsdp_version")
     reduced = "fp32" if own else sharding.reduced
     full = _recomputes(values, trainer) or beside.boolean("fsdp_activation_checkpointing")
@@ -268,7 +268,7 @@ def _plan(
 
 
 def _degrees(values: Values, world: int) -> tuple[dict[str, int], dict[str, int]]:
-    """The degrees tp, cp and dp, and dp_shard where only some ranks share the weights."""
+    """The degrees tp, cp and dp, and dp_shard if there are replicas of shard groups."""
     tp = values.integer("tensor_parallel_size", default=1)
     cp = values.integer("context_parallel_size", "sequence_parallel_degree", default=1)
     if world % (tp * cp):
@@ -287,7 +287,7 @@ def _degrees(values: Values, world: int) -> tuple[dict[str, int], dict[str, int]
 
 
 def _loss(values: Values, assumed: list[str]) -> Any:
-    """What a step minimises; raises Unreadable where it generates samples too."""
+    """The loss of a step; raises Unreadable if the step also generates samples."""
     said = (values.text("stage", "rl") or "sft").lower()
     if said in GENERATING:
         raise values.fault(("stage", "rl"), f"{said} generates samples too: that step is not read")
@@ -297,7 +297,7 @@ def _loss(values: Values, assumed: list[str]) -> Any:
 
 
 def _mesh(beside: Values) -> dict[str, int]:
-    """The ranks of one shard group, where copies of it are asked for."""
+    """dp_shard of accelerate's mesh, if it has replicas of shard groups."""
     prefix = "parallelism_config_dp_"
     copies = beside.integer(f"{prefix}replicate_size", default=1)
     shards = beside.integer(f"{prefix}shard_size", default=1)
@@ -319,7 +319,7 @@ def _engine(
     assumed: list[str],
     beside: Values,
 ) -> Engine:
-    """What shards the training: DeepSpeed's JSON by name, FSDP's keys, accelerate's, or nothing."""
+    """The sharding by DeepSpeed's JSON, by FSDP's keys or by accelerate's config, or none."""
     named = values.text("deepspeed")
     if named:
         name = named.rsplit("/", 1)[-1]
@@ -356,7 +356,7 @@ def _engine(
 
 
 def _adapters(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[str, Any]:
-    """Adapters and how frozen weights are kept."""
+    """The fields of adapters in the training spec, and the type of frozen weights."""
     usual = "lora" if values.boolean("use_peft") else "full"
     kind = values.text("finetuning_type", "adapter") or usual
     if kind in ("full", "none"):

@@ -1,4 +1,4 @@
-"""The FSDP actor of verl's launches: a model of transformers, sharded, with Ulysses."""
+"""The FSDP actor of verl's launches: a sharded transformers model, with Ulysses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 
 
 def read(call: scripts.TrainingCall, files: Mapping[str, str]) -> Reading:
-    """What the overrides of a call say.  Raises Unreadable."""
+    """The specs and the plan of a call's overrides.  Raises Unreadable."""
     given = given_with(files)
     said, notes = verl_overrides.Overrides(call.launch, given), [*call.notes, verl_overrides.APART]
     model = verl_overrides.model(said, given, notes)

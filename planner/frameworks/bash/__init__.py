@@ -1,4 +1,4 @@
-"""Launch scripts of bash, read as bash would and never run."""
+"""Launch scripts in bash, evaluated as bash would but never run."""
 
 from planner.frameworks.bash.evaluate import evaluate
 from planner.frameworks.bash.launches import Argument, Outcome, ProgramCall, slurm_variables

@@ -24,7 +24,7 @@ def _power(a: int, b: int) -> int:
     return pow(a, b, 1 << 64)
 
 
-# Operator -> how tightly it binds, and what it does.
+# Operator -> its precedence and its function.
 _BINARY: dict[str, tuple[int, Callable[[int, int], int]]] = {
     "||": (1, lambda a, b: int(bool(a or b))),
     "&&": (2, lambda a, b: int(bool(a and b))),
@@ -52,7 +52,7 @@ _UNARY: dict[str, Callable[[int], int]] = {
     "!": lambda a: int(not a),
     "~": operator.invert,
 }
-_UNARY_BINDS = 11
+_UNARY_PRECEDENCE = 11
 
 
 def _wrapped(number: int) -> int:
@@ -61,9 +61,9 @@ def _wrapped(number: int) -> int:
 
 
 def evaluate(text: str, value: Callable[[str], int | None]) -> int | None:
-    """The number that an expression is; None where it cannot be told.
+    """The value of an expression; None if it is unknown or malformed.
 
-    value: what a name in it is, None where unknown.
+    value: looks up a variable's number; None if unknown.
     """
     tokens, position = [], 0
     text = text.strip()
@@ -81,7 +81,7 @@ def evaluate(text: str, value: Callable[[str], int | None]) -> int | None:
 
 
 class _Expression:
-    """Precedence climbing over the tokens; ValueError for what is no expression."""
+    """Precedence climbing over the tokens; ValueError for a malformed expression."""
 
     def __init__(self, tokens: list[re.Match[str]], value: Callable[[str], int | None]) -> None:
         self.tokens, self.value, self.next, self.depth = tokens, value, 0, 0
@@ -118,8 +118,8 @@ class _Expression:
         while (row := _BINARY.get(self.sign())) is not None and row[0] >= least:
             symbol = self.sign()
             self.next += 1
-            # All bind to the left but the power.
-            right = self.unary() if row[0] > _UNARY_BINDS else self.binary(row[0] + 1)
+            # All operators but ** are left-associative.
+            right = self.unary() if row[0] > _UNARY_PRECEDENCE else self.binary(row[0] + 1)
             if symbol == "**" and self.sign() == "**":
                 raise ValueError("a tower of powers")
             left = _wrapped(row[1](left, right))

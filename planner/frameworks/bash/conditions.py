@@ -1,4 +1,4 @@
-"""Tests of bash: `[ ... ]` and `[[ ... ]]`, decided where the script tells."""
+"""Tests of bash, `[ ... ]` and `[[ ... ]]`, evaluated if their operands are known."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def plain_text(value: Value) -> str:
 
 
 def matches(text: str, pattern: str) -> bool:
-    """Glob match; patterns that could take long do not match."""
+    """Glob match; patterns that could be slow are compared as plain text."""
     if pattern.count("*") > 4 or len(text) > 4096 or len(pattern) > 4096:
         return text == pattern
     return fnmatchcase(text, pattern)
 
 
 class Tests:
-    """`[ ... ]` and `[[ ... ]]`: True, False, or None where the script does not tell."""
+    """`[ ... ]` and `[[ ... ]]`: True, False, or None if unknown."""
 
     def __init__(self, shell: Expansion) -> None:
         self.shell = shell
@@ -49,7 +49,7 @@ class Tests:
         return self.disjunction(items, "\0||", "\0&&")
 
     def disjunction(self, items: list[str | None], either: str, both: str) -> bool | None:
-        """Or over and over single tests; groups in parentheses are not looked into."""
+        """A disjunction of conjunctions of single tests; None if there are parentheses."""
         if any(item in ("(", "\0(") for item in items):
             return None
         result: bool | None = False

@@ -1,8 +1,8 @@
-"""What a launch script hands to the training program, found without running a line of it.
+"""Finds what a launch script passes to the training program, without running any of it.
 
-Variables, arrays, quotes, arithmetic, tests, functions and loops are followed as bash would with
-an empty environment and no arguments.  What only running could tell (`$(...)`, `$HOSTNAME`,
-files) is unknown, and so is every word that has it in it.
+Variables, arrays, quotes, arithmetic, tests, functions and loops are evaluated as bash would with
+an empty environment and no arguments.  Values known only at run time (`$(...)`, `$HOSTNAME`,
+files) are unknown, and so is every word that contains one.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ MAX_ROUNDS = 100
 
 
 def evaluate(files: Mapping[str, str], main: str) -> Outcome:
-    """What the script does, by the files at hand.
+    """The outcome of the script, with the given files.
 
-    Raises Unreadable where it is no bash, nests too deeply or expands without end.
+    Raises Unreadable if it is not valid bash, nests too deeply or expands too far.
     """
     if sum(len(text) for text in files.values()) > MAX_TEXT:
         raise Unreadable(f"more than {MAX_TEXT} characters", main)
@@ -61,19 +61,19 @@ def evaluate(files: Mapping[str, str], main: str) -> Outcome:
 
 
 class _Loop(Exception):
-    """`break` (or `continue`, when again)."""
+    """`break`, or `continue` if again."""
 
     def __init__(self, again: bool) -> None:
         self.again = again
 
 
 class Shell(Programs):
-    """A script that is followed."""
+    """The evaluator of a script."""
 
     def script(self, source: Source, arguments: Sequence[Value], called: bool = True) -> None:
-        """The commands of a text of its own, with its own #SBATCH lines.
+        """Evaluate the commands of a separate script, with its own #SBATCH lines.
 
-        called: whether the arguments are all that it has; the outermost script may be given more.
+        called: whether the arguments are complete; a user may give the outermost script more.
         """
         kept = self.current, self.line, self.positional, self.called, self.slurm
         self.current, self.positional, self.called = source.file, tuple(arguments), called
@@ -84,14 +84,14 @@ class Shell(Programs):
             self.current, self.line, self.positional, self.called, self.slurm = kept
 
     def batch(self, source: Source) -> None:
-        """The options of #SBATCH lines, and the variables that Slurm makes of them."""
+        """Record the options of #SBATCH lines, and set the variables that Slurm derives."""
         options = []
         for match in re.finditer(r"^[ \t]*#SBATCH[ \t]+(.*)$", source.text, re.MULTILINE):
             line = source.line(match.start())
             for word in match[1].split(" #", 1)[0].split():
                 options.append(self.argument(((word, line),)))
         if options or self.slurm:
-            # What sbatch is given on its own line goes before the lines of the script.
+            # Options on sbatch's command line come last: they override the script's #SBATCH lines.
             self.slurm = (*options, *self.slurm)
             self.variables.update(
                 {
@@ -114,7 +114,7 @@ class Shell(Programs):
         return status
 
     def guarded(self, run: Callable[[], bool]) -> bool:
-        """Something conditional; where it only ends the script, it is taken not to happen."""
+        """Run a conditional branch; if all it does is exit, assume that it is not taken."""
         variables, launches = dict(self.variables), len(self.outcome.launches)
         self.charge(len(variables))
         try:
@@ -166,7 +166,7 @@ class Shell(Programs):
         return True
 
     def decided(self, status: bool | None, source: str) -> bool:
-        """A test; what cannot be decided is taken as false."""
+        """The result of a test; an unknown result is taken as false."""
         if status is None:
             self.note(f"whether {source[:80]} holds is not known: taken as false")
         return bool(status)
@@ -190,7 +190,7 @@ class Shell(Programs):
         self.guarded(lambda: self.body(command.otherwise))
 
     def round(self, body: Statements) -> bool:
-        """One round of a loop; False where it is the last."""
+        """One iteration of a loop; False if it is the last."""
         self.loops += 1
         try:
             self.guarded(lambda: self.body(body))
@@ -254,7 +254,7 @@ class Shell(Programs):
                 new = cells
         else:
             new = self.value(assignment.value)
-            old = self.variables.get(name)  # which `${NAME:=...}` in the value may have set
+            old = self.variables.get(name)  # `${NAME:=...}` in the value may have set it
             if isinstance(old, list):
                 new = [(*(old[0] if old and assignment.append else ()), *new), *old[1:]]
             elif assignment.append:
@@ -293,7 +293,7 @@ class Shell(Programs):
                 self.exported = exported
 
     def reads(self, name: str, names: list[str | None], command: Simple) -> None:
-        """The variables that a line is read into: those of a here-string are known."""
+        """Set the variables of read and the like; only those of a here-string are known."""
         wanted = [one for one in names if one and re.fullmatch(r"[A-Za-z_]\w*", one, re.ASCII)]
         strings = [one.target for one in command.redirects if one.operator == "<<<"]
         text = self.known(plain_text(self.value(strings[-1]))) if strings else None
@@ -358,9 +358,9 @@ class Shell(Programs):
 
 
 def _fields(line: str, separators: str | None, most: int | None) -> list[str]:
-    """What `read` makes of a line: at most that many cuts.
+    """The fields into which `read` splits a line; most: the maximum number of splits.
 
-    separators: of IFS; None: white space.
+    separators: IFS; None: white space.
     """
     if separators is None or not separators.strip():
         white = line.strip().split(None, -1 if most is None else most)

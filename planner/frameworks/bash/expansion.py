@@ -1,4 +1,4 @@
-"""What words of bash become: parameters expanded and split; what is unknown is marked."""
+"""Expansion of bash words: parameters expanded, fields split, unknown values marked."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from planner.frameworks.reading import Unreadable
 MAX_EXPANDED = 1 << 21
 MAX_DEPTH = 50
 MAX_MARKS = 50_000
-# Characters from here on stand for what is unknown; they belong to no script.
+# Private-use characters from here on are placeholders for unknown values.
 _FIRST_MARK = 0xF0000
 MARK = re.compile(f"[{chr(_FIRST_MARK)}-{chr(_FIRST_MARK + 0xFFFD)}]")
-# Wildcards outside quotes (a quoted character is a \0 here), where bash looks for files.
+# Wildcards outside quotes, which bash matches against files (quoted characters are \0 here).
 _WILDCARDS = re.compile(r"[*?]|\[[!^]?[^/][^]/]*\]")
-# Values that launch scripts leave unquoted, since no file is called so: `[0]*3+[1]*58`,
-# `key=[a]`, `Et|(t|)*6`, `M-M*-`.
+# Unquoted values with wildcards that no file name would match: `[0]*3+[1]*58`, `key=[a]`,
+# `Et|(t|)*6`, `M-M*-`.
 _NO_FILES = re.compile(r"[=|(),+]|\[\d+\]\*\d|^[A-Z*-]*[A-Z][A-Z*-]*$")
-# `$(echo "$NAME" | tr '\n' ' ' | sed 's/  */ /g')`: filters that make one line of several.
+# `$(echo "$NAME" | tr '\n' ' ' | sed 's/  */ /g')`: filters that join lines.
 _FILTER = r"""\|\s*(?:xargs|tr\s+(?:-s\s+)?['"](?:\\n|\s)+['"](?:\s+['"]\s['"])?|""" + (
     r"""sed\s+(?:-E\s+)?['"]s/[\s\\+*]+/\s/g['"])\s*"""
 )
 _JOINED = re.compile(
     rf"""\$\(\s*echo\s+("?)\$\{{?([A-Za-z_]\w{{0,200}})\}}?\1\s*(?:{_FILTER}){{1,5}}\)"""
 )
-# Set by bash or the login, to what no script says.
+# Variables that bash, the login or Slurm sets, to values that no script shows.
 _AMBIENT = frozenset(
     re.findall(
         r"\S+",
@@ -54,9 +54,9 @@ _AMBIENT = frozenset(
 
 
 class _Fields:
-    """Words in the making.
+    """The fields of a word under expansion.
 
-    charge: what counts their characters; unknown: the mark of a value that nobody knows.
+    charge: counts characters against the limit; unknown: makes the placeholder of a value.
     """
 
     def __init__(self, charge: Callable[[int], None], unknown: Callable[[str], str]) -> None:
@@ -65,13 +65,13 @@ class _Fields:
         self.charge, self.unknown = charge, unknown
 
     def close(self) -> None:
-        """The word ends here, where one has begun."""
+        """End the current field, if one has begun."""
         if self.current is not None:
             self.done.append(self.without_files(self.current))
         self.current = None
 
     def without_files(self, runs: list[tuple[str, int, bool]]) -> Value:
-        """The word; its wildcards are unknown where bash may put names of files in its place."""
+        """The field, with its wildcards unknown if bash may replace it by file names."""
         pattern = "".join(
             re.sub(r"[^/]", "\0", text) if quoted else text for text, _, quoted in runs
         )
@@ -83,13 +83,13 @@ class _Fields:
         )
 
     def push(self, text: str, line: int, quoted: bool) -> None:
-        """More of the word."""
+        """Append text to the current field."""
         if self.current is None:
             self.current = []
         self.current.append((text, line, quoted))
 
     def spread(self, value: Value) -> None:
-        """A text that ends words at its blanks."""
+        """Append unquoted text, split into fields at blanks."""
         for text, line in value:
             self.charge(len(text))
             for number, piece in enumerate(re.split(r"[ \t\n]+", text)):
@@ -99,7 +99,7 @@ class _Fields:
                     self.push(piece, line, False)
 
     def all_of(self, part: Parameter, elements: Sequence[Value]) -> bool:
-        """The elements of an array; whether nothing at all is left of them."""
+        """Append the elements of an array; True for a quoted `${array[@]}` without elements."""
         star = part.name == "*" or any(
             isinstance(one, Literal) and one.text == "*" for one in part.index or ()
         )
@@ -121,7 +121,7 @@ class _Fields:
 
 
 class Expansion:
-    """The variables of a script that is followed, and what words become with them."""
+    """The variables of a script under evaluation, and the expansion of words with them."""
 
     def __init__(self, files: Mapping[str, str]) -> None:
         self.files, self.outcome = files, Outcome()
@@ -134,7 +134,7 @@ class Expansion:
         self.parameters = given.positional
         self.positional: tuple[Value, ...] = ()
         self.called = False
-        # Loops that break could end, and functions or read files that return could.
+        # Depth of nested loops, for break, and of functions and sourced files, for return.
         self.loops = self.inside = 0
         self.slurm: tuple[Argument, ...] = ()
         self.marks: list[tuple[str, bool]] = []
@@ -144,7 +144,7 @@ class Expansion:
         self.line = 0
         self.depth = self.commands = self.expanded = 0
 
-    # Bounds and notes.
+    # Limits and notes.
 
     def error(self, text: str) -> Unreadable:
         return Unreadable(text, self.current, self.line)
@@ -179,7 +179,7 @@ class Expansion:
     # Unknown values.
 
     def unknown(self, source: str, unset: bool = False) -> str:
-        """A character that stands for a value nobody knows, or for a variable nobody set."""
+        """The placeholder character of an unknown value or of an unset variable."""
         key = (source[:80], unset)
         if key not in self.marked:
             if len(self.marks) >= MAX_MARKS:
@@ -189,11 +189,11 @@ class Expansion:
         return self.marked[key]
 
     def shown(self, text: str) -> str:
-        """The text with the source of what is unknown in it."""
+        """The text with placeholders replaced by their source."""
         return MARK.sub(lambda match: self.marks[ord(match[0]) - _FIRST_MARK][0], text)
 
     def known(self, text: str) -> str | None:
-        """The text with unset variables empty; None where something else is unknown."""
+        """The text with unset variables empty; None if another value in it is unknown."""
         text = MARK.sub(
             lambda match: "" if self.marks[ord(match[0]) - _FIRST_MARK][1] else match[0], text
         )
@@ -202,7 +202,7 @@ class Expansion:
     # Words.
 
     def lookup(self, name: str, line: int, source: str) -> Value | None:
-        """The value of a variable; None where nobody set it."""
+        """The value of a variable; None if it is unset."""
         if name.isdigit() and name != "0":
             index = int(name[:4])
             if index <= len(self.positional):
@@ -235,13 +235,13 @@ class Expansion:
         return value if isinstance(value, list) else [value]
 
     def number(self, expression: Word) -> int | None:
-        """The value of an arithmetic expression."""
+        """The value of an arithmetic expression; None if unknown."""
         text = self.known(plain_text(self.value(expression)))
 
         def named(name: str) -> int | None:
             found = self.lookup(name, 0, name)
             inner = None if found is None else self.known(plain_text(found))
-            # A name in a variable would be evaluated again; numbers are enough here.
+            # bash would evaluate a variable's value recursively; only numbers are read here.
             return int(inner) if inner and re.fullmatch(r"-?\d{1,18}", inner.strip()) else None
 
         if text is None or len(text) > 10_000 or self.unset(expression):
@@ -249,11 +249,11 @@ class Expansion:
         return arithmetic.evaluate(text, named)
 
     def unset(self, word: Word) -> bool:
-        """Whether the word has a variable in it that nobody set."""
+        """Whether the word contains an unknown value or an unset variable."""
         return bool(MARK.search(plain_text(self.value(word))))
 
     def held(self, part: Parameter) -> Value | None:
-        """What a parameter that is one text holds, before its operator; None: nobody set it."""
+        """The value of a scalar parameter before its operator applies; None if unset."""
         if part.index is None:
             return self.lookup(part.name, part.line, part.source)
         found = self.variables.get(part.name)
@@ -265,10 +265,10 @@ class Expansion:
         return found if place == 0 else None
 
     def replacing(self, part: Parameter, value: Value | None) -> Word | None:
-        """The word after `-`, `=` or `+`, where it takes the place of the value; else None."""
+        """The word after `-`, `=` or `+`, if it replaces the value; else None."""
         text = "" if value is None else plain_text(value)
         empty = value is None or (":" in part.operator and self.known(text) == "")
-        # A variable that holds only another that is unset counts as unset.
+        # A variable that holds only an unset variable counts as unset.
         empty = empty or (bool(text) and self.known(text) == "")
         sign = part.operator[-1:]
         if sign == "+":
@@ -280,7 +280,7 @@ class Expansion:
         return part.argument
 
     def scalar(self, part: Parameter) -> Value:
-        """The value of a parameter that is one text."""
+        """The value of a scalar parameter with its operator applied."""
         value = self.held(part)
         text = "" if value is None else plain_text(value)
         if part.length:
@@ -302,11 +302,11 @@ class Expansion:
         return value or ()
 
     def settled(self, name: str) -> bool:
-        """Whether nothing outside can give a value to what the script leaves without one."""
+        """Whether the script alone decides the value, not its environment or its caller."""
         return self.called if name.isdigit() else name in self.variables
 
     def runs(self, part: Literal | Arithmetic | Opaque | Parameter) -> Value:
-        """The value of a part that is one text."""
+        """The value of a part that expands to one text."""
         if isinstance(part, Literal):
             return ((part.text, part.line),)
         if isinstance(part, Parameter):
@@ -317,13 +317,13 @@ class Expansion:
         return ((self.unknown(part.source) if number is None else str(number), part.line),)
 
     def joined(self, part: Opaque) -> str | None:
-        """A variable's lines in one, where a substitution only joins them; else None."""
+        """A variable's lines joined, for a command substitution that only joins them; else None."""
         match = _JOINED.fullmatch(part.source)
         value = self.lookup(match[2], part.line, part.source) if match else None
         return None if value is None else " ".join(plain_text(value).split())
 
     def value(self, word: Word) -> Value:
-        """The word as one text, without splitting: what an assignment takes."""
+        """The word expanded without field splitting, as in an assignment."""
         found: list[tuple[str, int]] = []
         for part in word:
             elements = self.elements(part) if isinstance(part, Parameter) else None
@@ -340,9 +340,9 @@ class Expansion:
         return tuple(run for run in found if run[0])
 
     def fields(self, word: Word) -> list[Value]:
-        """The words that a word becomes: expanded and, outside quotes, split."""
+        """The fields of a word: expanded and, outside quotes, split."""
         made = _Fields(self.charge, self.unknown)
-        # "${S[@]}" of an empty array takes a word with it that has nothing else in it.
+        # A word of only "${S[@]}" with an empty array gives no field.
         vanishes = self.fill(made, word)
         if (
             not vanishes
@@ -353,7 +353,7 @@ class Expansion:
         return made.done
 
     def fill(self, made: _Fields, word: Word) -> bool:
-        """The parts of a word into the words in the making; whether nothing at all is left."""
+        """Append the parts of a word; True if one is a quoted `${array[@]}` without elements."""
         vanishes = False
         for part in word:
             elements = self.elements(part) if isinstance(part, Parameter) else None

@@ -1,4 +1,4 @@
-"""The calls of programs in a script: their arguments and environment, as far as they are known."""
+"""Program calls of a script: their arguments and environment, as far as they are known."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LAUNCHERS = re.compile(r"(?:python[\d.]*|torchrun|deepspeed|accelerate|msrun)")
 
 # Commands that start a program without naming python.
 STARTERS = ("srun", "uv")
-# The words of a trainer's own command -> its tasks.
+# The words of a trainer's console command -> its tasks.
 _COMMANDS = {("megatron",): ("sft", "pt", "rlhf"), ("nemo", "llm"): ("pretrain", "finetune")}
 
 
@@ -56,7 +56,7 @@ class ProgramCall:
 class Outcome:
     """The outcome of a script: the programs it calls, the files it writes, and what was assumed.
 
-    places: of a file that it writes, the script and the line where its text begins.
+    places: written file -> the script and the line where its text begins.
     """
 
     launches: list[ProgramCall] = field(default_factory=list)
@@ -73,7 +73,7 @@ def launcher_of(text: str) -> str:
 
 
 def console_script(names: Sequence[str | None]) -> int:
-    """The place of the task in a command that is a trainer's own; 0 where it is none."""
+    """The index of the task in a trainer's console command; 0 for any other command."""
     said = [(name or "").rsplit("/", 1)[-1] for name in names]
     starts = range(len(said)) if said[:1] and said[0] in STARTERS else range(1)
     for command, tasks in _COMMANDS.items():
@@ -85,7 +85,7 @@ def console_script(names: Sequence[str | None]) -> int:
 
 
 def slurm_variables(options: Sequence[Argument]) -> dict[str, int]:
-    """Numbers that Slurm's options fix, by the variables it makes of them.
+    """The SLURM_* variables that Slurm's options set, and their numbers.
 
     options: words of #SBATCH lines, or of srun and sbatch.
     """

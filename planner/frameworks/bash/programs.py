@@ -1,4 +1,4 @@
-"""The programs that a script calls: launches, other scripts, and what may hold one."""
+"""The programs that a script calls: launches, other scripts, and commands with one inside."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class Return(Exception):
 
 
 class Programs(Expansion, ABC):
-    """What calls of programs come to."""
+    """Evaluation of program calls."""
 
     @abstractmethod
     def script(self, source: Source, arguments: Sequence[Value], called: bool = True) -> None:
-        """The commands of a text of its own."""
+        """Evaluate the commands of a separate script."""
 
     @abstractmethod
     def statements(self, body: Statements) -> None:
-        """Commands one after the other."""
+        """Evaluate commands in order."""
 
     def text_of(self, name: str) -> Source:
-        """A file at hand; the characters that stand for unknown values are not its to use."""
+        """The text of an available file; its own placeholder characters are replaced."""
         text = self.outcome.files.get(name) or self.files[name]
         self.charge(len(text))
         return whole(MARK.sub("\ufffd", text), *self.outcome.places.get(name, (name, 1)))
@@ -59,7 +59,7 @@ class Programs(Expansion, ABC):
         return " ".join(self.shown(plain_text(word)) for word in words)
 
     def nested(self, value: Iterable[tuple[str, int]]) -> None:
-        """Commands that stand in a text."""
+        """Evaluate the commands in a text, as eval does."""
         source = Source(value, self.current)
         self.charge(len(source.text))
         kept = self.line
@@ -73,7 +73,7 @@ class Programs(Expansion, ABC):
         return name in self.files or name.endswith((".sh", ".slurm", ".sbatch"))
 
     def other(self, name: Sequence[Value], arguments: Sequence[Value], verb: str) -> None:
-        """Another script, where it is at hand."""
+        """Evaluate another script, if available; verb: "run", or "read" for a sourced one."""
         text = plain_text(name[0]) if name else ""
         path = self.shown(text).removeprefix("./")
         known = {**self.files, **self.outcome.files}
@@ -99,7 +99,7 @@ class Programs(Expansion, ABC):
                     self.script(source, arguments)
 
     def write(self, name: str, words: list[Value], redirect: Redirect) -> None:
-        """A here-document or an echo into a file is a file at hand."""
+        """Keep the file that an echo is redirected into."""
         if redirect.operator not in (">", ">|"):
             return
         target = self.shown(plain_text(self.value(redirect.target))).rsplit("/", 1)[-1]
@@ -116,7 +116,7 @@ class Programs(Expansion, ABC):
     def program(
         self, name: str, words: list[Value], names: list[str | None], command: Simple
     ) -> None:
-        """A program that is not part of bash: a launch, or what may hold one, or nothing."""
+        """Evaluate an external program: a launch, a command with one inside, or neither."""
         bodies = [r for r in command.redirects if r.operator in ("<<", "<<-")]
         if name in ("cat", "tee") and bodies:
             targets = [r.target for r in command.redirects if r.operator in (">", ">|")]
@@ -181,7 +181,7 @@ class Programs(Expansion, ABC):
         self.other(words[place : place + 1], words[place + 1 :], "run")
 
     def launch(self, words: list[Value], names: list[str | None]) -> ProgramCall | None:
-        """The call of a Python program that the words are; None where they are something else."""
+        """The words as the call of a Python program; None for any other command."""
         program = console_script(names) or self.trainer(words, names)
         if program is None:
             return None
@@ -197,7 +197,7 @@ class Programs(Expansion, ABC):
         )
 
     def trainer(self, words: list[Value], names: list[str | None]) -> int | None:
-        """The place of a Python program among the words."""
+        """The index of a Python program among the words; None if there is none."""
         launcher = next((i for i, text in enumerate(names) if text and launcher_of(text)), None)
         if launcher is None:
             first = names[0]
@@ -214,7 +214,7 @@ class Programs(Expansion, ABC):
 
 
 class Copy:
-    """A subshell, where it is one: what is assigned inside is forgotten."""
+    """A subshell, if active: assignments inside are undone at its end."""
 
     def __init__(self, shell: Expansion, active: bool) -> None:
         self.shell, self.active = shell, active

@@ -1,4 +1,4 @@
-"""Text of scripts, and the line of every position of it."""
+"""Text of scripts, with the line number of every position."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 
 class Source:
-    """Text made of runs, and the line of every position of it."""
+    """Text made of runs, with the line number of every position."""
 
     def __init__(self, runs: Iterable[tuple[str, int]], file: str) -> None:
         self.file = file
@@ -40,7 +40,7 @@ class Source:
 
 
 def whole(text: str, file: str, first: int = 1) -> Source:
-    """The text of a file, or of a part of it that begins on a line."""
+    """The text of a file, or of a part of it that begins on line `first`."""
     lines = text.split("\n")
     runs = [(f"{line}\n", number) for number, line in enumerate(lines, first)]
     return Source(runs, file)

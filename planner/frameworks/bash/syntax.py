@@ -1,4 +1,4 @@
-"""The syntax of bash as launch scripts use it: text to commands, with the line of every part."""
+"""Parser of the bash syntax in launch scripts: text to commands, with the line of every part."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ _RESERVED = re.compile(r"(?:[a-z]+|!|\{|\}|\[\[|\]\])(?=[\s;&|<>()]|$)")
 _TEST_OPERATOR = re.compile(r"&&|\|\||[()<>]|!(?=\s)|(?:==|!=|=~|=)(?=\s)|-[a-z]{1,2}(?=\s)")
 
 
-@lru_cache(maxsize=16)  # every framework's reader asks for the same script
+@lru_cache(maxsize=16)  # every framework's reader parses the same script
 def parse(source: Source) -> Statements:
     """The commands of a script.
 
-    Raises Unreadable with the line where it is no bash, or nests too deeply.
+    Raises Unreadable with the line if it is not valid bash or nests too deeply.
     """
     return _Parser(source).script()
 
 
 class _Parser(Words):
-    """The same of commands."""
+    """The parser of commands."""
 
     # Commands.
 
@@ -142,7 +142,7 @@ class _Parser(Words):
                 return Function(match[1], self.command())
         else:
             return self.simple()
-        while self.redirect([]):  # a redirected compound command runs the same
+        while self.redirect([]):  # redirections of a compound command are ignored
             pass
         return found
 
@@ -288,7 +288,7 @@ class _Parser(Words):
                 tokens.append(word)
 
     def redirect(self, redirects: list[Redirect]) -> bool:
-        """Past one redirection; False where none begins here."""
+        """Read one redirection; False if none begins here."""
         self.blank()
         match = _REDIRECT.match(self.text, self.position)
         if match is None or PLACEHOLDER.match(self.text, self.position):

@@ -1,10 +1,10 @@
-"""What a script of bash says, as a tree: commands, words and their parts, each with its line."""
+"""The syntax tree of a bash script: commands, words and their parts, each with its line."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Text with the line on which each run of it was written.
+# Text as runs, each with the line on which it was written.
 Value = tuple[tuple[str, int], ...]
 
 
@@ -39,7 +39,7 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class Opaque:
-    """What is not evaluated: command and process substitution, pattern operators."""
+    """A part that is not evaluated: command or process substitution, pattern operators."""
 
     line: int
     quoted: bool

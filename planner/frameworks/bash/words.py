@@ -1,6 +1,6 @@
 """Words of bash: quotes, expansions and here-documents, with the line of every part.
 
-Command substitutions are never looked into: they stay one opaque part of a word.
+Command substitutions are not parsed: each is one opaque part of a word.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _DOUBLE = re.compile(r"[^\\\"$`\n]+")
 _BODY = re.compile(r"[^\\$`\n]+")
 _ARGUMENT = re.compile(r"[^\\'\"$`}\n]+")
 _QUOTED_ARGUMENT = re.compile(r"[^\\\"$`}\n]+")
-# `<DATA PATH>` where a reader is to put a word of his own; bash would take it for redirections, and
-# the option after it for a file.
+# `<DATA PATH>` for the user to fill in; bash would take it for redirections, and the option after
+# it for a file.
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w ,./:-]*(?<=[\w.])>(?=[\s;\")_.]|/(?!dev/)|$)", re.ASCII)
 _BRACES = re.compile(r"\{[^{}\s]*\}")
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|[0-7]{1,3}|.)", re.DOTALL)
@@ -48,7 +48,7 @@ _ESCAPES = {
 
 @dataclass
 class Words:
-    """The place in a text, and what of words begins there."""
+    """A tokenizer that reads words at a position in a text."""
 
     source: Source
     position: int = 0
@@ -59,7 +59,7 @@ class Words:
         self.text = self.source.text
         self.end = len(self.text)
 
-    # Places and errors.
+    # Position and errors.
 
     def line(self) -> int:
         return self.source.line(self.position)
@@ -94,7 +94,7 @@ class Words:
     # Blanks, comments, here-documents.
 
     def blank(self, newlines: bool = False) -> None:
-        """Past blanks, continued lines and comments, and newlines where they mean nothing."""
+        """Skip blanks, line continuations and comments; with newlines, skip these too."""
         while self.position < self.end:
             char = self.text[self.position]
             if char in " \t\r":
@@ -112,7 +112,7 @@ class Words:
                 return
 
     def newline(self) -> None:
-        """Past the end of a line, and the here-documents that begin after it."""
+        """Skip a newline, and read the here-documents that begin after it."""
         self.position += 1
         pending, self.pending = self.pending, []
         for redirect, delimiter, quoted, tabs in pending:
@@ -135,7 +135,7 @@ class Words:
     # Words.
 
     def word(self) -> Word:
-        """One word; empty tuple where none begins here."""
+        """One word; an empty tuple if none begins here."""
         parts: list[Part] = []
         unquoted = ""
         while self.position < self.end:
@@ -160,7 +160,7 @@ class Words:
         return tuple(parts)
 
     def quoting(self, parts: list[Part], quoted: bool) -> bool:
-        """Past one quote, escape or expansion; False where none begins here."""
+        """Read one quote, escape or expansion; False if none begins here."""
         char, line = self.char(), self.line()
         if char == "\\":
             parts.append(Literal(self.text[self.position + 1 : self.position + 2], line, True))
@@ -192,12 +192,12 @@ class Words:
         return True
 
     def literals(self, start: int, end: int, quoted: bool) -> Iterator[Literal]:
-        """Text as it stands, cut where its lines change."""
+        """Literal text, split where the line number changes."""
         for text, line in self.source.cut(start, end):
             yield Literal(text, line, quoted)
 
     def double(self, plain: re.Pattern[str], stop: str) -> Word:
-        """What stands between double quotes or in a here-document, up to the stop."""
+        """The content of double quotes or of a here-document, up to the stop."""
         parts: list[Part] = []
         while self.position < self.end:
             run = plain.match(self.text, self.position)
@@ -221,7 +221,7 @@ class Words:
         return tuple(parts)
 
     def opaque(self, start: int, closer: str, quoted: bool) -> Opaque:
-        """From here past the closer of what was opened before `start`."""
+        """Read from here past the closer that matches the opener before `start`."""
         line, begin = self.line(), self.position
         stack, i = [closer], start
         while stack:
@@ -247,7 +247,7 @@ class Words:
         return Opaque(line, quoted, self.text[begin:i])
 
     def dollar(self, parts: list[Part], quoted: bool) -> None:
-        """An expansion, or a dollar sign that is only that."""
+        """Read an expansion or a literal dollar sign."""
         start, line = self.position, self.line()
         following = self.text[start + 1 : start + 2]
         if self.at("$(("):
@@ -283,7 +283,7 @@ class Words:
             self.position += 1
 
     def part(self, start: int, end: int) -> Word:
-        """A stretch of the text as if it stood between double quotes."""
+        """A stretch of the text, parsed as if in double quotes."""
         with self.deeper():
             stretch = Source(self.source.cut(start, end), self.source.file)
             inner = Words(stretch, depth=self.depth)
@@ -310,7 +310,7 @@ class Words:
         self.position = i + 1
 
     def braced(self, quoted: bool) -> Part:
-        """`${...}`; what has no meaning here stays opaque."""
+        """`${...}`; unsupported operators make it opaque."""
         start, line = self.position, self.line()
         self.position += 2
         length = self.at("#") and not self.at("#}")
@@ -355,6 +355,6 @@ class Words:
             elif self.at("\\\n"):
                 self.position += 2
             else:
-                # A quote inside quotes opens a stretch of its own, where } closes nothing.
+                # A quote inside quotes opens a nested string, in which } closes nothing.
                 self.quoting(parts, quoted and not self.at('"'))
         return tuple(parts)

@@ -1,4 +1,4 @@
-"""ColossalAI: a training script whose plugin holds the plan, and the torchrun line around it."""
+"""ColossalAI: a training script whose plugin holds the plan, and its torchrun launch script."""
 
 from __future__ import annotations
 

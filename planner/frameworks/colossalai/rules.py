@@ -1,4 +1,4 @@
-"""What ColossalAI refuses or has no argument for, as rules.
+"""Rules for what ColossalAI refuses or has no argument for.
 
 Read from HybridParallelPlugin, MoeHybridParallelPlugin, GeminiPlugin, the pipeline schedules and
 the policies of Shardformer at 4f9953b.
@@ -16,9 +16,9 @@ from planner.frameworks.rules import fixed_part
 from planner.huggingface.export.exporter import config_of, nearest_family
 from planner.search.constraints import BoolArray, Context, Rule, micro_batches
 
-# Families of transformers whose policies split tensors, sequences and pipelines here.
+# transformers families with policies for tensor, sequence and pipeline parallelism.
 FAMILIES = ("llama", "qwen2", "qwen3", "gpt2", "mixtral")
-# Those whose forward pass counts the layers to recompute, and those with ring attention.
+# Families that can recompute a given number of layers, and families with ring attention.
 COUNTED = ("llama", "qwen2", "qwen3")
 RINGS = ("llama",)
 STYLES = {"1f1b": "1f1b", "interleaved-1f1b": "interleaved", "zb-v": "zbv"}
@@ -36,7 +36,7 @@ _FLASH = code("attention_kernel", "flash")
 
 
 def family(model: ModelSpec) -> str:
-    """The family of transformers that builds the model; "" where none does."""
+    """The family of transformers that builds the model; "" if none does."""
     config = config_of(model)
     return str(config["model_type"]) if config is not None else ""
 
@@ -58,7 +58,7 @@ def _even(p: Plans) -> BoolArray:
 
 
 def _every_layer(c: Context, p: Plans) -> BoolArray:
-    """Whether full recompute takes every layer by itself."""
+    """Whether full recompute checkpoints every layer by itself."""
     per_chunk = c.model.num_layers // np.maximum(p.pp * p.vpp, 1)
     one_by_one = (p.recompute_method == _UNIFORM) & (p.recompute_num_layers == 1)
     block = (p.recompute_method != _UNIFORM) & (p.recompute_num_layers >= per_chunk)

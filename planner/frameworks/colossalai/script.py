@@ -1,4 +1,4 @@
-"""train.py: what differs between plans stands at its top, the rest is the same."""
+"""Template of train.py, in which plans differ only at the top, and of its launch script."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def main():
 if __name__ == "__main__":
     main()
 '''
-# What train.py may name, and where it comes from.
+# Imports for the names that train.py may use.
 IMPORTS = (
     "import os",
     "import time",

@@ -1,4 +1,4 @@
-"""The arguments of the plugin, the constants of train.py and the keys of config.json, with whys.
+"""Arguments of the plugin, constants of train.py and keys of config.json, with reasons.
 
 A setting is a Flag whose name is `where.argument` and whose value is Python source.
 """
@@ -20,8 +20,8 @@ from planner.search.constraints import Context
 VOCAB_MULTIPLE = 128
 DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
 GEMINI, HYBRID, MIXTURE = "GeminiPlugin", "HybridParallelPlugin", "MoeHybridParallelPlugin"
-# Seconds of the three parts of one micro-batch for the order of zb-v, and what each keeps: units
-# of its own example; only their proportions count.
+# Times of the parts of one micro-batch for zb-v's schedule, and the memory that each adds, as in
+# ColossalAI's example; only their proportions matter.
 COSTS = {"f_cost": 1000, "b_cost": 1000, "w_cost": 1000, "c_cost": 1}
 KEPT = {"f_mem": 34, "b_mem": -2, "w_mem": -32}
 
@@ -150,7 +150,7 @@ def arguments(c: Context, plan: ParallelPlan) -> tuple[Flag, ...]:
 
 
 def constants(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
-    """What train.py is told besides."""
+    """The constants at the top of train.py."""
     steps = train_iterations("train", c.training).why
     accumulated = accumulation(c, plan)
     rows: tuple[tuple[str, str, str], ...] = (
@@ -179,7 +179,7 @@ def constants(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
 
 
 def config(c: Context) -> dict[str, object]:
-    """config.json."""
+    """The content of config.json."""
     keys = dict(config_of(c.model) or {})
     keys |= keys_of(c.model, keys, "flat")
     if family(c.model) != "gpt2":

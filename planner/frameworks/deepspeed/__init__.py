@@ -1,7 +1,7 @@
 """DeepSpeed: a JSON config and the launch line of Megatron-DeepSpeed's `pretrain_gpt.py`.
 
-The JSON alone holds neither model nor pipeline, so the bundle is what carries a plan.  The flags
-are those of an older Megatron, not Megatron-LM's of today.
+The JSON holds neither model nor pipeline, so only the whole bundle expresses a plan.  The flags
+are those of an older Megatron, not of today's Megatron-LM.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def hostfile(request: PlanRequest) -> str:
 
 
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
-    """The JSON, the launch script, the hostfile and what mock data needs."""
+    """The JSON, the launch script, the hostfile and the mock-data script."""
     c = Context(request.model, request.cluster, request.training)
     keys = list(config(c, plan))
     variables, options = _environment(plan), arguments(c, plan)

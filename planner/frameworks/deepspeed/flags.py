@@ -1,4 +1,4 @@
-"""The keys of the JSON and the arguments of Megatron-DeepSpeed's `pretrain_gpt.py`, with whys."""
+"""Keys of the JSON and arguments of Megatron-DeepSpeed's `pretrain_gpt.py`, with reasons."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POSITIONS = {
 
 
 def config(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
-    """Dotted key of the JSON, value, why."""
+    """Rows of the JSON: dotted key, value, reason."""
     training = c.training
     identity = (
         f"train batch {training.global_batch_size} = micro batch {plan.micro_batch_size} x "
@@ -59,7 +59,7 @@ def config(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
 
 
 def numerics_fields(model: ModelSpec) -> frozenset[str]:
-    """Fields of the model's numerics that have an option; a rotary base is a whole number."""
+    """Fields of the model's numerics that have an option; a rotary base only if it is whole."""
     numerics = model.numerics
     found = numerics.stated & NUMERICS.keys()
     base = numerics.rope_theta

@@ -1,4 +1,4 @@
-"""Options of Megatron-DeepSpeed's forks that say what is trained: BigScience's, of BLOOM."""
+"""Options of Megatron-DeepSpeed's forks that describe the training: BigScience's for BLOOM."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--abort-on-unmet-fused-kernel-constraints": {"kind": "switch"},
     "--kill-switch-path": {"kind": "store", "type": "str"},
 }
-# Those of them that only its launches have.
+# Options that only BigScience's launches have.
 BIGSCIENCE = (
     "--pp-partition-method",
     "--embed-layernorm",
@@ -32,7 +32,7 @@ BIGSCIENCE = (
     "--abort-on-unmet-fused-kernel-constraints",
     "--kill-switch-path",
 )
-# What each kind of positions is in a model.
+# --position-embedding-type -> position of the model spec.
 POSITIONS = {
     "rotary": "rope",
     "rope": "rope",

@@ -24,7 +24,7 @@ def known_keys() -> dict[str, Any]:
 
 
 def key_lines(text: str) -> dict[str, int]:
-    """The line of every key of a JSON object, by its dotted path; none of those inside lists."""
+    """The line of every key of a JSON object, by its dotted path, except for those inside lists."""
     path: list[str | None] = []
     found: dict[str, int] = {}
     line, last = 1, ("", 1)
@@ -45,10 +45,10 @@ def key_lines(text: str) -> dict[str, int]:
 
 
 class JsonConfig:
-    """The JSON of a launch; its settings, and what DeepSpeed refuses of them.
+    """The JSON of a launch: its settings, and refusals of those that DeepSpeed rejects.
 
     first: the line of the file on which the text begins.
-    Raises Unreadable where it is no JSON object.
+    Raises Unreadable if it is not a JSON object.
     """
 
     def __init__(self, text: str, file: str, first: int, args: Arguments) -> None:
@@ -70,7 +70,7 @@ class JsonConfig:
     def _collect(
         self, tree: dict[str, Any], section: str, lines: dict[str, int], first: int
     ) -> None:
-        """The keys of a section; those nobody looks up are unknown, or refused."""
+        """Record the keys of a section; unknown keys are noted or refused."""
         known = known_keys()["sections"].get(section)
         for key, value in tree.items():
             path = f"{section}.{key}" if section else key
@@ -105,7 +105,7 @@ class JsonConfig:
         self.args.refusals.append(Refusal(reason=reason, setting=setting))
 
     def get(self, path: str) -> Any:
-        """The value at a dotted path; None where it is not there."""
+        """The value at a dotted path; None if absent."""
         self.asked.add(path)
         node: Any = self.tree
         for part in path.split("."):
@@ -120,7 +120,7 @@ class JsonConfig:
         )
 
     def integer(self, path: str, least: int = 0) -> int | None:
-        """A whole number; None where there is none, or it is refused."""
+        """A whole number; None if absent or refused."""
         value = self.get(path)
         if value is None:
             return None
@@ -139,12 +139,12 @@ class JsonConfig:
         return value
 
     def name(self, path: str) -> str:
-        """A text in lower case; empty where there is none."""
+        """A text in lower case; empty if absent."""
         value = self.get(path)
         return value.lower() if isinstance(value, str) else ""
 
     def left(self) -> tuple[Setting, ...]:
-        """What DeepSpeed has and nobody asked for."""
+        """The known keys that were not read."""
         unknown = {setting.name for setting in self.args.unknown}
         return tuple(
             setting

@@ -1,4 +1,4 @@
-"""What Megatron-DeepSpeed's options and its JSON say of the training and of the plan."""
+"""The plan and the training spec from Megatron-DeepSpeed's options and its JSON."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def plan_and_training(
         training = training.model_copy(update={"gradient_dtype": "fp32"})
     offload = _offloads(args, config, zero)
     in_fp32 = (training.precision, training.gradient_dtype) == ("bf16", "fp32")
-    # Where nothing is reduced before the backward pass ends, whatever overlap_comm says.
+    # Whether gradients are reduced only after the backward pass, even with overlap_comm.
     late = zero == 0 or pp > 1 or (zero == 1 and not offload and in_fp32)
     overlap = config.switch("zero_optimization.overlap_comm", zero == 3)
     if overlap and late:
@@ -80,12 +80,12 @@ def plan_and_training(
         "runtime": "deepspeed",
         **_recompute(args, pp),
     }
-    _free_of_cost(args, config)
+    _mark_free_of_cost(args, config)
     return ParallelPlan(**fields), training
 
 
-def _free_of_cost(args: Arguments, config: JsonConfig) -> None:
-    """Asks for what is said elsewhere too, or costs nothing that is costed."""
+def _mark_free_of_cost(args: Arguments, config: JsonConfig) -> None:
+    """Mark settings as read that repeat others or do not affect the estimate."""
     args.has("--no-query-key-layer-scaling", "--data-impl", "--split", "--eval-iters", "--lr")
     args.has("--log-interval", "--cpu-optimizer", "--checkpoint-num-layers", "--data-path")
     for key in ("gradient_clipping", "steps_per_print", "zero_allow_untested_optimizer"):
@@ -96,7 +96,7 @@ def _free_of_cost(args: Arguments, config: JsonConfig) -> None:
 def _agree(
     args: Arguments, config: JsonConfig, option: str, given: int, path: str, there: int
 ) -> None:
-    """Refuses an argument and a key of the JSON that say two things."""
+    """Refuse an argument that contradicts a key of the JSON."""
     if given != there:
         config.refuse(
             f"{option} is {given}, {path} of the JSON is {there}: they must agree",
@@ -159,7 +159,7 @@ def _zero(args: Arguments, config: JsonConfig) -> int:
 
 
 def _precision(args: Arguments, config: JsonConfig) -> str:
-    """bf16 or fp16, as the JSON and the arguments say alike."""
+    """bf16 or fp16; refusals if the JSON and the arguments disagree."""
     inside = {
         name
         for name, path in (("bf16", "bf16"), ("bf16", "bfloat16"), ("fp16", "fp16"))
@@ -199,7 +199,7 @@ def _training(args: Arguments, config: JsonConfig, batch: int) -> dict[str, Any]
 
 
 def _shards_unasked(args: Arguments, config: JsonConfig, training: TrainingSpec) -> bool:
-    """Whether the engine takes its BF16_Optimizer though no ZeRO is asked for."""
+    """Whether the engine uses its BF16_Optimizer, which shards states, even without ZeRO."""
     stated = config.get("data_types.grad_accum_dtype") is not None
     pipelined = not args.has("--no-pipeline-parallel")
     bf16 = training.precision == "bf16"
@@ -214,7 +214,7 @@ def _dtype(config: JsonConfig, path: str, default: str) -> str:
 
 
 def _tokens(args: Arguments, seq: int, batch: int) -> float | None:
-    """Tokens of the whole training; a run on the bundle's random tokens is none."""
+    """Tokens of the whole training; None for a run on the bundle's mock data."""
     if args.vague_in("--train-tokens", "--train-samples", "--train-iters"):
         return None
     tokens, samples = args.integer("--train-tokens"), args.integer("--train-samples")
@@ -265,7 +265,7 @@ def _recompute(args: Arguments, pp: int) -> dict[str, Any]:
             )
         return {}
     if pp == 1 and engine:
-        # DeepSpeed's function goes by groups of --checkpoint-num-layers, whatever the method.
+        # DeepSpeed's checkpointing always works in groups of --checkpoint-num-layers.
         return _uniform(groups)
     if not method:
         args.refuse(

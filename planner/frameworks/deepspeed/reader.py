@@ -1,4 +1,4 @@
-"""Megatron-DeepSpeed launches read back: the script, DeepSpeed's JSON and the hostfile."""
+"""Reads Megatron-DeepSpeed launches: the script, DeepSpeed's JSON and the hostfile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GONE = {
 
 
 def trains(launch: ProgramCall) -> bool:
-    """Whether a call is a training with DeepSpeed's engine or launcher."""
+    """Whether a call trains with DeepSpeed's engine or launcher."""
     words = {word.text.partition("=")[0] for word in launch.arguments}
     deepspeed = launch.launcher == "deepspeed" or words & {"--deepspeed", "--deepspeed_config"}
     return bool(deepspeed) and scripts.training(launch, "--num-layers")
@@ -48,7 +48,7 @@ def _bare(files: Mapping[str, str]) -> bool:
 
 
 def recognises(files: Mapping[str, str]) -> bool:
-    """Whether some script trains with DeepSpeed, or there is nothing but its JSON."""
+    """Whether some script trains with DeepSpeed, or the files are its JSON alone."""
     if _bare(files):
         return True
     try:
@@ -59,9 +59,9 @@ def recognises(files: Mapping[str, str]) -> bool:
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
-    """What a launch says.
+    """The specs and the plan of a launch.
 
-    Raises Unreadable where it is none of Megatron-DeepSpeed's or leaves out what a model needs.
+    Raises Unreadable if it does not launch Megatron-DeepSpeed or lacks a field of the model.
     """
     if _bare(files):
         name = next(iter(files))
@@ -121,7 +121,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 
 
 def _json_config(args: Arguments, call: scripts.TrainingCall) -> JsonConfig:
-    """The JSON that the launch names; an empty one where it is not at hand."""
+    """The JSON that the launch names; an empty one if it is not available."""
     args.has("--deepspeed", "--deepspeed_config")
     named = args.given.get("--deepspeed_config")
     value = named.value if named is not None and isinstance(named.value, str) else ""
@@ -220,7 +220,7 @@ def _vocabulary(args: Arguments, hidden: int) -> int:
 
 
 def _experts(args: Arguments, ffn: int, layers: int) -> dict[str, Any] | None:
-    """Its experts stand in every n-th layer, the last of each n."""
+    """The mixture of experts, which is in the last of every n layers."""
     counts = [int(word) for word in args.words("--num-experts")]
     if max(counts, default=1) < 2:
         return None

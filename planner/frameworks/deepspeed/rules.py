@@ -1,4 +1,4 @@
-"""What DeepSpeed and Megatron-DeepSpeed refuse or have no option for, as rules.
+"""Rules for what DeepSpeed and Megatron-DeepSpeed refuse or have no option for.
 
 Read from DeepSpeed 0.19.8 (config, engine, pipeline engine) and Megatron-DeepSpeed 4efb479.
 """
@@ -21,7 +21,7 @@ _FLASH1 = code("attention_kernel", "flash1")
 
 
 def _bf16_optimizer(c: Context, p: Plans) -> BoolArray:
-    """Where DeepSpeed takes its BF16 optimizer, which reduces after the backward pass."""
+    """Whether DeepSpeed uses its BF16 optimizer, which reduces after the backward pass."""
     t = c.training
     return np.asarray(
         (p.zero_stage == 1)
@@ -48,7 +48,7 @@ PARTS: tuple[Rule, ...] = (
         "linear layers have biases in all places or in none",
     ),
 )
-# What its engine refuses, whoever builds the model.
+# Rules of the engine, for any model code on top of it.
 ENGINE: tuple[Rule, ...] = (
     unsupported(lambda c, p: p.overlap_ep == 0, "its expert-parallel communication blocks"),
     unsupported(

@@ -133,7 +133,7 @@ def _environment(plan: ParallelPlan) -> tuple[Flag, ...]:
 
 
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
-    """The launch script, the config, the hostfile and what mock data needs."""
+    """The launch script, the config, the hostfile and the mock-data script."""
     vocabulary = request.model.vocab_size
     padded = int(padded_vocab_size(vocabulary, plan.tp, VOCAB_MULTIPLE))
     return LAUNCH.bundle(

@@ -1,4 +1,4 @@
-"""The keys of GPT-NeoX's config: the fields of NeoXArgs and of its launcher (ea7aefd)."""
+"""The keys of GPT-NeoX's config: fields of NeoXArgs and of its launcher (ea7aefd)."""
 
 _KEYS = """
     account activation activation_checkpointing adlr_autoresume adlr_autoresume_interval

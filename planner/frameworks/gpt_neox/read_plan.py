@@ -1,4 +1,4 @@
-"""The training and the plan of GPT-NeoX's keys."""
+"""The training spec and the plan from GPT-NeoX's keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COSTED_AS_ADAM = ("adam", "adamw", "onebitadam", "cpu_adam")
 def plan_and_training(
     values: Values, total: int, assumed: list[str]
 ) -> tuple[TrainingSpec, ParallelPlan, tuple[Refusal, ...]]:
-    """Read for `total` accelerators; what GPT-NeoX would refuse goes to the refusals."""
+    """The training, the plan on `total` accelerators, and refusals where GPT-NeoX would stop."""
     refusals: list[Refusal] = []
     tp = max(values.integer("model_parallel_size", default=1, least=0), 1)
     pp = max(values.integer("pipe_parallel_size", default=0, least=0), 1)
@@ -78,7 +78,7 @@ def _refusal(values: Values, name: str, code: str, text: str) -> Refusal:
 
 
 def _batch(values: Values, dp: int, refusals: list[Refusal]) -> tuple[int, int]:
-    """Sequences per pass and rank, and per iteration; two of three figures say the third."""
+    """(micro batch, global batch); missing ones follow from the others and the accumulation."""
     steps = values.integer(STEPS, default=1)
     if not values.has(BATCH):
         micro = values.integer(MICRO, default=1)
@@ -114,13 +114,13 @@ def _optimizer(values: Values, assumed: list[str]) -> str:
 
 
 def _offloads(values: Values) -> bool:
-    """Whether states live in host memory; cpu_offload is the older word."""
+    """Whether states live in host memory; cpu_offload is the older key."""
     device = values.text("zero_optimization.offload_optimizer.device")
     return values.boolean("zero_optimization.cpu_offload") or device in ("cpu", "nvme")
 
 
 def _attention(values: Values, assumed: list[str]) -> str:
-    """The kernel of the layers, which must all attend."""
+    """The attention kernel; raises Unreadable if some layers have no attention."""
     text = values.text("attention_config") or "global"
     kinds = set(re.findall(r"[A-Za-z]\w*", text)) - {"all"}
     if foreign := sorted(kinds - {"flash", "global"}):

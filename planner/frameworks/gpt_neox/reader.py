@@ -1,4 +1,4 @@
-"""GPT-NeoX's configs read back, one file or several that add up."""
+"""Reads GPT-NeoX's configs, one file or several that are merged."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ YAML = (".yml", ".yaml")
 MARK = re.compile(r"""^[ \t"'{]*pipe[_-]parallel[_-]size["']?[ \t]*:""", re.MULTILINE)
 ANY_VOCABULARY = 50_432
 NORMS = {**{name: name for name in EPSILONS}, "te_rmsnorm": "rmsnorm", "te_layernorm": "layernorm"}
-# Kinds of positions without weights of their own, and what they are costed as.
+# Other kinds of positions -> the kind without weights that they are costed as.
 OTHER_POSITIONS = {"rpe": "none", "sinusoidal": "none"}
 GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
-# Keys that change nothing of the model, though others with such words do.
+# Keys that do not change the model, although their names look like it.
 SAME = frozenset(
     {
         "use_shared_fs",
@@ -36,7 +36,7 @@ SAME = frozenset(
     }
     | {"output_layer_parallelism", "scaled_upper_triang_masked_softmax_fusion"}
 )
-_ASIDE = ("mamba_", "rwkv_", "te_")  # of layers that are refused by their kind, and of kernels
+_IGNORED_PREFIXES = ("mamba_", "rwkv_", "te_")  # keys of kernels and of refused kinds of layers
 
 
 class Job(NamedTuple):
@@ -46,14 +46,14 @@ class Job(NamedTuple):
 
 
 def recognises(files: Mapping[str, str]) -> bool:
-    """Whether some YAML has GPT-NeoX's degrees."""
+    """Whether some YAML has GPT-NeoX's pipe_parallel_size."""
     return any(name.endswith(YAML) and MARK.search(text) for name, text in files.items())
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
-    """What the configs say, and the launch script and hostfile beside them.
+    """The specs and the plan of the configs, with the launch script and hostfile beside them.
 
-    Raises Unreadable where they are none or leave out what a model needs.
+    Raises Unreadable if there is no config or it lacks a field of the model.
     """
     given = given_with(files)
     settings, assumed = _settings(files)
@@ -88,9 +88,9 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 
 
 def _settings(files: Mapping[str, str]) -> tuple[tuple[Setting, ...], list[str]]:
-    """The keys of all configs, dashes as underscores, and what is to be known of the files.
+    """The keys of all configs, with dashes as underscores, and notes on the files.
 
-    A later file goes before an earlier one.
+    A later file overrides an earlier one.
     """
     parsed = [yaml_files.read(text, name) for name, text in files.items() if name.endswith(YAML)]
     found = [one for config in parsed for one in config.settings()]
@@ -101,14 +101,16 @@ def _settings(files: Mapping[str, str]) -> tuple[tuple[Setting, ...], list[str]]
 
 
 def _builds(setting: Setting) -> bool:
-    """Whether a key that nobody asked for may be one of the model's."""
+    """Whether an unread key may describe the model."""
     return (
-        "." not in setting.name and setting.name not in SAME and not setting.name.startswith(_ASIDE)
+        "." not in setting.name
+        and setting.name not in SAME
+        and not setting.name.startswith(_IGNORED_PREFIXES)
     )
 
 
 def _job(values: Values, files: Mapping[str, str]) -> Job:
-    """Nodes and accelerators of each, by the config or the hostfile."""
+    """The nodes and accelerators, from the config or the hostfile."""
     nodes = values.integer("num_nodes", default=0, least=0) or None
     total = values.integer("global_num_gpus", default=0, least=0) or None
     if total:
@@ -180,7 +182,7 @@ def _share(values: Values, key: str) -> float:
 
 
 def _width(values: Values, hidden: int, gated: bool) -> int:
-    """The MLP's width as it makes it of what the config says."""
+    """The MLP's width, as GPT-NeoX derives it from the config."""
     said = values.integer("intermediate_size", default=4 * hidden)
     multiple = values.integer("mlp_multiple_of", default=1)
     width = said * 2 // 3 // 2 if gated else said
@@ -188,7 +190,7 @@ def _width(values: Values, hidden: int, gated: bool) -> int:
 
 
 def _experts(values: Values, count: int, hidden: int) -> dict[str, Any]:
-    """Megablocks' experts: two thirds of the usual width, in steps of 256."""
+    """Megablocks' experts; the default width is 8/3 of hidden_size, in steps of 256."""
     default = 256 * -(-int(2 * hidden * 4 / 3) // 256)
     return {
         "num_experts": count,
@@ -199,7 +201,7 @@ def _experts(values: Values, count: int, hidden: int) -> dict[str, Any]:
 
 
 def _vocabulary(values: Values, files: Mapping[str, str], hidden: int, assumed: list[str]) -> int:
-    """The tokens of a mock tokenizer, or of one that is known by its file or kind."""
+    """The vocabulary as stated, or of the mock tokenizer, or of one known by its file or kind."""
     values.has("make_vocab_size_divisible_by")
     if values.has("padded_vocab_size", "vocab_size"):
         return values.integer("padded_vocab_size", "vocab_size")

@@ -1,6 +1,6 @@
-"""What GPT-NeoX refuses or has no key for: neox_arguments and megatron/model of ea7aefd.
+"""Rules for what GPT-NeoX refuses or has no key for (neox_arguments, megatron/model of ea7aefd).
 
-Its engine is DeepSpeed's, whose rules are those of Megatron-DeepSpeed.
+Its engine is DeepSpeed, so the engine rules of Megatron-DeepSpeed apply too.
 """
 
 from __future__ import annotations

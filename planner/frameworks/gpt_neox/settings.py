@@ -1,4 +1,4 @@
-"""The keys of GPT-NeoX's config, with whys."""
+"""The keys of GPT-NeoX's config, with reasons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VOCAB_MULTIPLE = 128
 POSITIONS = {"rope": "rotary", "learned": "learned", "alibi": "alibi", "none": "none"}
 PRECISIONS = {"bf16": "bfloat16", "fp16": "fp16"}
 EPSILONS = {"layernorm": "layernorm_epsilon", "rmsnorm": "rms_norm_epsilon"}
-# Fields of a model that are keys, and fields of its numerics.
+# Model field -> key and reason.
 PLAIN = {
     "num_layers": ("num_layers", "transformer layers"),
     "hidden_size": ("hidden_size", "width of the residual stream"),
@@ -39,7 +39,7 @@ PLACEHOLDER = "PLACEHOLDER for the smoke run: set your own"
 
 
 def numerics_fields(model: ModelSpec) -> frozenset[str]:
-    """Fields of the model's numerics that have a key; a rotary base is a whole number."""
+    """Fields of the model's numerics that have a key; a rotary base only if it is whole."""
     numerics = model.numerics
     found = numerics.stated & {*NUMERICS, "norm_epsilon"}
     base = numerics.rope_theta
@@ -49,7 +49,7 @@ def numerics_fields(model: ModelSpec) -> frozenset[str]:
 
 
 def intermediate_size(model: ModelSpec) -> int:
-    """What it makes the MLP's width of: two thirds of it, halved, where there is a gate."""
+    """The key from which GPT-NeoX derives the MLP's width: a third of it if the MLP is gated."""
     return 3 * model.ffn_hidden_size if model.gated_mlp else model.ffn_hidden_size
 
 
@@ -126,7 +126,7 @@ def _optimizer(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
 
 
 def rows(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
-    """Every key of config.yaml."""
+    """Every key of config.yml."""
     c = Context(request.model, request.cluster, request.training)
     steps = train_iterations("", c.training)
     yield from _model(c.model, c.training, plan)

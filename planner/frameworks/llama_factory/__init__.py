@@ -1,4 +1,4 @@
-"""LLaMA-Factory: supervised fine-tuning by one YAML, of all weights or adapters."""
+"""LLaMA-Factory: supervised fine-tuning of all weights or adapters, configured by one YAML."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KERNELS = {"flash": "sdpa", "flash2": "fa2", "unfused": "disabled"}
 
 
 def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
-    """The keys of its own."""
+    """LLaMA-Factory's own keys."""
     adapted = c.training.lora_rank > 0
     yield "model_name_or_path", ".", "launch.sh gives MODEL instead"
     yield "stage", "sft", "the next token of conversations; pt: of texts"

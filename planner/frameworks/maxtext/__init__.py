@@ -90,7 +90,7 @@ set -euo pipefail
 # Where MaxText is installed (pip install of its checkout).
 python3 -m {program} "$BUNDLE/config.yml" "$@"
 """
-# How JAX's processes find each other on GPUs; TPUs know by themselves.
+# Rendezvous of JAX's processes on GPUs; TPUs need no settings for it.
 COORDINATOR = """\
 export NNODES NODE_RANK
 export JAX_COORDINATOR_IP="$MASTER_ADDR"

@@ -1,4 +1,4 @@
-"""How a plan lies on MaxText's mesh: the axes inside a slice, and those between slices."""
+"""The mapping of a plan to MaxText's mesh: axes inside a slice and between slices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TPU = "Google"
 
 
 class Mesh(NamedTuple):
-    """Sizes of the axes; data and fsdp have a share between slices, the rest none."""
+    """Sizes of the axes; only data and fsdp extend over several slices."""
 
     data: int
     fsdp: int
@@ -25,7 +25,7 @@ class Mesh(NamedTuple):
 
     @property
     def between(self) -> tuple[int, int]:
-        """Data and fsdp between slices: replicas first."""
+        """Sizes of data and fsdp between slices; data takes as many slices as it can."""
         data = gcd(self.data, self.slices)
         return data, self.slices // data
 
@@ -35,7 +35,7 @@ def on_tpus(cluster: ClusterSpec) -> bool:
 
 
 def slices(cluster: ClusterSpec) -> int:
-    """Slices of TPUs; GPUs are one to MaxText, however many nodes."""
+    """Number of TPU slices; MaxText treats GPUs as one slice, on any number of nodes."""
     domain = cluster.groups[0].network[0].domain_accelerators
     if not on_tpus(cluster) or not domain:
         return 1
@@ -43,14 +43,14 @@ def slices(cluster: ClusterSpec) -> int:
 
 
 def shard_ranks(p: Plans) -> IntArray:
-    """Data-parallel ranks of one shard group; 0 where it holds no whole groups of cp and ep."""
+    """Data-parallel ranks of one shard group; 0 if it is not made of whole cp and ep groups."""
     spanned = np.where(p.dp_shard > 0, p.dp_shard, p.dp * p.cp)
     whole = (spanned % p.cp == 0) & (spanned // p.cp % p.ep == 0)
     return np.asarray(np.where(p.zero_stage == 3, np.where(whole, spanned // p.cp, 0), 1))
 
 
 def mesh(cluster: ClusterSpec, plan: ParallelPlan) -> Mesh:
-    """The mesh of a plan that the rules let pass."""
+    """The mesh of a plan that satisfies the rules."""
     ranks = int(shard_ranks(Plans.of(plan)).item())
     return Mesh(
         data=plan.dp // ranks, fsdp=max(ranks // plan.ep, 1), context=plan.cp, tensor=plan.tp,

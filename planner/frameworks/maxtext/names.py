@@ -1,4 +1,4 @@
-"""The keys of MaxText's base.yml (e591f30), which are all that a config may have."""
+"""The keys of MaxText's base.yml (e591f30), the only keys that a config may have."""
 
 _KEYS = """
     abort_on_inf_loss abort_on_nan_loss act_quantization_calibration_method

@@ -1,4 +1,4 @@
-"""MaxText's configs read back, as far as they say the model themselves."""
+"""Reads MaxText's configs that describe the model by their own keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from planner.frameworks.reading import Reading, Setting, Unreadable
 
 PROGRAM = "maxtext.trainers.pre_train.train"
 AXES = ("data", "fsdp", "context", "tensor", "tensor_sequence", "expert")
-# base.yml's own, where a config leaves them out.
+# Defaults of base.yml.
 DEFAULTS = {
     "base_num_decoder_layers": 16, "base_emb_dim": 2048, "base_mlp_dim": 7168,
     "base_num_query_heads": 16, "base_num_kv_heads": 16, "head_dim": 128, "vocab_size": 32_000,
@@ -34,7 +34,7 @@ DEFAULTS = {
 
 
 def recognises(files: Mapping[str, str]) -> bool:
-    """Whether some YAML has MaxText's mesh."""
+    """Whether some YAML has MaxText's mesh axes or number of layers."""
     return any(
         re.search(r"^(ici|dcn)_\w+_parallelism\s*:|^base_num_decoder_layers\s*:", text, re.M)
         for name, text in files.items()
@@ -43,9 +43,10 @@ def recognises(files: Mapping[str, str]) -> bool:
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
-    """What a config says, over base.yml's defaults.
+    """The specs and the plan of a config, with base.yml's defaults.
 
-    Raises Unreadable where it is none, names a model of MaxText's own, or leaves a mesh open.
+    Raises Unreadable if there is none, if it names one of MaxText's models, or if the cluster is
+    needed for the size of an axis and not given.
     """
     names = [name for name in files if name.endswith((".yml", ".yaml"))]
     if not names:
@@ -86,14 +87,14 @@ def _left(
 
 
 def _world(files: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """Hosts and accelerators of each, as the script beside the config says them."""
+    """(hosts, accelerators per host), from the launch script beside the config."""
     text = files.get("launch.sh", "")
     found = re.search(r"^# (\d{1,6}) hosts of (\d{1,4}) accelerators", text, re.M)
     return (int(found[1]), int(found[2])) if found else (None, None)
 
 
 def _mesh(values: Values, total: int | None) -> dict[str, int]:
-    """Sizes of the axes, slices included; the one that is -1 takes what the others leave."""
+    """Sizes of the axes over all slices; an axis of -1 takes the remaining accelerators."""
     sizes = {}
     for axis in AXES:
         inside, between = (f"{net}_{axis}_parallelism" for net in ("ici", "dcn"))

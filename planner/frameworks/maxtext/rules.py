@@ -1,6 +1,6 @@
-"""What MaxText refuses, has no key for, or does otherwise than the plan: its code of e591f30.
+"""Rules for what MaxText (e591f30) refuses, has no key for, or does differently from a plan.
 
-Its layers are decoder blocks by name; XLA shards, schedules and overlaps what they compute.
+Its layers are named decoder blocks; XLA shards, schedules and overlaps their computation.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ BLOCKS = {
 
 
 def block(model: ModelSpec) -> str:
-    """The decoder block that is the model's layer; empty where none is."""
+    """The decoder block that matches the model's layers; empty if none does."""
     return BLOCKS.get((model.moe is not None, model.qk_norm, model.qkv_bias), "")
 
 
 def lacks(model: ModelSpec) -> Iterator[str]:
-    """Why none of its usual decoder blocks is the model's layer."""
+    """Why none of its Llama, Qwen and Mixtral decoder blocks matches the model's layers."""
     moe = model.moe
     parts = {
         f"{model.norm} with biases": model.norm != "rmsnorm" or model.norm_bias,
@@ -65,7 +65,7 @@ def lacks(model: ModelSpec) -> Iterator[str]:
 
 
 def _batch_is_whole(c: Context, p: Plans) -> BoolArray:
-    """It multiplies a fraction of a sequence by the devices, and drops what is behind the point."""
+    """Whether MaxText's batch, devices x sequences per device rounded down, is the plan's."""
     devices = p.tp * p.cp * p.dp
     return np.asarray(
         np.floor(devices * (p.micro_batch_size / (p.tp * p.cp))) == p.micro_batch_size * p.dp

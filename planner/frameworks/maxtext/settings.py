@@ -1,4 +1,4 @@
-"""The keys of MaxText's config, with whys."""
+"""The keys of MaxText's config, with reasons."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planner.frameworks.rules import SMOKE_ITERATIONS, accumulation, learning_ra
 from planner.frameworks.yaml_files import Row
 from planner.search.constraints import Context
 
-# Fields of a model that are keys.
+# Model field -> key and reason.
 PLAIN = {
     "num_layers": ("base_num_decoder_layers", "transformer layers"),
     "hidden_size": ("base_emb_dim", "width of the residual stream"),
@@ -28,7 +28,7 @@ NUMERICS = {"norm_epsilon": "normalization_layer_epsilon", "rope_theta": "rope_m
 OPTIMIZERS = {"adam": "adamw", "sgd": "sgd"}
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 OPERATORS = "save_dot_with_context_except_mlp"
-# What `rope_type: llama3.1` fixes (layers/embeddings.py).
+# The RoPE scaling of `rope_type: llama3.1` (layers/embeddings.py).
 LLAMA3 = RopeScaling(
     kind="llama3",
     factor=8.0,
@@ -41,7 +41,7 @@ PLACEHOLDER = "PLACEHOLDER for the smoke run: set your own"
 
 
 def numerics_fields(model: ModelSpec) -> frozenset[str]:
-    """Fields of the model's numerics that have a key; a rotary base is a whole number."""
+    """Fields of the model's numerics that have a key; a rotary base only if it is whole."""
     base = model.numerics.rope_theta
     found = model.numerics.stated & NUMERICS.keys()
     if model.numerics.rope_scaling == LLAMA3:

@@ -101,7 +101,7 @@ NEEDS = Note(
 
 
 def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
-    """Variables that the trainer asks for."""
+    """Environment variables of the launch."""
     group = "environment"
     disabled = flag(group, "WANDB_MODE", "disabled", "where wandb is installed it would log in")
     if plan.tp == 1:

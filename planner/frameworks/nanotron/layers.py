@@ -1,4 +1,4 @@
-"""On which stage each layer falls: nanotron balances what its blocks cost, and takes no wish."""
+"""Layers of each stage: nanotron balances the cost of its blocks, and no key overrides that."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from cost_models.spec import ModelSpec
 
 @lru_cache(maxsize=4096)
 def stages(model: ModelSpec, pp: int, tp: int) -> tuple[int, ...]:
-    """Layers of each stage; zeros where a stage has none.
+    """Layers of each stage; 0 for a stage without layers.
 
-    A stage takes blocks up to and with the one that passes its share of the sum, the output layer
-    among them (nanotron models/base.py, build_model; Qwen2Model.get_block_compute_costs).
+    A stage takes blocks until their cumulative cost passes its share of the total, which includes
+    the output layer (nanotron models/base.py, build_model; Qwen2Model.get_block_compute_costs).
     """
     hidden = model.hidden_size
     layer = 4 * hidden * hidden + 3 * model.ffn_hidden_size * hidden

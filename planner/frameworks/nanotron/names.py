@@ -1,7 +1,7 @@
 """The keys of nanotron's config, by section; a test compares them with its dataclasses.
 
-A star follows what must be given; of alternatives (model classes, optimizers, data sets) all are
-here.
+A star marks a required key.  Keys of alternative classes (models, optimizers, data sets) are
+merged.
 """
 
 _SECTIONS = {
@@ -94,7 +94,7 @@ KEYS: dict[str, frozenset[str]] = {
     section: frozenset(word.rstrip("*") for word in words.split())
     for section, words in _SECTIONS.items()
 }
-# Of a section that is there.
+# The required keys of each section, if the section is present.
 REQUIRED: dict[str, tuple[str, ...]] = {
     section: tuple(word.rstrip("*") for word in words.split() if word.endswith("*"))
     for section, words in _SECTIONS.items()

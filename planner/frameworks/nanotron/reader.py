@@ -1,4 +1,4 @@
-"""What a launch of nanotron says: its YAML, and the processes of the launch line."""
+"""Reads a launch of nanotron: its YAML, and the processes of the launch line."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from planner.frameworks.yaml_files import YamlFile
 MODEL, MOE = "model.model_config.", "model.model_config.moe_config."
 GRID, OPTIMIZER, TOKENS = "parallelism.", "optimizer.", "tokens."
 LAYERS = 10_000
-# How near an unknown key is to a known one where it is taken for a slip of the pen.
+# Similarity from which an unknown key counts as a misspelled known one.
 SLIP = 0.85
-# The classes leave these out, but the trainer reads them.
+# Sections that are optional in nanotron's config classes but needed by its trainer.
 SECTIONS = ("tokens", "optimizer", "data_stages", "checkpoints", "logging")
 MODES = ("ALL_REDUCE", "REDUCE_SCATTER")
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "bf16"}
-# No part of a plan, or listed with what a plan does not carry.
+# Keys that a plan does not express; they are not reported as unread.
 RUN_ONLY = (
     "general.", "logging.", "checkpoints.", "data_stages.", "optimizer.learning_rate_scheduler.",
     "optimizer.optimizer_factory.", "model.init_method.", "tokens.train_steps",
@@ -44,7 +44,7 @@ RUN_ONLY = (
 
 
 def recognises(files: Mapping[str, str]) -> bool:
-    """Whether there is a config of nanotron."""
+    """Whether some YAML has keys that only nanotron has."""
     return any(
         "pp_engine:" in text or "batch_accumulation_per_replica:" in text
         for name, text in files.items()
@@ -64,9 +64,9 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     refusals = list(_refused(config, keys))
     assumed: list[str] = config.notes()
     unknown = tuple(one for one in keys if not _known(one.name))
-    foreign = [one for one in unknown if not _meant(one.name)]
+    foreign = [one for one in unknown if not _misspelled(one.name)]
     if given.model is None:
-        _foreign_model(foreign)
+        _refuse_foreign_model(foreign)
     if foreign:
         names = ", ".join(dict.fromkeys(one.name for one in foreign))
         assumed.append(f"unknown upstream, of another release or a fork of nanotron: {names}")
@@ -119,7 +119,7 @@ def _config(files: Mapping[str, str], line: Sequence[Setting]) -> YamlFile:
 def _processes(
     launch: ProgramCall | None, accelerators: int | None
 ) -> tuple[int | None, int | None]:
-    """Nodes and processes of each, from torchrun's options or those of the batch job."""
+    """(nodes, processes per node), from the options of torchrun or of the Slurm job."""
     if launch is None:
         return None, None
     line = {one.name.lstrip("-").replace("-", "_"): one for one in options(launch.before)}
@@ -132,29 +132,29 @@ def _processes(
 
 
 def _section(path: str) -> tuple[str, str]:
-    """The section and the key of a dotted path; places in lists as stars."""
+    """The section and the key of a dotted path; list indices become stars."""
     parts = ["*" if part.isdigit() else part for part in path.split(".")]
     return ".".join(parts[:-1]), parts[-1]
 
 
 def _known(path: str) -> bool:
-    """Whether the path is a key, or lies under one that holds what it likes."""
+    """Whether the path is a known key, or is below one whose content is free."""
     section, key = _section(path)
     if section in KEYS:
         return key in KEYS[section]
     return bool(section) and _known(section)
 
 
-def _meant(path: str) -> list[str]:
-    """The known key that an unknown one is a slip of the pen for."""
+def _misspelled(path: str) -> list[str]:
+    """The known key that an unknown one probably misspells; empty if there is none."""
     section, key = _section(path)
     while section and section not in KEYS:
         section, key = _section(section)
     return get_close_matches(key[:100], sorted(KEYS[section]), 1, SLIP)
 
 
-def _foreign_model(foreign: Sequence[Setting]) -> None:
-    """Raises Unreadable where keys of the model are none of nanotron's own model classes."""
+def _refuse_foreign_model(foreign: Sequence[Setting]) -> None:
+    """Raises Unreadable for model keys that nanotron's own model classes lack."""
     kinds = [one for one in foreign if re.fullmatch(r"is_\w+_config", one.name.split(".")[-1])]
     keys = [one for one in foreign if one.name.startswith(MODEL)]
     architecture.refuse([one for one in keys if one not in kinds])
@@ -168,9 +168,9 @@ def _foreign_model(foreign: Sequence[Setting]) -> None:
 
 
 def _refused(config: YamlFile, keys: Sequence[Setting]) -> Iterator[Refusal]:
-    """Unknown keys and missing ones: both stop nanotron before it does anything."""
+    """Refusals of misspelled and missing keys, which stop nanotron at start-up."""
     for one in keys:
-        if not _known(one.name) and _meant(one.name):
+        if not _known(one.name) and _misspelled(one.name):
             section, key = _section(one.name)
             while section and section not in KEYS:
                 section, key = _section(section)
@@ -244,7 +244,7 @@ def _model(config: YamlFile, values: Values, assumed: list[str]) -> ModelSpec:
 
 
 def _numerics(values: Values) -> dict[str, Any]:
-    """What costs nothing; the usual activation goes unsaid."""
+    """The model's numerics; silu, the default activation, is left out."""
     places = {name: MODEL + key for name, key in NUMERICS.items()}
     places["init_std"] = "model.init_method.std"
     texts = {name: values.text(place) for name, place in places.items()}
@@ -279,7 +279,7 @@ def _experts(config: YamlFile, values: Values, num_layers: int) -> dict[str, Any
 
 
 def _pattern(layers: Any, num_layers: int, values: Values) -> dict[str, int]:
-    """Layers with experts as first, step and offset; other patterns are not read."""
+    """Layers with experts as first, step and offset; raises Unreadable for other patterns."""
     fault = values.fault((MOE + "layers",), "must be the layers from one on, or every n-th")
     if not isinstance(layers, list) or not layers or any(type(i) is not int for i in layers):
         raise fault

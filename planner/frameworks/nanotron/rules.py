@@ -1,4 +1,4 @@
-"""What nanotron refuses, fails at or has no key for, as rules.
+"""Rules for what nanotron refuses, fails at or has no key for.
 
 Read from commit 2411b02 of April 2026: config, parallel/context.py, trainer.py, models/qwen.py,
 optim/gradient_accumulator.py.
@@ -34,7 +34,7 @@ def kept(c: Context) -> tuple[str, str, str, str]:
 
 
 def _by_grid(c: Context, p: Plans) -> list[tuple[BoolArray, tuple[int, ...]]]:
-    """Which plans have each pair of pp and tp, and the stages that come of it."""
+    """For each pair of pp and tp: the mask of its plans, and the layers of its stages."""
     pp, tp = np.broadcast_arrays(p.pp, p.tp)
     pairs = set(zip(pp.ravel().tolist(), tp.ravel().tolist(), strict=True))
     return [
@@ -44,7 +44,7 @@ def _by_grid(c: Context, p: Plans) -> list[tuple[BoolArray, tuple[int, ...]]]:
 
 
 def _split(c: Context, p: Plans) -> BoolArray:
-    """Whether the plan's stages are those that nanotron makes."""
+    """Whether the plan's stages are those of nanotron's own split."""
     even = (p.stage_layers == 0) & (p.first_stage_layers == 0) & (p.last_stage_layers == 0)
     legal = np.asarray((p.pp == 1) & even)
     for where, counts in _by_grid(c, p):

@@ -1,4 +1,4 @@
-"""The keys of config.yaml, with whys."""
+"""The keys of config.yaml, with reasons."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
 
 
 def _run() -> Iterator[Row]:
-    """What the trainer needs besides."""
+    """Keys that the trainer needs but no plan determines."""
     yield "data_stages.0.name", "mock data", "one stage from the first step on"
     yield "data_stages.0.start_training_step", 1, "the first step"
     yield "data_stages.0.data.dataset", None, "MOCK DATA, random tokens: put your data set here"

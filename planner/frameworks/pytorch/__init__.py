@@ -1,7 +1,7 @@
-"""Native PyTorch: a training script of torch's own parallelism, and the script that launches it.
+"""Native PyTorch: a training script on torch's own parallelism, and its launch script.
 
-The training script is one template (train.py.txt, no module: planner imports no torch); only its
-CONFIG block differs from plan to plan.
+The training script is one template (train.py.txt, not a module: planner does not import torch);
+its CONFIG block holds the plan.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _block(entries: tuple[Flag, ...], missing: str) -> str:
 
 
 def _lines(entry: Flag) -> list[str]:
-    """An entry with its why behind it, or above it where the line would be long."""
+    """An entry with its reason as a comment, above it if the line would be too long."""
     said = f'    "{entry.name}": {entry.value},'
     line = f"{said}  # {entry.why}"
     if len(line) <= WIDTH:

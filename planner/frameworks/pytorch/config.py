@@ -1,4 +1,4 @@
-"""The CONFIG block of the training script: what it says of a plan, and what a block says back."""
+"""The CONFIG block of the training script: written from a plan, and read back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from planner.search.layout_fields import layout_fields
 
 WIDTH = 100  # of a line of the script
 
-# Fields of a model under their own names, with what each is for.
+# Fields of a model that are entries of the same name, with their meaning.
 MODEL = {
     "hidden_size": "width of the residual stream",
     "num_attention_heads": "query heads",
@@ -42,7 +42,7 @@ MODEL = {
     "hidden_dropout": "dropout of the residual stream",
     "attention_dropout": "dropout of the attention scores",
 }
-# The same of a mixture of experts; a model without experts has none of them.
+# Fields of a mixture of experts, with their meaning; a dense model has no such entries.
 EXPERTS = {
     "top_k": "experts that each token goes to",
     "expert_ffn_hidden_size": "width of one expert",
@@ -56,16 +56,16 @@ EXPERTS = {
     "latent_size": "width in which experts work, between two matrices of all; None: hidden_size",
     "latent_bias": "biases of those two",
 }
-# Of these older scripts say nothing.
+# Entries that older scripts lack.
 LATER = {"zero_experts", "latent_size", "latent_bias"}
-# Numerics: entry, value where the model states none, field.
+# Numerics: entry, default, field.
 NUMERICS = (
     ("norm_epsilon", 1e-5, "norm_epsilon"),
     ("rotary_base", 10000.0, "rope_theta"),
     ("init_std", 0.02, "init_std"),
 )
 BY_STAGE = "recompute_layers"
-# What a plan does not carry: entry, value, why.
+# Entries that no plan determines: entry, value, reason.
 FREE: tuple[tuple[str, Any, str], ...] = (
     ("learning_rate", 1e-3, "PLACEHOLDER for the smoke run: set your own"),
     ("gradient_clip", 1.0, "PLACEHOLDER for the smoke run: largest norm of all gradients"),
@@ -76,7 +76,7 @@ PLAN = ("tp", "sequence_parallel", "cp", "cp_kind", "pp", "ep", "micro_batch_siz
         "reshard_after_forward", "recompute", "recompute_modules", "recompute_method",
         "recompute_num_layers", "attention_kernel", "compile", "zero_stage")  # fmt: skip
 TRAINING = ("seq_length", "global_batch_size", "precision", "gradient_reduce_dtype", "optimizer")
-# Where layers follow a pattern of their own; fields of a model that few have are left out.
+# Entries of layer patterns only; RARE: fields of a model that are left out at their default.
 PATTERN = ("blocks", "layer_pattern")
 OWN_TABLE = "per_layer_input_vocab_size"
 RARE = {
@@ -93,7 +93,7 @@ KEYS = frozenset(
 
 
 def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
-    """Entry, value and why."""
+    """Rows: entry, value, reason."""
     yield from _of_model(c, plan)
     yield from _of_degrees(plan)
     yield from _of_step(c, plan)
@@ -105,7 +105,7 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
 
 
 def _of_model(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
-    """The layers of the model and the tokens that pass through them."""
+    """Rows of the model and of the sequence length."""
     model, training = c.model, c.training
     stages = list(forward_layers(model.num_layers, plan))
     yield "stage_layers", stages, f"{model.num_layers} layers, by pipeline stage"
@@ -128,7 +128,7 @@ def _of_model(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
 
 
 def _of_degrees(plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
-    """How the ranks share the work and the weights."""
+    """Rows of the parallel degrees and of the sharding."""
     shard = shard_degree(plan)
     dp = f"dp {plan.dp} = dp_replicate {plan.dp // shard} x dp_shard {shard}"
     yield "tp", plan.tp, "ranks that split every matrix"
@@ -161,7 +161,7 @@ def _of_degrees(plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
 
 
 def _of_step(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
-    """Batches, number formats, kernels and recompute."""
+    """Rows of batches, number formats, kernels and recompute."""
     training = c.training
     yield (
         "global_batch_size",
@@ -184,10 +184,10 @@ def _of_step(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
 
 
 def _rare(model: ModelSpec) -> dict[str, Any]:
-    """Fields that few models have, of one that has them."""
+    """The fields of RARE that the model sets."""
     fields = ModelSpec.model_fields
     rare = {name for name in RARE if getattr(model, name) != fields[name].default}
-    if not patterns.compresses(model):  # other blocks tell it themselves
+    if not patterns.compresses(model):  # other blocks have their own option
         rare -= {"attention_sinks"}
     return model.model_dump(
         include=rare | ({OWN_TABLE} if "per_layer_input_size" in rare else set())
@@ -195,7 +195,7 @@ def _rare(model: ModelSpec) -> dict[str, Any]:
 
 
 def _python(value: Any) -> str:
-    """A value as Python writes it, names in double quotes (no name has a quote or blank in it)."""
+    """A value as a Python literal in double quotes (no name contains a quote or a blank)."""
     if isinstance(value, dict):
         rows = (_wrapped(f"{name!r}: {one!r}", 8) for name, one in value.items())
         written = "\n".join(("{", *(f"        {row}," for row in rows), "    }"))
@@ -205,13 +205,13 @@ def _python(value: Any) -> str:
 
 
 def _wrapped(text: str, indent: int) -> str:
-    """Long values go on in the next line, behind the indent and four blanks."""
+    """The text wrapped; further lines are indented by four blanks more."""
     lines = textwrap.wrap(text, WIDTH - indent - 20, break_long_words=False, break_on_hyphens=False)
     return f"\n{' ' * (indent + 4)}".join(lines)
 
 
 def flags(c: Context, plan: ParallelPlan) -> tuple[Flag, ...]:
-    """Every entry, its value as Python writes it."""
+    """Every entry, with its value as a Python literal."""
     found = [
         Flag(name=name, value=_python(value), why=why, group="CONFIG")
         for name, value, why in _entries(c, plan)
@@ -221,7 +221,7 @@ def flags(c: Context, plan: ParallelPlan) -> tuple[Flag, ...]:
 
 
 def _layout(pp: int, torch_schedule: str, sizes: Sequence[int]) -> dict[str, Any]:
-    """Fields of a plan that deal out layers like that; raises ValueError where none can."""
+    """Plan fields for these layers per stage; raises ValueError if no plan has them."""
     chunks, rest = divmod(len(sizes), pp)
     if rest or not chunks or min(sizes) < 0 or min(sizes[1:-1], default=1) < 1:
         raise ValueError(f"stage_layers has {len(sizes)} stages for pp {pp}, or an empty one")
@@ -233,7 +233,7 @@ def _layout(pp: int, torch_schedule: str, sizes: Sequence[int]) -> dict[str, Any
 
 
 def specs(config: Mapping[str, Any]) -> tuple[ModelSpec, TrainingSpec, ParallelPlan]:
-    """What a CONFIG block says; raises ValueError where a value makes no sense."""
+    """The specs and the plan of a CONFIG block; raises ValueError for an invalid value."""
     sizes, pp = config["stage_layers"], config["pp"]
     degrees = (pp, *(config[name] for name in ("cp", "dp_replicate", "dp_shard")))
     whole = isinstance(sizes, list) and all(type(size) is int for size in (*sizes, *degrees))

@@ -1,6 +1,6 @@
-"""Encoders of the training script: their entries of CONFIG, and those it has no way to build.
+"""Encoders of the training script: their entries of CONFIG, and rules for what it cannot build.
 
-The first pipeline stage holds them; the first tokens of each sample are what they make.
+The first pipeline stage holds them; their outputs are the first tokens of each sample.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from planner.frameworks.pytorch import patterns
 from planner.frameworks.rules import fixed_part, is_named
 from planner.search.constraints import BoolArray, Context, Rule
 
-# Fields of layers that an encoder's blocks read, as those of the model do.
+# Fields that the blocks of an encoder read, as blocks of the model do.
 STACK = (
     "num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "head_dim",
     "ffn_hidden_size", "gated_mlp", "qkv_bias", "attention_output_bias", "mlp_bias", "norm",
@@ -32,7 +32,7 @@ KEYS = (ENCODERS, POSITIONS, FROZEN)
 
 
 def entries(model: ModelSpec, training: TrainingSpec) -> Iterator[tuple[str, Any, str]]:
-    """Entry, value and why; none of a model without encoders."""
+    """Rows: entry, value, reason; none for a model without encoders."""
     if model.encoders:
         each = [_entry(one, model) for one in model.encoders]
         yield ENCODERS, each, "what makes the first tokens of a sample of images or sound"
@@ -49,7 +49,7 @@ def _entry(encoder: EncoderSpec, model: ModelSpec) -> dict[str, Any]:
 
 
 def read(config: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Encoders, and fields of the training, that a CONFIG block says; raises ValueError."""
+    """The encoders and training fields of a CONFIG block; raises ValueError."""
     given = config.get(ENCODERS, [])
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
         raise ValueError("encoders is a list of options by name")
@@ -70,12 +70,12 @@ def _projector(pairs: Any) -> list[dict[str, Any]]:
 
 
 def _all(fits: Callable[[EncoderSpec, ModelSpec], bool], text: str) -> Rule:
-    """Every encoder has to be like that."""
+    """A rule that every encoder has to satisfy."""
     return fixed_part(lambda m: all(fits(one, m) for one in m.encoders), text)
 
 
 def _plain(encoder: EncoderSpec) -> bool:
-    """Whether its layers are attention and MLPs without a reach or choices of their own."""
+    """Whether its layers are plain attention and MLPs, with no options but chunk and rope."""
     if encoder.mla or encoder.moe or encoder.attention_sinks or encoder.residual_streams > 1:
         return False
     if encoder.sliding_window is not None:
@@ -90,12 +90,12 @@ def _plain(encoder: EncoderSpec) -> bool:
 
 
 def _whole_layers(encoder: EncoderSpec) -> bool:
-    """Whether each layer is attention and then an MLP."""
+    """Whether each layer is attention followed by an MLP."""
     return all([b.kind for b in layer] == ["attention", "mlp"] for layer in encoder.layer_pattern)
 
 
 def _chained(encoder: EncoderSpec, model: ModelSpec) -> bool:
-    """Whether the projector's matrices lead from its layers to the model one after the other."""
+    """Whether the projector's matrices are a chain from the encoder's width to the model's."""
     widths = [(one.inputs, one.outputs) for one in encoder.projector]
     starts = [outputs for _, outputs in widths[:-1]]
     first, last = (widths[0][0], widths[-1][1]) if widths else (encoder.hidden_size,) * 2
@@ -116,7 +116,7 @@ def _positions(encoder: EncoderSpec, training: TrainingSpec) -> int:
 
 
 def _vectors(c: Context) -> int:
-    """Tokens of a sample that encoders make."""
+    """Tokens of a sample that come from encoders."""
     return sum(_positions(one, c.training) // one.merge for one in c.model.encoders)
 
 
@@ -129,7 +129,7 @@ def _whole_images(c: Context) -> bool:
 
 
 def _divides(c: Context, p: Plans) -> BoolArray:
-    """Whether each part of an image that a rank works on makes whole vectors."""
+    """Whether each rank's part of an image is a whole number of output vectors."""
     gathers = is_named(p, "cp_kind", "all_gather") & (p.cp > 1)
     parts = p.cp * np.where(gathers, 2, 1), p.cp * np.where(p.sequence_parallel > 0, p.tp, 1)
     legal = np.asarray(True)
@@ -148,7 +148,7 @@ def _heads(c: Context, p: Plans) -> BoolArray:
 
 
 def _chunks_fit(encoder: EncoderSpec) -> bool:
-    """Whether chunks of its attention divide an image."""
+    """Whether the chunks of its attention divide an image evenly."""
     return not any(_span(encoder) % chunk for chunk in _chunks(encoder))
 
 

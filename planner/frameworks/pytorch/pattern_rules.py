@@ -1,4 +1,4 @@
-"""What the training script has no way to build of a layer pattern, as rules."""
+"""Rules for layer patterns that the training script cannot build."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WHOLE = {
 
 
 def _none(found: Callable[[Sublayer, ModelSpec], bool], text: str) -> Rule:
-    """No block of the pattern may be like that."""
+    """A rule against blocks of the pattern for which `found` is true."""
     return fixed_part(lambda m: not any(found(block, m) for block in patterns.each(m)), text)
 
 
@@ -73,9 +73,7 @@ def _unequal(block: Sublayer, m: ModelSpec) -> bool:
 
 
 def _attention_heads(model: ModelSpec) -> Iterator[int]:
-    """Numbers of heads and groups that tensor parallelism splits, and context parallelism by
-    all-to-all.
-    """
+    """Head counts that tensor parallelism and all-to-all context parallelism split."""
     for block in patterns.each(model):
         if isinstance(block, Attention):
             yield from block.heads(model)
@@ -86,7 +84,7 @@ def _attention_heads(model: ModelSpec) -> Iterator[int]:
 
 
 def _recurrent_heads(model: ModelSpec) -> Iterator[int]:
-    """The numbers of heads of recurrent blocks, which pass states between ranks."""
+    """Head counts of recurrent blocks, which pass states between ranks and split over tp only."""
     for block in patterns.each(model):
         if isinstance(block, Mamba2):
             yield block.num_groups
@@ -97,7 +95,7 @@ def _recurrent_heads(model: ModelSpec) -> Iterator[int]:
 
 
 def _keys_before(model: ModelSpec) -> bool:
-    """Whether a layer of the same reach and width stands before each that uses its keys."""
+    """Whether each layer that reuses keys comes after one of the same reach and width."""
     made: set[tuple[object, ...]] = set()
     for layer in patterns.layers(model):
         for block in layer:
@@ -111,7 +109,7 @@ def _keys_before(model: ModelSpec) -> bool:
 
 
 def _chosen_before(model: ModelSpec) -> bool:
-    """Whether an indexer stands before each layer that uses a choice again."""
+    """Whether each layer that reuses an indexer's choice comes after an indexer."""
     indexers = (getattr(b, "indexer", None) for layer in patterns.layers(model) for b in layer)
     first = next((indexer for indexer in indexers if indexer is not None), None)
     return first is None or not first.shared
@@ -128,7 +126,7 @@ def _by_operator(plans: Plans) -> BoolArray:
 
 
 def _dealt(c: Context, p: Plans) -> BoolArray:
-    """Whether heads divide over tp, and those of attention over cp too where it trades them."""
+    """Whether heads divide over tp, and heads of all-to-all attention over tp x cp."""
     ranks = p.tp * np.where(is_named(p, "cp_kind", "a2a"), p.cp, 1)
     traded, handed = gcd(*_attention_heads(c.model)), gcd(*_recurrent_heads(c.model))
     return np.asarray((traded % ranks == 0) & (handed % p.tp == 0))
@@ -145,7 +143,7 @@ def _dealt_text(c: Context, p: ParallelPlan) -> str:
 
 
 def _unsplit(model: ModelSpec) -> str:
-    """Why tensor parallelism cannot split a block; empty where it can split all."""
+    """Why tensor parallelism cannot split a block; empty if it can split all."""
     if model.residual_streams > 1:
         return "residual streams: their mixtures need all of them"
     for block in patterns.each(model):
@@ -167,14 +165,14 @@ def _local(model: ModelSpec) -> bool:
 
 
 def _looks_back(model: ModelSpec) -> int:
-    """Tokens before its own that a convolution, or a mixture with the token before, needs."""
+    """Number of previous tokens that a convolution or a token shift needs."""
     blocks = (block for block in patterns.each(model) if block.kind not in patterns.AT_ONCE)
     taps = (getattr(b, "taps", getattr(b, "convolution", 2)) for b in blocks)
     return max((count - 1 for count in taps), default=0)
 
 
 def _scanned(model: ModelSpec) -> list[int]:
-    """Lengths of chunks that recurrences take at once."""
+    """Chunk lengths of chunked recurrences."""
     found = set()
     for block in patterns.each(model):
         if isinstance(block, Mamba2):
@@ -187,7 +185,7 @@ def _scanned(model: ModelSpec) -> list[int]:
 
 
 def _whole_chunks(c: Context, p: Plans) -> BoolArray:
-    """Whether the tokens of a rank are whole chunks, or fewer than one."""
+    """Whether the tokens of a rank are whole chunks, or at most one."""
     tokens, legal = c.training.seq_length // p.cp, np.ones((), dtype=np.bool_)
     for chunk in _scanned(c.model):
         legal = legal & ((p.cp == 1) | (tokens <= chunk) | (tokens % chunk == 0))
@@ -195,7 +193,7 @@ def _whole_chunks(c: Context, p: Plans) -> BoolArray:
 
 
 def _chunks(model: ModelSpec, length: int) -> list[int]:
-    """Lengths of chunks that do not divide the sequence, where it has or needs several."""
+    """Chunk lengths that do not divide the sequence, although they have to."""
     found, compressed = set(_scanned(model)), set()
     for block in patterns.each(model):
         if isinstance(block, Attention):

@@ -1,6 +1,6 @@
-"""The layers of the training script: the usual ones, or those of a model's pattern.
+"""The layers of the training script: standard ones, or those of a model's layer pattern.
 
-The script holds the classes of the blocks that its model has; each kind is a file of modules/.
+The script contains a class for each kind of block in the model, from a file of modules/.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KINDS = (
     "parallel", "per_layer_input", "rwkv_channel_mix", "rwkv_time_mix", "short_convolution",
 )  # fmt: skip
 PARTS = ("encoders", "expert_latents", "per_layer_inputs", "residual_streams", "zero_experts")
-# Kinds that take all tokens of a sequence at once; the others take them in order.
+# Kinds that process the tokens of a sequence in parallel; the others process them in order.
 ATTENTION = {"attention", "compressed_attention", "latent_attention"}
 AT_ONCE = {*ATTENTION, "cross_attention", "experts", "mlp", "parallel", "per_layer_input"}
 _SPLIT = "    plan |= split_blocks(module, gather, columns, rows, by_head)\n"
@@ -30,9 +30,9 @@ _SPLIT_ENCODERS = "    for encoder in stage.encoders:\n        encoder.split()\n
 
 
 def layers(model: StackSpec) -> tuple[tuple[Sublayer, ...], ...]:
-    """The pattern of a model; of one without, where its layers are not the script's usual ones.
+    """The layer pattern of a model; empty if its layers are the script's standard ones.
 
-    Where an encoder's layers follow a pattern, so do the model's.
+    If an encoder has a pattern, the model gets one too.
     """
     encoders = (layers(encoder) for encoder in getattr(model, "encoders", ()))
     window = model.sliding_window is not None or model.attention_sinks
@@ -47,7 +47,7 @@ def _in_full(model: StackSpec) -> tuple[tuple[Sublayer, ...], ...]:
 
 
 def each(model: StackSpec) -> tuple[Sublayer, ...]:
-    """Every block of the pattern once, branches of others before them."""
+    """Every distinct block of the pattern, after the branches that it contains."""
 
     def parts(block: Sublayer) -> Iterator[Sublayer]:
         for branch in getattr(block, "branches", ()):
@@ -59,7 +59,7 @@ def each(model: StackSpec) -> tuple[Sublayer, ...]:
 
 
 def passes_on(model: ModelSpec) -> str:
-    """What a layer gets from an earlier one beside the hidden state; empty where nothing."""
+    """What a layer receives from an earlier one besides the hidden state; empty if nothing."""
     if model.per_layer_input_size is not None:
         return "embeddings of their own"
     earlier = (getattr(block, "key_values", "own") == "earlier" for block in each(model))
@@ -70,13 +70,13 @@ def passes_on(model: ModelSpec) -> str:
 
 
 def has_indexer(model: ModelSpec) -> bool:
-    """Whether attention is to keys that an indexer picks."""
+    """Whether some attention is limited to keys that an indexer picks."""
     blocks = each(model)
     return any(getattr(b, "indexer", None) or getattr(b, "choice", None) for b in blocks)
 
 
 def in_order(model: ModelSpec) -> str:
-    """The first block that takes the tokens of a sequence in order; empty where none does."""
+    """The first block that processes the tokens in order; empty if there is none."""
     return next((block.label for block in each(model) if block.kind not in AT_ONCE), "")
 
 
@@ -87,19 +87,19 @@ def picks_blocks(model: ModelSpec) -> bool:
 
 
 def compresses(model: ModelSpec) -> bool:
-    """Whether attention is to compressed tokens too."""
+    """Whether some attention includes compressed tokens."""
     return any(isinstance(block, CompressedAttention) for block in each(model))
 
 
 def has_sinks(model: ModelSpec) -> bool:
-    """Whether attention has a score of its own for no token."""
+    """Whether some attention has sinks, a learned score for no token."""
     blocks = (block for block in each(model) if isinstance(block, Attention))
     sinks = any(model.attention_sinks if b.sinks is None else b.sinks for b in blocks)
     return sinks or (model.attention_sinks and compresses(model))
 
 
 def classes(model: ModelSpec) -> dict[str, str]:
-    """What stands for the script's marks: the classes of its layers, and how tp splits them."""
+    """Text for each @MARK@ of the template: classes of its layers, and their split over tp."""
     if not layers(model):
         usual = {"@LAYER@": _text("usual_layer"), "@SPLIT@": ""}
         return usual | _stage(model)
@@ -122,7 +122,7 @@ def classes(model: ModelSpec) -> dict[str, str]:
 
 
 def _stage(model: ModelSpec) -> dict[str, str]:
-    """A stage with more than layers between embedding and head, and layers with several streams."""
+    """Text for the marks of stages with encoders, per-layer inputs or residual streams."""
     streams = model.residual_streams > 1
     special = {
         "encoder_stage": bool(model.encoders),
@@ -148,7 +148,7 @@ def _text(name: str) -> str:
 
 
 def entries(model: StackSpec) -> tuple[dict[str, Any], list[list[str]]]:
-    """The blocks by a name for each, and the names of every layer's."""
+    """The options of each block by its name, and the block names of every layer."""
     names: dict[Sublayer, str] = {}
     count = Counter[str]()
     every = layers(model) or _in_full(model)
@@ -161,7 +161,7 @@ def entries(model: StackSpec) -> tuple[dict[str, Any], list[list[str]]]:
 
 
 def _options(block: Sublayer, model: StackSpec) -> dict[str, Any]:
-    """What the script is told of a block, sinks as the model has them."""
+    """The options of a block, with sinks as in the model."""
     options = block.model_dump(mode="json")
     for one in (options, *options.get("branches", ())):
         if one["kind"] == "attention" and one["sinks"] is None and model.attention_sinks:
@@ -170,7 +170,7 @@ def _options(block: Sublayer, model: StackSpec) -> dict[str, Any]:
 
 
 def pattern(config: Mapping[str, Any]) -> tuple[tuple[Any, ...], ...]:
-    """The layer pattern that a CONFIG block says; raises ValueError where a name is not there."""
+    """The layer pattern of a CONFIG block; raises ValueError if it names a missing block."""
     blocks, layers = config.get("blocks", {}), config.get("layer_pattern", [])
     named = isinstance(blocks, dict) and isinstance(layers, list)
     if not named or not all(isinstance(layer, list) for layer in layers):

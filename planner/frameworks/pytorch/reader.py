@@ -20,7 +20,7 @@ _PROCESSES = re.compile(r"^  --nproc_per_node (\d{1,7})$", re.MULTILINE)
 
 
 def recognises(files: Mapping[str, str]) -> bool:
-    """Whether the script is among the files."""
+    """Whether the training script is among the files."""
     return files.get(SCRIPT, "").startswith(TITLE)
 
 
@@ -53,7 +53,7 @@ def _number(pattern: re.Pattern[str], text: str) -> int | None:
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
-    """What CONFIG says; the launch script beside it says how many nodes there are."""
+    """The specs and the plan of CONFIG, and the nodes of the launch script beside it."""
     if SCRIPT not in files:
         raise Unreadable(f"{SCRIPT} is missing")
     block = _block(files[SCRIPT])

@@ -1,4 +1,4 @@
-"""What torch 2.13 refuses, and what the training script has no way to say, as rules.
+"""Rules for what torch 2.13 refuses or the training script has no entry for.
 
 Read from torch 2.13.0 (distributed.pipelining, distributed.fsdp, distributed.tensor).
 """
@@ -18,12 +18,12 @@ from planner.search.constraints import BoolArray, Context, Rule
 ATTENTION = ("flash", "flash2", "unfused")
 _BITS = {module: 1 << place for place, module in enumerate(RECOMPUTE_MODULES)}
 _MODULES = _BITS["core_attn"] | _BITS["mlp"] | _BITS["moe"]
-# Grouped products of torch want rows of so many bytes.
+# torch's grouped matrix products need rows of a multiple of so many bytes.
 GROUPED_BYTES = 16
 
 
 def _expert_copies(p: Plans) -> IntArray:
-    """Ranks that hold the same experts in one shard group; 0 where ep is no part of it."""
+    """Ranks that hold the same experts in one shard group; 0 if ep does not divide the group."""
     ranks = np.where(p.zero_stage > 0, shard_degrees(p) * p.cp, p.dp * p.cp) * p.tp
     return np.where(ranks % p.ep == 0, ranks // p.ep, 0)
 

@@ -158,7 +158,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
 
 
 def _lacks(model: ModelSpec) -> Iterator[str]:
-    """Models that it has and no module written here builds."""
+    """Why a model that torchtitan has cannot be built by the registry module."""
     if any(isinstance(block, GatedDeltaNet) for layer in model.layer_pattern for block in layer):
         yield "its qwen3_5 has gated delta nets, but only beside an encoder of images"
 

@@ -1,4 +1,4 @@
-"""Python expressions, followed without running anything: their values as far as they are known."""
+"""Static evaluation of Python expressions: their values, as far as they are known."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_NUMBER = 10**18
 
 
 def _is_short(found: Sized) -> bool:
-    """At most MAX_ITEMS; len() of an endless range overflows."""
+    """Whether it has at most MAX_ITEMS items; len() of a huge range overflows."""
     return not found[MAX_ITEMS:] if isinstance(found, range) else len(found) <= MAX_ITEMS
 
 
@@ -48,9 +48,9 @@ _BUILTINS: dict[str, Callable[..., Any]] = {
 
 
 class Expressions(ABC):
-    """What the expressions of one file come to.
+    """Evaluates the expressions of one file.
 
-    library: what a call that is not followed stands for, where that is known.
+    library: the value of a call that is not evaluated; the call itself if unknown.
     missing: the value of an attribute that a Call was not given.
     """
 
@@ -66,13 +66,13 @@ class Expressions(ABC):
 
     @abstractmethod
     def assign(self, target: ast.expr, value: Value, scope: dict[str, Value]) -> None:
-        """A value to a name, an attribute or several of them."""
+        """Assign a value to a name, an attribute or several of them."""
 
     @abstractmethod
     def invoke(
         self, function: ast.FunctionDef, args: list[Value], kwargs: dict[str, Value]
     ) -> Value:
-        """What a function of the file returns for these arguments."""
+        """The return value of a function of the file for these arguments."""
 
     def note(self, node: ast.AST, text: str) -> None:
         line = f"{self.file}:{getattr(node, 'lineno', 0)}: {text}"
@@ -156,7 +156,7 @@ class Expressions(ABC):
                 yield self.value(node, scope)
 
     def items(self, node: ast.expr, scope: dict[str, Value]) -> list[Value]:
-        """What can be gone through; nothing where it is not known."""
+        """The items of an iterable; none if it is unknown or too long."""
         found = self.value(node, scope)
         if isinstance(found, list | tuple | range | dict) and _is_short(found):
             self.charge(node, len(found))
@@ -225,7 +225,7 @@ class Expressions(ABC):
         return found
 
     def applied(self, node: ast.expr, apply: Callable[..., Value], *values: Value) -> Value:
-        """The result of an operation on what is known."""
+        """The result of an operation; Unknown if an operand is unknown or the operation fails."""
         if any(isinstance(value, Unknown) for value in values):
             return self.unknown(node)
         try:
@@ -305,5 +305,5 @@ class Expressions(ABC):
 
 
 def _short(items: range) -> bool:
-    """Whether it may be gone through."""
+    """Whether a range is short enough to iterate over."""
     return (items.stop - items.start) // items.step <= MAX_ITEMS

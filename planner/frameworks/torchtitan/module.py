@@ -33,7 +33,7 @@ LINE = 100
 
 
 def _entry(flag: Flag, indent: int) -> str:
-    """One keyword argument with its why; several words are a list, one item per line."""
+    """One keyword argument with its reason; a tuple becomes a list, one item per line."""
     pad, name = " " * indent, flag.name.rsplit(".", 1)[-1]
     if isinstance(flag.value, tuple):
         rows = "".join(f"{pad}    {row},\n" for row in flag.value)
@@ -42,12 +42,12 @@ def _entry(flag: Flag, indent: int) -> str:
 
 
 def _above(why: str, pad: str) -> str:
-    """Comment lines."""
+    """A reason as comment lines."""
     return "".join(f"{pad}{comment(row)}\n" for row in wrap(one_line(why), LINE - 2 - len(pad)))
 
 
 def _beside(code: str, why: str, pad: str) -> str:
-    """Code and its why behind it, or above it where the line would be too long."""
+    """Code with its reason as a comment, above it if the line would be too long."""
     line = f"{code}  {comment(why)}"
     return line if len(line) <= LINE else f"{_above(why, pad)}{code}"
 
@@ -79,7 +79,7 @@ def _filled(template: str, **values: str) -> str:
 def _imports(
     model: ModelSpec, package: Package, converters: Sequence[Flag], checkpoint: str
 ) -> str:
-    """Only what the module uses, by module."""
+    """Imports of the names that the module uses."""
     experts, dense = model.moe is not None, "dense" in model.feed_forwards
     oss = package.name == "gpt_oss"
     shared = model.moe is not None and bool(model.moe.shared_expert_ffn_hidden_size)
@@ -142,7 +142,7 @@ def _import(module: str, names: Sequence[str]) -> str:
 
 
 def _blocks(model: ModelSpec, package: Package) -> str:
-    """The functions that build one part of the model each."""
+    """The functions that each build one part of the model."""
     moe, kinds = model.moe, set(model.feed_forwards)
     oss = package.name == "gpt_oss"
     shared = moe is not None and bool(moe.shared_expert_ffn_hidden_size)
@@ -211,12 +211,12 @@ def module(c: Context, settings: Sequence[Flag], head: str, missing: str) -> str
         for name, group in (("MODEL", "model"), ("KERNELS", "kernels"), ("DEFAULTS", "defaults"))
     )
     spaces = spaces.replace("DEFAULTS = ", f"{missing}\nDEFAULTS = ")
-    windows = "from dataclasses import dataclass" + (
+    dataclass_import = "from dataclasses import dataclass" + (
         ", replace" if package.name == "gpt_oss" else ""
     )
     return (
         f"{head}\n"
-        f"{windows}\nfrom functools import partial\nfrom types import SimpleNamespace\n\n"
+        f"{dataclass_import}\nfrom functools import partial\nfrom types import SimpleNamespace\n\n"
         "import torch\nfrom torch import nn\n"
         f"{_imports(model, package, converters, str(checkpoint.value))}\n\n"
         f"{spaces}\n\n{_converters(converters)}\n\n\n"

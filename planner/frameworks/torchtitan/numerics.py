@@ -1,4 +1,4 @@
-"""Numerics in a registry module of torchtitan: DEFAULTS, and the calls that they are read from."""
+"""Numerics of a torchtitan registry module: written to DEFAULTS, and read from its calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planner.frameworks.torchtitan.packages import package_of
 from planner.frameworks.torchtitan.static_values import Call
 
 WHY = "as the model's config.json says"
-# torchtitan 0.3.0, models/common/rope.py: fields of RoPE.Config by those of the spec.
+# Field of RoPE.Config (torchtitan 0.3.0, models/common/rope.py) -> field of the spec.
 LLAMA3 = {
     "scaling_factor": "factor",
     "low_freq_factor": "low_freq_factor",
@@ -25,7 +25,7 @@ YARN = {
     "original_seq_len": "original_max_position_embeddings",
     "truncate": "truncate",
 }
-# What RoPE.Config has where a field is left out; `truncate` stays unsaid.
+# Defaults of RoPE.Config, except for `truncate`.
 USUAL: dict[str, Any] = {
     "scaling_factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
@@ -36,7 +36,7 @@ MSCALE = "mscale"
 
 
 def scaling(model: ModelSpec) -> dict[str, Any]:
-    """The arguments that stretch positions; empty where the package at hand has none for it.
+    """The arguments of RoPE scaling; empty if the model's package does not support it.
 
     llama3 and qwen3 leave YaRN's attention factor out, qwen3 and gpt_oss have no Llama scaling.
     """
@@ -58,7 +58,7 @@ def scaling(model: ModelSpec) -> dict[str, Any]:
 
 
 def rows(model: ModelSpec) -> Iterator[Row]:
-    """DEFAULTS: what is not stated has torchtitan's own value."""
+    """Rows of DEFAULTS; numerics that are not stated have torchtitan's own value."""
     numerics, unsaid = model.numerics, "not stated: torchtitan's own"
     for name, value, default, what in (
         ("norm_eps", numerics.norm_epsilon, 1e-5, "norm epsilon"),
@@ -74,12 +74,12 @@ def rows(model: ModelSpec) -> Iterator[Row]:
 
 
 def rope_arguments(model: ModelSpec) -> str:
-    """What the rotary table is called with beside its base."""
+    """The arguments of the RoPE config besides its base, as Python source."""
     return "".join(f", {name}=DEFAULTS.rope_{name}" for name in scaling(model))
 
 
 def numerics_fields(model: ModelSpec) -> frozenset[str]:
-    """The fields that are written."""
+    """The numerics fields that the module states."""
     found = {"norm_epsilon", "rope_theta", "init_std"}
     if scaling(model):
         found.add("rope_scaling")
@@ -122,7 +122,7 @@ def _number(call: Call, name: str) -> bool:
 
 
 def _spread(attention: Call) -> Any:
-    """The standard deviation that the output projection's weights start with."""
+    """The initial standard deviation of the output projection's weights."""
     linear = attention.kwargs.get("wo")
     init = linear.kwargs.get("param_init") if isinstance(linear, Call) else None
     weight = init.get("weight") if isinstance(init, dict) else None

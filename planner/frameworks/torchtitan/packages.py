@@ -1,4 +1,4 @@
-"""Which of torchtitan's model packages can hold a model."""
+"""The torchtitan model package for a model."""
 
 from __future__ import annotations
 
@@ -59,8 +59,9 @@ PACKAGES: dict[str, Package] = {
 
 
 def package_of(model: ModelSpec) -> Package:
-    """The one whose blocks are nearest: by latent attention, sinks and windows, experts or norms
-    on queries and keys.  What it cannot hold of the model, the rules refuse.
+    """The package with the closest blocks; the rules refuse what it cannot build.
+
+    Latent attention, sinks and windows, experts and query/key norms decide.
     """
     if model.mla is not None:
         return PACKAGES["deepseek_v3"]
@@ -72,5 +73,5 @@ def package_of(model: ModelSpec) -> Package:
 
 
 def rotary_width(model: ModelSpec) -> int:
-    """Elements of a head that rotate."""
+    """Number of elements of a head that are rotated."""
     return model.head_dim if model.mla is None else model.mla.qk_rope_head_dim

@@ -1,4 +1,4 @@
-"""The model of a registry module: from the configs that its functions build to a ModelSpec."""
+"""Reads the fields of a ModelSpec from the configs that a registry module builds."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _REQUIRED = object()
 
 @dataclass
 class Architecture:
-    """A model, and what of its config belongs to the plan.
+    """The fields of a model, and the parts of its config that belong to the plan.
 
-    attention, dispatcher: as torchtitan names its backends; converters: in their order.
+    attention, dispatcher: torchtitan's names of backends; converters: in order of application.
     """
 
     package: str
@@ -54,7 +54,7 @@ class Tree:
     def get(self, call: Call, name: str, default: Any = _REQUIRED) -> Any:
         """An argument of a call.
 
-        Raises Unreadable where it is needed and left out, or not known.
+        Raises Unreadable if it is required and missing, or unknown.
         """
         value = call.kwargs.get(name, default)
         if value is _REQUIRED:
@@ -79,7 +79,7 @@ class Tree:
         return value
 
     def architecture(self, value: Value) -> Architecture:
-        """What the config of a whole model says, converters around it included."""
+        """The architecture in the config of a whole model, with the converters applied to it."""
         converters: list[Call] = []
         while isinstance(value, Call) and value.name == "convert" and value.args:
             built = value.owner
@@ -117,7 +117,7 @@ class Tree:
         return result
 
     def numerics(self, layers: Sequence[Call]) -> dict[str, Any]:
-        """What the first layer says, and the router of the first one that has experts."""
+        """Numerics of the first layer, and of the router in the first layer with experts."""
         norm = layers[0].kwargs.get("attention_norm")
         moes = (one.kwargs.get("moe") for one in layers)
         moe = next((one for one in moes if isinstance(one, Call)), None)

@@ -1,4 +1,4 @@
-"""What a torchtitan configuration says of the training and of the plan."""
+"""The plan and the training spec of a torchtitan configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from planner.search.layout_fields import layout_fields
 _OURS_OF = {theirs.lower(): ours for ours, theirs in SCHEDULES.items()}
 _KERNELS = {theirs: ours for ours, theirs in ATTENTION.items()}
 _DISPATCHERS = {theirs: ours for ours, theirs in DISPATCHERS.items()}
-_RECIPES = {"tensorwise": "tensorwise"}  # up to 0.2.2; the others are by rows
+_RECIPES = {"tensorwise": "tensorwise"}  # up to 0.2.2; other recipes are read as rowwise
 MAX_PARTS = 4096
 _SINGLE = ("1f1b", "gpipe")
 
@@ -85,7 +85,7 @@ def plan_and_training(
 
 
 def _shard(trainer: TrainerSettings, left: int) -> int:
-    """Ranks that share the weights; -1: all that are left."""
+    """Ranks that share one copy of the weights; a setting of -1 means all that remain."""
     shard = int(trainer.get("parallelism.data_parallel_shard_degree"))
     if shard == -1:
         return max(left, 1)
@@ -142,7 +142,7 @@ def _reshards(trainer: TrainerSettings, pp: int) -> bool:
 
 
 def _graphs(trainer: TrainerSettings, architecture: Architecture, pp: int, ep: int) -> None:
-    """CUDA graphs, which are on by default and go with little."""
+    """Refuse CUDA graphs, which are on by default, if unsupported; else note them as not costed."""
     name = "training.disable_cuda_graphs"
     if trainer.get(name):
         return
@@ -232,7 +232,7 @@ def _precision(trainer: TrainerSettings, architecture: Architecture) -> dict[str
 def _pipeline(
     trainer: TrainerSettings, model: ModelSpec, pp: int
 ) -> tuple[Any, int, dict[str, Any]]:
-    """(schedule, chunks per stage, the fields that say how layers are split)."""
+    """(schedule, chunks per stage, plan fields of the layer split)."""
     if pp == 1:
         return "1f1b", 1, {}
     name = str(trainer.get("parallelism.pipeline_parallel_schedule"))
@@ -279,7 +279,7 @@ def _chunks(schedule: str) -> int:
 
 
 def _sizes(trainer: TrainerSettings, model: ModelSpec, pp: int, schedule: str) -> list[int]:
-    """Layers of every model part, as given or as torchtitan would deal them out."""
+    """Layers of every model part, as given or as torchtitan would distribute them."""
     parts = trainer.get(_PARTS)
     first = int(trainer.get("parallelism.pipeline_parallel_first_stage_less_layers"))
     last = int(trainer.get("parallelism.pipeline_parallel_last_stage_less_layers"))

@@ -1,7 +1,7 @@
-"""torchtitan launches read back: the registry module, and what the command line overrides.
+"""Reads torchtitan launches: the registry module, and the overrides of the command line.
 
-The module is Python and is never imported: python.py follows it, tree.py reads the model.  What
-configured it up to 0.2.2 is toml_config.py's.
+The module is Python and is never imported: static_evaluation.py evaluates it, read_model.py reads
+the model.  toml_config.py reads the TOML of versions up to 0.2.2.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _trains(launch: ProgramCall) -> bool:
 
 
 def _modules(files: Mapping[str, str]) -> list[str]:
-    """Files that return a Trainer.Config of torchtitan."""
+    """Python files that seem to import torchtitan."""
     return [
         name
         for name, text in files.items()
@@ -62,9 +62,9 @@ def recognises(files: Mapping[str, str]) -> bool:
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
-    """What the launch says.
+    """The specs and the plan of the launch.
 
-    Raises Unreadable where there is no registry module, or it leaves out what a model needs.
+    Raises Unreadable if there is no registry module or it lacks a field of the model.
     """
     words: tuple[Argument, ...] = ()
     nodes = per_node = None
@@ -122,7 +122,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 def _of_module(
     files: Mapping[str, str], words: Sequence[Argument], given: GivenValues
 ) -> TrainerSettings:
-    """What the registry module and the command line say."""
+    """The settings of the registry module and of the command line."""
     module, function, rest = _named(words)
     trainer = _config(files, module, function or given.values.get(CONFIG, ""))
     gather_settings(trainer)
@@ -189,7 +189,7 @@ def _config(files: Mapping[str, str], module: str, function: str) -> TrainerSett
 
 
 def _returning(program: Program) -> list[str]:
-    """Functions without arguments that speak of a Trainer.Config."""
+    """Functions without arguments that are annotated to return a Trainer.Config."""
     return [
         name
         for name, node in program.functions.items()
@@ -200,7 +200,7 @@ def _returning(program: Program) -> list[str]:
 
 
 def _architecture(trainer: TrainerSettings, model: ModelSpec | None) -> Architecture:
-    """The model; model: whose it is not asked for, only for what of it belongs to the plan."""
+    """The architecture in the settings; with a given model, only the parts that the plan needs."""
     tree = Tree(trainer.file)
     trainer.asked |= {"model_spec", "activation_checkpoint", "loss", "optimizer"}
     spec = trainer.config.kwargs.get("model_spec")
@@ -224,10 +224,10 @@ def _architecture(trainer: TrainerSettings, model: ModelSpec | None) -> Architec
 
 
 def _flavor(tree: Tree, call: Call, function: str) -> Architecture:
-    """A flavor of torchtitan's own, from the stored table.
+    """One of torchtitan's own flavors, from the stored table.
 
-    function: that makes the config; in a module that imports `model_registry` from beside it, its
-    name says whose that is.
+    function: the config function; in a module with a relative import of `model_registry`, its
+    name identifies the package.
     """
     models, configs = registry.document()["models"], registry.document()["configs"]
     package = next((part for part in call.name.split(".") if part in models), "")
@@ -254,17 +254,14 @@ def _flavor(tree: Tree, call: Call, function: str) -> Architecture:
 
 
 def _backends(tree: Tree, call: Value, row: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    """What a call of a model registry says of kernels, experts' traffic and converters."""
+    """Attention kernel, expert dispatcher and converters of a call of a model registry."""
     if not isinstance(call, Call):
         return {}
     converters = call.kwargs.get("converters") or []
     usual = row.get("moe_comm_backend")
     return {
         "attention": str(tree.get(call, "attn_backend", row.get("attn_backend", "flex"))),
-        # Without one, a flavor's own function takes this.
+        # The default of the functions that build the flavors.
         "dispatcher": str(tree.get(call, "moe_comm_backend", usual) or "standard"),
         "converters": [one for one in converters if isinstance(one, Call)],
     }
-
-
-# The pipeline.

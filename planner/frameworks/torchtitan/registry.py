@@ -1,7 +1,7 @@
-"""What torchtitan's own registries hold: sizes of its flavors and settings of its config functions.
+"""torchtitan's own registries: model sizes of its flavors, settings of its config functions.
 
 registry.json was read from torchtitan 0.3.0 (models/*/__init__.py and config_registry.py); a test
-holds it against the installed package.
+compares it with the installed package.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from planner.frameworks.torchtitan.static_values import Call, Value
 
-# Sections of Trainer.Config and their classes, made where a statement sets one of their fields.
+# Section of Trainer.Config -> its class, created when a statement sets one of its fields.
 SECTIONS = {
     "training": "TrainingConfig",
     "parallelism": "ParallelismConfig",
@@ -62,7 +62,7 @@ def hidden_dim(call: Call) -> Value:
 
 
 def library(call: Call) -> Value:
-    """What a call into torchtitan stands for: a config function its settings."""
+    """The value of a call: a Trainer.Config, the width of an MLP, or else the call itself."""
     parts = call.name.split(".")
     if parts[-1] == "compute_ffn_hidden_dim":
         return hidden_dim(call)
@@ -99,7 +99,7 @@ def config(package: str, stored: dict[str, Any], line: int) -> Call:
 
 
 def missing(call: Call, name: str) -> Value:
-    """A section that a Trainer.Config was not given."""
+    """A new section for a Trainer.Config that lacks it; None for other attributes."""
     if call.short == "Trainer.Config" and name in SECTIONS:
         return Call(SECTIONS[name], call.line)
     return None

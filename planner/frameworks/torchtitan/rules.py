@@ -1,4 +1,4 @@
-"""What torchtitan 0.3.0 and torch 2.13 refuse, or have no setting for, as rules.
+"""Rules for what torchtitan 0.3.0 and torch 2.13 refuse or have no setting for.
 
 Read from torchtitan 0.3.0 (trainer, parallel_dims, pipeline_parallel, models) and torch 2.13.0
 (distributed.pipelining, distributed.fsdp, context parallelism).
@@ -20,17 +20,17 @@ from planner.search.constraints import BoolArray, Context, Rule
 
 ATTENTION = {"flash": "flex", "flash2": "varlen"}
 DISPATCHERS = {"alltoall": "standard", "deepep": "deepep"}
-# FlexAttention's mask under context parallelism is cut in blocks of so many tokens.
+# Tokens in a block of FlexAttention's mask under context parallelism.
 FLEX_BLOCK = 128
-# And its kernels work on heads of at least so many elements.
+# Smallest head width of FlexAttention's kernels.
 FLEX_WIDTH = 16
-# NVFP4's kernels work on tiles of so many elements.
+# Elements in a tile of NVFP4's kernels.
 NVFP4_BLOCK = 128
 _BY_OPERATOR = 1 << RECOMPUTE_MODULES.index("op")
 
 
 def gradient_dtype(c: Context, pp: int) -> str:
-    """What gradients accumulate in: the stored weight's dtype, under a pipeline at least fp32."""
+    """The type gradients accumulate in: that of stored weights, with a pipeline at least fp32."""
     return "fp32" if c.training.master_weights_dtype == "fp32" or pp > 1 else "bf16"
 
 
@@ -40,7 +40,7 @@ def _gradients(c: Context, p: Plans) -> BoolArray:
 
 
 def layer_widths(model: ModelSpec) -> tuple[int, ...]:
-    """In and out widths of the linear layers in a dense block, whole and split by tp alike."""
+    """Widths of the linear layers in a dense block; tp splits all but the first."""
     heads = model.num_attention_heads * model.head_dim
     qkv = heads + 2 * model.num_query_groups * model.head_dim
     return model.hidden_size, heads, qkv, model.ffn_hidden_size
@@ -68,7 +68,7 @@ def narrow_states(training: TrainingSpec) -> bool:
 
 
 def _heads(model: ModelSpec) -> tuple[int, int]:
-    """Widths of a head: of queries and keys, of values."""
+    """Head widths: of queries and keys, and of values."""
     if model.mla is None:
         return model.head_dim, model.head_dim
     return model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim, model.mla.v_head_dim

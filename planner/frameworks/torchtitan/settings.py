@@ -1,7 +1,7 @@
-"""Every setting of the registry module and of the launch line, with its why.
+"""Every setting of the registry module and of the launch line, with its reason.
 
-A setting is a Flag: its name is the dotted path, its value a Python literal as it stands in the
-module; several words are the items of a list.
+A setting is a Flag: its name is the dotted path, its value a Python literal as in the module; a
+tuple holds the items of a list.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHECKPOINT_WHYS = {
 
 
 def _set(group: str, name: str, value: object, why: str) -> Flag:
-    """One setting; its value as Python writes it, text in double quotes."""
+    """One setting; its value becomes a Python literal, strings in double quotes."""
     text = json.dumps(value) if isinstance(value, str | list) else repr(value)
     if isinstance(value, range) and value == range(value.stop):
         text = f"range({value.stop})"
@@ -116,7 +116,7 @@ def _moe(model: ModelSpec, moe: MoESpec) -> Iterator[Row]:
 
 @in_group("defaults", _set)
 def _defaults(model: ModelSpec) -> Iterator[Row]:
-    """What no plan says: where config.json says otherwise, it is set here."""
+    """Settings that no plan determines, as config.json states them or torchtitan's defaults."""
     yield from numerics.rows(model)
     if model.moe is not None:
         score = "sigmoid" if model.moe.score_correction_bias else "softmax"
@@ -128,7 +128,7 @@ def _defaults(model: ModelSpec) -> Iterator[Row]:
 
 
 def _quantized(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
-    """Converters of the model to a narrow precision."""
+    """Converters of the model to fp8 or fp4."""
     group, compiled = "converters", f"model_compile_enabled={plan.compile}"
     precision, experts = c.training.precision, c.model.moe is not None
     why = "every linear layer but the head and the router; needs torchao"
@@ -180,8 +180,8 @@ def _training(c: Context, plan: ParallelPlan) -> Iterator[Row]:
 def parts(model: ModelSpec, plan: ParallelPlan) -> tuple[int, ...]:
     """Layers of every model part (virtual stage), in forward order.
 
-    Raises Unsupported where an inner part would be empty or layers would be lost: the rules refuse
-    such plans, and what is written must not depend on that.
+    Raises Unsupported if an inner part would be empty or layers would be lost, in case the
+    rules were not checked before.
     """
     counts = forward_layers(model.num_layers, plan)
     if min(counts[1:-1], default=1) < 1 or min(counts) < 0 or sum(counts) != model.num_layers:
@@ -271,7 +271,7 @@ def _compiled(plan: ParallelPlan) -> tuple[tuple[str, bool], ...]:
 
 
 def _rest(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
-    """What has a component of its own."""
+    """Settings of kernels, activation checkpoints and the optimizer."""
     name = ATTENTION[plan.attention_kernel]
     yield _set("kernels", "attn_backend", name, "FlexAttention, or varlen flash-attention")
     if c.model.moe is not None:
@@ -307,7 +307,7 @@ def settings(c: Context, plan: ParallelPlan) -> tuple[Flag, ...]:
 
 
 def steps(training: TrainingSpec) -> Flag:
-    """A short run by default, whatever the tokens: the data are mock ones."""
+    """The number of steps: a short run by default, since the data are mock data."""
     each = training.tokens_per_iteration
     why = f"a smoke run: iterations of {each} tokens"
     if training.tokens is not None:
@@ -317,6 +317,6 @@ def steps(training: TrainingSpec) -> Flag:
 
 
 def environment() -> tuple[Flag, ...]:
-    """Variables of every run."""
+    """Environment variables of every run."""
     why = "segments that grow: less lost to fragmentation"
     return (flag("environment", "PYTORCH_ALLOC_CONF", "expandable_segments:True", why),)

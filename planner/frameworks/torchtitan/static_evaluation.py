@@ -1,8 +1,8 @@
-"""What a Python function returns, found without importing or running anything.
+"""The return value of a Python function, found without importing or running anything.
 
-Constants, names, arithmetic, attributes, comprehensions, loops over what is known and calls of
-functions of the same file are followed; every other call is kept as it stands (`Call`), with its
-arguments as attributes that later statements may set.  What only running could tell is `Unknown`.
+Constants, names, arithmetic, attributes, comprehensions, loops over known values and calls of
+functions of the same file are evaluated; every other call stays a `Call`, with its arguments as
+attributes that later statements may set.  A value known only at run time is `Unknown`.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Program(Expressions):
             raise Unreadable(f"no Python that can be followed: {error}", file) from None
 
     def call(self, name: str) -> Value:
-        """What the function of that name returns without arguments.
+        """The return value of the function of that name, called without arguments.
 
-        Raises Unreadable where there is none or it cannot be followed.
+        Raises Unreadable if it does not exist or cannot be evaluated.
         """
         function = self.functions.get(name)
         if function is None:
@@ -115,7 +115,7 @@ class Program(Expressions):
     def extend(
         self, target: ast.expr, verb: str, expression: ast.expr, scope: dict[str, Value]
     ) -> None:
-        """`.append` and `.extend` of a list."""
+        """Apply `.append` or `.extend` to a list."""
         known = self.value(target, scope)
         added = (
             [self.value(expression, scope)] if verb == "append" else self.items(expression, scope)
@@ -146,7 +146,7 @@ class Program(Expressions):
     def invoke(
         self, function: ast.FunctionDef, args: list[Value], kwargs: dict[str, Value]
     ) -> Value:
-        """What a function of the file returns for these arguments."""
+        """The return value of a function of the file for these arguments."""
         if self.depth >= MAX_DEPTH:
             raise Unreadable("calls nest too deeply", self.file, function.lineno)
         names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
@@ -178,6 +178,6 @@ class Program(Expressions):
 
 
 def _loaded(target: ast.expr) -> ast.expr:
-    """An assignment's target as an expression that is read."""
+    """An assignment's target as an expression in load context."""
     loaded = ast.parse(ast.unparse(target), mode="eval").body
     return ast.copy_location(loaded, target)

@@ -1,4 +1,4 @@
-"""What Python that is not run stands for: values, calls kept as they stand, what is unknown."""
+"""Values of statically evaluated Python: plain values, unevaluated calls, unknown values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Value = Any
 
 @dataclass(frozen=True)
 class Unknown:
-    """A value that the file does not say, as it is written."""
+    """A value that the file does not determine; source: its expression."""
 
     source: str
     line: int
@@ -19,9 +19,9 @@ class Unknown:
 
 @dataclass(eq=False)
 class Call:
-    """A call that is not followed: a constructor with its arguments, or a method of `owner`.
+    """A call that is not evaluated: a constructor with its arguments, or a method of `owner`.
 
-    name: dotted, as imported.  lines: of each keyword argument or assigned attribute.
+    name: dotted, as imported.  lines: line of each keyword argument or assigned attribute.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Call:
 
     @property
     def short(self) -> str:
-        """The name without the module: the class, and Config behind it."""
+        """The name without the module: `Class` or `Class.Config`."""
         parts = self.name.split(".")
         return ".".join(parts[-2:]) if parts[-1] == "Config" else parts[-1]
 

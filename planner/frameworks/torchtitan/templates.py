@@ -1,4 +1,4 @@
-"""The text of registry modules, with places for what differs: @NAME@."""
+"""Templates of registry modules, with placeholders @NAME@."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""torchtitan's TOML, which configured it up to 0.2.2, as the settings of 0.3.0.
+"""torchtitan's TOML, its format up to 0.2.2, translated to the settings of 0.3.0.
 
-By config_manager.py and config/job_config.py of 0.1.0 to 0.2.2, and by the argparse options of
-2024, whose sections were others.
+Source: config_manager.py and config/job_config.py of 0.1.0 to 0.2.2, and the argparse options of
+2024, which had other sections.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MARK = re.compile(
     r"^\[(?:parallelism|training|experimental|activation_checkpoint)\]", re.MULTILINE
 )
 _MOST_DIGITS = 18
-# The names of older versions and of 0.3.0.
+# Name in older versions -> name in 0.3.0.
 _RENAMED = {
     "training.batch_size": "training.local_batch_size",
     "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
@@ -52,12 +52,12 @@ _RENAMED = {
         )
     },
 }
-# Sections that say nothing of a step's time or memory.
+# Sections without effect on a step's time or memory.
 _NO_EFFECT = frozenset(
     {"job", "profiling", "metrics", "lr_scheduler", "checkpoint", "comm", "memory_estimation"}
     | {"fault_tolerance", "validation", "debug", "float8", "mx", "quantize"}
 )
-# Keys of the other sections that it has, and that are read here or change nothing of a plan.
+# Known keys of the other sections, which are read here or do not affect a plan.
 _KNOWN = frozenset(
     re.findall(
         r"\S+",
@@ -87,13 +87,13 @@ _KNOWN = frozenset(
 )
 _NORMS = {"rmsnorm": "rmsnorm", "fused_rmsnorm": "rmsnorm", "compiled_rmsnorm": "rmsnorm"}
 _CHECKPOINTS = {"full": "FullAC", "selective": "SelectiveAC", "memory_budget": "MemoryBudgetAC"}
-# Endings of a flavor that name its attention.
+# Suffix of a flavor -> its attention backend.
 _ATTENTION = {"_flex_attn": "flex", "_flex": "flex", "_varlen_attn": "varlen", "_varlen": "varlen"}
 
 
 @dataclass(frozen=True)
 class _Value:
-    """A value and where it stands."""
+    """A value with its file and line."""
 
     value: Any
     file: str
@@ -125,9 +125,9 @@ def _option(word: str) -> str:
 def trainer_settings(
     files: Mapping[str, str], words: Sequence[Argument], modelled: bool
 ) -> TrainerSettings:
-    """What a TOML and the words of the command line say.  Raises Unreadable.
+    """The settings of a TOML and of the command line.  Raises Unreadable.
 
-    modelled: the model is given, so that its flavor is not looked up.
+    modelled: the model is given, so its flavor is not looked up.
     """
     name, rest, notes = _chosen(files, words)
     values = _values(name, files[name])
@@ -138,7 +138,7 @@ def trainer_settings(
 def _chosen(
     files: Mapping[str, str], words: Sequence[Argument]
 ) -> tuple[str, list[Argument], list[str]]:
-    """The TOML that is named or there, the words that do not name it, and what is to be said."""
+    """(name of the TOML, the words of the command line that do not name it, notes)."""
     rest, wanted, named = list[Argument](), False, ""
     for word in words:
         if wanted:
@@ -192,7 +192,7 @@ def _lines(text: str) -> dict[str, int]:
 
 
 def _override(values: dict[str, _Value], words: Sequence[Argument]) -> None:
-    """Options of the command line, which win over the file."""
+    """Apply the options of the command line, which override the file."""
     place = 0
     while place < len(words):
         word = words[place]
@@ -229,7 +229,7 @@ def _typed(text: str) -> Any:
 
 
 class _Reader:
-    """The values of one configuration as calls of 0.3.0."""
+    """Translates the values of one configuration to a Trainer.Config of 0.3.0."""
 
     def __init__(
         self, values: Mapping[str, _Value], file: str, modelled: bool, notes: list[str]
@@ -250,7 +250,7 @@ class _Reader:
         return Unreadable(text, found.file if found else self.file, found.line if found else 0)
 
     def trainer_settings(self) -> TrainerSettings:
-        """All of it.  Raises Unreadable."""
+        """The translated settings.  Raises Unreadable."""
         left, unknown = self._settings()
         self._checkpoint()
         self._model()
@@ -264,13 +264,13 @@ class _Reader:
         for note in self.notes:
             result.assume(note)
         architecture.refuse(unknown, named=self.modelled)
-        # Neither did it capture graphs, nor is there another backend of its parallelism.
+        # Up to 0.2.2 there are no CUDA graphs and no choice of an SPMD backend.
         self.config.kwargs["training"].set("disable_cuda_graphs", True, 0)
         self.config.kwargs["parallelism"].set("spmd_backend", "default", 0)
         return result
 
     def _settings(self) -> tuple[list[Setting], list[Setting]]:
-        """Takes up what 0.3.0 has too; (what it has not and is known, what nobody knows)."""
+        """Copies the settings that 0.3.0 has too; returns (other known ones, unknown ones)."""
         fields = registry.document()["fields"]
         left: list[Setting] = []
         unknown: list[Setting] = []
@@ -291,7 +291,7 @@ class _Reader:
 
     @staticmethod
     def _listed(default: Any, value: Any) -> Any:
-        """A list that a command line gives as words between commas."""
+        """The value; split at commas if the field is a list and the value comes from an option."""
         return value.split(",") if isinstance(default, list) and isinstance(value, str) else value
 
     def _checkpoint(self) -> None:
@@ -361,7 +361,7 @@ class _Reader:
                 yield Call(name, line)
 
     def _pipeline(self) -> None:
-        """Micro-batches by their number, and split points, as older versions say them."""
+        """Translate the number of micro-batches and the split points of older versions."""
         parallel, training = self.config.kwargs["parallelism"], self.config.kwargs["training"]
         degree, old = parallel.kwargs.get("pipeline_parallel_degree", 1), "experimental."
         key = f"{old}pipeline_parallel_microbatches"

@@ -1,4 +1,4 @@
-"""The settings of a torchtitan configuration, as its module and the command line say them."""
+"""The settings of a torchtitan configuration, from its module and the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planner.frameworks.torchtitan import registry
 from planner.frameworks.torchtitan.static_values import Call, Unknown, Value
 
 MAX_DEGREE = 1_000_000
-# Objects of Trainer.Config that hold nothing of a plan.
+# Sections and fields of Trainer.Config that do not affect a plan.
 _OTHERS = frozenset(
     {*registry.SECTIONS, "model_spec", "hf_assets_path", "dump_folder"}
     - {"training", "parallelism", "compile"}
@@ -23,7 +23,7 @@ _OTHERS = frozenset(
 
 @dataclass
 class TrainerSettings:
-    """What the files say of a Trainer.Config, with where; and what was asked of it."""
+    """The settings of a Trainer.Config with their places; asked: the names that were read."""
 
     config: Call
     file: str
@@ -43,9 +43,9 @@ class TrainerSettings:
             self.assumed.append(text)
 
     def get(self, path: str) -> Any:
-        """A field of a section, its default where it is not set.
+        """A field of a section; its default if it is not set.
 
-        Raises Unreadable where its value is not known or of another type.
+        Raises Unreadable if its value is unknown or of another type.
         """
         self.asked.add(path)
         section, name = path.split(".")
@@ -68,7 +68,7 @@ class TrainerSettings:
         return value
 
     def degree(self, name: str) -> int:
-        """A parallel degree; anything below 1 is refused and 1 taken."""
+        """A parallel degree; an invalid one is refused and read as 1."""
         value = int(self.get(f"parallelism.{name}"))
         if not 1 <= value <= MAX_DEGREE:
             needed = "at least 1" if value < 1 else f"at most {MAX_DEGREE}"
@@ -84,7 +84,7 @@ def value_shown(value: Value) -> str:
 
 
 def gather_settings(trainer: TrainerSettings) -> None:
-    """Every setting of the config, and those that it does not have."""
+    """Record every setting of the config; those that torchtitan does not have are refused."""
     for section, owner in trainer.config.kwargs.items():
         line = trainer.config.lines.get(section, trainer.config.line)
         fields = registry.document()["fields"].get(section)
@@ -117,7 +117,7 @@ def note_unknown(
 
 
 def _typed(default: Any, text: str) -> Value:
-    """The value of an option in the type of its field."""
+    """The value of an option, converted to the type of its field."""
     if isinstance(default, bool):
         known = {"true": True, "false": False}
         if text.lower() not in known:
@@ -133,7 +133,7 @@ def _typed(default: Any, text: str) -> Value:
 
 
 def apply_overrides(trainer: TrainerSettings, words: Sequence[Argument]) -> None:
-    """Options of the command line, which win over the module."""
+    """Apply the options of the command line, which override the module."""
     checkpoints = {"full": "FullAC", "selective": "SelectiveAC", "memory-budget": "MemoryBudgetAC"}
     place = 0
     while place < len(words):

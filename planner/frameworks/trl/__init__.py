@@ -1,4 +1,4 @@
-"""TRL's SFTTrainer by one YAML, of all weights or adapters."""
+"""TRL's SFTTrainer for all weights or adapters, configured by one YAML."""
 
 from __future__ import annotations
 
