@@ -82,10 +82,10 @@ def refuse(unknown: Iterable[Setting], unread: Iterable[Setting] = (), named: bo
 
     named: the model is given by its name, so that only the choice of trained weights is open.
     """
-    found = [one for one in unknown if builds(one.name) and not _off(one)]
+    found = [one for one in unknown if builds(one.name) and not _is_off(one)]
     if named:
         found, unread = [one for one in found if _TUNES & _words(one.name)], ()
-    found += [one for one in unread if one.name in OWN and not _plain(one, OWN[one.name])]
+    found += [one for one in unread if one.name in OWN and not _is_plain(one, OWN[one.name])]
     if not found:
         return
     names = ", ".join(dict.fromkeys(_shown(one) for one in found))
@@ -102,10 +102,10 @@ def _shown(setting: Setting) -> str:
     return f"{setting.name} {value[:60]}".rstrip()
 
 
-def _off(setting: Setting) -> bool:
+def _is_off(setting: Setting) -> bool:
     """Whether its value only switches something off."""
     return setting.value in ("none", "None", "false", "False", "0", "null", "")
 
 
-def _plain(setting: Setting, usual: str | None) -> bool:
+def _is_plain(setting: Setting, usual: str | None) -> bool:
     return usual is not None and setting.value == usual

@@ -44,7 +44,7 @@ class OneConfig:
         files: Mapping[str, str] | None = None,
         document: Iterable[Row] | None = None,
     ) -> Bundle:
-        """The script and the config of these keys; document: its rows if keys lack their parents.
+        """The script and the config of these keys; document: the config's rows if not just `keys`.
 
         words: values of the script's own placeholders; they override those that all scripts have.
         """

@@ -59,7 +59,7 @@ def call(
 def on_megatron(launch: ProgramCall) -> bool:
     """Whether a call is verl's training with a Megatron actor."""
     texts = [word.text.lstrip("+") for word in launch.arguments]
-    return _is(texts) and any(
+    return _is_verl(texts) and any(
         text.startswith(f"{ACTOR}megatron.")
         or text == f"{ACTOR}strategy=megatron"
         or (text.startswith("--config-name") and "megatron" in text)
@@ -69,10 +69,12 @@ def on_megatron(launch: ProgramCall) -> bool:
 
 def on_fsdp(launch: ProgramCall) -> bool:
     """Whether a call is verl's training with an FSDP actor, its default."""
-    return _is([word.text.lstrip("+") for word in launch.arguments]) and not on_megatron(launch)
+    return _is_verl([word.text.lstrip("+") for word in launch.arguments]) and not on_megatron(
+        launch
+    )
 
 
-def _is(texts: list[str]) -> bool:
+def _is_verl(texts: list[str]) -> bool:
     return any(text.startswith(ROOT) for text in texts)
 
 
@@ -94,7 +96,7 @@ class Overrides:
         self.asked: set[str] = set()
 
     def text(self, key: str, default: str = "") -> str:
-        """The value of a key; raises Unreadable if it is set but not in the files."""
+        """The value of a key; raises Unreadable if it has shell variables without a value."""
         self.asked.add(key)
         word = self.words.get(key)
         if word is None or word.text in ("null", "None", ""):

@@ -304,9 +304,9 @@ def reading_of(
     try:
         model = _model(dialect, args, launch, given)
         args.lenient = True
-        _refused(args, model)
+        _refuse_conflicts(args, model)
         unplanned.note(args)
-        _environment(args, launch)
+        _check_environment(args, launch)
         plan, training = plan_and_training(args, model, size)
         plan = ParallelPlan(**{**plan.model_dump(), **dialect.plan(args, plan)})
         if own := dialect.training(args):
@@ -351,7 +351,7 @@ def _model(dialect: Dialect, args: Arguments, launch: ProgramCall, given: GivenV
     return ModelSpec(**{**fields, **dialect.model(args, fields), "numerics": stated})
 
 
-def _refused(args: Arguments, model: ModelSpec) -> None:
+def _refuse_conflicts(args: Arguments, model: ModelSpec) -> None:
     """Refuses removed options, exclusive pairs, and options without those that they need."""
     for option, instead in GONE.items():
         if option in args.given and not (
@@ -372,7 +372,7 @@ def _refused(args: Arguments, model: ModelSpec) -> None:
             args.refuse(f"{option} needs {' or '.join(others)}", option)
 
 
-def _environment(args: Arguments, launch: ProgramCall) -> None:
+def _check_environment(args: Arguments, launch: ProgramCall) -> None:
     """Checks CUDA_DEVICE_MAX_CONNECTIONS, which the parser reads from the environment."""
     name = "CUDA_DEVICE_MAX_CONNECTIONS"
     value = launch.environment.get(name)

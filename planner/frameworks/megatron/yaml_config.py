@@ -202,11 +202,11 @@ def _take_sections(file: YamlFile, args: Arguments, given: GivenValues) -> None:
     for key, value in values.items():
         if isinstance(value, str):
             value = _VARIABLE.sub(lambda one: variables.get(one[1], one[0]), value)
-        if not _idle(key, value):
+        if not _has_no_effect(key, value):
             _take(file, args, key, value, places[key])
 
 
-def _idle(key: str, value: Any) -> bool:
+def _has_no_effect(key: str, value: Any) -> bool:
     if key.startswith("_"):
         return True
     return key in _NO_EFFECT and (_NO_EFFECT[key] is None or value == _NO_EFFECT[key])
