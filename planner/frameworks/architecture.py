@@ -103,7 +103,7 @@ def _shown(setting: Setting) -> str:
 
 
 def _is_off(setting: Setting) -> bool:
-    """Whether its value only switches something off."""
+    """Whether a setting's value only switches something off."""
     return setting.value in ("none", "None", "false", "False", "0", "null", "")
 
 

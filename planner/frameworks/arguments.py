@@ -197,7 +197,7 @@ class Arguments:
         self.given[name] = Setting(name=name, value=value, file=found.file, line=found.line)
 
     def words(self, name: str) -> tuple[str, ...]:
-        """The values of an option; empty where it was not given.
+        """The values of an option; empty if it was not given.
 
         Raises Unreadable if its value is not in the files, unless `lenient`.
         """

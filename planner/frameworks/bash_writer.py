@@ -68,7 +68,7 @@ def export(flag: Flag) -> str:
 
 
 def header(title: str, versions: str, request: PlanRequest, plan: ParallelPlan) -> str:
-    """Comments with the framework, the model, the cluster, and the factors of ranks and batch."""
+    """Comments: framework, model, cluster, and the products that give the ranks and the batch."""
     context = Context(request.model, request.cluster, request.training)
     lines = (
         f"{title} ({versions})",

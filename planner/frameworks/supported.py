@@ -50,7 +50,7 @@ def runners(context: Context) -> tuple[str, ...]:
 
 
 def obstacles(framework: Framework, context: Context) -> tuple[bool, tuple[str, ...]]:
-    """Whether the model is what a framework cannot run, and why none of its plans runs.
+    """Whether the model is the obstacle, and the reasons why a framework can run no plan.
 
     The reasons are those of rules that every plan with dp as its only axis breaks; if there are
     none, some plan may run.

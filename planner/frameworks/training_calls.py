@@ -49,7 +49,7 @@ def training_call(
 ) -> TrainingCall:
     """The last call of a training program in the first script that has one.
 
-    Raises Unreadable where no script has one.
+    Raises Unreadable if no script has one.
     """
     for name in scripts(files):
         outcome = evaluate(files, name)

@@ -178,7 +178,7 @@ def _fields(fields: dict[str, Any], layers: list[list[Blocks]]) -> dict[str, Any
 
 def _period(items: Sequence[Any]) -> int:
     """The smallest n for which every item equals the one n places before it."""
-    border, borders = 0, [0]  # length of each prefix's longest own prefix that is also its suffix
+    border, borders = 0, [0]  # length of each prefix's longest border (prefix = suffix)
     for item in items[1:]:
         while border and items[border] != item:
             border = borders[border - 1]
@@ -200,7 +200,7 @@ def _of_layers(args: Arguments, name: str, layers: int, last: int) -> list[int]:
 
 
 def _uneven_windows(args: Arguments, layers: int) -> bool:
-    """Whether a list of layers with windows has no period."""
+    """Whether the layers with windows follow no period."""
     kinds = _of_layers(args, "--window-attn-skip-freq", layers, 0)
     if not kinds or not args.has("--window-size"):
         return False

@@ -48,7 +48,7 @@ MINDSPEED_OPTIONS = frozenset(
         "--pipeline-num-transformer-layers --ai-framework",
     )
 )
-# Options that the parser has only to refuse them -> what to give instead.
+# Options that the parser knows only to refuse them -> what to give instead.
 GONE = {
     "--batch-size": "--micro-batch-size",
     "--model-parallel-size": "--tensor-model-parallel-size",
@@ -76,7 +76,7 @@ EXCLUSIVE = (
     ("--num-layers-per-virtual-pipeline-stage", "--decoder-first-pipeline-num-layers"),
     ("--num-layers-per-virtual-pipeline-stage", "--decoder-last-pipeline-num-layers"),
 )
-# Options that the parser refuses without one of the others.
+# Options, each with others of which the parser requires at least one.
 NEEDS = (
     ("--overlap-param-gather", ("--overlap-grad-reduce",)),
     (
@@ -151,7 +151,7 @@ class Dialect:
     world: Callable[[Arguments, scripts.World], scripts.World] = lambda args, reached: reached
 
 
-# Translates a call and the user's given values to Megatron-LM's options, all of which it gets.
+# (call, given values, Megatron-LM's options) -> the call translated to these options.
 Translator = Callable[[ProgramCall, GivenValues, Mapping[str, Any]], namespace.TranslatedLaunch]
 
 

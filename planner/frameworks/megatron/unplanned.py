@@ -56,6 +56,6 @@ UNPLANNED: dict[str, str] = {
 
 
 def note(args: Arguments) -> None:
-    """Notes those of these options that are given as assumptions of the reading."""
+    """Adds an assumption to the reading for each of these options that is given."""
     for name in sorted(args.given.keys() & UNPLANNED.keys()):
         args.assume(f"{name} is not costed: {UNPLANNED[name]}")

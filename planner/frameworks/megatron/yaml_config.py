@@ -227,7 +227,7 @@ def _activation(file: YamlFile, args: Arguments, values: dict[str, Any]) -> None
 
 
 def _take(file: YamlFile, args: Arguments, key: str, value: Any, place: str) -> None:
-    """Sets the option of one attribute; that of an unknown attribute has its name."""
+    """Sets the option of one attribute; an unknown attribute becomes an unknown option."""
     line = file.lines.get(place, 0)
     if isinstance(value, dict):
         raise Unreadable(f"{place} is a mapping; a value is needed", file.name, line)

@@ -52,7 +52,7 @@ def recognises(files: Mapping[str, str]) -> bool:
 
 
 def _model(args: Arguments, fields: dict[str, Any]) -> dict[str, Any]:
-    """The vocabulary: core 0.12's NullTokenizer has one token more than --vocab-size."""
+    """The vocab_size field: core 0.12's NullTokenizer has one token more than --vocab-size."""
     if not (args.text("--tokenizer-type").startswith("Null") and args.has("--vocab-size")):
         return {}
     args.assumed[:] = [text for text in args.assumed if not text.startswith("NullTokenizer")]
