@@ -1,4 +1,4 @@
-"""The training frameworks that a plan can be written for: one package each, and one line here."""
+"""Registry of the training frameworks that a plan can be written for."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cost_models.catalog.names import resolve
 if TYPE_CHECKING:
     from planner.frameworks.base import Framework
 
-# Name -> module with a FRAMEWORK; imported when first asked for.  In the order of preference where
-# nobody names one: what trains at scale, then what is easy to start.
+# Name -> module that defines FRAMEWORK, imported on first use.  In order of preference if the user
+# names none: frameworks for training at scale, then those that are easy to start.
 FRAMEWORKS: dict[str, str] = {
     "megatron": "planner.frameworks.megatron",
     "torchtitan": "planner.frameworks.torchtitan",

@@ -1,4 +1,4 @@
-"""Adapters as trainers on Megatron-Core and transformers state them: fields of the training."""
+"""LoRA settings of trainers on Megatron-Core and transformers, as fields of a TrainingSpec."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cost_models.spec import ModelSpec
 from planner.frameworks.reading import Setting, Unreadable
 
 ALL = "all-linear"
-# Of Megatron-Bridge's CanonicalLoRA -> that of transformers.
+# Module name in Megatron-Bridge's CanonicalLoRA -> module name in transformers.
 CANONICAL = {
     "linear_q": "q_proj", "linear_k": "k_proj", "linear_v": "v_proj",
     "linear_fc1_gate": "gate_proj", "linear_fc1_up": "up_proj",
@@ -25,10 +25,10 @@ _PLAIN = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 def adapter_fields(
     model: ModelSpec, rank: int, targets: Setting | None, dropout: float
 ) -> dict[str, Any]:
-    """The fields of a training of adapters of that rank; none where it is 0.
+    """The TrainingSpec fields for LoRA of this rank; empty for rank 0.
 
     targets: names of modules, or all-linear; None: every linear layer.  Raises Unreadable for a
-    module that no adapter is costed at.
+    module whose adapters have no cost model.
     """
     if not rank:
         return {}

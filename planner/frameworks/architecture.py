@@ -1,7 +1,7 @@
-"""Which options decide what is trained: layers, widths, experts, attention, trained weights.
+"""Finds options that decide what is trained: layers, widths, experts, attention, frozen weights.
 
-Such an option that no reader understands makes the model another one than was read, so nothing is
-read at all; any other unknown option is only said.
+If no reader understands such an option, the model that was read may be wrong, so the files are
+refused; any other unknown option is only reported.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 from planner.frameworks.reading import Setting, Unreadable
 
-# Words of a name: what is built or trained, and what says that the option is of something else.
+# Words in an option's name: those of what is built or trained, and those (_ASIDE) that show that
+# the option is about something else.
 _BUILDS = frozenset(
     re.findall(
         r"\S+",
@@ -24,7 +25,7 @@ _BUILDS = frozenset(
         "provider linear cross ple architecture arch dense dim dims dimension",
     )
 )
-# Those of them that say which weights are trained, whatever the model.
+# The words of _BUILDS that decide which weights are trained, whatever the model.
 _TUNES = frozenset({"lora", "dora", "qlora", "peft", "adapter", "freeze", "frozen", "teacher"})
 _ASIDE = re.compile(
     r"""(?:^|[-_.])(?:
@@ -44,8 +45,8 @@ _ASIDE = re.compile(
     )(?:$|[-_.])""",
     re.VERBOSE,
 )
-# Of the options that Megatron-LM, MindSpeed and Megatron-DeepSpeed have themselves: the value with
-# which they change nothing of what is trained; None: any value changes it.
+# Options of Megatron-LM, MindSpeed and Megatron-DeepSpeed that may change what is trained -> the
+# value that changes nothing; None: every value changes it.
 OWN: dict[str, str | None] = {
     "--heterogeneous-layers-config-path": None,
     "--heterogeneous-layers-config-encoded-json": None,
@@ -72,19 +73,19 @@ def _words(name: str) -> set[str]:
 
 
 def builds(name: str) -> bool:
-    """Whether an option of that name may change what is trained, as far as its words tell."""
+    """Whether an option may change what is trained, judged by the words of its name."""
     return bool(_words(name) & _BUILDS) and not _ASIDE.search(name.lower().lstrip("-"))
 
 
 def refuse(unknown: Iterable[Setting], unread: Iterable[Setting] = (), named: bool = False) -> None:
-    """Raises Unreadable that names what was given and may make the model another one.
+    """Raises Unreadable with the given options that may change what is trained.
 
-    named: the model is given by its name, so that only what of it is trained is open.
+    named: the model is given by its name, so that only the choice of trained weights is open.
     """
-    found = [one for one in unknown if builds(one.name) and not _off(one)]
+    found = [one for one in unknown if builds(one.name) and not _is_off(one)]
     if named:
         found, unread = [one for one in found if _TUNES & _words(one.name)], ()
-    found += [one for one in unread if one.name in OWN and not _plain(one, OWN[one.name])]
+    found += [one for one in unread if one.name in OWN and not _is_plain(one, OWN[one.name])]
     if not found:
         return
     names = ", ".join(dict.fromkeys(_shown(one) for one in found))
@@ -101,10 +102,10 @@ def _shown(setting: Setting) -> str:
     return f"{setting.name} {value[:60]}".rstrip()
 
 
-def _off(setting: Setting) -> bool:
-    """Whether it only says that something is not there."""
+def _is_off(setting: Setting) -> bool:
+    """Whether a setting's value only switches something off."""
     return setting.value in ("none", "None", "false", "False", "0", "null", "")
 
 
-def _plain(setting: Setting, usual: str | None) -> bool:
+def _is_plain(setting: Setting, usual: str | None) -> bool:
     return usual is not None and setting.value == usual

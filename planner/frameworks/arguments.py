@@ -17,7 +17,7 @@ from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.reading import Refusal, Setting, Unreadable
 
 MAX_NUMBER = 10**15
-# How near an unknown option is to a known one where it is taken for a slip of the pen.
+# Similarity to a known option from which an unknown one counts as a typo.
 SLIP = 0.92
 _NEGATIVE = re.compile(r"-\d+$|-\d*\.\d+$")
 
@@ -38,11 +38,12 @@ def option_like(text: str) -> bool:
 
 @dataclass
 class Arguments:
-    """The options given, the last of each, and what the parser would refuse of them.
+    """The given options, the last of each, and the errors that the parser would raise on them.
 
-    own: the program's name, where it may add options to the parser's: unknown ones are no fault.
-    asked: names whose meaning was asked for; the others are known but have no place in a plan.
-    lenient: a value that the files do not say is left open, with its default, and said in `open`.
+    own: the program's name if it may add options to the parser's, so that unknown ones are fine.
+    asked: options that a reader has looked up; the other known ones have no place in a plan.
+    lenient: an option whose value is not in the files gets its default and is listed in `open`.
+    vague: ids of the settings whose value is not in the files.
     """
 
     title: str
@@ -60,7 +61,7 @@ class Arguments:
     given: dict[str, Setting] = field(default_factory=dict)
 
     def refuse(self, text: str, *names: str, code: str = "framework_unsupported") -> None:
-        """The framework's refusal, at the setting of the first of the names that was given."""
+        """Adds a refusal by the framework, placed at the first of these options that was given."""
         setting = next((self.given[name] for name in names if name in self.given), None)
         self.refusals.append(Refusal(reason=Reason(code=code, text=text), setting=setting))
 
@@ -68,10 +69,10 @@ class Arguments:
         if text not in self.assumed:
             self.assumed.append(text)
 
-    # Taking the words apart.
+    # Parsing of the words.
 
     def take(self, words: Sequence[Argument]) -> None:
-        """The options in the words of a command line."""
+        """Parses the words of a command line."""
         position, text = 0, ""
         while position < len(words):
             word = words[position]
@@ -99,14 +100,14 @@ class Arguments:
             text = name if row and row.get("type") == "str" and wanted == 1 and values else ""
 
     def blanks(self, name: str, word: Argument) -> None:
-        """A word after the value of an option that takes a text, which bash has split."""
+        """Notes a word after an option's string value: bash has split an unquoted value."""
         self.assume(
             f"{name} ({word.file}:{word.line}) has several words, a placeholder or a path without "
             "quotes: the first is taken"
         )
 
     def stray(self, word: Argument) -> None:
-        """A word that belongs to no option."""
+        """Refuses a word that belongs to no option; only notes one whose text is not known."""
         if not word.known:
             self.assume(f"{word.file}:{word.line}: {word.text} is taken to hold no arguments")
             return
@@ -164,7 +165,7 @@ class Arguments:
 
     @staticmethod
     def wrong(row: dict[str, Any], text: str) -> str:
-        """What the parser has against a value; empty: nothing."""
+        """Why the parser rejects a value; empty if it accepts it."""
         if "choices" in row and text not in row["choices"] and not row.get("forks"):
             return f"it is one of {', '.join(row['choices'])}"
         try:
@@ -176,29 +177,29 @@ class Arguments:
             return f"it is no {'integer' if row['type'] == 'int' else 'number'}"
         return ""
 
-    # What the options say.
+    # Values of the options.
 
     def has(self, *names: str) -> bool:
-        """Whether one of them was given; all of them count as understood."""
+        """Whether one of the options was given; all of them count as looked up."""
         self.asked.update(names)
         return any(name in self.given for name in names)
 
     def rename(self, old: str, new: str) -> None:
-        """An option by the name under which it is asked for."""
+        """Moves an option to the name under which readers look it up."""
         self.asked.add(old)
         if old in self.given and new not in self.given:
             self.given[new] = self.given.pop(old)
 
     def say(self, name: str, value: str | None, about: str) -> None:
-        """An option that another one, which was given, stands for."""
+        """Sets an option that another given option (`about`) implies."""
         self.asked.add(about)
         found = self.given[about]
         self.given[name] = Setting(name=name, value=value, file=found.file, line=found.line)
 
     def words(self, name: str) -> tuple[str, ...]:
-        """The values of an option; empty where it was not given.
+        """The values of an option; empty if it was not given.
 
-        Raises Unreadable where the script does not say its value.
+        Raises Unreadable if its value is not in the files, unless `lenient`.
         """
         self.asked.add(name)
         setting = self.given.get(name)
@@ -216,7 +217,7 @@ class Arguments:
         return (setting.value,) if isinstance(setting.value, str) else setting.value
 
     def vague_in(self, *names: str) -> bool:
-        """Whether one of them was given a value that the files do not say."""
+        """Whether one of the options was given with a value that is not in the files."""
         return self.has(*names) and any(
             id(self.given[name]) in self.vague for name in names if name in self.given
         )
@@ -249,19 +250,19 @@ class Arguments:
         return value
 
     def foreign(self) -> list[Setting]:
-        """Unknown options that are no slips of the pen."""
+        """Unknown options that are not typos of known ones."""
         slips = {one.setting for one in self.refusals}
         return [one for one in self.unknown if one not in slips]
 
     def upstream(self) -> None:
-        """Says in one sentence which options are no parser's that is known here."""
+        """Notes, in one sentence, the options that no parser known here has."""
         names = dict.fromkeys(one.name for one in self.foreign())
         if names:
             source = self.own or f"a fork of {self.title}"
             self.assume(f"unknown upstream, of {source}: {', '.join(names)}")
 
     def unread(self) -> tuple[Setting, ...]:
-        """What the framework has and nobody asked for."""
+        """Given options that the framework has and no reader looked up."""
         return tuple(
             one for one in self.settings if one.name in self.known and one.name not in self.asked
         )
@@ -270,7 +271,7 @@ class Arguments:
         return tuple(self.known[name].get("versions", self.versions))
 
     def one_version(self) -> None:
-        """Refuses options that no one version has all of: those of the fewest versions first."""
+        """Refuses the options if no version has all of them; the rarest ones are checked first."""
         common: set[str] = set(self.versions)
         taken: list[str] = []
         for name in sorted(self.given, key=lambda one: len(self.versions_of(one))):
@@ -292,7 +293,7 @@ class Arguments:
 
 
 def variables(text: str) -> tuple[str, ...]:
-    """The variables and parameters of a script in a word of it."""
+    """Names of the shell variables and positional parameters in a word of a script."""
     return tuple(dict.fromkeys(re.findall(r"\$\{?(\w+)", text, re.ASCII)))
 
 
@@ -303,10 +304,10 @@ def of_call(
     given: GivenValues | None = None,
     more: dict[str, Any] | None = None,
 ) -> Arguments:
-    """The arguments of a call, by the stored list of the parser's options.
+    """Parses the arguments of a call with the stored list of the parser's options.
 
-    given: options beside those of the call, which take effect last.  more: options that the
-    program adds to the parser's.
+    given: the user's options, which override those of the call.  more: options that the program
+    adds to the parser's.
     """
     document = known_arguments(package)
     program = launch.program.text.rsplit("/", 1)[-1]

@@ -1,8 +1,8 @@
-"""What every framework file provides: its rules, its names for our fields, and a writer.
+"""The interface of a framework: its rules, its names for a plan's fields, and a writer.
 
-A framework is one file that builds one `Framework` and one line in the registry.  What it
-writes is a `Bundle`: the files, and the flags in them with a one-line why each, so that the
-whys survive in formats that hold no comments.
+A framework is a module that builds one `Framework`, and one line in the registry.  Its writer
+returns a `Bundle`: the files, and their flags with a one-line reason each (`why`), so that the
+reasons survive in formats without comments.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from planner.search.constraints import RULES, BoolArray, Context, Level, Rule, v
 
 @dataclass(frozen=True)
 class Field:
-    """How a framework says one field of the plan, or why it cannot.
+    """The options by which a framework sets one field of the plan, or why it has none.
 
     names: the framework's options, environment variables or keys, as the writer spells them;
-    empty where the field cannot be said.  note: a condition, or the reason why not.
+    empty if it has none.  note: a condition, or the reason why it has none.
     """
 
     names: tuple[str, ...] = ()
@@ -43,12 +43,12 @@ class Field:
 
 
 def says(*names: str, note: str = "") -> Field:
-    """The field is said by these names."""
+    """The field is set by these options."""
     return Field(names, note)
 
 
 def cannot(note: str) -> Field:
-    """The field has no name in this framework; only what the note says can be run."""
+    """The framework has no option for the field, for the reason in the note."""
     return Field((), note)
 
 
@@ -84,7 +84,7 @@ def switch(group: str, name: str, why: str) -> Flag:
     return Flag(name=name, why=why, group=group)
 
 
-# What a writer says of one option: its name, value and why; a switch has no value.
+# One option as a writer yields it: name, value and why; a switch has no value.
 Row = tuple[str, object, str] | tuple[str, str] | Flag
 P = ParamSpec("P")
 
@@ -92,9 +92,9 @@ P = ParamSpec("P")
 def in_group(
     group: str, spell: Callable[[str, str, Any, str], Flag] = flag
 ) -> Callable[[Callable[P, Iterator[Row]]], Callable[P, Iterator[Flag]]]:
-    """The options that a function says, as flags of one group; flags stay as they are.
+    """Decorator: makes the rows that a function yields flags of one group; flags pass unchanged.
 
-    spell: what makes the flag of an option with a value.
+    spell: makes the flag of an option with a value.
     """
 
     def decorate(say: Callable[P, Iterator[Row]]) -> Callable[P, Iterator[Flag]]:
@@ -114,10 +114,10 @@ def in_group(
 
 
 class Bundle(Spec):
-    """Everything that carries one plan into one framework: files, and what each flag is for.
+    """All that is needed to run one plan in one framework: files, and the reason for each flag.
 
-    starts: where `main` is called: on every node, told apart by NODE_RANK and MASTER_ADDR, or on
-    the first one, from which it reaches the nodes of HOSTFILE by ssh.
+    starts: where `main` is called: on every node, with its NODE_RANK and the MASTER_ADDR, or only
+    on the first one, from which it reaches the nodes of HOSTFILE by ssh.
     """
 
     framework: str
@@ -130,7 +130,7 @@ class Bundle(Spec):
 
 
 class Unsupported(ValueError):
-    """A plan that the framework cannot run: every reason, collected."""
+    """The framework cannot run a plan, for all of these reasons."""
 
     def __init__(self, framework: str, reasons: tuple[Reason, ...]) -> None:
         self.framework = framework
@@ -140,7 +140,7 @@ class Unsupported(ValueError):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For another process."""
+        """Lets pickle carry the error to another process."""
         return type(self), (self.framework, self.reasons)
 
 
@@ -152,13 +152,13 @@ class Framework:
     axes: by plan field, the values that a search for this framework takes instead of the usual
     ones; a single value fixes the field, the first one is the simplest.
     splits: from (model, pp, tp) to the layers of each stage, if the framework decides them itself.
-    read: from files by name, and the number of accelerators if the files leave it open, to a
-    reading; raises planner.frameworks.reading.Unreadable.  no_reader: the reason why its emitted
+    read: makes a Reading of files by name, and of the number of accelerators if the files leave it
+    open; raises planner.frameworks.reading.Unreadable.  no_reader: the reason why its emitted
     files cannot be read back, if they cannot; launch files of others may still be read.
     recognises: whether files look like a launch of this framework.
     blocks: the kinds of blocks that it can express if a model's layers follow a pattern; parts: the
-    same of planner.frameworks.model_parts.PARTS; lacks: sentences on details of these in a given
-    model that it cannot express.
+    parts of planner.frameworks.model_parts.PARTS that it can express; lacks: sentences on details
+    of these in a given model that it cannot express.
     partial_training: rules on training with frozen weights or adapters; None: it trains all
     weights, for the reason in trains_all.
     training: default values of training fields that the request leaves open.
@@ -194,7 +194,7 @@ class Framework:
 
     @property
     def reads_back(self) -> bool:
-        """Whether what is written for it can be read."""
+        """Whether the files written for it can be read back."""
         return self.read is not None and not self.no_reader
 
     def __post_init__(self) -> None:
@@ -203,13 +203,15 @@ class Framework:
             if self.partial_training is None
             else self.partial_training
         )
-        deals = self.fields["dynamic_cp"]
-        lengths = (ASSIGNED_LENGTHS,) if deals.supported else (ONE_LENGTH, _whole_pool(deals.note))
+        dynamic = self.fields["dynamic_cp"]
+        lengths = (
+            (ASSIGNED_LENGTHS,) if dynamic.supported else (ONE_LENGTH, _no_dynamic_cp(dynamic.note))
+        )
         stages = self.fields["recompute_layers"]
-        alike = () if stages.supported else (_alike(stages.note),)
+        alike = () if stages.supported else (_equal_recompute_layers(stages.note),)
         rules = (
-            _started(self.starts_on),
-            _carried(self),
+            _starts_on_accelerators(self.starts_on),
+            _expresses_model(self),
             *partial_training,
             *lengths,
             *alike,
@@ -219,11 +221,11 @@ class Framework:
         object.__setattr__(self, "rules", rules)
 
     def unsaid(self, model: ModelSpec) -> tuple[str, ...]:
-        """What of the model it has no words for, as sentences."""
+        """Sentences on the parts of a model that it has no options for."""
         return (*unsaid(model, self.blocks, self.parts), *self.lacks(model))
 
     def reasons(self, request: PlanRequest, plan: ParallelPlan) -> tuple[Reason, ...]:
-        """Every rule that the plan breaks, ours and the framework's; empty where it can run."""
+        """Every rule that the plan breaks, ours and the framework's; empty if it can run."""
         context = Context(request.model, request.cluster, request.training)
         return tuple(violations(context, plan, (*RULES, *self.rules)))
 
@@ -244,9 +246,9 @@ def rule(
     explain: str | Callable[[Context, ParallelPlan], str],
     level: Level = "plan",
 ) -> Rule:
-    """A Rule from expressions; what depends on no plan may be a plain bool, which broadcasts.
+    """A Rule from functions; `legal` may return one bool for all plans.
 
-    explain: one sentence for all plans that fail, or what makes it from one of them.
+    explain: one sentence for all illegal plans, or a function that makes it from one of them.
     """
 
     def checked(context: Context, plans: Plans) -> BoolArray:
@@ -257,8 +259,8 @@ def rule(
     return Rule(code, checked, explain, level)
 
 
-def _carried(framework: Framework) -> Rule:
-    """A model is carried whole, or refused with those who carry it."""
+def _expresses_model(framework: Framework) -> Rule:
+    """The framework can express the whole model; the refusal lists the frameworks that can."""
 
     @lru_cache(maxsize=64)
     def unsaid(model: ModelSpec) -> tuple[str, ...]:
@@ -276,17 +278,17 @@ def _carried(framework: Framework) -> Rule:
 
 @cache
 def _trains_all_weights(why: str) -> Rule:
-    """Every weight is trained, by adapters none."""
+    """All weights are trained, without adapters."""
     return unsupported(lambda c, p: not c.training.freezes, why, "degrees")
 
 
-def _whole_pool(why: str) -> Rule:
-    """Every sequence is split over all context-parallel ranks."""
+def _no_dynamic_cp(why: str) -> Rule:
+    """Every sequence is split over all context-parallel ranks: there is no dynamic_cp."""
     return unsupported(lambda c, p: (p.dynamic_cp == 0) | (p.cp == 1), why)
 
 
-def _alike(why: str) -> Rule:
-    """Stages recompute as many layers."""
+def _equal_recompute_layers(why: str) -> Rule:
+    """All stages recompute the same number of layers."""
     return rule("recompute", lambda c, p: p.recompute_layers == 0, why)
 
 
@@ -295,13 +297,13 @@ def unsupported(
     explain: str | Callable[[Context, ParallelPlan], str],
     level: Level = "plan",
 ) -> Rule:
-    """A rule about what the framework does not have or refuses, whatever part of the plan it is."""
+    """A rule about anything that the framework lacks or refuses, in any part of the plan."""
     return rule("framework_unsupported", legal, explain, level)
 
 
 @cache
-def _started(vendors: tuple[str, ...]) -> Rule:
-    """The accelerators are CUDA or ROCm devices, or of one of these vendors."""
+def _starts_on_accelerators(vendors: tuple[str, ...]) -> Rule:
+    """The accelerators are CUDA or ROCm devices, or come from one of these vendors."""
     return unsupported(
         lambda c, p: not other_stack(c.cluster, vendors),
         lambda c, p: (
@@ -317,7 +319,7 @@ _ONE_LENGTH = (
     "for a data set of your own"
 )
 ONE_LENGTH = unsupported(lambda c, p: not c.training.sample_lengths, _ONE_LENGTH, "degrees")
-# Where dynamic_cp reads a data set of samples.
+# For frameworks with dynamic_cp, which reads a data set of samples.
 ASSIGNED_LENGTHS = unsupported(
     lambda c, p: not c.training.sample_lengths or ((p.dynamic_cp > 0) & (p.cp > 1)), _ONE_LENGTH
 )
@@ -334,7 +336,7 @@ NEXT_TOKEN = unsupported(
 
 
 def one_line(text: str) -> str:
-    """Text that may stand in a comment: whatever could end the line or hide is a blank."""
+    """The text for a one-line comment: characters that end a line or do not print are blanks."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else " " for char in text)

@@ -1,4 +1,4 @@
-"""Bash: words quoted, flags as arrays with their whys, nothing that a name could break out of."""
+"""Writes bash: flags as arrays with a comment each, and every word quoted against injection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planner.frameworks.base import Bundle, Flag, grouped, one_line
 from planner.frameworks.rules import accumulation
 from planner.search.constraints import Context
 
-# The folder of the script, for the files that lie beside it.
+# The script's folder, for the files that lie beside it.
 BUNDLE = """\
 BUNDLE="${BASH_SOURCE[0]%/*}"
 [ -d "$BUNDLE" ] || BUNDLE=.\
@@ -25,13 +25,13 @@ def comment(text: str) -> str:
 
 
 def word(text: str) -> str:
-    """One word, quoted where bash or a reader could take it for more than one."""
+    """One word, quoted if bash or a human could read it as several."""
     quoted = shlex.quote(text)
     return f"'{text}'" if quoted == text and "," in text else quoted
 
 
 def _line(flag: Flag) -> str:
-    """An option, its values, quoted, and its why; a value with a variable is read from that."""
+    """An option with its quoted values and why; a value with a variable is taken from that."""
     if flag.variable:
         return f'{word(flag.name)} "${flag.variable}"  # set above'
     return f"{' '.join(map(word, flag.words))}  {comment(flag.why)}"
@@ -68,7 +68,7 @@ def export(flag: Flag) -> str:
 
 
 def header(title: str, versions: str, request: PlanRequest, plan: ParallelPlan) -> str:
-    """What the script is for, and the identities that it obeys."""
+    """Comments: framework, model, cluster, and the products that give the ranks and the batch."""
     context = Context(request.model, request.cluster, request.training)
     lines = (
         f"{title} ({versions})",
@@ -84,7 +84,7 @@ def header(title: str, versions: str, request: PlanRequest, plan: ParallelPlan) 
 
 
 def one_script(bundle: Bundle) -> str:
-    """The bundle as one bash script: the main file, or what unpacks all of them and calls it."""
+    """The bundle as one bash script: its only file, or one that unpacks all files and runs main."""
     if len(bundle.files) == 1:
         return bundle.files[bundle.main]
     lines = [
@@ -104,12 +104,12 @@ def one_script(bundle: Bundle) -> str:
 
 
 def spread(names: Iterable[str]) -> str:
-    """The arrays as arguments, one per line."""
+    """The arrays expanded as arguments, one per line."""
     return " \\\n  ".join(f'"${{{name}[@]}}"' for name in names)
 
 
 def rendezvous(count: int) -> str:
-    """What tells the nodes apart; with several, nothing that could make one wait for ever."""
+    """Variables of torchrun's rendezvous; several nodes require them, lest one waits forever."""
     if count == 1:
         lines = """\
 # One node.

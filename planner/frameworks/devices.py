@@ -1,6 +1,6 @@
-"""Accelerators that are no CUDA devices to torch: what trains on them, and how it is priced.
+"""Accelerators that are not CUDA devices in torch: what trains on them, with which settings.
 
-Ascend is MindSpeed's, by its own rules; a device without a vendor is the user's own.
+Ascend is not listed: MindSpeed's own rules cover it.  A device without a vendor is the user's own.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from collections.abc import Collection
 from cost_models.spec import ClusterSpec
 from planner.documents.request import Value
 
-# By vendor, who launches there.
+# Vendor -> the software that trains on its accelerators.
 STACKS = {
     "AWS": "NeuronX Distributed or Optimum Neuron",
     "Google": "MaxText (JAX) or PyTorch/XLA",
     "Intel": "Optimum for Intel Gaudi or Intel's fork of Megatron-DeepSpeed",
 }
-# What a plan is there unless something else is asked for: MaxText compiles each step as a whole.
+# Vendor -> default values of plan fields: MaxText compiles each step as a whole.
 USUAL: dict[str, dict[str, tuple[Value, ...]]] = {
     "Google": {"runtime": ("jax",), "compile": (True,), "cross_entropy": ("unfused",)},
 }
 
 
-# Of these, what is written here.
+# Vendor -> the framework of this package that trains there.
 WRITTEN = {"Google": "maxtext"}
 
 
 def other_stack(cluster: ClusterSpec, but: Collection[str] = ()) -> str:
-    """Which accelerators need a stack of their own; empty where none does.
+    """A text on the accelerators that need a stack of their own; empty if none does.
 
-    but: vendors that are left out.
+    but: vendors to leave out.
     """
     needs = {
         f"{group.accelerator.name} needs {STACKS[group.accelerator.vendor]}"
@@ -40,10 +40,10 @@ def other_stack(cluster: ClusterSpec, but: Collection[str] = ()) -> str:
 
 
 def preferred(cluster: ClusterSpec) -> str:
-    """The framework that is written for on these accelerators alone; empty: the usual ones are."""
+    """The only framework that is written for these accelerators; empty: the usual ones are."""
     return WRITTEN.get(cluster.groups[0].accelerator.vendor, "")
 
 
 def usual(cluster: ClusterSpec) -> dict[str, tuple[Value, ...]]:
-    """Values of plan fields on a cluster, where no framework is named."""
+    """Default values of plan fields on a cluster if no framework is named."""
     return USUAL.get(cluster.groups[0].accelerator.vendor, {})

@@ -1,4 +1,4 @@
-"""Settings of a launch by name, read as what they must be; what is asked for is noted."""
+"""Settings of a launch, looked up by name and converted to the types that they must have."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from planner.frameworks.bash import Argument, ProgramCall, evaluate
 from planner.frameworks.reading import Setting, Unreadable
 
 MOST = 100_000_000
-DEGREE = 1_000_000  # the most that a plan can say of one degree
+DEGREE = 1_000_000  # the largest degree that a plan can hold
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _ABSENT = ("null", "None")
-# Endings of files of commands.
+# File endings of shell scripts.
 SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash")
 
 
 class Values:
-    """Settings by name; every name that was asked for is in `asked`."""
+    """Settings by name; `asked` records every name that was looked up."""
 
     def __init__(self, settings: Mapping[str, Setting], file: str) -> None:
         self.settings, self.file = settings, file
@@ -41,7 +41,7 @@ class Values:
     def integer(
         self, *names: str, default: int | None = None, least: int = 1, most: int = MOST
     ) -> int:
-        """A whole number; without a default it must be there."""
+        """A whole number; required if there is no default."""
         text = self.text(*names)
         if text is None and default is not None:
             return default
@@ -55,7 +55,7 @@ class Values:
         return number
 
     def number(self, *names: str) -> float:
-        """A positive number; it must be there."""
+        """A positive number; required."""
         text = self.text(*names) or ""
         try:
             number = float(text)
@@ -74,7 +74,7 @@ class Values:
         return _TRUTH[text.lower()]
 
     def choice(self, *names: str, choices: Iterable[str], default: str | None = None) -> str:
-        """One of some words, whatever their case."""
+        """One of the choices, compared without case."""
         text, known = self.text(*names), {one.lower(): one for one in choices}
         if text is None and default is not None:
             return default
@@ -87,7 +87,7 @@ class Values:
         return known[text.lower()]
 
     def fault(self, names: Sequence[str], text: str) -> Unreadable:
-        """An error that names the setting and where it stands."""
+        """An error with the setting's name and place."""
         found = self._find(names)
         if found is None:
             return Unreadable(f"{names[0]} {text}", self.file)
@@ -100,9 +100,9 @@ class Values:
 
 
 def only_launch(files: Mapping[str, str], launcher: str, program: str = "") -> ProgramCall | None:
-    """The one call of a program by a launcher in the scripts; None where there is no script.
+    """The only call of a program by a launcher in the scripts; None if there is no script.
 
-    program: how the path of the program ends.  Raises Unreadable where there is none or several.
+    program: the end of the program's path.  Raises Unreadable for no call, or different ones.
     """
     scripts = [name for name in files if name.endswith(SCRIPTS)]
     if not scripts:
@@ -125,7 +125,7 @@ def _words(launch: ProgramCall) -> tuple[str, ...]:
 
 
 def options(words: Sequence[Argument], switches: Iterable[str] = ()) -> list[Setting]:
-    """Options with their values, up to the next option; `--name=value` too.
+    """The options of a command line, each with the words up to the next one, or `--name=value`.
 
     switches: names, without dashes, that take no value.
     """
@@ -148,7 +148,7 @@ def options(words: Sequence[Argument], switches: Iterable[str] = ()) -> list[Set
 
 
 def malformed(error: ValidationError, file: str) -> Unreadable:
-    """What no model, training or plan can be, as an error of the files."""
+    """The validation error of a model, training or plan, as an error in the files."""
     first = error.errors(include_url=False, include_context=False)[0]
     place = "".join(f"{part}: " for part in first["loc"])
     what = first["msg"].removeprefix("Value error, ")

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from cost_models.spec import ModelSpec
 from planner.frameworks.reading import Setting
 
-# Stands for the file of a setting that a user gave.
+# The pseudo-file of settings that the user gave.
 SET = "--set"
-# The value that names a function of a file of configurations.
+# The given value that selects a config function in a Python file.
 CONFIG = "--config"
 
 
@@ -68,5 +68,5 @@ class LaunchFiles(dict[str, str]):
 
 
 def given_with(files: Mapping[str, str]) -> GivenValues:
-    """What was given with the files."""
+    """The values given with the files."""
     return files.given if isinstance(files, LaunchFiles) else GivenValues()

@@ -1,4 +1,4 @@
-"""What Megatron-LM and Megatron-DeepSpeed, which grew from it, say in the same words."""
+"""Readers of options that Megatron-LM and its fork Megatron-DeepSpeed share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from planner.frameworks import tokenizers
 from planner.frameworks.arguments import Arguments
 
 PADDED = ("--padded-vocab-size", "--pad-vocab-size-to")
-# Options that name a tokenizer; the last is MindSpeed-LLM's for a family of models.
+# Options that name a tokenizer; the last one is MindSpeed-LLM's and names a model family.
 TOKENIZERS = (
     "--tokenizer-model", "--tokenizer-name-or-path", "--tokenizer-path", "--vocab-file",
     "--model-type-hf",
@@ -14,7 +14,7 @@ TOKENIZERS = (
 
 
 def degrees(args: Arguments, size: int, cp_name: str) -> tuple[int, int, int, int]:
-    """(tp, pp, cp, dp) on so many accelerators; context parallelism goes by the given name."""
+    """(tp, pp, cp, dp) on `size` accelerators; cp_name: the option of context parallelism."""
     names = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", cp_name)
     tp, pp, cp = (args.positive(name) for name in names)
     if size % (tp * pp * cp):
@@ -28,7 +28,7 @@ def degrees(args: Arguments, size: int, cp_name: str) -> tuple[int, int, int, in
 
 
 def query_groups(args: Arguments, heads: int, groups: int, name: str) -> int:
-    """The groups that the option of this name asks for, where the heads divide over them."""
+    """The query groups; if they do not divide the heads, refuses the option and returns heads."""
     if heads % groups == 0:
         return groups
     args.refuse(f"--num-attention-heads {heads} is not a multiple of {name} {groups}", name)
@@ -36,7 +36,7 @@ def query_groups(args: Arguments, heads: int, groups: int, name: str) -> int:
 
 
 def position_rows(args: Arguments, seq_length: int) -> int:
-    """Rows of the table of positions."""
+    """Rows of the learned position embedding."""
     rows = args.integer("--max-position-embeddings")
     if rows < seq_length:
         args.refuse(
@@ -49,7 +49,7 @@ def position_rows(args: Arguments, seq_length: int) -> int:
 
 
 def tokens(args: Arguments, hidden: int, otherwise: int) -> int:
-    """The tokens of the tokenizer that the options name, or a guess with what it weighs."""
+    """Vocabulary size of the tokenizer in the options; else `otherwise`, noted with its effect."""
     kind = args.text("--tokenizer-type")
     for option in TOKENIZERS:
         if option == "--vocab-file" and kind == "Llama2Tokenizer":

@@ -1,4 +1,4 @@
-"""Parts of a model other than the kinds of blocks of its layers, which few frameworks support."""
+"""Parts of a model, other than its layers' kinds of blocks, that few frameworks support."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ PARTS: dict[str, tuple[Has, str]] = {
         "routed experts in a latent width",
     ),
 }
-# What is in every framework's layers, pattern or none.
+# Blocks that every framework supports, with a layer pattern or without.
 PLAIN = {MLP(), Experts()}
 EVERY_PART = tuple(PARTS)
 EVERY_BLOCK = tuple(map(kind_of, SUBLAYERS))
 
 
 def unsaid(model: ModelSpec, blocks: tuple[str, ...], parts: tuple[str, ...]) -> Iterator[str]:
-    """A sentence for what a model has beyond these kinds of blocks and parts."""
+    """Sentences on what a model has beyond these kinds of blocks and parts."""
     pattern = {block for layer in model.layer_pattern for block in layer} - PLAIN
     others = sorted({block.label for block in pattern if block.kind not in blocks})
     if others:

@@ -1,4 +1,4 @@
-"""Models that a launch speaks of by name only."""
+"""Models that a launch gives by name only."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from planner.documents.problems import RequestError
 from planner.frameworks.reading import Unreadable
 from planner.huggingface import ModelImportError, model_from_config
 
-# What a release of a model has behind its name and no other shape.
+# Suffixes of releases that have the same shape as the model without them.
 _SUFFIX = re.compile(r"(-(instruct|base|chat|hf|it|pt|bf16|thinking|\d{4}))+$")
 
-# Models trained further from others, in their shape: Qwen2.5-Coder (arXiv:2409.12186, section 2),
-# DeepSeek-R1's distillations (arXiv:2501.12948, section 2.4) but those of Qwen2.5-Math.
-_SHAPED = (
+# Models with the shape of their base models: Qwen2.5-Coder (arXiv:2409.12186, section 2),
+# DeepSeek-R1's distillations (arXiv:2501.12948, section 2.4) except those of Qwen2.5-Math.
+_SAME_SHAPE = (
     (re.compile(r"^qwen2\.5-coder-"), "qwen2.5-"),
     (re.compile(r"^deepseek-r1-distill-qwen-(?=14b|32b)"), "qwen2.5-"),
     (re.compile(r"^deepseek-r1-distill-llama-"), "llama-3.1-"),
 )
-_SEES = re.compile(r"(^|[-_])(vl|omni)([-_]|$)", re.IGNORECASE)
+_MULTIMODAL = re.compile(r"(^|[-_])(vl|omni)([-_]|$)", re.IGNORECASE)
 
 
 # Families without a decoder, or whose decoder reads an encoder's output.
-_ENCODES = re.compile(
+_ENCODERS = re.compile(
     r"(^|[-_/])(flan-?t5|[mb]?yt5|u?m?t5(gemma)?|m?bart|pegasus|ul2|(modern|distil|al|de|xlm-?ro|ro)?"
     r"bert(a|-a)?|electra|whisper)([-_.v\d]|$)",
     re.IGNORECASE,
@@ -37,21 +37,21 @@ _ENCODES = re.compile(
 
 def is_encoder(name: str) -> bool:
     """Whether a model of that name is an encoder, or has one, by its family."""
-    return bool(_ENCODES.search(name))
+    return bool(_ENCODERS.search(name))
 
 
 def left_out(name: str) -> list[str]:
-    """What the preset of a model of that name does not hold, as a sentence."""
-    if not _SEES.search(name):
+    """A sentence if the preset of that name leaves out the model's image encoder."""
+    if not _MULTIMODAL.search(name):
         return []
     return [f"of {name} the language model alone is costed, without the encoder of its images"]
 
 
 def find(name: str) -> ModelSpec:
-    """The preset of a name, whatever stands between its words.  Raises UnknownName."""
+    """The preset of a name, whatever separates its words.  Raises UnknownName."""
     tried = (name, name.rsplit("/", 1)[-1], name.replace("_", "-"))
     released = _SUFFIX.sub("", tried[1].lower().removeprefix("meta-"))
-    for pattern, shape in _SHAPED:
+    for pattern, shape in _SAME_SHAPE:
         released = pattern.sub(shape, released)
     for one in (*tried, released):
         try:
@@ -66,7 +66,7 @@ def find(name: str) -> ModelSpec:
 
 
 def _bare(name: str) -> str:
-    """The name without what stands between its words."""
+    """The name in lower case, without the separators of its words."""
     return re.sub(r"[-_ ]", "", name.lower())
 
 

@@ -1,4 +1,4 @@
-"""Python files: calls with a why behind every argument, and the imports that they need."""
+"""Writes Python: calls with a comment on every argument, and the imports that they need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planner.frameworks.bash_writer import comment
 
 
 def call(head: str, flags: Iterable[Flag], indent: int, end: str = "") -> str:
-    """`head(...)` with one argument per line: the last part of a flag's name = its value."""
+    """`head(...)` with a keyword argument per line: the last part of a flag's name = its value."""
     space = " " * indent
     lines = [
         f"{space}    {one.name.rpartition('.')[2]}={one.words[1]},  {comment(one.why)}"
@@ -22,6 +22,6 @@ def call(head: str, flags: Iterable[Flag], indent: int, end: str = "") -> str:
 
 
 def imports(lines: Iterable[str], body: str) -> str:
-    """The import lines whose last word is a name that the body has; empty lines stay."""
+    """The import lines whose last word is a name that the body uses; empty lines stay."""
     used = set(re.findall(r"\w+", body))
     return "\n".join(line for line in lines if not line or line.split()[-1] in used)

@@ -1,7 +1,7 @@
-"""In which order each framework lays its ranks out over the axes of a plan.
+"""The order in which each framework numbers its ranks along the axes of a plan.
 
 Axes are listed from the fastest to the slowest: neighbours along the first differ by one rank.
-The experts of a mixture have a grid of their own over the same ranks.
+The experts of an MoE model have a grid of their own over the same ranks.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class NoOrder(ValueError):
 
 @dataclass(frozen=True)
 class Order:
-    """Axes from fastest to slowest; experts: of the second grid, empty where there is none.
+    """Axes from fastest to slowest; experts: those of the experts' grid, empty if there is none.
 
-    pp_inside: the order under the plan's rank order tp-cp-ep-pp-dp; None where there is none.
+    pp_inside: the order for a plan's rank_order tp-cp-ep-pp-dp; None if there is none.
     """
 
     label: str
@@ -97,7 +97,7 @@ ORDERS: dict[str, Order] = {
 
 @dataclass(frozen=True)
 class Grid:
-    """Ranks as a grid: names and sizes of its axes, the fastest first."""
+    """A grid of ranks: names and sizes of its axes, the fastest first."""
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -107,21 +107,21 @@ class Grid:
         return math.prod(self.sizes)
 
     def stride(self, name: str) -> int:
-        """How far apart neighbours along an axis are."""
+        """The difference between the ranks of neighbours along an axis."""
         return math.prod(self.sizes[: self.names.index(name)])
 
     def size(self, *names: str) -> int:
-        """Ranks of a group along some axes."""
+        """Number of ranks in a group along these axes."""
         return math.prod(self.sizes[self.names.index(name)] for name in names)
 
     def coordinates(self, name: str) -> IntArray:
-        """Where each rank stands along an axis: shape (world,)."""
+        """The coordinate of each rank along an axis: shape (world,)."""
         ranks = np.arange(self.world_size, dtype=np.int64)
         found: IntArray = ranks // self.stride(name) % self.size(name)
         return found
 
     def groups(self, *names: str) -> IntArray:
-        """Ranks that differ along these axes only: shape (groups, members), both ascending."""
+        """Groups of ranks that differ along these axes only: shape (groups, members), ascending."""
         ranks = np.arange(self.world_size, dtype=np.int64).reshape(self.sizes[::-1])
         last = len(self.sizes) - 1
         varied = sorted(last - self.names.index(name) for name in names)
@@ -132,7 +132,7 @@ class Grid:
 def order_of(framework: str, plan: ParallelPlan) -> Order:
     """The order of a framework under a plan.
 
-    Raises cost_models.catalog.names.UnknownName with the nearest names.
+    Raises cost_models.catalog.names.UnknownName with the nearest names, or NoOrder.
     """
     found = ORDERS[resolve(framework, {name: name for name in ORDERS}, "framework")]
     if plan.rank_order == "tp-cp-ep-pp-dp":
@@ -143,9 +143,9 @@ def order_of(framework: str, plan: ParallelPlan) -> Order:
 
 
 def grids(order: Order, plan: ParallelPlan) -> tuple[Grid, Grid | None]:
-    """The grid of a plan's ranks, and that of its experts where the order has one.
+    """The grid of a plan's ranks, and that of its experts if the order has one.
 
-    Raises NoOrder where the plan needs an axis that the order lacks.
+    Raises NoOrder if the plan needs an axis that the order lacks.
     """
     sizes = _sizes(plan)
     dense = _grid(order.axes, sizes)
@@ -170,7 +170,7 @@ def _grid(names: tuple[str, ...], sizes: Mapping[str, int]) -> Grid:
 
 
 def _sizes(plan: ParallelPlan) -> dict[str, int]:
-    """Size of every axis that some order has."""
+    """Sizes of all axes that occur in an order."""
     shard = plan.dp
     if plan.zero_stage == 0:
         shard = 1

@@ -1,4 +1,4 @@
-"""What a launch file of a framework says, read without running a line of it."""
+"""What is read from a framework's launch files, without running any of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Setting(Spec):
 
 
 class Refusal(Spec):
-    """What the framework itself would refuse before anything runs, and where it stands."""
+    """An error that the framework itself would raise at the start, and the setting it is about."""
 
     reason: Reason
     setting: Setting | None = None
@@ -33,13 +33,13 @@ class Reading(Spec):
     """The specs and the plan of a launch, and everything that was not understood.
 
     settings: all of them, in the order in which they take effect; unknown: those that the
-    framework does not have; unread: those that it has and a plan has no place for.  assumed: what
-    the files leave open, one sentence each with the value taken.  refusals: settings that the
-    framework refuses and that no plan can hold; the plan has the nearest value that it can hold.
-    open: options whose value the files do not say, with what would say it; the plan has the
-    default of each.
-    written: whether the framework's writer says such a launch; else no other plan is offered.
-    nodes, accelerators_per_node: None where the files leave them to the machine.
+    framework does not have; unread: those that it has and a plan has no place for.  assumed: a
+    sentence for each thing that the files leave open, with the value taken.  refusals: settings
+    that the framework refuses and no plan can hold; the plan has the nearest value that it can.
+    open: sentences on options whose value is not in the files, and how to give it; the plan has
+    their defaults.
+    written: whether the framework's writer can write such a launch; else no other plan is offered.
+    nodes, accelerators_per_node: None if the files leave them to the machine.
     """
 
     framework: str
@@ -57,7 +57,7 @@ class Reading(Spec):
     written: bool = True
 
     def request(self, cluster: ClusterSpec) -> PlanRequest:
-        """The question that the launch is an answer to."""
+        """The request to evaluate the launch's plan on a cluster."""
         return PlanRequest(
             model=self.model, cluster=cluster, training=self.training, plan=self.plan
         )
@@ -68,7 +68,7 @@ class Reading(Spec):
 
 
 class Unreadable(ValueError):
-    """Files that hold no launch that can be read: what was found, where, and what is needed."""
+    """The files hold no launch that can be read; text: what was found, and what is needed."""
 
     def __init__(self, text: str, file: str = "", line: int = 0) -> None:
         self.text, self.file, self.line = text, file, line
@@ -77,7 +77,7 @@ class Unreadable(ValueError):
 
 
 def canonical(plan: ParallelPlan, model: ModelSpec) -> ParallelPlan:
-    """The plan with every field that changes nothing in it at its default.
+    """The plan with every field that has no effect in it reset to its default.
 
     Two plans with the same canonical form run the same way.
     """
@@ -100,7 +100,7 @@ def canonical(plan: ParallelPlan, model: ModelSpec) -> ParallelPlan:
     fields = ParallelPlan.model_fields
     own = {name: fields[name].default for name, still in idle.items() if still}
     if plan.pp > 1:
-        # The same layers by the ends of the pipeline or one by one.
+        # Layers given for the first and last stage equal the same layers given for each stage.
         own |= {"first_stage_layers": 0, "last_stage_layers": 0}
         own["stage_layers"] = forward_layers(model.num_layers, plan)
     return plan.model_copy(update=own)

@@ -1,4 +1,4 @@
-"""What several frameworks share: rules about models and nodes, and figures of a launch."""
+"""Rules on models and nodes, and numbers of a launch, that several frameworks share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMOKE_ITERATIONS = 20
 
 
 def accelerators_per_node(cluster: ClusterSpec) -> int:
-    """Processes that a launcher starts on each node (one rule holds them equal)."""
+    """Processes that a launcher starts on each node; EQUAL_NODES requires the same on all."""
     return cluster.groups[0].accelerators_per_node
 
 
@@ -28,7 +28,7 @@ def nodes(cluster: ClusterSpec) -> int:
 
 
 def on_cpus(cluster: ClusterSpec) -> bool:
-    """Whether the accelerators are CPU cores, which a scheduler gives out with the node."""
+    """Whether the accelerators are CPU cores, which a scheduler allocates with the node."""
     return cluster.groups[0].accelerator.id == CPU_ID
 
 
@@ -43,7 +43,7 @@ def is_named(p: Plans, field: str, *names: str) -> BoolArray:
 
 
 def train_iterations(group: str, training: TrainingSpec) -> Flag:
-    """A short run by default, whatever the tokens: the data are mock ones."""
+    """The option for a short smoke run on mock data, whatever tokens the request asks for."""
     each = training.tokens_per_iteration
     why = f"a smoke run: iterations of {each} tokens"
     if training.tokens is not None:
@@ -53,7 +53,7 @@ def train_iterations(group: str, training: TrainingSpec) -> Flag:
 
 
 def learning_rate(group: str) -> Flag:
-    """A value that lets a smoke run start; the plan has none."""
+    """A placeholder that lets a smoke run start: a plan has no learning rate."""
     return flag(group, "--lr", "1.0e-4", "PLACEHOLDER for the smoke run: set your own")
 
 
@@ -124,7 +124,7 @@ NO_EMPTY_STAGE = rule(
     lambda c, p: p.of_stage_layers(min, 1) >= 1,
     lambda c, p: f"every stage has a layer, got {value_words(p.stage_layers)}",
 )
-# Embedding, encoders and head are a stage of their own without a layer.
+# The first and last stage may have no layers: only the embedding, encoders or output layer.
 NO_EMPTY_MIDDLE = rule(
     "layers_not_divisible",
     lambda c, p: p.of_stage_layers(lambda layers: min(layers[1:-1], default=1), 1) >= 1,
@@ -138,7 +138,7 @@ UNFUSED_LOSS = unsupported(
 
 @cache
 def own_runtime(name: str, *others: str) -> Rule:
-    """The plan's kernels and overlaps were costed as those of this runtime, or of the others."""
+    """The plan was costed with the kernels and overlaps of this runtime or one of the others."""
     return unsupported(
         lambda c, p: is_named(p, "runtime", name, *others),
         lambda c, p: f"the plan is costed for the {p.runtime} runtime, it runs on {name}",
@@ -147,7 +147,7 @@ def own_runtime(name: str, *others: str) -> Rule:
 
 @cache
 def optimizers(*names: OptimizerName, others: str = "") -> Rule:
-    """The optimizers that a framework runs; others: why not one that it has."""
+    """The optimizer is one of these; others: why other ones of the framework are not written."""
     known = " and ".join(OPTIMIZERS[name].title for name in names)
     return unsupported(
         lambda c, p: c.training.optimizer in names,
@@ -164,7 +164,7 @@ def fixed_part(ok: Callable[[ModelSpec], bool], text: str) -> Rule:
     return unsupported(lambda c, p: ok(c.model), text, "degrees")
 
 
-# What no GPT model of the Megatron family has.
+# Parts that no GPT model of the Megatron family has.
 GPT_PARTS: tuple[Rule, ...] = (
     fixed_part(lambda m: m.position != "alibi", "ALiBi positions have no option"),
     fixed_part(lambda m: not m.parallel_residual, "attention and MLP never run in parallel"),

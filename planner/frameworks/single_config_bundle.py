@@ -1,4 +1,4 @@
-"""The bundle of frameworks that a launch script starts from one YAML config."""
+"""The bundle of a framework that a launch script starts with one YAML config."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class OneConfig:
         files: Mapping[str, str] | None = None,
         document: Iterable[Row] | None = None,
     ) -> Bundle:
-        """The script and the config with its keys; document: the same keys from the root down.
+        """The script and the config of these keys; document: the config's rows if not just `keys`.
 
         words: values of the script's own placeholders; they override those that all scripts have.
         """

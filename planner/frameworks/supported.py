@@ -1,4 +1,4 @@
-"""Which frameworks can train a model, and why another one cannot."""
+"""Which frameworks can train a model, and why the others cannot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planner import frameworks
 from planner.frameworks.base import Framework
 from planner.search.constraints import Context, Rule
 
-# What a framework may insist on in any plan, and its choices.
+# Plan fields for which a framework may insist on some value, and all their values.
 CHOICES = {
     "zero_stage": range(4),
     "attention_kernel": range(len(VOCABULARIES["attention_kernel"])),
@@ -50,9 +50,10 @@ def runners(context: Context) -> tuple[str, ...]:
 
 
 def obstacles(framework: Framework, context: Context) -> tuple[bool, tuple[str, ...]]:
-    """Whether it is the model that a framework cannot build, and why none of its plans runs.
+    """Whether the model is the obstacle, and the reasons why a framework can run no plan.
 
-    The reasons are of rules that no plan keeps whose only axis is dp; none: some plan may run.
+    The reasons are those of rules that every plan with dp as its only axis breaks; if there are
+    none, some plan may run.
     """
     if lacking := framework.unsaid(context.model):
         return True, lacking
@@ -75,7 +76,7 @@ def _plans(framework: Framework, context: Context) -> Plans:
 
 
 def _broken(framework: Framework, context: Context) -> list[Rule]:
-    """The rules that no plan keeps."""
+    """The framework's rules that all of `_plans` break."""
     plans = _plans(framework, context)
     return [rule for rule in framework.rules if not np.any(rule.legal(context, plans))]
 

@@ -1,7 +1,7 @@
-"""How many tokens a tokenizer has, by its kind, its name or the path that ends in its name.
+"""Vocabulary sizes of tokenizers by kind, by name, or by a path that ends in the name.
 
-Sizes are those of the published config.json (the rows of the embedding) where a model has the
-tokenizer, or else of the tokenizer's own files.
+Sizes are the embedding rows in the published config.json of a model with the tokenizer, or else
+come from the tokenizer's own files.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import re
 from cost_models.catalog import models
 from cost_models.catalog.names import UnknownName
 
-# Kinds of Megatron-LM, Megatron-DeepSpeed and GPT-NeoX with one vocabulary.
+# Tokenizer types of Megatron-LM, Megatron-DeepSpeed and GPT-NeoX with a fixed vocabulary.
 KINDS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "AquilaTokenizer": 100_008}
-# The first that is found in a name or path, in lower case; the newer of a family stand first.
+# Pattern of a lower-case name or path -> tokens; the first match counts, so newer versions of a
+# family come first.
 _NAMES: tuple[tuple[str, int], ...] = (
     (r"qwen-?_?3[._p](5|6)", 248_320),
     (r"qwen-?_?3", 151_936),
@@ -60,14 +61,14 @@ _NAMES: tuple[tuple[str, int], ...] = (
 
 
 def tokenizer_tokens(text: str) -> int | None:
-    """The tokens of the tokenizer that a name or path speaks of; None where none is known."""
+    """Vocabulary size of the tokenizer in a name or path; None if it is unknown."""
     parts = [part for part in text.rstrip("/").split("/") if part]
     for part in (text, "/".join(parts[-2:]), *parts[-1:]):
         try:
             return models.model(part).vocab_size
         except UnknownName:
             continue
-    # The last part of a path that speaks of a tokenizer is the nearest to it.
+    # The last part of a path that matches is the most specific.
     for part in reversed(parts):
         for pattern, size in _NAMES:
             if re.search(pattern, part.lower()):

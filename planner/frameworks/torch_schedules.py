@@ -1,4 +1,4 @@
-"""What torch.distributed.pipelining of torch 2.13 calls the schedules, for all who run on it."""
+"""Schedules of torch.distributed.pipelining (torch 2.13), for all frameworks that use it."""
 
 from __future__ import annotations
 

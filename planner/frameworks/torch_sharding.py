@@ -1,4 +1,4 @@
-"""How torch's FSDP 2 shards over data and context parallelism, for all who run on it."""
+"""Sharding of torch's FSDP 2 over data and context parallelism, for all frameworks that use it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from planner.frameworks.base import rule
 
 
 def shard_degree(plan: ParallelPlan) -> int:
-    """Data-parallel ranks of one shard group, which spans them times cp; 1 without ZeRO."""
+    """Data-parallel ranks in a shard group, which has cp times as many ranks; 1 without ZeRO."""
     return 1 if plan.zero_stage == 0 else (plan.dp_shard or plan.dp * plan.cp) // plan.cp
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from planner.frameworks.bash import Argument, ProgramCall, evaluate, slurm_variables
 from planner.frameworks.reading import Setting, Unreadable
 
-# The kinds of models other than decoders, by the name of the program that trains them.
+# Name of a training program -> the kind of model, other than a decoder, that it trains.
 _OTHER_KINDS = {
     "bert": "an encoder (BERT)", "t5": "an encoder with a decoder (T5)", "ict": "two encoders",
     "retro": "a decoder with a retriever's encoder", "vision": "a vision model",
@@ -28,7 +28,7 @@ _DATA = (".json", ".yaml", ".yml", ".toml", ".py", ".txt", ".md", "hostfile", "_
 class TrainingCall:
     """The call of a training program, its script, and all files, also those that the script writes.
 
-    places: for a file that it writes, the script and the line where its text begins.
+    places: file that the script writes -> the script and the line where the file's text begins.
     """
 
     launch: ProgramCall
@@ -49,7 +49,7 @@ def training_call(
 ) -> TrainingCall:
     """The last call of a training program in the first script that has one.
 
-    Raises Unreadable where no script has one.
+    Raises Unreadable if no script has one.
     """
     for name in scripts(files):
         outcome = evaluate(files, name)
@@ -85,9 +85,9 @@ def training_call_if_any(
 
 
 def with_what_is_absent(error: Unreadable, found: TrainingCall, arguments: bool) -> Unreadable:
-    """The error with a hint where the missing value may be: a file to add, or arguments.
+    """The error with hints where the missing value may be found: a file to add, or arguments.
 
-    arguments: whether the script was given any.
+    arguments: whether the user gave the script any.
     """
     hints = [f"{note}: add it" for note in found.notes if NOT_AT_HAND in note]
     if not arguments and _TAKES_ARGUMENTS.search(found.files.get(found.script, "")):
@@ -112,7 +112,7 @@ def decoder_only(launch: ProgramCall, hybrids: bool = False) -> None:
 
 
 def training(launch: ProgramCall, mark: str) -> bool:
-    """Whether a call is a training by its program's name, or has the mark among its options."""
+    """Whether a call is a training: by its program's name, or because it has the option `mark`."""
     name = launch.program.text.rsplit("/", 1)[-1]
     if re.search(r"generat|inference|eval|convert|export|prun|quantiz|server|process|merge", name):
         return False
@@ -123,7 +123,7 @@ def training(launch: ProgramCall, mark: str) -> bool:
 
 
 def options(words: Sequence[Argument]) -> tuple[Setting, ...]:
-    """The options among the words of a launcher, dashes inside their names as underscores."""
+    """The options among the words of a launcher, with underscores for dashes inside their names."""
     found = []
     for place, word in enumerate(words):
         match = re.fullmatch(r"(--?[A-Za-z][\w-]*)(?:=(.*))?", word.text, re.DOTALL)
@@ -141,7 +141,7 @@ def options(words: Sequence[Argument]) -> tuple[Setting, ...]:
 
 
 def _count(settings: Sequence[Setting], *names: str) -> int | None:
-    """The whole number that the last of the options has; None where it has none."""
+    """The value of the last of these options; None if it is not a positive whole number."""
     for setting in reversed(settings):
         if setting.name in names:
             text = setting.value if isinstance(setting.value, str) else ""
@@ -189,9 +189,9 @@ def world(launch: ProgramCall) -> World:
 
 
 def accelerators(call: TrainingCall, reached: World, asked: int | None) -> int:
-    """The size of the job: as the files say it, or else as asked.
+    """The number of accelerators of the job: that of the files, or else the one asked for.
 
-    Raises Unreadable where nobody says it.
+    Raises Unreadable if there is neither.
     """
     size = reached.accelerators or asked
     if size is None:

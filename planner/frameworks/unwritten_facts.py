@@ -1,8 +1,8 @@
-"""Facts of a model that cost neither bytes nor seconds: what is written of them, and what is not.
+"""Facts of a model that change neither memory nor time, and that a written launch leaves out.
 
-A script that leaves them out trains another model than the config.json it was planned from, so
-the script and the bundle list those that the model states and the framework has no words for, and
-those that the model at hand can have and does not state.
+Without them a script trains a different model from the config.json that was planned.  So the
+script and the bundle list the facts that the model states but the framework has no option for, and
+those that the model can have but does not state.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from cost_models.spec import ModelSpec
 from planner.documents.plan_report import Note
 from planner.frameworks.bash_writer import comment
 
-# Numerics that every model has: unstated, they are the framework's own; others are then absent.
+# Numerics that every model has: if a model states some numerics but not these, they are unknown,
+# while others that it does not state are absent.
 ALWAYS = {"norm_epsilon", "init_std", "rope_theta"}
 MULTIPLIERS = (
     "attention_softcap", "logit_softcap", "attention_scale", "embedding_multiplier",
@@ -25,9 +26,9 @@ MULTIPLIERS = (
 
 @dataclass(frozen=True)
 class Uncarried:
-    """One such fact, how the framework says it and what it takes unsaid, and who can have it.
+    """One such fact, the framework's option for it with its default, and which models have it.
 
-    numerics: the fields of cost_models.numerics.Numerics that it is about.
+    numerics: the fields of cost_models.numerics.Numerics that hold it.
     """
 
     fact: str
@@ -39,13 +40,13 @@ class Uncarried:
         return f"{self.fact}: {self.how}"
 
     def known(self, model: ModelSpec) -> bool:
-        """Whether the model says it, or states others and thereby that there is none."""
+        """Whether the model states it, or implies its absence by stating others."""
         stated = model.numerics.stated
         return bool(self.numerics and stated) and not set(self.numerics) & ALWAYS - stated
 
 
 class Missing(NamedTuple):
-    """What the model at hand can have and does not state; what it states and cannot be said."""
+    """rows: facts that the model can have but does not state; lost: stated, but without option."""
 
     rows: tuple[Uncarried, ...]
     lost: tuple[str, ...]
@@ -72,7 +73,7 @@ def predicts_several(model: ModelSpec) -> bool:
 
 
 def of(model: ModelSpec, table: Iterable[Uncarried], said: Collection[str]) -> Missing:
-    """What the files leave to the reader.
+    """The facts that the written files leave out.
 
     said: the fields of the model's numerics that are written.
     """
@@ -93,7 +94,7 @@ def _words(value: Any) -> str:
 
 
 def notes(missing: Missing) -> Iterator[Note]:
-    """What the bundle does not carry, as its notes."""
+    """The bundle's notes on the facts that it leaves out."""
     if missing.lost:
         yield Note(code="cannot_be_said", text=f"{_LOST}: {'; '.join(missing.lost)}.")
     if missing.rows:
@@ -105,7 +106,7 @@ def notes(missing: Missing) -> Iterator[Note]:
 
 
 def comments(missing: Missing) -> str:
-    """What the bundle does not carry, as comment lines."""
+    """Comment lines on the facts that the bundle leaves out."""
     lines = [f"{_LOST}:", *(f"  {row}" for row in missing.lost)] if missing.lost else []
     if missing.rows:
         lines += [

@@ -1,4 +1,4 @@
-"""verl's launches: the Hydra overrides that all its actors share.
+"""Launches of verl: the Hydra overrides that all its actors share.
 
 Keys and defaults are those of verl/trainer/config of January 2026 (b178a3c).
 """
@@ -25,17 +25,17 @@ TITLE = "verl"
 ROOT = "actor_rollout_ref."
 ACTOR, MODEL = ROOT + "actor.", ROOT + "model."
 MICRO, MINI = ACTOR + "ppo_micro_batch_size_per_gpu", ACTOR + "ppo_mini_batch_size"
-# The same of all ranks together, which later versions no longer take.
+# The micro-batch size of all ranks together, which later versions no longer have.
 OF_ALL = ACTOR + "ppo_micro_batch_size"
 LENGTH = "data.max_response_length"
-# Of the actor and the model, what changes neither a step's time nor its memory.
+# Keys of the actor and the model that change neither a step's time nor its memory.
 IDLE = re.compile(
     r"clip_ratio|clip_grad|loss|entropy|kl_|ppo_epochs|shuffle|seed|checkpoint|profiler|"
     r"optim\.(lr|weight|betas|min_lr|total|num_cycles|warmup)|use_mbridge|vanilla_mbridge|"
     r"dist_checkpointing|nccl_timeout|tokenizer|chat_template|trust_remote|external_lib|use_shm|"
     r"use_kl|use_remove_padding|use_torch_compile|strategy|policy_loss|tau_|grad_clip|router_replay|_target_"
 )
-# Words of a layer in their names, and nothing of its shape.
+# Keys with words of a layer in their names that do not change its shape.
 SAME = frozenset({"persist_layer_norm"})
 APART = (
     "it is the actor's training that is costed: a step is one mini-batch of every prompt's "
@@ -52,14 +52,14 @@ OFFLOADED = (
 def call(
     files: Mapping[str, str], trains: Callable[[ProgramCall], bool]
 ) -> scripts.TrainingCall | None:
-    """The training call of verl's in the files; None where there is none."""
+    """The call of verl's training in the files; None if there is none."""
     return scripts.training_call_if_any(files, [ROOT], trains, TITLE)
 
 
 def on_megatron(launch: ProgramCall) -> bool:
-    """Whether a call is a training of verl's with a Megatron actor."""
+    """Whether a call is verl's training with a Megatron actor."""
     texts = [word.text.lstrip("+") for word in launch.arguments]
-    return _is(texts) and any(
+    return _is_verl(texts) and any(
         text.startswith(f"{ACTOR}megatron.")
         or text == f"{ACTOR}strategy=megatron"
         or (text.startswith("--config-name") and "megatron" in text)
@@ -68,16 +68,18 @@ def on_megatron(launch: ProgramCall) -> bool:
 
 
 def on_fsdp(launch: ProgramCall) -> bool:
-    """Whether a launch is verl's with an FSDP actor, its default."""
-    return _is([word.text.lstrip("+") for word in launch.arguments]) and not on_megatron(launch)
+    """Whether a call is verl's training with an FSDP actor, its default."""
+    return _is_verl([word.text.lstrip("+") for word in launch.arguments]) and not on_megatron(
+        launch
+    )
 
 
-def _is(texts: list[str]) -> bool:
+def _is_verl(texts: list[str]) -> bool:
     return any(text.startswith(ROOT) for text in texts)
 
 
 class Overrides:
-    """The overrides by key, the last of each; what is asked for is noted."""
+    """The overrides by key, the last of each; `asked` records the keys that were looked up."""
 
     def __init__(self, launch: ProgramCall, given: GivenValues) -> None:
         self.launch, self.words = launch, dict[str, Argument]()
@@ -94,7 +96,7 @@ class Overrides:
         self.asked: set[str] = set()
 
     def text(self, key: str, default: str = "") -> str:
-        """A value that the files must say."""
+        """The value of a key; raises Unreadable if it has shell variables without a value."""
         self.asked.add(key)
         word = self.words.get(key)
         if word is None or word.text in ("null", "None", ""):
@@ -106,7 +108,7 @@ class Overrides:
         return word.text
 
     def known(self, key: str) -> bool:
-        """Whether the files say the value."""
+        """Whether the key's value is in the files."""
         return key in self.words and self.words[key].known
 
     def on(self, key: str, default: bool = False) -> bool:
@@ -125,16 +127,16 @@ class Overrides:
         return Setting(name=name or key, value=word.text, file=word.file, line=word.line)
 
     def left(self, named: bool) -> tuple[Setting, ...]:
-        """The keys of the actor and the model that nobody asked for.
+        """The keys of the actor and the model that were not looked up.
 
-        named: the model is given.  Raises Unreadable where one may change what is trained.
+        named: whether the model is given.  Raises Unreadable if one may change what is trained.
         """
         found = [
             self.setting(key)
             for key in self.words
             if key.startswith((ACTOR, MODEL)) and key not in self.asked and not IDLE.search(key)
         ]
-        # The groups' names say nothing of the key.
+        # Only the last part of a key counts: the names of its groups tell nothing about it.
         last = ((one.name.rsplit(".", 1)[-1], one) for one in found)
         architecture.refuse(
             [one.model_copy(update={"name": name}) for name, one in last if name not in SAME],
@@ -144,7 +146,7 @@ class Overrides:
 
 
 class Sizes(NamedTuple):
-    """Of a step: tokens of a sequence, sequences, and sequences of a rank's pass."""
+    """Tokens per sequence, sequences per step, and sequences per micro-batch."""
 
     length: int
     batch: int
@@ -152,10 +154,10 @@ class Sizes(NamedTuple):
 
 
 def sizes(overrides: Overrides, context: str, splits: Iterable[str], notes: list[str]) -> Sizes:
-    """The lengths and batches of a step.
+    """The sequence length and the batch sizes of a step.
 
-    context: the key of the ranks that split a sequence; splits: those of the ranks that split a
-    replica in other ways.
+    context: the key of the context-parallel degree; splits: the keys of the other degrees that
+    split a replica.
     """
     longest = overrides.whole("data.max_prompt_length", 512) + overrides.whole(LENGTH, 512)
     notes.append(f"every sequence is as long as the longest prompt and response, {longest} tokens")
@@ -187,16 +189,16 @@ def world(overrides: Overrides) -> scripts.World:
 
 
 def model(overrides: Overrides, given: GivenValues, notes: list[str]) -> ModelSpec:
-    """The model that is given, or else the one of that name."""
+    """The model that the user gives, or else the preset that the model's path names."""
     overrides.asked.add(MODEL + "path")
     return given.model or _model(overrides, notes)
 
 
 def _model(overrides: Overrides, notes: list[str]) -> ModelSpec:
-    """The model by its name; prediction layers train only where they are asked for."""
+    """The preset by its name; without prediction layers unless they are enabled."""
     key = MODEL + "path"
     place = overrides.words.get(key, overrides.launch.program)
-    # A folder's name is that of its model, wherever it lies.
+    # The last folder of the path names the model.
     name = (
         overrides.words[key].text.rstrip("/").rsplit("/", 1)[-1] if key in overrides.words else ""
     )
@@ -213,9 +215,9 @@ def _model(overrides: Overrides, notes: list[str]) -> ModelSpec:
 
 
 def adapted(overrides: Overrides, model: ModelSpec, group: str) -> dict[str, Any]:
-    """The fields of a training of adapters; none where all weights train.
+    """The TrainingSpec fields for LoRA; empty if all weights train.
 
-    group: of the keys rank, dropout and alpha, as `lora_` or `lora.`.  Raises Unreadable.
+    group: prefix of the keys rank, dropout and alpha: `lora_` or `lora.`.  Raises Unreadable.
     """
     prefix, apart = MODEL + group, group.endswith(".")
     rank = overrides.text(prefix + "rank", "0")

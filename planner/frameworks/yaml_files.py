@@ -1,4 +1,4 @@
-"""YAML configs: keys with their whys as comments, and keys back with their lines."""
+"""YAML configs: writes keys with comments, and reads keys with their lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = tuple[str, Any, str]
 
 
 def scalar(value: Any) -> str:
-    """One value, quoted where YAML could take it for another."""
+    """One value as YAML, quoted if YAML could read it as another."""
     import yaml
 
     listed = yaml.safe_dump([value], default_flow_style=True, width=10_000)
@@ -57,9 +57,9 @@ def _lines(tree: Mapping[str, Any], indent: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class YamlFile:
-    """A YAML file: its document as PyYAML, which frameworks use, sees it, and where each key is.
+    """A YAML file as PyYAML, which frameworks use, loads it, with the line of each key.
 
-    repeated: keys that stand twice; the last of each counts.
+    repeated: keys that occur twice; the last of each counts.
     """
 
     name: str
@@ -68,7 +68,7 @@ class YamlFile:
     repeated: tuple[str, ...] = ()
 
     def notes(self) -> list[str]:
-        """What a reader is to know of the file."""
+        """Warnings about keys that occur twice."""
         return [
             f"{self.name}: {key} stands twice, and the last counts (line {self.lines.get(key, 0)})"
             for key in self.repeated
@@ -107,7 +107,7 @@ def _shown(value: Any) -> str:
 
 
 def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Values that are no mapping and no list of mappings."""
+    """Values other than mappings and lists of mappings, with their dotted keys."""
     if isinstance(node, dict) and node:
         children: Iterable[tuple[Any, Any]] = node.items()
     elif isinstance(node, list) and any(isinstance(item, dict) for item in node):
@@ -120,11 +120,11 @@ def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _positions(text: str) -> dict[str, int]:
-    """The line of every dotted key, from 1; what an alias stands for has the alias's line."""
+    """The line of every dotted key, from 1; keys behind an alias have the alias's line."""
     import yaml
 
     found: dict[str, int] = {}
-    stack: list[list[Any]] = []  # [path, next place in a list or None, key that waits or None]
+    stack: list[list[Any]] = []  # [path, next list index or None, key without value or None]
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         if isinstance(event, yaml.SequenceEndEvent | yaml.MappingEndEvent):
             stack.pop()

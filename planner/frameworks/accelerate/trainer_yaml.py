@@ -53,7 +53,7 @@ NEEDS = Note(
 
 
 @dataclass(frozen=True)
-class Tuner:
+class FineTuningProgram:
     """LLaMA-Factory or TRL: the parts in which the two differ.
 
     rows: its own keys; paths: bash lines that set variables; program: the bash words that

@@ -1,4 +1,4 @@
-"""Megatron-LM: one bash script around torchrun and its program, runnable on mock data."""
+"""Megatron-LM: one bash script that runs its training program under torchrun, on mock data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from planner.frameworks.unwritten_facts import (
 )
 
 VERSIONS = "core 0.18 to main (0.20); the flags exist since 0.16"
-# Of models whose context or prediction layers core 0.18 builds otherwise.
+# For models with gated delta nets or sparse attention, which core 0.18 builds differently.
 EXPERIMENTAL = "core 0.19 to main (0.20)"
 
 FIELDS = {
@@ -96,18 +96,18 @@ def _plain_rotary(model: ModelSpec) -> bool:
     return rotary(model) and model.mla is None
 
 
-def _alike_rotary(model: ModelSpec) -> bool:
+def _rotary_without_pattern(model: ModelSpec) -> bool:
     return _plain_rotary(model) and not model.layer_pattern
 
 
-def _free_scores(model: ModelSpec) -> bool:
+def _default_router_scores(model: ModelSpec) -> bool:
     """Whether the flags leave the router's scores at their default."""
     moe = model.moe
     return moe is not None and not moe.score_correction_bias and moe.top_k > 1
 
 
 def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
-    """Variables that a flag needs."""
+    """Environment variables that the flags need."""
     name, group = "CUDA_DEVICE_MAX_CONNECTIONS", "environment"
     if plan.zero_stage >= 2:
         return (flag(group, name, 8, "its FSDP refuses 1: gathers must not queue behind kernels"),)
@@ -127,7 +127,7 @@ UNCARRIED = (
         _plain_rotary,
         numerics=("rotary_share",),
     ),
-    Uncarried("layers without rotation", "--no-rope-freq (none)", _alike_rotary),
+    Uncarried("layers without rotation", "--no-rope-freq (none)", _rotary_without_pattern),
     Uncarried(
         "rope scaling",
         "--use-rope-scaling, --rope-scaling-factor: Llama 3's (none)",
@@ -156,7 +156,7 @@ UNCARRIED = (
     Uncarried(
         "scores of the router",
         "--moe-router-score-function, --moe-router-pre-softmax (softmax over the chosen experts)",
-        _free_scores,
+        _default_router_scores,
     ),
     Uncarried(
         "balancing loss",

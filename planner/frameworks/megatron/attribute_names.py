@@ -1,6 +1,6 @@
-"""Megatron-LM's options as the attributes that its parser makes of them, and back.
+"""Translates between Megatron-LM's options and the attributes that its parser sets from them.
 
-Others give the same attributes in files of their own: Primus in YAML, verl as overrides.
+Other frameworks set the same attributes in files of their own: Primus in YAML, verl as overrides.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from planner.frameworks.arguments import known_arguments
 from planner.frameworks.base import Flag
 
 PACKAGE = "planner.frameworks.megatron"
-# Options whose attribute has another name, and switches that turn one of another name off.
+# Options whose attribute has another name, and switches that turn such an attribute off.
 _RENAMED = {"--norm-epsilon": "layernorm_epsilon", "--fp8-format": "fp8", "--fp4-format": "fp4"}
 _OFF = {
     "--disable-bias-linear": "add_bias_linear",
@@ -22,12 +22,12 @@ _OFF = {
     "--no-overlap-p2p-communication": "overlap_p2p_comm",
     "--no-position-embedding": "add_position_embedding",
 }
-# Switches whose attribute keeps its `no`.
+# Switches whose attribute keeps the prefix `no`.
 _KEPT = frozenset(
     f"--no-{what}"
     for what in ("load-optim", "load-rng", "save-optim", "save-rng", "persist-layer-norm")
 )
-# Options whose text says several numbers: a pair, or one of each layer.
+# Options whose value holds several numbers: a pair, or one per layer.
 _NUMBERS = frozenset(
     {
         "--linear-attention-freq",
@@ -86,9 +86,9 @@ def options() -> dict[str, str]:
 
 
 def words(option: str, given: Any) -> Iterator[str]:
-    """The words of a command line that set the option's attribute; none leave it at its default.
+    """The words of a command line that set the option's attribute; none if it keeps its default.
 
-    Raises ValueError where no words can.
+    Raises ValueError if no words can set it.
     """
     if given is None:
         return
@@ -110,7 +110,7 @@ def words(option: str, given: Any) -> Iterator[str]:
 
 
 def in_keys(text: str) -> str:
-    """A text with attributes for the options in it."""
+    """A text with each option in it replaced by its attribute."""
 
     def key(match: re.Match[str]) -> str:
         known = match[0] in known_arguments(PACKAGE)["flags"]

@@ -149,10 +149,10 @@ def _parallel(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
         yield "--sequence-parallel", "norms and dropout split over tp"
     if plan.cp > 1:
         yield "--cp-comm-type", CP_COMM[plan.cp_kind], "how keys and values travel"
-    chunks(model, plan)  # refuses stages that do not hold every layer once
+    chunks(model, plan)  # raises Unsupported unless the stages hold every layer once
     uneven = bool(plan.first_stage_layers or plan.last_stage_layers)
     if patterns.is_hybrid(model):
-        pass  # its pattern says them
+        pass  # its layer pattern gives the stages
     elif plan.stage_layers or (uneven and plan.vpp > 1):
         yield (
             "--pipeline-model-parallel-layout",
@@ -281,7 +281,7 @@ def _overlap(plan: ParallelPlan) -> Iterator[Row]:
 @in_group("OPTIMIZER_ARGS")
 def _optimizer(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
     if training.optimizer == "muon":
-        # Every version knows this name; main would rather have the two options that it stands for.
+        # Every version knows this name; main prefers the two options that it stands for.
         name = "dist_muon" if plan.zero_stage else "muon"
         yield "--optimizer", name, "matrices made orthogonal; dist: each rank has some of its own"
         yield "--muon-tp-mode", "duplicated", "whole matrices, gathered over tp"

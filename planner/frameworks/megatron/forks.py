@@ -1,4 +1,4 @@
-"""Options of Megatron-LM's forks that say what is trained: BigCode's, and FlagScale's of Aquila."""
+"""Options of Megatron-LM's forks that shape the model: BigCode's, and FlagScale's for Aquila."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def one_query_group(args: Arguments) -> bool:
-    """Whether all heads share one key and value."""
+    """Whether all query heads share one key/value head."""
     return args.text("--attention-head-type") == "multiquery"
 
 
 def ffn_width(args: Arguments, hidden: int) -> int | None:
-    """The inner width as Llama's authors say it; None where it is said otherwise."""
+    """The MLP's width by Llama's formula with --multiple-of; None if that does not apply."""
     step = args.integer("--multiple-of")
     if step < 1 or args.has("--ffn-hidden-size"):
         return None

@@ -18,7 +18,7 @@ SPEC = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
 def layer_pattern(model: ModelSpec, plan: ParallelPlan) -> str:
     """A letter for each block, | between the chunks of a pipeline, / before a prediction layer.
 
-    A prediction layer is made as the last one, unless it has blocks of its own.
+    A prediction layer has the last layer's blocks, unless it has blocks of its own.
     """
     every = every_layer(model)
     *letters, predicted = (
@@ -33,7 +33,7 @@ def layer_pattern(model: ModelSpec, plan: ParallelPlan) -> str:
 
 
 def options(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
-    """What a hybrid model is said by instead of numbers of layers."""
+    """The options that describe a hybrid model, in place of --num-layers."""
     letters = "M Mamba-2, G gated delta net, * attention, - MLP, E experts"
     stages = "; | ends a chunk of a stage" if plan.pp > 1 else ""
     yield "--hybrid-layer-pattern", layer_pattern(model, plan), letters + stages
@@ -46,6 +46,6 @@ def options(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
 
 
 def blocks_per_layer(model: ModelSpec) -> int:
-    """Layers of the hybrid model for one of ours; 0 where that differs."""
+    """Layers of Megatron-LM's hybrid model per layer of the ModelSpec; 0 if that varies."""
     counts = {len(layer) for layer in model.layer_pattern}
     return counts.pop() if len(counts) == 1 else 0

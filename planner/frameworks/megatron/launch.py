@@ -1,4 +1,4 @@
-"""The bash script around torchrun and `pretrain_gpt.py`, for all that descend from Megatron-LM."""
+"""The bash script that runs `pretrain_gpt.py` under torchrun, for Megatron-LM and descendants."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def script(
     paths: str,
     program: str,
 ) -> str:
-    """The script; paths: lines that set variables with folders; program: a word of bash."""
+    """The script; paths: lines that set variables to folders; program: its path as a bash word."""
     arrays, names = shell.arrays(arguments)
     return SCRIPT.format(
         head=shell.header(title, versions, request, plan),

@@ -1,4 +1,4 @@
-"""Which model chunk holds how many layers, as Megatron's layout string says it."""
+"""Layers of each model chunk, and Megatron's layout string for them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MAX_LAYOUT = 100_000
 
 
 def chunks(model: ModelSpec, plan: ParallelPlan) -> tuple[int, ...]:
-    """Layers of every chunk in layer order.
+    """The number of layers of every chunk, in layer order.
 
-    Raises Unsupported where layers would be lost or held twice, or a chunk that the plan does not
-    name would be empty: the rules refuse such plans, and what is written must not depend on that.
+    Raises Unsupported if layers would be lost or held twice, or if a chunk would be empty without
+    stage_layers saying so.  The rules refuse such plans too; writers must not rely on that.
     """
     counts = forward_layers(model.num_layers, plan)
     per_stage = tuple(sum(counts[stage :: plan.pp]) for stage in range(plan.pp))
@@ -47,9 +47,9 @@ def layout(model: ModelSpec, plan: ParallelPlan) -> str:
 
 
 def parsed(text: str) -> list[str]:
-    """The chunks of a layout string, multipliers written out.
+    """The chunks of a layout string, with multipliers expanded.
 
-    Raises ValueError where Megatron-LM refuses it, or it grows beyond any model.
+    Raises ValueError if Megatron-LM refuses it, or it has more layers than any model.
     """
     text = text.replace(",", "")
     for pattern in (r"\(([^()]+)\)\*(\d+)", r"([^()])\*(\d+)"):

@@ -1,6 +1,6 @@
-"""What Megatron-LM has no words for in a model or a training, whatever the plan's degrees.
+"""Rules on models and training options that Megatron-LM lacks, whatever the plan's degrees.
 
-Read from core 0.16.1, 0.19 and main (0.20), as its other rules.
+Sources: core 0.16.1, 0.19 and main (0.20), as for its other rules.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from planner.frameworks import rules
 from planner.frameworks.base import unsupported
 from planner.search.constraints import BoolArray, Context, Rule
 
-# (precision, gradient buffer, gradient reduction) -> option; None: what it does by itself.
+# (precision, gradient buffer, gradient reduction) -> option; None: its default.
 GRADIENTS: dict[tuple[str, str, str], str | None] = {
     ("bf16", "fp32", "fp32"): "--accumulate-allreduce-grads-in-fp32",
     ("fp8", "fp32", "fp32"): "--accumulate-allreduce-grads-in-fp32",
@@ -24,7 +24,7 @@ GRADIENTS: dict[tuple[str, str, str], str | None] = {
     ("fp4", "bf16", "bf16"): "--grad-reduce-in-bf16",
     ("fp16", "fp16", "fp16"): None,
 }
-# Recipes Megatron-LM knows, and what each says.
+# Megatron-LM's fp8 recipes and their scaling.
 FP8_RECIPES = {
     "tensorwise": "current scaling, one scale per tensor",
     "delayed": "scales from the steps before, one per tensor",
@@ -54,7 +54,7 @@ def bias_kind(model: ModelSpec) -> str | None:
 
 
 def recomputes(p: Plans, *modules: RecomputeModule) -> BoolArray:
-    """Where some of these modules are computed again."""
+    """Where any of these modules is recomputed."""
     bits = sum(1 << RECOMPUTE_MODULES.index(module) for module in modules)
     return np.asarray(p.recompute_modules & bits != 0)
 

@@ -1,6 +1,6 @@
-"""NeMo-RL's policy on Megatron-Core, said again in Megatron-LM's words.
+"""NeMo-RL's policy on Megatron-Core, translated to Megatron-LM's options.
 
-As nemo_rl/models/megatron/setup.py (7ea279a) makes Megatron-Bridge's configuration of the keys.
+Follows nemo_rl/models/megatron/setup.py (7ea279a), which builds Megatron-Bridge's configuration.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ OPTIMIZER = frozenset(
     | {"exp_avg_dtype", "exp_avg_sq_dtype", "main_params_dtype", "muon_tp_mode"}
 )
 OFFLOADING = ("optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d")
-# Of its data parallelism it hands these on, and no FSDP.
+# The only keys of data parallelism that it passes on; it passes on no FSDP.
 DATA_PARALLEL = ("overlap_grad_reduce", "overlap_param_gather")
 SPLITS = (
     "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
 )  # fmt: skip
 FP8 = {"fp8": "fp8", "fp8_recipe": "fp8_recipe", "fp8_param": "fp8_param_gather"}
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
-# Read otherwise, or of no effect on a step.
+# Keys that are read elsewhere, or do not affect a step.
 ASIDE = frozenset(
     {"enabled", "activation_checkpointing", "recompute_granularity", "recompute_modules"}
     | {"mtp_num_layers", "cuda_graph_impl", "cuda_graph_modules", "cuda_graph_warmup_steps"}
@@ -44,7 +44,7 @@ ASIDE = frozenset(
 def translated(
     config: Config, given: GivenValues, known: Mapping[str, Any], accelerators: int | None
 ) -> TranslatedLaunch:
-    """What a run says.  Raises Unreadable."""
+    """The run translated to Megatron-LM's options.  Raises Unreadable."""
     config.notes.append(policy.APART)
     predicts = config.value(f"{GROUP}.mtp_num_layers", 0) not in (0, "0")
     model = policy.model(config, given, predicts)
@@ -75,7 +75,7 @@ def _sizes(config: Config, accelerators: int | None) -> Iterator[Argument]:
 
 
 def _engine(config: Config, model: ModelSpec, known: Mapping[str, Any]) -> Iterator[Argument]:
-    """Its Megatron options by Megatron-LM's attributes."""
+    """The policy's Megatron settings as words of Megatron-LM's command line."""
     for name, key in _attributes(config, model):
         value = config.value(key)
         shown = "true" if value is True else "false" if value is False else value
@@ -91,7 +91,7 @@ def _engine(config: Config, model: ModelSpec, known: Mapping[str, Any]) -> Itera
 
 
 def _attributes(config: Config, model: ModelSpec) -> Iterator[tuple[str, str]]:
-    """Megatron-LM's attribute, and the key that says it."""
+    """Megatron-LM's attributes, each with the key that sets it."""
     groups = (GROUP, f"{GROUP}.model_overrides")
     for group in groups:
         for key, value in config.group(group).items():

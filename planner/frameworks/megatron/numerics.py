@@ -1,4 +1,4 @@
-"""Numerics in Megatron-LM's options, and read back from them."""
+"""Writes a model's numerics as Megatron-LM's options, and reads them back."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from planner.frameworks.base import Row
 from planner.frameworks.megatron import patterns
 
 WHY = "as the model's config.json says"
-# What `--use-rope-scaling` fixes beside the factor (core/models/common/embeddings/
-# rotary_pos_embedding.py), and latent attention beside YaRN's factor (MLATransformerConfig).
+# Values besides the scaling factor that `--use-rope-scaling` fixes (core/models/common/embeddings/
+# rotary_pos_embedding.py), and that latent attention fixes for YaRN (MLATransformerConfig).
 LLAMA3 = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
@@ -25,7 +25,7 @@ SQUARED_RELU = "relu2"
 
 
 def rows(model: ModelSpec) -> Iterator[tuple[str, Row]]:
-    """The fields that have options, each with what says it."""
+    """The fields of Numerics that have options, each with its option."""
     numerics = model.numerics
     if numerics.norm_epsilon is not None:
         yield "norm_epsilon", ("--norm-epsilon", numerics.norm_epsilon, WHY)
@@ -68,14 +68,14 @@ def _rotary(model: ModelSpec) -> Iterator[tuple[str, Row]]:
 
 
 def numerics_fields(model: ModelSpec) -> frozenset[str]:
-    """The fields that are written."""
+    """The fields of Numerics that are written."""
     return frozenset(name for name, _ in rows(model))
 
 
 def read(args: Arguments, fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a Numerics that options state.
+    """The fields of Numerics that the options state.
 
-    fields: of the model.
+    fields: those of the model.
     """
     found: dict[str, Any] = {}
     options = {

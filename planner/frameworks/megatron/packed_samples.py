@@ -1,4 +1,4 @@
-"""Options of packed samples that ranks take by their lengths (hybrid context parallelism)."""
+"""Options for packed samples dealt to ranks by length (hybrid context parallelism)."""
 
 from __future__ import annotations
 

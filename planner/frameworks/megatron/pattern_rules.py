@@ -1,6 +1,6 @@
-"""What Megatron-LM refuses of hybrid models, gated delta nets and sparse attention.
+"""Megatron-LM's rules on hybrid models, gated delta nets and sparse attention.
 
-Read from core 0.18.2, 0.19 and main (0.20): `MambaMixer`, `MambaContextParallel`,
+Sources: core 0.18.2, 0.19 and main (0.20): `MambaMixer`, `MambaContextParallel`,
 `TransformerConfig.__post_init__`, `HybridStack` and the adapter of its FSDP.
 """
 
@@ -24,7 +24,7 @@ FP8_MULTIPLE = 16
 
 
 def _mamba_heads(c: Context, p: Plans) -> BoolArray:
-    """Ranks share out heads and groups; under cp a group may be held by several."""
+    """Heads and groups divide over the ranks; under cp several ranks may hold one group."""
     legal = np.ones((), dtype=np.bool_)
     for block in blocks_of(c.model, Mamba2):
         groups = np.maximum(block.num_groups // p.tp, 1)

@@ -1,7 +1,7 @@
-"""A pattern of layers in Megatron-LM's options: what each block is said by, and what has none.
+"""Layer patterns in Megatron-LM's options: the options of each block, and what has none.
 
-A model whose layers are all a mixer and a feed-forward is a GPT model there; any other, and any
-with Mamba-2, is a hybrid model: one layer for each block, named by a letter.
+A model whose layers all have one mixer and one feed-forward is a GPT model there.  Any other, and
+any with Mamba-2, is a hybrid model, where each block is a layer of its own, named by a letter.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ SYMBOLS = {
 }
 BLOCKS = (*SYMBOLS, "latent_attention")
 PARTS = ("expert_latents", "mtp_layer")
-# Of its Mamba-2 layer, which has no option for it.
+# Convolution taps of its Mamba-2 layer, which no option changes.
 MAMBA_TAPS = 4
 
 Kind = TypeVar("Kind", bound=Sublayer)
 
 
 def blocks_of(model: ModelSpec, kind: type[Kind]) -> list[Kind]:
-    """The different blocks of a kind in the pattern, in order."""
+    """The distinct blocks of a kind in the pattern, in order."""
     found = (block for layer in model.layer_pattern for block in layer)
     return list(dict.fromkeys(block for block in found if isinstance(block, kind)))
 
 
 def every_layer(model: ModelSpec) -> list[tuple[Sublayer, ...]]:
-    """The pattern over all layers; empty where the model has none."""
+    """The pattern over all layers; empty if the model has none."""
     return list(islice(cycle(model.layer_pattern), model.num_layers))
 
 
 def is_hybrid(model: ModelSpec) -> bool:
-    """Whether only its hybrid model has such layers."""
+    """Whether only Megatron-LM's hybrid model can have these layers."""
     return bool(blocks_of(model, Mamba2)) or not all(map(_is_pair, model.layer_pattern))
 
 
@@ -57,20 +57,20 @@ def _is_pair(layer: Sequence[Sublayer]) -> bool:
 
 
 def megatron_layers(model: ModelSpec) -> list[tuple[Sublayer, ...]]:
-    """What it numbers as its layers: the model's, or the blocks of a hybrid model."""
+    """The layers as Megatron-LM counts them: the model's, or the blocks of a hybrid model."""
     layers = every_layer(model)
     return [(block,) for layer in layers for block in layer] if is_hybrid(model) else layers
 
 
 def position(model: ModelSpec) -> str:
-    """Where no attention layer has positions, the model has none."""
+    """The model's kind of positions; "none" if no attention layer of its pattern has rope."""
     attention = blocks_of(model, Attention)
     unplaced = attention and not any(block.rope for block in attention)
     return "none" if unplaced and model.position == "rope" else model.position
 
 
 def list_expression(digits: Sequence[int]) -> str:
-    """Numbers of all layers as the list expression that it evaluates, the shorter way."""
+    """One number per layer as the shorter list expression that Megatron-LM evaluates."""
     runs = ((digit, len(list(run))) for digit, run in groupby(digits))
     return min(
         "+".join(f"[{digit}]*{length}" for digit, length in runs),
@@ -79,10 +79,10 @@ def list_expression(digits: Sequence[int]) -> str:
     )
 
 
-# What it has no words for.
+# Details without an option.
 
 
-def _one(found: Sequence[Hashable]) -> bool:
+def _all_equal(found: Sequence[Hashable]) -> bool:
     return len(set(found)) <= 1
 
 
@@ -105,11 +105,11 @@ def _attention(model: ModelSpec) -> Iterator[str]:
         yield "outside of latent attention values are as wide as keys"
     if any(block.key_values != "own" for block in found):
         yield "every attention layer projects keys and values of its own"
-    if any(block.gate == "head" for block in found) or not _one([b.gate for b in found]):
+    if any(block.gate == "head" for block in found) or not _all_equal([b.gate for b in found]):
         yield "its output gate is for each element, in every attention layer or in none"
     if any(block.indexer is not None for block in found):
         yield "an indexer picks keys of latent attention only"
-    if not _one([block.window for block in found if block.window is not None]):
+    if not _all_equal([block.window for block in found if block.window is not None]):
         yield "windows are of one width"
     if any(block.sinks not in (None, model.attention_sinks) for block in found):
         yield "every attention layer has sinks, or none"
@@ -136,7 +136,7 @@ def _latent(model: ModelSpec) -> Iterator[str]:
         yield "every latent attention has an indexer, or none"
     if any(one is not None and not one.key_norm_bias for one in indexers):
         yield "the norm of an indexer's keys has a bias"
-    if not _one([_shape(one) for one in indexers if one is not None]):
+    if not _all_equal([_shape(one) for one in indexers if one is not None]):
         yield "indexers are of one shape"
     if any(one is not None and one.shared for one in indexers):
         yield "which layers use an earlier layer's choice of keys has options since core 0.19 only"
@@ -150,7 +150,7 @@ def _shape(indexer: Indexer) -> tuple[int, int, int]:
 
 def _recurrent(model: ModelSpec) -> Iterator[str]:
     mamba, delta = blocks_of(model, Mamba2), blocks_of(model, GatedDeltaNet)
-    if not _one([(b.num_heads, b.head_dim, b.state_size, b.num_groups) for b in mamba]):
+    if not _all_equal([(b.num_heads, b.head_dim, b.state_size, b.num_groups) for b in mamba]):
         yield "Mamba-2 layers are of one shape"
     if any(
         b.convolution != MAMBA_TAPS or not b.convolution_bias or b.bias or not b.gated_norm
@@ -160,7 +160,7 @@ def _recurrent(model: ModelSpec) -> Iterator[str]:
             f"its Mamba-2 layer has a convolution of {MAMBA_TAPS} taps with a bias, projections "
             "without, and a gated norm"
         )
-    if not _one(delta):
+    if not _all_equal(delta):
         yield "gated delta nets are of one shape"
     if any(b.channel_decays or b.decay_rank or b.gate_rank or not b.gated for b in delta):
         yield "its gated delta net has one decay for each head, and a full output gate"
@@ -194,15 +194,15 @@ _REASONS: tuple[Callable[[ModelSpec], Iterator[str]], ...] = (
 
 
 def lacks(model: ModelSpec) -> tuple[str, ...]:
-    """What of a pattern of its own kinds of blocks it has no option for."""
+    """Sentences on details of the blocks in BLOCKS that have no option."""
     return tuple(dict.fromkeys(text for reasons in _REASONS for text in reasons(model)))
 
 
-# What it is said by.
+# Options of a pattern.
 
 
 def pattern_options(model: ModelSpec) -> Iterator[Row]:
-    """The options of a pattern beside those of its feed-forwards and of a hybrid model."""
+    """The options of a pattern, without those of its feed-forwards and of a hybrid model."""
     layers, attention = megatron_layers(model), blocks_of(model, Attention)
     windows = [block.window for block in attention]
     if any(windows):

@@ -1,6 +1,6 @@
-"""The block of arguments that Megatron-LM prints when it starts, by their parsed names.
+"""Reads the block of parsed arguments that Megatron-LM prints when it starts.
 
-They are said again as options and read as those.
+The arguments are translated back to options, and these are read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PRINTED = re.compile(r"^\s*(?:\S+\s)?\s*([a-z_]\w*) \.{2,} (.*?)\s*$", re.MULTI
 _TRUTH = {"true": True, "false": False}
 
 
-# Names of Megatron-Core's configurations that its parser calls otherwise.
+# Field of Megatron-Core's configurations -> the parser's other name for it.
 RENAMED = {
     "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
     "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
@@ -33,9 +33,10 @@ RENAMED = {
 
 @dataclass(frozen=True)
 class TranslatedLaunch:
-    """Another trainer's call in Megatron-LM's words, and what they do not hold.
+    """Another trainer's call translated to Megatron-LM's options, and what these cannot express.
 
-    left: what nobody asked for, by its own name.  training: fields that options do not say.
+    left: settings that were not looked up, by their own names.  training: TrainingSpec fields that
+    have no options.
     """
 
     launch: ProgramCall
@@ -48,13 +49,13 @@ class TranslatedLaunch:
 
 @dataclass(frozen=True)
 class Namespace:
-    """Names with values, and the processes that had them."""
+    """Printed arguments, and the processes of the job that printed them."""
 
     settings: tuple[Setting, ...]
     world: World
 
     def launch(self, fields: Mapping[str, Any]) -> ProgramCall:
-        """The options that say the same, as the arguments of a call."""
+        """A call with the equivalent options."""
         said = tuple(word for one in self.settings for word in words(one, fields))
         first = self.settings[0]
         program = Argument("pretrain_gpt.py", first.file, first.line)
@@ -67,14 +68,14 @@ def is_one(files: Mapping[str, str]) -> bool:
 
 
 def of_files(files: Mapping[str, str]) -> Namespace | None:
-    """The first block in the files; None where there is none."""
+    """The first block in the files; None if there is none."""
     return next(
         (_printed(name, text) for name, text in files.items() if is_one({name: text})), None
     )
 
 
 def words(setting: Setting, fields: Mapping[str, Any], sure: bool = True) -> Iterator[Argument]:
-    """The option that sets a name so, and its values; sure: whether the files say the value."""
+    """The option and values that set an attribute; sure: whether the value is in the files."""
     text = str(setting.value)
     if setting.value in EMPTY:
         return
@@ -109,7 +110,7 @@ def _printed(name: str, text: str) -> Namespace:
     return Namespace(kept, World(None, None, total))
 
 
-# What follows from other arguments, or is of the process that printed them.
+# Arguments that follow from others, or belong to the process that printed them.
 _DERIVED = frozenset(
     {"data_parallel_size", "rank", "local_rank", "params_dtype", "consumed_train_samples"}
     | {"consumed_valid_samples", "virtual_pipeline_model_parallel_size", "main_params_dtype"}

@@ -1,4 +1,4 @@
-"""What Megatron-LM's options say of the model: the fields of a ModelSpec."""
+"""Reads the fields of a ModelSpec from Megatron-LM's options."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def position_kind(args: Arguments) -> str:
 
 
 def _vocabulary(args: Arguments, hidden: int) -> int:
-    """--vocab-size, or what the tokenizer is known to have, or a guess that is said."""
+    """--vocab-size, or else the known size of the tokenizer, or a noted guess."""
     args.has("--make-vocab-size-divisible-by")
     if args.has("--vocab-size"):
         if args.text("--tokenizer-type").startswith("Null"):
@@ -68,7 +68,7 @@ def model_fields(args: Arguments, launch: ProgramCall) -> dict[str, Any]:
     """The fields of a ModelSpec."""
     hybrid = hybrid_pattern(args)
     if hybrid:
-        args.has("--num-layers")  # the pattern says it
+        args.has("--num-layers")  # counts as looked up; the pattern gives the number
         layers = layers_of(hybrid)
         return hybrid_fields(args, hybrid, _fields(args, launch, layers))
     layers = _required(args, launch, "--num-layers", "--encoder-num-layers")
@@ -77,17 +77,17 @@ def model_fields(args: Arguments, launch: ProgramCall) -> dict[str, Any]:
 
 
 def _experts_of(args: Arguments, fields: dict[str, Any], layers: int) -> list[int]:
-    """1 for each layer that has experts."""
+    """1 for each layer with experts, 0 for the others."""
     if fields["moe"] is None:
         return [0] * layers
     try:
         return listed(args.text("--moe-layer-freq", "1"), layers)
     except ValueError:
-        return [1] * layers  # refused where it was read
+        return [1] * layers  # _expert_layers has refused the option
 
 
 def _fields(args: Arguments, launch: ProgramCall, layers: int) -> dict[str, Any]:
-    """The fields of a model whose layers are alike but for windows and experts."""
+    """The fields of a model whose layers differ only in windows and experts."""
     hidden, heads = (_required(args, launch, name) for name in REQUIRED)
     seq = _required(args, launch, "--seq-length", "--encoder-seq-length")
     gated = args.has("--swiglu", "--quick-geglu")
@@ -190,8 +190,8 @@ def _window(args: Arguments, layers: int) -> dict[str, Any]:
     return {"sliding_window": int(match[1]) + 1, "full_attention_period": pattern or None}
 
 
-def _kinds(args: Arguments, layers: int) -> dict[str, int]:
-    """Which layers have experts, as the three numbers that a model has for it."""
+def _expert_layers(args: Arguments, layers: int) -> dict[str, int]:
+    """Which layers have experts, as the three fields of a MoESpec for it."""
     text = args.text("--moe-layer-freq", "1")
     try:
         pattern = listed(text, layers)
@@ -269,5 +269,5 @@ def _experts(args: Arguments, layers: int, ffn: int, biases: bool) -> dict[str, 
         "latent_size": latent,
         "latent_bias": biases and latent is not None,
         "capacity_factor": capacity if capacity > 0 else None,
-        **_kinds(args, layers),
+        **_expert_layers(args, layers),
     }

@@ -1,4 +1,4 @@
-"""A pattern of layers read from Megatron-LM's options."""
+"""Reads a layer pattern from Megatron-LM's options."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ KINDS = {letter: kind for kind, letter in SYMBOLS.items()} | {
     "D": "latent_attention",
     "+": "latent_attention",
 }
-EXPAND = 2  # of Mamba-2 without --mamba-num-heads: inner over hidden width
+EXPAND = 2  # inner width / hidden width of Mamba-2 without --mamba-num-heads
 _ITEM = re.compile(r"\[([\d,\s]*)\](?:\s*\*\s*(\d{1,5}))?")
 
 
 def listed(text: str, layers: int, counted: tuple[int, int] = (1, 0)) -> list[int]:
-    """The list of zeros and ones that an option says of layers, `N` or `([0]*1+[1]*2)*3`.
+    """The 0 or 1 of each layer in an option's value, `N` or `([0]*1+[1]*2)*3`.
 
-    counted: what N stands for: where a number from 0 is a multiple of it, and elsewhere.
-    Raises ValueError where it is none, or not one of each layer.
+    counted: for `N`, the digits of layers whose number from 0 is a multiple of N, and of others.
+    Raises ValueError if the value is no such list, or does not have one digit per layer.
     """
     plain = re.sub(r"\s", "", text)
     if re.fullmatch(r"\d{1,6}", plain):
@@ -54,7 +54,7 @@ def listed(text: str, layers: int, counted: tuple[int, int] = (1, 0)) -> list[in
 
 
 def _ends_of_periods(text: str, layers: int, last: int) -> list[int]:
-    """As `listed`, where N says that the last of each N layers is other than the rest."""
+    """As `listed`, but `N` gives the last of every N layers the digit `last`, unlike the rest."""
     if re.fullmatch(r"\s*\d{1,6}\s*", text):
         return listed(text, layers + 1, (last, 1 - last))[1:]
     return listed(text, layers)
@@ -63,7 +63,7 @@ def _ends_of_periods(text: str, layers: int, last: int) -> list[int]:
 def hybrid_pattern(args: Arguments) -> str:
     """The letters of a hybrid model; empty for another model.
 
-    Raises Unreadable where letters stand for no layer, or none are given.
+    Raises Unreadable if letters are unknown or missing.
     """
     text = args.text(PATTERN) or args.text(OLD) or _by_ratios(args)
     setting = args.given.get(PATTERN) or args.given.get(OLD) or args.given.get("--is-hybrid-model")
@@ -84,10 +84,10 @@ def hybrid_pattern(args: Arguments) -> str:
 
 
 def _by_ratios(args: Arguments) -> str:
-    """The letters of a hybrid model of which shares of its layers are said; empty for another.
+    """The letters of a hybrid model given by ratios of layer kinds; empty for another model.
 
-    As mamba_hybrid_layer_allocation.py of core 0.12 to 0.15 deals them: attention evenly between
-    stretches of Mamba layers, then MLPs among these, the first ones last.
+    Follows mamba_hybrid_layer_allocation.py of core 0.12 to 0.15: attention is spread evenly
+    between stretches of Mamba layers, then MLPs evenly among these, right-justified.
     """
     attention, mlp = (args.number(option, 0.0) for option in RATIOS)
     layers = args.integer("--num-layers")
@@ -95,12 +95,12 @@ def _by_ratios(args: Arguments) -> str:
         return ""
     attentions, mlps = round(layers * attention), round(layers * mlp)
     mixers = layers - attentions
-    letters = _dealt(["M"] * layers, "*", mixers / (attentions + 1))
-    return "".join(_dealt(letters, "-", (mixers - mlps) / mlps) if mlps else letters)
+    letters = _spread(["M"] * layers, "*", mixers / (attentions + 1))
+    return "".join(_spread(letters, "-", (mixers - mlps) / mlps) if mlps else letters)
 
 
-def _dealt(letters: list[str], letter: str, stretch: float) -> list[str]:
-    """The letter in place of one M after every stretch of them."""
+def _spread(letters: list[str], letter: str, stretch: float) -> list[str]:
+    """The letters, with `letter` in place of one M after every `stretch` of Ms."""
     found, left = list(letters), stretch
     for place, one in enumerate(letters):
         if one != "M":
@@ -114,12 +114,12 @@ def _dealt(letters: list[str], letter: str, stretch: float) -> list[str]:
 
 
 def layers_of(text: str) -> int:
-    """The layers of a hybrid model, without those of prediction."""
+    """The number of layers of a hybrid model, without prediction layers."""
     return len(text.split("/")[0].replace("|", ""))
 
 
 def hybrid_fields(args: Arguments, text: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a hybrid model, from those of a model with its other options."""
+    """The fields of a hybrid model; fields: those of a GPT model with its other options."""
     main, *predicted = text.split("/")
     letters = main.replace("|", "")
     args.has("--spec")
@@ -141,9 +141,9 @@ def hybrid_fields(args: Arguments, text: str, fields: dict[str, Any]) -> dict[st
 def gpt_fields(
     args: Arguments, fields: dict[str, Any], experts: Sequence[int]
 ) -> dict[str, Any] | None:
-    """The fields of a model whose mixers differ from layer to layer; None: they do not.
+    """The fields of a GPT model that needs a layer pattern; None if it needs none.
 
-    experts: 1 for each layer that has some.
+    experts: 1 for each layer with experts.
     """
     variant = args.text(VARIANT)
     uneven = _uneven_windows(args, len(experts))
@@ -166,7 +166,7 @@ def gpt_fields(
 
 
 def _fields(fields: dict[str, Any], layers: list[list[Blocks]]) -> dict[str, Any]:
-    """The same with a pattern of layers instead of what it says; the shortest that repeats."""
+    """The fields with the shortest repeating layer pattern in place of those that it covers."""
     moe = fields["moe"]
     if moe is not None:
         places = ("num_dense_layers", "layer_frequency", "layer_offset")
@@ -177,8 +177,8 @@ def _fields(fields: dict[str, Any], layers: list[list[Blocks]]) -> dict[str, Any
 
 
 def _period(items: Sequence[Any]) -> int:
-    """The smallest n for which every item is the n-th before it."""
-    border, borders = 0, [0]  # of each beginning, how much of its start is also its end
+    """The smallest n for which every item equals the one n places before it."""
+    border, borders = 0, [0]  # length of each prefix's longest border (prefix = suffix)
     for item in items[1:]:
         while border and items[border] != item:
             border = borders[border - 1]
@@ -188,7 +188,7 @@ def _period(items: Sequence[Any]) -> int:
 
 
 def _of_layers(args: Arguments, name: str, layers: int, last: int) -> list[int]:
-    """What an option says of each layer; empty where it is not given or refused."""
+    """An option's digit for each layer; empty if it is not given or refused."""
     text = args.text(name)
     if not text:
         return []
@@ -200,7 +200,7 @@ def _of_layers(args: Arguments, name: str, layers: int, last: int) -> list[int]:
 
 
 def _uneven_windows(args: Arguments, layers: int) -> bool:
-    """Whether windows follow a list that is no period."""
+    """Whether the layers with windows follow no period."""
     kinds = _of_layers(args, "--window-attn-skip-freq", layers, 0)
     if not kinds or not args.has("--window-size"):
         return False

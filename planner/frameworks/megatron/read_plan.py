@@ -1,4 +1,4 @@
-"""What Megatron-LM's options say of the training and of the plan."""
+"""Reads the training and the plan from Megatron-LM's options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from planner.search.layout_fields import layout_fields
 
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 MUON = ("muon", "dist_muon")
-# What changes Muon's update and not what it costs.
+# Options that change Muon's update but not its cost.
 MUON_FREE = (
     "--muon-momentum", "--muon-nesterov", "--muon-use-nesterov", "--muon-scale-mode",
     "--muon-extra-scale-factor", "--muon-coefficient-type", "--muon-no-split-qkv",
@@ -45,7 +45,7 @@ def _training(args: Arguments, batch: int) -> dict[str, Any]:
     if args.has("--accumulate-allreduce-grads-in-fp32") and not args.has("--use-torch-fsdp2"):
         pass
     elif args.has("--use-torch-fsdp2"):
-        # It wraps without a mixed-precision policy: gradients are kept as weights are.
+        # It wraps modules without a mixed-precision policy: gradients have the weights' type.
         gradients = "fp16" if half else "bf16"
     elif half:
         gradients = "fp16"
@@ -85,7 +85,7 @@ def _optimizer(args: Arguments) -> str:
 
 
 def _moments(args: Arguments) -> str:
-    """The type of Adam's moments, which only the precision-aware optimizer may choose."""
+    """The type of Adam's moments, which is fp32 without the precision-aware optimizer."""
     first, second = args.text("--exp-avg-dtype", "fp32"), args.text("--exp-avg-sq-dtype", "fp32")
     if args.text("--main-params-dtype", "fp32") != "fp32":
         args.assume("master weights are costed in fp32")
@@ -106,7 +106,7 @@ def _moments(args: Arguments) -> str:
 
 
 def _tokens(args: Arguments, seq: int, batch: int) -> float | None:
-    """Tokens of the whole training; a run on mock data is none."""
+    """Tokens of the whole training; None for mock data or an unknown length."""
     if args.vague_in("--train-iters", "--train-samples"):
         return None
     iterations, samples = args.integer("--train-iters"), args.integer("--train-samples")
@@ -116,7 +116,7 @@ def _tokens(args: Arguments, seq: int, batch: int) -> float | None:
 
 
 def _batch(args: Arguments, otherwise: int) -> int:
-    """Sequences of a step, after the last one of a schedule of sizes."""
+    """Sequences per step; with a schedule of batch sizes, the last of them."""
     if args.has("--rampup-batch-size", "--step-batch-size-schedule"):
         args.assume("the batch is costed at its full size, after the ramp")
     schedule = args.text("--step-batch-size-schedule")
@@ -170,7 +170,7 @@ def plan_and_training(
         **_recompute(args),
         **stages,
     }
-    # What a switch of these says is the same as what is costed, or costs nothing that is.
+    # These options count as looked up: they agree with what is costed, or do not affect it.
     args.has("--ckpt-format", "--no-gradient-accumulation-fusion", "--use-mcore-models")
     args.has("--overlap-cpu-optimizer-d2h-h2d", "--eval-iters", "--log-interval")
     args.has("--log-throughput", "--lr")
@@ -226,12 +226,12 @@ def _recompute(args: Arguments) -> dict[str, Any]:
     if args.has("--recompute-activations"):
         kind = "selective"
     method, layers = args.text("--recompute-method"), args.integer("--recompute-num-layers")
-    if args.has("--checkpoint-activations"):  # before core: every layer by itself
+    if args.has("--checkpoint-activations"):  # of versions before core: each layer on its own
         kind, method, layers = "full", "uniform", 1
     modules = args.words("--recompute-modules") or ("core_attn",)
     none = args.text("--recompute-num-layers") == "0"
     if kind == "full" and method == "block" and none:
-        return {}  # the first 0 layers of every stage
+        return {}  # it recomputes the first 0 layers of every stage
     if kind == "full":
         if not method or layers < 1:
             args.refuse(
@@ -274,7 +274,7 @@ def _offloads(args: Arguments) -> bool:
 
 
 def _offloaded_activations(args: Arguments, model: ModelSpec) -> dict[str, Any]:
-    """Megatron offloads all layers but the last at most: so many are all, and not counted."""
+    """The fields of activation offload; all layers but the last, its maximum, count as all."""
     layers = args.integer("--cpu-offloading-num-layers")
     some = layers if layers < model.num_layers - 1 else 0
     return {"offload_activations": layers > 0, "offload_num_layers": some}
@@ -312,7 +312,7 @@ def _dispatcher(args: Arguments) -> str:
 
 
 def _stages(args: Arguments, model: ModelSpec, pp: int) -> tuple[int, dict[str, Any]]:
-    """(vpp, the fields that say how layers fall on stages)."""
+    """(vpp, the plan fields that assign layers to stages)."""
     text, pattern = args.text("--pipeline-model-parallel-layout"), hybrid_pattern(args)
     if "|" in pattern:
         parts = pattern.split("/")[0].split("|")
@@ -354,7 +354,7 @@ def _stages(args: Arguments, model: ModelSpec, pp: int) -> tuple[int, dict[str, 
             )
         vpp = max(per_stage // chunk, 1)
     if sum(extra) and vpp > 1 and not rest and per_stage % vpp == 0:
-        # The embedding and the loss take the place of a layer in the first and the last chunk.
+        # The embedding takes the place of a layer in the first chunk, the loss in the last one.
         counts = [per_stage // vpp] * (pp * vpp)
         counts[0] -= extra[0]
         counts[-1] -= extra[1]
@@ -365,7 +365,7 @@ def _stages(args: Arguments, model: ModelSpec, pp: int) -> tuple[int, dict[str, 
 def _laid_out(
     args: Arguments, model: ModelSpec, pp: int, name: str, counts: list[int]
 ) -> tuple[int, dict[str, Any]]:
-    """The plan that has these layers in its chunks; name: of the option that says them."""
+    """(vpp, plan fields) for these layers per chunk; name: the option that gives them."""
     wrong = ""
     if len(counts) % pp:
         wrong = f"{len(counts)} chunks are no multiple of pp {pp}"

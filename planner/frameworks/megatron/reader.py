@@ -1,4 +1,4 @@
-"""Megatron-LM launch scripts read back: specs, plan, and what Megatron-LM would refuse."""
+"""Reads Megatron-LM's launches: specs, plan, and the errors that Megatron-LM would raise."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MINDSPEED_OPTIONS = frozenset(
         "--pipeline-num-transformer-layers --ai-framework",
     )
 )
-# Options that are there only to be refused, and what to give instead.
+# Options that the parser knows only to refuse them -> what to give instead.
 GONE = {
     "--batch-size": "--micro-batch-size",
     "--model-parallel-size": "--tensor-model-parallel-size",
@@ -56,7 +56,7 @@ GONE = {
     "--checkpoint-activations": "--recompute-activations",
     "--no-position-embedding": "--position-embedding-type",
 }
-# Pairs that the parser refuses together.
+# Pairs of options that the parser refuses together.
 EXCLUSIVE = (
     ("--bf16", "--fp16"),
     ("--fp8-format", "--fp4-format"),
@@ -76,7 +76,7 @@ EXCLUSIVE = (
     ("--num-layers-per-virtual-pipeline-stage", "--decoder-first-pipeline-num-layers"),
     ("--num-layers-per-virtual-pipeline-stage", "--decoder-last-pipeline-num-layers"),
 )
-# Options that the parser refuses without one of some others.
+# Options, each with others of which the parser requires at least one.
 NEEDS = (
     ("--overlap-param-gather", ("--overlap-grad-reduce",)),
     (
@@ -112,7 +112,7 @@ def recognises(files: Mapping[str, str]) -> bool:
         return False
     if nemo_rl.is_on(files, "megatron_cfg"):
         return True
-    if namespace.is_one(files) or yaml_config.is_one(files) or _other(files) is not None:
+    if namespace.is_one(files) or yaml_config.is_one(files) or _other_trainer(files) is not None:
         return True
     if any(MINDSPEED.search(text) for text in files.values()):
         return False
@@ -131,11 +131,11 @@ def recognises(files: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class Dialect:
-    """Who else's launches are Megatron-LM's: its name, its parser, and what it says otherwise.
+    """A trainer whose launches are read as Megatron-LM's: its name, parser and differences.
 
-    model, plan: fields that replace those read as Megatron-LM would read them.
-    hybrids: whether it trains hybrid models.  training: fields of the training, likewise.
-    options: beside those of the package, by name.  translate: says its own in Megatron-LM's.
+    model, plan, training: fields that replace those read as Megatron-LM's.
+    hybrids: whether it trains hybrid models.  options: its options beyond those of the package.
+    translate: replaces its own options by Megatron-LM's.
     world: the processes that train.
     """
 
@@ -151,7 +151,7 @@ class Dialect:
     world: Callable[[Arguments, scripts.World], scripts.World] = lambda args, reached: reached
 
 
-# Says a call with what is given beside it again, by the options that are known.
+# (call, given values, Megatron-LM's options) -> the call translated to these options.
 Translator = Callable[[ProgramCall, GivenValues, Mapping[str, Any]], namespace.TranslatedLaunch]
 
 
@@ -168,9 +168,9 @@ SLIME = Dialect(
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
-    """What a launch script says.
+    """Reads a launch.
 
-    Raises Unreadable where it is no launch of Megatron-LM or leaves out what a model needs.
+    Raises Unreadable if it is no launch of Megatron-LM or leaves out what a model needs.
     """
     if (found := namespace.of_files(files)) is not None:
         return _read_namespace(found, files, accelerators)
@@ -179,27 +179,27 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     if (run := of_files(files)) is not None:
         nemo_rl.backend(run)
         return _read_policy(run, files, accelerators)
-    if (other := _other(files)) is not None:
-        return _read_other(other, files, accelerators)
+    if (other := _other_trainer(files)) is not None:
+        return _read_other_trainer(other, files, accelerators)
     launch = scripts.training_call(files, trains, TITLE).launch
     return read_as(SLIME if slime.launches(launch) else UPSTREAM, files, accelerators)
 
 
 def _read_namespace(
-    told: namespace.Namespace, files: Mapping[str, str], accelerators: int | None
+    block: namespace.Namespace, files: Mapping[str, str], accelerators: int | None
 ) -> Reading:
-    """What Megatron-LM's arguments by their parsed names say."""
+    """Reads the arguments that Megatron-LM has printed."""
     known = {**known_arguments(PACKAGE)["flags"], **forks.OPTIONS}
-    launch = told.launch(known)
+    launch = block.launch(known)
     found = scripts.TrainingCall(launch, launch.program.file, files, {}, ())
-    dialect = replace(UPSTREAM, world=lambda args, reached: told.world)
+    dialect = replace(UPSTREAM, world=lambda args, reached: block.world)
     return _reading(dialect, found, given_with(files), accelerators)
 
 
 def _read_yaml(
     config: yaml_config.Config, files: Mapping[str, str], accelerators: int | None
 ) -> Reading:
-    """What Megatron-LM's settings in YAML say."""
+    """Reads Megatron-LM's settings in YAML."""
     given = given_with(files)
     launch = yaml_config.launch(config)
     args = yaml_config.arguments(config, given)
@@ -209,8 +209,8 @@ def _read_yaml(
     return reading_of(UPSTREAM, args, launch, reached, size, given)
 
 
-def _other(files: Mapping[str, str]) -> tuple[scripts.TrainingCall, str, Translator] | None:
-    """A call of another trainer on Megatron-Core: its title, and what says it again."""
+def _other_trainer(files: Mapping[str, str]) -> tuple[scripts.TrainingCall, str, Translator] | None:
+    """The call of another trainer on Megatron-Core, the trainer's title, and its translator."""
     if (call := verl_overrides.call(files, verl_overrides.on_megatron)) is not None:
         return call, verl_overrides.TITLE, verl_actor.translated
     if not any(swift.MARK.search(text) for text in files.values()):
@@ -226,17 +226,17 @@ def _other(files: Mapping[str, str]) -> tuple[scripts.TrainingCall, str, Transla
 
 
 def _read_policy(run: Config, files: Mapping[str, str], size: int | None) -> Reading:
-    """What NeMo-RL's run says of its policy's training."""
+    """Reads the training of a NeMo-RL run's policy."""
     known = known_arguments(PACKAGE)["flags"]
     translated = nemo_rl_policy.translated(run, given_with(files), known, size)
     found = scripts.TrainingCall(translated.launch, run.name, files, {}, ())
     return _translated(translated, found, "NeMo-RL", size)
 
 
-def _read_other(
+def _read_other_trainer(
     other: tuple[scripts.TrainingCall, str, Translator], files: Mapping[str, str], size: int | None
 ) -> Reading:
-    """What the call of another trainer says of its training."""
+    """Reads the call of another trainer."""
     found, title, translate = other
     translated = translate(found.launch, given_with(files), known_arguments(PACKAGE)["flags"])
     return _translated(translated, found, title, size)
@@ -248,7 +248,7 @@ def _translated(
     title: str,
     size: int | None,
 ) -> Reading:
-    """What a launch in Megatron-LM's words says."""
+    """Reads a launch that is translated to Megatron-LM's options."""
     dialect = replace(
         UPSTREAM,
         title=title,
@@ -256,14 +256,14 @@ def _translated(
         training=lambda args: dict(translated.training),
     )
     call = replace(found, launch=translated.launch, notes=(*found.notes, *translated.notes))
-    # What is given is in the words already.
+    # The translated options include the user's given values.
     reading = _reading(dialect, call, GivenValues(model=translated.model), size)
     unread = (*reading.unread, *translated.left)
     return reading.model_copy(update={"unread": unread, "written": False})
 
 
 def read_as(dialect: Dialect, files: Mapping[str, str], accelerators: int | None) -> Reading:
-    """What a launch script of a dialect says.
+    """Reads a launch script of a dialect.
 
     Raises Unreadable as `read` does.
     """
@@ -275,7 +275,7 @@ def read_as(dialect: Dialect, files: Mapping[str, str], accelerators: int | None
 def _reading(
     dialect: Dialect, call: scripts.TrainingCall, given: GivenValues, accelerators: int | None
 ) -> Reading:
-    """What a call of a training program says."""
+    """Reads a call of a training program."""
     launch = call.launch
     args = of_call(dialect.title, dialect.package, launch, given, dialect.options())
     dialect.translate(args)
@@ -297,16 +297,16 @@ def reading_of(
     size: int,
     given: GivenValues,
 ) -> Reading:
-    """What arguments say that are those of a launch of so many accelerators.
+    """Reads the parsed arguments of a launch on `size` accelerators.
 
-    Raises Unreadable where they leave out what a model needs.
+    Raises Unreadable if they leave out what a model needs.
     """
     try:
         model = _model(dialect, args, launch, given)
         args.lenient = True
-        _refused(args, model)
+        _refuse_conflicts(args, model)
         unplanned.note(args)
-        _environment(args, launch)
+        _check_environment(args, launch)
         plan, training = plan_and_training(args, model, size)
         plan = ParallelPlan(**{**plan.model_dump(), **dialect.plan(args, plan)})
         if own := dialect.training(args):
@@ -338,7 +338,7 @@ def reading_of(
 
 
 def _model(dialect: Dialect, args: Arguments, launch: ProgramCall, given: GivenValues) -> ModelSpec:
-    """The model that is given, or else the one that the options say."""
+    """The model that the user gives, or else that of the options."""
     if given.model is not None:
         args.assume(f"the model is {given.model.name}: options are not asked for it")
         if not args.has("--seq-length", "--encoder-seq-length"):
@@ -351,8 +351,8 @@ def _model(dialect: Dialect, args: Arguments, launch: ProgramCall, given: GivenV
     return ModelSpec(**{**fields, **dialect.model(args, fields), "numerics": stated})
 
 
-def _refused(args: Arguments, model: ModelSpec) -> None:
-    """Options that are gone, and pairs that do not go together."""
+def _refuse_conflicts(args: Arguments, model: ModelSpec) -> None:
+    """Refuses removed options, exclusive pairs, and options without those that they need."""
     for option, instead in GONE.items():
         if option in args.given and not (
             option == "--no-position-embedding" and position_kind(args) == "rope"
@@ -364,7 +364,7 @@ def _refused(args: Arguments, model: ModelSpec) -> None:
     for option, others in NEEDS:
         if option in args.given and not any(other in args.given for other in others):
             if "--num-experts" in others and model.moe is not None:
-                continue  # of a model by its name
+                continue  # the model is given by its name
             if option == "--expert-model-parallel-size" and args.integer(option, 1) == 1:
                 continue
             if option == "--overlap-param-gather" and args.text("--optimizer") == "dist_muon":
@@ -372,8 +372,8 @@ def _refused(args: Arguments, model: ModelSpec) -> None:
             args.refuse(f"{option} needs {' or '.join(others)}", option)
 
 
-def _environment(args: Arguments, launch: ProgramCall) -> None:
-    """CUDA_DEVICE_MAX_CONNECTIONS, which its parser asks of the environment."""
+def _check_environment(args: Arguments, launch: ProgramCall) -> None:
+    """Checks CUDA_DEVICE_MAX_CONNECTIONS, which the parser reads from the environment."""
     name = "CUDA_DEVICE_MAX_CONNECTIONS"
     value = launch.environment.get(name)
     tp, cp = (
@@ -394,6 +394,3 @@ def _environment(args: Arguments, launch: ProgramCall) -> None:
             f"{f'sets it to {value}' if value else 'does not set it'}): before Blackwell "
             f"{TITLE} refuses to start with tp or cp otherwise"
         )
-
-
-# Training and plan.

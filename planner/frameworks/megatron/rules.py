@@ -1,8 +1,8 @@
-"""What Megatron-LM refuses, as rules: read from core 0.16.1, 0.19 and main (0.20).
+"""Megatron-LM's rules, read from core 0.16.1, 0.19 and main (0.20).
 
-Most are assertions of its `validate_args`, `TransformerConfig` and `initialize_model_parallel`;
-some bind later (layer construction, the schedule, the first forward pass, Transformer Engine)
-and would cost a started job; the rest is what it has no option for.
+Most are assertions of its `validate_args`, `TransformerConfig` and `initialize_model_parallel`.
+Some fail only later (layer construction, the schedule, the first forward pass, Transformer
+Engine), once the job has started.  The rest are about what it has no option for.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _IN_PLACE = code("cross_entropy", "in_place")
 
 
 def _is_cuda(c: Context) -> bool:
-    """Whether all accelerators run CUDA; one without a vendor is the user's own."""
+    """Whether all accelerators run CUDA, as those without a vendor (the user's own) may."""
     return all(group.accelerator.vendor in ("NVIDIA", "") for group in c.cluster.groups)
 
 
 def _is_grace(c: Context) -> bool:
-    """Whether they are Blackwell beside Grace, in NVL72 racks."""
+    """Whether some are Grace Blackwell superchips (GB200, GB300)."""
     return any(group.accelerator.name.startswith("GB") for group in c.cluster.groups)
 
 
 def _expert_dp(p: Plans, dense: bool = False) -> IntArray:
-    """Replicas of an expert; a dense model has the grid too, with tp for etp."""
+    """Replicas of an expert; a dense model has the experts' grid too, with tp for etp."""
     return p.tp * p.cp * p.dp // (p.tp if dense else p.etp * p.ep)
 
 
@@ -48,8 +48,8 @@ def _heads_over_tp_and_cp(c: Context, p: Plans) -> BoolArray:
     return np.asarray((heads % (p.tp * p.cp) == 0) & (groups % (p.tp * p.cp) == 0))
 
 
-def _deals(model: ModelSpec) -> bool:
-    """Whether every layer takes the ranks of a sample as they come."""
+def _can_deal(model: ModelSpec) -> bool:
+    """Whether every layer works on a number of context-parallel ranks that varies by sample."""
     return model.mla is None and not model.layer_pattern and not model.mtp_num_layers
 
 
@@ -71,8 +71,6 @@ def _fp8_widths(c: Context, p: Plans) -> BoolArray:
     return np.asarray(fits & (c.training.seq_length // p.cp * p.micro_batch_size % 8 == 0))
 
 
-# DeepEP does not run on GB200 and GB300, HybridEP does; both run on CUDA devices alone
-# (Megatron-Bridge, training/flex_dispatcher_backend.py).
 EARLY_GATHER = unsupported(
     lambda c, p: (p.zero_stage == 0) | (p.overlap_param_gather == 0) | (p.overlap_grad_reduce == 1),
     "overlapped weight gathering needs overlapped gradient reduction",
@@ -81,6 +79,8 @@ STABLE_LOSS = unsupported(
     lambda c, p: p.cross_entropy != _IN_PLACE,
     "Transformer Engine's cross entropy (in_place) is disabled since core 0.18.2: unstable",
 )
+# DeepEP does not run on GB200 and GB300, HybridEP does; both run on CUDA devices alone
+# (Megatron-Bridge, training/flex_dispatcher_backend.py).
 DISPATCHER_DEVICES = unsupported(
     lambda c, p: (
         (c.model.moe is None)
@@ -90,9 +90,9 @@ DISPATCHER_DEVICES = unsupported(
     lambda c, p: f"{p.moe_dispatcher} has no kernels for {c.cluster.groups[0].accelerator.name}",
 )
 
-# Ranks that DeepEP's normal kernels have a configuration for, 20 nodes of 8 at most
+# Numbers of ranks that DeepEP's normal kernels are configured for, 20 nodes of 8 at most
 # (deepseek-ai/DeepEP, deep_ep/buffer.py, Buffer.get_dispatch_config).  Megatron communicates over
-# tp x ep of the experts.
+# etp x ep ranks.
 _DEEPEP_RANKS = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160)
 DEEPEP_RANKS = unsupported(
     lambda c, p: (p.moe_dispatcher != _DEEPEP) | (p.ep == 1) | np.isin(p.etp * p.ep, _DEEPEP_RANKS),
@@ -212,7 +212,7 @@ FEATURE_RULES: tuple[Rule, ...] = (
         "a sliding window with context parallelism needs all_gather or a2a, not p2p",
     ),
     unsupported(
-        lambda c, p: (p.dynamic_cp == 0) | (p.cp == 1) | ((p.zero_stage < 2) & _deals(c.model)),
+        lambda c, p: (p.dynamic_cp == 0) | (p.cp == 1) | ((p.zero_stage < 2) & _can_deal(c.model)),
         lambda c, p: (
             "--hybrid-context-parallel runs without its FSDP (ZeRO 2 and 3), and latent attention, "
             "hybrid models and prediction layers do not take the ranks of a sample"
@@ -262,7 +262,7 @@ FEATURE_RULES: tuple[Rule, ...] = (
     ),
 )
 
-# Apart: what descends from it has others.
+# Not in FEATURE_RULES: frameworks that descend from Megatron-LM have other schedules.
 SCHEDULES = unsupported(
     lambda c, p: np.isin(p.schedule, _SCHEDULES) | (p.pp == 1),
     lambda c, p: f"with a pipeline it runs 1F1B, interleaved with vpp > 1, not {p.schedule}",

@@ -1,4 +1,4 @@
-"""slime's launches: the training part of reinforcement learning, in Megatron-LM's words."""
+"""Launches of slime: the training part of its RL, translated to Megatron-LM's options."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from planner.frameworks.arguments import Arguments
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.training_calls import World
 
-# Its own options, of 624b824; those with a + take several words.  Those that freeze weights or
-# choose another backend are left out, and so refused or named.
+# slime's own options at 624b824; those with a + take several words.  Those that freeze weights or
+# choose another backend are left out, so that they are refused or reported as unknown.
 _SWITCHES = """
 allgather-cp apply-chat-template balance-by-flops balance-data check-weight-update-equal
 ci-disable-kl-checker ci-test colocate debug-rollout-only debug-train-only
@@ -88,10 +88,10 @@ def world(args: Arguments, reached: World) -> World:
 
 
 def translate(args: Arguments) -> None:
-    """The length and the number of sequences of a step, and what its own defaults set."""
+    """Sets the sequence length and batch sizes of a step, and the defaults that slime changes."""
     response = args.integer("--rollout-max-response-len")
     longest = response + args.integer("--rollout-max-prompt-len")
-    # Its sequences vary in length: what --seq-length says is only a place in Megatron-LM's parser.
+    # Its sequences vary in length: --seq-length only satisfies Megatron-LM's parser.
     if response and longest > args.integer("--seq-length"):
         args.say("--seq-length", str(longest), "--rollout-max-response-len")
         args.assume(f"every sequence is as long as the longest response, {longest} tokens")

@@ -1,4 +1,4 @@
-"""ms-swift's launches (`megatron sft`, `pt`, `rlhf`), said again in Megatron-LM's words.
+"""Launches of ms-swift (`megatron sft`, `pt`, `rlhf`), translated to Megatron-LM's options.
 
 Its options are Megatron-LM's attributes; defaults are those of MegatronArguments of August 2026
 (3602360).
@@ -27,7 +27,7 @@ from planner.frameworks.training_calls import World
 TITLE = "ms-swift"
 TASKS = ("sft", "pt", "rlhf")
 MARK = re.compile(r"\bmegatron[\s\\]+(sft|pt|rlhf)\b")
-# Kinds of `megatron rlhf`; of the first a sample is two sequences, taken in one pass.
+# Kinds of `megatron rlhf`; a sample of a paired one is two sequences in one pass.
 PAIRED = ("dpo",)
 ALIGNED = (*PAIRED, "kto", "grpo")
 APART = (
@@ -45,7 +45,7 @@ DEFAULTS = {
     "bf16": "true",
 }
 EXPERTS = {"moe_token_dispatcher_type": "alltoall", "expert_tensor_parallel_size": "1"}
-# What says nothing of a step's time or memory.
+# Options that do not affect a step's time or memory.
 IDLE = re.compile(
     r"dataset|^(dataloader|save|load|logging|log|eval|output|system|use_hf|hub|lr|min_lr|finetune|"
     r"no_|num_train|train_|model_(name|author|type)|template|agent|loss_scale|report|wandb|seed|"
@@ -59,7 +59,7 @@ TUNED = {
 
 
 def launches(launch: ProgramCall) -> bool:
-    """Whether a call is a training of ms-swift's on Megatron-Core."""
+    """Whether a call is ms-swift's training on Megatron-Core."""
     before = [word.text.rsplit("/", 1)[-1] for word in launch.before]
     return before[-1:] == ["megatron"] and launch.program.text in TASKS
 
@@ -67,8 +67,8 @@ def launches(launch: ProgramCall) -> bool:
 def translated(
     launch: ProgramCall, given: GivenValues, known: Mapping[str, Any]
 ) -> TranslatedLaunch:
-    """What a call says.  Raises Unreadable."""
-    said = dict(_said(launch, given))
+    """The call translated to Megatron-LM's options.  Raises Unreadable."""
+    said = dict(_values_by_option(launch, given))
     kinds = set()
     for name, read in TUNED.items():
         if (one := said.pop(name, None)) is not None and one.text not in read:
@@ -113,7 +113,7 @@ def translated(
 
 
 def _aligned(said: dict[str, Argument], launch: ProgramCall, notes: list[str]) -> int:
-    """Sequences of a sample; 1 but where alignment trains on pairs.  Raises Unreadable."""
+    """Sequences of a sample: 2 if alignment trains on pairs, else 1.  Raises Unreadable."""
     if launch.program.text != "rlhf":
         return 1
     one = said.pop("rlhf_type", None)
@@ -134,7 +134,7 @@ def _aligned(said: dict[str, Argument], launch: ProgramCall, notes: list[str]) -
 
 
 def _adapted(said: dict[str, Argument], model: ModelSpec) -> dict[str, Any]:
-    """The fields of a training of adapters, as TunerMixin has them where they are not given."""
+    """The TrainingSpec fields for LoRA, with the defaults of TunerMixin."""
     usual = {"lora_rank": "8", "lora_dropout": "0.05"}
     texts = {name: said[name].text if name in said else text for name, text in usual.items()}
     for name, pattern in (("lora_rank", r"[1-9]\d{0,4}"), ("lora_dropout", r"0?\.\d{1,6}|0")):
@@ -159,8 +159,8 @@ def _options(words: Mapping[str, Argument], known: Mapping[str, Any]) -> Iterato
         yield from namespace.words(one, known, word.known)
 
 
-def _said(launch: ProgramCall, given: GivenValues) -> Iterator[tuple[str, Argument]]:
-    """Every option with its values in one text; what is given beside the files comes last."""
+def _values_by_option(launch: ProgramCall, given: GivenValues) -> Iterator[tuple[str, Argument]]:
+    """Every option with its values joined into one text; the user's given values come last."""
     name, start, values = "", launch.program, list[Argument]()
     end = Argument("--", launch.program.file, launch.program.line)
     for word in (*launch.arguments, end):
@@ -177,7 +177,7 @@ def _said(launch: ProgramCall, given: GivenValues) -> Iterator[tuple[str, Argume
 
 
 def _model(said: dict[str, Argument], launch: ProgramCall, notes: list[str]) -> ModelSpec:
-    """The model by its name; it trains prediction layers only where they are asked for."""
+    """The preset by its name, with --mtp_num_layers prediction layers, 0 by default."""
     place = said.get("model", launch.program)
     name = said["model"].text.rstrip("/").rsplit("/", 1)[-1] if "model" in said else ""
     try:
@@ -195,7 +195,7 @@ def _model(said: dict[str, Argument], launch: ProgramCall, notes: list[str]) -> 
 
 
 def _world(launch: ProgramCall) -> World:
-    """The processes that its environment asks for; one node where it only counts them on one."""
+    """The processes set in its environment; one node if only the number per node is set."""
     said = {
         name: int(text)
         for name in ("NNODES", "NPROC_PER_NODE")

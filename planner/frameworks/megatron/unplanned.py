@@ -1,6 +1,6 @@
-"""Options of Megatron-LM that change time or memory and are no field of a plan, each with why.
+"""Megatron-LM's options that change time or memory but are no field of a plan, with reasons.
 
-A launch that gives one is read and priced without it, and says so.
+A launch with one of them is read and costed without it, with a note.
 """
 
 from __future__ import annotations
@@ -56,6 +56,6 @@ UNPLANNED: dict[str, str] = {
 
 
 def note(args: Arguments) -> None:
-    """What is given of these, as assumptions of the reading."""
+    """Adds an assumption to the reading for each of these options that is given."""
     for name in sorted(args.given.keys() & UNPLANNED.keys()):
         args.assume(f"{name} is not costed: {UNPLANNED[name]}")

@@ -1,4 +1,4 @@
-"""The Megatron actor of verl's launches, said again in Megatron-LM's words."""
+"""Launches of verl with a Megatron actor, translated to Megatron-LM's options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from planner.frameworks.reading import Setting
 from planner.frameworks.verl_overrides import ACTOR
 
 ENGINE = ACTOR + "megatron."
-# Where keys are Megatron-LM's own attributes.
+# Groups whose keys are Megatron-LM's own attributes.
 GROUPS = (
     ENGINE + "override_transformer_config.",
     ENGINE + "override_ddp_config.",
@@ -42,7 +42,7 @@ OFFLOADS = ("param_offload", "grad_offload", "optimizer_offload")
 def translated(
     launch: ProgramCall, given: GivenValues, fields: Mapping[str, Any]
 ) -> TranslatedLaunch:
-    """What a call says.  Raises Unreadable."""
+    """The call translated to Megatron-LM's options.  Raises Unreadable."""
     said, notes = verl_overrides.Overrides(launch, given), [verl_overrides.APART]
     model = verl_overrides.model(said, given, notes)
     training = verl_overrides.adapted(said, model, "lora.")
@@ -71,7 +71,7 @@ def _engine(
     fields: Mapping[str, Any],
     notes: list[str],
 ) -> Iterator[Argument]:
-    """The actor's Megatron options, at their defaults where nobody gives them."""
+    """The actor's Megatron options, with verl's defaults for those that are not given."""
     program = overrides.launch.program
     usual = DEFAULTS | (EXPERTS if model.moe is not None else {})
     attributes = {

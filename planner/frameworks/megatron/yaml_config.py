@@ -1,6 +1,6 @@
-"""Megatron-LM's settings in YAML: the file of its --yaml-cfg, and MODEL_ARGS of its own runs.
+"""Reads Megatron-LM's settings in YAML: a file for --yaml-cfg, or MODEL_ARGS of its test runs.
 
-By megatron/training/yaml_arguments.py of core 0.15 to main and by _run_training.sh of its tests
+Sources: megatron/training/yaml_arguments.py of core 0.15 to main, _run_training.sh of its tests
 (d98e8a6).
 """
 
@@ -26,10 +26,10 @@ SECTIONS = ("language_model", "model_parallel")
 MODEL_ARGS = "MODEL_ARGS"
 _MARK = re.compile(rf"^(?:{MODEL_ARGS}|language_model):[ \t]*(?:[#&].*)?$", re.MULTILINE)
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
-# Fields of TransformerConfig and ModelParallelConfig that no option of the parser sets, and that
-# a step's time and memory do not tell apart or other keys say; None: any value.
+# Fields of TransformerConfig and ModelParallelConfig that no option of the parser sets -> the value
+# that does not affect a step's time or memory, or that other keys decide; None: any value.
 _NO_EFFECT: dict[str, Any] = {
-    "layernorm_zero_centered_gamma": None,  # as apply_layernorm_1p
+    "layernorm_zero_centered_gamma": None,  # the same as apply_layernorm_1p
     "bias_activation_fusion": None,
     "masked_softmax_fusion": None,
     "bias_dropout_fusion": None,
@@ -41,14 +41,14 @@ _NO_EFFECT: dict[str, Any] = {
     "moe_token_dropping": False,
     "cpu_offloading": False,
     "perform_initialization": None,
-    "variable_seq_lengths": None,  # set to false once the file is read
+    "variable_seq_lengths": None,  # Megatron-LM sets it to false after reading the file
     "params_dtype": None,
     "virtual_pipeline_model_parallel_size": None,  # follows from the layers of a virtual stage
     "batch_p2p_comm": None,
     "batch_p2p_sync": None,
     "tp_comm_atomic_ag": None,
     "tp_comm_atomic_rs": None,
-    "cpu_offloading_activations": None,  # where cpu_offloading is on
+    "cpu_offloading_activations": None,  # matters only if cpu_offloading is on
     "barrier_with_L1_time": None,
     "bert_binary_head": None,
     "enable_one_logger": None,
@@ -57,7 +57,7 @@ _NO_EFFECT: dict[str, Any] = {
 }
 # Activation -> the option that builds it.
 _ACTIVATIONS = {"swiglu": "--swiglu", "squaredrelu": "--squared-relu", "gelu": ""}
-# Options of the file that its model is not built by.
+# Options outside of the sections that its model is not built from.
 _REPEATED = ("swiglu", "squared_relu", "openai_gelu", "group_query_attention")
 _NESTED = {"num_moe_experts": "num_experts", "attention_variant": "experimental_attention_variant"}
 _OF_OTHERS = re.compile(
@@ -70,19 +70,19 @@ _MASKED = re.compile(r"_text_sentence$|(^|[/_-])(bert|t5)[_-]")
 
 @dataclass(frozen=True)
 class Config:
-    """A YAML of settings, and the call that names it where a script is at hand."""
+    """A YAML file of settings, and the call that names it if the files include a script."""
 
     file: YamlFile
     call: scripts.TrainingCall | None
 
     @property
     def plain(self) -> bool:
-        """Whether it lists options of the command line."""
+        """Whether it lists options of the command line (MODEL_ARGS)."""
         return MODEL_ARGS in self.file.values
 
 
 def is_one(files: Mapping[str, str]) -> bool:
-    """Whether some YAML says a model as one of the two does."""
+    """Whether some YAML file has one of these two forms."""
     return any(_marked(name, text) for name, text in files.items())
 
 
@@ -91,7 +91,7 @@ def _marked(name: str, text: str) -> bool:
 
 
 def of_files(files: Mapping[str, str]) -> Config | None:
-    """The first of them in the files; None where there is none.  Raises Unreadable."""
+    """The first such YAML file; None if there is none.  Raises Unreadable."""
     name = next((name for name, text in files.items() if _marked(name, text)), None)
     if name is None:
         return None
@@ -117,7 +117,7 @@ def _call(files: Mapping[str, str]) -> scripts.TrainingCall | None:
 
 
 def launch(config: Config) -> ProgramCall:
-    """The call that it belongs to, without its words, which it is read instead of."""
+    """The call that uses the file, without its arguments: the file is read in their place."""
     if config.call is not None:
         found = config.call.launch
         return ProgramCall(found.before, found.program, (), found.environment, found.slurm)
@@ -129,7 +129,7 @@ def launch(config: Config) -> ProgramCall:
 
 
 def arguments(config: Config, given: GivenValues) -> Arguments:
-    """Its settings as options, with what is given beside it.  Raises Unreadable."""
+    """Its settings as options, with the user's given values.  Raises Unreadable."""
     document = known_arguments(keys.PACKAGE)
     known = {**document["flags"], **forks.OPTIONS}
     args = Arguments("Megatron-LM", known, tuple(document["versions"]))
@@ -150,11 +150,11 @@ def arguments(config: Config, given: GivenValues) -> Arguments:
     return args
 
 
-# Options by their names on the command line.
+# MODEL_ARGS: options by their names on the command line.
 
 
 def _words(file: YamlFile, given: GivenValues) -> Iterator[Argument]:
-    """The words of MODEL_ARGS, as the runner of its tests makes them."""
+    """The words of MODEL_ARGS, as the test runner of Megatron-LM makes them."""
     for name, value in file.values[MODEL_ARGS].items():
         line = file.lines.get(f"{MODEL_ARGS}.{name}", 0)
         yield Argument(str(name), file.name, line)
@@ -169,7 +169,7 @@ def _words(file: YamlFile, given: GivenValues) -> Iterator[Argument]:
 
 
 def _decoder(args: Arguments) -> None:
-    """Raises Unreadable where the options are of another program than pretrain_gpt.py."""
+    """Raises Unreadable if the options are those of another program than pretrain_gpt.py."""
     for one in args.settings:
         text = one.value if isinstance(one.value, str) else " ".join(one.value or ())
         data = one.name == "--data-path" and _MASKED.search(text)
@@ -182,11 +182,11 @@ def _decoder(args: Arguments) -> None:
     args.assume(f"the program is pretrain_gpt.py: {MODEL_ARGS} does not name it")
 
 
-# Attributes in sections.
+# --yaml-cfg: attributes in sections.
 
 
 def _take_sections(file: YamlFile, args: Arguments, given: GivenValues) -> None:
-    """Every attribute of the file as its option, those of the sections by their own names."""
+    """Sets the option of every attribute in the file; some have other names in the sections."""
     values = {key: one for key, one in file.values.items() if key not in SECTIONS}
     for key in _REPEATED:
         values.pop(key, None)
@@ -202,18 +202,18 @@ def _take_sections(file: YamlFile, args: Arguments, given: GivenValues) -> None:
     for key, value in values.items():
         if isinstance(value, str):
             value = _VARIABLE.sub(lambda one: variables.get(one[1], one[0]), value)
-        if not _idle(key, value):
+        if not _has_no_effect(key, value):
             _take(file, args, key, value, places[key])
 
 
-def _idle(key: str, value: Any) -> bool:
+def _has_no_effect(key: str, value: Any) -> bool:
     if key.startswith("_"):
         return True
     return key in _NO_EFFECT and (_NO_EFFECT[key] is None or value == _NO_EFFECT[key])
 
 
 def _activation(file: YamlFile, args: Arguments, values: dict[str, Any]) -> None:
-    """The kind of MLP, which activation_func alone decides."""
+    """Sets the option for the kind of MLP, which activation_func alone decides."""
     place = "language_model.activation_func"
     kind, line = values.pop("activation_func", None), file.lines.get(place, 0)
     if kind not in _ACTIVATIONS:
@@ -227,7 +227,7 @@ def _activation(file: YamlFile, args: Arguments, values: dict[str, Any]) -> None
 
 
 def _take(file: YamlFile, args: Arguments, key: str, value: Any, place: str) -> None:
-    """One attribute as the option that sets it; of an unknown one its name."""
+    """Sets the option of one attribute; an unknown attribute becomes an unknown option."""
     line = file.lines.get(place, 0)
     if isinstance(value, dict):
         raise Unreadable(f"{place} is a mapping; a value is needed", file.name, line)
@@ -235,7 +235,7 @@ def _take(file: YamlFile, args: Arguments, key: str, value: Any, place: str) -> 
     if option is None:
         if value is not None and value is not False:
             name = "--" + str(key).replace("_", "-")
-            args.option(name, Argument(name, file.name, line), [_said(value, file, line)], "*")
+            args.option(name, Argument(name, file.name, line), [_argument(value, file, line)], "*")
         return
     try:
         words = list(keys.words(option, value))
@@ -244,10 +244,10 @@ def _take(file: YamlFile, args: Arguments, key: str, value: Any, place: str) -> 
     if words:
         row = args.known[option]
         wanted = 0 if row["kind"] == "switch" else row.get("nargs", 1)
-        said = [_said(word, file, line) for word in words]
+        said = [_argument(word, file, line) for word in words]
         args.option(option, said[0], said[1:], wanted)
 
 
-def _said(value: Any, file: YamlFile, line: int) -> Argument:
+def _argument(value: Any, file: YamlFile, line: int) -> Argument:
     text = str(value)
     return Argument(text, file.name, line, "${" not in text)

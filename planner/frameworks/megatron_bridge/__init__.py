@@ -1,6 +1,6 @@
-"""Megatron-Bridge, the successor of NeMo 2.0: a recipe in Python and the torchrun line around it.
+"""Megatron-Bridge, the successor of NeMo 2.0: a recipe in Python that torchrun starts.
 
-NeMo 2.0 itself is not written: its trainer is what Bridge replaces, on the same Megatron-Core.
+Nothing is written for NeMo 2.0 itself: Bridge replaces its trainer on the same Megatron-Core.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from planner.frameworks.rules import accelerators_per_node, nodes
 
 VERSIONS = "Megatron-Bridge main of August 2026 (067f987) on Megatron-Core 0.20"
 
-# Section of the container -> the class that holds it.
+# Section of the ConfigContainer -> its class.
 SECTIONS = {
     "model": "GPTModelProvider",
     "train": "TrainingConfig",
@@ -59,14 +59,14 @@ FIELDS = {name: _field(field) for name, field in megatron.FIELDS.items()} | {
         "fused: native; in_place: te",
     ),
     "runtime": Field((ALLOCATOR,), "of Megatron-Core: with expandable segments or without"),
-    # NVIDIA-NeMo/Megatron-Bridge#4586; its nightly documentation asks for Megatron-Core's dev.
+    # NVIDIA-NeMo/Megatron-Bridge#4586; its nightly documentation needs Megatron-Core's dev branch.
     "dynamic_cp": Field(
         note="its own loop does not assign samples to ranks with the Megatron-Core it is pinned to"
     ),
 }
 
 
-# Setting for Megatron-LM's argument, of what the spec does not carry.
+# Megatron-LM's argument -> setting, for facts that the spec does not carry.
 SAID = {
     "--norm-epsilon (1e-5)": "model.layernorm_epsilon (1e-5)",
     "--rotary-base (10000)": "model.rotary_base (10000)",
@@ -95,7 +95,7 @@ SAID = {
 }
 UNCARRIED = tuple(replace(row, how=SAID[row.how]) for row in megatron.UNCARRIED if row.how in SAID)
 
-# What a recipe may name, and where it comes from.
+# The imports that a recipe may need.
 IMPORTS = (
     "import os",
     "from functools import partial",
@@ -157,7 +157,7 @@ torchrun "${{LAUNCH_ARGS[@]}}" "$BUNDLE/recipe.py"
 
 
 def _provider(model: ModelSpec) -> str:
-    """The class that makes the model."""
+    """The class of the model's provider."""
     if megatron.patterns.is_hybrid(model):
         return HYBRID
     return LATENT if model.mla is not None else SECTIONS["model"]

@@ -1,4 +1,4 @@
-"""The values of a recipe by the names of Megatron-LM's parsed arguments, as Bridge settles them."""
+"""A recipe's values as Megatron-LM's attributes, resolved as Bridge's container resolves them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planner.frameworks.megatron_bridge.words import Said
 from planner.frameworks.reading import Unreadable
 
 SECTIONS = ("model", "train", "ddp", "optimizer", "comm_overlap")
-# Mixed precision by the name of its function: training/mixed_precision.py.
+# Function or class of training/mixed_precision.py -> the attributes that it sets.
 PRECISIONS: dict[str, dict[str, Any]] = {
     "bf16_mixed": {},
     "MixedPrecisionConfig": {},
@@ -23,7 +23,7 @@ PRECISIONS: dict[str, dict[str, Any]] = {
 }
 _NO_GATHER = ("bf16_with_fp8_subchannel_scaling_mixed",)
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
-# Attributes of a model that say what it is; the first may be laid over a named one.
+# Attributes that define the model; those in LAID_OVER may override a preset's.
 LAID_OVER = ("num_layers", "mtp_num_layers", "vocab_size")
 SHAPES = frozenset(
     {"hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels"}
@@ -44,7 +44,7 @@ SHAPES = frozenset(
 
 
 def attributes(values: Mapping[str, Said]) -> dict[str, Said]:
-    """By the names of Megatron-LM's parsed arguments, as the container settles them."""
+    """The values by the names of Megatron-LM's attributes, as the container resolves them."""
     found: dict[str, Said] = {}
     for key, one in values.items():
         section, _, name = key.partition(".")
@@ -63,13 +63,13 @@ def attributes(values: Mapping[str, Said]) -> dict[str, Said]:
     found["bf16"] = replace(place, value=True)
     if "use_megatron_fsdp" in found and found["use_megatron_fsdp"].value:
         found["ckpt_format"] = replace(place, value="fsdp_dtensor")
-    # What Bridge builds by itself where nothing is said.
+    # Bridge's own default.
     found.setdefault("micro_batch_size", replace(place, value=1))
     return found
 
 
 def _precision(values: Mapping[str, Said], found: dict[str, Said]) -> None:
-    """Mixed precision, which is written over the other sections."""
+    """Sets the attributes of mixed precision, which override those of other sections."""
     one = values.get("mixed_precision")
     if one is None:
         return
@@ -87,7 +87,7 @@ def _precision(values: Mapping[str, Said], found: dict[str, Said]) -> None:
 
 
 def _overlap(values: Mapping[str, Said], found: dict[str, Said]) -> None:
-    """Overlap of traffic, which a CommOverlapConfig turns on unless told otherwise."""
+    """Sets the overlaps that a CommOverlapConfig turns on unless it has other values."""
     container = values.get("comm_overlap")
     if container is not None:
         for name in ("overlap_grad_reduce", "overlap_param_gather"):
@@ -96,7 +96,7 @@ def _overlap(values: Mapping[str, Said], found: dict[str, Said]) -> None:
 
 
 def _settle(found: dict[str, Said]) -> None:
-    """Attributes that others decide."""
+    """Drops or sets attributes that depend on others."""
 
     def value(name: str) -> Any:
         return found[name].value if name in found else None
@@ -126,7 +126,7 @@ def _settle(found: dict[str, Said]) -> None:
         for name in ("cuda_graph_impl", "cuda_graph_scope", "cuda_graph_modules"):
             found.pop(name, None)
     if value("grad_reduce_in_fp32") is False:
-        # Megatron-LM's parser accumulates in fp32 unless it is told so.
+        # Megatron-LM's parser accumulates in fp32 without this option.
         found["grad_reduce_in_bf16"] = replace(found["grad_reduce_in_fp32"], value=True)
     if not value("use_distributed_optimizer"):
         found.pop("overlap_param_gather", None)

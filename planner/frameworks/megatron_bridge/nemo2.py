@@ -1,7 +1,7 @@
-"""NeMo 2's launches of public recipes, in the names of Megatron-Bridge, its successor.
+"""Reads NeMo 2's launches of public recipes, with names of its successor Megatron-Bridge.
 
-A recipe of nemo.collections.llm.recipes by its name (`nemo llm pretrain --factory NAME`), by a
-performance script, or taken and set otherwise by a Python file, which is followed and never run.
+A launch takes a recipe of nemo.collections.llm.recipes by its name (`nemo llm pretrain --factory
+NAME`), by a performance script, or in a Python file that changes it, which is evaluated statically.
 nemo2.json has the recipes' values (`python -m tests.oracles.nemo_recipes CHECKOUT COMMIT`).
 """
 
@@ -45,9 +45,9 @@ _FACTORY = re.compile(r"([\w.-]+?)(?:_recipe)?(?:\((.*)\))?", re.DOTALL)
 
 @dataclass
 class Taken:
-    """A recipe with what is set of it, by the names of Bridge's container.
+    """A recipe with the launch's changes, by the names of Bridge's container.
 
-    said_as: what the launch calls a value.
+    said_as: Bridge's name of a value -> the launch's name.
     """
 
     recipe: Recipe
@@ -78,7 +78,7 @@ def table() -> dict[str, Any]:
 
 
 def is_one(files: Mapping[str, str]) -> bool:
-    """Whether the files start or take a recipe of NeMo 2's."""
+    """Whether the files start or take a recipe of NeMo 2."""
     return any(found is not None for found in (_file(files), _call(files), _performance(files)))
 
 
@@ -113,7 +113,7 @@ def _trains(launch: ProgramCall) -> bool:
 
 
 def taken(files: Mapping[str, str], given: GivenValues) -> Taken:
-    """The recipe and what is set of it.  Raises Unreadable."""
+    """The recipe with the launch's changes.  Raises Unreadable."""
     file = _file(files)
     found = _call(files)
     if found is not None:
@@ -137,7 +137,7 @@ def taken(files: Mapping[str, str], given: GivenValues) -> Taken:
 
 
 def _find(name: str, function: str, words: Mapping[str, Any], file: str, line: int) -> Recipe:
-    """The recipe of a module with what its arguments choose.  Raises Unreadable."""
+    """The variant of a module's recipe that its arguments choose.  Raises Unreadable."""
     recipes = table()["recipes"]
     known = [key for key in recipes if key.startswith(f"{name}.{function}(")]
     if not known:
@@ -159,7 +159,7 @@ def _find(name: str, function: str, words: Mapping[str, Any], file: str, line: i
     raise Unreadable(text, file, line)
 
 
-def _made(
+def _with_arguments(
     name: str,
     function: str,
     words: Mapping[str, Any],
@@ -180,7 +180,7 @@ def _made(
 
 
 def _set(made: Taken, key: str, value: Any, file: str, line: int) -> None:
-    """Sets what a launch calls so; what changes nothing of a step is left out."""
+    """Sets the value that a launch calls `key`, unless it does not affect a step."""
     if key == "trainer.strategy.fsdp":
         sharded = value in ("megatron", "pytorch")
         made.values["ddp.use_megatron_fsdp"] = Said(sharded, file, line)
@@ -210,7 +210,7 @@ def _plain(value: Any) -> Any:
 
 
 def _of_command(found: scripts.TrainingCall) -> Taken:
-    """`nemo llm pretrain --factory "NAME(num_nodes=2)" trainer.strategy...=...`."""
+    """The recipe of `nemo llm pretrain --factory "NAME(num_nodes=2)" trainer.strategy...=...`."""
     launch, name, line = found.launch, "", found.launch.program.line
     file = launch.program.file
     overrides: list[tuple[str, Argument]] = []
@@ -228,7 +228,9 @@ def _of_command(found: scripts.TrainingCall) -> Taken:
     if match is None:
         raise Unreadable(f"--factory {name[:80]!r} names no recipe", file, line)
     function = f"{launch.program.text}_recipe"
-    made = _made(match[1], function, _arguments(match[2] or "", file, line), found, file, line)
+    made = _with_arguments(
+        match[1], function, _arguments(match[2] or "", file, line), found, file, line
+    )
     for key, one in overrides:
         _set(made, key, _plain_text(one.text, one.file), one.file, one.line)
     return made
@@ -249,7 +251,7 @@ def _plain_text(text: str, file: str) -> Any:
 
 
 def _of_script(found: scripts.TrainingCall, given: GivenValues) -> Taken:
-    """A performance script with its options."""
+    """The recipe of a performance script with its options."""
     launch = found.launch
     name = performance.script_of(launch.program.text)
     assert name is not None
@@ -268,7 +270,7 @@ def _of_script(found: scripts.TrainingCall, given: GivenValues) -> Taken:
 
 
 class _Followed(Program):
-    """A file whose statements may be calls of its own functions; callbacks may be added."""
+    """Evaluates a file statically, with calls of its own functions and added callbacks."""
 
     def statement(self, node: ast.stmt, scope: dict[str, Any]) -> None:
         match node:
@@ -280,7 +282,7 @@ class _Followed(Program):
                 super().statement(node, scope)
 
     def extend(self, target: ast.expr, verb: str, one: ast.expr, scope: dict[str, Any]) -> None:
-        """The callback that overlaps traffic, which a recipe's list gains."""
+        """Records the callback for overlap if it is added to a recipe's callbacks."""
         owner = self.value(target, scope)
         if not (isinstance(owner, Call) and owner.name == "recipe.trainer.callbacks"):
             super().extend(target, verb, one, scope)
@@ -301,7 +303,7 @@ def _class(call: Call) -> str:
 
 
 def _of_python(files: Mapping[str, str], file: str) -> Taken:
-    """The last recipe that a file takes, with what it sets of it.  Raises Unreadable."""
+    """The last recipe that a file takes, with the file's changes.  Raises Unreadable."""
     made: list[Call] = []
 
     def library(call: Call) -> Any:
@@ -331,14 +333,14 @@ def _of_python(files: Mapping[str, str], file: str) -> Taken:
     program_word = Argument(file, file, call.line)
     found = scripts.TrainingCall(ProgramCall((), program_word, (), {}, ()), file, files, {}, ())
     *_, module, function_name = call.name.split(".")
-    taken = _made(module, function_name, call.kwargs, found, file, call.line)
+    taken = _with_arguments(module, function_name, call.kwargs, found, file, call.line)
     for key, value, line in _leaves(recipe, ""):
-        _replaced(taken, key, value, file, line)
+        _replace(taken, key, value, file, line)
     return taken
 
 
 def _leaves(call: Call, path: str) -> Iterator[tuple[str, Any, int]]:
-    """What is set below a recipe, by its path; in the order of the file for one owner."""
+    """The values set below a recipe, by path; those of one owner in the order of the file."""
     for name, value in call.kwargs.items():
         key, line = f"{path}{name}", call.lines.get(name, call.line)
         if isinstance(value, Call) and value.name == f"recipe.{key}":
@@ -347,8 +349,8 @@ def _leaves(call: Call, path: str) -> Iterator[tuple[str, Any, int]]:
             yield key, value, line
 
 
-def _replaced(made: Taken, key: str, value: Any, file: str, line: int) -> None:
-    """Sets a value, or a whole part that is made anew, whose own values are then gone."""
+def _replace(made: Taken, key: str, value: Any, file: str, line: int) -> None:
+    """Sets a value, or replaces a whole part, whose old values are then removed."""
     if key == f"trainer.callbacks.{OVERLAP}" or not isinstance(value, Call):
         if isinstance(value, Call):
             made.values["comm_overlap"] = Said("CommOverlapConfig", file, line)
@@ -363,7 +365,7 @@ def _replaced(made: Taken, key: str, value: Any, file: str, line: int) -> None:
     if key == "model":
         inner = value.kwargs.get("config") or (value.args[1:] or value.args[:1] or (None,))[0]
         if isinstance(inner, Call):
-            _replaced(made, "model.config", inner, file, line)
+            _replace(made, "model.config", inner, file, line)
         return
     if key in ("data", "trainer.strategy", "trainer.strategy.ddp", "model.config") or section:
         if key == "trainer.strategy":
@@ -374,13 +376,13 @@ def _replaced(made: Taken, key: str, value: Any, file: str, line: int) -> None:
         for name, one in value.kwargs.items():
             at = value.lines.get(name, line)
             if isinstance(one, Call):
-                _replaced(made, f"{prefix}{name}", one, file, at)
+                _replace(made, f"{prefix}{name}", one, file, at)
             elif not (key == "data" and f"data.{name}" not in KEYS):
                 _set(made, f"{prefix}{name}", one, file, at)
 
 
 def _of_strategy(key: str) -> bool:
-    """Whether a strategy says it, which one that is made anew forgets."""
+    """Whether a value belongs to the strategy, so that a new strategy removes it."""
     return key.startswith("ddp.") or bool(
         re.fullmatch(r"model\.(\w+_parallel_size|sequence_parallel|pipeline_\w+)", key)
     )

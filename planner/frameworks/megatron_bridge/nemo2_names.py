@@ -1,4 +1,4 @@
-"""What NeMo 2 calls things, and what Megatron-Bridge and the presets call them."""
+"""Names of NeMo 2, and those of Megatron-Bridge and of the presets for the same things."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODELS = {
     "Qwen3Config14B": "qwen3-14b", "Qwen3Config32B": "qwen3-32b",
     "Qwen3Config30B_A3B": "qwen3-30b-a3b", "Qwen3Config235B_A22B": "qwen3-235b-a22b",
 }  # fmt: skip
-# Where a launch says it -> the section of Bridge's container.
+# Prefix of a launch's key -> the section of Bridge's container.
 GROUPS = {
     "trainer.strategy.ddp.": "ddp.", "trainer.strategy.": "model.", "model.config.": "model.",
     "trainer.plugins.": "mixed_precision.", "optim.config.": "optimizer.", "peft.": "peft.",
@@ -37,7 +37,7 @@ KEYS = {
     "trainer.num_nodes": "nodes", "trainer.devices": "accelerators_per_node", "peft": "peft",
     "model.config": "model", "model": "model",
 }  # fmt: skip
-# Arguments of recipes -> the same; the others of them change nothing of a step.
+# Argument of a recipe -> the key in Bridge's container; other arguments do not affect a step.
 WORDS = {
     "tensor_parallelism": "model.tensor_model_parallel_size",
     "pipeline_parallelism": "model.pipeline_model_parallel_size",
@@ -49,10 +49,10 @@ WORDS = {
     "global_batch_size": "train.global_batch_size", "micro_batch_size": "train.micro_batch_size",
     "seq_length": "model.seq_length",
 }  # fmt: skip
-# Its functions and its class of mixed precision -> those of Bridge.
+# NeMo 2's function or class of mixed precision -> that of Bridge.
 PRECISIONS = {
     "bf16_with_fp8_mixed": "bf16_with_fp8_delayed_scaling_mixed",
     "MegatronMixedPrecision": "MixedPrecisionConfig",
 }
-# What GPTConfig and its descendants have where a recipe is silent (gpt/model/base.py).
+# Defaults of GPTConfig and its descendants (gpt/model/base.py).
 DEFAULTS = {"model.cross_entropy_loss_fusion": True, "model.moe_token_dispatcher_type": "alltoall"}

@@ -1,8 +1,8 @@
-"""NeMo 2's performance scripts (scripts/performance/llm), in the names of Megatron-Bridge.
+"""Reads NeMo 2's performance scripts (scripts/performance/llm), with Megatron-Bridge's names.
 
-A recommended configuration by GPU, task, model and precision, what the options set otherwise, and
-what the scripts' helpers (scripts/performance/helpers.py) make of both.  nemo2_performance.json has
-the configurations and what each script does by itself
+A script takes the configuration recommended for a GPU, task, model and precision, overrides it with
+its options, and applies the helpers of scripts/performance/helpers.py.  nemo2_performance.json has
+the configurations and the changes that each script makes by itself
 (`python -m tests.oracles.nemo_performance CHECKOUT COMMIT`).
 """
 
@@ -38,7 +38,7 @@ CHOICES = (
     ("fp8_recipe", "fr", ("ds", "cs", "mxfp8", "ss")), ("finetuning", "f", ("sft", "lora")),
 )  # fmt: skip
 USUAL = {"compute_dtype": "bf16", "fp8_recipe": "ds", "finetuning": "lora", "gpus_per_node": 8}
-# What changes neither time nor memory of a step, or nothing that is costed.
+# Options that do not affect the costed time or memory of a step.
 _VALUED = (
     ("account", "a"), ("partition", "p"), ("log_dir", "l"), ("time_limit", "t"),
     ("additional_slurm_params", ""), ("container_image", "i"), ("memory_profile_out_path", "mp"),
@@ -54,7 +54,7 @@ _SWITCHES = (
     ("dryrun", "d"), ("use_hf_tokenizer", ""), ("dump_config_diff_from_base_recipe", "dcdfr"),
 )  # fmt: skip
 _TRUE, _FALSE = ("true", "1", "t", "yes", "y"), ("false", "0", "f", "no", "n")
-# What a script cannot do without where no configuration is recommended.
+# Columns that the options must give if no configuration is recommended.
 _NEEDED = ("num_gpus", "mbs", "gbs", "tp_size", "pp_size", "cp_size")
 _PRECISION = "mixed_precision"
 
@@ -68,13 +68,13 @@ def table() -> dict[str, Any]:
 
 
 def script_of(program: str) -> str | None:
-    """The script by its name that a program is, by path or as a module."""
+    """The name of the script that a program (a path or a module) is; None for other programs."""
     name = re.split(r"[./]", program.removesuffix(".py"))[-1]
     return name if name in table()["scripts"] else None
 
 
 class _Parser(argparse.ArgumentParser):
-    """The scripts' options, all as texts: those that the files do not say are asked for by name."""
+    """The scripts' options, all as texts, which may hold shell variables without a value."""
 
     def __init__(self) -> None:
         super().__init__(add_help=False)
@@ -94,7 +94,7 @@ class _Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True)
 class Options:
-    """What a launch says, by the option's long name; place: where the program stands."""
+    """A launch's values by the option's long name; place: the word of the program."""
 
     values: Mapping[str, Any]
     place: Argument
@@ -104,7 +104,7 @@ class Options:
 
 
 def options(words: Sequence[Argument], given: Mapping[str, str], place: Argument) -> Options:
-    """The options of a call, those that are given over them.  Raises Unreadable."""
+    """The options of a call; the user's given values override them.  Raises Unreadable."""
     parser = _Parser()
     try:
         parsed = vars(parser.parse_args([word.text for word in words]))
@@ -133,7 +133,7 @@ def options(words: Sequence[Argument], given: Mapping[str, str], place: Argument
 
 
 def _value(name: str, said: Any, place: Argument) -> Any:
-    """A value as argparse makes it.  Raises Unreadable."""
+    """A value as argparse converts it.  Raises Unreadable."""
     shown = f"--{name} must be {{}}, got {str(said)[:60]!r}"
     if name in [one for one, *_ in COUNTS]:
         if not re.fullmatch(r"\d{1,7}", said) or (int(said) == 0 and "layers" not in name):
@@ -154,7 +154,7 @@ def resolved(
 ) -> tuple[str, dict[str, Any], list[str]]:
     """The recipe that a script takes, the values that it trains with, and notes.
 
-    recipes: of nemo2.json.  Raises Unreadable where the script itself stops.
+    recipes: those of nemo2.json.  Raises Unreadable if the script itself would stop.
     """
     row = table()["scripts"][script]
     if "fails" in row:
@@ -163,14 +163,14 @@ def resolved(
     config, notes = _configuration(row, said)
     case = _case(script, row, config, said)
     values = dict(recipes[case["recipe"]])
-    _lay(values, case["before"])
+    _apply(values, case["before"])
     _common(values, config, said)
-    _lay(values, case["after"])
+    _apply(values, case["after"])
     return case["recipe"], values, notes
 
 
-def _lay(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Sets what is changed and takes away what is none."""
+def _apply(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Applies changes; a value of None removes the key."""
     for key, value in changes.items():
         values.pop(key, None)
         if value is not None:
@@ -178,7 +178,7 @@ def _lay(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 
 def _configuration(row: Mapping[str, Any], said: Options) -> tuple[dict[str, Any], list[str]]:
-    """get_user_configs: the recommended configuration with the options over it."""
+    """The recommended configuration, overridden by the options, as get_user_configs makes it."""
     values, notes = said.values, []
     task = row["task"] or values["finetuning"]
     rows = [
@@ -230,7 +230,7 @@ HANDED = (
 def _case(
     script: str, row: Mapping[str, Any], config: Mapping[str, Any], said: Options
 ) -> Mapping[str, Any]:
-    """What a script does by itself with these options.  Raises Unreadable where it stops."""
+    """The changes that a script makes by itself for these options.  Raises Unreadable."""
     columns = {name: column for name, _, column in (*COUNTS, *TRUTHS)}
     known = [key.split(",") for key in row["cases"]]
     wanted = []
@@ -260,10 +260,10 @@ def _case(
 
 
 def _common(values: dict[str, Any], config: Mapping[str, Any], said: Options) -> None:
-    """set_primary_perf_configs."""
+    """Applies set_primary_perf_configs of the helpers."""
     tp, pp, vp = config["tp_size"], config["pp_size"], config.get("vp_size")
     replicas = config["nodes"] * config["devices"] / (tp * pp * config["cp_size"])
-    _lay(
+    _apply(
         values,
         {
             "nodes": config["nodes"],
@@ -295,7 +295,7 @@ def _common(values: dict[str, Any], config: Mapping[str, Any], said: Options) ->
 
 
 def _precision(values: dict[str, Any], said: Options) -> None:
-    """set_precision_configs."""
+    """Applies set_precision_configs of the helpers."""
     if said.values["compute_dtype"] == "bf16":
         values["optimizer.use_precision_aware_optimizer"] = True
         values[f"{_PRECISION}.grad_reduce_in_fp32"] = False
@@ -309,7 +309,7 @@ def _precision(values: dict[str, Any], said: Options) -> None:
 
 
 def _recompute(values: dict[str, Any], config: Mapping[str, Any], said: Options) -> None:
-    """set_recompute_configs."""
+    """Applies set_recompute_configs of the helpers.  Raises Unreadable if it would stop."""
     if layers := config.get("recompute_layers"):
         values["model.recompute_granularity"] = "full"
         values["model.recompute_method"] = "block"

@@ -9,8 +9,8 @@ from cost_models.spec import TrainingSpec
 from planner.frameworks.base import unsupported
 from planner.search.constraints import Context, Rule
 
-# Its class for whole matrices takes Megatron's names; the one for q, k, v, gate and up apart has
-# names of its own.
+# CanonicalLoRA's names.  LoRA adapts fused matrices by Megatron's names; CanonicalLoRA adapts q, k,
+# v, gate and up separately.
 CANONICAL = {
     "q_proj": "linear_q", "k_proj": "linear_k", "v_proj": "linear_v", "o_proj": "linear_proj",
     "gate_proj": "linear_fc1_gate", "up_proj": "linear_fc1_up", "down_proj": "linear_fc2",
@@ -19,7 +19,7 @@ _EXPERTS = {"gate_proj", "up_proj", "down_proj"}
 
 
 def adapter_class(training: TrainingSpec) -> str:
-    """The class of the recipe's `peft`; empty where all weights are trained."""
+    """The class of the recipe's `peft`; empty if all weights are trained."""
     if not training.lora_rank:
         return ""
     return "CanonicalLoRA" if set(training.lora_targets) <= set(CANONICAL) else "LoRA"
@@ -30,8 +30,8 @@ def _one_class(c: Context) -> bool:
     return targets <= set(CANONICAL) or all(name.startswith("linear_") for name in targets)
 
 
-def _reaches(c: Context) -> bool:
-    """Whether the plan's adapters are those that its names would find."""
+def _names_match(c: Context) -> bool:
+    """Whether the names of the targets match exactly the modules that the plan adapts."""
     canonical = set(c.training.lora_targets) <= set(CANONICAL)
     experts = c.model.moe is not None and bool(_EXPERTS & set(c.training.lora_targets))
     return not canonical or (not experts and c.model.mla is None)
@@ -59,7 +59,7 @@ PARTIAL_TRAINING: tuple[Rule, ...] = (
         "degrees",
     ),
     unsupported(
-        lambda c, p: not c.training.lora_rank or _reaches(c),
+        lambda c, p: not c.training.lora_rank or _names_match(c),
         "CanonicalLoRA adapts routed experts by the same names and no latent attention: give "
         "Megatron's names",
         "degrees",
@@ -68,7 +68,7 @@ PARTIAL_TRAINING: tuple[Rule, ...] = (
 
 
 def tuning_settings(training: TrainingSpec) -> Iterator[tuple[str, str, str]]:
-    """Setting, source, why."""
+    """(setting, Python source, why) for training with adapters."""
     if not training.lora_rank:
         return
     names = [CANONICAL.get(name, name) for name in training.lora_targets]

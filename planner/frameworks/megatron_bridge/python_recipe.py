@@ -1,6 +1,6 @@
-"""A Python file that takes a public recipe of Megatron-Bridge and sets some of it otherwise.
+"""Reads a Python file that takes a public recipe of Megatron-Bridge and changes some of it.
 
-The file is followed and never run (planner/frameworks/torchtitan/static_evaluation.py).
+The file is evaluated statically, never run (planner/frameworks/torchtitan/static_evaluation.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _READ = (*SECTIONS, "mixed_precision", "dataset", "tokenizer")
 
 
 def is_one(files: Mapping[str, str]) -> bool:
-    """Whether some Python file imports a recipe of Bridge's."""
+    """Whether some Python file imports a recipe of Bridge."""
     return _file(files) is not None
 
 
@@ -61,7 +61,7 @@ def recipe_and_settings(
 
 
 class _Followed(Program):
-    """A file whose statements may be calls: of its own functions, and of what starts a training."""
+    """Evaluates a file statically, with calls of its own functions and of those in STARTS."""
 
     def statement(self, node: ast.stmt, scope: dict[str, Any]) -> None:
         if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
@@ -93,7 +93,7 @@ def _distinct(made: Mapping[str, Call]) -> list[Call]:
 
 
 def _containers(text: str, file: str) -> dict[str, Call]:
-    """The recipes that functions return or start, and those that the file itself makes, by name."""
+    """The recipes by name: those that functions return or start, and those in global variables."""
     started: list[Call] = []
 
     def library(call: Call) -> Any:
@@ -125,7 +125,7 @@ def _is_container(value: Any) -> bool:
 
 
 def _container(call: Call, file: str) -> Call:
-    """What a call of a public recipe returns: what is set on it later counts."""
+    """The container that a call of a public recipe returns; it records what is set on it."""
     if call.args or call.kwargs:
         shown = ", ".join(call.kwargs) or "its arguments"
         text = f"{call.short}({shown}=...): recipes take no arguments; set the container's fields"
@@ -136,7 +136,7 @@ def _container(call: Call, file: str) -> Call:
 
 
 def _section(call: Call, name: str) -> Any:
-    """A section that nothing was set of before."""
+    """Creates a section of a container when it is first used; None for other objects."""
     if _is_container(call):
         call.kwargs[name] = Call(name, call.line)
         return call.kwargs[name]

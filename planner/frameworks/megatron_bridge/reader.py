@@ -1,6 +1,6 @@
-"""Megatron-Bridge's launches read back: a public recipe by its name, and what is laid over it.
+"""Reads Megatron-Bridge's launches: a public recipe by its name, and the launch's overrides.
 
-The recipe's values come from the stored table, in Megatron-LM's words from there on.
+The recipe's values come from the stored table, and are translated to Megatron-LM's options.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def recognises(files: Mapping[str, str]) -> bool:
 
 
 def _call(files: Mapping[str, str]) -> scripts.TrainingCall:
-    """The call that starts a recipe, also one that stands in a text that another program runs.
+    """The call that starts a recipe, also one inside a text that another program runs.
 
-    Raises Unreadable where there is none.
+    Raises Unreadable if there is none.
     """
     try:
         return scripts.training_call(files, _trains, TITLE)
@@ -109,35 +109,35 @@ def _continued(text: str) -> str:
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
-    """What a launch of a public recipe says.
+    """Reads a launch of a public recipe.
 
-    Raises Unreadable where the recipe, an option or what would change the model is not known.
+    Raises Unreadable if the recipe, an option, or a setting that may change the model is unknown.
     """
     given = given_with(files)
     if not python_recipe.is_one(files) and nemo2.is_one(files):
         return _read_nemo(nemo2.taken(files, given), given)
-    found, said, own = _said(files, given)
+    found, said, own = _call_and_words(files, given)
     launch = found.launch
     for name, text in given.values.items():
         if "." in name and not name.startswith("-"):
             said.sets[name] = Said(text, SET, 0)
     recipe = own or _recipe(said, launch)
-    _understood(said)
+    _refuse_unknown(said)
     reached = _world(said, launch, recipe, accelerators)
     size = scripts.accelerators(found, reached, accelerators or recipe.accelerators or None)
     place = Said(None, launch.program.file, launch.program.line)
     values = {key: Said(one, place.file, place.line) for key, one in recipe.values.items()}
     notes = [f"the values of {recipe.name} are those of {recipe.source}", *found.notes]
-    _laid_over(values, said, recipe, size, notes)
+    _override(values, said, recipe, size, notes)
     return _reading(values, recipe, given, launch, reached, size, notes)
 
 
 def _read_nemo(taken: nemo2.Taken, given: GivenValues) -> Reading:
-    """What a launch of NeMo 2's says, whose values have Bridge's names."""
+    """Reads a launch of NeMo 2, whose values have Bridge's names."""
     reached, values = taken.world(), taken.values
     assert reached.accelerators is not None
     sets = {key: one for key, one in values.items() if key not in taken.recipe.values}
-    _understood(Words({}, sets, {}))
+    _refuse_unknown(Words({}, sets, {}))
     name = values["model"]
     values["model"] = replace(name, value=MODELS.get(str(name.value), name.value))
     notes = [*taken.notes, *taken.found.notes]
@@ -155,7 +155,7 @@ def _reading(
     size: int,
     notes: list[str],
 ) -> Reading:
-    """What the values of a recipe say on so many accelerators."""
+    """Reads the values of a recipe on `size` accelerators."""
     if "pretrain_" not in recipe.name:
         notes.append("samples are taken to fill their sequences, packed or padded")
     model = given.model or model_of(values, recipe, notes)
@@ -170,13 +170,13 @@ def _reading(
     if expandable(values, launch.environment):
         plan = reading.plan.model_copy(update={"runtime": EXPANDABLE})
         reading = reading.model_copy(update={"plan": plan})
-    return _in_its_words(reading)
+    return _in_bridge_names(reading)
 
 
-def _said(
+def _call_and_words(
     files: Mapping[str, str], given: GivenValues
 ) -> tuple[scripts.TrainingCall, Words, Recipe | None]:
-    """The call with its words, and the recipe where a Python file of one's own takes one."""
+    """The call, its options, and the recipe if one of the Python files takes it."""
     if not python_recipe.is_one(files):
         found = _call(files)
         return found, words(found.launch.arguments), None
@@ -191,8 +191,8 @@ def _said(
     return found, said, recipe
 
 
-def _understood(said: Words) -> None:
-    """Raises Unreadable where something may change the model and is not understood."""
+def _refuse_unknown(said: Words) -> None:
+    """Raises Unreadable if a setting may change the model and is not understood."""
     for key, one in said.sets.items():
         section, _, name = key.partition(".")
         known = key in recipes.relevant() or name in (*SHAPES, *LAID_OVER)
@@ -202,8 +202,8 @@ def _understood(said: Words) -> None:
         architecture.refuse([shown])
 
 
-def _in_its_words(reading: Reading) -> Reading:
-    """The reading with Bridge's settings for options, without what Megatron-LM's parser asks."""
+def _in_bridge_names(reading: Reading) -> Reading:
+    """The reading with Bridge's settings for options, without refusals of Megatron-LM's parser."""
 
     def own(one: Setting) -> Setting:
         known = TRANSLATION.get(one.name)
@@ -278,10 +278,10 @@ def _world(said: Words, launch: ProgramCall, recipe: Recipe, asked: int | None) 
     return scripts.World(total // per_node if per_node else None, per_node, total)
 
 
-def _laid_over(
+def _override(
     values: dict[str, Said], said: Words, recipe: Recipe, size: int, notes: list[str]
 ) -> None:
-    """The launch's own values over the recipe's, with what the scripts make of them."""
+    """Overrides the recipe's values with the launch's and with those that scripts derive."""
     performance = recipes.PERFORMANCE in recipe.path and "recipe" not in said.picks
     base = _replicas(values, recipe.accelerators)
     for key, one in said.sets.items():
@@ -321,7 +321,7 @@ def _laid_over(
 
 
 def _replicas(values: Mapping[str, Said], size: int) -> int:
-    """Data-parallel replicas of so many accelerators; 0 where they do not come out."""
+    """Data-parallel replicas on `size` accelerators; 0 if the other degrees do not divide it."""
     product = 1
     for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size"):
         one = values.get(f"model.{name}")
@@ -332,7 +332,7 @@ def _replicas(values: Mapping[str, Said], size: int) -> int:
 
 
 def _arguments(values: Mapping[str, Said], model: ModelSpec, notes: list[str]) -> Arguments:
-    """The values in Megatron-LM's options."""
+    """The values as Megatron-LM's options."""
     document = known_arguments(keys.PACKAGE)
     args = Arguments(TITLE, document["flags"], (max(document["versions"]),))
     for note in notes:

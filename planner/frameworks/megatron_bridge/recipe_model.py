@@ -1,4 +1,4 @@
-"""The model, the adapters and the allocator of a recipe, with what is laid over it."""
+"""The model, the adapters and the allocator of a recipe with the launch's overrides."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LORA_RANK = 32
 
 
 def adapted(values: Mapping[str, Said], model: ModelSpec) -> dict[str, Any]:
-    """The fields of a training of adapters: peft/lora.py has the defaults."""
+    """The TrainingSpec fields for LoRA, with the defaults of peft/lora.py."""
     kind = values.get("peft")
     if kind is None or kind.value is None:
         return {}
@@ -49,9 +49,10 @@ def adapted(values: Mapping[str, Said], model: ModelSpec) -> dict[str, Any]:
 
 
 def without_projections(values: dict[str, Said], model: ModelSpec, notes: list[str]) -> None:
-    """Compressed attention, which Megatron-Core counts as latent, has no such part here.
+    """Drops recompute of the up-projections for compressed attention, which has none here.
 
-    DeepSeek-V4's provider sets multi_latent_attention (deepseek_v4_bridge.py).
+    Megatron-Core counts it as latent attention: DeepSeek-V4's provider sets multi_latent_attention
+    (deepseek_v4_bridge.py).
     """
     one = values.get("model.recompute_modules")
     kinds = {block.kind for layer in model.layer_pattern for block in layer}
@@ -62,7 +63,7 @@ def without_projections(values: dict[str, Said], model: ModelSpec, notes: list[s
 
 
 def expandable(values: Mapping[str, Said], environment: Mapping[str, str]) -> bool:
-    """Whether torch's allocator has expandable segments: the process's own variables come first."""
+    """Whether torch's allocator has expandable segments; the environment overrides the recipe."""
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
         recipe = values.get(f"env_vars.{name}")
         said = environment.get(name, str(recipe.value) if recipe else "")
@@ -79,7 +80,7 @@ def whole(one: Said, key: str) -> int:
 
 
 def _capacity(values: dict[str, Said], model: ModelSpec) -> dict[str, Any]:
-    """Experts that take no more than their share of the tokens, which is read then."""
+    """The model field with the experts' capacity factor, which it removes from the values."""
     key = "model.moe_expert_capacity_factor"
     one = values.get(key)
     if one is None or one.value is None or model.moe is None:
@@ -93,7 +94,7 @@ def _capacity(values: dict[str, Said], model: ModelSpec) -> dict[str, Any]:
 
 
 def model_of(values: dict[str, Said], recipe: Recipe, notes: list[str]) -> ModelSpec:
-    """The model that a recipe names, with what is laid over it."""
+    """The model that a recipe names, with the launch's overrides."""
     name = values["model"]
     try:
         model = named_models.find(str(name.value))
@@ -117,7 +118,7 @@ def model_of(values: dict[str, Said], recipe: Recipe, notes: list[str]) -> Model
     null = values.get("tokenizer.tokenizer_type")
     tokens, uses = values.get("tokenizer.vocab_size"), "tokenizer.use_tokenizer_vocab_size"
     sized = values.get(uses) is not None and values[uses].value is True
-    # Of some it is the vocabulary of the model by its name.
+    # Some recipes give the name of the model's own vocabulary size.
     apart = tokens is not None and tokens.value not in (None, "vocab_size")
     if sized and null and null.value == "NullTokenizer" and tokens and apart:
         changes["vocab_size"] = whole(tokens, "tokenizer.vocab_size")
@@ -132,7 +133,7 @@ def model_of(values: dict[str, Said], recipe: Recipe, notes: list[str]) -> Model
 
 
 def _same(model: ModelSpec, name: str, value: Any) -> bool:
-    """Whether an attribute that a recipe sets is what the model has anyway."""
+    """Whether the model has the value of an attribute that a recipe sets."""
     if name == "position_embedding_type":
         return (value in ("rope", "yarn")) == (model.position == "rope")
     if name == "kv_channels":

@@ -1,4 +1,4 @@
-"""Megatron-Bridge's public recipes: which one a launch means, and what it sets.
+"""Megatron-Bridge's public recipes: finds the one of a launch, and its values.
 
 recipes.json has their values as of one commit of the repository; tests/oracles/bridge_recipes.py
 writes it from a checkout.
@@ -21,7 +21,7 @@ PERFORMANCE = "/perf_recipes/"
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe by its name; accelerators: as many as it was made for, 0 where its name is silent.
+    """A public recipe; accelerators: the number in its name, 0 if there is none.
 
     values: by `section.attribute`, with the model's name as `model`.
     """
@@ -68,9 +68,9 @@ def find(name: str, file: str, line: int) -> Recipe:
 
 @dataclass(frozen=True)
 class Selector:
-    """What setup_experiment.py picks a recipe of performance by.
+    """The criteria by which setup_experiment.py picks a performance recipe.
 
-    variant: of its configuration, "" or as `large_scale`.
+    variant: that of the configuration, empty or, for example, `large_scale`.
     """
 
     model: str
@@ -86,7 +86,7 @@ class Selector:
         return f"{self.model}_{self.task}_{count}gpu_{self.gpu}_{precision}{ending}_config"
 
     def recipe(self, file: str, line: int) -> Recipe:
-        """The one for as many accelerators, or else the one that is scaled.  Raises Unreadable."""
+        """The recipe for these accelerators, or else the one to be scaled.  Raises Unreadable."""
         recipes = document()["recipes"]
         pattern = re.compile(re.escape(self.name("*")).replace(r"\*", r"(\d+)"))
         counts = {

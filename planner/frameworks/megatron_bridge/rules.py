@@ -1,6 +1,6 @@
-"""What Megatron-Bridge refuses beyond Megatron-Core, whose rules are those of Megatron-LM.
+"""Megatron-Bridge's rules beyond those of Megatron-Core, which are Megatron-LM's.
 
-Read from its `ConfigContainer.validate`, `GPTModelProvider` and `HybridModelProvider` (067f987).
+Sources: its `ConfigContainer.validate`, `GPTModelProvider` and `HybridModelProvider` (067f987).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ OWN: tuple[Rule, ...] = (
         "its FSDP does not go with the tp-pp-dp order of ranks",
     ),
 )
-# Megatron-LM's parser alone demands what these say: NVIDIA's recipes of DeepSeek-V3 on H100 gather
-# early without it, most of its recipes run Transformer Engine's cross entropy, and those of Kimi-K2
-# train weights in fp8 with Muon.
-_OTHERWISE = (EARLY_GATHER, STABLE_LOSS, MUON_IN_FP8, own_runtime("megatron"))
-RULES: tuple[Rule, ...] = (*(one for one in CORE if one not in _OTHERWISE), *OWN)
+# Rules of Megatron-LM's parser that Bridge does not have: NVIDIA's recipes of DeepSeek-V3 on H100
+# overlap weight gathering without gradient reduction, most of its recipes run Transformer Engine's
+# cross entropy, and those of Kimi-K2 train fp8 weights with Muon.
+_NOT_IN_BRIDGE = (EARLY_GATHER, STABLE_LOSS, MUON_IN_FP8, own_runtime("megatron"))
+RULES: tuple[Rule, ...] = (*(one for one in CORE if one not in _NOT_IN_BRIDGE), *OWN)

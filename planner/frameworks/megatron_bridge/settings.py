@@ -1,7 +1,7 @@
 """The settings of a Megatron-Bridge `ConfigContainer`, from the arguments of `pretrain_gpt.py`.
 
-Bridge configures the same Megatron-Core: what Megatron-LM's parser makes of an argument is said
-here by the attribute it ends in.  A setting is a Flag whose name is `section.attribute` and whose
+Bridge configures the same Megatron-Core, so each argument is translated to the attribute that
+Megatron-LM's parser sets from it.  A setting is a Flag whose name is `section.attribute` and whose
 value is Python source.
 """
 
@@ -35,7 +35,7 @@ DTYPES = {
 
 
 def _literal(text: str) -> str:
-    """The number or the string that an argument's text stands for."""
+    """An argument's text as Python source of a number or a string."""
     try:
         float(text)
     except ValueError:
@@ -44,7 +44,7 @@ def _literal(text: str) -> str:
 
 
 def _value(*names: str) -> Callable[[Words], Iterator[Said]]:
-    """The argument's value under these names."""
+    """A translation to settings of these names with the argument's value."""
 
     def said(words: Words) -> Iterator[Said]:
         for name in names:
@@ -54,7 +54,7 @@ def _value(*names: str) -> Callable[[Words], Iterator[Said]]:
 
 
 def _source(*settings: str) -> Callable[[Words], Iterator[Said]]:
-    """`name=source`; `{}` in the source is the argument's text."""
+    """A translation to settings `name=source`; `{}` in the source is the argument's text."""
 
     def said(words: Words) -> Iterator[Said]:
         for setting in settings:
@@ -79,7 +79,7 @@ def _names(name: str) -> Callable[[Words], Iterator[Said]]:
 
 
 def _pattern(words: Words) -> Iterator[Said]:
-    """The layers of a hybrid model, and how many it predicts with."""
+    """The layer pattern of a hybrid model, and its number of prediction layers."""
     yield "model.hybrid_layer_pattern", json.dumps(words[0])
     yield "model.mtp_num_layers", str(words[0].count("/"))
 
@@ -92,7 +92,7 @@ TRANSLATION: dict[str, Callable[[Words], Iterator[Said]]] = {
     "--ffn-hidden-size": _value("model.ffn_hidden_size"),
     "--num-attention-heads": _value("model.num_attention_heads"),
     "--kv-channels": _value("model.kv_channels"),
-    "--group-query-attention": _NOTHING,  # num_query_groups says it
+    "--group-query-attention": _NOTHING,  # num_query_groups implies it
     "--num-query-groups": _value("model.num_query_groups"),
     "--seq-length": _value("model.seq_length", "dataset.seq_length"),
     "--max-position-embeddings": _NOTHING,  # the table has seq_length rows
@@ -255,12 +255,12 @@ VARIANT = "--experimental-attention-variant"
 EXPERIMENTAL_LAYERS = "variants.get_transformer_block_with_experimental_attention_variant_spec"
 
 
-def _unsaid(
+def _other_defaults(
     model: ModelSpec, plan: ParallelPlan, options: Set[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Setting, source, why: where Bridge by itself does other than Megatron-LM's parser.
+    """(setting, source, why) for which Bridge's default is not that of Megatron-LM's parser.
 
-    options: those of Megatron-LM.
+    options: the given options of Megatron-LM.
     """
     if VARIANT in options:
         yield "model.transformer_layer_spec", EXPERIMENTAL_LAYERS, "linear or sparse attention"
@@ -312,7 +312,7 @@ def _unsaid(
 
 
 def _after(plan: ParallelPlan, recipe: str) -> Iterator[tuple[str, str, str]]:
-    """What other settings demand of Bridge, or it alone allows."""
+    """(setting, source, why) that other settings require in Bridge, or that only Bridge allows."""
     if recipe == "mxfp8" and plan.zero_stage == 1:
         yield (
             "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag",
@@ -332,7 +332,7 @@ def settings(request: PlanRequest, plan: ParallelPlan) -> dict[str, Flag]:
         found[name] = Flag(name=name, value=source, why=why, group=name.partition(".")[0])
 
     options = flags(request, plan)
-    for name, source, why in _unsaid(request.model, plan, {one.name for one in options}):
+    for name, source, why in _other_defaults(request.model, plan, {one.name for one in options}):
         say(name, source, why)
     for one in options:
         for name, source in TRANSLATION[one.name](one.words[1:]):

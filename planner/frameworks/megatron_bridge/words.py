@@ -1,6 +1,6 @@
-"""Options of Megatron-Bridge's performance scripts, and what they set of a recipe.
+"""Options of Megatron-Bridge's performance scripts, and the recipe's values that they set.
 
-By scripts/performance/argument_parser.py and utils/overrides.py (067f987).
+Sources: scripts/performance/argument_parser.py and utils/overrides.py (067f987).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHORT = {
     "-wdp": "wandb_project_name", "-wdj": "wandb_experiment_name", "-pyp": "pytorch_profiler",
     "-cv": "config_variant", "-lv": "list_config_variants",
 }  # fmt: skip
-# Long name -> what of the recipe it sets.
+# Long name -> the value of the recipe that it sets.
 SETS = {
     "tensor_model_parallel_size": "model.tensor_model_parallel_size",
     "pipeline_model_parallel_size": "model.pipeline_model_parallel_size",
@@ -62,7 +62,7 @@ SETS = {
 PICKS = (
     "model_family_name", "model_recipe_name", "num_gpus", "gpu", "compute_dtype", "gpus_per_node",
     "task", "config_variant", "use_recipes", "recipe", "domain", "optimizer_type",
-    # Up to 0.2: the family and the size, whose names together are the recipe's.
+    # Up to 0.2: the family and the size, whose names together make the recipe's.
     "model_name", "model_size", "fp8_recipe",
 )  # fmt: skip
 # Options that change neither time nor memory of a step.
@@ -95,7 +95,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Words:
-    """The options of a launch: those that pick, those set over the recipe, those without effect."""
+    """The options of a launch: those of PICKS, those that override the recipe, and the others."""
 
     picks: dict[str, Said]
     sets: dict[str, Said]
@@ -103,7 +103,7 @@ class Words:
 
 
 def words(arguments: Sequence[Argument]) -> Words:
-    """The words of a call.  Raises Unreadable where one is not understood."""
+    """The options of a call.  Raises Unreadable if one is not understood."""
     found = Words({}, {}, {})
     for name, word, texts in _options(arguments):
         text = ",".join(one.text for one in texts) if texts else "true"
@@ -136,7 +136,7 @@ def words(arguments: Sequence[Argument]) -> Words:
 def _options(
     arguments: Sequence[Argument],
 ) -> Iterator[tuple[str, Argument, list[Argument]]]:
-    """Long name without dashes, the word, its values; of an override the whole of it."""
+    """(long name without dashes, its word, its values) of each option; an override is its name."""
     place = 0
     while place < len(arguments):
         word = arguments[place]
@@ -166,7 +166,7 @@ def _options(
 
 
 def _value(text: str) -> Any:
-    """A value as Hydra and argparse make it: a number, a truth, a list, none or a text."""
+    """A value as Hydra and argparse convert it: a number, a bool, a list, None or a text."""
     import yaml
 
     if len(text) > 2000:

@@ -1,4 +1,4 @@
-"""MindSpeed: Megatron-LM core_v0.12.1 on Ascend NPUs, by one script around torchrun."""
+"""MindSpeed: Megatron-LM core_v0.12.1 on Ascend NPUs, in one script that runs torchrun."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FIELDS: dict[str, Field] = megatron.FIELDS | {
     "runtime": cannot("Megatron-LM is the runtime"),
     "compile": cannot("its kernels are fused already"),
 }
-# How core 0.12.1 says what Megatron-LM says by newer options.
+# Newer options of Megatron-LM -> those of core 0.12.1 for the same fact.
 OLDER = {
     "--no-rope-freq (none)": "no option",
     "--quick-geglu for --swiglu (SwiGLU)": "SwiGLU, no other gate",
@@ -73,7 +73,7 @@ runpy.run_path(os.path.join(checkout, "pretrain_gpt.py"), run_name="__main__")
 
 
 def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
-    """What Megatron-LM asks for, and what the NPU's libraries are best given."""
+    """Environment variables that Megatron-LM needs, and good settings of the NPU's libraries."""
     group = "environment"
     return (
         *megatron.environment(plan),
@@ -84,7 +84,7 @@ def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
 
 
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
-    """The launch script, and the program that puts MindSpeed's patches under Megatron-LM."""
+    """The launch script, and the program that runs Megatron-LM with MindSpeed's patches."""
     arguments, variables = flags(request, plan), environment(plan)
     missing = uncarried.of(
         request.model, UNCARRIED, megatron.numerics.numerics_fields(request.model)

@@ -1,4 +1,4 @@
-"""The arguments of core_v0.12.1 with MindSpeed: those of today but for what is replaced here."""
+"""The arguments of core_v0.12.1 with MindSpeed: those of Megatron-LM, some replaced."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ CP_ALGORITHMS = {
 Replace = Callable[[Flag, PlanRequest, ParallelPlan], Iterator[Flag]]
 
 
-def _instead(name: str) -> Replace:
-    """A switch in its place."""
+def _by_switch(name: str) -> Replace:
+    """A replacement of an argument by a switch."""
 
     def replace(old: Flag, request: PlanRequest, plan: ParallelPlan) -> Iterator[Flag]:
         yield switch(old.group, name, old.why)
@@ -35,7 +35,7 @@ def _context(old: Flag, request: PlanRequest, plan: ParallelPlan) -> Iterator[Fl
 
 
 def _chunks(old: Flag, request: PlanRequest, plan: ParallelPlan) -> Iterator[Flag]:
-    """MindSpeed looks at layers per chunk, not at the number of chunks."""
+    """MindSpeed takes the layers per chunk, not the number of chunks."""
     if plan.schedule == "dualpipe-v":
         yield flag(old.group, "--schedules-method", "dualpipev", "two chunks per stage, in a V")
         return
@@ -52,7 +52,7 @@ def _vocabulary(old: Flag, request: PlanRequest, plan: ParallelPlan) -> Iterator
 
 
 def _kernels(old: Flag, request: PlanRequest, plan: ParallelPlan) -> Iterator[Flag]:
-    """The attention, and kernels that Megatron-LM fuses by itself and MindSpeed on demand."""
+    """The attention kernel, and the kernels that MindSpeed fuses only if asked to."""
     group, model = old.group, request.model
     yield switch(group, "--use-flash-attn", "the NPU's fused attention")
     if model.norm == "rmsnorm":
@@ -70,18 +70,18 @@ def _kernels(old: Flag, request: PlanRequest, plan: ParallelPlan) -> Iterator[Fl
     )
 
 
-# Megatron-LM's argument -> what stands in its place.
+# Megatron-LM's argument -> its replacement.
 REPLACED: dict[str, Replace] = {
     "--cp-comm-type": _context,
     "--num-virtual-stages-per-pipeline-rank": _chunks,
-    "--use-megatron-fsdp": _instead("--use-custom-fsdp"),
+    "--use-megatron-fsdp": _by_switch("--use-custom-fsdp"),
     "--ckpt-format": _left_out,
-    "--no-gradient-accumulation-fusion": _left_out,  # said of every plan
+    "--no-gradient-accumulation-fusion": _left_out,  # _kernels writes it for every plan
     "--attention-backend": _kernels,
-    "--tp-comm-overlap": _instead("--use-ascend-mc2"),
-    "--overlap-moe-expert-parallel-comm": _instead("--moe-fb-overlap"),
+    "--tp-comm-overlap": _by_switch("--use-ascend-mc2"),
+    "--overlap-moe-expert-parallel-comm": _by_switch("--moe-fb-overlap"),
     "--use-precision-aware-optimizer": _left_out,
-    "--optimizer-cpu-offload": _instead("--swap-optimizer"),
+    "--optimizer-cpu-offload": _by_switch("--swap-optimizer"),
     "--optimizer-offload-fraction": _left_out,
     "--overlap-cpu-optimizer-d2h-h2d": _left_out,
     "--vocab-size": _vocabulary,

@@ -1,4 +1,4 @@
-"""MindSpeed-LLM's own words said in Megatron-LM's, before they are read.
+"""Translates MindSpeed-LLM's own options to Megatron-LM's, which are then read.
 
 Its list of options is llm.json; tests/oracles/declared_arguments.py writes it.
 """
@@ -14,7 +14,7 @@ from cost_models.adapters import AdapterTarget
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.reading import Unreadable
 
-# Megatron-LM's option for each of MindSpeed-LLM's that says the same.
+# MindSpeed-LLM's option -> the same option of Megatron-LM.
 SAME = {
     "--geglu": "--quick-geglu",
     "--gelu-tanh": "--quick-geglu",  # gated too
@@ -30,7 +30,7 @@ SAME = {
     "--index-topk": "--dsa-indexer-topk",
     "--index-topk-freq": "--dsa-indexer-topk-freq",
 }
-# What builds layers that no model here has; a plain value builds nothing.
+# Options that build layers which a ModelSpec cannot have, unless they are 0 or 1.
 FOREIGN = {
     "--compress-ratios": "of DeepSeek-V4's compressed attention",
     "--kv-compress": "of DeepSeek-V4's compressed attention",
@@ -52,9 +52,9 @@ def flags() -> dict[str, Any]:
 
 
 def translate(args: Arguments) -> None:
-    """Puts Megatron-LM's options in the place of MindSpeed-LLM's.
+    """Replaces MindSpeed-LLM's options with Megatron-LM's.
 
-    Raises Unreadable where some build what no model here has.
+    Raises Unreadable if one builds layers that a ModelSpec cannot have.
     """
     for name, what in FOREIGN.items():
         if name in args.given and args.given[name].value not in ("0", "1"):
@@ -76,7 +76,7 @@ def translate(args: Arguments) -> None:
 
 
 def _linear_attention(args: Arguments) -> None:
-    """Qwen3-Next's delta nets: the last of every so many layers attends fully."""
+    """Qwen3-Next's delta nets: the last layer of every interval has full attention."""
     name = "--full-attention-interval"
     if args.integer(name) > 1:
         args.say("--experimental-attention-variant", "gated_delta_net", name)
@@ -85,7 +85,7 @@ def _linear_attention(args: Arguments) -> None:
 
 
 def _experts(args: Arguments) -> None:
-    """Which layers have experts, and how wide the shared ones are."""
+    """Sets the layers that have experts, and the width of shared experts."""
     layers, shared = args.integer("--num-layers"), args.integer("--n-shared-experts")
     if shared and "--moe-shared-expert-intermediate-size" not in args.given:
         width = args.integer("--moe-ffn-hidden-size") or args.integer("--ffn-hidden-size")
@@ -103,7 +103,7 @@ def _experts(args: Arguments) -> None:
 
 
 def _windows(args: Arguments) -> None:
-    """Windows of keys; with an interleaved size every other layer has one."""
+    """Sets sliding windows; with an interleaved size, in every other layer."""
     for name, skip in (("--sliding-window-size", ""), ("--interleave-sliding-window", "2")):
         if args.integer(name) > 0:
             args.say("--window-size", f"({args.integer(name) - 1},0)", name)
@@ -126,7 +126,7 @@ def noop_layers(args: Arguments) -> set[int]:
 
 
 def _stages(args: Arguments) -> None:
-    """Layers of each chunk of the pipeline, where they are listed or some do nothing."""
+    """Sets the layers of each pipeline chunk if they are listed or some layers are no-ops."""
     listed, away = args.text("--num-layer-list"), noop_layers(args)
     layers, pp = args.integer("--num-layers"), args.positive("--pipeline-model-parallel-size")
     if listed and not away:
@@ -143,7 +143,7 @@ def _stages(args: Arguments) -> None:
 
 
 def _chunks(args: Arguments, layers: int, pp: int, away: set[int]) -> list[int]:
-    """Layers with weights in chunks of as many layers."""
+    """The number of layers with weights in each of equal chunks."""
     each = args.integer("--num-layers-per-virtual-pipeline-stage")
     if args.has("--schedules-method"):
         each = layers // (2 * pp)
@@ -153,7 +153,7 @@ def _chunks(args: Arguments, layers: int, pp: int, away: set[int]) -> list[int]:
 
 
 def adapter_fields(args: Arguments) -> dict[str, Any]:
-    """Adapters, and what the loss compares."""
+    """The TrainingSpec fields for LoRA and for the loss."""
     found: dict[str, Any] = {}
     rank = args.integer("--lora-r")
     if rank > 0 and args.has("--lora-target-modules"):

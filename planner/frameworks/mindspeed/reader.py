@@ -1,4 +1,4 @@
-"""MindSpeed launch scripts read back: Megatron-LM's, with options of its own."""
+"""Reads MindSpeed's launch scripts: those of Megatron-LM with MindSpeed's own options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from planner.search.layout_fields import layout_fields
 
 TITLE = "MindSpeed"
 CP_KINDS = {name: kind for kind, name in CP_ALGORITHMS.items()}
-# What they switch on costs nothing of its own, or is taken for granted.
+# Switches of kernels that cost nothing extra or that the cost model assumes.
 KERNELS = (
     "--use-flash-attn",
     "--use-fused-rmsnorm",
@@ -30,7 +30,7 @@ KERNELS = (
     "--use-fused-rotary-pos-emb",
     "--no-rope-fusion",
 )
-# MindSpeed-LLM's words that say where files and formats are, or kernels of the same work.
+# MindSpeed-LLM's options for files and formats, or for other kernels of the same cost.
 FREE = (
     "--handler-name", "--no-shared-storage", "--model-type-hf", "--enable-hf2mg-convert",
     "--prompt-type", "--is-instruction-dataset", "--no-pad-to-seq-lengths", "--padded-samples",
@@ -52,7 +52,7 @@ def recognises(files: Mapping[str, str]) -> bool:
 
 
 def _model(args: Arguments, fields: dict[str, Any]) -> dict[str, Any]:
-    """Core 0.12's NullTokenizer has one token more than it is given."""
+    """The vocab_size field: core 0.12's NullTokenizer has one token more than --vocab-size."""
     if not (args.text("--tokenizer-type").startswith("Null") and args.has("--vocab-size")):
         return {}
     args.assumed[:] = [text for text in args.assumed if not text.startswith("NullTokenizer")]
@@ -85,9 +85,9 @@ def _cp_kind(args: Arguments, cp: int) -> str:
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
-    """What a launch script says.
+    """Reads a launch script.
 
-    Raises Unreadable where it is no launch of MindSpeed or leaves out what a model needs.
+    Raises Unreadable if it is no launch of MindSpeed or leaves out what a model needs.
     """
     dialect = Dialect(
         "mindspeed",

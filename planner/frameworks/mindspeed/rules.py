@@ -1,6 +1,6 @@
-"""What MindSpeed refuses or has no option for, beyond and instead of Megatron-LM's rules.
+"""MindSpeed's rules, in addition to some of Megatron-LM's.
 
-Read from Megatron-LM core_v0.12.1 and the features of MindSpeed 028de58.
+Sources: Megatron-LM core_v0.12.1 and the features of MindSpeed 028de58.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from planner.search.constraints import Rule, micro_batches
 
 VENDOR = "Huawei"
 SCHEDULES = ("1f1b", "interleaved-1f1b", "dualpipe-v")
-# Of core 0.12.1; the selective modules that came later cost other bytes.
+# Modules that core 0.12.1 recomputes; those of later versions free other amounts of memory.
 MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
 _UNKNOWN_MODULES = sum(
     1 << place for place, name in enumerate(RECOMPUTE_MODULES) if name not in MODULES

@@ -1,1 +1,1 @@
-"""NeMo-RL's runs: the training of the policy, with Megatron-Core or with torch's DTensor."""
+"""Runs of NeMo-RL: the training of the policy, with Megatron-Core or with torch's DTensor."""

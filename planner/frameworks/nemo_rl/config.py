@@ -1,6 +1,6 @@
-"""The YAML of a run with what it inherits, as nemo_rl/utils/config.py puts it together.
+"""The YAML of a run with the files that it inherits, merged as in nemo_rl/utils/config.py.
 
-What a file inherits lies beside it, or is a public configuration of the stored table
+An inherited file is among the given ones, or is a public configuration of the stored table
 (`python -m tests.oracles.nemo_rl_configs CHECKOUT COMMIT`).
 """
 
@@ -24,7 +24,7 @@ from planner.frameworks.launch_files import SET, given_with
 from planner.frameworks.reading import Setting, Unreadable
 
 TITLE = "NeMo-RL"
-# Program -> what it reads without --config.
+# Program -> the configuration that it reads without --config.
 PROGRAMS = {
     "run_grpo.py": "grpo_math_1B.yaml", "run_sft.py": "sft.yaml", "run_dpo.py": "dpo.yaml",
     "run_rm.py": "rm.yaml", "run_ppo.py": "ppo_math_1B.yaml",
@@ -51,9 +51,9 @@ _ARITHMETIC: dict[str, Callable[[list[float]], float]] = {
 
 @dataclass
 class Config:
-    """The settings by dotted key, and where each stands.
+    """The settings by dotted key, and the file and line of each.
 
-    line: of the call that starts the run, where there is one.
+    launch: the call that starts the run, if there is one.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Config:
     asked: set[str] = field(default_factory=set)
 
     def value(self, key: str, default: Any = None) -> Any:
-        """The value with its references resolved; of an empty one the default."""
+        """The value with its references resolved; the default if it is empty."""
         self.asked.add(key)
         found = self._resolved(self._at(key), key, 0)
         return default if found is None else found
@@ -83,7 +83,7 @@ class Config:
         return int(text)
 
     def place(self, key: str) -> tuple[str, int]:
-        """File and line of a key, or else of what it stands in."""
+        """File and line of a key, or else of the nearest key above it."""
         while key and key not in self.places:
             key = key.rpartition(".")[0]
         return self.places.get(key, (self.name, 0))
@@ -145,7 +145,7 @@ def table() -> dict[str, Any]:
 
 
 def call(files: Mapping[str, str]) -> scripts.TrainingCall | None:
-    """The call of one of its programs; None where no script has one."""
+    """The call of one of NeMo-RL's programs; None if no script has one."""
     return scripts.training_call_if_any(files, PROGRAMS, _trains, TITLE)
 
 
@@ -159,32 +159,34 @@ def _trains(launch: ProgramCall) -> bool:
 
 
 def of_files(files: Mapping[str, str]) -> Config | None:
-    """The run that the files hold; None where they hold none.
+    """The run that the files hold; None if they hold none.
 
-    Raises Unreadable where what it inherits, or a value, cannot be had.
+    Raises Unreadable if a file that it inherits, or a value, is missing.
     """
     found = call(files)
     if found is not None:
-        return _started(found, files)
-    name = next(_leaves(files), None)
+        return _of_call(found, files)
+    name = next(_runs(files), None)
     return None if name is None else _with_given(_inherited(name, files), files)
 
 
-def _leaves(files: Mapping[str, str]) -> Iterator[str]:
-    """YAML files that say a run of its, those that no other inherits first."""
-    said = [name for name, text in files.items() if name.endswith((".yaml", ".yml")) and _is(text)]
+def _runs(files: Mapping[str, str]) -> Iterator[str]:
+    """YAML files of NeMo-RL runs; those that no other file inherits come first."""
+    said = [
+        name for name, text in files.items() if name.endswith((".yaml", ".yml")) and _is_run(text)
+    ]
     inherited = " ".join(one for name in said for one in _INHERITS.findall(files[name]))
     yield from sorted(said, key=lambda name: posixpath.basename(name) in inherited)
 
 
-def _is(text: str) -> bool:
-    """Whether a file of YAML is one of its."""
+def _is_run(text: str) -> bool:
+    """Whether a YAML text is a configuration of NeMo-RL."""
     if _POLICY.search(text) and any(f"{one}:" in text for one in BACKENDS):
         return True
     return bool(_INHERITS.search(text) and _SECTION.search(text))
 
 
-def _started(found: scripts.TrainingCall, files: Mapping[str, str]) -> Config:
+def _of_call(found: scripts.TrainingCall, files: Mapping[str, str]) -> Config:
     """The configuration that a call names, with its overrides."""
     launch = found.launch
     words = list(launch.arguments)
@@ -227,20 +229,20 @@ def _set(config: Config, key: str, word: Argument) -> None:
 
 
 def _inherited(name: str, files: Mapping[str, str], program: Argument | None = None) -> Config:
-    """A file with all that it inherits, the nearest last."""
+    """The configuration of a file and all that it inherits; a file overrides those it inherits."""
     config = Config(name, {}, {}, [])
-    _lay(config, name, files, program, ())
+    _merge_file(config, name, files, program, ())
     return config
 
 
-def _lay(
+def _merge_file(
     config: Config,
     name: str,
     files: Mapping[str, str],
     asked_by: Argument | None,
     above: tuple[str, ...],
 ) -> None:
-    """Lays a file over a configuration, after those that it inherits.
+    """Merges a file into a configuration, after those that it inherits.
 
     above: the files that inherit it.
     """
@@ -260,13 +262,13 @@ def _lay(
     for parent in [parents] if isinstance(parents, str) else parents:
         said = Argument(str(parent), *places.get("defaults", (own, 0)))
         path = posixpath.normpath(posixpath.join(posixpath.dirname(own), str(parent)))
-        _lay(config, path, files, said, (*above, own))
+        _merge_file(config, path, files, said, (*above, own))
     _merge(config.tree, tree)
     config.places |= places
 
 
 def _own(name: str, files: Mapping[str, str], above: tuple[str, ...]) -> str | None:
-    """The file at hand that a path means: by its end, where folders differ."""
+    """The given file that a path means; if the folders differ, the one of the same name."""
     if name in files:
         return name
     base = posixpath.basename(name)
@@ -275,7 +277,7 @@ def _own(name: str, files: Mapping[str, str], above: tuple[str, ...]) -> str | N
 
 
 def _public(name: str, asked_by: Argument | None) -> str:
-    """The path of the public configuration of that name.  Raises Unreadable."""
+    """The path of the public configuration with that path or name.  Raises Unreadable."""
     base = posixpath.basename(name)
     if name in table()["configs"]:
         return name
@@ -293,17 +295,17 @@ def _public(name: str, asked_by: Argument | None) -> str:
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> None:
-    """Lays one tree over another, as merge_with_override does: `_override_` replaces a section."""
+    """Merges one tree over another as merge_with_override does: `_override_` replaces a section."""
     for key, value in over.items():
         if isinstance(value, dict) and value.pop("_override_", False) is True:
             base.pop(key, None)
-        _lay_over(base, key, value)
+        _merge_key(base, key, value)
 
 
-def _lay_over(base: dict[str, Any], key: str, value: Any) -> None:
-    """One key of a tree, over what stands there; deeper than its sections nothing is replaced."""
+def _merge_key(base: dict[str, Any], key: str, value: Any) -> None:
+    """Merges one key over a tree; `_override_` has no effect below the top level."""
     if isinstance(value, dict) and isinstance(base.get(key), dict):
         for name, one in value.items():
-            _lay_over(base[key], name, one)
+            _merge_key(base[key], name, one)
     else:
         base[key] = value

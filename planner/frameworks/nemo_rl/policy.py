@@ -1,4 +1,4 @@
-"""What all policies of NeMo-RL say: the model, the lengths and batches, the accelerators."""
+"""Settings of all NeMo-RL policies: the model, the lengths and batches, the accelerators."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from planner.frameworks.training_calls import World
 LENGTH, BATCH = "policy.max_total_sequence_length", "policy.train_global_batch_size"
 MICRO = "policy.train_micro_batch_size"
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-# Algorithms whose samples are pairs, which one pass takes together (dpo.py, rm.py: mbs * 2).
+# Algorithms whose samples are pairs that go through one pass together (dpo.py, rm.py: mbs * 2).
 PAIRED = ("dpo", "rm")
 APART = (
     "only the policy's training is costed, a step being one global batch: generation, reference, "
     "reward, teacher and critic are not included"
 )
-# Of the policy, what changes neither a step's time nor its memory, or is read by other keys.
+# Keys of the policy that do not affect a step's time or memory, or are read elsewhere.
 IDLE = re.compile(
     r"tokenizer|logprob|scheduler|max_grad_norm|refit|checkpoint\.|generation|optimizer|router|"
     r"make_sequence|dynamic_batching|sequence_packing|draft|hf_config_overrides|env_vars|_v2|"
@@ -35,7 +35,7 @@ IDLE = re.compile(
 
 
 class Sizes(NamedTuple):
-    """Of a step: tokens of a sequence, sequences, and sequences of a rank's pass."""
+    """Tokens per sequence, sequences per step, and sequences per micro-batch."""
 
     length: int
     batch: int
@@ -43,7 +43,7 @@ class Sizes(NamedTuple):
 
 
 def is_on(files: Mapping[str, str], backend_name: str) -> bool:
-    """Whether the files hold a run on that backend; on the first where they cannot be read."""
+    """Whether the files hold a run on that backend; unreadable ones count as on the first."""
     try:
         config = of_files(files)
         return config is not None and backend(config) == backend_name
@@ -62,7 +62,7 @@ def backend(config: Config) -> str:
 
 
 def model(config: Config, given: GivenValues, predicts: bool) -> ModelSpec:
-    """The model that is given, or else the one of that name.  Raises Unreadable.
+    """The model that the user gives, or else the preset of its name.  Raises Unreadable.
 
     predicts: whether its prediction layers are trained.
     """
@@ -88,9 +88,9 @@ def model(config: Config, given: GivenValues, predicts: bool) -> ModelSpec:
 
 
 def sizes(config: Config, replica: int, accelerators: int) -> Sizes:
-    """The lengths and batches of a step.
+    """The sequence length and the batch sizes of a step.
 
-    replica: ranks that work on one sequence; accelerators: those that train.
+    replica: ranks of one model replica; accelerators: those that train.
     """
     length, batch, micro = config.whole(LENGTH), config.whole(BATCH), config.whole(MICRO)
     config.notes.append(f"every sequence is as long as {LENGTH.partition('.')[2]}, {length} tokens")
@@ -129,7 +129,7 @@ def world(config: Config, asked: int | None) -> World:
 
 
 def tuned_fields(config: Config, model: ModelSpec, group: str) -> dict[str, Any]:
-    """The fields of a training of adapters, or of a reward model.  Raises Unreadable."""
+    """The TrainingSpec fields for LoRA, and for a reward model.  Raises Unreadable."""
     loss = {"loss": "reward"} if "rm" in config.tree else {}
     return loss | _adapted(config, model, group)
 
@@ -149,7 +149,7 @@ def _adapted(config: Config, model: ModelSpec, group: str) -> dict[str, Any]:
 
 
 def precision(config: Config) -> str:
-    """Of the computation.  Raises Unreadable."""
+    """The precision of the computation.  Raises Unreadable."""
     key = "policy.precision"
     said = str(config.value(key, "bfloat16"))
     if said not in DTYPES:
@@ -159,9 +159,9 @@ def precision(config: Config) -> str:
 
 
 def left(config: Config, group: str, named: bool) -> tuple[Setting, ...]:
-    """Keys of the files that nobody asked for.
+    """The policy's keys in the files that were not looked up.
 
-    named: the model is given.  Raises Unreadable where one may change what is trained.
+    named: whether the model is given.  Raises Unreadable if one may change what is trained.
     """
     other = next(f"policy.{one}." for one in BACKENDS if one != group)
     found = [

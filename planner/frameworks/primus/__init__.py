@@ -1,6 +1,6 @@
 """Primus, AMD's training framework: one YAML of overrides for its Megatron-LM backend.
 
-Its torchtitan, Megatron-Bridge and MaxText backends take what is written for these.
+Its torchtitan, Megatron-Bridge and MaxText backends take the files written for those frameworks.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ LAUNCHER = Note(
 
 
 def environment(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
-    """Variables that Megatron-LM and ROCm's Transformer Engine ask for."""
+    """Environment variables that Megatron-LM and ROCm's Transformer Engine need."""
     variables = megatron.environment(plan)
     training = request.training
     if training.precision == "fp8" and training.fp8_recipe == "mxfp8":

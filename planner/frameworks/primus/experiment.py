@@ -1,4 +1,4 @@
-"""A config of Primus as it stands: the presets that it names and what is laid over them."""
+"""A config of Primus as written: the presets that it names, and its overrides."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from planner.frameworks.reading import Setting, Unreadable
 from planner.frameworks.yaml_files import YamlFile
 
 YAML = (".yaml", ".yml")
-MODULES = ("pre_trainer", "post_trainer")  # it looks for the one under the other's name too
+MODULES = ("pre_trainer", "post_trainer")  # Primus accepts either name
 BACKEND = "megatron"
 _VARIABLE = re.compile(r"\$\{(\w+)(?::([^}]*))?\}")
 
 
 class ExperimentValue(NamedTuple):
-    """A value with its file and line; line 0: of a preset whose file is not given."""
+    """A value with its file and line; line 0: it is from a preset whose file is not given."""
 
     value: Any
     file: str
@@ -34,7 +34,7 @@ class ExperimentValue(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """A config, the module of it that trains, and what is known beside it."""
+    """A config, its module that trains, the other files, and the user's given values."""
 
     config: YamlFile
     module: str
@@ -49,17 +49,17 @@ class Experiment:
 
     @property
     def model(self) -> str:
-        """The preset of the model."""
+        """The name of the model's preset."""
         return str(self.resolved(self.body.get("model") or "")).removeprefix("../")
 
     @property
     def model_at_hand(self) -> bool:
-        """Whether the preset of the model is known or among the files."""
+        """Whether the model's preset is in PRESETS or among the files."""
         return self.model in PRESETS or self._path(self.model) is not None
 
     @cached_property
     def overrides(self) -> dict[str, ExperimentValue]:
-        """What is laid over the presets; what is given beside the files comes last."""
+        """The overrides of the presets; the user's given values come last."""
         import yaml
 
         prefix = f"modules.{self.module}.overrides."
@@ -76,7 +76,7 @@ class Experiment:
         return found
 
     def resolved(self, value: Any) -> Any:
-        """A value with its variables as they are given, or else at their defaults, as YAML."""
+        """A value, parsed as YAML after its variables are replaced by given values or defaults."""
         import yaml
 
         if not isinstance(value, str) or not _VARIABLE.search(value):
@@ -86,9 +86,9 @@ class Experiment:
         return text if "${" in text else yaml.safe_load(text)
 
     def preset(self, name: str, below: str = "") -> dict[str, ExperimentValue]:
-        """What a preset sets otherwise than Megatron-LM, with what it extends.
+        """The values of a preset and of those that it extends.
 
-        below: the file that extends it.
+        below: the file that extends it.  Raises Unreadable if a preset is not among the files.
         """
         if name in PRESETS:
             return {
@@ -105,7 +105,7 @@ class Experiment:
         told: dict[str, ExperimentValue] = {}
         for one in above if isinstance(above, list) else [str(above)]:
             base = str(one).removeprefix("../")
-            if not base.startswith("primus_"):  # its own options, each at what does nothing
+            if not base.startswith("primus_"):  # defaults of its own options, which have no effect
                 told |= self.preset(base, path)
         for key, value in found.values.items():
             if key != "extends":
@@ -113,14 +113,14 @@ class Experiment:
         return told
 
     def _path(self, name: str) -> str | None:
-        """The file of a preset; None where it is not at hand."""
+        """The file of a preset; None if it is not among the files."""
         last = name.rsplit("/", 1)[-1]
         others = (one for one in self.files if one != self.config.name)
         return next((one for one in others if one.rsplit("/", 1)[-1] == last), None)
 
 
 def recognises(files: Mapping[str, str]) -> bool:
-    """Whether some YAML has modules with a backend each."""
+    """Whether some YAML file has modules with a framework each."""
     return any(
         re.search(r"^modules:[ \t]*$", text, re.MULTILINE)
         and re.search(r"^[ \t]+framework:", text, re.MULTILINE)
@@ -130,7 +130,7 @@ def recognises(files: Mapping[str, str]) -> bool:
 
 
 def experiment(files: Mapping[str, str], given: GivenValues) -> Experiment:
-    """The config among the files.  Raises Unreadable where it is none for Megatron-LM."""
+    """The config among the files.  Raises Unreadable if there is none for Megatron-LM."""
     for name, text in files.items():
         if name.endswith(YAML):
             found = yaml_files.read(text, name)

@@ -1,4 +1,4 @@
-"""A model of Primus by its name, with what an experiment lays over it."""
+"""A model that a Primus config gives by name, with the config's overrides."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planner.frameworks.named_models import find
 from planner.frameworks.primus.experiment import Experiment
 from planner.frameworks.reading import Unreadable
 
-# What may be laid over a named model, and what would make it another one.
+# Attributes that may override a named model, and those that would make it another model.
 LAID_OVER = ("num_layers", "mtp_num_layers")
 SHAPES = frozenset(
     {"hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels"}
@@ -20,7 +20,7 @@ SHAPES = frozenset(
 
 
 def adapted(experiment: Experiment) -> ModelSpec:
-    """The named model with what is laid over it.  Raises Unreadable."""
+    """The named model with its overrides.  Raises Unreadable."""
     file = experiment.config.name
     name = experiment.model.rsplit("/", 1)[-1].removesuffix(".yaml")
     try:

@@ -1,6 +1,6 @@
-"""Keys of Primus's own, beside the attributes of Megatron-LM's parser, and what its presets set.
+"""Primus's own keys, besides the attributes of Megatron-LM's parser, and the values of its presets.
 
-From primus/configs/modules and primus/configs/models/megatron (fd1eeab).
+Sources: primus/configs/modules and primus/configs/models/megatron (fd1eeab).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _OWN = """
     zero_bubble_pipeline_timers_start_iter zero_bubble_v_schedule zero_bubble_v_schedule_mem_setup
 """
 OWN = frozenset(_OWN.split())
-# Of these, what makes the model another one.
+# Those of them that change the model.
 SHAPING = frozenset(
     {"conv_L_cache", "conv_bias", "lfm_layer_types", "use_sink_attention", "sink_sliding_window"}
 )
-# Where presets say other than Megatron-LM's parser; the first and the last are written.
+# Values of presets that differ from Megatron-LM's defaults; TRAINER and MODEL are written.
 TRAINER, TUNER, MODEL = "pre_trainer.yaml", "sft_trainer.yaml", "language_model.yaml"
 PRESETS: dict[str, dict[str, Any]] = {
     TRAINER: {

@@ -1,4 +1,4 @@
-"""Primus's configs read back: its presets and overrides as Megatron-LM's arguments."""
+"""Reads Primus's configs: their presets and overrides as Megatron-LM's arguments."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from planner.frameworks.reading import Reading, Refusal, Setting, Unreadable
 TITLE = "Primus"
 PROGRAM = "primus/cli/main.py"
 SCHEDULES = {name: schedule for schedule, name in ALGORITHMS.items()}
-FP4 = "--fp4-recipe"  # which its core/fp4_utils.py builds for MI355X too
-# Of its own keys, those that the plan takes up.
+FP4 = "--fp4-recipe"  # its core/fp4_utils.py also has mxfp4, for MI355X
+# Primus's own keys that a plan represents.
 PLANNED = frozenset(
     {"enable_primus_turbo", "patch_primus_pipeline", "pp_algorithm", "use_turbo_deepep"}
     | {"recompute_layer_ids"}
@@ -39,14 +39,14 @@ def _trains(launch: ProgramCall) -> bool:
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
-    """What a config says, and the script that starts it where there is one.
+    """Reads a config, and the script that starts it if there is one.
 
-    Raises Unreadable where it is none for Megatron-LM or leaves out what a model needs.
+    Raises Unreadable if it is not for Megatron-LM or leaves out what a model needs.
     """
     given = given_with(files)
     told = experiment(files, given)
-    launch, size, reached = _started(files, told, accelerators)
-    values = told.preset(str(told.body.get("config"))) | _of_model(told) | told.overrides
+    launch, size, reached = _call_and_world(files, told, accelerators)
+    values = told.preset(str(told.body.get("config"))) | _model_preset(told) | told.overrides
     if given.model is None and not told.model_at_hand:
         given = replace(given, model=adapted(told))
     own = {key: one for key, one in values.items() if key in OWN}
@@ -59,7 +59,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 
     ids = own.get("recompute_layer_ids")
     chosen = _layer_ids(ids) if ids is not None and ids.value is not None else ()
-    if chosen:  # which Megatron-LM's parser does not know: it would ask for a method
+    if chosen:  # Megatron-LM's parser does not know layer ids and would ask for a method
         values = {key: one for key, one in values.items() if key != "recompute_granularity"}
     dialect = Dialect(
         "primus", TITLE, keys.PACKAGE,
@@ -69,10 +69,10 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     return _by_key(reading_of(dialect, args, launch, reached, size, given), own)
 
 
-def _started(
+def _call_and_world(
     files: Mapping[str, str], experiment: Experiment, accelerators: int | None
 ) -> tuple[ProgramCall, int, scripts.World]:
-    """The call, its accelerators and what it says of nodes; without a script as asked."""
+    """The call, its number of accelerators and its nodes; without a script, those asked for."""
     name = experiment.config.name
     if not any(PROGRAM in text for text in files.values()):
         if accelerators is None:
@@ -84,8 +84,8 @@ def _started(
     return found.launch, scripts.accelerators(found, reached, accelerators), reached
 
 
-def _of_model(experiment: Experiment) -> dict[str, ExperimentValue]:
-    """The preset of the model; of one that is not at hand what every model's preset sets."""
+def _model_preset(experiment: Experiment) -> dict[str, ExperimentValue]:
+    """The values of the model's preset; if it is not at hand, those that all such presets set."""
     if experiment.model_at_hand:
         return experiment.preset(experiment.model)
     everywhere = {"sequence_parallel": PRESETS[MODEL]["sequence_parallel"]}
@@ -95,7 +95,7 @@ def _of_model(experiment: Experiment) -> dict[str, ExperimentValue]:
 
 
 def _arguments(experiment: Experiment, values: Mapping[str, ExperimentValue]) -> Arguments:
-    """Every attribute that is set as its option, at its line."""
+    """The options of all attributes that are set, with their lines."""
     document = known_arguments(keys.PACKAGE)
     four_bits = document["flags"][FP4]
     known = {FP4: {**four_bits, "choices": [*four_bits["choices"], "mxfp4"]}}
@@ -106,15 +106,15 @@ def _arguments(experiment: Experiment, values: Mapping[str, ExperimentValue]) ->
     for key, one in values.items():
         if key in keys.options():
             _take(args, keys.options()[key], one)
-        elif key not in OWN and not _off(one.value):
+        elif key not in OWN and not _is_off(one.value):
             said = one.setting(key)
             args.settings.append(said)
             args.unknown.append(said)
     return args
 
 
-def _off(value: Any) -> bool:
-    """Whether a value only says that something is not there."""
+def _is_off(value: Any) -> bool:
+    """Whether a value only switches something off."""
     return not value or (isinstance(value, dict) and value.get("enabled") is False)
 
 
@@ -131,7 +131,7 @@ def _take(args: Arguments, option: str, value: ExperimentValue) -> None:
 
 
 def _plan(values: Mapping[str, ExperimentValue], plan: ParallelPlan) -> dict[str, Any]:
-    """What its own keys say of the plan."""
+    """The plan fields that Primus's own keys set."""
     on = {key: one.value for key, one in values.items()}
     said: dict[str, Any] = {}
     if on.get("patch_primus_pipeline") and on.get("pp_algorithm") in SCHEDULES:
@@ -142,7 +142,7 @@ def _plan(values: Mapping[str, ExperimentValue], plan: ParallelPlan) -> dict[str
 
 
 def _layer_ids(value: ExperimentValue) -> tuple[int, ...]:
-    """Numbers of layers, of which those after the last are prediction's."""
+    """Layer numbers; those beyond the model's layers are prediction layers."""
     words = value.value if isinstance(value.value, list) else str(value.value).split(",")
     try:
         return tuple(sorted({int(word) for word in words if str(word).strip()}))
@@ -152,7 +152,7 @@ def _layer_ids(value: ExperimentValue) -> tuple[int, ...]:
 
 
 def _some_layers(num_layers: int, plan: ParallelPlan, chosen: Sequence[int]) -> dict[str, Any]:
-    """Full recompute of some layers, as many as each virtual stage has of them."""
+    """The fields for full recompute of these layers, counted per virtual stage."""
     ends = list(accumulate(forward_layers(num_layers, plan)))
     counts = [0] * len(ends)
     for layer in chosen:
@@ -170,7 +170,7 @@ def _some_layers(num_layers: int, plan: ParallelPlan, chosen: Sequence[int]) -> 
 
 
 def _by_key(reading: Reading, values: Mapping[str, ExperimentValue]) -> Reading:
-    """The reading with the names of keys for those of options, and with its own keys."""
+    """The reading with names of keys in place of options, and with Primus's own keys."""
 
     def key(setting: Setting) -> Setting:
         if not setting.name.startswith("--") or not setting.file.endswith((*YAML, SET)):

@@ -1,4 +1,4 @@
-"""What Primus refuses or cannot do beyond Megatron-LM: fd1eeab and ROCm's Transformer Engine."""
+"""Primus's rules beyond Megatron-LM's: those of fd1eeab and of ROCm's Transformer Engine."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ OWN: tuple[Rule, ...] = (
         "schedules in a V split layers evenly",
     ),
 )
-# It has schedules of its own, and DeepEP for ROCm by Primus-Turbo; its Megatron-LM is of March
-# 2026, before Transformer Engine's cross entropy was disabled.
+# Primus has its own schedules, and DeepEP for ROCm from Primus-Turbo; its Megatron-LM of March 2026
+# still has Transformer Engine's cross entropy.
 _REPLACED = (MEGATRON_SCHEDULES, DISPATCHER_DEVICES, STABLE_LOSS)
 RULES: tuple[Rule, ...] = (*(one for one in CORE if one not in _REPLACED), *OWN)

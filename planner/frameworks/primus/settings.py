@@ -22,7 +22,7 @@ from planner.frameworks.yaml_files import Row
 # Our name of a schedule -> that of its own pipeline runtime.
 ALGORITHMS = {"zb-h1": "zero-bubble", "zb-v": "zbv-formatted", "v-half": "v-half", "v-min": "v-min"}
 PLACEHOLDER = "PLACEHOLDER for the smoke run: set your own"
-# A preset has the other value.
+# Values that are written because a preset has the other one.
 _PRESET: tuple[Row, ...] = (
     ("bf16", False, "fp16 it is"),
     ("use_distributed_optimizer", False, "every rank keeps all states"),
@@ -44,7 +44,7 @@ def _attention(flag: Flag) -> Any:
 
 
 def overrides(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
-    """Key, value, why."""
+    """(key, value, why) of all overrides."""
     said = {keys.attribute(one.name): one for one in flags(request, plan)}
     if plan.recompute_layers:
         for name in ("recompute_method", "recompute_num_layers"):
@@ -70,7 +70,7 @@ def overrides(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
 
 
 def recomputed(num_layers: int, plan: ParallelPlan) -> list[int]:
-    """The first layers of every virtual stage, as many as it computes again; from 0."""
+    """The layers to recompute, numbered from 0: the first ones of every virtual stage."""
     stages = forward_layers(num_layers, plan)
     starts = accumulate(stages, initial=0)
     return [
@@ -87,7 +87,7 @@ def _own_pipeline(plan: ParallelPlan) -> Iterator[Row]:
 
 
 def head() -> Iterator[Row]:
-    """What stands around the overrides, each key from the root of the file."""
+    """The keys outside of the overrides, each from the root of the file."""
     yield "work_group", "amd", "folder of the output"
     yield "user_name", "root", "folder of the output"
     yield "exp_name", "smoke-run", "folder of the output"

@@ -1,7 +1,7 @@
-"""slime: Megatron-LM's options under Ray, as supervised fine-tuning or the training part of RL.
+"""slime: Megatron-LM's options under Ray, for supervised fine-tuning or the training part of RL.
 
-What is written trains on the next token of samples, by slime's own SFT rollout; a run of RL has the
-same options beside its own rollout.
+The written launch trains on the next token of samples, with slime's own SFT rollout; an RL run has
+the same options and its own rollout.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FIELDS: dict[str, Field] = megatron.FIELDS | {
     ),
     "runtime": cannot("Megatron-LM is the runtime"),
 }
-# Of Megatron-LM's options, what slime's own say or leave aside.
+# Megatron-LM's options that slime's own replace or that slime ignores.
 REPLACED = frozenset(
     {"--train-iters", "--mock-data", "--tokenizer-type", "--eval-iters", "--log-interval"}
     | {"--log-throughput"}
@@ -92,7 +92,7 @@ NEEDS = Note(
 
 @in_group("ROLLOUT_ARGS")
 def rollout(request: PlanRequest, iterations: str) -> Iterator[Row]:
-    """What makes a step of samples out of conversations."""
+    """The options that make the samples of a step from conversations."""
     yield (
         "--rollout-function-path",
         "slime.rollout.sft_rollout.generate_rollout",
@@ -147,7 +147,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
 
 
 def recognises(files: Mapping[str, str]) -> bool:
-    """Whether some script starts a training of slime's."""
+    """Whether some script starts slime's training."""
     try:
         found = scripts.training_call(files, reader.trains, "slime")
     except Unreadable:
@@ -156,7 +156,7 @@ def recognises(files: Mapping[str, str]) -> bool:
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
-    """What a launch of slime's says; raises Unreadable as Megatron-LM's reader, which reads it."""
+    """Reads a launch of slime with Megatron-LM's reader; raises Unreadable as that does."""
     found = reader.read(files, accelerators)
     return found.model_copy(update={"framework": "slime"})
 

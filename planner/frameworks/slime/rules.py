@@ -1,4 +1,4 @@
-"""What slime refuses or changes beyond Megatron-LM: backends/megatron_utils of 624b824."""
+"""slime's rules beyond Megatron-LM's, from backends/megatron_utils of 624b824."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     )
 
 
-TUNER = trainer_yaml.Tuner(
+PROGRAM = trainer_yaml.FineTuningProgram(
     "trl",
     "TRL",
     VERSIONS,
@@ -49,8 +49,8 @@ TUNER = trainer_yaml.Tuner(
 )
 FRAMEWORK: Framework = replace(
     accelerate.FRAMEWORK,
-    name=TUNER.name,
-    title=TUNER.title,
+    name=PROGRAM.name,
+    title=PROGRAM.title,
     versions=VERSIONS,
     rules=trainer_yaml.RULES,
     fields=trainer_yaml.fields(
@@ -63,9 +63,9 @@ FRAMEWORK: Framework = replace(
             "attention_kernel": says("attn_implementation"),
         }
     ),
-    render=TUNER.render,
-    read=TUNER.read,
-    recognises=TUNER.recognises,
+    render=PROGRAM.render,
+    read=PROGRAM.read,
+    recognises=PROGRAM.recognises,
     partial_training=trainer_yaml.PARTIAL_TRAINING,
     axes=accelerate.FRAMEWORK.axes | {"cp": (1,)},
     training={"gradient_reduce_dtype": "bf16"},

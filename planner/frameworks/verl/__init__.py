@@ -1,7 +1,7 @@
 """verl with a Megatron actor: the training part of GRPO, in Hydra overrides.
 
-Keys and defaults are those of verl/trainer/config of January 2026 (b178a3c).  Generation and reward
-are placeholders: their options are verl's own.
+Keys and defaults are those of verl/trainer/config of January 2026 (b178a3c).  The options of
+generation and reward are placeholders.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ VERSIONS = "main of January 2026 (b178a3c) with Megatron-Core 0.15 and mbridge"
 CONFIG = "config.json"
 MOST_RESPONSES = 8  # of one prompt
 TRANSFORMER = ENGINE + "override_transformer_config."
-# The group of overrides -> attributes of Megatron-LM's that go there.
+# Group of overrides -> the attributes of Megatron-LM that belong there.
 GROUPS: dict[str, frozenset[str]] = {
     ENGINE: DEGREES,
     TRANSFORMER: frozenset(
@@ -104,7 +104,7 @@ def _field(field: Field) -> Field:
 
 
 def _key(option: str) -> str:
-    """The override that says an option of Megatron-LM's; "" where none does."""
+    """The override for an option of Megatron-LM; "" if there is none."""
     if option not in keys.options().values():
         return ""
     attribute = keys.attribute(option)
@@ -112,10 +112,10 @@ def _key(option: str) -> str:
     return next((group + name for group, names in GROUPS.items() if name in names), "")
 
 
-_SAID = {name: _field(field) for name, field in megatron.FIELDS.items()}
+_SET_BY_OVERRIDES = {name: _field(field) for name, field in megatron.FIELDS.items()}
 FIELDS: dict[str, Field] = {
     name: field if field.names else cannot(field.note or "no override says it")
-    for name, field in _SAID.items()
+    for name, field in _SET_BY_OVERRIDES.items()
 } | {
     "dp": says("trainer.nnodes", "trainer.n_gpus_per_node", note="what the others leave of them"),
     "micro_batch_size": says(MICRO),
@@ -126,7 +126,7 @@ FIELDS: dict[str, Field] = {
 
 
 def _rows(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
-    """Key, value, why."""
+    """(key, value, why) of all overrides."""
     training = request.training
     batch, length = training.global_batch_size, training.seq_length
     responses = next(n for n in range(MOST_RESPONSES, 0, -1) if batch % n == 0)
@@ -151,7 +151,7 @@ def _rows(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
 
 
 def _core(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
-    """What Megatron-LM's options say, by the names of Megatron-Core's configurations."""
+    """Megatron-LM's options, by the names of Megatron-Core's configurations."""
     core = {one.name: one for one in flags(request, plan)}
     for option, one in core.items():
         if key := _key(option):
@@ -177,7 +177,7 @@ def _word(value: Any) -> str:
 
 
 def _overrides(rows: Iterable[Row]) -> str:
-    """A bash array of one override each; ++ where the configuration may lack the key."""
+    """A bash array with one override per line; ++ if the configuration may lack the key."""
     lines = []
     for key, value, why in rows:
         new = "++" if ".override_" in key else ""
@@ -214,14 +214,14 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
 
 
 def recognises(files: Mapping[str, str]) -> bool:
-    """Whether some script starts a training of verl's on Megatron-Core."""
+    """Whether some script starts verl's training on Megatron-Core."""
     return verl_overrides.call(files, verl_overrides.on_megatron) is not None
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
-    """What a launch says of its actor, by Megatron-LM's reader; raises Unreadable.
+    """Reads the actor's training with Megatron-LM's reader; raises Unreadable.
 
-    The model is that of its name, or of the config.json beside the script.
+    The model is that of the config.json among the files, or else the preset of its name.
     """
     given = given_with(files)
     if given.model is None and CONFIG in files:

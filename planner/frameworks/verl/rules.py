@@ -1,4 +1,4 @@
-"""What verl's Megatron actor refuses or cannot be told: workers/engine/megatron of b178a3c."""
+"""Rules of verl's Megatron actor beyond Megatron-LM's, from workers/engine/megatron of b178a3c."""
 
 from __future__ import annotations
 
