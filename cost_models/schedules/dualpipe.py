@@ -26,11 +26,11 @@ def dualpipe_extra_s(
 ) -> Array:
     """Seconds the busiest rank waits: DualPipeV's form with h = p/2 - 1 hops to the middle.
 
-    The two middle ranks act as the turn of a V, as each gets from the other at the same time what
-    it passes on itself, so each half of the ranks runs the order of a DualPipeV of p/2 ranks, with
-    whole stages as chunks.  At t_f = t_b = t_w: h t_f, half of the README's (p/2 - 1)(F&B + B -
-    3 W), which assumes that pairs deliver both results at their end; with F&B = F + B it is h t_b
-    more than ours while t_w <= t_b <= t_f <= t_b + t_w.
+    The two middle ranks exchange results at equal times, as if each passed them to itself at the
+    turn of a V, so each half of the ranks runs the order of a DualPipeV of p/2 ranks, with whole
+    stages as chunks.  At t_f = t_b = t_w: h t_f, half of the README's (p/2 - 1)(F&B + B - 3 W),
+    which assumes that pairs deliver both results at their end; with F&B = F + B it is h t_b more
+    than ours while t_w <= t_b <= t_f <= t_b + t_w.
     Unequal stages: the other ranks are assumed to have the busiest rank's t_f : t_b : t_w.
     """
     total_s = np.add(forward_s, input_gradient_s) + weight_gradient_s

@@ -27,8 +27,8 @@ def hanayo_extra_s(forward_s: Array, backward_s: Array, others_s: Array, chunks:
     Rank p-1 starts p-1 chunk forwards late and ends p-1 chunk backwards early.  In between, at
     m = p, its first backward arrives p-1 chunk backwards after the loss on rank 0, and meanwhile it
     has only p-1 chunk forwards to run: it waits (p-1)(t_b - t_f) / v.  With t_f > t_b the same
-    holds in reverse.  No order of p micro-batches avoids these three waits; this order adds no
-    others, nor do more rounds.
+    holds in reverse.  No order of p micro-batches avoids these three waits; neither this order nor
+    more rounds add others.
 
     So at t_b = 2 t_f and m = p the bubble is (2p-2) / (3pw + 2p-2) of the step.  The form quoted
     for the paper, (2p-2) / (3pw + p-1), counts only half of the bubble in the step.

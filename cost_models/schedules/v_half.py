@@ -27,9 +27,9 @@ TWO_BY_TWO = Block((1, 1, 1, 1), (4, 0, 4))
 def v_half_in_flight(stage: Array, stages: Array, micro_batches: Array) -> Array:
     """Upper bound on the activation units of a rank, by construction: min(m, floor((p + 2) / 2)).
 
-    At three slots per hop down and up, the two chunks of a micro-batch stay on a rank for about 6 p
-    slots in all, and a micro-batch enters every 6 slots: p chunks of half a unit, plus those at the
-    turns.
+    At one slot per hop down and two per hop up, the two chunks of a micro-batch stay on a rank for
+    about 6 p slots in all, and a micro-batch enters every 6 slots: p chunks of half a unit, plus
+    those at the turns.
     """
     limit = np.floor_divide(np.add(stages, 2.0), 2.0)
     return np.minimum(micro_batches, limit) + np.multiply(stage, 0.0)

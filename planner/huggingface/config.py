@@ -19,7 +19,7 @@ TOKENS = 10_000_000
 
 
 class Problem(NamedTuple):
-    """One fault: where (JSON pointer), what is wrong, what was there, and nearby known names."""
+    """One fault: its JSON pointer, a message, the value found, and similar known names."""
 
     pointer: str
     message: str

@@ -200,7 +200,7 @@ def _unknown(config: Mapping[str, Any], kind: object, stated: object) -> Problem
     if not config:
         return Problem("", "the object is empty")
     what = next((text for key, text in OTHER_FILES.items() if config.get(key)), None)
-    # _name_or_path does not identify the architecture, and may be a path of the user's.
+    # _name_or_path does not identify the architecture, and may be a local path.
     names = [str(key)[:40] for key in config if key != "_name_or_path"]
     keys = ", ".join(names[:12])
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
