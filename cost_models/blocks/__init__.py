@@ -1,6 +1,6 @@
 """Blocks: the parts that models are made of, one file each.
 
-What may stand in a layer is known as soon as its file is here: documents name it by its `kind`.
+Importing this package registers every sublayer in it; documents name a sublayer by its `kind`.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
 
-def _named(kind: type[Any]) -> Iterator[type[Sublayer]]:
-    """The classes under one that documents can name."""
-    subclasses: list[type[Sublayer]] = kind.__subclasses__()
+def _with_kind(base: type[Any]) -> Iterator[type[Sublayer]]:
+    """All subclasses that declare a `kind`, at any depth."""
+    subclasses: list[type[Sublayer]] = base.__subclasses__()
     for each in subclasses:
         if "kind" in each.__annotations__:
             yield each
-        yield from _named(each)
+        yield from _with_kind(each)
 
 
 def kind_of(sublayer: type[Sublayer]) -> str:
-    """The word that names it in documents."""
+    """The `kind` by which documents name the sublayer."""
     return str(sublayer.model_fields["kind"].default)
 
 
 _root: type[Any] = Sublayer
-SUBLAYERS: tuple[type[Sublayer], ...] = tuple(sorted(_named(_root), key=kind_of))
+SUBLAYERS: tuple[type[Sublayer], ...] = tuple(sorted(_with_kind(_root), key=kind_of))
 if TYPE_CHECKING:
     AnySublayer = Sublayer
 else:

@@ -1,4 +1,4 @@
-"""Attention with a key and value for each head, for groups of heads, or for all of them."""
+"""Multi-head, grouped-query and multi-query attention."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ACTIVATION_ALIGNMENT = 8  # half-precision elements in 16 bytes (tensor-cores)
 
 
 def bias_gradient(width: Array, rows: Array, has: bool, name: str) -> Iterator[Kernel]:
-    """The gradient of a bias: one reading of its output's gradient (the sum itself is fused)."""
+    """The gradient of a bias: one read of the output's gradient (the sum itself is fused)."""
     if has:
         yield MemoryBoundKernel(name, 0.0, 2.0 * rows * width, recomputed=0.0, kind="bias")
 
@@ -51,10 +51,10 @@ KeyValueSource = Literal["own", "keys", "earlier"]
 
 
 class Attention(Mixer):
-    """Attention by heads; what is not given here is the model's.
+    """Attention by heads; fields left out take the model's values.
 
-    key_values: projected; the keys serve as values (Gemma 4); or an earlier layer's are used again
-    (Gemma 3n).  gate: the output is multiplied by one value for each head, or for each element.
+    key_values: both projected here; keys that serve as values too (Gemma 4); or those of an earlier
+    layer (Gemma 3n).  gate: the output is multiplied by one value per head or per element.
     """
 
     sources: ClassVar[tuple[str, ...]] = ("megatron-core", "korthikanti-2022", "torch")
@@ -75,7 +75,7 @@ class Attention(Mixer):
 
     @property
     def label(self) -> str:
-        """What of it differs from the model's plainest attention."""
+        """A few words on how it differs from full attention."""
         words = ["full"]
         if self.window is not None:
             words = [f"window {self.window}"]
@@ -105,13 +105,13 @@ class Attention(Mixer):
         return self.indexer.missing(groups) if self.indexer is not None else ""
 
     def heads(self, model: StackSpec) -> tuple[int, int]:
-        """Query heads, and key/value heads."""
+        """Numbers of (query heads, key/value heads)."""
         heads = self.num_attention_heads or model.num_attention_heads
         own = self.num_attention_heads is not None
         return heads, self.num_query_groups or (heads if own else model.num_query_groups)
 
     def _head_dims(self, model: StackSpec) -> tuple[int, int]:
-        """Of queries and keys, and of values."""
+        """Head dimensions of (queries and keys, values)."""
         head_dim = self.head_dim or model.head_dim
         return head_dim, self.value_head_dim or head_dim
 
@@ -119,7 +119,7 @@ class Attention(Mixer):
         return model.qk_norm if self.qk_norm is None else self.qk_norm
 
     def _projected(self) -> tuple[int, int]:
-        """How many of keys and values are projected here."""
+        """(keys, values): 1 if this layer projects them, 0 if not."""
         return {"own": (1, 1), "keys": (1, 0), "earlier": (0, 0)}[self.key_values]
 
     def _qkv_width(self, model: StackSpec, heads: Array, kv_heads: Array) -> Array:
@@ -129,9 +129,9 @@ class Attention(Mixer):
         return heads * (head_dim + gates) + kv_heads * own
 
     def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
-        """A QK norm over one head is held whole; one over all heads is split with them.
+        """A QK norm over one head is replicated; one over all heads is split with them.
 
-        With fewer key/value heads than ranks each rank holds a part of one and gathers the
+        With fewer key/value heads than ranks, each rank holds a part of a head and gathers the
         activations.
         """
         (every, groups), (head_dim, value_dim) = self.heads(model), self._head_dims(model)
@@ -159,11 +159,11 @@ class Attention(Mixer):
         (every, groups), (own, own_value) = self.heads(model), self._head_dims(model)
         hidden, head_dim, value_dim = float(model.hidden_size), float(own), float(own_value)
         heads = every / d.tp
-        # A rank holds at least one key/value head; with more ranks than heads they repeat.
+        # A rank uses at least one key/value head; with more ranks than heads, heads are repeated.
         kv_heads = np.maximum(groups / d.tp, 1.0)
         width = self._qkv_width(model, heads, kv_heads)
         keys, _ = self._projected()
-        # torch keeps every second product: queries and values, not keys (see `op` recompute).
+        # Per-operator recompute keeps every second product: queries and values, not keys.
         again = keys * kv_heads * head_dim / width
         qkv = Gemm("qkv", d.tokens, width, hidden, gathered_input=True, recomputed=again)
         yield qkv
@@ -212,7 +212,7 @@ class Attention(Mixer):
 
 
 def output_weights(model: StackSpec, heads: Array, sinks: bool | None = None) -> Iterator[Weight]:
-    """Bias of the output projection, whole on every rank, and sinks, one per head."""
+    """The bias of the output projection, replicated on every rank, and one sink per head."""
     if model.attention_output_bias:
         yield Weight("attention out bias", model.hidden_size)
     if model.attention_sinks if sinks is None else sinks:
@@ -222,9 +222,9 @@ def output_weights(model: StackSpec, heads: Array, sinks: bool | None = None) ->
 def position_and_norm(
     model: StackSpec, d: Dims, rotated: Array, module: str = "", *, rope: bool, norm: bool
 ) -> Iterator[MemoryBoundKernel]:
-    """Rotation and norm of queries and keys, `rotated` elements in all."""
+    """RoPE and QK norm over `rotated` elements of queries and keys."""
     if rope and model.position == "rope":
-        # Eager torch rotates in fp32: to fp32, complex product, back (5 bytes for each fused one).
+        # Eager torch casts to fp32, takes the complex product and casts back: 5x the fused bytes.
         moved = 4.0 * rotated * (1.0 + 4.0 * d.eager)
         yield MemoryBoundKernel("rope", moved, moved, module, kind="" if module else "rope")
     if norm:
@@ -245,11 +245,12 @@ def core_attention(
     keys: float = 1.0,
     rate: float = 1.0,
 ) -> Iterator[Record]:
-    """From queries, keys and values to the output by heads, and the communication around it.
+    """Core attention: from queries, keys and values to each head's output, with communication.
 
-    head_dims: of queries and keys, and of values.  up: the module whose recompute makes queries,
-    keys and values again.  repeats: keys and values may be fewer than heads.  keys: 0 where an
-    earlier layer has saved keys and values.  rate: see FlashAttention.
+    head_dims: of (queries and keys, values).  span: mean number of keys per query.  up: the module
+    whose recompute also recomputes queries, keys and values.  repeats: there may be fewer key/value
+    heads than query heads.  keys: 0 where an earlier layer has saved keys and values.
+    rate: see FlashAttention.
     """
     core = _Core(model, d, heads, kv_heads, head_dims)
     kernels = tuple(_core_kernels(core, span, rate))
@@ -261,7 +262,7 @@ def core_attention(
 
 
 class _Core:
-    """Shapes of the core of attention on one rank: elements of what it reads and makes."""
+    """Element counts of the inputs, scores and outputs of core attention on one rank."""
 
     def __init__(
         self, model: StackSpec, d: Dims, heads: Array, kv_heads: Array,
@@ -278,9 +279,9 @@ class _Core:
 
 
 def _core_kernels(core: _Core, span: float, rate: float) -> Iterator[Kernel]:
-    """Flash attention, or its products and passes one by one."""
+    """Flash attention, or the separate kernels of unfused attention."""
     model, d, head_dim, value_dim = core.model, core.d, core.head_dim, core.value_dim
-    # Q K^T and P V, where causal half of the square.
+    # Q K^T and P V; only half of the square if causal.
     yield FlashAttention(
         "attention",
         (1.0 + model.bidirectional) * d.tokens * span * core.heads * (head_dim + value_dim),
@@ -294,7 +295,7 @@ def _core_kernels(core: _Core, span: float, rate: float) -> Iterator[Kernel]:
         rate=rate,
         active=d.flash,
     )
-    # Heads of other than whole 16 bytes keep the tensor cores idle in strided products.
+    # Strided products use tensor cores only where heads are a multiple of 16 bytes wide.
     aligned = head_dim % ACTIVATION_ALIGNMENT == 0
 
     def product(name: str, n: Array, k: Array) -> Gemm:
@@ -308,20 +309,21 @@ def _core_kernels(core: _Core, span: float, rate: float) -> Iterator[Kernel]:
 
     scores, context = core.scores, core.context
     yield product("q k^T", d.seq_length, head_dim)
-    # Fused scale-mask-softmax: read, write; backward: read two, write one.  Dropout: one more.
+    # Fused scale-mask-softmax: read, write; backward: read two, write one.  Dropout: read, write
+    # and a mask byte, in both passes.
     yield memory_bound("softmax", 4.0 * scores, 6.0 * scores)
     if model.attention_dropout > 0:
         yield memory_bound("attention dropout", 5.0 * scores, 5.0 * scores)
     yield product("p v", value_dim, d.seq_length)
-    # Heads back beside each other: one copy each way.
+    # The transpose that puts heads side by side again: one copy each way.
     yield memory_bound("context transpose", 4.0 * context, 4.0 * context)
 
 
 def _core_saved(core: _Core, up: str, repeats: bool, keys: float) -> Iterator[SavedTensor]:
-    """What the core keeps for its gradients; the arguments are those of core_attention."""
+    """Tensors that core attention saves for backward; the arguments are those of core_attention."""
     model, d, scores, context = core.model, core.d, core.scores, core.context
-    # Unfused attention of torch (SDPBackend.MATH) computes in fp32 and saves what it computes with.
-    # It repeats keys and values for every query head.
+    # Unfused attention of torch (SDPBackend.MATH) computes in fp32, saves its fp32 inputs, and
+    # repeats keys and values for every query head.
     plain = core.unfused * d.runtime.unfused_attention_in_fp32
     core_bytes = d.activation_bytes + (FP32_BYTES - d.activation_bytes) * plain
     every = 1.0 + (core.heads / core.kv_heads - 1.0) * plain * repeats
@@ -341,13 +343,14 @@ def _core_saved(core: _Core, up: str, repeats: bool, keys: float) -> Iterator[Sa
     yield SavedTensor("attention output", context, d.activation_bytes, by_operator=1.0)
     cast = np.where(d.input_bytes < d.activation_bytes, 1.0, 0.0)
     yield SavedTensor("attention output cast", context, d.input_bytes, (), cast)
-    # All-to-all keeps the output by heads for its kernel, and by tokens for the projection (TE).
+    # All-to-all context parallelism (TE) saves the output twice: split by heads for the attention
+    # kernel, and split by tokens for the projection.
     exchanged = d.all_to_all * (d.cp > 1)
     yield SavedTensor("attention output by heads", context, d.activation_bytes, module, exchanged)
 
 
 def output_gate(d: Dims, context: Array, gates: Array) -> Iterator[Record]:
-    """The output of attention times its gates, element by element or head by head."""
+    """The attention output times its gates, one per element or per head."""
     moved = 4.0 * context + 2.0 * gates
     yield MemoryBoundKernel("attention gate", moved, 2.0 * moved)
     yield SavedTensor("attention gate input", gates, d.activation_bytes)

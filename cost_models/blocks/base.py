@@ -1,4 +1,4 @@
-"""What every block has: weights, and the records of one micro-batch in forward order."""
+"""Base classes of blocks: each has weights, and records of one micro-batch in forward order."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Block(Spec):
-    """A part of layers; `sources` are citation keys of what its records rest on.
+    """A part of a layer; `sources` are the citation keys of its records.
 
-    Blocks that compare equal are the same part, in whichever layer they stand.
+    Blocks that compare equal count as one part, whichever layers they are in.
     """
 
     sources: ClassVar[tuple[str, ...]]
@@ -34,7 +34,7 @@ class Block(Spec):
 
 
 class End(Spec):
-    """What stands before the first layer, or after the last one; part: as `frozen` names it."""
+    """The part before the first layer or after the last one; part: its name in `frozen`."""
 
     sources: ClassVar[tuple[str, ...]]
     part: ClassVar[str]
@@ -51,9 +51,10 @@ class End(Spec):
 class Sublayer(Block):
     """A block between a norm and a residual; a layer has one, two or more of them.
 
-    Each declares its `kind` as a literal, which names it in documents.  norm: the name of the norm
-    before it.  gathers: its tensor-parallel ranks need each other's tokens (a router's do not).
-    module: whose selective recompute runs it again.  norms: of it; None: as many as the model's.
+    Each declares its `kind` as a literal, its name in documents.  norm: the name of the norm before
+    it.  gathers: its input is gathered over tensor-parallel ranks (a router's is not).  module: the
+    selective-recompute module that runs it again.  norms: how many it has; 0: neither norm nor
+    residual; None: norms_per_layer / 2.
     """
 
     norm: ClassVar[str] = "mixer"
@@ -62,32 +63,32 @@ class Sublayer(Block):
     module: ClassVar[str] = ""
     kind: str
 
-    # With a return type the JSON schema would be that of any object, not of the fields.
+    # With a return type, the JSON schema would describe a plain object without the fields.
     @model_serializer(mode="wrap")
     def _with_kind(self, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
-        """The kind is written even where defaults are not: a document is not read without it."""
+        """Writes `kind` even where defaults are left out: documents cannot be read without it."""
         return {"kind": self.kind, **write(self)}
 
     def missing(self, model: StackSpec) -> str:
-        """What the model does not say and this block needs; empty where nothing is missing."""
+        """Why this block does not fit the model, such as a missing setting; empty if it fits."""
         return ""
 
     @property
     def label(self) -> str:
-        """What sets layers with this block apart from others of a model."""
+        """A short name that tells layers with this block apart from a model's other layers."""
         return self.kind.replace("_", " ")
 
     @property
     def title(self) -> str:
-        """The label in full, for a person who sees it alone."""
+        """The label in full, for display without context."""
         return self.label
 
 
 class Mixer(Sublayer):
-    """What mixes the tokens of a layer."""
+    """A sublayer that mixes information between tokens."""
 
 
 class FeedForward(Sublayer):
-    """What works on each token by itself."""
+    """A sublayer that works on each token by itself."""
 
     norm: ClassVar[str] = "mlp"

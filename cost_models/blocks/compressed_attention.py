@@ -1,4 +1,4 @@
-"""Attention over a window and over compressed tokens before it (DeepSeek-V4)."""
+"""Attention over a sliding window and over compressed tokens before it (DeepSeek-V4)."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Choice(Spec):
 
 
 class CompressedAttention(Mixer):
-    """Latent queries; one key head, whose keys are the values; a grouped low-rank output.
+    """Low-rank queries; one key head, whose keys serve as values; a grouped low-rank output.
 
-    compression: tokens in one compressed token, a gated mean; None: the window alone.
-    choice: each query attends to some compressed tokens, which then overlap; None: to all.
+    compression: tokens per compressed token, their gated mean; None: sliding window only.
+    choice: each query attends to its top_k compressed tokens, which then overlap; None: to all.
     """
 
     sources: ClassVar[tuple[str, ...]] = ("deepseek-v4",)
@@ -67,13 +67,13 @@ class CompressedAttention(Mixer):
         return ""
 
     def _compressors(self, model: StackSpec) -> tuple[int, int]:
-        """Widths that compress keys, and the keys of the choice; double where they overlap."""
+        """Widths of the compressed (keys, keys of the choice); doubled where tokens overlap."""
         overlap = 2 if self.choice else 1
         keys = overlap * model.head_dim if self.compression else 0
         return keys, overlap * self.choice.head_dim if self.choice else 0
 
     def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
-        """Latents, keys and compressors whole on every rank, the rest split by heads."""
+        """Latents, keys and compressors are replicated on every rank, the rest split by heads."""
         hidden, head_dim, rank = model.hidden_size, model.head_dim, self.q_lora_rank
         heads = np.divide(model.num_attention_heads, split.tp)
         yield Weight("latents", float((rank + head_dim) * hidden), matrix=True, tensors=2)
@@ -124,9 +124,9 @@ class CompressedAttention(Mixer):
         yield from core_attention(
             model, d, heads, np.maximum(1.0 / d.tp, 1.0), (head_dim, head_dim), span, keys=0.0
         )
-        # Keys are the values too; ranks that split a sequence have exchanged copies of both.
+        # Keys serve as values; with context parallelism the exchanged copies of both are kept.
         yield SavedTensor("key", d.tokens * keys * head_dim, d.activation_bytes, (), d.cp == 1)
-        # Eager torch keeps the output before and after it is rotated back.
+        # Eager torch keeps the output both before and after it is rotated back.
         yield from position_and_norm(model, d, context, rope=True, norm=False)
         yield SavedTensor("turned attention output", context, d.activation_bytes, (), d.eager)
         lower = self.o_groups * self.o_lora_rank / d.tp

@@ -1,4 +1,4 @@
-"""Attention of a decoder's tokens to what an encoder made of other inputs."""
+"""Attention of a decoder's tokens to the output of an encoder."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class CrossAttention(Mixer):
-    """tokens: the encoder's for one sequence; source_width: of its vectors, None: hidden_size.
+    """Cross-attention; every context-parallel rank holds all of the encoder's output.
 
-    Every context-parallel rank holds all of the encoder's output.
+    tokens: the encoder's, per sequence; source_width: of the encoder's output, None: hidden_size.
     """
 
     sources: ClassVar[tuple[str, ...]] = ("megatron-core",)

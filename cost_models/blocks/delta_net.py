@@ -19,23 +19,25 @@ if TYPE_CHECKING:
 
 # 8,192 tokens in 445 to 533 us (aiconfigurator, chunk_gated_delta_rule of FLA, 32 heads of 128).
 TOKEN_S = 490e-6 / 8192
-CHUNK = 64.0  # tokens, of FLA's kernels
+CHUNK = 64.0  # tokens per chunk in FLA's kernels
 
 
 @formula("flop", "gated-delta-net")
 def delta_rule_flop(chunk: float, key_dim: float, value_dim: float) -> float:
-    """Forward FLOP of one token and head: keys by keys, the corrected keys and values, queries by
-    keys and by corrected values inside the chunk; state read twice and written once.
+    """Forward FLOP of one token and head of the chunked delta rule.
+
+    Inside the chunk: K K^T, the corrected keys and values, Q K^T and its product with the corrected
+    values.  Across chunks: the state is read twice and written once.
     """
     inside = 2.0 * chunk * (3.0 * key_dim + 2.0 * value_dim)
     return inside + 6.0 * key_dim * value_dim
 
 
 class GatedDeltaNet(Recurrence):
-    """Key heads serve several value heads each; the output is normed and gated.
+    """Value heads share key heads in groups; the output is normed and gated.
 
-    channel_decays: every channel of a key has its own decay (Kimi Delta Attention), else a head.
-    decay_rank, gate_rank: decay and gate go through a matrix of that many columns.
+    channel_decays: a decay per key channel (Kimi Delta Attention) instead of one per head.
+    decay_rank, gate_rank: rank of a pair of matrices that projects decay and gate.
     """
 
     sources: ClassVar[tuple[str, ...]] = ("gated-delta-net", "kimi-linear", "aiconfigurator")
@@ -83,12 +85,12 @@ class GatedDeltaNet(Recurrence):
         return self._keys if self.channel_decays else self.num_value_heads
 
     def _gates(self) -> tuple[tuple[int, int | None], ...]:
-        """Width and rank of decay and output gate."""
+        """(width, rank) of the decay and of the output gate."""
         gate = ((self._values, self.gate_rank),) if self.gated else ()
         return ((self._decays(), self.decay_rank), *gate)
 
     def _ranked(self) -> tuple[tuple[int, int], ...]:
-        """Width and rank of what goes through a pair of matrices."""
+        """(width, rank) of those that a low-rank pair of matrices projects."""
         return tuple((width, rank) for width, rank in self._gates() if rank is not None)
 
     def small_weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
@@ -110,7 +112,7 @@ class GatedDeltaNet(Recurrence):
         keys = 2.0 * d.tokens * self._keys / d.tp
         yield MemoryBoundKernel("key norm", 4.0 * keys, 6.0 * keys)
         heads = d.tokens * self.num_value_heads / d.tp
-        # Of every chunk the inverse that corrects its values, one row for each token.
+        # The inverse matrix that corrects a chunk's values: one row for each token.
         rows = np.minimum(CHUNK, scanned_tokens(d))
         yield SavedTensor("chunk inverse", heads * rows, d.activation_bytes)
         yield SavedTensor("normed keys", keys, d.activation_bytes)

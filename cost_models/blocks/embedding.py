@@ -1,4 +1,4 @@
-"""The word table, positions, and what follows them before the first layer."""
+"""The word table, positions, and the other inputs of the first layer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def padded_vocab_size(vocab_size: Array, tp: Array, divisible_by: Array = 128.0)
 
 
 class Embedding(End):
-    """The padded rows of the word table are split; learned positions and the norm are whole."""
+    """The word table is padded and split by rows; learned positions and the norm are replicated."""
 
     sources: ClassVar[tuple[str, ...]] = ("megatron-core",)
     part: ClassVar[str] = "embedding"
@@ -64,7 +64,8 @@ class Embedding(End):
     def records(self, model: ModelSpec, d: Dims) -> Iterator[Record]:
         """Row look-up forward; scatter-add into fp32 gradients backward.
 
-        Ranks that split the table by rows sum (or scatter) what they looked up; backward gathers.
+        With the table split by rows, ranks all-reduce (or reduce-scatter) the rows they looked up;
+        backward gathers.
         """
         size = d.tokens * model.hidden_size
         positions = 1.0 if model.position == "learned" else 0.0
@@ -79,7 +80,7 @@ class Embedding(End):
             mask = d.sharded_tokens * model.hidden_size
             yield SavedTensor("embedding dropout mask", mask, MASK_BYTES, by_operator=1.0)
         if model.per_layer_input_size is not None:
-            # Looked up, projected from the embedding, normed and added.
+            # A looked-up row plus a normed projection of the embedding.
             width = float(model.num_layers * model.per_layer_input_size)
             yield Gemm("per-layer projection", d.sharded_tokens, width, float(model.hidden_size))
             inputs = d.sharded_tokens * width

@@ -1,4 +1,4 @@
-"""Routed experts, with those that all tokens share."""
+"""Routed experts, with an optional shared expert."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from cost_models.dims import Dims
     from cost_models.spec import MoESpec, StackSpec
 
-# Bandwidth of gathering rows over that of a plain pass (SimuMax @4dcaae51, B200: 0.50 of 0.67).
+# Bandwidth of a row gather relative to a plain pass (SimuMax @4dcaae51, B200: 0.50 of 0.67).
 PERMUTE_FRACTION = 0.75
-# Host operations until the device is busy again after it has waited for the host.
+# Kernels that the host launches until the device is busy again after a host synchronisation.
 SYNC_LAUNCHES = 5.0
 MODULE = "moe"
 
 
 @formula("1", "megatron-core")
 def busiest_load(moe: MoESpec) -> float:
-    """Load of the busiest rank's experts over the mean, as far as a capacity factor lets it."""
+    """Load of the busiest rank's experts over the mean, capped by the capacity factor."""
     return min(moe.imbalance_factor, moe.capacity_factor or np.inf)
 
 
 class Experts(FeedForward):
-    """Router, dispatch, grouped products and combination; the model's `moe` has the widths."""
+    """Router, dispatch, grouped GEMMs and combine, with the widths in the model's `moe`."""
 
     sources: ClassVar[tuple[str, ...]] = ("megatron-core", "torch")
     gathers: ClassVar[bool] = False
@@ -68,7 +68,7 @@ class Experts(FeedForward):
         return SharedExpert(width=width, bias=moe.expert_bias) if width else None
 
     def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
-        """Router and gate whole on every rank; num_experts / ep experts are local."""
+        """Router and gate are replicated on every rank; num_experts / ep experts are local."""
         moe, hidden = self._spec(model), model.hidden_size
         experts, routed = moe.num_experts, moe.num_experts + moe.zero_experts
         yield Weight("router", float(routed * hidden), matrix=True, placeholder=False)
@@ -102,11 +102,11 @@ class Experts(FeedForward):
     def _biases(
         self, model: StackSpec, d: Dims, activated: Array, returned: Array
     ) -> Iterator[MemoryBoundKernel]:
-        """Passes over the experts' activations and outputs, where nothing fuses the biases.
+        """Passes over the experts' activations and outputs, where biases are not fused.
 
-        The bias after the second product is scaled by the token's weight in fp32, added, joined
-        over the experts and cast back; gated experts with biases (gpt-oss) clamp both halves
-        before the fused activation (Megatron-LM experts.py, fused_bias_geglu.py).
+        The bias of fc2 is scaled by the token's routing weight in fp32, added, concatenated over
+        the experts and cast back; gated experts with biases (gpt-oss) clamp both halves before the
+        fused activation (Megatron-LM experts.py, fused_bias_geglu.py).
         """
         if not self._spec(model).expert_bias or not np.any(d.runtime.adds_expert_bias_apart):
             return
@@ -119,8 +119,8 @@ class Experts(FeedForward):
             yield MemoryBoundKernel("expert clamp", forward, backward, "moe_act")
 
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
-        """Each rank sends top_k copies of its (sequence-sharded) tokens; the etp ranks of an expert
-        see the copies of all of them.
+        """Each rank sends top_k copies of its (sequence-sharded) tokens; each of an expert's etp
+        ranks works on the copies of all of them.
         """
         moe = self._spec(model)
         sent = _Copies.of(model, moe, d)
@@ -141,11 +141,11 @@ class Experts(FeedForward):
         yield Working(widest * d.activation_bytes, more)
 
     def _kernels(self, model: StackSpec, d: Dims, sent: _Copies) -> Iterator[Record]:
-        """Routing, permutations, grouped products and all-to-alls, in their order."""
+        """Routing, permutations, grouped GEMMs and all-to-alls, in order of execution."""
         moe, hidden = self._spec(model), float(model.hidden_size)
         copies, outer, width, size = sent.copies, sent.outer, sent.width, sent.size
         yield Gemm("router", d.sharded_tokens, sent.routed, hidden, MODULE, fp8=False)
-        # The host sizes the next buffers by the counts of the routing.
+        # The host reads the token counts of the experts to size the next buffers.
         yield HostWait(SYNC_LAUNCHES)
         scores = d.sharded_tokens * sent.routed
         # fp32 logits: softmax or sigmoid, top-k, and the balancing loss read them about four times.
@@ -153,7 +153,7 @@ class Experts(FeedForward):
         if moe.latent_size is not None:
             yield Gemm("expert latent in", d.sharded_tokens, outer, hidden, MODULE)
             yield Gemm("expert latent out", d.sharded_tokens, hidden, outer, MODULE)
-            # Gathering keeps no input: only the sum of the experts' outputs is.
+            # The row gather saves no input; only the combined expert outputs are kept.
             latents = d.sharded_tokens * outer
             yield SavedTensor("expert latents", latents, d.activation_bytes, (MODULE,))
         moved = _permuted_bytes(d, sent)
@@ -175,22 +175,23 @@ class Experts(FeedForward):
 
     @staticmethod
     def _saved_routing(moe: MoESpec, d: Dims, sent: _Copies) -> Iterator[SavedTensor]:
-        """Scores of the router, and where each copy goes."""
+        """Router scores, and the destination and weight of each copy."""
         torch, whole = d.runtime.sorts_routing, (MODULE,)
         scores = d.sharded_tokens * sent.routed
         yield SavedTensor("router scores", (2.0 - torch) * scores, FP32_BYTES, whole)
-        # torch: of each copy its place in three int64 orders, its weight in both dtypes; their sum.
+        # torch saves three int64 indices and the weight in two dtypes per copy, and the sum of
+        # weights per token.
         routing = d.sharded_tokens * (sent.top_k * (24.0 + 4.0 + d.activation_bytes) + 4.0)
         if moe.zero_experts:
-            # Also of copies that go nowhere their place in two orders, their weight and a mask; and
-            # of a token the sum of their weights.
+            # It also saves two int64 indices and a weight per copy for a zero expert, a mask byte
+            # for every copy, and per token the sum of the zero experts' weights.
             nowhere = (moe.top_k - sent.top_k) * (16.0 + 4.0) + moe.top_k
             routing = routing + d.sharded_tokens * (nowhere + d.activation_bytes)
         yield SavedTensor("routing", routing, 1.0, whole, torch)
 
     @staticmethod
     def _saved_by_experts(model: StackSpec, d: Dims, sent: _Copies) -> Iterator[SavedTensor]:
-        """What the grouped products and the combination need for their gradients."""
+        """Tensors that the grouped GEMMs and the combine save for backward."""
         whole, act = (MODULE,), (MODULE, "moe_act")
         yield SavedTensor("expert input", sent.copies * sent.outer, d.input_bytes, whole)
         yield SavedTensor(
@@ -200,18 +201,19 @@ class Experts(FeedForward):
         yield SavedTensor("expert activation output", sent.size, d.input_bytes, act)
         if model.gated_mlp:
             yield SavedTensor("expert gate output", sent.size, d.activation_bytes, act, d.eager)
-        # Combine weights that follow the experts need their outputs to get their gradient.
+        # Routing weights applied after the experts need the experts' outputs for their gradient.
         after = 1.0 - d.runtime.weighs_inside_experts
         yield SavedTensor("combine input", sent.own, d.activation_bytes, whole, after)
 
 
 @dataclass(frozen=True)
 class _Copies:
-    """Copies of tokens that a rank's experts see, and the shapes of their matrices on it.
+    """Token copies that a rank's experts work on, and the shapes of its expert matrices.
 
-    routed: experts that the router chooses among; top_k: copies of a token that go somewhere; load:
-    of the busiest rank; outer: width at which experts work; own: elements that the rank sends;
-    inputs: products before the activation; size: elements of one of them.
+    routed: experts that the router chooses among; top_k: copies of a token that are sent; load: of
+    the busiest rank over the mean; outer: input and output width of an expert; width: its inner
+    width on this rank; own: elements that the rank sends; inputs: products before the activation;
+    size: output elements of one of them.
     """
 
     routed: float
@@ -227,7 +229,7 @@ class _Copies:
     @classmethod
     def of(cls, model: StackSpec, moe: MoESpec, d: Dims) -> _Copies:
         load, routed = busiest_load(moe), float(moe.num_experts + moe.zero_experts)
-        # Copies for an expert that passes its tokens on go nowhere.
+        # Zero experts return their tokens unchanged, so copies for them are not sent.
         top_k = moe.top_k * moe.num_experts / routed
         outer = float(moe.latent_size or model.hidden_size)
         width = moe.expert_ffn_hidden_size / d.etp
@@ -238,11 +240,11 @@ class _Copies:
 
 
 def _permuted_bytes(d: Dims, sent: _Copies) -> Array:
-    """Bytes that one permutation moves, at the rate of a plain pass.
+    """Bytes that one permutation moves, scaled to the bandwidth of a plain pass.
 
     Copies are gathered by destination before the all-to-all, sorted by expert after it, and back
-    again.  DeepEP takes tokens as they are and a rank makes the copies for its experts afterwards;
-    HybridEP's kernels do that on their way (Megatron-LM token_dispatcher.py, fused_a2a.py).
+    again.  DeepEP sends tokens in their own order and the receiving rank copies them for its
+    experts; HybridEP's kernels do so in transit (Megatron-LM token_dispatcher.py, fused_a2a.py).
     """
     received = d.sharded_tokens * sent.load * distinct_domains(sent.top_k, d.ep) * d.etp
     on_the_way = d.hybridep * (d.ep > 1.0)

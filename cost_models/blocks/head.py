@@ -1,4 +1,4 @@
-"""The last norm, the output layer and the loss, and what multi-token prediction adds to them."""
+"""The last norm, the output layer and the loss, with the projections of multi-token prediction."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Head(End):
         each: 38 forward, 12 backward.  Fused (Megatron's native fusion, fp32 inside): conversion
         and maximum 2 + 4 + 4, shift and exponent 8, normalise 8: 26; backward 10.
 
-        The projections of multi-token prediction stand here with their share of the head's passes.
+        With multi-token prediction the head runs 1 + mtp times, the mtp projection mtp times.
         """
         hidden = float(model.hidden_size)
         vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
@@ -80,23 +80,23 @@ class Head(End):
             share = model.mtp_num_layers / (1.0 + model.mtp_num_layers)
             yield Gemm("mtp projection", d.tokens, hidden / d.tp, 2.0 * hidden, active=share)
             yield MemoryBoundKernel("mtp norms", 8.0 * norm, 12.0 * norm, active=share)
-        # The input is gathered and its gradient scattered; of each token the largest logit, the sum
-        # of exponentials and the target's logit are summed.
+        # The input is gathered and its gradient scattered; the largest logit, the sum of
+        # exponentials and the target's logit of each token are all-reduced.
         yield Boundary()
         values = FP32_BYTES * d.tokens
         yield Collective(("all_reduce",), values, "tp", times=3.0, mirrored=False)
         yield from self._kept(d, hidden, logits)
 
     def _kept(self, d: Dims, hidden: float, logits: Array) -> Iterator[Record]:
-        """The native fusion of Megatron keeps the fp32 exponentials; a loss in place (Transformer
-        Engine's, or torch's own compiled) the half-precision logits, which it overwrites or reads
-        again.
+        """Megatron's native fusion saves the fp32 exponentials; an in-place loss (Transformer
+        Engine's, or torch's compiled one) saves the half-precision logits, which it overwrites or
+        reads again.
 
-        Alive only around the loss: the 2-byte logits going in or their 2-byte gradient coming out
-        (Transformer Engine overwrites one with the other); torch's own unfused loss also holds the
-        fp32 logits and an fp32 gradient, which Megatron's overwrites in place; its loss_parallel
-        holds four fp32 tensors in all (log-softmax, gradient, their sum and its product).  Then
-        the gradient of the head's input, whole and reduced, and the input gathered once more.
+        Alive only around the loss: the 2-byte logits or their 2-byte gradient (Transformer Engine
+        overwrites one with the other).  Torch's unfused loss also holds the fp32 logits and an fp32
+        gradient, where Megatron's works in place; its loss_parallel holds four fp32 tensors in all
+        (log-softmax, gradient, their sum and its product).  Then the gradient of the head's input,
+        before and after its reduction, and the input gathered again.
         """
         r, width = d.runtime, d.activation_bytes
         others = np.maximum(d.tokens - d.sharded_tokens, 0.0)

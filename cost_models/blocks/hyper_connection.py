@@ -1,4 +1,4 @@
-"""Hyper-connections: several residual streams, which every block reads and writes in mixtures."""
+"""Hyper-connections: several residual streams; blocks read and write weighted sums of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class HyperConnection(Block):
-    """Of all streams of a token: what the block reads, what it adds to each, and how they mix."""
+    """Mixture weights computed from a token's streams: to read them, write to them and mix them."""
 
     sources: ClassVar[tuple[str, ...]] = ("mhc", "deepseek-v4")
 
@@ -27,7 +27,7 @@ class HyperConnection(Block):
         yield Weight("stream offsets", mixtures + 3.0, tensors=2)
 
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
-        """Streams are read for the mixtures, for the block and with its output, then written."""
+        """Streams are read for the mixtures, for the block's input and to add its output."""
         streams = float(model.residual_streams)
         mixtures, size = (2.0 + streams) * streams, d.sharded_tokens * model.hidden_size
         width = streams * model.hidden_size
@@ -35,6 +35,6 @@ class HyperConnection(Block):
         moved = (4.0 * streams + 2.0) * size
         yield MemoryBoundKernel("streams", 2.0 * moved, 4.0 * moved)
         yield SavedTensor("streams", streams * size, d.activation_bytes)
-        # All else is made again from the mixtures; their gradient needs what the block has added.
+        # The rest is recomputed from the mixtures; their gradient needs the block's output.
         yield SavedTensor("stream mixtures", d.sharded_tokens * mixtures, FP32_BYTES)
         yield SavedTensor("stream outputs", size, d.activation_bytes)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from cost_models.spec import StackSpec
 
 
-# Rate of attention to chosen blocks over that of dense attention, forward and backward: a tenth of
+# FLOP rate of block-sparse attention relative to dense attention, forward and backward: a tenth of
 # the blocks takes 2.6 + 9.1 ms where all take 21.0 + 52.3 (hao-ai-lab/FastVideo#1034, blocks of 64
-# tokens, 16 heads of 128, 40,768 tokens).  Assumed of MiniMax-M3's kernels, too: with their scores
+# tokens, 16 heads of 128, 40,768 tokens).  Assumed for MiniMax-M3's kernels too: including scores,
 # they reach 14.2 / 28.4 of the dense rate forward at a million tokens (minimax-m3, H800).
 BLOCK_RATE = 0.1 * (21.0 + 52.3) / (2.6 + 9.1)
 
@@ -27,9 +27,9 @@ BLOCK_RATE = 0.1 * (21.0 + 52.3) / (2.6 + 9.1)
 def attention_span(window: float | None, seq_length: float, block: float = 0.0) -> float:
     """Mean number of keys a query is paired with before causal masking.
 
-    A causal window w over s positions holds w(s - w/2) pairs, against s^2/2 for full causal.  As
-    many pairs has a causal choice of at most w keys; one of whole blocks that always holds the
-    query's own has half a block less, once there are more blocks than are chosen.
+    A causal window w over s positions holds w(s - w/2) pairs, against s^2/2 for full causal.  A
+    causal choice of at most w keys per query holds as many pairs.  A choice of whole blocks that
+    includes the query's own holds half a block less for each query that sees more than w keys.
     """
     if window is None or window >= seq_length:
         return seq_length
@@ -39,11 +39,11 @@ def attention_span(window: float | None, seq_length: float, block: float = 0.0) 
 
 class Indexer(Spec):
     """The lightning indexer of DeepSeek-V3.2: small heads score every earlier token, and each query
-    attends to the top_k of them.  That of MiniMax-M3 picks blocks, the query's own among them:
-    each of its heads picks for a group of attention heads, by the highest score in a block.
+    attends to the top_k of them.  MiniMax-M3's indexer picks blocks, always including the query's
+    own: each head picks for a group of attention heads, by the highest score in a block.
 
-    Its queries come from the latent queries where there are any, else from the hidden state; its
-    keys, one for all heads, and the weights of the heads from the hidden state.  Whole on every
+    Its queries are projected from the low-rank queries if there are any, else from the hidden
+    state; its keys (one for all heads) and head weights from the hidden state.  Replicated on every
     tensor-parallel rank.
     """
 
@@ -57,7 +57,7 @@ class Indexer(Spec):
     head_weights: bool = Field(True, description="heads count by weights that a token makes")
 
     def missing(self, groups: int) -> str:
-        """What does not go together, where so many groups of heads attend."""
+        """Why these settings do not fit together or `groups` of heads; empty if they do."""
         if self.block_size is None:
             return ""
         if self.top_k % self.block_size:
@@ -77,7 +77,7 @@ class Indexer(Spec):
         return f"top {self.top_k // self.block_size} blocks of {self.block_size}"
 
     def weights(self, model: StackSpec, query_width: int) -> Iterator[Weight]:
-        """query_width: of what its queries are projected from."""
+        """Parameters of one rank; query_width: input width of the query projection."""
         if self.shared:
             return
         hidden = model.hidden_size
@@ -91,11 +91,11 @@ class Indexer(Spec):
             yield Weight("indexer head weights", float(hidden * self.num_heads), matrix=True)
 
     def records(self, model: StackSpec, d: Dims, query_width: Array) -> Iterator[Record]:
-        """Scores of the causal half of the square, ReLU, weighted sum over heads, top-k; of blocks
-        the highest score for each head, of which each chooses its own.
+        """Scores of the causal half of the square, ReLU, weighted sum over heads, top-k; with
+        blocks, each head picks its own by the highest score in a block.
 
-        Training runs the projections and scores on detached inputs (its loss is a KL divergence of
-        its own): the gradient of its input is not passed on.
+        Training runs the projections and scores on detached inputs with their own loss (a KL
+        divergence), so no gradient flows to the input.
         """
         if self.shared:
             return
@@ -109,8 +109,8 @@ class Indexer(Spec):
             fp8=False, weights=False,
         )  # fmt: skip
         scores = d.sequences * rows * d.seq_length / 2.0
-        # The scores of the heads are summed, or those of a block compared, in the product's kernel;
-        # top-k reads what that leaves about twice.
+        # The GEMM's kernel sums scores over heads, or takes the maximum of each block; top-k reads
+        # the result about twice.
         block = min(float(self.block_size or 1), d.seq_length)
         choices = heads if self.block_size else 1.0
         left = scores * choices / block

@@ -38,9 +38,9 @@ UP = "mla_up_proj"
 
 
 class LatentAttention(Mixer):
-    """Its widths are those of the model's `mla`.
+    """Multi-head latent attention with the widths in the model's `mla`.
 
-    gate: the output is multiplied by one value for each head, or for each element.
+    gate: the output is multiplied by one value per head or per element.
     """
 
     sources: ClassVar[tuple[str, ...]] = ("deepseek-v2", "deepseek-v3.2", "megatron-core")
@@ -69,9 +69,9 @@ class LatentAttention(Mixer):
         return model.mla
 
     def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
-        """Down-projections and their norms whole on every rank, the rest split by heads.
+        """Down-projections and their norms are replicated on every rank, the rest split by heads.
 
-        With `qkv_bias` the two down-projections have a bias, the projections after them none.
+        With `qkv_bias`, only the two down-projections have a bias.
         """
         mla, hidden = self._spec(model), model.hidden_size
         heads = np.divide(model.num_attention_heads, split.tp)
@@ -125,9 +125,9 @@ class LatentAttention(Mixer):
         kv_up = Gemm("mla kv up", d.tokens, kv_width, float(mla.kv_lora_rank), UP, recomputed=1.0)
         yield query_up
         yield kv_up
-        # Keys are joined from the up-projected part and the one rotary part that all heads share.
-        # One kernel for both rotates queries in place, reads what was projected and writes keys
-        # and values.
+        # Keys concatenate the up-projected part and the rotary part that all heads share.  A fused
+        # kernel for RoPE and this concatenation rotates queries in place, reads the projections
+        # and writes keys and values.
         one = d.runtime.rotates_while_joining
         each = d.tokens * heads
         joined = (1.0 - one) * 4.0 * (2.0 * head_dim + value_dim)
@@ -161,5 +161,5 @@ class LatentAttention(Mixer):
             recomputed=1.0,
         )
         yield from output(model, d, out)
-        # With latent queries what is gathered is the latents, not the hidden state.
+        # With low-rank queries the latents are gathered, not the hidden state.
         yield TensorParallel(down if query_rank else hidden, (query_up, kv_up), (out,))

@@ -18,7 +18,7 @@ from cost_models.sources import formula
 if TYPE_CHECKING:
     from cost_models.spec import StackSpec
 
-BLOCK = 256.0  # tokens, of its kernel
+BLOCK = 256.0  # tokens per block of its kernel
 
 
 @formula("flop", "minimax-01")
@@ -28,7 +28,7 @@ def lightning_flop(block: float, head_dim: float) -> float:
 
 
 class LightningAttention(Recurrence):
-    """Heads are the model's unless given; output_norm: over all heads, over each, or none."""
+    """Linear attention, with the model's heads by default; output_norm: over all heads or each."""
 
     sources: ClassVar[tuple[str, ...]] = ("minimax-01", "aiconfigurator")
     kind: Literal["lightning_attention"] = "lightning_attention"

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @formula("flop", "griffin")
 def lru_flop() -> float:
-    """Forward operations of one token and channel: exponent, root, two products and a sum."""
+    """Forward FLOP of one token and channel: exponential, root, two products and a sum."""
     return 8.0
 
 
 class LinearRecurrentUnit(Recurrence):
-    """Two branches of width channels; the gates of a channel come from those of its block."""
+    """Two branches of `width` channels; the gates are block-diagonal projections."""
 
     sources: ClassVar[tuple[str, ...]] = ("griffin",)
     kind: Literal["linear_recurrent_unit"] = "linear_recurrent_unit"

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @formula("flop", "mamba")
 def selective_scan_flop(state: float) -> float:
-    """Forward operations of one token and channel: exponent, decay, input, sum and output."""
+    """Forward FLOP of one token and channel: exponential, decay, input, sum and output."""
     return 9.0 * state
 
 
 class Mamba(Recurrence):
-    """inner_size channels; the step is made from time_step_rank values of each token."""
+    """A scan of inner_size channels; time steps are projected from time_step_rank values."""
 
     sources: ClassVar[tuple[str, ...]] = ("mamba",)
     kind: Literal["mamba"] = "mamba"
@@ -69,11 +69,11 @@ class Mamba(Recurrence):
             yield Weight("selection norms", float(rank + 2 * state), tensors=3)
 
     def inner_records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
-        """Step, B and C of a token need all channels: their sums go over the ranks."""
+        """Time step, B and C of a token depend on all channels, so they are all-reduced."""
         inner, selected = self.inner_size / d.tp, float(self.time_step_rank + 2 * self.state_size)
         yield Gemm("selection", d.tokens, selected, inner)
         payload = d.tokens * selected * d.activation_bytes
         yield Collective(("all_reduce",), payload, "tp")
         yield Gemm("time step", d.tokens, inner, float(self.time_step_rank))
-        # The fused kernel makes convolution and time step again (mamba_ssm, checkpoint_lvl 1).
+        # The fused kernel recomputes convolution and time step (mamba_ssm, checkpoint_lvl 1).
         yield SavedTensor("selection", d.tokens * selected, d.activation_bytes)

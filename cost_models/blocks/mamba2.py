@@ -24,8 +24,10 @@ TOKEN_S = 715e-6 / 8192
 
 @formula("flop", "mamba-2")
 def ssd_flop(chunk: float, head_dim: float, state: float, heads_per_group: float) -> float:
-    """Forward FLOP of one token and head: C B^T (once for each group) and its product with X inside
-    the chunk, the chunk's state, and the output of the state before it.
+    """Forward FLOP of one token and head of chunked SSD.
+
+    Inside the chunk: C B^T (once per group) and its product with X.  Across chunks: the chunk's
+    state, and the output from the state before it.
     """
     inside = 2.0 * chunk * (state / heads_per_group + head_dim)
     return inside + 4.0 * head_dim * state
@@ -78,13 +80,13 @@ class Mamba2(Recurrence):
         )
 
     def traded(self, model: StackSpec, d: Dims) -> tuple[Array, ...]:
-        """Gate, values, B, C and steps; ranks that share a group each get its B and C."""
+        """Gate, values, B, C and time steps; ranks that share a group each get its B and C."""
         ranks = np.maximum(d.tp * d.cp / self.num_groups, 1.0)
         inner, group = self._inner / d.tp, self.num_groups * self.state_size / d.tp * ranks
         return inner, inner, group, group, self.num_heads / d.tp
 
     def small_weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
-        """Per head A, D and the bias of its step; the convolution by channels."""
+        """A, D and the time-step bias per head; the convolution per channel."""
         yield Weight("convolution", np.divide(self._convolved * self.convolution, split.tp))
         if self.convolution_bias:
             yield Weight("convolution bias", np.divide(self._convolved, split.tp))

@@ -1,4 +1,4 @@
-"""A dense MLP, of a layer or shared by its tokens beside routed experts."""
+"""A dense MLP: a layer's own, or the shared expert beside routed experts."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class MLP(FeedForward):
-    """Column-parallel in, activation, row-parallel out.
+    """A column-parallel projection, an activation, and a row-parallel projection.
 
-    prefix: of its names.  dropped_by: whose recompute drops what it saves.
+    prefix: of its records' names.  dropped_by: modules whose recompute drops its saved tensors.
     """
 
     sources: ClassVar[tuple[str, ...]] = ("megatron-core", "korthikanti-2022")
@@ -71,7 +71,7 @@ class MLP(FeedForward):
         prefix, hidden = self.prefix, float(model.hidden_size)
         width = self._width(model) / d.tp
         inputs, bias = float(self._inputs(model)), self._bias(model)
-        # torch keeps every second product: one of the two gated ones is recomputed.
+        # Per-operator recompute keeps every second product, so one of the two gated ones reruns.
         into = Gemm(
             f"{prefix}fc1", d.tokens, inputs * width, hidden, self.module, gathered_input=True,
             recomputed=0.5 * (inputs - 1.0),
@@ -108,10 +108,10 @@ class MLP(FeedForward):
             yield SavedTensor(f"{prefix}gate output", local, d.activation_bytes, again, eager)
         if prefix:
             return
-        # Products in order: q, k, v, output, gate, up, down: of a gated MLP the last is odd.
+        # In the order q, k, v, output, gate, up, down, the last product is an odd one (gated MLP).
         yield row_parallel_sum(model, d, "mlp", inputs - 1.0)
-        # The gradient of its widest tensor and of its input, or of two inputs where the gated
-        # matrices are apart.
+        # The gradients of its widest tensor and of its input, twice the latter where gate and up
+        # are separate matrices.
         summed = 1.0 + (inputs - 1.0) * d.runtime.separate_gated_matrices
         widest = inputs * local + summed * d.tokens * model.hidden_size
         yield Working(widest * d.activation_bytes, (inputs + 1.0) * local * d.activation_bytes)

@@ -1,7 +1,7 @@
 """The norm before a mixer or a feed-forward, and the residual after it.
 
-A layer may have more than one norm for each of its two halves (post-norms), or less (parallel
-blocks share one): norms_per_layer / 2 of them stand here.
+A half of a layer may have more than one norm (post-norms) or less (parallel blocks share one), so
+one Norm stands for norms_per_layer / 2 of them.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ def norm_parameters(model: StackSpec, width: int) -> float:
 
 
 def norm_statistics(model: StackSpec, d: Dims, name: str, rows: Array) -> SavedTensor:
-    """What torch's norm kernels keep per row in fp32: 1/deviation, and LayerNorm the mean."""
+    """Row statistics that torch's norms save in fp32: 1/deviation, and for LayerNorm the mean."""
     each = 2.0 if model.norm == "layernorm" else 1.0
     active = d.runtime.keeps_norm_statistics
     return SavedTensor(f"{name} norm statistics", each * rows, FP32_BYTES, (), active)
 
 
 def row_parallel_sum(model: StackSpec, d: Dims, name: str, unsplit: Array) -> SavedTensor:
-    """What per-operator recompute keeps, and no backward needs, of a row-parallel output.
+    """The row-parallel output that per-operator recompute keeps although no backward reads it.
 
-    The sum over tensor-parallel ranks, and where there is one rank the product itself where it
-    is an odd one (`unsplit`); torch.compile drops what no backward reads.
+    It is the sum over tensor-parallel ranks, or on a single rank the product itself if it is one
+    of the kept ones (`unsplit`, every second one).  torch.compile drops unread tensors.
     """
     several = d.tp > 1
     active = d.by_operator * (1.0 - d.compiled) * (several + (1.0 - several) * unsplit)
@@ -49,8 +49,8 @@ def row_parallel_sum(model: StackSpec, d: Dims, name: str, unsplit: Array) -> Sa
 class Norm(Block):
     """Norms of one sublayer.
 
-    gathers: tensor-parallel ranks need each other's tokens after it (a router's do not).
-    module: whose selective recompute gathers them again.  count: None: as many as the model says.
+    gathers: its output is gathered over tensor-parallel ranks (not before a router).
+    module: the module whose selective recompute gathers again.  count: None: norms_per_layer / 2.
     """
 
     sources: ClassVar[tuple[str, ...]] = ("megatron-core", "korthikanti-2022", "torch")
@@ -70,9 +70,8 @@ class Norm(Block):
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         """Fused: read and write once forward; read twice, write once backward.
 
-        Eager torch runs the gradients of the weights as a kernel of their own, and RMSNorm in fp32
-        operator by operator (its composite rms_norm: 7 operators forward, about twice that
-        backward).
+        Eager torch computes weight gradients in a separate kernel, and RMSNorm in fp32 operator by
+        operator (its composite rms_norm: 7 operators forward, about twice that backward).
         """
         count, hidden, name = self._count(model), model.hidden_size, self.name
         size = d.sharded_tokens * hidden * count
@@ -88,8 +87,8 @@ class Norm(Block):
         yield SavedTensor(
             f"{name} norm input", d.sharded_tokens * hidden, d.activation_bytes, by_operator=first
         )
-        # DTensor saves the gathered input; Megatron the shard, to gather again in backward.
-        # A module that is run again gathers again.
+        # DTensor saves the gathered input; Megatron saves the shard and gathers again in backward,
+        # as does a recomputed module.
         whole = self.gathers * d.runtime.keeps_gathered_input * (1.0 - d.recomputed(self.module))
         kept = d.sharded_tokens + whole * (d.tokens - d.sharded_tokens)
         yield SavedTensor(f"{name} norm output", kept * hidden, d.input_bytes, ("layernorm",))
@@ -111,8 +110,8 @@ class Residual(Block):
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         """Backward adds the two branches' gradients.
 
-        Eager torch runs dropout and add apart; torch.compile fuses both sums with the norm, so
-        that only the second operand is read.
+        Eager torch runs dropout and add as separate kernels; torch.compile fuses both sums with
+        the norm, so that only the second operand is read.
         """
         size = d.sharded_tokens * model.hidden_size
         mask = 1.0 if model.hidden_dropout > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Blocks beside each other: they read the same norm, and their sum is added to the residual."""
+"""Parallel branches: they share one norm, and the sum of their outputs joins the residual."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An embedding of its own for every layer, added after its feed-forward (Gemma 3n and 4)."""
+"""Per-layer embeddings, added after each layer's feed-forward (Gemma 3n and 4)."""
 
 from __future__ import annotations
 

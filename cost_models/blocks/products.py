@@ -1,7 +1,7 @@
 """Matrix products and parameters of a module that no other block describes.
 
-FLOP and parameters are right by construction; what runs between the products is priced as one pass
-over their outputs.
+FLOP and parameters are exact; all operators between the products are priced as one pass over their
+outputs.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Product(Spec):
 
 
 class Products(Sublayer):
-    """Whole on every tensor-parallel rank, which works on its part of the sequence.
+    """Replicated on every tensor-parallel rank, which works on its part of the sequence.
 
-    parameters: beside those of the products.
+    parameters: those in addition to the products' own.
     """
 
     sources: ClassVar[tuple[str, ...]] = ("derived",)

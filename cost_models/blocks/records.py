@@ -1,7 +1,7 @@
-"""What a block says of itself: typed records; every amount and time is a sum over them.
+"""The typed records that blocks yield; every amount and time is a sum over them.
 
-Sizes are arrays over plans, of one rank and one micro-batch.  A record that depends on kernels
-names the records of those kernels, not their names.
+Sizes are arrays over plans, for one rank and one micro-batch.  A record that depends on kernels
+holds the records of those kernels, not their names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cost_models.sources import Array
 
 @dataclass(frozen=True)
 class Split:
-    """Over how many ranks weights are split: tensor, expert-tensor and expert parallel."""
+    """Number of ranks that split the weights: tensor, expert-tensor and expert parallel."""
 
     tp: Array = 1.0
     etp: Array = 1.0
@@ -26,11 +26,11 @@ class Weight:
     """Parameters of one rank.
 
     matrix: tokens are multiplied with it; used: the share of tokens that are (experts: top_k of
-    all).  copies: that many equal ones.  tensors: how many the runtimes make of it, per copy.
-    placeholder: its gradient accumulates inside a GEMM (TE), so that autograd gets a placeholder.
-    side: of a tensor with two dimensions, the one that tensor parallelism does not split; None: the
-    hidden size of a matrix, else one dimension.  parts: shares of tensors that are not equal.
-    trained: it has a gradient and optimizer states; else it is frozen.
+    all).  copies: number of equal ones (experts).  tensors: how many tensors the runtimes store it
+    in, per copy.  placeholder: its gradient accumulates inside a GEMM (TE), so that autograd gets a
+    placeholder.  side: the dimension of a 2-D tensor that tensor parallelism does not split; None:
+    the hidden size if `matrix`, otherwise the tensor is 1-D.  parts: relative sizes of unequal
+    tensors.  trained: it has a gradient and optimizer states; False: it is frozen.
     """
 
     name: str
@@ -50,11 +50,11 @@ class Weight:
 class Gemm:
     """C[m,n] = A[m,k] B[k,n] forward; dgrad [m,k] = [m,n][n,k] and wgrad [k,n] = [k,m][m,n].
 
-    groups > 1: that many equal products in one grouped launch, m being the rows of one.
+    groups > 1: that many equal products in one grouped launch, each with m rows.
     fp8: follows the training precision; `weights` False: a product of two activations; `trained`
     False: its weights are frozen, so that the backward pass has no wgrad.
-    gathered_input, scattered_output: sequence parallelism casts to fp8 before it gathers, here the
-    input or the gradient of the output.
+    gathered_input, scattered_output: sequence parallelism gathers the input, or the gradient of
+    the output, so that each rank may cast just its shard to fp8.
     recomputed: share of the forward pass that per-operator recompute ("op") repeats.
     """
 
@@ -77,11 +77,11 @@ class Gemm:
 
 @dataclass(frozen=True, eq=False)
 class FlashAttention:
-    """A fused attention kernel: executed FLOP of the forward pass (causal: half of the square).
+    """A fused attention kernel; forward_flop: executed FLOP (causal: half of the square).
 
     query_rows: queries times heads of one launch; unequal: values narrower than keys (MLA).
     flash1, flash2: 1 where version 1 or 2 of FlashAttention runs instead of the newest.
-    rate: of the dense kernel's, where single blocks of keys are chosen.
+    rate: FLOP rate relative to dense attention, where queries attend to selected blocks of keys.
     """
 
     name: str
@@ -101,11 +101,11 @@ class FlashAttention:
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """A recurrence over the sequence, chunk by chunk: executed FLOP of the forward pass.
+    """A recurrence over the sequence, chunk by chunk; forward_flop: executed FLOP.
 
-    sequences: independent ones, (sequence, head) pairs; each takes token_s for each of its tokens
-    where the launch is too small to fill the device.  matrices: its chunks are products of
-    matrices, else element by element.
+    sequences: independent (sequence, head) pairs; each takes token_s per token where the launch is
+    too small to fill the device.  matrices: chunks are computed with matrix products; False:
+    element by element.
     """
 
     name: str
@@ -123,7 +123,7 @@ class Scan:
 class MemoryBoundKernel:
     """A memory-bound kernel: bytes read and written, forward and backward.
 
-    kind: by which it was measured; empty for what no calibration runs.
+    kind: its name in calibrations; empty: no calibration measures it.
     """
 
     name: str
@@ -140,16 +140,17 @@ Kernel = Gemm | FlashAttention | Scan | MemoryBoundKernel
 
 @dataclass(frozen=True)
 class HostWait:
-    """The device waits until the host has launched so many kernels again."""
+    """The device waits until the host has launched this many kernels."""
 
     launches: float
 
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """One tensor kept for backward: elements, and what drops it.
+    """One tensor kept for the backward pass.
 
-    by_operator: the share that per-operator recompute keeps.
+    dropped_by: modules whose recompute drops it.  by_operator: the share that per-operator
+    recompute keeps.
     """
 
     name: str
@@ -164,7 +165,7 @@ class SavedTensor:
 class Working:
     """Bytes alive only inside the backward pass of a block.
 
-    freed_bytes: what the block has saved and given back by when the blocks before it run.
+    freed_bytes: saved tensors of the block, freed before the backward pass of the blocks before it.
     """
 
     alive_bytes: Array
@@ -174,9 +175,9 @@ class Working:
 @dataclass(frozen=True)
 class TensorParallel:
     """A pair of column-parallel and row-parallel GEMMs: an activation `width` wide is gathered
-    before, and the hidden state scattered (or summed) after them.
+    before, and the hidden state reduce-scattered (or all-reduced) after them.
 
-    module: whose recompute gathers again.
+    module: the module whose recompute gathers again.
     """
 
     width: float
@@ -187,15 +188,15 @@ class TensorParallel:
 
 @dataclass(frozen=True)
 class Boundary:
-    """Where the hidden state is scattered in one pass and gathered in the other, or summed."""
+    """The hidden state is scattered in one pass and gathered in the other, or all-reduced."""
 
 
 @dataclass(frozen=True)
 class Collective:
-    """Operations on a payload, `times` over, in the forward pass; mirrored: again in the backward
-    pass, else half of the time counts for each pass.
+    """Collectives on a payload, `times` over, in the forward pass.
 
-    module: whose recompute repeats them.
+    mirrored: they run again in the backward pass; False: half of the time counts for each pass.
+    module: the module whose recompute repeats them.
     """
 
     operations: tuple[str, ...]
@@ -219,8 +220,8 @@ class KeyValues:
 
 @dataclass(frozen=True)
 class Dispatch:
-    """Tokens sent to the ranks of their experts and back: `tokens` of the busiest rank, top_k
-    copies of each, in at most top_k_groups groups of experts.
+    """Tokens sent to the ranks of their experts and back: top_k copies of each of the busiest
+    rank's `tokens`, to at most top_k_groups groups of experts.
     """
 
     tokens: Array

@@ -1,10 +1,10 @@
-"""What recurrent mixers share: projections around a short convolution and a scan.
+"""The base of recurrent mixers: projections around a short convolution and a scan.
 
-Context-parallel ranks either trade tokens for heads around the scan, so that each scan sees whole
-sequences (Megatron-Core's `MambaContextParallel` and `a2a_cp_to_hp`); or each scans its own tokens
-from the state that the ranks before it hand on, all gathering what the tokens of each add to a
-state and keep of it (flash-linear-attention's `fla/ops/cp`).  The fused kernels keep what goes in
-and make the states again; chunk states, decays and statistics of norms are not counted.
+Context-parallel ranks either exchange tokens for heads around the scan, so that each scan sees
+whole sequences (Megatron-Core's `MambaContextParallel` and `a2a_cp_to_hp`); or each rank scans its
+own tokens from the state after the ranks before it, which it gets from an all-gather of all ranks'
+state increments and decays (flash-linear-attention's `fla/ops/cp`).  The fused kernels save their
+inputs and recompute the states; chunk states, decays and statistics of norms are not counted.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from cost_models.sources import Array
     from cost_models.spec import StackSpec
 
-# What the tokens of a rank add to a state and keep of it, found before the scan from that state: of
-# the scan's own time forward and backward.  5.73 ms on 4 ranks where a quarter of one rank's is
-# 15.56 / 4 (fla-org/flash-linear-attention#691: gated delta rule, 32,768 tokens, H800).
+# Time of computing a rank's state increment and decay before its scan, relative to the scan forward
+# and backward: 4 ranks take 5.73 ms in all, where a quarter of one rank's scan takes 15.56 / 4
+# (fla-org/flash-linear-attention#691: gated delta rule, 32,768 tokens, H800).
 SUMMARY = 0.47
 STATE_BYTES = 4.0
 
@@ -46,12 +46,12 @@ STATE_BYTES = 4.0
 class Shape:
     """Widths of a recurrent mixer over all tensor-parallel ranks.
 
-    projected: of what the hidden state is projected to, split over ranks; convolved: of that, what
-    a short convolution of so many taps runs over; inner: what comes out of the scan; gate: what
-    multiplies it; heads: of the scan.
+    projected: output of the input projection, split over ranks; convolved: the part of it that goes
+    through a short convolution with `taps` taps; inner: output of the scan; gate: of that output;
+    heads: of the scan.
     head_flop: executed per token and head; token_s: see Scan.
-    handed: numbers of each head that a context-parallel rank hands on: its state, and what its
-    tokens keep of the state before.
+    handed: numbers per head that a context-parallel rank hands on: the increment and the decay
+    (or transition) of the state over its tokens.
     """
 
     projected: int
@@ -76,18 +76,18 @@ class Recurrence(Mixer):
 
     @abstractmethod
     def small_weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
-        """The parameters beside the input and output projections."""
+        """The parameters other than the input and output projections."""
 
     def traded(self, model: StackSpec, d: Dims) -> tuple[Array, ...]:
-        """Widths of the tensors that ranks trade for heads before the scan, one after the other."""
+        """Widths of the tensors that ranks exchange before the scan, one all-to-all each."""
         return (self.shape(model).projected / d.tp,)
 
     def inner_records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
-        """What runs between the projections beside convolution and scan."""
+        """Records between the projections other than convolution and scan."""
         yield from ()
 
     def biases(self) -> tuple[bool, bool]:
-        """Whether the input and the output projection have one."""
+        """Whether the (input, output) projections have a bias."""
         return False, False
 
     def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
@@ -106,7 +106,7 @@ class Recurrence(Mixer):
         tokens = d.tokens
         width, inner = shape.projected / d.tp, shape.inner / d.tp
         gate, states = shape.gate / d.tp, d.runtime.hands_on_states
-        # Several ranks may need the same part of what is traded.
+        # Several ranks may need the same part of an exchanged tensor.
         traded = sum_of(self.traded(model, d)) - width
         more = np.where(d.cp > 1, traded * (1.0 - states), 0.0)
         before = tokens_before(shape.convolved / d.tp, shape.taps - 1, d) * states
@@ -118,7 +118,7 @@ class Recurrence(Mixer):
         yield from self._communication(model, d)
         yield from gathered_before(before, d)
         if shape.convolved:
-            # Read and written; backward reads both and writes the input's gradient.
+            # Input read, output written; backward reads both and writes the input's gradient.
             moved = tokens * convolved
             yield MemoryBoundKernel("convolution", 4.0 * moved, 6.0 * moved)
             if not shape.fused_convolution:
@@ -135,7 +135,7 @@ class Recurrence(Mixer):
         yield TensorParallel(hidden, (into,), (out,))
 
     def _scan(self, shape: Shape, d: Dims) -> Iterator[Scan]:
-        """Over whole sequences of some heads, or over own tokens of all heads."""
+        """A scan over whole sequences for some heads, or over the rank's own tokens for all."""
         heads, length = shape.heads / d.tp, scanned_tokens(d)
         flop = shape.head_flop * d.tokens * heads
         scan = Scan("scan", flop, d.tokens * heads / length, length, shape.token_s, shape.matrices)
@@ -146,7 +146,7 @@ class Recurrence(Mixer):
         yield scan
 
     def _communication(self, model: StackSpec, d: Dims) -> Iterator[Record]:
-        """What context-parallel ranks send each other, and what they keep of it."""
+        """Communication between context-parallel ranks, and the received tensors they save."""
         states, split = d.runtime.hands_on_states, 1.0 * (d.cp > 1)
         if np.any(split * (1.0 - states)):
             yield from self._trade(model, d, split * (1.0 - states))
@@ -156,8 +156,10 @@ class Recurrence(Mixer):
             yield from _handed_on(numbers, d, split * states)
 
     def _trade(self, model: StackSpec, d: Dims, on: Array) -> Iterator[Record]:
-        """Tokens for heads and back.  Before and after the message a tensor is copied into the
-        order of the ranks, then of the tokens, which balanced attention has dealt out otherwise.
+        """The exchange of tokens for heads, and back.
+
+        A tensor is copied into rank order before the message and into token order after it, since
+        load-balanced attention distributes tokens in another order.
         """
         widths, inner = self.traded(model, d), self.shape(model).inner / d.tp
         for width in (*widths, inner):
@@ -168,24 +170,24 @@ class Recurrence(Mixer):
 
 
 def scanned_tokens(d: Dims) -> Array:
-    """Tokens of a sequence that one rank scans: all of it, where ranks trade them for heads."""
+    """Tokens of a sequence that one rank scans: all, where ranks exchange tokens for heads."""
     return d.seq_length / (1.0 + (d.cp - 1.0) * d.runtime.hands_on_states)
 
 
 def _handed_on(numbers: Array, d: Dims, on: Array) -> Iterator[Record]:
-    """Every context-parallel rank gathers so many numbers of each, and keeps them for backward."""
+    """An all-gather of `numbers` from each context-parallel rank, saved for backward."""
     every = numbers * d.cp
     yield Collective(("all_gather",), every * STATE_BYTES, "cp", times=on)
     yield SavedTensor("states handed on", every, STATE_BYTES, active=on)
 
 
 def tokens_before(width: Array, count: int, d: Dims) -> Array:
-    """Elements of the last tokens of the context-parallel rank before, for what looks back."""
+    """Elements of the last `count` tokens of the context-parallel rank before."""
     return d.sequences * count * width * (d.cp > 1)
 
 
 def gathered_before(elements: Array, d: Dims) -> Iterator[Record]:
-    """All ranks gather those of each, the shortest way that autograd follows (fla/ops/cp/comm)."""
+    """An all-gather of tokens_before, which autograd supports, unlike a send (fla/ops/cp/comm)."""
     if np.any(elements):
         on = 1.0 * (np.asarray(elements) > 0)
         yield Collective(("all_gather",), elements * d.cp * d.activation_bytes, "cp", times=on)

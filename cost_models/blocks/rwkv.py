@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 @formula("flop", "rwkv")
 def wkv_flop() -> float:
-    """Forward operations of one token and channel: two exponents, and two sums kept and read."""
+    """Forward FLOP of one token and channel: two exponentials, two sums updated and read."""
     return 12.0
 
 
 def _token_before(hidden: float, d: Dims) -> Iterator[Record]:
-    """With which the first token of a context-parallel rank is mixed."""
+    """The last token of the context-parallel rank before, to mix into this rank's first token."""
     before = tokens_before(hidden, 1, d)
     yield from gathered_before(before, d)
     yield SavedTensor("token before", before, d.activation_bytes)
@@ -58,7 +58,7 @@ class TimeMix(Recurrence):
         )  # fmt: skip
 
     def small_weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
-        """Shares of the token before for key, value and receptance; decay and bonus by channel."""
+        """Mixing weights for key, value and receptance; decay and bonus; all per channel."""
         yield Weight("token shift", 3.0 * model.hidden_size, tensors=3)
         yield Weight("decays", np.divide(2 * self._width(model), split.tp), tensors=2)
 

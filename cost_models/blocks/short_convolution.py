@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ShortConvolution(Mixer):
-    """B, C and x from the hidden state; C times the convolution of B times x."""
+    """B, C and x are projected from the hidden state; the output is C * convolution(B * x)."""
 
     sources: ClassVar[tuple[str, ...]] = ("lfm2",)
     kind: Literal["short_convolution"] = "short_convolution"

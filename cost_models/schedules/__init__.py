@@ -20,7 +20,7 @@ from cost_models.schedules.zb_h1 import ZB_H1
 from cost_models.schedules.zb_h2 import ZB_H2
 from cost_models.schedules.zb_v import ZB_V
 
-# Plain schedules first, then zero bubble, then two directions and waves.
+# Plain schedules first, then zero-bubble ones, then bidirectional ones and waves.
 SCHEDULES: dict[str, PipelineSchedule] = {
     schedule.id: schedule
     for schedule in (

@@ -1,9 +1,9 @@
-"""What a pipeline schedule tells the rest of the product.  One file each, one line to register.
+"""The interface of pipeline schedules: one file each, and a line in `SCHEDULES`.
 
-Units: a rank's whole share of one micro-batch (all chunks it visits there) takes F + I + W seconds
-(forward, input gradient, weight gradient) and keeps one unit of activations; one of its equal
-chunks takes and keeps an equal part of that.  Closed forms take float64 arrays that broadcast;
-orders are integers.
+Units: a rank's share of one micro-batch (all chunks it visits there) takes F + I + W seconds
+(forward, input gradient, weight gradient) and keeps one unit of activations; each of its v equal
+chunks takes and keeps 1/v of that.  Closed forms take float64 arrays that broadcast; orders take
+integers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cost_models.sources import Array
 
 
 class Kind(IntEnum):
-    """What a rank does with one micro-batch in one chunk."""
+    """The kind of an action: what a rank computes for one micro-batch in one chunk."""
 
     FORWARD = 0
     BACKWARD = 1  # both gradients, fused
@@ -34,7 +34,7 @@ class Action(NamedTuple):
 
 
 Placement = Literal["loop", "wave", "two-way"]
-# Per rank, in the order in which it runs them.
+# The actions of each rank, in the order in which it runs them.
 Order = tuple[tuple[Action, ...], ...]
 # A route: the (rank, chunk) a micro-batch visits forward, first to last virtual stage.
 Route = tuple[tuple[int, int], ...]
@@ -43,8 +43,8 @@ Route = tuple[tuple[int, int], ...]
 class Costs(NamedTuple):
     """Seconds of one rank's share of one micro-batch.
 
-    forward_s, input_gradient_s, weight_gradient_s: of the busiest rank; others_s: F + I + W of
-    all the other ranks together, (p-1)(F + I + W) when they are equal.
+    forward_s, input_gradient_s, weight_gradient_s: of the busiest rank; others_s: the sum of
+    F + I + W over all other ranks, (p-1)(F + I + W) when ranks are equal.
     """
 
     forward_s: Array
@@ -58,21 +58,21 @@ class PipelineSchedule:
     """A schedule: closed forms for the search, an action order for the simulator.
 
     extra_s(costs, stages, chunks, micro_batches): makespan less the busiest rank's work, without
-        communication; exact for equal stages inside `holds`, NaN outside it: simulate.  None: no
-        closed form at all.
+        communication; exact for equal stages inside `holds`; NaN outside, where the schedule must
+        be simulated.  None: no closed form.
     holds: the region of the closed form, in words.
     in_flight(stage, stages, chunks, micro_batches): peak activation units of a rank.
-    freed_at: "input gradient" or "weight gradient": where that unit is given back.
+    freed_at: "input gradient" or "weight gradient": the action that frees that unit.
     weight_copies(stage, stages): copies of the rank's weights.
     messages(stages, chunks): sends per micro-batch over the whole pipeline, both directions.
-    allowed(stages, chunks, micro_batches): "" or the reason why not.
-    route(stages, chunks, micro_batch): where a micro-batch goes.
-    order(stages, chunks, micro_batches): what each rank does.
-    chunk_counts: the chunks per rank it can have; empty: any number (the search tries >= 2).
-    staleness: what an asynchronous schedule does to the weights; empty: synchronous.
-    keeps_all: every forward runs before the first backward, so that the last chunk too holds all
-        micro-batches (else the backward of a loss follows it at once).
-    placement: how virtual stages lie on ranks: "loop" (chunk after chunk over all ranks), "wave"
+    allowed(stages, chunks, micro_batches): "", or why the schedule cannot run.
+    route(stages, chunks, micro_batch): the route of a micro-batch.
+    order(stages, chunks, micro_batches): the actions of each rank.
+    chunk_counts: allowed chunks per rank; empty: any number (the search tries >= 2).
+    staleness: the effect of an asynchronous schedule on the weights; empty: synchronous.
+    keeps_all: every forward runs before the first backward, so that even the last chunk holds all
+        micro-batches (otherwise a backward follows its loss at once).
+    placement: how virtual stages map to ranks: "loop" (chunk after chunk over all ranks), "wave"
         (every second chunk runs back), "two-way" (two copies, one in each direction).
     """
 

@@ -1,11 +1,11 @@
 """V schedules from a building block (arXiv 2405.15362, sections 3 and 4).
 
-A building block says when each rank runs the forwards and input gradients of one micro-batch,
-in slots of one chunk action.  Every micro-batch repeats it six slots later, six being the chunk
-actions of a micro-batch on a rank, so that a rank holds activations in proportion to the time
-between forward and gradient in the block: slow hops cost memory, fast ones leave less room
-between the micro-batches.  Weight gradients go wherever a rank would wait, and what is left of
-the block's gaps at both ends closes up.
+A building block gives the times at which each rank runs the forwards and input gradients of one
+micro-batch, in slots of one chunk action.  Every micro-batch repeats it six slots after the one
+before, since a micro-batch has six chunk actions on a rank.  So a rank holds activations in
+proportion to the time between forward and gradient in the block: slow hops cost memory, fast ones
+leave less room between micro-batches.  Weight gradients run wherever a rank would wait, and the
+remaining gaps at both ends of the schedule are closed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Block(NamedTuple):
     """Slots per hop from rank to rank, and slots to wait at the turns.
 
     hops: of the forward down and up, and of the input gradient down and up again.  waits: before
-    the forward turns on the last rank, the loss on rank 0, and the gradient turns on the last.
+    the forward's turn on the last rank, the loss on rank 0, and the gradient's turn on the last
+    rank.
     """
 
     hops: tuple[int, int, int, int]
@@ -47,8 +48,8 @@ class Block(NamedTuple):
 def block_order(stages: int, micro_batches: int, block: Block, limit: int) -> Order:
     """Each rank's forwards and input gradients in the block's order, as early as they can run.
 
-    While the next one has not arrived, or is a forward and `limit` chunks are held, a rank runs
-    its oldest weight gradient that is due.  Every action takes one slot.  A block that repeats
+    While the input of the next one has not arrived, or it is a forward and `limit` chunks are held,
+    a rank runs its oldest due weight gradient.  Every action takes one slot.  A block that repeats
     without collisions and holds at most `limit` chunks never gets stuck.
     """
     plans = [_plan(stages, rank, micro_batches, block) for rank in range(stages)]
@@ -73,7 +74,7 @@ def block_order(stages: int, micro_batches: int, block: Block, limit: int) -> Or
         return action if arrived and held[rank] < limit else None
 
     def run(rank: int, slot: int) -> bool:
-        """Whether the rank found something to do in this slot."""
+        """Run one action of the rank in this slot; False if none can run."""
         action = planned(rank, slot)
         if action is None:
             if not due[rank]:
@@ -98,7 +99,7 @@ def block_order(stages: int, micro_batches: int, block: Block, limit: int) -> Or
         return True
 
     slot = 0
-    # A sum, as `any` would stop at the first: every rank has its turn in every slot.
+    # `sum`, since `any` would stop at the first rank, and every rank runs in every slot.
     while sum(run(rank, slot) for rank in range(stages)):
         slot += 1
     return tuple(tuple(actions) for actions in done)

@@ -1,12 +1,12 @@
 """DualPipe: micro-batches enter from both ends (DeepSeek-V3, arXiv 2412.19437, section 3.2.1).
 
-The model has p stages and every rank two of them, r and p-1-r, as chunks 0 and 1: two copies of
-all weights.  Half of the micro-batches go down the ranks through chunk 0, half go up through
-chunk 1; here the even ones go down and the odd ones up, so that a route needs no count.  A
+The model has p stages and every rank holds two of them, r and p-1-r, as chunks 0 and 1: two copies
+of all weights.  Half of the micro-batches go down the ranks through chunk 0, half go up through
+chunk 1; here the even ones go down and the odd ones up, so that a route does not depend on m.  A
 micro-batch visits one chunk per rank, so that a rank's share of it is one stage.
 
 The forward of one direction and the backward of the other overlap on a rank; here they run one
-after the other, which is what counts when the overlap hides communication only.
+after the other, which takes the same time if the overlap hides communication only.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def dualpipe_extra_s(
 ) -> Array:
     """Seconds the busiest rank waits: DualPipeV's form with h = p/2 - 1 hops to the middle.
 
-    The two ranks in the middle stand for the turn of a V: what one sends on comes from the other
-    at the same time, so each half of the ranks runs the order of a DualPipeV of p/2 ranks, with
-    whole stages as chunks.  At t_f = t_b = t_w: h t_f, half of the README's (p/2 - 1)(F&B + B -
-    3 W), which is for pairs that deliver both results at their end; with F&B = F + B it is h t_b
-    more than ours while t_w <= t_b <= t_f <= t_b + t_w.
-    Unequal stages: the others are taken to split their time as the busiest one does.
+    The two middle ranks exchange results at equal times, as if each passed them to itself at the
+    turn of a V, so each half of the ranks runs the order of a DualPipeV of p/2 ranks, with whole
+    stages as chunks.  At t_f = t_b = t_w: h t_f, half of the README's (p/2 - 1)(F&B + B - 3 W),
+    which assumes that pairs deliver both results at their end; with F&B = F + B it is h t_b more
+    than ours while t_w <= t_b <= t_f <= t_b + t_w.
+    Unequal stages: the other ranks are assumed to have the busiest rank's t_f : t_b : t_w.
     """
     total_s = np.add(forward_s, input_gradient_s) + weight_gradient_s
     hops = (others_s / total_s - 1.0) / 2.0
@@ -45,8 +45,8 @@ def dualpipe_extra_s(
 def dualpipe_in_flight(stage: Array, stages: Array) -> Array:
     """Activation units a rank holds at its peak: p + 1 on every rank.  Exact.
 
-    At distance d from its end and h - d ranks from the middle a rank has 2(h-d) forwards of the
-    near direction in, d+1 more of either, and d+1 or h-d of the far one, before its steady state.
+    A rank with d ranks to the nearer end and h - d to the middle starts with 2(h-d) forwards of the
+    near direction and d+1 of each direction, p in all; its steady state begins with one more.
     """
     return np.add(stages, 1.0) + np.multiply(stage, 0.0)
 
@@ -59,8 +59,8 @@ def route(stages: int, chunks: int, micro_batch: int) -> Route:
 
 
 def order(stages: int, chunks: int, micro_batches: int) -> Order:
-    """Rank r: the steps of a DualPipeV rank as far from its end, min(r, p-1-r); the direction
-    that enters at this end stands for the first chunk, the other one for the second.
+    """Rank r: the steps of the DualPipeV rank at the same distance from the end, min(r, p-1-r); the
+    direction that enters at this end takes the place of the first chunk, the other of the second.
     """
     half = stages // 2
 

@@ -2,7 +2,7 @@
 
 The forward of one chunk and the backward of the other overlap on a rank, so that one's messages
 hide behind the other's arithmetic.  Here, as in torch's runtime, the pair runs forward first,
-then backward; how much communication it hides is not a matter of the order.
+then backward; how much communication it hides does not depend on the order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cost_models.schedules.zb_v import (
 )
 from cost_models.sources import Array, formula
 
-# Backwards of either chunk that are not split.
+# The unsplit backward of each chunk.
 B0, B1 = (Kind.BACKWARD, 0), (Kind.BACKWARD, 1)
 
 
@@ -39,10 +39,10 @@ def pairs_extra_s(
     """Seconds a rank waits when pairs run as forward, then backward, `hops` ranks from the turn.
 
     With q hops and chunk times f, b, w: the larger of q (f + max(0, b-w, f-b-w, f-2w)) and
-    q (b + max(0, b-w)) - f; at equal times q f.  The README's q (F&B + B - 3W) is for pairs
-    that deliver both results at their end, and is twice that at equal times.  Each term is the
-    length of a critical path of simulated schedules; that there is no longer one is not proven
-    but tested, p = 1..9, several m each and thousands of drawn times.
+    q (b + max(0, b-w)) - f; at equal times q f.  The README's q (F&B + B - 3W) assumes that pairs
+    deliver both results at their end, and is twice that at equal times.  Each term is the length of
+    a critical path of simulated schedules; that no path is longer is tested, not proven (p = 1..9,
+    several m each and thousands of random times).
     """
     uncovered = np.maximum(input_gradient_s - weight_gradient_s, 0.0 * forward_s)
     behind = forward_s - weight_gradient_s - np.minimum(input_gradient_s, weight_gradient_s)
@@ -54,7 +54,7 @@ def pairs_extra_s(
 
 @formula("1", "derived", "dualpipe")
 def dualpipe_v_in_flight(stage: Array, stages: Array) -> Array:
-    """Activation units a rank holds at its peak: p + 1/2, 2p+1 of its chunks.  Exact."""
+    """Activation units a rank holds at its peak: p + 1/2 (2p+1 chunks).  Exact."""
     return stages + 0.5 + np.multiply(stage, 0.0)
 
 
@@ -69,8 +69,8 @@ def refusal(stages: int, chunks: int, micro_batches: int) -> str:
 
 
 def pair_steps(before: int, behind: int, steady: int) -> list[Step]:
-    """The README's eight steps of a rank with `before` ranks before it and `behind` ranks
-    between it and the turn; chunk 0 is the one whose micro-batches enter first.
+    """The README's eight steps of a rank with `before` ranks before it and `behind` ranks from it
+    to the turn, and with `steady` turns in its steady state; micro-batches enter through chunk 0.
     """
     # Backwards of both chunks in turn; the later half of them is split.
     closing = [B1, B0] * (before + 1)
@@ -90,9 +90,9 @@ def pair_steps(before: int, behind: int, steady: int) -> list[Step]:
 
 
 def order(stages: int, chunks: int, micro_batches: int) -> Order:
-    """Rank r: forwards of the first chunk, then of both; gradients and forwards of the second;
-    forward and backward of both in turn, the steady state; then backwards, and at last the
-    weight gradients put off.
+    """Rank r: forwards of the first chunk, then of both; gradients and forwards of the second; the
+    steady state, forward and backward of both in turn; then backwards, and at last the delayed
+    weight gradients.
     """
     return tuple(
         numbered(pair_steps(rank, stages - 1 - rank, micro_batches - 2 * stages + rank + 1))
@@ -102,7 +102,7 @@ def order(stages: int, chunks: int, micro_batches: int) -> Order:
 
 def _extra_s(costs: Costs, stages: Array, chunks: Array, micro_batches: Array) -> Array:
     forward_s, input_s, weight_s = costs.forward_s, costs.input_gradient_s, costs.weight_gradient_s
-    # Unequal stages: the others are taken to split their time as the busiest one does.
+    # Unequal stages: the other ranks are assumed to have the busiest rank's t_f : t_b : t_w.
     hops = costs.others_s / (np.add(forward_s, input_s) + weight_s)
     # A chunk is half a rank's work, and the form is linear in time.
     return pairs_extra_s(forward_s, input_s, weight_s, hops) / 2.0

@@ -13,9 +13,9 @@ from cost_models.sources import Array, formula
 def fill_drain_extra_s(others_s: Array, chunks: Array) -> Array:
     """Seconds the busiest rank waits while a pipeline fills and drains: the others' share.
 
-    Makespan = sum over stages + (m - 1) times the slowest, forward and backward alike, so the
-    slowest waits for all others once, chunk by chunk; equal stages: (p-1) T / v, that is
-    (p-1)/(m v) of the ideal.
+    The makespan is the sum over stages plus (m - 1) times the slowest stage, in forward and
+    backward alike, so the slowest stage waits once for a chunk of every other stage.  Equal stages:
+    (p-1) T / v, that is (p-1)/(m v) of the ideal.
     """
     return others_s / chunks
 
@@ -32,9 +32,9 @@ def one_copy(stage: Array, stages: Array) -> Array:
 
 
 def chain_messages(stages: int, chunks: int) -> int:
-    """Sends per micro-batch along a loop of one or more chunks: p v - 1 hops, there and back.
+    """Sends per micro-batch along a loop of one or more chunks: p v - 1 hops, forward and backward.
 
-    On one rank nothing is sent.
+    A single rank sends nothing.
     """
     return 2 * (stages * chunks - 1) if stages > 1 else 0
 

@@ -1,8 +1,8 @@
 """Hanayo: micro-batches run through w waves of two chunks each (SC'23, arXiv 2308.15762).
 
-Chunk after chunk a micro-batch runs down the ranks and back up, v = 2w chunks in all, so that
-every turn stays on one rank.  The paper draws m = p; here that picture is repeated in rounds of
-p micro-batches.
+A micro-batch runs down the ranks in one chunk and back up in the next, v = 2w chunks in all, so
+that every turn stays on one rank.  The paper shows m = p; here that order repeats in rounds of p
+micro-batches.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def hanayo_extra_s(forward_s: Array, backward_s: Array, others_s: Array, chunks:
     """Seconds the busiest rank waits: 2 (p-1) max(t_f, t_b) / v, t_b the whole backward.
 
     Rank p-1 starts p-1 chunk forwards late and ends p-1 chunk backwards early.  In between, at
-    m = p, its first backward has come p-1 ranks from the turn on rank 0, while it has only the
-    p-1 chunk forwards that followed on the way: it waits (p-1)(t_b - t_f) / v.  With t_f > t_b
-    the same holds in reverse.  No order of p micro-batches avoids these three waits, and this
-    one adds nothing to them; nor do more rounds.
+    m = p, its first backward arrives p-1 chunk backwards after the loss on rank 0, and meanwhile it
+    has only p-1 chunk forwards to run: it waits (p-1)(t_b - t_f) / v.  With t_f > t_b the same
+    holds in reverse.  No order of p micro-batches avoids these three waits; neither this order nor
+    more rounds add others.
 
-    So the bubble of the total at t_b = 2 t_f and m = p is (2p-2) / (3pw + 2p-2).  The form
-    quoted for the paper, (2p-2) / (3pw + p-1), counts only half of its own bubble in the total.
-    Unequal stages: the others are taken to split their time as the busiest one does.
+    So at t_b = 2 t_f and m = p the bubble is (2p-2) / (3pw + 2p-2) of the step.  The form quoted
+    for the paper, (2p-2) / (3pw + p-1), counts only half of the bubble in the step.
+    Unequal stages: the other ranks are assumed to have the busiest rank's t_f : t_b : t_w.
     """
     share = others_s / np.add(forward_s, backward_s)
     return 2.0 * share * np.maximum(forward_s, backward_s) / chunks
@@ -42,21 +42,22 @@ def hanayo_extra_s(forward_s: Array, backward_s: Array, others_s: Array, chunks:
 def hanayo_in_flight(stage: Array, stages: Array, chunks: Array, micro_batches: Array) -> Array:
     """Activation units a rank holds at its peak: p; p - (p-1-r)/v at m = p.  Exact.
 
-    In slots of `order` chunk c stays for 2 (v p - pos) - 1, 4 p w^2 = p v^2 over all chunks of a
-    rank, and a micro-batch enters every v slots: p v chunks, at any time.  At m = p the first
-    backward finds p-1-r forwards missing that only a second round would have brought.
+    A chunk at position pos of the route is held for 2 (v p - pos) - 1 slots of `order`, all chunks
+    of a rank for 4 p w^2 = p v^2 in all, and a micro-batch enters every v slots: p v chunks at any
+    time.  At m = p there is no second round, of which p-1-r forwards would precede the first
+    backward.
     """
     missing = np.subtract(stages, 1.0) - stage
     return stages - np.where(np.greater(micro_batches, stages), 0.0, missing / chunks)
 
 
 def order(stages: int, chunks: int, micro_batches: int) -> Order:
-    """Per rank, in slots of one forward and one backward: forwards and backwards by slot.
+    """The actions of each rank sorted by slot; a slot holds one forward and one backward.
 
-    Micro-batch k of a round enters at slot 2k and moves a rank per slot.  On a rank the two
-    chunks of a wave then fill 2p slots between them (every second one each), the next wave the
-    next 2p, and the next round follows after v p.  Backwards run the same way back, the first
-    one in the slot of the last forward of micro-batch 0.
+    Micro-batch k of a round enters at slot 2k and moves one rank per slot.  On a rank the two
+    chunks of a wave then fill 2p slots in turn, the next wave the next 2p, and the next round
+    follows after v p.  Backwards retrace the route, the first one in the slot of micro-batch 0's
+    last forward.
     """
     length = stages * chunks
 

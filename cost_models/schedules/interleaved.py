@@ -22,9 +22,9 @@ def looped_extra_s(work_s: Array, others_s: Array, chunks: Array, micro_batches:
     """Seconds the busiest rank waits when micro-batches loop over the ranks v times.
 
     work_s: of the busiest rank per micro-batch.  With m >= p every rank is busy once the first
-    micro-batch has reached it: the others' share of one chunk, (p-1) T / v at equal stages.  With
-    fewer, the first micro-batch is back before the last has left: the makespan is the way of one
-    micro-batch and m - 1 further chunks, p T + (m-1) T / v, of which m T is work.
+    micro-batch has reached it, so it waits for one chunk of every other rank, (p-1) T / v at equal
+    stages.  With fewer, ranks also wait for the first micro-batch to come back: the makespan is the
+    route of one micro-batch and m - 1 further chunks, p T + (m-1) T / v, of which m T is work.
     """
     later_s = np.subtract(micro_batches, 1.0) * (1.0 - np.divide(1.0, chunks)) * work_s
     return np.maximum(others_s / chunks, others_s - later_s)
@@ -53,7 +53,7 @@ def interleaved_in_flight(
 
 
 def rounds_refusal(stages: int, micro_batches: int) -> str:
-    """Why m micro-batches do not make equal rounds over p ranks; "" if they do."""
+    """Why m micro-batches do not split into equal rounds over p ranks; "" if they do."""
     rounds = max(1, micro_batches // stages)
     if micro_batches % rounds == 0:
         return ""

@@ -1,7 +1,7 @@
 """Interleaved zero bubble: ZB-H1's order over v looped chunks (torch's InterleavedZeroBubble).
 
-Qi et al., arXiv 2401.10241, split the backward and delay weight gradients into what would be
-idle; torch runs that over the rounds of interleaved 1F1B, with half its warm-up.
+Qi et al., arXiv 2401.10241, split the backward and delay weight gradients into idle time; torch
+does so over the rounds of interleaved 1F1B, with half its warm-up.
 """
 
 from __future__ import annotations
@@ -57,14 +57,15 @@ def order(stages: int, chunks: int, micro_batches: int) -> Order:
 
 
 def _extra_s(costs: Costs, stages: Array, chunks: Array, micro_batches: Array) -> Array:
-    """ZB-H1's, chunk by chunk: (p-1) D / v with D = max(t_f, t_b, t_f + t_b - t_w).
+    """ZB-H1's wait with chunk times: (p-1) D / v with D = max(t_f, t_b, t_f + t_b - t_w).
 
     In chunk times f, b, w: rank r starts r f late and waits (p-1-r) b between its last warm-up
-    forward and its first gradient.  Then it never waits, as its k-th gradient comes b (k <= r) or
-    b + w (k > r) after that of rank r+1, until its forwards run out: one step earlier than on
-    rank r+1, so that w must now cover f, or it waits max(0, f - w) for each of the p-1-r ranks
-    behind it.  In all r f + (p-1-r) (b + max(0, f - w)), linear in r, so the first or the last
-    rank decides.  With m >= p the way from the last rank back to the first is never late.
+    forward and its first gradient.  After that it does not wait, since its k-th gradient comes b
+    (k <= r) or b + w (k > r) after that of rank r+1, until its forwards run out.  That is one step
+    earlier than on rank r+1, so w must then cover f: rank r waits max(0, f - w) for each of the
+    p-1-r ranks behind it.  The sum, r f + (p-1-r) (b + max(0, f - w)), is linear in r, so it is
+    largest on the first or the last rank.  With m >= p, inputs from the last rank reach the first
+    in time.
     """
     extra_s = limited_extra_s(*costs, stages, stages) / chunks
     return np.where(np.greater_equal(micro_batches, stages), extra_s, np.nan)

@@ -1,7 +1,7 @@
-"""How long an order takes, and nothing else: what `simulate` finds, some ten times faster.
+"""The makespan of a schedule's order: the one that `simulate` finds, about ten times faster.
 
-Which action waits for which depends on the schedule alone, so it is looked up once and kept; what
-is left for given times is one pass over the actions.
+Which action waits for which depends on the schedule alone, so the dependencies are cached; for
+given times, one pass over the actions remains.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import Kind, PipelineSchedule
 from cost_models.schedules.simulate import Links, Times, simulate
 
-# Longer orders are simulated: they are seldom asked for twice, and would fill the memory.
+# Longer orders are simulated: they seldom recur, and would fill the cache's memory.
 MOST_ACTIONS = 20_000
 
 
@@ -39,8 +39,8 @@ def makespan_s(
     by_kind = np.stack([times.forward_s, both, times.input_gradient_s, times.weight_gradient_s])
     seconds = by_kind.ravel()[waits.seconds_of].tolist()
     latency, transfer, blocking = links.latency_s, links.transfer_s, links.blocking
-    # When an action's rank goes on, its message arrives, and its link is free.  The last entry
-    # stands for what there is from the start.
+    # By action: when its rank continues, when its message arrives, and when its link is free.  The
+    # last entry (index -1) is the start, for actions that wait for nothing.
     size = len(seconds)
     free, arrived, link_free = ([0.0] * (size + 1) for _ in range(3))
     for i, (before, source, sent_before) in enumerate(waits.actions):
@@ -60,9 +60,10 @@ def makespan_s(
 class _Waits:
     """The actions of all ranks, each after those that it waits for.
 
-    actions: (the one before it on its rank, the one whose result it needs, the last one that sent
-    on its link before it; None: it sends nothing); -1: none.  seconds_of: where its seconds stand
-    in an array of shape (kinds, ranks, chunks).  last: of each rank.
+    actions: indices of (the action before it on its rank, the action whose result it needs, the
+    action before it that sent on its link, or None if it sends nothing); -1: no such action.
+    seconds_of: flat index of its seconds in an array of shape (kinds, ranks, chunks).  last: each
+    rank's last action.
     """
 
     actions: tuple[tuple[int, int, int | None], ...]
@@ -75,7 +76,7 @@ def _waits(name: str, stages: int, chunks: int, micro_batches: int) -> _Waits:
     schedule = SCHEDULES[name]
     equal = Times.equal(stages, chunks, 1.0, 1.0, 1.0)
     found = simulate(schedule, stages, chunks, micro_batches, equal)
-    # Every action takes some time, so what it waits for ends before it does.
+    # Every action takes some time, so it ends after all that it waits for.
     rows = sorted(
         (end, rank, place)
         for rank, ends in enumerate(found.end_s)

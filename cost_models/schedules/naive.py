@@ -16,10 +16,10 @@ from cost_models.sources import Array, formula
 
 @formula("s", "derived", "gpipe")
 def one_at_a_time_extra_s(others_s: Array, micro_batches: Array) -> Array:
-    """Seconds the busiest rank waits: for all the others, once per micro-batch.
+    """Seconds the busiest rank waits: for all other ranks, once per micro-batch.
 
-    The first rank's next forward comes after its own backward, the last step of a micro-batch's
-    way: exactly one rank works at any time and the makespan is m times the sum over ranks.
+    The first rank starts a micro-batch after its backward of the one before, which is that one's
+    last step: exactly one rank works at any time and the makespan is m times the sum over ranks.
     Equal stages: (p-1) m T, that is (p-1)/p of the total.  Holds for unequal stages too.
     """
     return micro_batches * others_s

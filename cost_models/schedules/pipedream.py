@@ -14,8 +14,8 @@ from cost_models.sources import Array, formula
 def steady_state_extra_s(others_s: Array) -> Array:
     """Seconds the busiest rank waits per step once the pipeline is filled: 0.
 
-    1F1B whose next batch follows without a flush: every further micro-batch adds the slowest
-    rank's time and no more.  The fill and the drain, (p-1) T at equal stages, come once per run.
+    Batches follow one another in 1F1B without a flush, so every further micro-batch adds only the
+    slowest rank's time.  The fill and the drain, (p-1) T at equal stages, come once per run.
     """
     return np.multiply(others_s, 0.0)
 

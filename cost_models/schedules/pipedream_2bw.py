@@ -16,7 +16,7 @@ from cost_models.sources import Array, formula
 def double_buffered_copies(stage: Array) -> Array:
     """Copies of a rank's weights: 2, the current version and the one of the batch before.
 
-    Enough when a batch has m >= p micro-batches: those in flight are then of two batches at most.
+    Two suffice with m >= p micro-batches per batch: those in flight then span at most two batches.
     """
     return np.multiply(stage, 0.0) + 2.0
 

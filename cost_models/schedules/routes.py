@@ -1,4 +1,4 @@
-"""Where virtual stages live: the route of a micro-batch over (rank, chunk)."""
+"""Placements of virtual stages: the route of a micro-batch over (rank, chunk)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""One simulator for any action order: when each rank does what, why it waits, what it holds.
+"""A simulator for any action order: action times, causes of idle time, and activations held.
 
-Ranks run their actions strictly in order; an action starts when its rank is free and what it
-needs has arrived.  A message leaves when its action ends, queues on its link behind earlier
-ones (finite capacity), and arrives after transfer and latency; a blocking send also holds its
-rank until the transfer is done.  Everything is deterministic.
+Ranks run their actions strictly in order; an action starts when its rank is free and its input
+has arrived.  A message leaves when its action ends, queues on its link behind earlier ones
+(finite capacity), and arrives after transfer and latency; a blocking send also holds its rank
+until the transfer is done.  Everything is deterministic.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class Links:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What came out.  Per rank: action start and end in order; seconds of idle by cause.
+    """The result, per rank: start and end of its actions in order; idle seconds by IDLE_CAUSES.
 
-    peak_units: activation units held at the worst moment (a unit: one rank's share of one
-    micro-batch), and peak_at_s when that is.
+    peak_units: most activation units held at once (a unit: one rank's share of one micro-batch);
+    peak_at_s: when the rank holds them.
     """
 
     order: Order
@@ -98,10 +98,10 @@ def simulate(
 ) -> Simulation:
     """Run a schedule's own order.
 
-    times: per rank and chunk; first and last stage extras are simply part of them.  reduce_s:
+    times: per rank and chunk, including the extra work of the first and last stage.  reduce_s:
     gradient reduction after each rank's last action.  freed_at_input: share of an activation
-    given back at the input gradient, the rest at the weight gradient; None: as the schedule
-    says.  Raises Deadlock.
+    freed at the input gradient, the rest at the weight gradient; None: the schedule's own.
+    Raises Deadlock.
     """
     share = freed_at_input
     if share is None:
@@ -152,22 +152,22 @@ def run(
 
 
 class _Run:
-    """What has happened so far: the clock of each rank, and which inputs have arrived where.
+    """The state of a simulation: the clock of each rank, and the inputs that have arrived.
 
-    ready, sent: forward and backward, when the input of (micro-batch, position on its route) is
-    on its rank, and when the rank before had it.
+    ready, sent: by direction (forward, backward), micro-batch and position on its route: when the
+    input is on its rank, and when the rank before had computed it.
     """
 
     def __init__(self, order: Order, routes: list[Route], times: Times, links: Links) -> None:
         ranks, self.length = len(order), len(routes[0])
         self._order, self._links = order, links
-        # Where (rank, chunk) stands on a route; routes differ only between directions.
+        # The position of (rank, chunk) on each distinct route: one, or one per direction.
         kinds: dict[Route, int] = {}
         self._way = [kinds.setdefault(route, len(kinds)) for route in routes]
         self._place = [{spot: i for i, spot in enumerate(route)} for route in kinds]
         self._spots = list(kinds)
         gradient, weight = times.input_gradient_s, times.weight_gradient_s
-        # By kind; a backward takes the seconds of the weight gradient too.
+        # By kind; `advance` adds the weight gradient's seconds to a fused backward.
         by_kind = (times.forward_s, gradient, gradient, weight)
         self._seconds = [one.tolist() for one in by_kind]
         self._ready, self._sent = (
@@ -183,7 +183,7 @@ class _Run:
         self.idle_s = np.zeros((ranks, len(IDLE_CAUSES)))
 
     def advance(self, rank: int) -> list[int]:
-        """Run a rank's actions until the input of one is missing; the ranks that got messages."""
+        """Run a rank's actions until one lacks its input; returns the ranks it sent messages to."""
         actions, done, now = self._order[rank], self.cursor[rank], self.clock[rank]
         reached = []
         while done < len(actions):
@@ -214,7 +214,7 @@ class _Run:
         return reached
 
     def _wait(self, rank: int, back: bool, now: float, start: float, sent: float) -> None:
-        """Idle time by its cause: the fill, a late message, or what the input waits for."""
+        """Record idle time by cause: the fill, a late message, or the sender's computation."""
         row = self.idle_s[rank]
         if not self.starts[rank]:
             row[0] += start - now
@@ -226,7 +226,7 @@ class _Run:
     def _hand_on(
         self, rank: int, back: bool, batch: int, position: int, end: float
     ) -> tuple[int, float]:
-        """Give a result to the next position of its route: its rank, and when it arrives."""
+        """Pass a result to the next position on its route; returns (rank there, arrival time)."""
         if not back and position + 1 == self.length:
             # The loss is here: its gradient needs no message.
             self._ready[1][batch][position] = self._sent[1][batch][position] = end
@@ -249,7 +249,7 @@ class _Run:
 def _held(actions: tuple[Action, ...], visits: float, freed_at_input: float) -> FloatArray:
     """Units a rank holds after each of its actions; a forward takes its share at its start.
 
-    visits: chunks of one rank that a micro-batch passes; each keeps 1/visits of a unit.
+    visits: chunks that a micro-batch visits on one rank; each keeps 1/visits of a unit.
     """
     change = (1.0, -1.0, -freed_at_input, freed_at_input - 1.0)
     steps = np.array([change[action.kind] for action in actions])

@@ -1,6 +1,7 @@
 """Bubble time of schedules without a closed form, from scaled-down simulations.
 
-The search needs it for thousands of plans; the short list is simulated with its own stage times.
+The search needs it for thousands of plans; plans on the short list are simulated with their own
+stage times.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from cost_models.schedules.base import Costs, PipelineSchedule
 from cost_models.schedules.timed_levels import Levels
 from cost_models.sources import Array
 
-# Times are rounded to this share of a micro-batch, pipelines cut to so many ranks, and steps to
-# so many rounds of p micro-batches: beyond them only the scale changes.
+# Times are rounded to 1 / COST_STEPS of a micro-batch, pipelines are cut to MOST_STAGES ranks, and
+# steps to ROUNDS rounds of p micro-batches: beyond them only the scale changes.
 COST_STEPS = 48
 MOST_STAGES = 8
 ROUNDS = 2
 
 
 class _Step:
-    """A scaled-down step of a schedule, with its bubble time at the costs asked for so far.
+    """A scaled-down step of a schedule, with a cache of its bubble time by cost.
 
-    Costs are COST_STEPS-ths of a micro-batch: forward and input gradient, the rest is the weight
-    gradient.  Waiting is in the same unit.
+    Costs are the forward and the input gradient in COST_STEPS-ths of a micro-batch; the weight
+    gradient is the rest.  Bubble times have the same unit.
     """
 
     def __init__(self, schedule_id: str, stages: int, chunks: int, micro_batches: int) -> None:
@@ -60,7 +61,7 @@ def _waiting(
     schedule: PipelineSchedule, stages: int, chunks: int, micro_batches: int,
     forward: NDArray[np.int64], gradient: NDArray[np.int64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
-    """(fixed waiting over the other ranks' work, waiting per micro-batch over one rank's work).
+    """(fixed wait / the other ranks' work, wait per micro-batch / one rank's work).
 
     forward, gradient: forward and input-gradient time in COST_STEPS-ths of a micro-batch.
     """
@@ -70,7 +71,7 @@ def _waiting(
         return _step(schedule.id, stages, chunks, count).waiting(forward, gradient)
 
     if schedule.allowed(stages, chunks, micro_batches):
-        micro_batches = (ROUNDS + 1) * stages  # a cut of a legal step that is not one itself
+        micro_batches = (ROUNDS + 1) * stages  # the cut step is refused, though the full one is not
     few = ROUNDS * stages + micro_batches % stages
     if micro_batches <= few:
         return extra(micro_batches) / ((stages - 1) * work), np.zeros(len(work))
@@ -101,7 +102,7 @@ def simulated_extra_s(
     stages = at(plans.pp).astype(np.int64)
     few = np.minimum(stages, MOST_STAGES)
     count = at(micro_batches).astype(np.int64)
-    # A shorter pipeline with as many rounds and the same remainder within them.
+    # A shorter pipeline with as many rounds and a remainder reduced modulo its ranks.
     rounds, rest = np.divmod(count, stages)
     cut = np.where(stages > few, np.minimum(rounds, ROUNDS + 2) * few + rest % few, count)
     cut = np.maximum(np.minimum(cut, (ROUNDS + 1) * few + cut % few), 1)

@@ -1,8 +1,8 @@
-"""How long one order takes at many costs at once, where ranks are equal and messages take no time.
+"""The makespan of one order for many costs at once, with equal ranks and messages of no time.
 
-What an action waits for does not depend on the costs then: the order is laid out once, in levels
-of actions that wait only for levels before, and each level is computed for all costs together.
-`simulate.run` is the general case, and the tests hold one against the other.
+The order is laid out once, in levels of actions that wait only for earlier levels, and each level
+is computed for all costs together.  `simulate.run` is the general case, and the tests compare the
+two.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ FloatArray = NDArray[np.float64]
 
 
 class Levels:
-    """An order over its routes, ready to be timed.  Raises Deadlock where ranks wait for ever."""
+    """An order over its routes, as levels of actions.  Raises Deadlock if ranks wait for ever."""
 
     def __init__(self, order: Order, routes: list[Route]) -> None:
         length = len(routes[0])
         place = {route: {spot: i for i, spot in enumerate(route)} for route in set(routes)}
-        # Number 0 is the start of the step, which everybody has seen.
+        # Number 0 is the start of the step, for actions that wait for nothing else.
         kinds, before, needed, level = [0], [0], [0], [0]
         forward: dict[tuple[int, int], int] = {}
         backward: dict[tuple[int, int], int] = {}
@@ -68,7 +68,7 @@ class Levels:
     def makespans_s(
         self, forward_s: ArrayLike, input_gradient_s: ArrayLike, weight_gradient_s: ArrayLike
     ) -> FloatArray:
-        """Seconds of the step, one number for each cost; times of one chunk on one rank."""
+        """Seconds of the step at each cost; the arguments are times of one chunk on one rank."""
         forward, gradient, weight = np.broadcast_arrays(
             np.atleast_1d(forward_s), input_gradient_s, weight_gradient_s
         )

@@ -11,24 +11,25 @@ from cost_models.schedules.gpipe import one_copy
 from cost_models.schedules.zb_v import two_chunks, v_messages
 from cost_models.sources import Array, formula
 
-# Blocks for few ranks, where slower hops still fit into the limit: those with the least makespan
-# among all of up to 3 slots per hop and 4 per wait.
+# Blocks for few ranks, where slower hops still fit into the limit: the shortest makespans among
+# all blocks of up to 3 slots per hop and 4 per wait.
 FEW_RANKS = {
     2: Block((2, 3, 3, 3), (1, 0, 0)),
     4: Block((2, 2, 2, 2), (2, 0, 2)),
 }
-# Two micro-batches on two ranks need not repeat: of all such blocks that keep the first rank at
-# one and a half units, the one with the least makespan where t_f : t_b : t_w is 10 : 12 : 8.  It
-# takes 14 chunk times at equal times; the block above takes 13 and holds two units there.
+# With two micro-batches on two ranks, the block need not repeat: this one has the shortest makespan
+# at t_f : t_b : t_w = 10 : 12 : 8 of those that hold one and a half units on the first rank.  It
+# takes 14 chunk times at equal times; the block above takes 13 but holds two units there.
 TWO_BY_TWO = Block((1, 1, 1, 1), (4, 0, 4))
 
 
 @formula("1", "v-schedules")
 def v_half_in_flight(stage: Array, stages: Array, micro_batches: Array) -> Array:
-    """Activation units a rank holds at most: floor((p + 2) / 2), and m.  A bound, by construction.
+    """Upper bound on the activation units of a rank, by construction: min(m, floor((p + 2) / 2)).
 
-    Three slots per hop down and up keep the two chunks of a micro-batch 6 p slots or so on every
-    rank, and one enters every 6 slots: p chunks of half a unit, and those for the turns.
+    At one slot per hop down and two per hop up, the two chunks of a micro-batch stay on a rank for
+    about 6 p slots in all, and a micro-batch enters every 6 slots: p chunks of half a unit, plus
+    those at the turns.
     """
     limit = np.floor_divide(np.add(stages, 2.0), 2.0)
     return np.minimum(micro_batches, limit) + np.multiply(stage, 0.0)
@@ -37,16 +38,17 @@ def v_half_in_flight(stage: Array, stages: Array, micro_batches: Array) -> Array
 def block(stages: int) -> Block:
     """Hops of one slot down and two up, for forwards and gradients, with waits at the turns.
 
-    On rank r the forwards start at r and C - 2r, the gradients at D + r and E - 2r.  Modulo 6
-    they differ on every rank if C, E, D - C and E - D are no multiples of 3, D and E - C none of
-    6.  Without waits C = 3p - 2, D = 3p - 1 and E = 6p - 3: odd p lack one slot in E; for even p
-    more have to move, and seven slots in all, the turns' share of the limit, cost the least time.
+    On rank r the forwards start at r and C - 2r, the gradients at D + r and E - 2r.  These differ
+    modulo 6 on every rank if C, E, D - C and E - D are not multiples of 3, and D and E - C not
+    multiples of 6.  Without waits C = 3p - 2, D = 3p - 1 and E = 6p - 3: odd p need one more slot
+    in E.  Even p need more waits; seven slots in all, as many as the limit allows at the turns,
+    take the least time.
     """
     return FEW_RANKS.get(stages) or Block((1, 2, 1, 2), (0, 0, 1) if stages % 2 else (3, 0, 4))
 
 
 def order(stages: int, chunks: int, micro_batches: int) -> Order:
-    """The block repeated.  At equal times and m >= p the makespan is 6m + 3p - 5 chunk times for
+    """The repeated block.  At equal times and m >= p the makespan is 6m + 3p - 5 chunk times for
     even p > 4, 6m + 3p - 4 for odd p > 1.
     """
     chosen = TWO_BY_TWO if stages == micro_batches == 2 else block(stages)

@@ -1,4 +1,4 @@
-"""ZB-H1: 1F1B whose weight gradients wait and fill the drain (arXiv 2401.10241, section 2.1)."""
+"""ZB-H1: 1F1B with weight gradients delayed into the drain (arXiv 2401.10241, section 2.1)."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def limited_extra_s(
     """Seconds the busiest rank waits when every rank holds at most L = `limit` micro-batches:
     max((p-1) t_f, (p-1) t_b - (L-p) t_f, (p-1)(t_f + t_b) - (L-1) t_w), for m >= p.
 
-    Three bounds, and `limited_order` meets the largest.  The last rank starts (p-1) t_f late and
-    never waits again.  Rank 0 runs L forwards, L-p of them while its first gradient is on the
-    way, for which it waits (p-1) t_b less those.  The last gradient leaves the last rank with
-    L weight gradients to do and arrives on rank 0 (p-1) t_b later with one to do.
+    `limited_order` meets the largest of three lower bounds.  First, the last rank starts (p-1) t_f
+    late and never waits again.  Second, rank 0 waits (p-1) t_b for its first gradient, less the L-p
+    forwards that it runs meanwhile.  Third, when the last gradient leaves the last rank, L weight
+    gradients remain there; when it arrives on rank 0, (p-1) t_b later, one remains there.
 
-    ZB-H1 (L = p): (p-1) max(t_f, t_b, t_f + t_b - t_w); the paper's table has the third alone,
-    the largest while t_w <= t_f and t_w <= t_b.  ZB-H2 (L = 2p-1): (p-1) max(t_f, t_b - t_f,
+    ZB-H1 (L = p): (p-1) max(t_f, t_b, t_f + t_b - t_w); the paper's table has only the third, the
+    largest while t_w <= t_f and t_w <= t_b.  ZB-H2 (L = 2p-1): (p-1) max(t_f, t_b - t_f,
     t_f + t_b - 2 t_w); the paper counts the longest span (end less own start), without the first.
-    Unequal stages: the others are taken to split their time as the busiest one does.
+    Unequal stages: the other ranks are assumed to have the busiest rank's t_f : t_b : t_w.
     """
     others = others_s / (np.add(forward_s, input_gradient_s) + weight_gradient_s)
     warm_up_s = others * input_gradient_s - np.subtract(limit, stages) * forward_s
@@ -44,7 +44,8 @@ def limited_extra_s(
 def zb_h1_in_flight(stage: Array, stages: Array, chunks: Array, micro_batches: Array) -> Array:
     """Activation units a rank holds at its peak, kept until the weight gradient: min(m, p).  Exact.
 
-    Rank r has p - r between forward and input gradient, and r waiting for their weight gradient.
+    Rank r has p - r micro-batches between forward and input gradient, and r that wait for their
+    weight gradient.
     """
     return np.minimum(micro_batches, stages) + np.multiply(stage, 0.0)
 
@@ -52,8 +53,8 @@ def zb_h1_in_flight(stage: Array, stages: Array, chunks: Array, micro_batches: A
 def limited_order(stages: int, micro_batches: int, step: int) -> Order:
     """Rank r: step (p-1-r) + 1 forwards; then input gradient, a weight gradient, forward in turn.
 
-    The weight gradients run as many micro-batches late as keeps the rank at the same limit as
-    rank 0, step (p-1) + 1; what is left of them ends the order.
+    Weight gradients are delayed by as many micro-batches as bring every rank to the limit of rank
+    0, step (p-1) + 1; the remaining ones end the order.
 
     step: micro-batches by which the warm-up grows per rank; 1: ZB-H1, 2: ZB-H2.
     """

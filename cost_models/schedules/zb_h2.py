@@ -1,8 +1,8 @@
 """ZB-H2: a warm-up twice as long, so that no rank waits once started (arXiv 2401.10241, 2.2).
 
-Ranks start and end one after another: to gain from it the optimizer must step per rank, and the
-paper checks the global gradient norm afterwards (post-validation).  A step that waits for all
-ranks costs the makespan, which is what is given here.
+Ranks start and end one after another: to gain from that, the optimizer must step per rank, and the
+paper checks the global gradient norm afterwards (post-validation).  The times here are makespans,
+the cost of a step that waits for all ranks.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from cost_models.sources import Array, formula
 def zb_h2_in_flight(stage: Array, stages: Array, chunks: Array, micro_batches: Array) -> Array:
     """Activation units a rank holds at its peak, kept until the weight gradient: min(m, 2p - 1).
 
-    Exact.  With m >= 2p - 1 rank r has 2(p-r) - 1 between forward and input gradient, and 2r
-    waiting for their weight gradient.
+    Exact.  With m >= 2p - 1, rank r has 2(p-r) - 1 micro-batches between forward and input
+    gradient, and 2r that wait for their weight gradient.
     """
     return np.minimum(micro_batches, np.multiply(stages, 2.0) - 1.0) + np.multiply(stage, 0.0)
 

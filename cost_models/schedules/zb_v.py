@@ -1,7 +1,7 @@
 """ZB-V: zero bubble over a V of two chunks per rank (arXiv 2401.10241, section 6).
 
-The first chunk runs down the ranks, the second one back up, so the turn and the loss are on one
-rank and every rank holds the same number of activations.
+The first chunk runs down the ranks, the second one back up, so that neither the turn nor the loss
+needs a message and every rank holds the same number of activations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cost_models.schedules.base import Action, Costs, Kind, Order, PipelineSched
 from cost_models.schedules.gpipe import one_copy
 from cost_models.sources import Array, formula
 
-# What a rank does next and in which chunk, whichever micro-batch it is.
+# An action without its micro-batch: (kind, chunk).
 Step = tuple[Kind, int]
 
 
@@ -33,10 +33,10 @@ def zb_v_extra_s(
     With q = p-1 and chunk times f, b, w (half a rank's): the largest of q b, 2q (b-w),
     max(f, b) + (q-1) w, q (2f-b) - min(w, f-b) and 2q (f-w) - min(w, f-b); at equal times (p-1) f,
     half a rank's forward per hop.  The paper gives the equal case only.  Each term is the length
-    of a critical path of simulated schedules; that there is no longer one is not proven but
-    tested, p = 1..9, five m each and thousands of drawn times.
+    of a critical path of simulated schedules; that no path is longer is tested, not proven
+    (p = 1..9, five m each and thousands of random times).
     """
-    # Unequal stages: the others are taken to split their time as the busiest one does.
+    # Unequal stages: the other ranks are assumed to have the busiest rank's t_f : t_b : t_w.
     hops = others_s / (np.add(forward_s, input_gradient_s) + weight_gradient_s)
     ahead_s = np.minimum(weight_gradient_s, np.subtract(forward_s, input_gradient_s))
     paths_s = (
@@ -55,15 +55,15 @@ def zb_v_extra_s(
 def zb_v_in_flight(stage: Array, stages: Array, micro_batches: Array) -> Array:
     """Activation units a rank holds at its peak: p, or m if that is less.
 
-    Exact for 2m < 3p-1 and for m >= 2p-1; between them an upper bound.  Until its first
-    gradient rank r takes 2p-1-r forwards of the first chunk and r+1 of the second, half a unit
-    each; from there on a weight gradient precedes each forward.
+    Exact for 2m < 3p-1 and for m >= 2p-1; an upper bound in between.  Before its first gradient,
+    rank r runs 2p-1-r forwards of the first chunk and r+1 of the second, half a unit each; after
+    it, a weight gradient precedes each forward.
     """
     return np.minimum(micro_batches, stages) + np.multiply(stage, 0.0)
 
 
 def v_messages(stages: int, chunks: int) -> int:
-    """Sends per micro-batch along a V: p-1 hops down and up, there and back; turns are local."""
+    """Sends per micro-batch along a V: p-1 hops per chunk, both ways; turns are local."""
     return 2 * chunks * (stages - 1)
 
 
@@ -73,7 +73,7 @@ def two_chunks(name: str, chunks: int) -> str:
 
 
 def numbered(steps: Iterable[Step]) -> tuple[Action, ...]:
-    """Steps over two chunks with their micro-batches: each kind takes them in order from 0.
+    """The actions of steps over two chunks: each step takes its next micro-batch, from 0 on.
 
     A fused backward counts as both gradients.
     """
@@ -95,13 +95,13 @@ F1, I1, W1 = (Kind.FORWARD, 1), (Kind.INPUT_GRADIENT, 1), (Kind.WEIGHT_GRADIENT,
 
 
 def order(stages: int, chunks: int, micro_batches: int) -> Order:
-    """Rank r: 2(p-r)-1 first-chunk forwards, r of both chunks in turn, p-r of the second chunk
-    each with its gradients; then forward and both gradients of either chunk in turn; last the
-    input gradients, with the first chunk's weight gradients between and the others behind them.
+    """Rank r: 2(p-r)-1 forwards of the first chunk, r of both chunks in turn, p-r of the second
+    chunk, each with its gradients; then forward and both gradients of either chunk in turn; last
+    the input gradients, with the first chunk's weight gradients between and the others after them.
 
-    That takes 2p-1 micro-batches to fill.  Fewer run the order for 2p-1 without the missing
-    ones, as in torch.  Far fewer, 2m < 3p-1, leave room to put weight gradients off, which torch
-    does not: at equal times that waits p-1 chunk times for p <= m instead of up to 2 (p-1).
+    The fill takes 2p-1 micro-batches.  With fewer, ranks run the order for 2p-1 without the missing
+    ones, as in torch.  With 2m < 3p-1 there is room to delay weight gradients, which torch does
+    not: at equal times the wait is then p-1 chunk times for p <= m instead of up to 2 (p-1).
     """
     full = max(micro_batches, 2 * stages - 1)
 
@@ -131,10 +131,10 @@ def order(stages: int, chunks: int, micro_batches: int) -> Order:
 
 
 def put_off(actions: Sequence[Action], limit: int) -> tuple[Action, ...]:
-    """The same forwards and input gradients, with weight gradients only where they must be.
+    """The same forwards and input gradients, with weight gradients delayed.
 
-    That is before a forward that would be more than `limit` held chunks, and in the drain, where
-    the input gradients of the first chunk come with gaps between them; the others at the end.
+    They run before a forward that would exceed `limit` held chunks, in the drain's gaps between the
+    first chunk's input gradients, and otherwise at the end.
     """
     kept = [action for action in actions if action.kind is not Kind.WEIGHT_GRADIENT]
     drain = 1 + max(place for place, (kind, _, chunk) in enumerate(kept) if (kind, chunk) == I1)

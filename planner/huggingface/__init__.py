@@ -1,6 +1,6 @@
-"""Models from Hugging Face config.json files, by plain mapping.
+"""Models read from Hugging Face config.json files by mapping their keys to fields.
 
-One function per family, in files by theme; one line each in `families.FAMILIES`.
+Each family has a function, in files by theme, and a line in `families.registry.FAMILIES`.
 """
 
 from planner.huggingface.built_models import model_from_modules

@@ -1,6 +1,6 @@
 """Configs of families that have no reader: `transformers` builds the model without weights.
 
-That happens in a process of its own, with limits, since a config may ask for any size.
+It does so in a separate process with limits, since a config may ask for any size.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from planner.huggingface.importer import MODELS, OTHER_FILES, ImportedModel
 
 LIMIT_S = 150.0
 INSTALL = "pip install 'transformers>=5.20' torch"
-# What configs call their number of layers, and what no model of ours exceeds.
+# Keys for the number of layers in configs, and the most layers that are built.
 LAYER_COUNTS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 MOST_LAYERS = 10_000
 
@@ -35,8 +35,8 @@ def model_from_modules(
 ) -> ImportedModel:
     """The model that transformers builds from a config, read from its modules.
 
-    why: what the readers said of it.  folder: a model's own, whose code is run.
-    Raises UnknownArchitecture: also where transformers is not installed, with the command.
+    why: the readers' refusal.  folder: the model's own folder, whose code is run.
+    Raises UnknownArchitecture; without transformers installed, with the command to install it.
     """
     others = OTHER_FILES.keys() - MODELS
     if not isinstance(config.get("model_type"), str) or any(config.get(key) for key in others):
@@ -67,7 +67,7 @@ def _refused(why: UnknownArchitecture, reason: str) -> UnknownArchitecture:
 
 
 def _notes(found: Mapping[str, Any]) -> tuple[str, ...]:
-    """What was matched exactly, what approximately, and what not at all."""
+    """Notes on the modules matched exactly, approximately and not at all."""
     exact, approximate = ", ".join(found["exact"]), ", ".join(found["approximate"])
     notes = [f"layers: read from the modules that transformers {found['version']} builds"]
     if exact:
@@ -92,7 +92,7 @@ def _name(config: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=64)
 def _answer(config: str, folder: str) -> str:
-    """What the process prints: a model, or why there is none."""
+    """The output of the inspecting process: a model, or why there is none."""
     process = subprocess.Popen(
         [sys.executable, "-m", "planner.huggingface.module_inspection"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,

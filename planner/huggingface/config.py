@@ -1,4 +1,4 @@
-"""Typed reading of a config.json: every value checked, every default listed, every fault kept.
+"""Typed reading of a config.json: values are checked, defaults noted and faults collected.
 
 A reader never raises: a value it cannot use becomes a Problem and the smallest legal number, so
 that one pass over a file finds all of its faults.  The importer raises at the end.
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-# The bounds of ModelSpec, so that a number out of them is reported under the name in the file.
+# The bounds of ModelSpec, so that a number outside them is reported under its name in the file.
 WIDTH = 1_000_000
 HEADS = 100_000
 LAYERS = 10_000
@@ -19,7 +19,7 @@ TOKENS = 10_000_000
 
 
 class Problem(NamedTuple):
-    """One fault: where (JSON pointer), what is wrong, what was there, and nearby known names."""
+    """One fault: its JSON pointer, a message, the value found, and similar known names."""
 
     pointer: str
     message: str
@@ -44,7 +44,7 @@ class ModelImportError(ValueError):
 
 
 class UnknownArchitecture(ModelImportError):
-    """No family here reads it."""
+    """A config that no family here reads."""
 
 
 def short_text(value: object) -> str:
@@ -83,14 +83,14 @@ class Config:
         return any(self.data.get(name) is not None for name in names)
 
     def nested(self, name: str) -> Config:
-        """The object under `name`, empty where there is none; faults and guesses are shared."""
+        """The object under `name`, or an empty one; it shares the lists of faults and guesses."""
         data = self.data.get(name)
         if data is not None and not isinstance(data, Mapping):
             self.refuse(name, "must be an object")
         return self._inside(data, f"/{name}")
 
     def nested_in(self, name: str, index: int) -> Config:
-        """The object at a place of the list under `name`."""
+        """The object at `index` of the list under `name`."""
         data = self.data[name][index]
         if not isinstance(data, Mapping):
             self.refuse(name, "must hold objects only")
@@ -109,13 +109,13 @@ class Config:
         self.problems.append(Problem(f"{self.pointer}/{name}", message, got))
 
     def require(self, name: str, default: object, reason: str) -> None:
-        """Refuse any other value of `name` than `default`, which a file may leave out."""
+        """Refuse any value of `name` other than `default`; a file may leave it out."""
         value = self.data.get(name)
         if value is not None and value != default:
             self.refuse(name, f"only {short_text(default)} can be planned: {reason}")
 
     def guess(self, name: str, default: object, because: str = "") -> None:
-        """Note that `name` was not stated and what was taken."""
+        """Note that `name` was not stated, and which value is used."""
         value = f"{because} = {short_text(default)}" if because else short_text(default)
         source = "" if because else f" (the default of {self.family})"
         self.guessed.append(f"{name}: not stated, {value}{source}")
@@ -130,8 +130,8 @@ class Config:
     ) -> int:
         """The whole number under the first of `names` that is stated, in least..most.
 
-        default: taken and listed when none is; None: the key is required.  because: what the
-        default follows from.
+        default: used and noted when none is stated; None: the key is required.  because: where
+        the default comes from.
         """
         stated = [name for name in names if self.data.get(name) is not None]
         if not stated:
@@ -150,7 +150,7 @@ class Config:
         return value
 
     def optional(self, name: str, *, most: int, default: int | None) -> int | None:
-        """As count, for a key where null is a statement of its own: none."""
+        """Like count, for a key where null means that the model has no such thing."""
         if name in self.data and self.data[name] is None:
             return None
         if name not in self.data and default is None:
@@ -159,9 +159,9 @@ class Config:
         return self.count(name, most=most, default=default)
 
     def flag(self, name: str, default: bool, *, null: bool | None = None) -> bool:
-        """The boolean under `name`; the default is listed when it is not stated.
+        """The boolean under `name`; the default is noted when it is not stated.
 
-        null: what null says, where it is a statement of its own.
+        null: the meaning of null; None: null counts as not stated.
         """
         value = self.data.get(name)
         if value is None and null is not None and name in self.data:
@@ -175,7 +175,7 @@ class Config:
         return value
 
     def probability(self, name: str, default: float) -> float:
-        """The dropout share under `name`, in [0, 1)."""
+        """The dropout probability under `name`, in [0, 1)."""
         value = self.data.get(name)
         if value is None:
             self.guess(name, default)

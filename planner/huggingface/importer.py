@@ -1,4 +1,4 @@
-"""From a config.json to a ModelSpec: which family it is, and why it is none."""
+"""Reads a config.json into a ModelSpec: finds its family, or reports why there is none."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from planner.huggingface.numerics import numerics
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """A model read from a config.json, by the family of which architecture.
+    """A model read from a config.json, and the architecture of the family that read it.
 
-    guessed: a sentence for each value the file did not state; left_out: for each that it states
-    and the plan does without.
+    guessed: a sentence for each value that the file does not state; left_out: one for each value
+    that it states and the plan ignores.
     """
 
     model: ModelSpec
@@ -53,7 +53,7 @@ class ImportedModel:
         return self.guessed + self.left_out
 
 
-# Files that lie next to a config.json, by a key that only they have.
+# Files found next to a config.json, and models that cannot be read, by a key that tells them apart.
 OTHER_FILES: dict[str, str] = {
     "base_model_name_or_path": "a LoRA or other adapter; give the config of its base model",
     "peft_type": "a LoRA or other adapter; give the config of its base model",
@@ -73,9 +73,9 @@ OTHER_FILES: dict[str, str] = {
     "image_size": "a vision model",
     "type_vocab_size": "an encoder such as BERT; only decoders can be planned",
 }
-# Of these transformers may build a model that makes text.
+# Keys of models from which transformers may still build a text-generating model.
 MODELS = frozenset({"is_encoder_decoder", "vision_config", "image_size"})
-# The form in which some publish trained weights; the dims are those of the model they trained.
+# Formats of published weights; their configs have the dimensions of the model that was trained.
 PUBLISHED_QUANTISATIONS = ("fp8", "mxfp4")
 MOST_PARAMETERS = 2**53
 
@@ -83,8 +83,8 @@ MOST_PARAMETERS = 2**53
 def model_from_config(config: object, name: str | None = None) -> ImportedModel:
     """The model that a Hugging Face config.json describes.
 
-    Raises ModelImportError with everything that is wrong with it.  `name` becomes the name of the
-    spec; without it, the one the file gives, or its model type.
+    Raises ModelImportError with all of its faults.  name: of the spec; None: the name in the file,
+    or its family.
     """
     if not isinstance(config, Mapping):
         raise UnknownArchitecture((Problem("", "a config.json is an object", short_text(config)),))
@@ -110,7 +110,7 @@ def _encoders(
     read: Callable[[Config, Config, int], Fields],
     hidden: int,
 ) -> Fields:
-    """The encoder of images, with the faults and guesses of the text's reader."""
+    """The image encoder; its faults and guesses are added to those of the text reader."""
     kind = str(config["model_type"])
     if kind in NO_IMAGES and config.get("vision_config") is None:
         return {}
@@ -121,7 +121,7 @@ def _encoders(
 
 
 def _reader(config: Mapping[str, Any]) -> Config:
-    """A reader of the family that the file names; raises where there is none."""
+    """A reader for the family that the file names; raises UnknownArchitecture if there is none."""
     if config.get("peft_type") is not None:
         raise UnknownArchitecture((Problem("/peft_type", f"this is {OTHER_FILES['peft_type']}"),))
     kind = config.get("model_type")
@@ -135,7 +135,7 @@ def _reader(config: Mapping[str, Any]) -> Config:
 
 
 def _text_reader(config: Mapping[str, Any], kind: str) -> Config:
-    """The text_config of a model of images and text, given alone."""
+    """A reader for the text_config of a vision-language model, given alone."""
     family, defaults = TEXT_MODELS[kind]
     missing = {name: value for name, value in defaults.items() if name not in config}
     reader = Config({**missing, **config}, family)
@@ -146,7 +146,7 @@ def _text_reader(config: Mapping[str, Any], kind: str) -> Config:
 
 
 def _wrapped(config: Mapping[str, Any], wrapper: Wrapper) -> Config:
-    """A reader of the language model in text_config; older files have its keys beside it."""
+    """A reader for the language model in text_config; older files have its keys at top level."""
     text = config.get("text_config")
     pointer = "/text_config"
     if text is None and wrapper.flat:
@@ -172,7 +172,7 @@ def _wrapped(config: Mapping[str, Any], wrapper: Wrapper) -> Config:
 
 
 def _family(config: Mapping[str, Any], guessed: list[str]) -> str:
-    """The family by model_type, or by architecture where the type is another's name for it."""
+    """The family by model_type, or by architecture if the model_type is not known."""
     kind = config.get("model_type")
     architectures = config.get("architectures")
     stated = architectures[0] if isinstance(architectures, list) and architectures else None
@@ -186,7 +186,7 @@ def _family(config: Mapping[str, Any], guessed: list[str]) -> str:
     if stated is None or stated in FAMILIES[kind].architectures:
         return kind
     if kind.endswith("_text") and str(stated).endswith("ForConditionalGeneration"):
-        return kind  # a text_config may name the model that it is a part of
+        return kind  # a text_config may name the vision-language model that contains it
     if by_architecture is None and isinstance(stated, str) and stated.endswith("Model"):
         guessed.append(f"architectures: {short_text(stated)} has no head, planned with one")
         return kind
@@ -196,11 +196,11 @@ def _family(config: Mapping[str, Any], guessed: list[str]) -> str:
 
 
 def _unknown(config: Mapping[str, Any], kind: object, stated: object) -> Problem:
-    """What was found where a family was looked for."""
+    """The problem to report for a config without a known family."""
     if not config:
         return Problem("", "the object is empty")
     what = next((text for key, text in OTHER_FILES.items() if config.get(key)), None)
-    # The name says nothing about the architecture, and may be that of the file.
+    # _name_or_path does not identify the architecture, and may be a local path.
     names = [str(key)[:40] for key in config if key != "_name_or_path"]
     keys = ", ".join(names[:12])
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
@@ -213,7 +213,7 @@ def _unknown(config: Mapping[str, Any], kind: object, stated: object) -> Problem
 
 
 def _check_rest(reader: Config) -> None:
-    """Refuse what changes the model and no family here has."""
+    """Refuse settings that change the model and that no family here supports."""
     reader.require("is_encoder_decoder", False, "only decoders can be planned")
     reader.require("add_cross_attention", False, "only decoders can be planned")
     if reader.data.get("pruned_heads"):
@@ -238,7 +238,7 @@ def _own_name(config: Mapping[str, Any], family: str) -> str:
 
 
 def _model(fields: Fields) -> ModelSpec:
-    """The spec; what only the spec can see (values that contradict one another) is a problem."""
+    """The spec; faults that only its validation finds (contradicting values) become problems."""
     windows = fields.pop("windows", None)
     try:
         model = ModelSpec(**fields)
@@ -260,7 +260,7 @@ def _model(fields: Fields) -> ModelSpec:
 
 
 def _windowed(model: ModelSpec, windows: Sequence[int | None]) -> tuple[tuple[Sublayer, ...], ...]:
-    """Every layer with a window of its own; the feed-forwards are the model's."""
+    """A layer pattern with these windows, one per layer, and the model's feed-forwards."""
     blocks = {"dense": MLP(), "moe": Experts()}
     kinds = zip(windows, model.feed_forwards, strict=True)
     return tuple((Attention(window=window), blocks[kind]) for window, kind in kinds)

@@ -1,4 +1,4 @@
-"""Bases, epsilons, caps and multipliers: the keys of config.json that cost nothing."""
+"""RoPE bases, epsilons, caps and multipliers: keys of config.json that cost no time or memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planner.huggingface.config import Config, short_text
 
 Keys = dict[str, Any]
 
-# By field, the keys that families have for it; the first is the one that is written.
+# The keys that families use for each field; the exporter writes the first.
 NAMES: dict[str, tuple[str, ...]] = {
     "norm_epsilon": (
         "rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "layernorm_epsilon",
@@ -40,9 +40,9 @@ GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python")
 
 
 def numerics(config: Config, fields: Mapping[str, Any]) -> Keys:
-    """What the file states, as the fields of a Numerics.
+    """The fields of a Numerics that the file states.
 
-    fields: of the model, read before.
+    fields: the model's other fields, which are read before.
     """
     full, local = _rotary(config)
     found = {name: _number(config, *keys) for name, keys in NAMES.items()}
@@ -94,7 +94,7 @@ def _number(config: Config | None, *names: str) -> float | None:
 
 
 def _rotary(config: Config) -> tuple[Config, Config | None]:
-    """Where rotary positions are described, of full layers and of windowed ones."""
+    """The objects that describe RoPE of (layers with full attention, layers with a window)."""
     name = "rope_parameters" if config.states("rope_parameters") else "rope_scaling"
     if not isinstance(config.data.get(name), Mapping):
         attention = config.data.get("attn_config")  # DBRX
@@ -108,7 +108,7 @@ def _rotary(config: Config) -> tuple[Config, Config | None]:
 
 
 def _scaling(rope: Config) -> Keys | None:
-    """The stretching of positions; what kinds there are beyond these is left out, and said so."""
+    """The RoPE scaling; unknown kinds are left out, with a note."""
     kind = rope.data.get("rope_type", rope.data.get("type"))
     if kind in (None, "default", "mrope"):
         return None
@@ -131,14 +131,14 @@ def _scaling(rope: Config) -> Keys | None:
 
 
 def _activation(config: Config, gated: bool) -> str | None:
-    """The activation, where it is not the usual one."""
+    """The activation, unless it is the usual one: SiLU in gated MLPs, GELU in others."""
     named = next((config.data[name] for name in ACTIVATIONS if config.states(name)), None)
     if not isinstance(named, str) or not named.isprintable() or not 0 < len(named) <= 200:
         return None
     return None if named in (SILU if gated else GELU) else named
 
 
-# What the code of every family here computes with, and of some besides.
+# Numerics that the code of every family here uses, and further ones that some families use.
 HEARD = frozenset({"norm_epsilon", "init_std", "activation", "rope_theta", "rope_scaling"})
 HEARD_BY = {
     "deepseek_v3": {"routed_scaling"},
@@ -152,17 +152,17 @@ HEARD_BY = {
 
 
 def heard(model: ModelSpec, config: Keys) -> frozenset[str]:
-    """Numerics that the family of a config.json computes with."""
+    """Numerics that the code of a config.json's family uses."""
     rotary = {"rope_theta", "rope_scaling", "rotary_share"}
     found = HEARD | HEARD_BY.get(config.get("model_type", ""), set())
     return found if model.position == "rope" else found - rotary
 
 
 def keys_of(model: ModelSpec, config: Keys, style: Literal["nested", "flat"] = "nested") -> Keys:
-    """The keys that say the numerics of a model, beside those in a config.json.
+    """The keys for the numerics of a model, to be added to its config.json.
 
     style: nested: one object rope_parameters, as transformers 5 writes it; flat: rope_theta and
-    rope_scaling, as every version reads it.
+    rope_scaling, which every version reads.
     """
     gpt2 = config["model_type"] == "gpt2"
     said = model.numerics.model_dump(

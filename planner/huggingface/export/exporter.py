@@ -1,6 +1,6 @@
-"""From a ModelSpec to the config.json that builds it, where some family of transformers can.
+"""Writes a ModelSpec as a config.json from which a family of transformers builds it, if one can.
 
-Each family states its keys; a config counts only when reading it back gives the same model.
+Each family has a function for its keys; a config counts only if reading it gives the same model.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _window(model: ModelSpec) -> Keys:
 
 
 def _layer_types(model: ModelSpec) -> Keys:
-    """Which layers slide, in full: the default patterns of families differ."""
+    """The attention type of every layer, written out since families have different defaults."""
     period = model.full_attention_period
     slides = model.sliding_window is not None
     return {
@@ -108,8 +108,8 @@ def _qwen2_moe(model: ModelSpec) -> Keys:
         "shared_expert_intermediate_size": moe.shared_expert_ffn_hidden_size,
         "decoder_sparse_step": moe.layer_frequency,
         "mlp_only_layers": list(range(moe.num_dense_layers)),
-        # As published by the models that share this code; without it the chosen weights do not
-        # add up to one.
+        # As in the published models that share this code; without it the routing weights of a token
+        # do not sum to one.
         "norm_topk_prob": True,
     }
 
@@ -156,7 +156,7 @@ def _gpt2(model: ModelSpec) -> Keys:
     }
 
 
-# The plainest first: the first family that holds a model is the one it is written as.
+# Simplest first: a model is written as the first family that can represent it.
 WRITERS: dict[str, Callable[[ModelSpec], Keys]] = {
     "llama": _llama,
     "mistral": _mistral,
@@ -170,9 +170,10 @@ WRITERS: dict[str, Callable[[ModelSpec], Keys]] = {
     "gpt_oss": _gpt_oss,
     "deepseek_v3": _deepseek_v3,
 }
-# Fields that change no weight of the model that transformers builds.
+# Fields that do not change the weights of the model that transformers builds.
 FREE = {"name", "max_position_embeddings", "numerics"}
-# The same where families have no key for it: a buffer of the router, and what each layer is.
+# Further such fields, for families without a key for them: a router's buffer, and the placement of
+# experts, which the layer pattern gives.
 UNSAID = {
     "moe.score_correction_bias",
     "moe.num_dense_layers",
@@ -195,19 +196,19 @@ def config_of(model: ModelSpec) -> Keys | None:
 
 
 def has_buffers(config: Keys) -> bool:
-    """Whether a model whose layers differ has values beside its parameters."""
+    """Whether the family of a model with a layer pattern has buffers besides parameters."""
     form = FORMS.get(config["model_type"])
     return form is not None and form.buffers
 
 
 def _patterned(model: ModelSpec) -> Iterator[tuple[str, Keys, tuple[str, ...]]]:
-    """Families of models whose layers differ, with a config and the fields that it gets wrong."""
+    """Families with layer patterns: (name, config of the model, fields that it gets wrong)."""
     for family, config, fields, form in forms(model):
-        yield family, config, _unlike(model, fields, form)
+        yield family, config, _wrong_fields(model, fields, form)
 
 
-def _unlike(model: ModelSpec, fields: Fields, form: Form) -> tuple[str, ...]:
-    """Fields in which the model that a family builds differs; all where it builds none."""
+def _wrong_fields(model: ModelSpec, fields: Fields, form: Form) -> tuple[str, ...]:
+    """Fields in which the model that a family builds differs; all fields if it builds none."""
     try:
         built = ModelSpec(**fields)
     except ValidationError:
@@ -217,7 +218,7 @@ def _unlike(model: ModelSpec, fields: Fields, form: Form) -> tuple[str, ...]:
 
 
 def _comparable(model: ModelSpec, form: Form) -> Keys:
-    """Every field that says something about the weights or the pattern of layers."""
+    """Every field that affects the weights or the layer pattern."""
     blocks = [[block.model_dump() for block in layer] for layer in layers_of(model)]
     kinds = {block["kind"] for layer in blocks for block in layer}
     for layer in blocks:
@@ -239,7 +240,7 @@ def _comparable(model: ModelSpec, form: Form) -> Keys:
 
 
 def _resolve(block: Keys, model: ModelSpec) -> None:
-    """Writes out what a block takes from its model."""
+    """Fill in the options that a block takes from its model."""
     own = {
         "num_attention_heads": model.num_attention_heads,
         "num_query_groups": model.num_query_groups,
@@ -254,7 +255,7 @@ def _resolve(block: Keys, model: ModelSpec) -> None:
 
 
 def nearest_family(model: ModelSpec) -> tuple[str, tuple[str, ...]]:
-    """The family that comes closest, and the fields in which its models differ from this one."""
+    """The closest family, and the fields in which its model differs from this one."""
     if model.layer_pattern:
         family, _, differing = min(_patterned(model), key=lambda found: len(found[2]))
         return family, differing
@@ -270,7 +271,7 @@ def _config(model: ModelSpec, family: str) -> Keys:
 
 
 def _differences(model: ModelSpec, config: Keys) -> tuple[str, ...]:
-    """Fields in which the config's model differs; those of the experts as moe.FIELD."""
+    """Fields in which the config's model differs, nested ones as moe.FIELD or mla.FIELD."""
     try:
         read = model_from_config(config).model
     except ModelImportError as error:
@@ -281,7 +282,7 @@ def _differences(model: ModelSpec, config: Keys) -> tuple[str, ...]:
 
 
 def _flat(model: ModelSpec) -> Keys:
-    """Every field that says something about the weights, by dotted name."""
+    """Every field that affects the weights, by dotted name."""
     fields = model.model_dump(exclude=FREE)
     if model.position == "learned":
         fields["max_position_embeddings"] = model.max_position_embeddings
@@ -293,6 +294,6 @@ def _flat(model: ModelSpec) -> Keys:
         inner = fields.pop(part)
         fields[part] = inner is not None
         fields |= {f"{part}.{name}": value for name, value in (inner or {}).items()}
-    # How the planner judges the router, no part of the model.
+    # The planner's assumption about the router's balance, not part of the model.
     fields.pop("moe.imbalance_factor", None)
     return fields

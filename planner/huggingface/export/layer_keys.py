@@ -1,4 +1,4 @@
-"""What configs of families whose layers differ have in common."""
+"""Keys and fields that the configs of families with layer patterns share."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def usual(model: ModelSpec) -> Keys:
 
 
 def shape(keys: Keys, layers: list[Layer], **more: Any) -> Fields:
-    """The fields that the usual keys say, of a gated model with RMS norms."""
+    """The fields that follow from the usual keys, for a gated model with RMS norms."""
     return {
         "num_layers": keys["num_hidden_layers"],
         "hidden_size": keys["hidden_size"],
@@ -87,7 +87,7 @@ def moe_keys(model: ModelSpec, experts: str = "num_experts") -> Keys:
 
 
 def moe_fields(keys: Keys, experts: str = "num_experts", **more: Any) -> Fields:
-    """The experts that those keys say; none without them."""
+    """The `moe` field that follows from moe_keys; empty without them."""
     if experts not in keys:
         return {}
     return {

@@ -1,7 +1,7 @@
-"""Config files of families whose layers differ: Nemotron-H, Qwen3-Next, Llama 4 and the like.
+"""Config files of families with layer patterns: Nemotron-H, Qwen3-Next, Llama 4 and the like.
 
-Each family states its keys for a model, and the model that transformers builds from such keys: a
-config counts only where the two are the same.
+Each family gives its keys for a model, and the model that transformers builds from those keys: a
+config counts only if the two models are the same.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from planner.huggingface.export.layer_keys import (
 
 @dataclass(frozen=True)
 class Form:
-    """A family: the class, its keys for a model, the fields of the model that it builds from them.
+    """A family: its class, its keys for a model, and the fields of the model built from those keys.
 
-    bare: its attention has no positions, whatever the model says.  buffers: it keeps values beside
-    its parameters: balancing biases or decays.
+    bare: its attention never has positions.  buffers: it has buffers besides parameters, such as
+    load-balancing biases or decays.
     """
 
     architecture: str
@@ -165,7 +165,7 @@ def _smollm3(model: ModelSpec) -> Keys:
     attention = [attends(layer) for layer in layers_of(model)]
     return usual(model) | {
         "no_rope_layers": [int(one is None or one.rope) for one in attention],
-        "pad_token_id": None,  # that of the class may lie outside of the vocabulary
+        "pad_token_id": None,  # the default of the class may lie outside the vocabulary
         "use_sliding_window": False,
         "attention_bias": model.attention_output_bias,
         "mlp_bias": model.mlp_bias,
@@ -239,8 +239,8 @@ FORMS: dict[str, Form] = {
 
 
 def forms(model: ModelSpec) -> Iterator[tuple[str, Keys, Fields, Form]]:
-    """Each family with its config.json for a model, and the fields of what it builds; both may be
-    empty where the family has nothing of the kind.
+    """Each family: name, config.json for a model, fields of the model it builds, form; config and
+    fields are empty if the family cannot represent the model.
     """
     for family, form in FORMS.items():
         keys = form.keys(model) if model.layer_pattern else {}

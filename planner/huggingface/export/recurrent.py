@@ -111,7 +111,7 @@ def nemotron_h(model: ModelSpec) -> Keys:
         "mlp_bias": model.mlp_bias,
         "hidden_dropout": model.hidden_dropout,
     }
-    del keys["num_hidden_layers"]  # the list says it
+    del keys["num_hidden_layers"]  # it is the length of layers_block_type
     block, moe = first_block(model, Mamba2), model.moe
     if block is not None:
         keys |= {
@@ -165,7 +165,7 @@ def nemotron_h_built(keys: Keys) -> Fields:
 
 
 def _mamba(keys: Keys, *names: str) -> dict[str, Any]:
-    """The block whose options stand under these keys; those that are missing have a default."""
+    """A Mamba-2 block with its options from these keys; missing ones keep their default."""
     options = (
         "num_heads", "head_dim", "state_size", "num_groups", "convolution", "convolution_bias",
         "bias", "chunk_size",
@@ -208,7 +208,7 @@ def bamba_built(keys: Keys) -> Fields:
     attending, biased = set(keys["attn_layer_indices"]), keys["attention_bias"]
     count = keys["num_hidden_layers"]
     layers = [[ATTENTION if i in attending else mamba, MLP] for i in range(count)]
-    # Whatever is asked: its width of a head is that of the hidden state over the heads.
+    # Bamba ignores a stated head_dim: its heads are hidden_size / num_attention_heads wide.
     keys = keys | {"head_dim": keys["hidden_size"] // keys["num_attention_heads"]}
     biases = {"qkv_bias": biased, "attention_output_bias": biased, "mlp_bias": keys["mlp_bias"]}
     whole = keys["mamba_n_heads"] * keys["mamba_d_head"] == 2 * keys["hidden_size"]

@@ -1,4 +1,4 @@
-"""Dense families: what each one's configuration class documents, defaults included."""
+"""Dense families, with the keys and defaults of their configuration classes."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def gemma3(config: Config) -> Fields:
 
 
 def alternating_window(config: Config, layers: int, *, period: int) -> Fields:
-    """A window of 4096 by default, with every n-th layer full, n stated or `period`."""
+    """A window of 4096 by default; every n-th layer is full, with n as stated or `period`."""
     if not config.states("layer_types"):
         period = config.count("sliding_window_pattern", most=TOKENS, default=period)
     return window(config, layers, size=4096, period=period, always=True)
@@ -157,7 +157,7 @@ def glm4(config: Config) -> Fields:
 
 
 def chatglm(config: Config) -> Fields:
-    """GLM-4 under the names of its first release."""
+    """GLM-4 with the key names of its first release."""
     rows = ("padded_vocab_size", "vocab_size")
     fields = shape(config, tied=False, layers=("num_layers",), vocabulary=rows) | RMSNORM_GATED
     config.require("rmsnorm", True, "its norms are RMS norms")

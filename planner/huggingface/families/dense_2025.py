@@ -75,7 +75,7 @@ def olmo3(config: Config) -> Fields:
 
 
 def exaone4(config: Config) -> Fields:
-    """With windows, the layers without one have no positions."""
+    """If some layers have a window, the other layers have no positions."""
     fields = llama_shape(config, tied=False, kv_heads=32) | RMSNORM_GATED | {"qk_norm": "head"}
     layers = exaone_mixers(config, fields["num_layers"])
     return fields | pattern([[mixer, MLP] for mixer in layers])
@@ -99,7 +99,7 @@ def exaone_mixers(config: Config, layers: int) -> list[Fields]:
 
 
 def apertus(config: Config) -> Fields:
-    """The activation of each MLP has two parameters."""
+    """The activation of each MLP, xIELU, has two parameters."""
     fields = llama_shape(config, tied=False) | attention_bias(config, False)
     fields |= {"norm": "rmsnorm", "qk_norm": "head"}
     learned = config.data.get("hidden_act") in (None, "xielu")
@@ -194,14 +194,14 @@ def mimo(config: Config) -> Fields:
 
 
 def internlm2(config: Config) -> Fields:
-    """InternLM2, and the first InternLM; their one flag is for the biases of attention."""
+    """InternLM2, and the first InternLM; their single bias flag is for attention."""
     fields = llama_shape(config, tied=False) | RMSNORM_GATED
     bias = config.flag("bias", False)
     return fields | {"qkv_bias": bias, "attention_output_bias": bias}
 
 
 def phi_msft(config: Config) -> Fields:
-    """Phi-1.5 and Phi-2 as they were first published, under the names of GPT-2."""
+    """Phi-1.5 and Phi-2 as first published, with the key names of GPT-2."""
     fields = shape(
         config, tied=False, hidden=("n_embd",), layers=("n_layer",), heads=("n_head",)
     )  # fmt: skip
@@ -225,7 +225,7 @@ def phi_msft(config: Config) -> Fields:
 
 
 def nemotron_nas(config: Config) -> Fields:
-    """Llama, with the heads and the width of each layer as they were searched, or left out."""
+    """Llama with attention and MLP of each layer chosen by architecture search, or left out."""
     fields = shape(config, tied=False) | RMSNORM_GATED | attention_bias(config, False)
     fields["mlp_bias"] = config.flag("mlp_bias", False)
     fields["attention_dropout"] = config.probability("attention_dropout", 0.0)
@@ -247,7 +247,7 @@ def nemotron_nas(config: Config) -> Fields:
 
 
 def _searched(part: Config, hidden: int, block: Fields) -> list[Fields]:
-    """A block, one matrix and a norm in its place, or nothing."""
+    """The block, or one matrix and a norm in its place, or nothing."""
     if part.data.get("no_op"):
         return []
     if part.data.get("replace_with_linear"):
@@ -266,7 +266,7 @@ def _nas_attention(part: Config, heads: int) -> Fields:
 
 
 def _nas_mlp(part: Config, hidden: int) -> Fields:
-    """Two thirds of a multiple of the hidden size, rounded up to 256."""
+    """An MLP of width 2/3 ffn_mult hidden_size, rounded up to a multiple of 256."""
     factor = part.data.get("ffn_mult")
     if factor is None:
         return MLP

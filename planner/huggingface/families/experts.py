@@ -34,7 +34,7 @@ from planner.huggingface.families.shared_fields import (
 
 
 def _balanced(number: int) -> Fields:
-    """Balancing biases that are parameters of the model, one for each expert."""
+    """Load-balancing biases that are parameters of the model, one for each expert."""
     return {"kind": "products", "parameters": number}
 
 
@@ -124,7 +124,7 @@ def _latent_layers(
 
 
 def longcat_flash(config: Config) -> Fields:
-    """Two attentions and two MLPs in each layer; experts stand beside the first MLP."""
+    """Two attentions and two MLPs in each layer; the experts are parallel to the first MLP."""
     fields = latent(config, layers=("num_layers",), ffn="ffn_hidden_size")
     config.require("router_bias", False, "its router has no bias")
     moe = routed(
@@ -172,7 +172,7 @@ def _alike(config: Config, name: str, default: int) -> int:
 
 
 def ernie4_5_moe(config: Config) -> Fields:
-    """Experts from one layer to another; their balancing biases count as parameters."""
+    """Experts in a range of layers; their load-balancing biases count as parameters."""
     fields = llama_shape(config, tied=True, kv_heads=4) | RMSNORM_GATED
     bias = config.flag("use_bias", False)
     config.require("use_bias", False, "its experts have no bias")
@@ -216,7 +216,7 @@ def exaone_moe(config: Config) -> Fields:
 
 
 def afmoe(config: Config) -> Fields:
-    """Gated attention, with positions only in windows; four norms in each layer."""
+    """Gated attention, with positions only in layers with a window; four norms in each layer."""
     fields = gqa(config, shape(config, tied=False), head_dim=128) | RMSNORM_GATED
     fields |= attention_bias(config, False) | {"norms_per_layer": 4, "qk_norm": "head"}
     fields["ffn_hidden_size"] = config.count("intermediate_size", most=WIDTH)
@@ -289,7 +289,7 @@ def step3p5(config: Config) -> Fields:
 
 
 def _without_mtp(config: Config, layers: int) -> Config:
-    """Lists may go on with the layers of multi-token prediction."""
+    """The config with its lists cut to `layers`: they may include layers of MTP."""
     stated = config.data.get("num_nextn_predict_layers")
     extra = stated if type(stated) is int else 0
     data = {
@@ -311,7 +311,7 @@ def _sliding_heads(config: Config, heads: int) -> int:
 
 
 def _step_feeds(config: Config, layers: int) -> list[Fields]:
-    """Experts in the layers that are listed, in words or by their numbers."""
+    """The feed-forward of each layer, listed by kind or by the numbers of layers with experts."""
     listed = config.data.get("moe_layers_enum")
     numbers = set(range(3, layers))
     if isinstance(listed, str) and not config.states("mlp_layer_types"):

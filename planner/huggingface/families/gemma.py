@@ -1,4 +1,4 @@
-"""Gemma 3n and Gemma 4: embeddings of each layer's own, keys shared by layers, two head widths."""
+"""Gemma 3n and Gemma 4: per-layer embeddings, keys shared between layers, two head widths."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _per_layer(config: Config, size: int) -> Fields:
 
 
 def gemma4(config: Config) -> Fields:
-    """Full attention has wider heads, fewer of them for keys, and may use its keys as values."""
+    """Full attention has wider heads, fewer key/value heads, and may use its keys as values."""
     fields = _common(config, 4)
     layers = fields["num_layers"]
     if config.data.get("use_bidirectional_attention") == "all":
@@ -83,7 +83,7 @@ def gemma4(config: Config) -> Fields:
 
 
 def _gemma4_full(config: Config, fields: Fields, listed: list[str]) -> Fields:
-    """Stated for all full layers at once, or for each layer by its number."""
+    """The mixer with full attention, stated once for all such layers or by layer number."""
     head_dim, kv_heads = "global_head_dim", "num_global_key_value_heads"
     each = config.data.get("per_layer_config")
     source, default = config, 512
@@ -105,7 +105,7 @@ def _gemma4_full(config: Config, fields: Fields, listed: list[str]) -> Fields:
 
 
 def _gemma4_experts(config: Config, hidden: int) -> tuple[Fields, Layer]:
-    """Experts beside the MLP, with three more norms and the scales of the router."""
+    """Experts parallel to the MLP, with three more norms and the scales of the router."""
     moe = routed(config, experts=("num_experts",), number=128, top_k=("top_k_experts",), chosen=8)
     moe["expert_ffn_hidden_size"] = config.count("moe_intermediate_size", most=WIDTH)
     rest = 4 * hidden + moe["num_experts"]
@@ -113,7 +113,7 @@ def _gemma4_experts(config: Config, hidden: int) -> tuple[Fields, Layer]:
 
 
 def gemma3n(config: Config) -> Fields:
-    """Four copies of the hidden state, of which each layer works on one and corrects the others."""
+    """Four copies of the hidden state (AltUp): each layer works on one and corrects the others."""
     fields = _common(config, 2)
     layers, hidden = fields["num_layers"], fields["hidden_size"]
     listed = kinds(
@@ -147,7 +147,7 @@ def gemma3n(config: Config) -> Fields:
 
 
 def _widths(config: Config, layers: int) -> list[int]:
-    """One width for all MLPs, or one for each."""
+    """The width of each MLP; the file may state one for all."""
     stated = config.data.get("intermediate_size")
     if not isinstance(stated, list):
         return [config.count("intermediate_size", most=WIDTH)] * layers
@@ -159,7 +159,7 @@ def _widths(config: Config, layers: int) -> list[int]:
 
 
 def _altup(config: Config, hidden: int, copies: int) -> Fields:
-    """What a layer has beside attention and MLP: a low-rank residual, and mixtures of copies."""
+    """The rest of a layer: a low-rank residual (LAuReL), and the mixtures of copies (AltUp)."""
     rank = config.count("laurel_rank", most=WIDTH, default=64)
     return {
         "kind": "products",

@@ -1,4 +1,4 @@
-"""Families of the GPT-2 and GPT-3 years: layer norms with biases, names of their own."""
+"""Families of the GPT-2 and GPT-3 years: layer norms with biases, key names of their own."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def opt(config: Config) -> Fields:
     config.require("layer_norm_elementwise_affine", True, "norms have parameters")
     return {
         **fields,
-        # The first two rows of the table stand for padding.
+        # The first two rows of the table are for padding.
         **_learned(config, "max_position_embeddings", default=2048, extra_rows=2),
         **linear_biases(config.flag("enable_bias", True)),
         "ffn_hidden_size": config.count("ffn_dim", most=WIDTH),

@@ -1,4 +1,4 @@
-"""Families in which attention takes turns with recurrences or short convolutions."""
+"""Families that alternate attention with recurrent mixers: Qwen3-Next, Qwen3.5, Nemotron-H."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Families of many experts, with attention to some tokens only or from latent vectors."""
+"""Mixture-of-experts families with sparse, latent, linear, chunked or windowed attention."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ V4_KINDS = {
 
 
 def deepseek_v4(config: Config) -> Fields:
-    """Four residual streams; a window, and tokens compressed by 4 (some of them) or by 128."""
+    """Four residual streams; attention to a window and to tokens compressed by 4 (top-k) or 128."""
     fields = shape(config, tied=False) | RMSNORM_GATED
     for name in ("attention_bias", "mlp_bias"):
         config.require(name, False, "its projections have no bias")
@@ -174,7 +174,7 @@ def kimi_linear(config: Config) -> Fields:
 
 
 def _either(config: Config, inner: Config, name: str, other: str, default: int) -> int:
-    """A number that an inner object states, or the config itself."""
+    """A number that an inner object states, or else the config itself."""
     if inner.states(other):
         return inner.count(other, most=WIDTH)
     return config.count(name, most=WIDTH, default=default)
@@ -198,7 +198,7 @@ def _kimi_experts(config: Config) -> Fields:
 
 
 def _kimi_kinds(config: Config, linear: Config, layers: int) -> list[str]:
-    """Layers with full attention are numbered from 1 where they are listed."""
+    """The kind of each layer; a list of full_attn_layers counts from 1."""
     full = numbered(linear, "full_attn_layers")
     if full is not None and not config.states("layer_types"):
         return [FULL if i + 1 in full else LINEAR for i in range(layers)]
@@ -272,7 +272,7 @@ def _m3_mixers(config: Config, layers: int) -> tuple[dict[str, Fields], list[str
 
 
 def llama4(config: Config) -> Fields:
-    """Layers with rotary positions attend inside chunks; every fourth one to all, without any."""
+    """Layers with RoPE attend inside chunks; every fourth has no RoPE and attends to all tokens."""
     fields = gqa(config, shape(config, tied=False), kv_heads=8, head_dim=128) | RMSNORM_GATED
     layers = range(fields["num_layers"])
     ffn = config.count("intermediate_size", most=WIDTH)

@@ -15,7 +15,7 @@ from planner.huggingface.families.shared_fields import (
 
 
 def _routing(config: Config, names: tuple[str, ...], experts: int, top_k: int | None) -> Fields:
-    """Number of experts and of those that a token uses, with the family's defaults."""
+    """Number of experts and top-k, with the family's defaults."""
     return {
         "num_experts": config.count(*names, least=2, most=HEADS, default=experts),
         "top_k": config.count("num_experts_per_tok", most=LAYERS, default=top_k),
@@ -50,7 +50,7 @@ def gpt_oss(config: Config) -> Fields:
 def _sparse_layers(config: Config, layers: int) -> Fields:
     """Qwen: every decoder_sparse_step-th layer has experts, except those of mlp_only_layers.
 
-    Exceptions can be planned when they are the first layers.
+    Exceptions can be planned only if they are the first layers.
     """
     step = config.count("decoder_sparse_step", most=1000, default=1)
     only = config.data.get("mlp_only_layers") or []
@@ -93,7 +93,7 @@ def qwen3_moe(config: Config) -> Fields:
 def _deepseek_experts(
     config: Config, *, experts: int, top_k: int | None, expert_ffn: int, shared: int, dense: int
 ) -> Fields:
-    """The expert keys that DeepSeek set and GLM took over; groups of one are no groups."""
+    """The expert keys of DeepSeek, which GLM uses too."""
     config.require("moe_layer_freq", 1, "every layer after the dense ones has experts")
     ffn = config.count("moe_intermediate_size", most=WIDTH, default=expert_ffn)
     shared_experts = config.count("n_shared_experts", least=0, most=1000, default=shared)
@@ -107,6 +107,7 @@ def _deepseek_experts(
 
 
 def groups(config: Config, groups: int, top_k: int) -> Fields:
+    """Groups of experts for routing, with the family's defaults; a single group counts as none."""
     count = config.count("n_group", most=HEADS, default=groups)
     chosen = config.count("topk_group", most=HEADS, default=top_k)
     return {} if count == 1 else {"num_groups": count, "top_k_groups": chosen}
@@ -144,7 +145,7 @@ def latent(
 
 
 def _mtp(config: Config) -> Fields:
-    """Multi-token prediction counts when the file states it: class defaults differ by release."""
+    """Multi-token prediction, only if the file states it: class defaults differ by release."""
     depth = config.count(
         "num_nextn_predict_layers",
         "num_mtp_layers",

@@ -1,4 +1,4 @@
-"""What families with several kinds of layers share: lists of kinds, experts, recurrent mixers."""
+"""Shared by families with several kinds of layers: lists of kinds, experts, recurrent mixers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention
 
 
 def pattern(layers: Sequence[Layer]) -> Fields:
-    """The shortest list of layers that repeats into these."""
+    """The shortest list of layers whose repetition gives these."""
     places: dict[str, int] = {}
     order = [places.setdefault(repr(layer), len(places)) for layer in layers]
-    # Of each beginning, how much of its end is also how it begins (Knuth, Morris and Pratt).
+    # For each prefix, the length of its longest proper suffix that is a prefix too (Knuth, Morris
+    # and Pratt).
     borders = [0] * len(order)
     for i in range(1, len(order)):
         length = borders[i - 1]
@@ -31,7 +32,7 @@ def pattern(layers: Sequence[Layer]) -> Fields:
 
 
 def numbered(config: Config, name: str) -> set[int] | None:
-    """Layers that the file lists by their numbers; None where it lists none."""
+    """The layer numbers that the file lists under `name`; None if it has no such list."""
     stated = config.data.get(name)
     if stated is None:
         return None
@@ -48,9 +49,9 @@ def kinds(
     allowed: Collection[str],
     because: str,
 ) -> list[str]:
-    """The kind of each layer, as the file lists them or as `default` does.
+    """The kind of each layer, as listed in the file or else in `default`.
 
-    because: how the default came about.
+    because: where the default comes from.
     """
     stated = config.data.get(name)
     if stated is None:
@@ -66,7 +67,7 @@ def kinds(
 
 
 def full_attention_every(layers: int, period: int, *, first: int | None = None) -> list[str]:
-    """Every period-th layer attends fully, starting with layer `first`; the others in a window."""
+    """Full attention in every period-th layer, starting with `first`; a window in the others."""
     start = period - 1 if first is None else first
     return [FULL if i % period == start % period else SLIDING for i in range(layers)]
 
@@ -83,7 +84,7 @@ def every_full(config: Config, layers: int) -> list[str]:
 
 
 def rotary_layers(config: Config, layers: int) -> list[bool]:
-    """Whether each layer has rotary positions, which is what no_rope_layers says with a 1."""
+    """Whether each layer has rotary positions; a 1 in no_rope_layers means that it has."""
     stated = config.data.get("no_rope_layers")
     if isinstance(stated, list) and stated:
         if len(stated) != layers or any(flag not in (0, 1) for flag in stated):
@@ -123,7 +124,7 @@ def routed(
     top_k: tuple[str, ...] = ("num_experts_per_tok",),
     chosen: int | None,
 ) -> Fields:
-    """Experts, and how many of them a token uses, with the family's defaults."""
+    """Number of experts and top-k, with the family's defaults."""
     return {
         "num_experts": config.count(*experts, least=2, most=HEADS, default=number),
         "top_k": config.count(*top_k, most=LAYERS, default=chosen),
@@ -143,7 +144,7 @@ def latent_experts(
     width: int = 2048,
     shared: int | None = 1,
 ) -> Fields:
-    """The expert keys of DeepSeek-V3, with the defaults of a family that took them over."""
+    """The expert keys of DeepSeek-V3, with the defaults of a family that uses them too."""
     ffn = expert_width(config, width)
     count = config.count("n_shared_experts", "num_shared_experts", least=0, most=1000,
                          default=shared)  # fmt: skip
@@ -176,9 +177,9 @@ def delta_net(config: Config) -> Fields:
 
 
 def mamba2(config: Config, hidden: int, *, own_width: int | None = None) -> Fields:
-    """Mamba-2 under the keys of Bamba, which Granite and Falcon took over.
+    """Mamba-2 under the keys of Bamba, which Granite and Falcon use too.
 
-    own_width: of all heads; None: mamba_expand times the hidden size.
+    own_width: of all heads together; None: mamba_expand times the hidden size.
     """
     heads = config.count("mamba_n_heads", most=HEADS, default=128)
     inner = own_width or hidden * config.count("mamba_expand", most=1000, default=2)

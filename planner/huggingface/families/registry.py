@@ -1,4 +1,4 @@
-"""Which family reads which config.json: one line each."""
+"""The registry of families: the reader of each model_type, one line each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from planner.huggingface.families.shared_fields import Fields
 
 @dataclass(frozen=True)
 class Family:
-    """How one family's config is read, and the architectures that are built from it."""
+    """The reader of a family's config, and the architectures that are built from it."""
 
     read: Callable[[Config], Fields]
     architectures: tuple[str, ...]
@@ -137,7 +137,7 @@ FAMILIES: dict[str, Family] = {
 
 
 class TextModel(NamedTuple):
-    """The family that a model of images and text has as its text_config, and other defaults."""
+    """The family that reads the text_config of a vision-language model, and its own defaults."""
 
     family: str
     defaults: Mapping[str, int]
@@ -166,11 +166,12 @@ TEXT_MODELS: dict[str, TextModel] = {
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A model of images and text: text is the kind of its text_config unless that says another;
-    encoder reads its vision_config, with the whole config and the language model's width.
+    """A vision-language model.
 
-    encoder: None: the language model alone is planned.  tied: the default of the embeddings.
-    flat: older files have the keys of the language model beside vision_config.
+    text: the model_type of its text_config, unless that states another.  encoder: reads its
+    vision_config, given the whole config and the language model's width; None: only the language
+    model is planned.  tied: whether embeddings are tied by default.  flat: older files have the
+    keys of the language model at top level.
     """
 
     text: str
@@ -237,7 +238,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "video_llava": Wrapper("llama", None, ("VideoLlavaForConditionalGeneration",), True),
     "vipllava": Wrapper("llama", None, ("VipLlavaForConditionalGeneration",), True),
 }  # fmt: skip
-# Their vision_config may be null, and then they have none.
+# Models whose vision_config may be null: they then have no encoder.
 NO_IMAGES = frozenset({"gemma4"})
 FAMILY_OF_ARCHITECTURE: dict[str, str] = {}
 for _name, _family in FAMILIES.items():

@@ -48,8 +48,8 @@ def gqa(
 ) -> Fields:
     """Key/value heads and head width; `kv_heads` and `head_dim` are family defaults.
 
-    Null means one key/value head per head, also where an absent key has a default.
-    even: heads without a width of their own must share hidden_size without a rest.
+    Null means one key/value head per head, even if the family has another default.
+    even: without a stated head_dim, hidden_size must be a multiple of the number of heads.
     """
     heads = fields["num_attention_heads"]
     if kv_heads is None or config.data.get("num_key_value_heads", 0) is None:
@@ -72,7 +72,7 @@ def gqa(
 
 
 def shared_width(config: Config, fields: Fields) -> Fields:
-    """Heads of hidden_size / num_attention_heads, whatever head_dim says: the family ignores it."""
+    """Heads of hidden_size / num_attention_heads, in families that ignore head_dim."""
     fields = fields | _split(config, fields)
     if config.data.get("head_dim") not in (None, fields["head_dim"]):
         stated, used = short_text(config.data["head_dim"]), fields["head_dim"]
@@ -83,7 +83,7 @@ def shared_width(config: Config, fields: Fields) -> Fields:
 
 
 def _split(config: Config, fields: Fields, even: bool = True) -> Fields:
-    """Heads that share hidden_size, rounded down where it need not be even."""
+    """Heads of hidden_size / num_attention_heads, rounded down; even: a remainder is refused."""
     hidden, heads = fields["hidden_size"], fields["num_attention_heads"]
     if even and hidden % heads and not config.problems:
         config.refuse("num_attention_heads", f"hidden_size {hidden} is not a multiple of it")
@@ -93,7 +93,7 @@ def _split(config: Config, fields: Fields, even: bool = True) -> Fields:
 def llama_shape(
     config: Config, *, tied: bool, kv_heads: int | None = None, head_dim: int | None = None
 ) -> Fields:
-    """The keys that Llama set and most later families kept."""
+    """The keys that Llama introduced and most later families use."""
     fields = gqa(config, shape(config, tied=tied), kv_heads=kv_heads, head_dim=head_dim)
     fields["ffn_hidden_size"] = config.count("intermediate_size", most=WIDTH)
     fields["attention_dropout"] = config.probability("attention_dropout", 0.0)
@@ -101,7 +101,7 @@ def llama_shape(
 
 
 def linear_biases(bias: bool) -> Fields:
-    """One choice for the biases of all projections of a layer."""
+    """The same setting for the biases of all projections of a layer."""
     return {"qkv_bias": bias, "attention_output_bias": bias, "mlp_bias": bias}
 
 
@@ -136,7 +136,7 @@ def window(
 
 
 def _layer_types(config: Config, types: object, layers: int, tokens: int) -> Fields:
-    """A list of kinds of attention: as window and period, or a pattern of its own."""
+    """A list of attention types, as window and period, or as a window for each layer."""
     if not isinstance(types, list) or len(types) != layers:
         config.refuse("layer_types", f"must be a list of {layers}, one for each layer")
         return {}

@@ -28,7 +28,7 @@ from planner.huggingface.families.shared_fields import (
 
 
 def _alone(config: Config, heads: int = 1) -> Fields:
-    """A model without attention."""
+    """The fields of a model without attention."""
     return {
         "num_layers": config.count("num_hidden_layers", most=LAYERS),
         "hidden_size": config.count("hidden_size", most=WIDTH),
@@ -135,7 +135,7 @@ def bamba(config: Config) -> Fields:
 
 
 def falcon_h1(config: Config) -> Fields:
-    """Attention beside Mamba-2 in every layer."""
+    """Attention parallel to Mamba-2 in every layer."""
     fields = llama_shape(config, tied=False, kv_heads=8) | RMSNORM_GATED
     config.require("projectors_bias", False, "its projections have no bias")
     fields |= {
@@ -149,7 +149,7 @@ def falcon_h1(config: Config) -> Fields:
 
 
 def granite_hybrid(config: Config) -> Fields:
-    """A shared MLP in every layer, beside experts where there are any."""
+    """A shared MLP in every layer, parallel to the experts if there are any."""
     fields = gqa(config, shape(config, tied=False)) | RMSNORM_GATED | attention_bias(config, False)
     rope = config.data.get("position_embedding_type") == "rope"
     fields["attention_dropout"] = config.probability("attention_dropout", 0.0)
@@ -241,7 +241,7 @@ def minimax(config: Config) -> Fields:
 
 
 def rwkv(config: Config) -> Fields:
-    """RWKV-4; a norm of its own stands before the first layer."""
+    """RWKV-4, with an additional norm before the first layer."""
     fields = _alone(config)
     hidden = fields["hidden_size"]
     own = config.optional("attention_hidden_size", most=WIDTH, default=None) or hidden
@@ -260,7 +260,7 @@ def rwkv(config: Config) -> Fields:
 
 
 def recurrent_gemma(config: Config) -> Fields:
-    """Griffin: recurrent units, and attention in a window in every third layer."""
+    """Griffin: recurrent units, and sliding-window attention in every third layer."""
     fields = gqa(config, shape(config, tied=True)) | RMSNORM_GATED
     config.require("attention_bias", False, "its projections in have no bias")
     hidden, layers = fields["hidden_size"], fields["num_layers"]
@@ -293,7 +293,7 @@ def recurrent_gemma(config: Config) -> Fields:
 
 
 def olmo_hybrid(config: Config) -> Fields:
-    """Gated delta nets as wide as stated, and full attention in every fourth layer."""
+    """Gated delta nets, and full attention in every fourth layer."""
     fields = llama_shape(config, tied=False) | RMSNORM_GATED | attention_bias(config, False)
     heads, layers = fields["num_attention_heads"], fields["num_layers"]
     default = [FULL if i % 4 == 3 else LINEAR for i in range(layers)]

@@ -1,6 +1,6 @@
-"""Encoders of images: each reads the vision_config of a family of models of images and text.
+"""Image encoders: each function reads the vision_config of a vision-language family.
 
-Without a statement one image of the size that the file names is planned in every sequence.
+By default, every sequence is planned with one image of the size in the file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from planner.huggingface.families.pattern_fields import ATTENTION, MLP, numbered
 from planner.huggingface.families.shared_fields import Fields
 
 SIDE = 100_000  # pixels, or patches
-USUAL_PATCHES = 1024  # of an image whose size the file leaves open
+USUAL_PATCHES = 1024  # in an image whose size the file does not state
 
 LAYER_NORMS: Fields = {
     "norm": "layernorm",
@@ -84,7 +84,7 @@ def _products(*widths: tuple[int, int], times: int = 1) -> list[Fields]:
 
 
 def _qwen_merger(fields: Fields, out: int, merge: int, mergers: int = 1) -> Fields:
-    """A norm, and two matrices over patches that lie together; more mergers have wider norms."""
+    """A norm, and two matrices over adjacent patches; mergers after the first have wider norms."""
     wide = fields["hidden_size"] * merge
     biases = mergers * (wide + out) + (mergers - 1) * 2 * wide
     projector = _products((wide, wide), (wide, out), times=mergers)
@@ -124,7 +124,7 @@ def qwen2_5_vl(config: Config, whole: Config, text: int) -> Fields:
 
 
 def qwen3_vl(config: Config, whole: Config, text: int) -> Fields:
-    """Positions are a table and rotary; deep layers' outputs have mergers of their own."""
+    """Positions are both learned and rotary; outputs of deepstack layers have their own mergers."""
     fields = _qwen3_tower(config)
     deep = config.data.get("deepstack_visual_indexes", (8, 16, 24))
     if not isinstance(deep, list | tuple):
@@ -179,7 +179,7 @@ def glm4v(config: Config, whole: Config, text: int) -> Fields:
 
 
 def kimi_k25(config: Config, whole: Config, text: int) -> Fields:
-    """Published files and the class name the same widths differently."""
+    """Published files and the class have different names for the same widths."""
     named = "vt_" if config.states("vt_hidden_size") else ""
     positions = "init_pos_emb_" if config.states("init_pos_emb_height") else "pos_emb_"
     fields = _tower(
@@ -279,7 +279,7 @@ def mistral3(config: Config, whole: Config, text: int) -> Fields:
 
 
 def minimax_m3(config: Config, whole: Config, text: int) -> Fields:
-    """Two matrices for each patch, then two more for patches that lie together."""
+    """Two matrices for each patch, then two more for adjacent patches together."""
     fields = _tower(
         config, layers=("num_hidden_layers", 32), hidden=("hidden_size", 1280),
         heads=("num_attention_heads", 16), ffn=("intermediate_size", 5120), patch=14,
@@ -305,7 +305,7 @@ def minimax_m3(config: Config, whole: Config, text: int) -> Fields:
 
 
 def step3p7(config: Config, whole: Config, text: int) -> Fields:
-    """Layers scale what they add; two convolutions halve each side of the image."""
+    """Layers scale their residual updates; two convolutions each halve the sides of the image."""
     fields = _tower(
         config, layers=("num_hidden_layers", 47), hidden=("hidden_size", 1536),
         heads=("num_attention_heads", 16), ffn=("intermediate_size", 8960), patch=14,

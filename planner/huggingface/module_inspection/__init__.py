@@ -1,4 +1,4 @@
-"""Models of families that no reader here knows: built without weights, read from their modules."""
+"""Models of families without a reader: built without weights and read from their modules."""
 
 from planner.huggingface.module_inspection.model import InspectedModel, inspect_model
 

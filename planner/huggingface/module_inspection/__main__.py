@@ -14,26 +14,26 @@ from typing import Any
 
 MOST_CPU_S = 100
 MOST_BYTES = 24 * 2**30
-# What says how weights are stored, or where code comes from, and nothing about the model.
+# Keys about the storage of weights or the origin of code, which do not describe the model.
 LEFT_OUT = ("quantization_config", "dtype", "torch_dtype", "auto_map", "_name_or_path")
 
 
 def main() -> None:
-    """One document in, one out: a model, or why there is none."""
+    """Read one document and print one: a model, or why there is none."""
     resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S + 5))
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     warnings.simplefilter("ignore")
     asked = json.load(sys.stdin)
     out, sys.stdout = sys.stdout, sys.stderr  # the code of a model may print
     try:
-        answer = _looked(asked["config"], asked["folder"])
+        answer = _inspected(asked["config"], asked["folder"])
     except Exception as error:
-        # Whatever the code of some model raises is the reason that it cannot be built.
+        # Any error in a model's code is reported as the reason why it cannot be built.
         answer = {"refused": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
     json.dump(answer, out)
 
 
-def _looked(config: dict[str, Any], folder: str | None) -> dict[str, Any]:
+def _inspected(config: dict[str, Any], folder: str | None) -> dict[str, Any]:
     import torch
     import transformers
 

@@ -13,7 +13,7 @@ ROUTERS = ("router.layer", "router.classifier", "router.gate", "router.proj", "r
 
 
 def mlp(module: Module, hidden: int) -> Fields | None:
-    """One matrix back to the hidden size, and one or two (or one twice as wide) from it."""
+    """An MLP: one matrix to the hidden size; one, two or a joined pair of matrices from it."""
     if module.find("time_mix_key") is not None:
         value = module.matrix("value")
         module.take(*module.shapes, "key", "receptance")
@@ -69,7 +69,7 @@ def _router(module: Module, hidden: int) -> tuple[int, bool] | None:
 
 
 def _stacked(module: Module, outer: int) -> Fields | None:
-    """Experts as tensors of three dimensions: the number of experts, and two widths."""
+    """Experts stored as 3-D tensors: the number of experts and two widths."""
     joined = module.find("experts.gate_up_proj", "experts.input_linear", "input_linear")
     into = joined or module.find("experts.up_proj")
     down = module.find("experts.down_proj", "experts.output_linear", "output_linear")
@@ -89,7 +89,7 @@ def _stacked(module: Module, outer: int) -> Fields | None:
 
 
 def _listed(module: Module, hidden: int) -> Fields | None:
-    """Experts as modules, all alike."""
+    """Experts stored as a list of equal modules."""
     for name, part in module.source.named_modules():
         if not isinstance(part, nn.ModuleList | nn.ModuleDict) or "expert" not in name:
             continue
@@ -116,7 +116,7 @@ def _top_k(module: Module, config: Any) -> int | None:
 
 
 def _shared(module: Module, hidden: int) -> Fields:
-    """A dense MLP beside the experts, and its gate."""
+    """The shared expert, a dense MLP, and its gate."""
     for name, part in module.source.named_children():
         if "shared" not in name or name.endswith("gate"):
             continue

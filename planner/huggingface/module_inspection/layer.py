@@ -1,4 +1,4 @@
-"""One layer of a model as a list of blocks, and what no block describes."""
+"""One layer of a model as a list of blocks and remaining parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CROSS = ("encoder_attn", "crossattention", "cross_attn", "cross_attention", "Enc
 
 @dataclass(frozen=True)
 class Part:
-    """A module of a layer: its name, its block as a document, and the parameters left of it."""
+    """A module of a layer: its name, its block as a document, and the remaining parameters."""
 
     name: str
     block: Fields | None
@@ -32,9 +32,9 @@ class Part:
 
 @dataclass
 class Layer:
-    """Parts in the order of the module's own; norms: elements of each, and its class.
+    """A layer's parts in module order; norms: (elements, class name) of each.
 
-    streams: parameters of its hyper-connections.
+    streams: parameters of each hyper-connection.  loose: parameters outside of submodules.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -58,7 +58,7 @@ def read_layer(module: nn.Module, config: Any, index: int, hidden: int) -> Layer
         elif any(True for _ in part.parameters()):
             layer.parts.append(_part(name, Module(part), config, index, hidden))
     if alone:
-        layer.parts += _together(alone, config, index, hidden)
+        layer.parts += _loose_matrices(alone, config, index, hidden)
     for name, parameter in module.named_parameters(recurse=False):
         layer.loose[name] = tuple(parameter.shape)
     return layer
@@ -71,7 +71,7 @@ def is_norm(part: nn.Module, hidden: int) -> bool:
 
 
 def _parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The modules that are blocks; those that only hold blocks are opened."""
+    """The modules that are blocks, also those inside modules that only hold blocks."""
     for name, part in module.named_children():
         path = f"{prefix}{name}"
         if _only_holds(part):
@@ -89,8 +89,10 @@ def _only_holds(part: nn.Module) -> bool:
     return bool(names & inner)
 
 
-def _together(alone: dict[str, nn.Module], config: Any, index: int, hidden: int) -> Iterator[Part]:
-    """Single matrices of a layer: together its feed-forward, or an input of its own."""
+def _loose_matrices(
+    alone: dict[str, nn.Module], config: Any, index: int, hidden: int
+) -> Iterator[Part]:
+    """Parts from matrices directly in a layer: a per-layer input, and its feed-forward."""
     gate, projection = (alone.get(f"per_layer_{n}") for n in ("input_gate", "projection"))
     if gate is not None and projection is not None:
         own = Module(nn.ModuleDict({"gate": gate, "projection": projection}))
@@ -119,7 +121,7 @@ def _part(name: str, module: Module, config: Any, index: int, hidden: int) -> Pa
 
 
 def products_of(left: dict[str, tuple[int, ...]]) -> Fields | None:
-    """What is left of a module as matrix products (two dimensions or three) and parameters."""
+    """Remaining parameters as matrix products (two or three dimensions) and a plain count."""
     products, others = [], 0
     for name, shape in left.items():
         if len(shape) in (2, 3) and min(shape) > 1 and name.endswith("weight"):

@@ -23,7 +23,7 @@ OUTPUT = (
 
 
 def mixer(module: Module, config: Any, layer: int) -> Fields | None:
-    """The block that a module is, as its document; None where it is none of them."""
+    """The document of the mixer block that a module implements; None if it is none of them."""
     for recognise in _RECOGNISERS:
         module.taken.clear()
         found = recognise(module, config, layer)
@@ -34,7 +34,7 @@ def mixer(module: Module, config: Any, layer: int) -> Fields | None:
 
 
 def _attention(module: Module, config: Any, layer: int) -> Fields | None:
-    """Queries, keys, values and output; the widths follow from the width of a head."""
+    """Attention, by its projections; numbers of heads follow from the width of a head."""
     joined, out = module.matrix(*JOINED), module.matrix(*OUTPUT)
     query = None if joined else module.matrix(*QUERY)
     if out is None or (joined is None and query is None):
@@ -93,7 +93,7 @@ def _head_dim(module: Module, config: Any, width: int) -> int | None:
 
 
 def _reach(module: Module, config: Any, layer: int) -> Fields:
-    """How far a query sees: a window, a chunk, or all; and whether it has positions."""
+    """The window or chunk that a query attends to, if any, and whether it has positions."""
     kinds = getattr(config, "layer_types", None)
     kind = kinds[layer] if isinstance(kinds, (list, tuple)) and layer < len(kinds) else ""
     fields: Fields = {}
@@ -113,7 +113,7 @@ def _reach(module: Module, config: Any, layer: int) -> Fields:
 
 
 def _indexer(module: Module, config: Any) -> Fields | None:
-    """A lightning indexer; a layer may use what an earlier one has picked."""
+    """A lightning indexer; None in layers that reuse an earlier layer's choice or have none."""
     if isinstance(getattr(config, "index_topk_blocks", None), int):
         return _block_indexer(module, config)
     top_k = getattr(config, "index_topk", None)
@@ -134,7 +134,7 @@ def _indexer(module: Module, config: Any) -> Fields | None:
 
 
 def _block_indexer(module: Module, config: Any) -> Fields | None:
-    """One that picks blocks of keys (MiniMax-M3); layers without one see all keys."""
+    """An indexer that picks blocks of keys (MiniMax-M3); layers without one attend to all keys."""
     query, key = module.matrix("indexer.q_proj"), module.matrix("indexer.k_proj")
     norms = [module.find(f"indexer.{name}_norm") for name in ("q", "k")]
     if query is None or key is None or None in norms:
@@ -265,7 +265,7 @@ def _mamba(module: Module, config: Any, layer: int) -> Fields | None:
 
 
 def _delta_net(module: Module, config: Any, layer: int) -> Fields | None:
-    """Decays by head or by channel of a key; gates projected directly or through a low rank."""
+    """Gated delta net: decays by head or by key channel; gates projected directly or low-rank."""
     convolution = module.find("conv1d")
     if module.find("A_log") is None or convolution is None or module.find("dt_bias") is None:
         return None

@@ -1,4 +1,4 @@
-"""A whole model: its decoder's layers, its ends and its encoders."""
+"""A whole model: its decoder's layers, its embedding and head, and its encoders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from planner.huggingface.module_inspection.stack import Stack, read_stack
 OTHER_INPUTS = (
     "vision", "visual", "audio", "image", "speech", "sound", "vit", "patch", "qformer", "tower",
 )  # fmt: skip
-# Positions of an encoder whose configuration does not say the size of an image.
+# Positions of an encoder whose config does not state an image size.
 USUAL_POSITIONS = 1024
 
 
@@ -31,8 +31,8 @@ class NotUnderstood(ValueError):
 class InspectedModel:
     """A model read from its modules.
 
-    exact: modules of a layer that a block describes to the last parameter; approximate: whose
-    products and parameters are counted, but not what runs between them; left: other parameters.
+    exact: modules of layers in which a block accounts for every parameter; approximate: modules of
+    which only matrix products and parameters are counted; left: modules with other parameters.
     """
 
     model: ModelSpec
@@ -78,7 +78,7 @@ def inspect_model(model: nn.Module, config: Any, name: str) -> InspectedModel:
 
 
 def _size(module: nn.Module, once: bool = True) -> int:
-    """Parameters of a module; once: one that several parts share."""
+    """Number of parameters of a module; once: count a shared parameter only once."""
     return sum(part.numel() for _, part in module.named_parameters(remove_duplicate=once))
 
 
@@ -87,14 +87,14 @@ def _is_other_input(path: str) -> bool:
 
 
 def _decoder(lists: Mapping[str, nn.ModuleList]) -> str | None:
-    """The list with most parameters that works on text, a decoder's rather than an encoder's."""
+    """Path of the list with most parameters that works on text, if possible not an encoder's."""
     own = [path for path in lists if not _is_other_input(path)] or list(lists)
     decoders = [path for path in own if "encoder" not in path.split(".")] or own
     return max(decoders, key=lambda path: _size(lists[path]), default=None)
 
 
 def _table(model: nn.Module, path: str) -> nn.Module | None:
-    """The word table: what the head shares its weight with, the decoder's, or the model's."""
+    """The word table: the one tied to the head, else the decoder's, else the model's input."""
     head = model.get_output_embeddings()  # type: ignore[operator]
     weight, owner = getattr(head, "weight", None), path.split(".")[0]
     tables = {n: m for n, m in model.named_modules() if isinstance(m, nn.Embedding)}
@@ -110,7 +110,7 @@ def _table(model: nn.Module, path: str) -> nn.Module | None:
 
 
 def _width(layers: nn.ModuleList, config: Any) -> int:
-    """The width of the hidden state: of the layers' norms, else as the configuration says."""
+    """The width of the hidden state: the stated one if a norm has it, else the usual norm's."""
     sizes: dict[int, int] = {}
     for part in layers.modules():
         weight = getattr(part, "weight", None)
@@ -126,7 +126,7 @@ def _width(layers: nn.ModuleList, config: Any) -> int:
 
 
 def _ends(model: nn.Module, text: Any, table: nn.Module, hidden: int, path: str) -> Fields:
-    """Word table, head, last norm and positions."""
+    """Fields of the word table, head, last norm and positions."""
     rows, width = table.weight.shape  # type: ignore[misc]
     head = model.get_output_embeddings()  # type: ignore[operator]
     weight = getattr(head, "weight", None)
@@ -159,7 +159,7 @@ def _ends(model: nn.Module, text: Any, table: nn.Module, hidden: int, path: str)
 
 
 def _rotates(model: nn.Module, text: Any) -> bool:
-    """Whether queries and keys are rotated: a module does it, or a stated number of channels."""
+    """Whether the model uses RoPE: it has a rotary module, or its config states rotary_dim."""
     modules = (part for name, part in model.named_modules() if not _is_other_input(name))
     rotary = any("rotary" in type(part).__name__.lower() for part in modules)
     return rotary or bool(getattr(text, "rotary_dim", None))
@@ -168,8 +168,8 @@ def _rotates(model: nn.Module, text: Any) -> bool:
 def _encoders(
     model: nn.Module, lists: Mapping[str, nn.ModuleList], decoder: str, config: Any
 ) -> list[tuple[str, Stack]]:
-    """Encoders of other inputs, or of the text that a decoder looks at: one for each module that
-    holds a list of layers and the decoder does not.
+    """Encoders of other inputs, or of the text that a decoder cross-attends to: one for each module
+    outside the decoder that holds a list of layers.
     """
     towers: dict[str, str] = {}
     for path in lists:
@@ -197,7 +197,7 @@ def _is_stack(layers: nn.ModuleList) -> bool:
 
 
 def _root(path: str, decoder: str) -> str:
-    """The outermost module of a path that the decoder's layers are not in."""
+    """The outermost module on a path that does not contain the decoder's layers."""
     parts = path.split(".")
     for i in range(1, len(parts) + 1):
         root = ".".join(parts[:i])
@@ -239,7 +239,7 @@ def _encoder(
 
 
 def _config_of(root: str, config: Any) -> Any:
-    """The part of the configuration that is about an encoder."""
+    """The part of the config that describes an encoder."""
     sound = any(word in root.lower() for word in ("audio", "speech", "sound"))
     names = ("audio_config", "encoder_config") if sound else ("vision_config", "encoder_config")
     for name in (*names, "encoder", "vision_config", "audio_config"):
@@ -265,7 +265,7 @@ def _merge(own: Any, config: Any) -> int:
 
 
 def _patch(tower: Module, layers: str, hidden: int) -> str | None:
-    """The first weight before the layers that makes vectors of their width."""
+    """The first weight outside the layers whose outputs have their width (patch embedding)."""
     for name, shape in tower.shapes.items():
         if name.startswith(layers) or "pos" in name or "token" in name:
             continue
@@ -275,13 +275,13 @@ def _patch(tower: Module, layers: str, hidden: int) -> str | None:
 
 
 def _products(matrices: Iterable[Matrix]) -> list[Fields]:
-    """Matrices as products, equal ones once."""
+    """Matrices as products; equal ones become one product with `times`."""
     shapes = Counter((m.inputs, m.outputs) for m in matrices)
     return [{"inputs": i, "outputs": o, "times": times} for (i, o), times in shapes.items()]
 
 
 def _connectors(model: nn.Module, decoder: str, towers: Sequence[str]) -> list[Fields]:
-    """Matrices between an encoder and the language model, which neither holds."""
+    """Matrices between encoders and language model that are inside neither."""
     text = decoder.rpartition(".")[0]
     return _products(
         m
@@ -292,7 +292,7 @@ def _connectors(model: nn.Module, decoder: str, towers: Sequence[str]) -> list[F
 
 
 def _outside(model: nn.Module, names: Iterable[str]) -> tuple[str, ...]:
-    """The modules that hold parameters and no list of layers that was read."""
+    """Modules with parameters outside the modules that were read."""
     found: dict[str, None] = {}
     for name, _ in model.named_parameters():
         if not any(name.startswith(path + ".") for path in names):

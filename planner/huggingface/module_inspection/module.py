@@ -1,4 +1,4 @@
-"""One module of a model, as named matrices and other parameters."""
+"""A module of a model as named matrices and other parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Matrix:
-    """A weight that tokens are multiplied with: inputs x outputs, `count` times (of experts)."""
+    """A weight that tokens are multiplied with: inputs x outputs, `count` times (for experts)."""
 
     name: str
     inputs: int
@@ -24,9 +24,9 @@ class Matrix:
 
 @dataclass
 class Module:
-    """A module's parameters by their place in it; taken: those that a block describes.
+    """A module's parameters by path; taken: those that a block accounts for.
 
-    A name is the path inside the module, without a last `.weight`.
+    A name is the path inside the module, without a trailing `.weight`.
     """
 
     source: nn.Module
@@ -34,7 +34,7 @@ class Module:
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every parameter; a table that is looked up in, not multiplied with, as one dimension."""
+        """The shape of every parameter; embedding tables, which no GEMM reads, are flattened."""
         tables = {
             f"{name}.weight".lstrip(".")
             for name, part in self.source.named_modules()
@@ -47,7 +47,7 @@ class Module:
 
     @cached_property
     def matrices(self) -> dict[str, Matrix]:
-        """Weights of two dimensions: of linear layers, whichever way they are stored."""
+        """Two-dimensional weights of linear layers, in either storage order."""
         found = {}
         for name, part in self.source.named_modules():
             weight = getattr(part, "weight", None)
@@ -65,7 +65,7 @@ class Module:
         return found
 
     def find(self, *endings: str) -> str | None:
-        """The first parameter's module, or parameter, whose path ends with one of the names."""
+        """The first parameter, or module with a weight, whose path ends with one of the names."""
         names = [name.removesuffix(".weight") for name in self.shapes]
         for ending in endings:
             for name in names:
@@ -74,7 +74,7 @@ class Module:
         return None
 
     def matrix(self, *endings: str) -> Matrix | None:
-        """The first matrix with one of the names; it and its bias are taken."""
+        """The first matrix with one of the names; marks it and its bias as taken."""
         for ending in endings:
             for name, matrix in self.matrices.items():
                 if name == ending or name.endswith("." + ending):
@@ -83,7 +83,7 @@ class Module:
         return None
 
     def take(self, *names: str) -> int:
-        """Mark a parameter, or the weight and bias of a module, as described; their elements."""
+        """Mark parameters, or a module's weight and bias, as taken; returns their elements."""
         count = 0
         for name in names:
             for each in (name, f"{name}.weight", f"{name}.bias"):
@@ -93,7 +93,7 @@ class Module:
         return count
 
     def size(self, *endings: str) -> int | None:
-        """Elements of the first parameter with one of the names, which is taken; None: none."""
+        """Elements of the first parameter with one of the names, now taken; None: not found."""
         name = self.find(*endings)
         if name is None:
             return None
@@ -102,11 +102,11 @@ class Module:
         return elements(shape)
 
     def left(self) -> dict[str, tuple[int, ...]]:
-        """What no block describes."""
+        """The parameters that are not taken."""
         return {name: shape for name, shape in self.shapes.items() if name not in self.taken}
 
     def attribute(self, *names: str) -> Any:
-        """The first attribute with one of the names, of the module or of a part of it."""
+        """The first integer attribute with one of the names, of the module or a submodule."""
         for part in self.source.modules():
             for name in names:
                 value = getattr(part, name, None)
@@ -128,12 +128,12 @@ def elements(shape: Iterable[int]) -> int:
 
 
 def numbered(name: str) -> bool:
-    """Whether a name is the place in a list of modules."""
+    """Whether a name is an index in a list of modules."""
     return bool(re.fullmatch(r"\d+", name))
 
 
 def lists_of_layers(model: nn.Module) -> Iterator[tuple[str, nn.ModuleList]]:
-    """Every list of modules that may be layers: with parameters, and in no other such list."""
+    """Every ModuleList that may hold layers: it has parameters and is in no other such list."""
     inside: list[str] = []
     for name, part in model.named_modules():
         if not isinstance(part, nn.ModuleList) or any(name.startswith(p + ".") for p in inside):

@@ -1,4 +1,4 @@
-"""The layers of a stack as one document: what all have in common, and how each differs."""
+"""The layers of a stack as one document: common fields, and a pattern of blocks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BLOCK: TypeAdapter[Sublayer] = TypeAdapter(AnySublayer)
 class Stack:
     """A stack as it was read.
 
-    fields: of a StackSpec.  exact, approximate: names of a layer's modules, by how they were read.
+    fields: of a StackSpec.  exact, approximate: names of layers' modules by the kind of match.
     """
 
     fields: Fields
@@ -34,7 +34,7 @@ class Stack:
 
 
 def read_stack(layers: nn.ModuleList, config: Any, hidden: int, tokens: int) -> Stack:
-    """tokens: of the encoder that cross-attention looks at."""
+    """The stack of these layers; tokens: of the encoder that cross-attention attends to."""
     read = [read_layer(layer, config, i, hidden) for i, layer in enumerate(layers)]
     fields = _common(read, config, hidden)
     draft = StackSpec.model_validate(fields)
@@ -45,7 +45,7 @@ def read_stack(layers: nn.ModuleList, config: Any, hidden: int, tokens: int) -> 
         blocks: list[Fields] = []
         others: list[Fields | None] = []
         for part in layer.parts:
-            block = _own(part, fields, tokens)
+            block = _own_options(part, fields, tokens)
             left = dict(part.left)
             if block is None or _elements(block, draft) != part.total - _sum(left):
                 block, left = None, part.shapes
@@ -83,7 +83,7 @@ def _sum(left: dict[str, tuple[int, ...]]) -> int:
 
 
 def _elements(block: Fields, draft: StackSpec) -> int:
-    """Parameters of a block; a document that is none has no elements."""
+    """Parameters of a block; -1 if it does not fit the stack."""
     sublayer = _BLOCK.validate_python(block)
     if sublayer.missing(draft):
         return -1
@@ -91,7 +91,7 @@ def _elements(block: Fields, draft: StackSpec) -> int:
 
 
 def _common(read: Sequence[Layer], config: Any, hidden: int) -> Fields:
-    """What most layers say of heads, widths, biases and norms."""
+    """Heads, widths, biases and norms that the layers share, by majority."""
     blocks = [part.block for layer in read for part in layer.parts if part.block]
     attention = [b for b in blocks if b["kind"] == "attention" and not b.get("_cross")]
     biased = [b for b in blocks if "_bias" in b]
@@ -99,27 +99,27 @@ def _common(read: Sequence[Layer], config: Any, hidden: int) -> Fields:
     moe = next((b["_moe"] for b in blocks if b["kind"] == "experts"), None)
     latent = next((b for b in blocks if "_mla" in b), None)
     compressed = next((b for b in blocks if b["kind"] == "compressed_attention"), {})
-    heads, groups, head_dim = _most(
+    heads, groups, head_dim = _most_common(
         [(b["num_attention_heads"], b["num_query_groups"], b["head_dim"]) for b in attention]
     ) or _heads(blocks, config, hidden)
     norms = [norm for layer in read for norm in layer.norms]
     streams = _streams(read, config, hidden)
     bias = bool(norms) and all(count == 2 * hidden for count, _ in norms)
-    gated = moe["_gated"] if moe else _most([b["gated"] for b in dense]) or False
+    gated = moe["_gated"] if moe else _most_common([b["gated"] for b in dense]) or False
     fields: Fields = {
         "num_layers": len(read),
         "hidden_size": hidden,
         "num_attention_heads": heads,
         "num_query_groups": groups,
         "head_dim": head_dim,
-        "ffn_hidden_size": _most([b["width"] for b in dense]) or 4 * hidden,
+        "ffn_hidden_size": _most_common([b["width"] for b in dense]) or 4 * hidden,
         "gated_mlp": gated,
         "mlp_bias": bool(dense) and all(b["bias"] for b in dense),
         "qkv_bias": bool(biased) and all(b["_bias"] for b in biased),
         "attention_output_bias": bool(biased) and all(b["_out_bias"] for b in biased),
         "norm": "layernorm" if bias or not any("RMS" in name for _, name in norms) else "rmsnorm",
         "norm_bias": bias,
-        "qk_norm": _most([b["qk_norm"] for b in attention]) or "none",
+        "qk_norm": _most_common([b["qk_norm"] for b in attention]) or "none",
         "position": "rope",
         "residual_streams": streams,
         "attention_sinks": bool(compressed) or any(b.get("_sinks") for b in blocks),
@@ -134,7 +134,7 @@ def _common(read: Sequence[Layer], config: Any, hidden: int) -> Fields:
 
 
 def _streams(read: Sequence[Layer], config: Any, hidden: int) -> int:
-    """Residual streams, where the layers' mixtures are those of hyper-connections."""
+    """Number of residual streams; 1 unless every layer's mixtures have their exact size."""
     count = int(getattr(config, "hc_mult", 1))
     own = count * (2 + count) * (count * hidden + 1) + 3
     if all(layer.streams and set(layer.streams) == {own} for layer in read):
@@ -145,7 +145,7 @@ def _streams(read: Sequence[Layer], config: Any, hidden: int) -> int:
 
 
 def _heads(blocks: Sequence[Fields], config: Any, hidden: int) -> tuple[int, int, int]:
-    """Of a stack without plain attention: latent attention's heads, a recurrence's, or one."""
+    """(heads, key/value heads, head width) of a stack without plain attention."""
     for block in blocks:
         heads = block.get("_heads") or block.get("num_heads") or block.get("num_value_heads")
         if heads:
@@ -155,12 +155,12 @@ def _heads(blocks: Sequence[Fields], config: Any, hidden: int) -> tuple[int, int
     return heads, heads, max(hidden // heads, 1)
 
 
-def _most(values: Iterable[Any]) -> Any:
+def _most_common(values: Iterable[Any]) -> Any:
     return next((value for value, _ in Counter(values).most_common(1)), None)
 
 
-def _own(part: Part, fields: Fields, tokens: int) -> Fields | None:
-    """A block without what it shares with the stack."""
+def _own_options(part: Part, fields: Fields, tokens: int) -> Fields | None:
+    """A part's block without the options that it shares with the stack."""
     if part.block is None:
         return None
     block = {k: v for k, v in part.block.items() if not k.startswith("_")}
@@ -182,7 +182,7 @@ def _own(part: Part, fields: Fields, tokens: int) -> Fields | None:
 
 
 def _merged(blocks: list[Fields], norms: int) -> list[Fields]:
-    """Blocks that share a norm stand beside each other."""
+    """The blocks of a layer, with those that share a norm joined as parallel branches."""
     feeds = ("mlp", "experts", "rwkv_channel_mix", "per_layer_input")
     mixers = [b for b in blocks if b["kind"] not in feeds]
     rest = [b for b in blocks if b["kind"] in feeds]
@@ -195,7 +195,7 @@ def _merged(blocks: list[Fields], norms: int) -> list[Fields]:
 
 
 def _period(pattern: list[list[Fields]]) -> list[list[Fields]]:
-    """The shortest pattern that repeats into this one."""
+    """The shortest pattern whose repetition gives this one."""
     for length in range(1, len(pattern)):
         if all(pattern[i] == pattern[i % length] for i in range(len(pattern))):
             return pattern[:length]
