@@ -1,9 +1,9 @@
-"""A plan scaled down to this machine by stated rules that keep its structure.
+"""Scales a plan down to this machine by fixed rules that keep its structure.
 
-Degrees shrink by dimension: every dimension that the plan splits stays split, at least in two,
-while there are processes for it; dp gives way first, then cp, tp and pp, since what they lose shows
-least in the order of a step.  A stage keeps its share of the layers, a layer its proportions, a
-step its micro-batches per stage.  What the smaller run cannot show is listed with each change.
+Every dimension that the plan splits stays split in at least two while there are enough processes;
+dp is reduced first, then cp, tp and pp, so that the dimensions that shape a step most are kept
+longest.  A stage keeps its share of the layers, a layer its proportions, a step its micro-batches
+per stage.  Each change lists what the smaller run cannot show.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from planner.documents.request import PlanRequest
 from planner.validate.scaling import encoders as scale_encoders
 from planner.validate.scaling import patterns as scale_patterns
 
-# Most CPU processes started on one machine; starting 8 takes 20 s on two cores.
+# Limit on CPU processes on one machine; starting 8 takes 20 s on two cores.
 MOST_CPU_PROCESSES = 8
-# The dimensions in the order in which they are reduced, and what a run with fewer ranks hides.
+# The dimensions in the order in which they are reduced, with what a run with fewer ranks hides.
 _GIVES_WAY = {
     "dp": "rings over many replicas, the network between nodes, stragglers",
     "cp": "long sequences, and communication between many parts of them",
@@ -69,7 +69,7 @@ _HIDES: dict[str, dict[str, str]] = {
 
 
 class Change(Spec):
-    """A field that was scaled: what it was, what it is, and what the run cannot show of it."""
+    """A scaled field: its old and new value, and what the smaller run cannot show."""
 
     field: str
     was: Any
@@ -79,7 +79,7 @@ class Change(Spec):
 
 @dataclass(frozen=True)
 class Sizes:
-    """How small a model of a CPU run is made."""
+    """The sizes to which a model is scaled down for a CPU run."""
 
     hidden_size: int = 256
     head_dim: int = 32
@@ -93,7 +93,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Scaled:
-    """A request that this machine can run, and how it was made from the one asked."""
+    """A request that this machine can run, and its changes from the asked one."""
 
     request: PlanRequest
     changes: tuple[Change, ...]
@@ -104,11 +104,11 @@ class Scaled:
 
 
 def scaled(request: PlanRequest, sizes: Sizes | None = None) -> Scaled:
-    """The request on the accelerators or CPU cores of this machine.
+    """The request scaled to the accelerators or CPU cores of this machine.
 
-    sizes: of the model, where CPU processes run it; a plan for `local` keeps its own, and so does a
-    model on GPUs, but for layers that do not fit.
-    Raises RequestError where no smaller plan keeps the rules of the script.
+    sizes: of the model on CPU processes; a plan for `local` keeps its own sizes, and so does a
+    model on GPUs, except for the number of layers.
+    Raises RequestError if no smaller plan satisfies the rules of the script.
     """
     here = local.cluster()
     on_cpu = here.groups[0].accelerator.id == local.CPU_ID
@@ -119,9 +119,9 @@ def scaled(request: PlanRequest, sizes: Sizes | None = None) -> Scaled:
 
 
 def on_one_node(request: PlanRequest) -> Scaled:
-    """The request on one node of its own cluster, with fewer layers of their full width.
+    """The request scaled to one node of its own cluster, with fewer layers of full width.
 
-    Raises RequestError where no smaller plan keeps the rules of the script.
+    Raises RequestError if no smaller plan satisfies the rules of the script.
     """
     group = request.cluster.groups[0]
 
@@ -142,9 +142,9 @@ def _as_small(
     same: bool,
     narrow: bool,
 ) -> Scaled:
-    """The request with these degrees, on the cluster of so many ranks.
+    """The request with these degrees, on a cluster with that number of ranks.
 
-    same: its layers stay as they are; narrow: so does nothing of the model's width.
+    same: keep the number of layers; narrow: scale the width and length of the model down too.
     """
     model, training = request.model, request.training
     if narrow:
@@ -176,7 +176,7 @@ def _degrees(plan: ParallelPlan, processes: int) -> dict[str, int]:
     def product() -> int:
         return degrees["dp"] * degrees["cp"] * degrees["tp"] * degrees["pp"]
 
-    # Down to two of each, the one that gives way first by as much as is needed; then to one.
+    # First reduce the degrees to two, in the order of _GIVES_WAY, as far as needed; then to one.
     for least in (2, 1):
         for name in _GIVES_WAY:
             while product() > processes and degrees[name] > least:
@@ -185,14 +185,14 @@ def _degrees(plan: ParallelPlan, processes: int) -> dict[str, int]:
 
 
 def _smaller(degree: int, least: int) -> int:
-    """The largest proper divisor that is not below the least."""
+    """The largest proper divisor that is at least `least`."""
     return max((n for n in range(least, degree) if degree % n == 0), default=least)
 
 
 def _narrow(
     request: PlanRequest, small: Sizes, degrees: dict[str, int], seq_length: int
 ) -> ModelSpec:
-    """The model in the same proportions: heads per key/value head, MLP over hidden, experts."""
+    """A narrower model with the same ratios: heads per key/value head, MLP to hidden, experts."""
     model, shortened = request.model, seq_length / request.training.seq_length
     tp, ep_ranks = degrees["tp"], degrees["dp"] * degrees["cp"]
     if model.hidden_size <= small.hidden_size:
@@ -251,7 +251,7 @@ def _short(training: TrainingSpec, small: Sizes, degrees: dict[str, int]) -> Tra
 def _placed(
     request: PlanRequest, degrees: dict[str, int], small: Sizes | None
 ) -> tuple[ParallelPlan, int]:
-    """The plan with its degrees, and its layers; small None: as they are."""
+    """The plan with these degrees, and its number of layers; small None: keep the layers."""
     plan, layers = request.named_plan, request.model.num_layers
     ranks = degrees["dp"] * degrees["cp"]
     update: dict[str, Any] = dict(degrees)
@@ -281,12 +281,12 @@ def _placed(
 
 
 def _shares(full: tuple[int, ...], pp: int, chunks: int, per_chunk: int) -> tuple[int, ...]:
-    """Layers of pp stages: the ends shorter than the middle where they were."""
+    """Layers of pp stages; the end stages stay shorter than the middle if they were."""
     most = per_chunk * chunks
     middle = max(full)
 
     def share(layers: int) -> int:
-        # Several chunks are split evenly, as the wave schedules ask.
+        # Several chunks are split evenly, as the wave schedules require.
         return most if layers == middle or chunks > 1 else max(1, most - 1)
 
     ends = (share(full[0]), share(full[-1]))
@@ -296,7 +296,7 @@ def _shares(full: tuple[int, ...], pp: int, chunks: int, per_chunk: int) -> tupl
 def _batch(
     request: PlanRequest, degrees: dict[str, int], plan: ParallelPlan, same: bool, small: Sizes
 ) -> int:
-    """Sequences of a step: micro-batches per stage as they were, up to a few."""
+    """Global batch size: the same micro-batches per stage as before, up to a small limit."""
     asked = request.plan
     assert asked is not None
     full = asked.micro_batches(request.training.global_batch_size)
@@ -311,7 +311,7 @@ def _batch(
 
 
 def _changes(request: PlanRequest, used: PlanRequest) -> Iterator[Change]:
-    """Every field that differs, and what that hides."""
+    """Every field that differs, with what the difference hides."""
     for part, fields in _HIDES.items():
         was, now = getattr(request, part), getattr(used, part)
         for name, hides in fields.items():
