@@ -9,7 +9,7 @@ import { kindOf, useSchemas } from "./schema.js";
 
 const FIRST = ["tp", "pp", "cp", "dp", "ep", "micro_batch_size", "zero_stage", "recompute"];
 
-/* "8" · "≤8" · "2-8" · "1, 2, 4" → what the request says; other text stays as it is typed. */
+/* "8" · "≤8" · "2-8" · "1, 2, 4" → the request's value; other text stays as typed. */
 export function parseLimit(text) {
   const plain = text.replaceAll(" ", "");
   const [, sign, bound] = /^(<=|≤|<|>=|≥|>)(\d+)$/.exec(plain) ?? [];
@@ -52,10 +52,10 @@ export function Limits() {
     <//>`;
 }
 
-/* Beyond the last one only the predicted peak has to fit. */
+/* With the last option only the predicted peak has to fit. */
 const RISKS = [...[0.01, 0.02, 0.05, 0.1, 0.2].map((value) => ({ value, label: `up to ${chance(value)}` })), { value: 1, label: "any, if the predicted peak fits" }];
 
-/* The goal, and axes that a search leaves closed unless told. */
+/* The goal, and the axes that a search leaves fixed by default. */
 function Wishes({ spec }) {
   const open = field("/search/open") ?? [];
   const turn = (name, on) => {
