@@ -4,7 +4,7 @@ import { batch } from "@preact/signals";
 import { open, picked, pins, replace, request } from "./state.js";
 
 /* The first argument is a resolved request.  plan: the plan to show, null for the best; own: the
-   run's plan, which is pinned for comparison; site: corrects the times; said: the undo toast's text. */
+   run's plan, pinned for comparison; site: corrects the times; said: the text of the undo toast. */
 export function openRun({ model, training, cluster, search }, { plan = null, own = null, site, said }) {
   const [{ accelerator, nodes, accelerators_per_node }] = cluster.groups;
   const mine = request.peek().cluster;

@@ -37,11 +37,11 @@ def _chance_kept(row: Row, sizing: SizingSpec) -> float | None:
     room = [log(most / value) for name, value, most in _limits(row, sizing) if name != "power"]
     if not room or row.error_band is None:
         return None
-    mean, deviation = _doubt(row)
+    mean, deviation = _log_error(row)
     return chance_above(min(room) - mean, deviation)
 
 
-def _doubt(row: Row) -> tuple[float, float]:
+def _log_error(row: Row) -> tuple[float, float]:
     """Mean and standard deviation of ln(true / estimated) of a row's time, by its error band."""
     band, estimated = row.error_band, row.iteration_time_s
     assert band is not None
@@ -63,12 +63,12 @@ def best_of_kind(rows: list[Row], sizing: SizingSpec) -> dict[str, int | None]:
         own = [i for i, row in enumerate(rows) if row.accelerator == kind and row.days is not None]
         kept = [i for i in own if not rows[i].exceeds]
         order = ("cost_usd", "accelerators", "days")
-        nearest = min(own, key=lambda i: _over(rows[i], sizing), default=None)
+        nearest = min(own, key=lambda i: _worst_ratio(rows[i], sizing), default=None)
         found[kind] = least_of(rows, kept, *order) if kept else nearest
     return found
 
 
-def _over(row: Row, sizing: SizingSpec) -> float:
+def _worst_ratio(row: Row, sizing: SizingSpec) -> float:
     """The largest ratio of a row's value to its limit."""
     return max((value / most for _, value, most in _limits(row, sizing)), default=inf)
 
@@ -86,8 +86,8 @@ def offers(rows: list[Row], request: SizingRequest) -> Iterator[Offer]:
     tokens = request.base.training.tokens
     powered = [i for i, row in enumerate(rows) if row.exceeds and "power" not in row.exceeds]
     if tokens is not None and powered:
-        place = min(powered, key=lambda i: _over(rows[i], sizing))
-        yield Offer(limit="tokens", value=tokens / _over(rows[place], sizing), row=place)
+        place = min(powered, key=lambda i: _worst_ratio(rows[i], sizing))
+        yield Offer(limit="tokens", value=tokens / _worst_ratio(rows[place], sizing), row=place)
 
 
 def rivals(rows: list[Row], chosen: int | None, of_kind: dict[str, int | None]) -> Iterator[Rival]:
@@ -108,7 +108,7 @@ def rivals(rows: list[Row], chosen: int | None, of_kind: dict[str, int | None]) 
 
 def _chance_less(row: Row, other: Row, field: str) -> float:
     """The chance that the days or the cost of one row are less than another's."""
-    (mean, deviation), (other_mean, other_deviation) = _doubt(row), _doubt(other)
+    (mean, deviation), (other_mean, other_deviation) = _log_error(row), _log_error(other)
     gap = log(getattr(other, field) / getattr(row, field)) + other_mean - mean
     return chance_above(gap, sqrt(deviation**2 + other_deviation**2))
 

@@ -110,7 +110,7 @@ class Grid:
         settings = self.settings(digits)
         document = self.base
         for setting in settings:
-            document = _laid_over(document, setting)
+            document = _with_field(document, setting)
         given = {".".join(setting.path): setting.shown for setting in settings}
         return Question({name: given.get(name) for name in self.inputs}, document)
 
@@ -135,7 +135,7 @@ def parse_grid(document: Any, model_at: Callable[[str], Any] = lambda name: name
     base = _part(document, "base")
     require_object("/base", base, "a request")
     if isinstance(named := base.get("model"), str):
-        base = base | {"model": _placed("/base/model", model_at, named)}
+        base = base | {"model": _model_document("/base/model", model_at, named)}
     grid = Grid(base, (*_points(document, model_at), *_axes(document, model_at)))
     if not grid.axes:
         raise refuse("/axes", "missing", "a sweep needs axes, or points")
@@ -227,25 +227,25 @@ def _setting(
 ) -> Setting:
     path, used = _path(name, named_at), value
     if path == ("model",) and isinstance(value, str):
-        used = _placed(pointer, model_at, value)
+        used = _model_document(pointer, model_at, value)
     return Setting(path, pointer, value, used)
 
 
-def _placed(pointer: str, model_at: Callable[[str], Any], name: str) -> Any:
+def _model_document(pointer: str, model_at: Callable[[str], Any], name: str) -> Any:
     try:
         return model_at(name)
     except RequestError as error:
-        raise _moved(error, lambda at: pointer + at.removeprefix("/model")) from None
+        raise _with_pointers(error, lambda at: pointer + at.removeprefix("/model")) from None
 
 
-def _moved(error: RequestError, place: Callable[[str], str]) -> RequestError:
+def _with_pointers(error: RequestError, place: Callable[[str], str]) -> RequestError:
     """The error with its pointers mapped by `place`."""
     return RequestError(
         problem.model_copy(update={"pointer": place(problem.pointer)}) for problem in error.problems
     )
 
 
-def _laid_over(document: Any, setting: Setting, depth: int = 0) -> Any:
+def _with_field(document: Any, setting: Setting, depth: int = 0) -> Any:
     """A copy of the document with one field set."""
     if depth == len(setting.path):
         return setting.value
@@ -255,10 +255,10 @@ def _laid_over(document: Any, setting: Setting, depth: int = 0) -> Any:
     if whole == ("cluster",) and isinstance(document, str):
         document = {"preset": document}
     if isinstance(document, dict):
-        return document | {name: _laid_over(document.get(name), setting, depth + 1)}
+        return document | {name: _with_field(document.get(name), setting, depth + 1)}
     if isinstance(document, list) and name in map(str, range(len(document))):
         i = int(name)
-        return [*document[:i], _laid_over(document[i], setting, depth + 1), *document[i + 1 :]]
+        return [*document[:i], _with_field(document[i], setting, depth + 1), *document[i + 1 :]]
     got = f"a list of {len(document)}" if isinstance(document, list) else repr(shown(document))
     detail = f"{join('', *whole)} is {got}, which has no {name} to vary"
     raise refuse(setting.pointer, "inconsistent", detail)
@@ -291,7 +291,7 @@ def _try(grid: Grid, digits: Sequence[int]) -> None:
         if alone:
             settings = grid.settings(digits)
             places = {join("", *setting.path): setting.pointer for setting in settings}
-            raise _moved(RequestError(alone), lambda at: _place(at, places)) from None
+            raise _with_pointers(RequestError(alone), lambda at: _place(at, places)) from None
 
 
 def _place(pointer: str, places: Mapping[str, str]) -> str:

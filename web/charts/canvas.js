@@ -3,8 +3,8 @@
 const THEME = { attributes: true, attributeFilter: ["data-theme", "class", "style"] };
 
 /** Keep a canvas up to date: draw(context, width, height, colour) runs at most once per frame,
- * after `redraw()` and whenever the size or the theme changes.  colour(name) is the value of a CSS custom
- * property.  Returns { redraw, stop }. */
+ * after `redraw()` and whenever the size or the theme changes.  colour(name) is the value of a CSS
+ * custom property.  Returns { redraw, stop }. */
 export function paint(canvas, draw) {
   const context = canvas.getContext("2d");
   const dark = matchMedia("(prefers-color-scheme: dark)");

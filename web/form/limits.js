@@ -48,7 +48,7 @@ export function Limits() {
       note=${html`Write 8, ≤ 8, 2 – 8 or 1, 2, 4. Empty fields are searched.${bound.length > 0 && html` <button type="button" class="link" onClick=${free}>Remove all limits</button>`}`}>
       ${schemas && html`<div class="limits">${first.map(row)}</div>
       <${More} label=${`All ${names.length} fields`}><div class="limits">${rest.map(row)}</div><//>
-      <${More} label="Goal and options"><${Wishes} spec=${schemas.SearchSpec.properties} /><//>`}
+      <${More} label="Goal and options"><${GoalAndOptions} spec=${schemas.SearchSpec.properties} /><//>`}
     <//>`;
 }
 
@@ -56,7 +56,7 @@ export function Limits() {
 const RISKS = [...[0.01, 0.02, 0.05, 0.1, 0.2].map((value) => ({ value, label: `up to ${chance(value)}` })), { value: 1, label: "any, if the predicted peak fits" }];
 
 /* The goal, and the axes that a search leaves fixed by default. */
-function Wishes({ spec }) {
+function GoalAndOptions({ spec }) {
   const open = field("/search/open") ?? [];
   const turn = (name, on) => {
     const now = on ? [...open, name] : open.filter((one) => one !== name);

@@ -29,13 +29,13 @@ const off = (predicted, measured) => {
 };
 
 /* The component for the result of each kind of job. */
-const OF = {
+const COMPONENTS = {
   validations: ({ report, site }) => html`<${Validation} result=${report} site=${site} />`,
   calibrations: ({ calibration }) => html`<${Calibration} profile=${calibration} />`,
   dryruns: ({ report }) => html`<${DryRun} result=${report} />`,
   sweeps: ({ sweep }) => html`<section class="card" aria-label="Result"><pre class="log-lines" tabindex="0">${JSON.stringify(sweep, null, 1)}</pre></section>`,
 };
-export const Result = ({ one }) => OF[one.kind](one.result);
+export const Result = ({ one }) => COMPONENTS[one.kind](one.result);
 
 /* Outcomes that do not depend on the machine come first. */
 const ORDER = ["structure", "gradients", "memory", "time"];

@@ -27,7 +27,7 @@ export default function Accuracy() {
       <section class="card" aria-label="How far off">
         ${failure.value ? html`<p class="notice bad" role="alert">${failure.value.detail ?? failure.value.title}</p>`
           : !all ? html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`
-          : html`<${Filters} all=${all} /><${Said} rows=${rows} all=${all} />`}
+          : html`<${Filters} all=${all} /><${ErrorSummary} rows=${rows} all=${all} />`}
       </section>
       ${rows.length > 0 && html`
         <${MeasuredChart} rows=${rows} colour=${colour.value} picked=${picked.value} onPick=${(row) => { picked.value = row.id; }} />
@@ -61,7 +61,7 @@ function Filters({ all }) {
 }
 
 /* The errors of the selected runs in a sentence, and the coverage of their intervals. */
-function Said({ rows, all }) {
+function ErrorSummary({ rows, all }) {
   if (!rows.length) return html`<p role="status">No run matches all of these filters.</p>`;
   const found = summary(rows);
   return html`

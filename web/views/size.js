@@ -83,7 +83,7 @@ function Choices({ found }) {
   const { rows, request } = found;
   const kept = limits(request.sizing);
   const first = rows[found.cheapest ?? found.fewest ?? found.fastest];
-  if (!first) return html`<${Nothing} found=${found} kept=${kept} />`;
+  if (!first) return html`<${NoneWithinLimits} found=${found} kept=${kept} />`;
   const cards = [
     ["Cheapest", found.cheapest], ["Fastest", found.fastest], ["Fewest accelerators", found.fewest],
   ].filter(([, at]) => at !== null);
@@ -91,8 +91,8 @@ function Choices({ found }) {
   for (const [label, at] of cards) merged.set(at, [...(merged.get(at) ?? []), label]);
   return html`
     <h2 class="verdict"><span>Rent ${name(first)}: done in ${days(first.days)}${first.cost_usd === null ? "; no price is known, so no cost" : ` for ${money(first.cost_usd)}`}</span></h2>
-    <${Surely} row=${first} spec=${request.sizing} />
-    <${Apart} found=${found} />
+    <${ChanceKept} row=${first} spec=${request.sizing} />
+    <${Ties} found=${found} />
     <p class="lead">${kept ? `The ${first.cost_usd === null ? "smallest" : "cheapest"} of ${count(rows.length)} clusters that finishes ${kept}.` : `The cheapest of ${count(rows.length)} clusters; name a deadline to see what a faster one costs.`}</p>
     <ul class="choices">
       ${[...merged].map(([at, labels]) => html`<${Choice} key=${at} label=${labels.join(" and ").replace("and Fewest", "and fewest").replace("and Fastest", "and fastest")} row=${rows[at]} />`)}
@@ -107,7 +107,7 @@ function daysRange({ low_days: low, high_days: high }) {
 }
 
 /* The interval of the time, and the chance that the limits are kept. */
-function Surely({ row, spec }) {
+function ChanceKept({ row, spec }) {
   const both = spec.deadline_days !== undefined && spec.budget_usd !== undefined;
   const what = both ? "Deadline and budget are met" : spec.budget_usd !== undefined ? "The budget is met" : "The deadline is met";
   const said = row.chance_kept !== null && ` ${what} with a chance of ${chance(row.chance_kept)}${row.chance_kept < SAFE ? ": leave more room, or measure first" : ""}.`;
@@ -119,7 +119,7 @@ const unseen = ({ error_band: band }) => band.accelerator_rows === 0;
 const within = (value) => value !== null && value > OVERLAP[0] && value < OVERLAP[1];
 
 /* The other kinds that are statistically tied with the choice. */
-function Apart({ found }) {
+function Ties({ found }) {
   const close = found.rivals.filter(({ chance_cheaper, chance_sooner }) => within(chance_cheaper ?? chance_sooner));
   if (close.length === 0) return null;
   const one = ({ row, chance_sooner, chance_cheaper }) =>
@@ -192,7 +192,7 @@ const OFFERS = {
 const ROUND = 1.02; // margin of an offered limit over the value that just keeps it
 
 /* Shown if no cluster keeps the limits or nothing fits: relaxed limits and the nearest clusters. */
-function Nothing({ found, kept }) {
+function NoneWithinLimits({ found, kept }) {
   const [cheapest, fastest] = [found.front[0], found.front.at(-1)];
   const ends = cheapest === undefined ? [] : cheapest === fastest ? [["Cheapest and fastest of all", cheapest]] : [["Cheapest of all", cheapest], ["Fastest of all", fastest]];
   return html`

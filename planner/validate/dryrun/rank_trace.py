@@ -73,7 +73,7 @@ def main(text: str, rank: int) -> Trace:
     with FakeTensorMode(allow_non_fake_inputs=True), gpu_operators():
         for model in models:
             model.to_empty(device="cpu")
-        pipeline, optimizer = script.build_pipeline(models), _stepped(script, models)
+        pipeline, optimizer = script.build_pipeline(models), _optimizer_with_states(script, models)
         if pipeline is not None:
             pipeline._warmup_p2p = _use_static_shapes
         held = c.global_batch_size // script.DP, script.TOKENS
@@ -99,7 +99,7 @@ def main(text: str, rank: int) -> Trace:
     )
 
 
-def _stepped(script: Any, models: Sequence[nn.Module]) -> torch.optim.Optimizer:
+def _optimizer_with_states(script: Any, models: Sequence[nn.Module]) -> torch.optim.Optimizer:
     """The optimizer after a first step, which creates its states."""
     parameters = [parameter for model in models for parameter in model.parameters()]
     optimizer: torch.optim.Optimizer = script.build_optimizer(models)

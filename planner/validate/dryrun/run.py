@@ -107,7 +107,8 @@ def dry_run(
     """
     ready = prepare(request, ranks)
     reports = tuple(
-        trace_rank(ready, rank, limits or Limits(), _of(progress, rank)) for rank in ready.ranks
+        trace_rank(ready, rank, limits or Limits(), _progress_of_rank(progress, rank))
+        for rank in ready.ranks
     )
     return assemble(ready, reports)
 
@@ -130,7 +131,7 @@ def prepare(request: PlanRequest, ranks: Sequence[int] = ()) -> Prepared:
     if as_run.request.training.optimizer == "adafactor":
         detail = "torch's Adafactor reads numbers off its tensors, and fake ones have none"
         raise refuse("/training/optimizer", "cannot_trace", detail, "adafactor")
-    fewest = min(_micro_batches(as_run.request), _enough(as_run.request))
+    fewest = min(_micro_batches(as_run.request), _filling_micro_batches(as_run.request))
     fewer = _with_micro_batches(as_run.request, fewest)
     chosen = _checked(ranks, as_run.plan.accelerators) or _representatives(fewer)
     FRAMEWORK.render(fewer, as_run.plan)  # raises early if it refuses the plan
@@ -167,7 +168,7 @@ def _caveats(request: PlanRequest) -> tuple[str, ...]:
     )
 
 
-def _of(progress: Progress, rank: int) -> Callable[[float], None]:
+def _progress_of_rank(progress: Progress, rank: int) -> Callable[[float], None]:
     return lambda share: progress(rank, share)
 
 
@@ -182,7 +183,7 @@ def _with_micro_batches(request: PlanRequest, count: int) -> PlanRequest:
     return request.model_copy(update={"training": training})
 
 
-def _enough(request: PlanRequest) -> int:
+def _filling_micro_batches(request: PlanRequest) -> int:
     """Micro-batches that fill and drain the pipeline once; more of them need no more memory."""
     plan = request.named_plan
     if plan.pp == 1:

@@ -107,7 +107,7 @@ class Kubernetes:
             if condition["type"] in _ENDS and condition["status"] == "True":
                 detail = str(shown(condition.get("message", "")))
                 return (Status(state=_ENDS[condition["type"]], detail=detail),)
-        return (_of_pods(_pods(handle)),)
+        return (_status_of_pods(_pods(handle)),)
 
     def cancel(self, handle: Handle) -> None:
         """Delete the objects, and with them the pods and their logs."""
@@ -154,16 +154,16 @@ def _pods(handle: Handle) -> list[dict[str, Any]]:
     return pods
 
 
-def _of_pods(pods: list[dict[str, Any]]) -> Status:
+def _status_of_pods(pods: list[dict[str, Any]]) -> Status:
     """The state of an unfinished run: running, or waiting with the reason of a waiting pod."""
     statuses = [pod.get("status", {}) for pod in pods]
-    waiting = next((why for status in statuses for why in _waits(status)), "")
+    waiting = next((why for status in statuses for why in _waiting_reasons(status)), "")
     if waiting or not pods:
         return Status(state="waiting", detail=str(shown(waiting or "it has no pods yet")))
     return Status(state="running", detail=f"{len(pods)} pods")
 
 
-def _waits(status: dict[str, Any]) -> Iterator[str]:
+def _waiting_reasons(status: dict[str, Any]) -> Iterator[str]:
     """The reasons why a pod does not run yet."""
     for container in status.get("containerStatuses", ()):
         if why := container.get("state", {}).get("waiting"):

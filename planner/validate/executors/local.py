@@ -61,7 +61,7 @@ class Local:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         handle = Handle(
-            launcher="local", folder=str(folder), id=f"{watcher.pid}.{_born(watcher.pid)}",
+            launcher="local", folder=str(folder), id=f"{watcher.pid}.{_start_ticks(watcher.pid)}",
             ranks=launch.ranks,
         )  # fmt: skip
         watcher.returncode = 0  # so that Popen does not wait for it; polls look it up in /proc
@@ -91,7 +91,7 @@ class Local:
         return folders(handle)
 
 
-def _born(pid: int) -> int:
+def _start_ticks(pid: int) -> int:
     """Start time of a process in clock ticks since boot; 0 if it has ended (proc(5))."""
     with suppress(OSError):
         os.waitpid(pid, os.WNOHANG)  # otherwise our own child stays a zombie
@@ -107,7 +107,7 @@ def _pid(handle: Handle) -> int:
     if not (found := re.fullmatch(r"(\d{1,9})\.(\d{1,19})", handle.id)):
         return 0
     pid, born = int(found[1]), int(found[2])
-    return pid if born and _born(pid) == born else 0
+    return pid if born and _start_ticks(pid) == born else 0
 
 
 def _where(folder: Path, ranks: int) -> str:

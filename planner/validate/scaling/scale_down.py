@@ -28,7 +28,7 @@ from planner.validate.scaling import patterns as scale_patterns
 # Limit on CPU processes on one machine; starting 8 takes 20 s on two cores.
 MOST_CPU_PROCESSES = 8
 # The dimensions in the order in which they are reduced, with what a run with fewer ranks hides.
-_GIVES_WAY = {
+_REDUCTION_ORDER = {
     "dp": "rings over many replicas, the network between nodes, stragglers",
     "cp": "long sequences, and communication between many parts of them",
     "tp": "collectives of many ranks, and the narrow matrices of one rank",
@@ -38,7 +38,7 @@ _GIVES_WAY = {
 # What a run hides when a field is reduced; "": nothing beyond the other fields.
 _HIDES: dict[str, dict[str, str]] = {
     "plan": {
-        **_GIVES_WAY,
+        **_REDUCTION_ORDER,
         "ep": "communication between many ranks",
         "vpp": "several chunks per rank",
         "schedule": "the order of the pipeline",
@@ -115,7 +115,7 @@ def scaled(request: PlanRequest, sizes: Sizes | None = None) -> Scaled:
     processes = MOST_CPU_PROCESSES if on_cpu else here.accelerators
     same = request.cluster.name.startswith("local")
     degrees = _degrees(request.named_plan, processes)
-    return _as_small(request, degrees, local.cluster, sizes or Sizes(), same, on_cpu and not same)
+    return _scaled_to(request, degrees, local.cluster, sizes or Sizes(), same, on_cpu and not same)
 
 
 def on_one_node(request: PlanRequest) -> Scaled:
@@ -131,10 +131,10 @@ def on_one_node(request: PlanRequest) -> Scaled:
         return request.cluster.model_copy(update={"groups": (one,), "name": name})
 
     degrees = _degrees(request.named_plan, group.accelerators_per_node)
-    return _as_small(request, degrees, node, Sizes(), same=False, narrow=False)
+    return _scaled_to(request, degrees, node, Sizes(), same=False, narrow=False)
 
 
-def _as_small(
+def _scaled_to(
     request: PlanRequest,
     degrees: dict[str, int],
     cluster_of: Callable[[int], ClusterSpec],
@@ -152,7 +152,7 @@ def _as_small(
         model = _narrow(request, small, degrees, training.seq_length)
         if model.encoders != request.model.encoders:
             training = training.model_copy(update={"encoder_tokens": None})
-    plan, layers = _placed(request, degrees, None if same else small)
+    plan, layers = _scaled_plan(request, degrees, None if same else small)
     model = scale_patterns.shortened(model, layers)
     training = training.model_copy(
         update={"global_batch_size": _batch(request, degrees, plan, same, small)}
@@ -171,14 +171,14 @@ def _as_small(
 
 def _degrees(plan: ParallelPlan, processes: int) -> dict[str, int]:
     """tp, cp, pp and dp whose product is at most `processes`; ep within dp x cp."""
-    degrees = {name: int(getattr(plan, name)) for name in _GIVES_WAY}
+    degrees = {name: int(getattr(plan, name)) for name in _REDUCTION_ORDER}
 
     def product() -> int:
         return degrees["dp"] * degrees["cp"] * degrees["tp"] * degrees["pp"]
 
-    # First reduce the degrees to two, in the order of _GIVES_WAY, as far as needed; then to one.
+    # First reduce the degrees to two as far as needed, in _REDUCTION_ORDER; then to one.
     for least in (2, 1):
-        for name in _GIVES_WAY:
+        for name in _REDUCTION_ORDER:
             while product() > processes and degrees[name] > least:
                 degrees[name] = _smaller(degrees[name], least)
     return degrees
@@ -248,7 +248,7 @@ def _short(training: TrainingSpec, small: Sizes, degrees: dict[str, int]) -> Tra
     return training.model_copy(update={"seq_length": length})
 
 
-def _placed(
+def _scaled_plan(
     request: PlanRequest, degrees: dict[str, int], small: Sizes | None
 ) -> tuple[ParallelPlan, int]:
     """The plan with these degrees, and its number of layers; small None: keep the layers."""
