@@ -1,19 +1,19 @@
-/* The service: calls, problem documents, server-sent events, downloads.
+/* Client of the service: calls, problem documents, server-sent events, downloads.
 
    call(path, {method, body, signal, accept, headers})  → the JSON answer (text for other types)
    post(path, body, options)                            → the same, POST
-   search(path, body, {signal, onProgress})             → the answer of a search, told as it goes
+   search(path, body, {signal, onProgress})             → the answer of a search, with progress
    events(path, {signal, lastEventId, body, method})    → async iterator of {event, id, data}
-   catalog(kind)                                        → the list of a kind, fetched once
-   download(name, content, type)                        → hands a file to the user
-   Each raises Refused (with .problem, a problem document) where the service refuses, and
-   an AbortError where `signal` was aborted. */
+   catalog(kind)                                        → the catalog's entries of a kind, cached
+   download(name, content, type)                        → saves a file for the user
+   All calls throw Refused (with .problem, a problem document) if the service refuses, and an
+   AbortError if `signal` is aborted. */
 
 import { signal } from "@preact/signals";
 
 const ROOT = new URL("../", import.meta.url);
 
-/* The API key, where the service wants one; `keyNeeded` turns true at the first 401. */
+/* The API key, if the service requires one; `keyNeeded` becomes true at the first 401. */
 const apiKey = sessionStorage.getItem("api-key");
 export const keyNeeded = signal(false);
 
@@ -103,7 +103,7 @@ async function* parse(response) {
   }
 }
 
-/* The answer as a file to hand on. */
+/* The answer as a Blob. */
 export const blob = async (path, options) => (await respond(path, options)).blob();
 
 const lists = new Map();

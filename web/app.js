@@ -1,4 +1,4 @@
-/* The page: header, the view on show, footer; keys that work everywhere. */
+/* The page: header, current view, footer, and the global keyboard shortcuts. */
 
 import { effect } from "@preact/signals";
 import { html, render } from "htm/preact";
@@ -24,7 +24,7 @@ function App() {
     <${Toasts} />`;
 }
 
-/* The address holds the state of the page, so a skip link must not write its own. */
+/* The URL's fragment holds the state of the page, so a skip link must not replace it. */
 function skip(event) {
   event.preventDefault();
   (document.getElementById("results") ?? document.getElementById("main")).focus();

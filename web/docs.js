@@ -1,6 +1,6 @@
-/* The description of the service, to read and to try. */
+/* The API description, shown by Swagger UI. */
 
-/* Swagger UI has dark colours of its own, under a class. */
+/* Swagger UI's dark colours are enabled by a class. */
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const follow = () => {
   const chosen = document.documentElement.dataset.theme;

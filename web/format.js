@@ -1,12 +1,12 @@
-/* Numbers as a person reads them.  Inside: bytes, seconds, shares; here the units begin. */
+/* Formats numbers for readers.  Other code has bytes, seconds and shares; units are added here. */
 
 const GROUPED = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
-export const SPACE = "\u202f"; // between a number and its unit: narrow, and never broken
+export const SPACE = "\u202f"; // between a number and its unit: narrow no-break space
 const NONE = "–";
 
 const known = (value) => typeof value === "number" && Number.isFinite(value);
 
-/* Three significant digits, and no exponent. */
+/* A number with three significant digits and no exponent. */
 export function number(value, digits = 3) {
   if (!known(value)) return NONE;
   const size = Math.abs(value);
@@ -19,7 +19,7 @@ export const unit = (text, name) => (text === NONE ? NONE : `${text}${SPACE}${na
 export const count = (value) => (known(value) ? GROUPED.format(value) : NONE);
 export const percent = (share, digits = 3) =>
   unit(share > 0 && share < 0.001 ? "< 0.1" : number(share * 100, digits), "%");
-/* A chance in whole percent; nothing that is estimated is sure. */
+/* A chance in whole percent, never 0 or 100 %, since it is estimated. */
 export const chance = (value) =>
   unit(value > 0 && value < 0.01 ? "< 1" : value > 0.99 ? "> 99" : number(Math.round(value * 100), 3), "%");
 /* How likely one plan is faster than another; SURE as in planner/uncertainty/error_band.py. */
@@ -34,7 +34,7 @@ export function bytes(value, units = "GiB") {
   return unit(amount > 0 && amount < 0.01 ? "< 0.01" : number(amount, amount < 1 ? 2 : 3), units);
 }
 
-/* A value in the largest unit it fills: steps are [least value, size of the unit, name]. */
+/* The largest unit that a value reaches; steps are [least value, size of the unit, name]. */
 const step = (steps, value) => steps.find(([least]) => Math.abs(value) >= least) ?? steps.at(-1);
 const scaled = (steps) => (value, digits = 3) => {
   if (!known(value)) return NONE;
@@ -48,7 +48,7 @@ const TIMES = [
 ];
 export const seconds = scaled(TIMES);
 
-/* From one time to another, in the unit of the longer. */
+/* A range of times in the unit of the longer. */
 export function secondsRange(low, high) {
   const [, size, name] = step(TIMES, high);
   return unit(`${number(low / size)}–${number(high / size)}`, name);
@@ -56,7 +56,7 @@ export function secondsRange(low, high) {
 export const flops = scaled([
   [1e18, 1e18, "EFLOP/s"], [1e15, 1e15, "PFLOP/s"], [0, 1e12, "TFLOP/s"],
 ]);
-/* TFLOP/s of one accelerator keeps its unit, so that numbers can be compared at a glance. */
+/* The rate of one accelerator, always in TFLOP/s, so that numbers are easy to compare. */
 export const teraflops = (value) => unit(number(value / 1e12), "TFLOP/s");
 export const rate = scaled([
   [1e12, 1e12, "TB/s"], [1e9, 1e9, "GB/s"], [0, 1e6, "MB/s"],
@@ -66,7 +66,7 @@ export const tokensPerSecond = scaled([
   [1e9, 1e9, "G tokens/s"], [1e6, 1e6, "M tokens/s"], [1e4, 1e3, "k tokens/s"], [0, 1, "tokens/s"],
 ]);
 
-/* 70.6 B, 1 T: parameters and tokens. */
+/* A count of parameters or tokens: 70.6 B, 1 T. */
 export function big(value, digits = 3) {
   if (!known(value)) return NONE;
   const steps = [[1e12, 1e12, "T"], [1e9, 1e9, "B"], [1e6, 1e6, "M"], [1e4, 1e3, "k"]];
@@ -81,7 +81,8 @@ export function money(usd) {
   return `$${number(usd / size)}${name && SPACE + name}`;
 }
 
-/* For the ticks of an axis: as few digits as tell them apart.  A logarithmic axis names no others. */
+/* A tick format with as few digits as tell all ticks apart; without `ticks`, as on a logarithmic
+   axis, only the tick itself counts. */
 export const distinct = (show) => (tick, _, ticks = [tick]) => {
   let digits = 3;
   while (digits < 9 && new Set(ticks.map((one) => show(one, digits))).size < ticks.length) digits += 1;
@@ -91,10 +92,10 @@ export const distinct = (show) => (tick, _, ticks = [tick]) => {
 /* A field's name as words: `micro_batch_size` → "micro batch size", `lora_rank` → "LoRA rank". */
 export const words = (name) => name.replaceAll("_", " ").replace(/^lora\b/, "LoRA");
 
-/* The start of a sentence or a label. */
+/* Text with a capital first letter. */
 export const capitalized = (text) => text[0].toUpperCase() + text.slice(1);
 
-/* Any plain value of a document, short. */
+/* Any plain value of a document as short text. */
 export function value(item) {
   if (item === true) return "yes";
   if (item === false) return "no";
@@ -103,7 +104,7 @@ export function value(item) {
   return item === null || item === undefined ? NONE : String(item);
 }
 
-/* Names of a plan's fields where space is short; the others are spelled out. */
+/* Short names of a plan's fields; fields not listed here are spelled out. */
 export const PLAN_SHORT = {
   tp: "TP", pp: "PP", dp: "DP", cp: "CP", ep: "EP", etp: "ETP", vpp: "VPP",
   micro_batch_size: "micro batch", zero_stage: "ZeRO", recompute: "recompute", schedule: "schedule",
@@ -112,7 +113,7 @@ export const fieldName = (name) => PLAN_SHORT[name] ?? words(name);
 
 export const fieldLabel = (name) => capitalized(fieldName(name));
 
-/* What tells a plan from its neighbours, in a line: "TP 4 · PP 4 · DP 8 …". */
+/* The main fields of a plan in one line: "TP 4 · PP 4 · DP 8 …". */
 export function planLine(plan) {
   const shown = [`TP ${plan.tp}`, `PP ${plan.pp}`, `DP ${plan.dp}`];
   if (plan.cp > 1) shown.push(`CP ${plan.cp}`);
@@ -129,7 +130,7 @@ export function planLine(plan) {
 export const clusterLine = ({ groups }) => groups
   .map((group) => `${count(group.nodes * group.accelerators_per_node)} × ${group.accelerator.name}`).join(" + ");
 
-/* Layers of every stage in a line, equal neighbours folded: "7 8×6 6". */
+/* The layers of every stage in one line, with equal neighbours merged: "7 8×6 6". */
 export function layersLine(layers) {
   const folded = [];
   for (const layer of layers) {
@@ -139,9 +140,9 @@ export function layersLine(layers) {
   return folded.map(([layer, times]) => (times > 1 ? `${layer}×${times}` : `${layer}`)).join(" ");
 }
 
-const MOST_KINDS = 6; // that one line names
+const MOST_KINDS = 6; // kinds named in one line
 
-/* Layers of each kind in a line: "36 gated delta net + moe, 12 full attention + moe". */
+/* The layers of each kind in one line: "36 gated delta net + moe, 12 full attention + moe". */
 export function kindsLine(kinds) {
   const said = Object.entries(kinds);
   const rest = said.slice(MOST_KINDS);
@@ -150,7 +151,7 @@ export function kindsLine(kinds) {
   return words.join(", ") || "no layers";
 }
 
-/* Stages with equal neighbours in one: [{name: "Stages 1–2", kinds}, …]. */
+/* The stages, with equal neighbours merged: [{name: "Stages 1–2", kinds}, …]. */
 export function foldedStages(stages) {
   const folded = [];
   stages.forEach((kinds, stage) => {
@@ -161,5 +162,5 @@ export function foldedStages(stages) {
   return folded.map(({ from, to, line }) => ({ name: from === to ? `Stage ${from}` : `Stages ${from}–${to}`, line }));
 }
 
-/* A word as a shell takes it. */
+/* A word quoted for a shell. */
 export const shellWord = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);

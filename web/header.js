@@ -1,4 +1,4 @@
-/* The bar at the top: views on the left, what concerns all of them on the right. */
+/* The header: views on the left, settings for all views on the right. */
 
 import { html } from "htm/preact";
 import { useRef } from "preact/hooks";

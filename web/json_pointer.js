@@ -1,4 +1,4 @@
-/* JSON pointers (RFC 6901) into plain documents that are never changed, only replaced. */
+/* JSON pointers (RFC 6901) into plain documents, which are copied instead of modified. */
 
 const parts = (pointer) =>
   pointer.split("/").slice(1).map((part) => part.replaceAll("~1", "/").replaceAll("~0", "~"));
@@ -7,7 +7,7 @@ export function get(document, pointer) {
   return parts(pointer).reduce((value, name) => value?.[name], document);
 }
 
-/* The document with another value there; undefined takes the field out, and what it leaves empty. */
+/* A copy of the document with a new value; undefined removes the field and emptied parents. */
 export function set(document, pointer, value) {
   const change = (old, [name, ...rest]) => {
     const inner = rest.length ? change(old?.[name], rest) : value;

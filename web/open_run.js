@@ -1,10 +1,10 @@
-/* A run that somebody has, in the Plan view: its model, training and cluster. */
+/* Opens an existing run in the Plan view: its model, training and cluster. */
 
 import { batch } from "@preact/signals";
 import { open, picked, pins, replace, request } from "./state.js";
 
-/* `asked` is a resolved request.  plan: the plan to show, null for the best; own: the run's plan, to
-   compare with; site: what corrects its times; said: the line that offers to undo it. */
+/* The first argument is a resolved request.  plan: the plan to show, null for the best; own: the
+   run's plan, pinned for comparison; site: corrects the times; said: the text of the undo toast. */
 export function openRun({ model, training, cluster, search }, { plan = null, own = null, site, said }) {
   const [{ accelerator, nodes, accelerators_per_node }] = cluster.groups;
   const mine = request.peek().cluster;

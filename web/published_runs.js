@@ -1,10 +1,10 @@
-/* The published runs, and what a choice among them says of the predictions.
+/* The published runs, and statistics on the prediction errors of a selection.
 
-   runs      signal of all rows of GET /v1/accuracy/runs; null until they are there
+   runs      signal of all rows of GET /v1/accuracy/runs; null until they are loaded
    failure   a problem document, or null
    loadRuns  fetches them once
-   nameOf    (key, value) => how a person calls it
-   FILTERS   [{key, label, title?}]: what rows can be chosen by
+   nameOf    (key, value) => the display name
+   FILTERS   [{key, label, title?}]: the fields that rows can be filtered by
    summary   (rows) => {runs, sources, median, most, bias, shares} */
 
 import { signal } from "@preact/signals";
@@ -69,13 +69,13 @@ export function summary(rows) {
   };
 }
 
-/* The same of each value of a field, the one with most runs first. */
+/* The summary for each value of a field, the one with most runs first. */
 export function byValue(rows, key) {
   const groups = Map.groupBy(rows, (row) => valueOf(row, key));
   return [...groups].map(([name, own]) => ({ name, rows: own, ...summary(own) })).sort((a, b) => b.runs - a.runs);
 }
 
-/* The plan of a run in a line. */
+/* The plan of a run in one line. */
 export function runPlan(row) {
   const said = [`TP ${row.tp}`, `PP ${row.pp}`, `DP ${row.dp}`];
   for (const [key, name] of [["cp", "CP"], ["ep", "EP"], ["vpp", "VPP"]]) if (row[key] > 1) said.push(`${name} ${row[key]}`);

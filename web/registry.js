@@ -1,7 +1,7 @@
-/* What the page is made of: a view per line of the header, a tab per question about a plan.
+/* The views in the header and the tabs of a plan.
 
-   A module's default export is a Preact component without props; it reads state.js.
-   To add one, add a file and a line. */
+   Each module's default export is a Preact component without props, which reads state.js.
+   To add one, add a file and a line here. */
 
 export const VIEWS = [
   { id: "plan", label: "Plan", load: () => import("./views/plan.js") },

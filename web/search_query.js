@@ -1,7 +1,7 @@
-/* A query that takes a while and reports progress, apart from the search for plans in state.js.
+/* A long query with progress, independent of the search for plans in state.js.
 
    const sizes = searchQuery("/v1/sizings");
-   sizes.ask(body)     asks, and gives up what was asked before; sizes.cancel() gives it up
+   sizes.ask(body)     sends the query and aborts the previous one; sizes.cancel() aborts it
    Signals: answer (the latest, null at first), answered (its body, canonical), busy, progress
    ({done, total} or null), problems ([{pointer, detail, …}]), failure (a problem document or null) */
 

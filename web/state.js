@@ -1,22 +1,22 @@
-/* What the page knows, as signals, and what a user can do to it, as functions.
+/* The state of the page as signals, and the user's actions as functions.
 
    Signals to read
      request    the document as the user wrote it: {model, cluster, training, search, profile, site}
-     resolved   the same with every default written out, as the service read it; null at first
-     layers     of the model as the service read it: how many of each kind; {} at first
-     answer     the latest answer of POST /v1/plans, null at first; `fresh` whether it answers `request`
-     report     the plan on show, a PlanReport: the picked one, else the best; null where nothing fits
-     picked     the picked plan (a plan document), null where the best is followed
-     framework  that the plan on show is priced for, or null
-     planRequest  the plan on show with the request it was priced for, as /v1/ranks … take it; or null
-     current    whether that is the request as it stands
+     resolved   the same with all defaults, as the service resolved it; null at first
+     layers     the model's number of layers of each kind, from the service; {} at first
+     answer     the latest answer of POST /v1/plans, null at first; `fresh`: it answers `request`
+     report     the displayed plan, a PlanReport: the picked one or the best; null if nothing fits
+     picked     the picked plan (a plan document); null: show the best
+     framework  the framework that the displayed plan is priced for, or null
+     planRequest  the displayed plan with its request, as /v1/ranks … take it; or null
+     current    whether that is the present request
      problems   what the service refused in `request`: [{pointer, detail, got, allowed, did_you_mean}]
      failure    a problem document that is not about the request (busy, unreachable …), or null
      busy       null, "estimate" or "search"; progress: null or {done, total, best}
      pins       [{plan, request}] to compare, at most two
      view, tab, units ("GiB" | "GB"), theme ("" | "light" | "dark")
    Actions: see the exported functions.
-   persist(name, initial) gives a view a signal of its own that travels in the link. */
+   persist(name, initial) gives a view its own signal, which is part of the link. */
 
 import { batch, computed, effect, signal } from "@preact/signals";
 import { post, Refused, search } from "./api.js";
@@ -29,15 +29,15 @@ const PRESET = {
   training: { seq_length: 8192, global_batch_size: 1024, tokens: 1e12 },
   search: {},
 };
-const PAUSE_MS = 400; // without typing, before a search
-const SHORT_PAUSE_MS = 100; // where the plan on show cannot run any more, so that only a search helps
+const PAUSE_MS = 400; // pause in typing before a search starts
+const SHORT_PAUSE_MS = 100; // the same if the displayed plan can no longer run
 const LINK_PAUSE_MS = 250;
-const ONE_EDIT_MS = 1500; // changes closer to each other are one step of the browser's history
+const ONE_EDIT_MS = 1500; // changes closer together are one entry of the browser's history
 export const MOST_PINS = 2;
 
-// ---- what travels in the link --------------------------------------------------------------
+// ---- state in the link ---------------------------------------------------------------------
 
-let pending = {}; // of the link, for views that are not loaded yet
+let pending = {}; // values from the link for views that are not loaded yet
 const kept = new Map(); // name → [signal, initial]
 const keptCount = signal(0);
 
@@ -56,7 +56,7 @@ export const view = persist("view", "plan");
 export const tab = persist("tab", "timeline");
 
 const linked = computed(() => {
-  keptCount.value; // a view that comes later is watched too
+  keptCount.value; // run again when a view adds a signal later
   const document = { ...pending };
   for (const [name, [held, initial]] of kept) {
     if (canonical(held.value) === canonical(initial)) delete document[name];
@@ -65,7 +65,7 @@ const linked = computed(() => {
   return document;
 });
 
-/* The address of the page as it stands. */
+/* The URL of the page in its present state. */
 export async function link() {
   const document = linked.peek();
   const { origin, pathname, search: query } = location;
@@ -89,7 +89,7 @@ async function readLink() {
   }
 }
 
-// ---- chosen once for this browser ----------------------------------------------------------
+// ---- settings of this browser --------------------------------------------------------------
 
 function remember(name, initial) {
   const held = signal(initial);
@@ -97,7 +97,7 @@ function remember(name, initial) {
     held.value = localStorage.getItem(name) ?? initial;
     effect(() => localStorage.setItem(name, held.value));
   } catch {
-    // Storage may be forbidden; the choice then lasts as long as the page.
+    // Storage may be disabled; the setting then lasts as long as the page.
   }
   return held;
 }
@@ -118,7 +118,7 @@ export const problems = signal([]);
 export const failure = signal(null);
 export const busy = signal(null);
 export const progress = signal(null);
-export const undo = signal(null); // {text, restore}: the last import, to be taken back
+export const undo = signal(null); // {text, restore}: undoes the last import
 
 const same = (a, b) => a === b || canonical(a) === canonical(b);
 
@@ -131,25 +131,25 @@ export const planRequest = computed(() =>
   report.value ? { ...priced.value, plan: report.value.plan } : null,
 );
 
-/* The framework that the plan on show is priced for: the one asked for, else the one whose best it
-   is, else that of the fastest plan; null where no framework runs it. */
+/* The framework that the displayed plan is priced for: the requested one, else the one whose best
+   plan it is, else that of the fastest plan; null if no framework runs it. */
 export const framework = computed(() => {
   const { launch, frameworks = [] } = answer.value ?? {};
   const own = frameworks.find(({ plan }) => same(plan.plan, report.value?.plan));
   return planRequest.value?.search?.framework ?? (own ?? launch)?.framework ?? null;
 });
 
-/* All reports that an answer holds, the best first. */
+/* All reports of an answer, the best first. */
 export const reports = (found) =>
   found
     ? [found.best, ...(found.plans ?? []), ...(found.pareto ?? []), ...(found.picks ?? []).map(({ plan }) => plan), ...(found.frameworks ?? []).map(({ plan }) => plan), found.baseline?.report].filter(Boolean)
     : [];
 
 let tellFirst;
-export const firstAnswer = new Promise((resolve) => { tellFirst = resolve; }); // what can wait, waits for it
+export const firstAnswer = new Promise((resolve) => { tellFirst = resolve; }); // low-priority loading awaits it
 
-let running = null; // AbortController of what is under way
-let picking = null; // of the estimate of a picked plan
+let running = null; // AbortController of the search or estimate in progress
+let picking = null; // AbortController of the estimate of a picked plan
 let timer = 0;
 
 function begin(kind) {
@@ -172,21 +172,21 @@ function refused(error) {
   else failure.value = error.problem;
 }
 
-/* What is said of the training as a whole, and begins with one of its fields, stands at that field. */
+/* Move a problem of the whole training whose text begins with a field's name to that field. */
 function atField(problem) {
   const [field] = problem.detail.split(" ");
   const known = problem.pointer === "/training" && field in (resolved.peek()?.training ?? {});
   return known ? { ...problem, pointer: `/training/${field}` } : problem;
 }
 
-/* dp follows from the others when the cluster changes. */
+/* A plan without dp, which follows from the other fields when the cluster changes. */
 const withoutDp = ({ dp: _, ...plan }) => plan;
 
 async function ask() {
   clearTimeout(timer);
   const asked = request.peek();
   const aborted = begin("estimate");
-  const mixed = asked.cluster?.groups?.length > 1; // only a search knows those
+  const mixed = asked.cluster?.groups?.length > 1; // only a search handles mixed clusters
   const shown = !mixed && report.peek();
   const legal = shown && (await estimate(asked, withoutDp(shown.plan), aborted));
   if (aborted.aborted) return;
@@ -194,7 +194,7 @@ async function ask() {
   else timer = setTimeout(searchNow, legal ? PAUSE_MS : SHORT_PAUSE_MS);
 }
 
-/* Whether the plan can run: then it is on show. */
+/* Price the plan and display it; returns whether it can run. */
 async function estimate(asked, plan, aborted) {
   try {
     const found = await post("/v1/estimates", { ...asked, plan }, { signal: aborted });
@@ -209,7 +209,7 @@ async function estimate(asked, plan, aborted) {
     });
     return true;
   } catch (error) {
-    // A plan that is not legal any more says nothing of the request: the search will.
+    // A plan that is no longer legal is not a problem of the request; the search will report those.
     const { errors = [] } = error.problem ?? {};
     const ofPlan = errors.length && errors.every(({ pointer }) => pointer.startsWith("/plan"));
     if (!ofPlan) refused(error);
@@ -218,7 +218,7 @@ async function estimate(asked, plan, aborted) {
   }
 }
 
-/* Search now, without waiting for the pause. */
+/* Search now, without the pause. */
 export async function searchNow() {
   clearTimeout(timer);
   const asked = request.peek();
@@ -230,7 +230,7 @@ export async function searchNow() {
       answer.value = found;
       answered.value = asked;
       resolved.value = found.request;
-      layers.value = found.layers ?? {}; // of a mixed cluster's answer: none
+      layers.value = found.layers ?? {}; // absent for a mixed cluster
       problems.value = [];
       failure.value = null;
     });
@@ -242,7 +242,7 @@ export async function searchNow() {
   tellFirst();
 }
 
-/* Stop what is under way; the latest answer stays on show. */
+/* Abort the search or estimate in progress; the latest answer stays displayed. */
 export function cancel() {
   clearTimeout(timer);
   running?.abort();
@@ -251,26 +251,26 @@ export function cancel() {
 
 // ---- actions -------------------------------------------------------------------------------
 
-/* Change one field of the request; undefined leaves it to its default. */
+/* Change one field of the request; undefined resets it to its default. */
 export function change(pointer, value) {
   request.value = set(request.peek(), pointer, value);
 }
 
 export const field = (pointer) => get(request.value, pointer);
 
-/* What the service said of a place in the request, and of what lies inside it. */
+/* The problems at a place in the request; inside: also those at places within it. */
 export const problemsAt = (pointer, inside = false) => problems.value.filter(
   (one) => one.pointer === pointer || (inside && one.pointer.startsWith(`${pointer}/`)),
 );
 
-/* Replace the request whole, with a way back. */
+/* Replace the whole request, with an undo. */
 export function replace(document, text) {
   const before = request.peek();
   request.value = document;
   if (text) undo.value = { text, restore: () => { request.value = before; } };
 }
 
-/* Show a plan: null follows the best one. */
+/* Display a plan; null: the best one. */
 export async function pick(plan) {
   picked.value = plan;
   const held = reports(answer.peek());
@@ -289,7 +289,7 @@ export async function pick(plan) {
 
 export const isPinned = (plan) => pins.value.some((pin) => same(pin.plan, plan));
 
-/* Pin a plan, or take its pin away; the oldest pin makes room. */
+/* Pin or unpin a plan; a new pin may replace the oldest. */
 export function togglePin(plan) {
   const others = pins.peek().filter((pin) => !same(pin.plan, plan));
   pins.value = others.length < pins.peek().length
@@ -297,14 +297,14 @@ export function togglePin(plan) {
     : [...others, { plan, request: priced.peek() }].slice(-MOST_PINS);
 }
 
-/* Short forms of a cluster, as an object that fields can be set in. */
+/* A cluster's short form as an object with editable fields. */
 export function unfolded(cluster) {
   if (typeof cluster !== "string" || cluster === "local") return cluster;
   const [, nodes, each, accelerator] = /^(\d+)x(\d+)x(.+)$/.exec(cluster) ?? [];
   return accelerator ? { accelerator, nodes: Number(nodes), accelerators_per_node: Number(each) } : { preset: cluster };
 }
 
-/* Apply a change that the service proposed: fields of the plan become limits, `nodes` the cluster's. */
+/* Apply a proposed change: fields of the plan become limits, `nodes` goes to the cluster. */
 export function apply(fields) {
   let document = { ...request.peek(), cluster: unfolded(request.peek().cluster) };
   for (const [name, value] of Object.entries(fields)) {
@@ -316,7 +316,7 @@ export function apply(fields) {
 export const open = (name) => { view.value = name; };
 export const show = (name) => batch(() => { view.value = "plan"; tab.value = name; });
 
-// ---- at the start --------------------------------------------------------------------------
+// ---- startup -------------------------------------------------------------------------------
 
 let written = location.hash;
 
@@ -333,15 +333,15 @@ export async function start() {
   let linkTimer = 0;
   let lastView = view.peek();
   let lastRequest = request.peek();
-  let editedAt = 0; // when the request last changed: what is typed in one go is one step back
+  let editedAt = 0; // time of the last change; quick successive edits share one history entry
   effect(() => {
     linked.value;
     clearTimeout(linkTimer);
-    const pause_ms = lastView === view.peek() ? LINK_PAUSE_MS : 0; // what is typed changes again at once
+    const pause_ms = lastView === view.peek() ? LINK_PAUSE_MS : 0; // typing soon changes it again
     linkTimer = setTimeout(async () => {
       const before = location.href;
       const address = await link();
-      if (location.href !== before) return; // back or forward was pressed meanwhile: that link is read
+      if (location.href !== before) return; // the user went back or forward meanwhile
       const edited = !same(lastRequest, request.peek());
       const again = edited && Date.now() - editedAt < ONE_EDIT_MS;
       if (edited) editedAt = Date.now();

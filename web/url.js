@@ -1,9 +1,9 @@
-/* A document in the address: #q= and the base64url of its deflated canonical JSON. */
+/* A document in the URL: #q= and the base64url of its deflated canonical JSON. */
 
 const text = { encode: new TextEncoder(), decode: new TextDecoder() };
 const LONGEST = 200_000; // characters that a link may unpack to
 
-/* The same value gives the same text, whatever the order its fields were set in. */
+/* Canonical JSON: equal values give equal text, whatever the order of their fields. */
 export function canonical(value) {
   return JSON.stringify(value, (_, item) =>
     item && typeof item === "object" && !Array.isArray(item)
@@ -34,7 +34,7 @@ export async function pack(document) {
   return `#q=${base64.replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "")}`;
 }
 
-/* The document of an address; null where it has none.  Raises where it cannot be read. */
+/* The document in a URL's fragment; null if it has none.  Throws if it cannot be read. */
 export async function unpack(hash) {
   const [, packed] = /^#q=([\w-]+)$/.exec(hash) ?? [];
   if (!packed) return null;

@@ -1,8 +1,8 @@
-/* Calls of the service that a component makes while it is on show.
+/* Hooks that call the service while a component is mounted.
 
    useCatalog(kind)        → the entries of a kind in the catalog, [] until they are loaded
-   useQuery(path, body)    → {answer, problem, busy}: POSTed again when the body changes; the last answer
-                             stays until the next one arrives; a body of null sends nothing */
+   useQuery(path, body)    → {answer, problem, busy}: POSTs whenever the body changes; the last
+                             answer stays until the next arrives; a null body sends nothing */
 
 import { useEffect, useState } from "preact/hooks";
 import { catalog, post } from "./api.js";
@@ -10,7 +10,7 @@ import { canonical } from "./url.js";
 
 const MOST_CACHED = 24;
 const PAUSE_MS = 200;
-const cache = new Map(); // the latest answers, so that going back to a tab shows its answer at once
+const cache = new Map(); // recent answers, so that returning to a tab shows its answer at once
 
 function remember(key, answer) {
   cache.delete(key);
@@ -35,7 +35,7 @@ export function useQuery(path, body) {
         setLatest({ key, problem: error.problem });
       },
     );
-    // A change while somebody types waits for a pause.
+    // Later changes wait for a pause in typing.
     const timer = setTimeout(send, latest.key ? PAUSE_MS : 0);
     return () => {
       clearTimeout(timer);

@@ -1,5 +1,5 @@
 """Timelines as pictures: terminal text, SVG, HTML, PNG, and a trace for Perfetto.
 
-Each takes a `planner.pipelines.timeline.TimelineAnswer` and returns text or bytes; none writes a
-file.
+Each renderer takes a `planner.pipelines.timeline.TimelineAnswer` and returns text or bytes; none of
+them writes a file.
 """

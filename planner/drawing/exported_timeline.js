@@ -1,9 +1,9 @@
-// Starts the moving timeline in an exported file.  planner/drawing/html.py writes it behind the
-// modules of web/charts that it uses.
+// Starts the interactive timeline in an exported HTML file.  planner/drawing/html.py inlines this
+// module after the modules of web/charts that it uses.
 
 const seen = (id) => document.getElementById(id);
 
-/* The parts of a TimelineAnswer that are drawn.  The file has gaps and lengths in whole ticks. */
+/* The drawn parts of a TimelineAnswer, from the file's gaps and lengths in whole ticks. */
 function unpacked({ ticks, ranks, ...answer }) {
   const tick_s = answer.makespan_s / ticks;
   const [actions, waits] = [[], []];

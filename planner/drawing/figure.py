@@ -1,6 +1,6 @@
-"""Figures for papers, drawn by matplotlib, which is the extra `plot`: as PNG, PDF or SVG.
+"""Figures for papers as PNG, PDF or SVG, drawn by matplotlib (the extra `plot`).
 
-As wide as the text of a page, so that letters keep their size there; fonts go into the file.
+A figure is as wide as a page's text, so it needs no scaling there; fonts are embedded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Kind = Literal["png", "pdf", "svg"]
 WIDE_INCH = 7.0
 MARKERS = ("o", "s", "^", "D", "v", "P", "H", "X", "<", ">", "p", "*")
-# Any: the names of settings are a type of matplotlib, which is imported late.
+# Any, since the type of the setting names is matplotlib's, and matplotlib is imported lazily.
 _STYLE: Any = {
     "font.family": "DejaVu Sans", "font.size": 8, "axes.titlesize": 9, "axes.labelsize": 8,
     "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False,
@@ -29,7 +29,7 @@ _STYLE: Any = {
     "pdf.fonttype": 42, "svg.fonttype": "path", "savefig.dpi": 300, "text.parse_math": False,
     "svg.hashsalt": "planner",
 }  # fmt: skip
-# Without the hour in it the same answer makes the same file.
+# No creation date, so that the same answer gives the same file.
 _UNDATED: dict[Kind, dict[str, None]] = {
     "png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None},
 }  # fmt: skip
@@ -37,7 +37,7 @@ _UNDATED: dict[Kind, dict[str, None]] = {
 
 @contextmanager
 def styled_figure(high_inch: float) -> Iterator[Figure]:
-    """A figure to draw on, in the style of all.  RequestError where matplotlib is missing."""
+    """An empty figure in the common style.  Raises RequestError if matplotlib is missing."""
     require_matplotlib()
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -50,14 +50,14 @@ def styled_figure(high_inch: float) -> Iterator[Figure]:
 
 
 def saved(figure: Figure, kind: Kind) -> bytes:
-    """The file of a figure."""
+    """The figure as the bytes of a file."""
     page = io.BytesIO()
     figure.savefig(page, format=kind, metadata=_UNDATED[kind])
     return page.getvalue()
 
 
 def log_ticks(axis: Axis, words: Callable[[float], str]) -> None:
-    """Mark a logarithmic axis at 1, 2 and 5; where it spans less than a decade, more often."""
+    """Put ticks at 1, 2 and 5 of each decade; more of them if the axis spans less than one."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     low, high = axis.get_view_interval()

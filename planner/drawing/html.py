@@ -1,7 +1,7 @@
-"""A timeline as one HTML file that needs nothing else: its SVG, and the page's moving timeline.
+"""A timeline as one self-contained HTML file: a static SVG and the page's interactive timeline.
 
-Without scripts, and on paper, the SVG is the whole picture. With scripts its lanes give way to the
-canvas of the page's Pipeline timeline, whose modules the file carries.
+Without scripts, and in print, the SVG is the whole picture. With scripts, the canvas of the page's
+Pipeline timeline replaces the lanes of the SVG; its modules are inlined in the file.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from planner.drawing.theme import Theme, colours
 from planner.drawing.timeline_lanes import Lane, headline, lanes
 from planner.pipelines.timeline import TimelineAnswer
 
-_TICKS = 10**10  # the makespan, in the whole numbers that the file stores
-_DIGITS = 4  # of the activations held
+_TICKS = 10**10  # ticks in the makespan; the file stores times as whole ticks
+_DIGITS = 4  # decimals of the activations held
 
 _CHARTS = Path(__file__).parents[2] / "web" / "charts"
-# In the order in which they need each other, and the module that starts them.
+# In order of their imports; the last module starts the others.
 _MODULES = (
     *(_CHARTS / name for name in ("canvas.js", "lanes.js", "timeline_draw.js", "timeline_view.js")),
     Path(__file__).with_name("exported_timeline.js"),
 )
 _IMPORT, _EXPORT = re.compile(r"^import .*;\n", re.M), re.compile(r"^export ", re.M)
-# The page's names of the colours of a canvas.
+# The page's colour tokens, as the canvas modules name them, and the theme's names for the same.
 _TOKENS = {
     "tl-F": "F", "tl-B": "B", "tl-I": "I", "tl-W": "W", "bad": "C", "tl-idle": "idle",
     "tl-memory": "memory", "muted": "quiet", "line": "grid",
@@ -59,7 +59,7 @@ summary{cursor:pointer}
 
 
 def html(answer: TimelineAnswer, theme: Theme = "auto") -> str:
-    """The page."""
+    """The HTML document of a timeline."""
     drawn = lanes(answer)
     name = escape(f"{answer.title}: {headline(answer)}")
     notes = (escape(legend_notes(answer, dense, numbered=True)) for dense in (False, True))
@@ -103,13 +103,13 @@ def _aliases() -> str:
 
 
 def _script() -> str:
-    """The modules as one: their names do not clash, which a test in a browser would show."""
+    """All modules as one; their names do not clash, or a browser test would fail."""
     text = "\n".join(path.read_text(encoding="utf-8") for path in _MODULES)
     return _EXPORT.sub("", _IMPORT.sub("", text))
 
 
 def _table(answer: TimelineAnswer, lanes: list[Lane]) -> str:
-    """The numbers of each rank, for who would rather read."""
+    """A table with the numbers of each rank."""
     causes = list(answer.idle_s[0])
     head = "".join(f"<th scope=col>idle: {escape(cause)}</th>" for cause in causes)
     rows = "\n".join(
@@ -128,7 +128,7 @@ def _table(answer: TimelineAnswer, lanes: list[Lane]) -> str:
 
 
 def _data(answer: TimelineAnswer, lanes: list[Lane]) -> str:
-    """What the canvas needs: per rank a flat list of kind, micro-batch, chunk, gap and length.
+    """The JSON for the canvas: per rank a flat list of kind, micro-batch, chunk, gap and length.
 
     Activations held are rounded.
     """

@@ -1,4 +1,4 @@
-"""A screen of the command line and pictures as HTML: a whole page, or a piece of one."""
+"""HTML of a command-line screen and its pictures: a whole page or a fragment."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rich.terminal_theme import TerminalTheme
 from planner.terminal.output import write_picture
 
 WIDTH = 100  # characters
-# Black, red, green, yellow, blue, magenta, cyan and white of a terminal, and the bright ones, as
-# they read on white paper.
+# A terminal's black, red, green, yellow, blue, magenta, cyan and white, and their bright variants,
+# adjusted to be readable on white.
 _INKS = TerminalTheme(
     (255, 255, 255),
     (28, 33, 40),
@@ -34,9 +34,9 @@ figure{margin:18px 0;overflow-x:auto}figure svg{max-width:100%;height:auto}h1{fo
 def write_page(
     path: Path, title: str, screen: RenderableType, pictures: Iterable[str] = ()
 ) -> None:
-    """Write an HTML file that needs nothing else; RequestError where it cannot be written.
+    """Write a self-contained HTML file.  Raises RequestError if it cannot be written.
 
-    pictures: SVG.
+    pictures: as SVG.
     """
     text = f"""<!doctype html>
 <html lang="en">
@@ -66,5 +66,5 @@ def fragment(screen: RenderableType, pictures: Iterable[str] = ()) -> str:
 
 
 def paper() -> Console:
-    """A console as wide as a page, which keeps what is printed."""
+    """A console as wide as a page, which records its output."""
     return Console(file=StringIO(), record=True, width=WIDTH, highlight=False)

@@ -1,4 +1,4 @@
-"""Colours and marks that tell the series of a chart apart, on light and dark paper."""
+"""Colours and marks that tell the series of a chart apart, on light and dark backgrounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ COLOURS = {
         "#6cb0ff", "#ff9a62", "#6fd08c", "#cf9bf2", "#e6bf4f", "#ff8dbb", "#58cdd8", "#aab4be",
     ),
 }  # fmt: skip
-# Marks of one size, around (0, 0).
+# SVG paths of marks of equal size, centred on (0, 0).
 MARKS = (
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
     "M-3.6-3.6h7.2v7.2h-7.2z",

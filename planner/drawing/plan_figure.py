@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _HATCHES = ("", "////", "....", "\\\\\\\\", "----", "xxxx", "||||", "++++", "")
-_LEAST = 0.001  # of an iteration; shorter parts are not drawn
-_MOST_MARKED = 16  # stages with a number of their own
+_LEAST = 0.001  # share of an iteration; smaller parts are not drawn
+_MOST_MARKED = 16  # up to this many stages, each has its number on the axis
 
 
 def plan_figure(answer: PlanAnswer, kind: Kind) -> bytes:
-    """The file, of an answer with a plan.  RequestError where matplotlib is not installed."""
+    """The file for an answer with a plan.  Raises RequestError if matplotlib is not installed."""
     best = answer.best
     assert best is not None
     with styled_figure(4.4) as figure:

@@ -1,4 +1,4 @@
-"""A timeline as PNG or PDF, drawn by matplotlib, which is the extra `plot`."""
+"""A timeline as PNG or PDF, drawn by matplotlib (the extra `plot`)."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ _HATCHES = {"F": "", "B": "////", "I": "....", "W": "----", "C": "\\\\\\\\\\\\"}
 _DPI = 150
 _WIDTH_INCH = 12.0
 _FOOT_INCH, _LINE_INCH = 0.45, 0.18
-_CHARACTERS = 190  # of a line
-_LEFT, _RIGHT = 0.05, 0.925  # of the width
+_CHARACTERS = 190  # per line
+_LEFT, _RIGHT = 0.05, 0.925  # edges of the plot, as shares of the width
 _SPAN_INCH = _WIDTH_INCH * (_RIGHT - _LEFT)
-_BAR, _FOOT = 0.58, 0.86  # of a lane: where its bar and its memory end
-_LEAST_INCH = 0.04  # on average; narrower actions are drawn as columns
-_NUMBER_INCH = 0.16  # an action this wide has its number
+_BAR, _FOOT = 0.58, 0.86  # where the bar and the memory area end, as shares of a lane's height
+_LEAST_INCH = 0.04  # below this average width, columns are drawn instead of actions
+_NUMBER_INCH = 0.16  # least width of an action that shows its micro-batch number
 _MOST_COLUMNS = 600
 
 
 def png(answer: TimelineAnswer, mode: Mode = "light", kind: Literal["png", "pdf"] = "png") -> bytes:
-    """The picture, or the same as PDF.  Raises RequestError where matplotlib is not installed."""
+    """The picture as PNG or PDF.  Raises RequestError if matplotlib is not installed."""
     require_matplotlib()
-    # Its own canvas, not pyplot: that would look for a screen and keep every figure.
+    # A canvas of its own, since pyplot would look for a display and keep every figure.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -72,7 +72,7 @@ def png(answer: TimelineAnswer, mode: Mode = "light", kind: Literal["png", "pdf"
 
 
 def require_matplotlib() -> None:
-    """Raises RequestError where matplotlib is not installed."""
+    """Raise RequestError if matplotlib is not installed."""
     if find_spec("matplotlib") is None:
         detail = "needs matplotlib: pip install matplotlib, or use --svg"
         raise refuse("", "not_installed", f"a figure {detail}")
@@ -87,7 +87,7 @@ def _lane_inch(answer: TimelineAnswer) -> float:
 
 
 def _look(kind: str, paint: dict[str, str]) -> dict[str, Any]:
-    """A wait has no ground of its own; the sign of the others is in the page's colour."""
+    """The colours and hatch of a kind: a wait has the idle background, and its own hatch colour."""
     if kind == "C":
         return {"facecolor": paint["idle"], "edgecolor": paint["C"], "hatch": _HATCHES[kind]}
     return {"facecolor": paint[kind], "edgecolor": paint["page"], "hatch": _HATCHES[kind]}
@@ -113,7 +113,7 @@ def _actions(axes: Axes, answer: TimelineAnswer, lane: Lane, paint: dict[str, st
 
 
 def _columns(axes: Axes, answer: TimelineAnswer, lane: Lane, paint: dict[str, str]) -> None:
-    """Draw columns of many actions each; a colour's height is its share of the column's time."""
+    """Draw columns that each sum up many actions, coloured by each kind's share of the time."""
     scale, _ = unit(answer.makespan_s)
     edges = column_edges(answer, _MOST_COLUMNS)
     tops = np.cumsum(lane.shares(edges), axis=1) * _BAR

@@ -1,4 +1,4 @@
-"""Where the ranks of a plan sit: groups as a table, nodes as a picture (text or SVG)."""
+"""The placement of a plan's ranks: groups as a table, nodes as a picture (text or SVG)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from planner.drawing.theme import Theme, colours
 from planner.drawing.traffic import SVG_LINE, order_lines, traffic_lines, traffic_svg
 
 _INKS = ("blue", "green", "yellow", "magenta", "cyan", "red")
-_MOST_CELLS = 32  # of a node, in text
-_MOST_ROWS = 24  # nodes that differ, in text
-_MOST_NODES = 512  # of a picture
+_MOST_CELLS = 32  # accelerators per node, in text
+_MOST_ROWS = 24  # rows of equal neighbouring nodes, in text
+_MOST_NODES = 512  # in an SVG
 _HUES = (212, 136, 42, 288, 182, 8, 90, 250)
 _CELL, _HIGH, _GAP, _MARGIN = 30, 22, 18, 20
-_LEAST_WIDE = 760  # what is written above the nodes
+_LEAST_WIDE = 760  # px, for the text above the nodes
 
 
 def ranks_screen(answer: RanksAnswer, console: Console) -> RenderableType:
@@ -66,7 +66,7 @@ def _links(kind: GroupKind) -> str:
 
 
 def _short(group: tuple[int, ...]) -> str:
-    """Ranks of a group: a range where they follow each other, else the first and the step."""
+    """The ranks of a group, as a range with its step if they are evenly spaced."""
     step = group[1] - group[0]
     if len(group) > 4 and all(b - a == step for a, b in pairwise(group)):
         each = "" if step == 1 else f" by {step}"
@@ -75,7 +75,7 @@ def _short(group: tuple[int, ...]) -> str:
 
 
 def _coloured(answer: RanksAnswer) -> tuple[str, tuple[int, ...]]:
-    """The axis that the picture colours by: stages, else replicas."""
+    """The axis that colours the picture, with its coordinates: pp, else the next split axis."""
     sizes = {axis.name: axis.size for axis in answer.axes}
     names = [n for n in ("pp", "dp", "dp_shard", "dp_replicate", "cp", "tp") if sizes.get(n, 1) > 1]
     name = names[0] if names else answer.axes[0].name
@@ -83,12 +83,12 @@ def _coloured(answer: RanksAnswer) -> tuple[str, tuple[int, ...]]:
 
 
 def _framed(answer: RanksAnswer) -> bool:
-    """Whether the ranks of a tensor-parallel group stand next to each other."""
+    """Whether the ranks of a tensor-parallel group are adjacent."""
     return any(axis.name == "tp" and axis.size > 1 == axis.stride for axis in answer.axes)
 
 
 def _map(answer: RanksAnswer) -> Iterator[RenderableType]:
-    """A row for each node, equal neighbours together; brackets hold a tensor-parallel group."""
+    """One row per run of equal nodes; brackets enclose a tensor-parallel group."""
     name, values = _coloured(answer)
     per_node = answer.accelerators_per_node
     tp = answer.coordinates["tp"]
@@ -119,7 +119,7 @@ def _map(answer: RanksAnswer) -> Iterator[RenderableType]:
 
 
 def ranks_svg(answer: RanksAnswer, theme: Theme = "auto") -> str:
-    """Nodes as boxes of accelerators, each with its rank, coloured by stage."""
+    """Nodes as boxes of accelerators, each labelled with its rank and coloured by stage."""
     name, values = _coloured(answer)
     per_node = answer.accelerators_per_node
     nodes = min(answer.nodes, _MOST_NODES)
@@ -168,9 +168,9 @@ def ranks_svg(answer: RanksAnswer, theme: Theme = "auto") -> str:
 def _node_ranks(
     answer: RanksAnswer, values: Sequence[int], node: int, at: tuple[int, int], wide: int
 ) -> Iterator[str]:
-    """The ranks of a node, so many beside each other; a frame for each tensor-parallel group.
+    """The ranks of a node, `wide` to a row; a frame around each tensor-parallel group.
 
-    values: by rank, what colours it.
+    values: for each rank, the coordinate that colours it.
     """
     x0, y0 = at
     tp, framed = answer.coordinates["tp"], _framed(answer)

@@ -1,4 +1,4 @@
-"""A timeline as one static SVG: a lane per rank, its memory under it, and nothing to fetch."""
+"""A timeline as one self-contained static SVG: a lane per rank, with its memory below."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ LEFT, RIGHT, BOTTOM = 64, 100, 34
 SPAN = WIDTH - LEFT - RIGHT
 FONT = 11.0
 _LINE = 16
-_CHARACTERS = 170  # of a line
-_LEAST_PX = 4.0  # on average; narrower actions are drawn as columns
-_SEPARATED_PX = 3.5  # an action this wide gets a line of its own around it
-_MOST_ACTIONS = 40_000  # over all lanes; more are drawn as columns
+_CHARACTERS = 170  # per line
+_LEAST_PX = 4.0  # below this average width, columns are drawn instead of actions
+_SEPARATED_PX = 3.5  # least width of an action that gets an outline
+_MOST_ACTIONS = 40_000  # over all lanes; above this, columns are drawn instead
 _MOST_COLUMNS = 60_000  # over all lanes
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Heights in pixels: the bar of a rank, its memory line, and both with what is between."""
+    """Heights in pixels: a rank's bar, its memory area, and the pitch from one rank to the next."""
 
     bar: float
     memory: float
@@ -50,7 +50,7 @@ class Rows:
 
     @classmethod
     def of(cls, ranks: int) -> Rows:
-        """Tall lanes for a few ranks, low ones for many."""
+        """Tall lanes for few ranks, low ones for many."""
         for most, bar, memory, gap in ((8, 26, 18, 14), (20, 18, 12, 9), (72, 10, 7, 4)):
             if ranks <= most:
                 return cls(bar, memory, bar + memory + gap)
@@ -58,9 +58,10 @@ class Rows:
 
 
 def svg(answer: TimelineAnswer, theme: Theme = "auto") -> str:
-    """The picture; theme: auto follows the reader's colour scheme.
+    """The SVG document; theme: auto follows the reader's colour scheme.
 
-    Where actions are too many, or too narrow on average, columns show each kind's share of time.
+    If there are too many actions, or they are too narrow on average, columns show each kind's share
+    of the time.
     """
     drawn = lanes(answer)
     rows = Rows.of(answer.stages)
@@ -105,7 +106,7 @@ def svg(answer: TimelineAnswer, theme: Theme = "auto") -> str:
 
 
 def top(answer: TimelineAnswer) -> float:
-    """Where the first lane begins."""
+    """The y coordinate of the first lane, in pixels."""
     return 112.0 + _LINE * len(_caveat(answer))
 
 
@@ -116,7 +117,7 @@ def _caveat(answer: TimelineAnswer) -> list[str]:
 def legend_notes(answer: TimelineAnswer, dense: bool, numbered: bool) -> str:
     """The notes of the legend beside its colour swatches.
 
-    dense: columns stand for actions; numbered: micro-batches have room for their numbers.
+    dense: columns are drawn instead of actions; numbered: actions show their micro-batch numbers.
     """
     notes = [f"activations held, full height {max(answer.peak_in_flight):.4g}"]
     if dense:
@@ -173,7 +174,7 @@ def _side(answer: TimelineAnswer, lane: Lane, rows: Rows, y: float) -> Iterator[
 
 
 def _actions(answer: TimelineAnswer, lane: Lane, rows: Rows) -> Iterator[str]:
-    """A path per kind and tone."""
+    """One path for each kind and tone."""
     scale = SPAN / answer.makespan_s
     x = np.round(lane.start_s * scale, 1)
     width = np.round(lane.end_s * scale, 1) - x
@@ -191,7 +192,7 @@ def _actions(answer: TimelineAnswer, lane: Lane, rows: Rows) -> Iterator[str]:
 
 
 def _numbers(answer: TimelineAnswer, lane: Lane, rows: Rows) -> Iterator[str]:
-    """The numbers of the micro-batches, where they fit."""
+    """The micro-batch numbers of the actions that have room for them."""
     scale = SPAN / answer.makespan_s
     size = min(FONT, rows.bar * 0.62)
     width = (lane.end_s - lane.start_s) * scale
@@ -207,11 +208,11 @@ def _numbers(answer: TimelineAnswer, lane: Lane, rows: Rows) -> Iterator[str]:
 
 
 def _columns(answer: TimelineAnswer, lane: Lane, rows: Rows) -> Iterator[str]:
-    """Columns in which each kind is as high as its share of the time."""
+    """Columns in which the height of each kind is its share of the time."""
     edges = column_edges(answer, min(SPAN // 2, _MOST_COLUMNS // answer.stages))
     x = edges * SPAN / answer.makespan_s
     count = len(edges) - 1
-    # Whole steps of a fifth of a pixel: equal neighbours become one box.
+    # Rounded to a fifth of a pixel, so that equal neighbours merge into one box.
     tops = np.round(np.cumsum(lane.shares(edges), axis=1) * rows.bar * 5) / 5
     for kind, letter in enumerate(KINDS):
         low = tops[:, kind - 1] if kind else np.zeros(count)
@@ -229,7 +230,7 @@ def _columns(answer: TimelineAnswer, lane: Lane, rows: Rows) -> Iterator[str]:
 
 
 def _memory(answer: TimelineAnswer, lane: Lane, rows: Rows, most: float) -> str:
-    """What the rank holds over time, as an area under its bar; the fullest rank fills it."""
+    """The activations that the rank holds over time, as an area scaled to the fullest rank."""
     scale = SPAN / answer.makespan_s
     if len(lane.held) > 2 * SPAN:
         edges = np.linspace(0, answer.makespan_s, SPAN + 1)
@@ -239,7 +240,7 @@ def _memory(answer: TimelineAnswer, lane: Lane, rows: Rows, most: float) -> str:
     foot = rows.bar + rows.memory
     x = np.round(at * scale, 1)
     y = np.round(foot - np.maximum(held, 0) / most * (rows.memory - 2), 1)
-    # Of changes at one moment only the outcome shows, and only where it differs.
+    # Of several changes at the same moment only the last is drawn.
     final = np.append(np.diff(x) > 0, True)
     x, y = x[final], y[final]
     differs = np.diff(y, prepend=foot) != 0

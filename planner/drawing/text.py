@@ -1,4 +1,4 @@
-"""A timeline on a terminal, to scale: a row per rank, its memory under it, colour or none."""
+"""A timeline on a terminal, to scale: a row per rank with its memory below; colour is optional."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from planner.drawing.timeline_lanes import (
 from planner.pipelines.all_schedules import ComparisonAnswer
 from planner.pipelines.timeline import TimelineAnswer
 
-# Kind: sign, sign where there are only letters, colour.  The last is idle.
+# By kind: block character, letter for terminals without blocks, colour.  The last kind is idle.
 _SIGNS = {
     "F": ("█", "F", "blue"),
     "B": ("▓", "B", "green"),
@@ -46,14 +46,14 @@ _WIDEST = 160
 
 @dataclass(frozen=True)
 class _Page:
-    """The layout of a row: its cells, the seconds they stand for, and the signs it may use."""
+    """The layout of a row: its number of cells, the seconds that they span, and its characters."""
 
     cells: int
     makespan_s: float
     letters: bool
     colour: bool
-    dense: bool  # several actions in a cell
-    numbered: bool  # several cells for an action
+    dense: bool  # a cell covers several actions
+    numbered: bool  # an action covers several cells
 
     def sign(self, kind: int) -> tuple[str, str]:
         """The character of a kind and its style."""
@@ -69,7 +69,7 @@ def timeline_screen(answer: TimelineAnswer, console: Console) -> RenderableType:
     p10_share = p10_action_s(drawn) / answer.makespan_s
     cells = max(20, min(console.width, _WIDEST) - names - side - 2)
     if cells * p10_share >= 1:
-        # Whole cells per action: then equal actions look equal.
+        # Whole cells per action, so that equal actions look equal.
         cells = round(int(cells * p10_share + 1e-9) / p10_share)
     page = _Page(
         cells=cells,
@@ -102,7 +102,7 @@ def timeline_screen(answer: TimelineAnswer, console: Console) -> RenderableType:
 
 
 def _chosen(answer: TimelineAnswer) -> list[int]:
-    """All ranks, or the ends and some evenly between."""
+    """All ranks, or if they are too many, an evenly spaced selection with the first and last."""
     if answer.stages <= _MOST_RANKS:
         return list(range(answer.stages))
     last = answer.stages - 1
@@ -126,7 +126,7 @@ def _bar(lane: Lane, page: _Page) -> Text:
 
 
 def _exact(lane: Lane, page: _Page) -> IntArray:
-    """The kind in the middle of each cell; idle is the one after the last."""
+    """The kind at the middle of each cell; len(KINDS) stands for idle."""
     middle = (np.arange(page.cells) + 0.5) / page.cells * page.makespan_s
     at = np.minimum(np.searchsorted(lane.end_s, middle, side="right"), len(lane.kind) - 1)
     inside = (lane.start_s[at] <= middle) & (middle < lane.end_s[at])
@@ -134,14 +134,14 @@ def _exact(lane: Lane, page: _Page) -> IntArray:
 
 
 def _mixed(lane: Lane, page: _Page) -> IntArray:
-    """One kind per cell, chosen so that along the row each kind gets its share of the time."""
+    """One kind per cell, chosen so that each kind gets its share of the time along the row."""
     edges = np.linspace(0, page.makespan_s, page.cells + 1)
     work = lane.shares(edges)
     shares = np.column_stack([work, np.maximum(0, 1 - work.sum(axis=1))])
     kinds = np.empty(page.cells, dtype=np.int64)
     owed = np.zeros(shares.shape[1])
     for cell, row in enumerate(shares):
-        # What a cell has none of is owed no longer: debts do not travel into the next phase.
+        # A kind that is absent here loses its carried share, so that none leaks into later phases.
         owed = np.where(row > 0, owed + row, 0.0)
         kinds[cell] = int(np.argmax(owed))
         owed[kinds[cell]] -= 1.0
@@ -149,7 +149,7 @@ def _mixed(lane: Lane, page: _Page) -> IntArray:
 
 
 def _labels(lane: Lane, page: _Page, kinds: IntArray) -> dict[int, str]:
-    """The number of a micro-batch in the first cells of its action, where one cell is left."""
+    """Micro-batch numbers by first cell, for actions that are at least one cell wider than them."""
     scale = page.cells / page.makespan_s
     first = np.ceil(lane.start_s * scale - 0.5).astype(int).tolist()
     last = np.ceil(lane.end_s * scale - 0.5).astype(int).tolist()
@@ -165,7 +165,7 @@ def _labels(lane: Lane, page: _Page, kinds: IntArray) -> dict[int, str]:
 def _held(lane: Lane, page: _Page, most: float) -> Text:
     steps = _HELD_LETTERS if page.letters else _HELD
     held = lane.most_held(np.linspace(0, page.makespan_s, page.cells + 1))
-    # Whatever is held shows at least the lowest step.
+    # Any amount above zero shows at least the lowest step.
     heights = np.ceil(np.maximum(held, 0) / most * (len(steps) - 1) - 1e-9).astype(int)
     return Text("".join(steps[height] for height in heights), style="dim" if page.colour else "")
 
@@ -223,7 +223,7 @@ def comparison_screen(answer: ComparisonAnswer, console: Console) -> RenderableT
 
 
 def _comparison(answer: ComparisonAnswer, width: int) -> RenderableType:
-    """Who can run, one to a line; what is too long for the last column is cut."""
+    """The schedules that can run, one per line; the last column is truncated to the width."""
     headings = ["schedule", "v", "time", "bubble", "peak", "sends", "copies"]
     cells = [
         [

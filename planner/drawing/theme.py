@@ -1,4 +1,4 @@
-"""Colours and patterns of the drawn timelines: light and dark, and told apart without colour."""
+"""Colours and patterns of drawn timelines, light and dark; patterns work without colour."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 Theme = Literal["auto", "light", "dark"]
 Mode = Literal["light", "dark"]
 
-# Fills are light on a light page and dark on a dark one, so that one ink reads on all of them.
+# Fills are light on a light page and dark on a dark one, so one text colour is readable on all.
 COLOURS: dict[Mode, dict[str, str]] = {
     "light": {
         "page": "#ffffff",
@@ -37,7 +37,7 @@ COLOURS: dict[Mode, dict[str, str]] = {
     },
 }
 
-# A sign for each kind besides its colour: stripes, dots, lines; forward has none.
+# A pattern for each kind besides its colour: stripes, dots, lines; forward has none.
 _SIGNS = {
     "B": "M-1 7L7-1M-1 1L1-1M5 7L7 5",
     "I": "M1.5 1.5h.01M4.5 4.5h.01",
@@ -82,7 +82,7 @@ STYLE = _RULES + "".join(
 
 
 def colours(theme: Theme, of: str = ".timeline") -> str:
-    """The style sheet that sets a theme's colours on what the selector `of` finds."""
+    """The style sheet that sets a theme's colours on the elements that match the selector `of`."""
     if theme != "auto":
         return _sheet(theme, of)
     dark = _sheet("dark", of)

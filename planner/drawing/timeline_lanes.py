@@ -1,4 +1,4 @@
-"""What every picture of a timeline needs: kinds of actions, lanes as arrays, columns and ticks."""
+"""Common parts of all timeline pictures: kinds of actions, lanes as arrays, columns, ticks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from planner.pipelines.timeline import TimelineAnswer
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-# What can fill a lane, bottom to top where a column holds several; what is left is idle.
+# The kinds that fill a lane, in the order of a column's stack from the bottom; the rest is idle.
 KINDS: dict[str, str] = {
     "F": "forward",
     "B": "backward",
@@ -29,7 +29,7 @@ WAIT = list(KINDS).index("C")
 
 @dataclass(frozen=True)
 class Lane:
-    """One rank: its actions and waits in order of time, and what it holds.
+    """One rank: its actions and waits in order of time, and the activations that it holds.
 
     kind: index into KINDS; micro_batch, chunk: -1 for a wait.
     """
@@ -45,24 +45,24 @@ class Lane:
 
     @cached_property
     def busy_s(self) -> float:
-        """Seconds of its actions."""
+        """Total seconds of its actions."""
         return float((self.end_s - self.start_s)[self.kind != WAIT].sum())
 
     def shares(self, edges_s: FloatArray) -> FloatArray:
-        """Share of the time between edges that each kind takes: (columns, kinds)."""
+        """Share of the time between neighbouring edges that each kind takes: (columns, kinds)."""
         shares = np.zeros((len(edges_s) - 1, len(KINDS)))
         for kind in np.unique(self.kind):
             mine = self.kind == kind
             start, end = self.start_s[mine], self.end_s[mine]
             done = np.concatenate([[0.0], np.cumsum(end - start)])
-            # Seconds spent so far grow from a start to its end, and stand still between.
+            # The seconds spent so far grow during each action and are constant between actions.
             at = np.column_stack([start, end]).ravel()
             spent = np.column_stack([done[:-1], done[1:]]).ravel()
             shares[:, kind] = np.diff(np.interp(edges_s, at, spent)) / np.diff(edges_s)
         return shares
 
     def most_held(self, edges_s: FloatArray) -> FloatArray:
-        """The most it holds between edges."""
+        """The most activations that it holds between neighbouring edges."""
         steps = np.searchsorted(self.held_at_s, edges_s, side="right")
         before = np.concatenate([[0.0], self.held])[steps[:-1]]
         inside = [
@@ -74,7 +74,7 @@ class Lane:
 
 
 def lanes(answer: TimelineAnswer) -> list[Lane]:
-    """The ranks of an answer."""
+    """The lanes of an answer, one per rank."""
     return [_lane(answer, rank) for rank in range(answer.stages)]
 
 
@@ -84,7 +84,7 @@ def _lane(answer: TimelineAnswer, rank: int) -> Lane:
     rows = [(index[a.kind], a.micro_batch, a.chunk, a.start_s, a.end_s) for a in actions]
     rows += [(WAIT, -1, -1, wait.start_s, wait.end_s) for wait in waits]
     table = np.array(rows, dtype=np.float64).reshape(-1, 5)
-    # A forward takes its activation when it starts; whatever gives some back does so at its end.
+    # A forward pass allocates its activation when it starts; a backward frees its own at its end.
     held_at = np.array([a.start_s if a.kind == "F" else a.end_s for a in actions])
     table = table[np.argsort(table[:, 3], kind="stable")]
     whole = table[:, :3].astype(np.int64)
@@ -101,13 +101,13 @@ def _lane(answer: TimelineAnswer, rank: int) -> Lane:
 
 
 def p10_action_s(lanes: list[Lane]) -> float:
-    """The 10th percentile of the seconds of all actions that take any time."""
+    """The 10th percentile of the durations of all actions that are longer than zero."""
     lengths = _lengths(lanes)
     return float(np.quantile(lengths[lengths > 0], 0.1))
 
 
 def mean_s(lanes: list[Lane]) -> float:
-    """Seconds of an action, on average."""
+    """The mean duration of an action in seconds."""
     return float(_lengths(lanes).mean())
 
 
@@ -116,10 +116,10 @@ def _lengths(lanes: list[Lane]) -> FloatArray:
 
 
 def column_edges(answer: TimelineAnswer, most: int) -> FloatArray:
-    """Where columns begin and end that stand for many actions, at most so many.
+    """The edges in seconds of at most `most` columns, each of which sums up many actions.
 
-    Each is whole cycles wide, a cycle being what one micro-batch takes in one chunk: so the
-    columns of a steady state are alike, not a beat of two frequencies.
+    A column spans whole cycles, a cycle being the time of one micro-batch in one chunk, so that
+    the columns of a steady state look alike instead of showing an aliasing pattern.
     """
     cycle_s = answer.ideal_s / (answer.micro_batches * answer.chunks)
     width = cycle_s * math.ceil(answer.makespan_s / most / cycle_s)
@@ -135,14 +135,14 @@ def kinds_in(answer: TimelineAnswer) -> list[str]:
 
 
 def ticks(until: float, most: int = 10) -> list[float]:
-    """Round values from 0 to `until`, a step of 1, 2 or 5 apart."""
+    """Round values from 0 to `until`, at most `most` + 1, in steps of 1, 2 or 5 times 10^n."""
     step = 10.0 ** math.floor(math.log10(until / most))
     step *= next(factor for factor in (1, 2, 5, 10) if until / (step * factor) <= most)
     return [i * step for i in range(int(until / step + 1e-9) + 1)]
 
 
 def unit(makespan_s: float) -> tuple[float, str]:
-    """Seconds of the unit that an axis is marked in, and its sign."""
+    """The unit of the time axis: its length in seconds and its symbol."""
     for scale, sign in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if makespan_s >= scale:
             return scale, sign
@@ -158,7 +158,7 @@ def headline(answer: TimelineAnswer) -> str:
 
 
 def facts(answer: TimelineAnswer) -> list[str]:
-    """Short texts of the results: makespan, bubble, peak activations, messages."""
+    """The results as short texts: makespan, bubble, peak activations, messages."""
     peak = max(answer.peak_in_flight)
     worst = answer.peak_in_flight.index(peak)
     return [
@@ -170,7 +170,7 @@ def facts(answer: TimelineAnswer) -> list[str]:
 
 
 def basis(answer: TimelineAnswer) -> list[str]:
-    """Short texts of how the timeline was computed and what it assumes."""
+    """Short texts that say how the timeline was computed and what it assumes."""
     parts = []
     if answer.closed_form_extra_s is None:
         parts.append("simulated; no closed form")

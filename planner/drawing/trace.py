@@ -18,7 +18,7 @@ _PROCESS = 1
 
 
 def trace(answer: TimelineAnswer) -> str:
-    """The document."""
+    """The trace as JSON text."""
     events = list(_events(answer))
     document = {
         "displayTimeUnit": "ms",
@@ -44,7 +44,7 @@ def _events(answer: TimelineAnswer) -> Iterator[dict[str, Any]]:
 
 
 def _memory(lane: Lane) -> Iterator[dict[str, Any]]:
-    """A counter, at every change."""
+    """Counter events of the activations held, one at every change."""
     last = 0.0
     for at, held in zip(lane.held_at_s.tolist(), lane.held.tolist(), strict=True):
         if held != last:

@@ -1,4 +1,4 @@
-"""The bytes on the links and the orders of the ranks as lines of a screen."""
+"""Screen lines and SVG of the traffic on network links, and screen lines of rank orders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SVG_LINE = 18
 
 
 def traffic_lines(traffic: Traffic) -> Iterator[RenderableType]:
-    """Rows of the bytes of each kind of group, the load of each network tier, and its time."""
+    """Tables of the bytes of each kind of group, and of the load and time of each network tier."""
     if not traffic.tiers:
         yield Text("Nothing crosses a link")
         return
@@ -65,7 +65,7 @@ def _verdict(traffic: Traffic) -> str:
 
 
 def order_lines(orders: Sequence[RankOrder], own: str) -> Iterator[RenderableType]:
-    """What each order of the ranks takes, and how to have the fastest."""
+    """The iteration time with each rank order, and the option that selects the fastest."""
     if not orders:
         return
     yield Text()
@@ -84,7 +84,7 @@ def order_lines(orders: Sequence[RankOrder], own: str) -> Iterator[RenderableTyp
 
 
 def traffic_svg(traffic: Traffic, x: float, y: float, wide: float) -> Iterator[str]:
-    """A line for each tier in use: how busy its busiest link is, and with what.
+    """A line for each tier in use: the load of its busiest link, and the groups that send on it.
 
     The first baseline is y; lines are SVG_LINE apart.
     """

@@ -44,7 +44,7 @@ class ValidationSpec(Spec):
 
 
 class CalibrationSpec(Spec):
-    """What is measured, and the site that keeps it."""
+    """What a calibration measures, and the site that stores the profile."""
 
     name: Annotated[str, Field(max_length=64)] = Field(
         "local", description="of the site, and of its profile"
@@ -58,7 +58,7 @@ class CalibrationSpec(Spec):
 
 
 class DryrunSpec(Spec):
-    """Which ranks are traced."""
+    """The ranks that a dry run traces."""
 
     ranks: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         (), max_length=64, description="else first, middle and last of each distinct stage"
@@ -66,14 +66,14 @@ class DryrunSpec(Spec):
 
 
 class JobRequest(NamedTuple):
-    """A job's request as it is stored, and its title in lists."""
+    """A job's request in its stored form, and the job's title in lists."""
 
     document: dict[str, Any]
     title: str
 
 
 def parse(kind: Kind, document: Any, settings: JobSettings) -> JobRequest:
-    """The request of a user, with every default written out.
+    """The user's request, checked, with every default filled in.
 
     Raises RequestError, planner.frameworks.base.Unsupported and
     planner.answers.plan_answers.IllegalPlan.
@@ -82,7 +82,7 @@ def parse(kind: Kind, document: Any, settings: JobSettings) -> JobRequest:
 
 
 def read(document: dict[str, Any], part: str, spec: type[Spec]) -> tuple[PlanRequest, Any]:
-    """The request and its own part in a document that `parse` made."""
+    """The plan request and the job's own part, from a document that `parse` made."""
     rest = dict(document)
     own = validate(f"/{part}", rest.pop(part), spec)
     return parse_request(rest, need_plan=True), own
@@ -94,7 +94,7 @@ def _validation(document: Any, settings: JobSettings) -> JobRequest:
     request, spec = _split(document, "validation", ValidationSpec)
     require_torch()
     assert request is not None
-    _few_enough(prepare_here(request).small.plan.accelerators, settings)
+    _check_rank_count(prepare_here(request).small.plan.accelerators, settings)
     return _job_request(request, "validation", spec)
 
 
@@ -124,7 +124,7 @@ def _dryrun(document: Any, settings: JobSettings) -> JobRequest:
     prepare(request)
     try:
         prepare(request, spec.ranks)
-    except RequestError as error:  # of the ranks, since without them it went well
+    except RequestError as error:  # the ranks are at fault: without them it succeeded
         raise error.under("/dryrun") from None
     return _job_request(request, "dryrun", spec)
 
@@ -132,11 +132,11 @@ def _dryrun(document: Any, settings: JobSettings) -> JobRequest:
 def _sweep(document: Any, settings: JobSettings) -> JobRequest:
     document = plain(document)
     grid = parse_grid(document)
-    _not_too_many(grid, settings)
+    _check_question_count(grid, settings)
     return JobRequest(document, f"{grid.count:,} questions: {', '.join(grid.inputs)}"[:200])
 
 
-def _not_too_many(grid: Grid, settings: JobSettings) -> None:
+def _check_question_count(grid: Grid, settings: JobSettings) -> None:
     if grid.count > settings.max_sweep_questions:
         most = settings.max_sweep_questions
         detail = f"has {grid.count:,} questions; this service takes {most:,} in one job"
@@ -154,7 +154,7 @@ _PARSERS: dict[Kind, Callable[[Any, JobSettings], JobRequest]] = {
 def _split(
     document: Any, part: str, model: type[Spec], optional: bool = False
 ) -> tuple[PlanRequest | None, Any]:
-    """The request and its own part; the problems of both at once."""
+    """The plan request and the job's own part.  Raises RequestError with the problems of both."""
     document = plain(document)
     if not isinstance(document, dict):
         raise RequestError([wrong_type("", "an object", document)])
@@ -189,7 +189,7 @@ def _plain(spec: BaseModel) -> dict[str, Any]:
     return spec.model_dump(mode="json", exclude_none=True)
 
 
-def _few_enough(ranks: int, settings: JobSettings) -> None:
+def _check_rank_count(ranks: int, settings: JobSettings) -> None:
     if ranks > settings.max_run_ranks:
         detail = f"needs {ranks} processes; this service starts {settings.max_run_ranks} at most"
         raise refuse("/plan", "too_many", detail, ranks)

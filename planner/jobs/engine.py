@@ -1,11 +1,11 @@
 """The job engine of one server: DBOS keeps the queue and finished steps, a lease admits the server.
 
-DBOS knows its executors by name, and recovers the workflows of a name only when it is told that
-the executor is dead.  Here every executor has a name that is never used again, and a lease under
-that name (planner.store.servers).  Each live server returns the workflows of executors without a
-lease to the queue.  An executor whose lease expires stops: its processes have ended before
-(step_worker.py), its writes are refused (planner.store.jobs, and DBOS's own token of each
-execution), and the server starts another executor.  So no job ever has two live runs.
+DBOS identifies executors by name, and recovers an executor's workflows only when told that the
+executor is dead.  Here every executor has a name that is never reused, and a lease under that name
+(planner.store.servers).  Each live server returns the workflows of executors without a lease to the
+queue.  An executor whose lease expires stops: its processes have already ended (step_worker.py),
+its writes are refused (planner.store.jobs, and DBOS's own token of each execution), and the server
+starts another executor.  So no job ever has two live runs.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from planner.store import Store, Unavailable
 from planner.store.database import same_file
 from planner.store.jobs import OVER
 
-# The version of the steps and their order (workflows.py).  A job that another version began is not
-# resumed, so a change of the steps needs a new number here.
+# The version of the steps and their order (workflows.py).  A job begun under another version is not
+# resumed, so increase it whenever the steps change.
 STEPS_VERSION = "2"
 _RENEWALS_PER_LEASE = 5
 _POLL_S = 0.5  # interval at which DBOS polls its queues
 _CLEAN_UP_EVERY_S = 60.0
 _START_S = 60.0  # limit for the first start
-_STOP_TIMEOUT_S = 15.0  # for runs to end when the executor stops
+_STOP_TIMEOUT_S = 15.0  # limit for the runs to end when the executor stops
 _log = logging.getLogger(__name__)
-# Without a handler of its own DBOS's logger propagates to ours, in the format of all other lines.
+# A null handler, so that DBOS adds none and its records reach our logger, in our format.
 logging.getLogger("dbos").addHandler(logging.NullHandler())
 
 
@@ -71,11 +71,11 @@ class Engine:
         return self._thread.is_alive() and _executor is not None and _executor.holds_lease
 
     def wake(self) -> None:
-        """Look for new jobs now, not only at the next renewal of the lease."""
+        """Look for new jobs now instead of at the next renewal of the lease."""
         self._awake.set()
 
     def stop(self) -> None:
-        """Return running jobs to the queue and stop; no process is left."""
+        """Return running jobs to the queue and stop; no process is left behind."""
         self._stopping.set()
         self._awake.set()
         self._thread.join(2 * _STOP_TIMEOUT_S)  # DBOS would wait for a lost database for ever
@@ -118,7 +118,7 @@ class Engine:
         try:
             if not self.store.servers.renew(executor.name, lease_s):
                 return False
-            # The rest of the lease is for processes to end.
+            # The last fifth of the lease is left for the processes to end.
             executor.extend(began + 0.8 * lease_s)
             _recover_from_dead_servers(self.store)
             self._enqueue()
@@ -130,7 +130,7 @@ class Engine:
         return executor.holds_lease
 
     def _enqueue(self) -> None:
-        """Enqueue waiting jobs with DBOS, which ignores ids that it has already."""
+        """Enqueue waiting jobs with DBOS, which ignores ids that it already has."""
         for job in self.store.jobs.unsent():
             with SetWorkflowID(job.id):
                 DBOS.enqueue_workflow(_QUEUES[job.kind in RUNS_ALONE], run_job, job.id)
@@ -153,7 +153,7 @@ class Engine:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _fail_orphan(self, id: str) -> None:
-        """Fail a job that a bug has left open although DBOS has finished its workflow."""
+        """Fail a job that, by a bug, is still open although DBOS has finished its workflow."""
         if claim := self.store.jobs.begin(id):
             _log.error("job %s has no workflow any more and is failed", id)
             self.store.jobs.finish(claim, "failed", error=internal_document())
@@ -171,7 +171,7 @@ def run_job(id: str) -> None:
 
 
 def _reconcile(store: Store) -> None:
-    """Requeue jobs that DBOS does not know, because its database was lost or restored."""
+    """Requeue jobs that DBOS does not know because its database was lost or restored."""
     # The order matters: a job is marked as sent only after DBOS has it.
     sent = store.jobs.unfinished()
     if not sent:
@@ -183,7 +183,7 @@ def _reconcile(store: Store) -> None:
 
 
 def _recover_from_dead_servers(store: Store) -> None:
-    """Return to the queue the workflows of executors that hold no lease."""
+    """Return the workflows of executors without a lease to the queue."""
     # The order matters: an executor takes its lease before it begins anything.
     begun = DBOS.list_workflows(status="PENDING", load_input=False, load_output=False)
     alive = store.servers.alive()
@@ -234,7 +234,7 @@ class _File(NamedTuple):
 
 
 class _Json(Serializer):
-    """DBOS's records as JSON, so that no code can run when they are read back (as with pickle)."""
+    """Stores DBOS's records as JSON: unlike with pickle, reading them back cannot run code."""
 
     def serialize(self, data: Any) -> str:
         return json.dumps(data, default=str)

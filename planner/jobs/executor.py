@@ -27,15 +27,15 @@ from planner.store.jobs import Claim, Job, Progress, Superseded
 FOLDER = "jobs"  # in the data folder: the files of runs, one folder per job
 _TICK_S = 0.2
 _REPORT_S = 0.5  # interval of progress reports to the database
-_LOG_BYTES = 2**20  # kept of one step's log
-_MOST_RESTARTS = 10  # of one step, by one executor, after foreign signals ended its process
+_LOG_BYTES = 2**20  # limit on the kept log of one step
+_MOST_RESTARTS = 10  # of one step by one executor, after its lease or a signal ended the process
 _log = logging.getLogger(__name__)
 _tracer = trace.get_tracer("planner")
 T = TypeVar("T")
 
 
 class LeaseLost(BaseException):
-    """The executor's lease has expired: the job belongs to another one, or is queued again."""
+    """The executor's lease has expired: the job is queued again, or another executor has it."""
 
 
 class Failed(Exception):
@@ -59,7 +59,7 @@ class Executor:
 
     @property
     def holds_lease(self) -> bool:
-        """Whether the lease certainly still holds."""
+        """Whether the lease is certain to be still valid."""
         return not self._over.is_set() and time.monotonic() < self.lease_until
 
     def check(self) -> None:
@@ -68,7 +68,7 @@ class Executor:
             raise LeaseLost
 
     def extend(self, until: float) -> None:
-        """Extend the lease to this time, for the processes of the runs too."""
+        """Extend the lease to this time, also for the processes of the runs."""
         self.lease_until = until
         with self._lock:
             for step_process in [run.step_process for run in self._runs]:
@@ -95,7 +95,7 @@ class Executor:
                 self._lock.notify_all()
 
     def retried(self, call: Callable[[], T]) -> T:
-        """The result of a call of the store, retried while the store is down.  Raises LeaseLost."""
+        """The result of a store call, retried while the store is down.  Raises LeaseLost."""
         while True:
             self.check()
             try:
@@ -118,10 +118,10 @@ class JobRun:
 
     @classmethod
     def of(cls, executor: Executor, id: str) -> None:
-        """Begin a job and run it to its end.  Raises LeaseLost, Superseded."""
+        """Start or resume a job and run it to its end.  Raises LeaseLost, Superseded."""
         claim = executor.retried(lambda: executor.store.jobs.begin(id))
         job = executor.retried(lambda: executor.store.jobs.get(id))
-        if claim is None or job is None:  # it has ended, or was deleted
+        if claim is None or job is None:  # the job has ended or was deleted
             return
         _log.info("job %s begins: %s, attempt %d", id, job.kind, claim.attempts)
         run = cls(executor, job, claim)
@@ -152,24 +152,24 @@ class JobRun:
         _log.info("job %s ended: %s", self.job.id, end["state"])
 
     def _sync_library(self) -> None:
-        """Synchronise profiles and sites with those of all servers."""
+        """Synchronise profiles and sites with the other servers."""
         self.executor.retried(self.executor.store.shared_files.sync)
 
     def run_here(self, phase: str, work: Callable[[], Any]) -> Any:
-        """Run a short step in this process; its result."""
+        """The result of a short step, run in this process."""
         return self._step(phase, lambda: _outcome(work))
 
     def run_apart(
         self, phase: str, step: str, at: tuple[int, int] = (0, 0), **arguments: Any
     ) -> Any:
-        """Run a long step in a process of its own, alone on the machine if its kind needs that."""
+        """The result of a long step, run in its own process; alone on the machine if needed."""
         return self._step(phase, lambda: self._process(phase, step, at, arguments))
 
     def _step(self, phase: str, work: Callable[[], dict[str, Any]]) -> Any:
-        """The result of a step: it is run now, or read from an earlier run."""
+        """The result of a step, run now or stored by an earlier run."""
         done_now = False
 
-        def told() -> dict[str, Any]:
+        def run_and_report() -> dict[str, Any]:
             nonlocal done_now
             began = time.monotonic()
             self._report(phase, Progress(), f"{phase}: begun on {socket.gethostname()}")
@@ -187,7 +187,7 @@ class JobRun:
             return outcome
 
         self.executor.check()
-        outcome = DBOS.run_step({"name": phase}, told)
+        outcome = DBOS.run_step({"name": phase}, run_and_report)
         if done_now:
             self.executor.retried(lambda: self.jobs.finished_step(self.claim))
         if "failed" in outcome:
@@ -213,7 +213,7 @@ class JobRun:
                     return told
                 if "ended" in told:
                     self.executor.check()
-                    # The lease was extended too late, or a signal for the server ended the process.
+                    # The lease was extended too late, or a signal to the server ended the process.
                     if told["ended"] == LEASE_EXPIRED and again < _MOST_RESTARTS:
                         break
                     return {"failed": _crashed(told["ended"])}
@@ -238,9 +238,9 @@ class JobRun:
         return self._process(phase, step, at, arguments, again + 1)
 
     def _machine_lock(self, phase: str) -> IO[bytes] | None:
-        """A lock file that admits a real run on this machine, shared by all servers of the folder.
+        """A held lock that admits a run to this machine, shared by all servers of the data folder.
 
-        None for a job that measures nothing and needs no lock.
+        None for a kind of job that need not run alone.
         """
         if self.job.kind not in RUNS_ALONE:
             return None
@@ -288,7 +288,7 @@ def _outcome(work: Callable[[], Any]) -> dict[str, Any]:
 
 
 def _job_progress(told: dict[str, Any], at: tuple[int, int]) -> Progress:
-    """The progress of the whole job, from what one of its steps reports."""
+    """The progress of the whole job, from the progress message of one of its steps."""
     done, total = at
     return Progress(done=done + told["done"], total=total or told["total"], text=told["text"])
 

@@ -1,7 +1,7 @@
-"""The functions of long steps, each run in a process of its own: plain data in, plain data out.
+"""The functions of long steps, each run in its own process: plain data in, plain data out.
 
-A step may be killed at any moment and repeated, in the same folder or, on another machine, in an
-empty one.
+A step may be killed at any moment and repeated, in the same folder or in an empty one on another
+machine.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _DONE = "done"  # a file that marks a folder as complete
 class Task:
     """One step: its request, its arguments, its folder, and callbacks.
 
-    report_progress: takes a text, the count done and the total.  keep_part: takes a part of the
-    result that is kept if the job is cancelled before the rest is found.
+    report_progress: takes a text, the count done and the total.  keep_part: takes a partial result,
+    which is kept if the job is cancelled.
     """
 
     request: dict[str, Any]
@@ -48,7 +48,7 @@ class Task:
 
 
 def reference(task: Task) -> None:
-    """The gradients of one process, for comparison."""
+    """Write the gradients of a single process, the reference for the comparison."""
     from planner.validate.run import REFERENCE, full_disk_told, run_reference
 
     prepared, options = _validation(task)
@@ -66,14 +66,14 @@ def run(task: Task) -> dict[str, Any]:
     for name in ("run", "numerics"):
         shutil.rmtree(task.folder / name, ignore_errors=True)
     if options.check_numerics and not (task.folder / validating.REFERENCE / _DONE).exists():
-        reference(task)  # the step before ran on another machine
+        reference(task)  # the reference step ran on another machine
     with validating.full_disk_told(task.folder):
         report = validating.run(prepared, options, task.folder, task.report_text)
     return report.model_dump(mode="json")
 
 
 def measure(task: Task) -> dict[str, Any]:
-    """One start of processes of a calibration."""
+    """One job of a calibration: its measurements with one number of ranks."""
     from planner.validate.calibrate import calibration_request
     from planner.validate.calibrate.run import measure as measured
 
@@ -88,7 +88,7 @@ def measure(task: Task) -> dict[str, Any]:
 
 
 def trace(task: Task) -> dict[str, Any]:
-    """One rank of a dry run."""
+    """The trace of one rank of a dry run."""
     from planner.validate.dryrun.run import prepare, trace_rank
     from planner.validate.dryrun.trace_process import Limits
 
@@ -107,7 +107,7 @@ def trace(task: Task) -> dict[str, Any]:
 
 
 def questions(task: Task) -> dict[str, Any]:
-    """The results of some questions of a sweep, by key."""
+    """The results of some of a sweep's questions, by key."""
     asked: dict[str, Any] = task.arguments["questions"]
     results = {}
     for key, document in asked.items():
@@ -129,7 +129,7 @@ STEPS: dict[str, Callable[[Task], Any]] = {
 def calibration(
     request: dict[str, Any],
 ) -> tuple[PlanRequest, list[tuple[int, Job]], CalibrationSpec]:
-    """The request, jobs and spec of a calibration; the same at every call."""
+    """The request, measurement jobs and spec of a calibration; the same at every call."""
     from planner.validate.calibrate import calibration_request
 
     if request.keys() == {"calibration"}:

@@ -1,4 +1,4 @@
-"""Limits on the number of jobs of a server, and on what each may use."""
+"""Limits on a server's jobs: their number, and the resources of each."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from dataclasses import dataclass
 class JobSettings:
     """Limits on jobs; times in seconds.
 
-    max_runs: concurrent real runs on one machine; 0: this server runs no jobs, it only accepts
-    them.
-    max_queued_jobs: jobs in the queue; a further one is refused.
-    max_job_attempts: attempts at one step, each cut off because its server ended.
-    job_lease_s: how long the jobs of a crashed server wait before another one takes them.
+    max_runs: concurrent real runs on one machine; 0: this server only accepts jobs and runs none.
+    max_queued_jobs: jobs in the queue; further ones are refused.
+    max_job_attempts: attempts at one step that a server's end may interrupt.
+    job_lease_s: how long the jobs of a crashed server wait before another one takes them over.
     job_retention_days: how long a job is kept after its end.
-    sweep_step_questions: questions in one step of a sweep; a server that ends loses at most these.
-    run_nice: the niceness of jobs, which also leave a core free; 0: neither.
+    sweep_step_questions: questions per step of a sweep, at most so many are lost with a server.
+    run_nice: the niceness of jobs, which then also leave a core free; 0: neither.
     max_run_*: limits on one step, whatever its request asks.
     """
 

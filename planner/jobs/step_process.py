@@ -1,4 +1,4 @@
-"""The server's side of a long step: starts its process, reads its messages, stops it."""
+"""The server's side of a long step: starts its process, reads its messages and stops it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from planner.jobs.step_worker import GRACE_S, STOPS
 from planner.validate.processes import process
 
 MARK = "PLANNER_JOB"  # environment variable that marks every process of a step
-_LONGEST = 2000  # bytes of one log line
+_LONGEST = 2000  # limit on the bytes of one log line
 
 
 @contextmanager
 def _blocked(numbers: frozenset[signal.Signals]) -> Iterator[None]:
-    """Block signals: a child inherits that, and unblocks them once its handlers are set."""
+    """Block signals; a child inherits the mask and unblocks them once its handlers are set."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
@@ -33,9 +33,9 @@ def _blocked(numbers: frozenset[signal.Signals]) -> Iterator[None]:
 
 
 class StepProcess:
-    """The process of one step; `next` returns its messages, `stop` ends it with all its children.
+    """The process of one step; `next` returns its messages, `stop` ends it and all its children.
 
-    lock: a locked file; the process inherits it, so that the lock lasts as long as the process.
+    lock: a locked file; the process inherits it, so the lock lasts as long as the process.
     """
 
     def __init__(self, task: str, folder: Path, lock: IO[bytes] | None = None) -> None:
@@ -64,11 +64,14 @@ class StepProcess:
         self._write(task)
 
     def extend(self, until: float) -> None:
-        """Extend its lease to this time of the monotonic clock."""
+        """Extend the process's lease to this time of the monotonic clock."""
         self._write(f"{until}\n")
 
     def next(self, wait_s: float) -> dict[str, Any] | None:
-        """The next message: progress, part, log, result, failed, or `ended` with the exit code."""
+        """The next message: progress, part, log, result, failed, or `ended` with the exit code.
+
+        None if there is none within wait_s.
+        """
         try:
             told = self._told.get(timeout=wait_s)
         except queue.Empty:
@@ -76,7 +79,7 @@ class StepProcess:
         return told if told is not None else {"ended": self.process.wait()}
 
     def stop(self) -> None:
-        """End it and every process it started; returns when none of them is left."""
+        """End the process and all that it started; returns when none of them is left."""
         if self.process.poll() is None:
             with suppress(ProcessLookupError):
                 self.process.send_signal(signal.SIGTERM)
@@ -87,13 +90,13 @@ class StepProcess:
         for one in self._readers:
             one.join()
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            with suppress(OSError):  # flushing input that the process has not read
+            with suppress(OSError):  # raised if the process has not read all its input
                 assert pipe is not None
                 pipe.close()
 
     def _write(self, text: str) -> None:
         assert self.process.stdin is not None
-        with suppress(OSError, ValueError):  # the process has ended, which `next` reports
+        with suppress(OSError, ValueError):  # the process has ended; `next` reports that
             self.process.stdin.write(text.encode())
             self.process.stdin.flush()
 

@@ -1,7 +1,7 @@
 """The program that runs one step of a job, and ends with its server's lease at the latest.
 
 Standard input: one line with the task, then lines that each extend the lease to a time of this
-machine's monotonic clock.  When the lease expires or the input ends, everything is stopped: so a
+machine's monotonic clock.  When the lease expires or the input ends, everything is stopped, so a
 server that hangs or has lost its database runs nothing when another one takes over its jobs.
 Standard output: lines of JSON, `progress`, `part` and at the end `result` or `failed`.
 """
@@ -21,13 +21,13 @@ from typing import IO, Any
 from planner.jobs.settings import JobSettings
 
 LEASE_EXPIRED = 75  # exit code: the step itself has not failed
-STOPS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})  # end a step, never its job
+STOPS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})  # they end a step, not its job
 GRACE_S = 3.0  # from SIGTERM to SIGKILL
 _TICK_S = 0.1
 
 
 class Lease:
-    """Ends this process when the lease expires, which lines of standard input extend."""
+    """Ends this process when the lease expires; lines of standard input extend the lease."""
 
     def __init__(self, beats: IO[str], until: float) -> None:
         self.beats, self.until = beats, until
@@ -42,7 +42,7 @@ class Lease:
     def _watch(self) -> None:
         while time.monotonic() < self.until:
             time.sleep(_TICK_S)
-            if time.monotonic() >= self.until:  # an extension may be unread when cores are busy
+            if time.monotonic() >= self.until:  # on busy cores an extension may not be read yet
                 time.sleep(_TICK_S)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(GRACE_S)
@@ -71,7 +71,7 @@ def main() -> int:
     for number in STOPS:
         signal.signal(number, lambda *_: os._exit(LEASE_EXPIRED))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-    # Libraries print to standard output, so it goes to standard error; answers have a copy.
+    # Libraries print to standard output, so redirect it to standard error; answers use a duplicate.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     asked = json.loads(sys.stdin.readline())
@@ -109,7 +109,7 @@ def _outcome(asked: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
         return {"result": STEPS[asked["step"]](task)}
     except RunFailed as error:
         if error.code == "killed" and signal.SIGTERM.name in str(error):
-            raise Stopped(signal.SIGTERM) from None  # sent to every process of the service
+            raise Stopped(signal.SIGTERM) from None  # SIGTERM went to every process of the service
         return {"failed": error.document()}
     except TraceFailed as error:
         title = "The trace failed"

@@ -1,8 +1,8 @@
 """The steps of each kind of job: one function (a DBOS workflow) per kind.
 
 Each takes the request and a `Steps`: `run_here` runs a short step in this process, `run_apart` a
-long one in a process of its own.  The result of a step is stored, and a job that is begun again
-reads it from there; so steps must come in the same order each time, and return plain data.
+long one in its own process.  The result of each step is stored and read back when a job is resumed,
+so steps must come in the same order each time and return plain data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Cancelled(BaseException):
 
 
 class Steps(Protocol):
-    """What a workflow may call: executor.JobRun implements it."""
+    """The interface that a workflow may call; executor.JobRun implements it."""
 
     @property
     def settings(self) -> JobSettings:
@@ -33,15 +33,15 @@ class Steps(Protocol):
 
     @property
     def parts(self) -> Mapping[str, Any]:
-        """Parts of the results of long steps, reported before those have ended."""
+        """Partial results of long steps, reported while they run."""
 
     def run_here(self, phase: str, work: Callable[[], Any]) -> Any:
-        """The result of a short step in this process."""
+        """The result of a short step, run in this process."""
 
     def run_apart(
         self, phase: str, step: str, at: tuple[int, int] = (0, 0), **arguments: Any
     ) -> Any:
-        """The result of a long step in a process of its own.
+        """The result of a long step, run in its own process.
 
         at: (done before it, total) for the job's progress; total 0: the step reports its own total.
         """
@@ -151,5 +151,5 @@ def _now() -> str:
 
 
 def _json(value: Any) -> str:
-    # Strict models take lists for tuples only from JSON.
+    # Strict models accept a list for a tuple only in JSON.
     return json.dumps(value)

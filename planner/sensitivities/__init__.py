@@ -1,1 +1,1 @@
-"""How the answer moves with each input, and where the best plan changes."""
+"""Sensitivity of the answer to each input, and the values at which the best plan changes."""

@@ -1,4 +1,4 @@
-"""The question: how the answer moves with each input, and where the best plan changes."""
+"""The sensitivity analysis: how each input moves the answer, and where the best plan changes."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from planner.sensitivities.replan import Replanner
 from planner.version import __version__
 
 PART = "sensitivity"
-# Changes of plan that one input lists on each side of the base.
+# Changes of plan listed per input on each side of the base.
 MOST_CHANGES = 3
-# Plans that the searches of one question may price: a minute or two of one core.
+# Limit on the plans priced by the searches of one analysis: a minute or two on one core.
 MOST_COSTED = 100_000_000
 
 MEASURES: dict[str, Measure] = {
@@ -53,7 +53,7 @@ MEASURES: dict[str, Measure] = {
 
 
 def parse_sensitivity(document: Any) -> SensitivityRequest:
-    """A request with the part `sensitivity` beside the others.  Raises RequestError."""
+    """The request in a document that also has the part `sensitivity`.  Raises RequestError."""
     document = plain(document)
     if not isinstance(document, dict):
         raise RequestError([wrong_type("", "an object", document)])
@@ -76,7 +76,10 @@ def parse_sensitivity(document: Any) -> SensitivityRequest:
 
 
 def parse_spec(value: Any) -> SensitivitySpec:
-    """The part `sensitivity` of a document; its pointers begin with it.  Raises RequestError."""
+    """The spec in the part `sensitivity` of a document.
+
+    Raises RequestError with pointers that begin with /sensitivity.
+    """
     value = plain(value, f"/{PART}")
     if not isinstance(value, dict):
         raise RequestError([wrong_type(f"/{PART}", "an object", value)])
@@ -84,14 +87,14 @@ def parse_spec(value: Any) -> SensitivitySpec:
 
 
 def sensitivity(request: PlanRequest, spec: SensitivitySpec) -> SensitivityAnswer:
-    """How the measure of the request's objective moves with each input.
+    """How each input moves the measure that belongs to the request's objective.
 
-    Raises RequestError (NothingFits where no plan does), SpaceTooLarge, IllegalPlan.
+    Raises RequestError (NothingFits if no plan fits), SpaceTooLarge, IllegalPlan.
     """
     began = time.perf_counter()
     chosen, left_out = _chosen(request, spec)
-    _refuse_what_cannot_be(request)
-    step(0, 0)  # how many values there are is known after the first search
+    _check(request)
+    step(0, 0)  # the number of values is known only after the first search
     ends = (*spec.factors, 1.0)
     planner = Replanner(request, max(max(ends), 1 / min(ends)))
     if planner.best is None:
@@ -99,8 +102,8 @@ def sensitivity(request: PlanRequest, spec: SensitivitySpec) -> SensitivityAnswe
     held = request.plan or planner.best
     study = _Study(request, spec, planner, held)
     ranges = {one.name: Range(request, one, held, spec.factors, spec.resolution) for one in chosen}
-    _refuse_too_much(planner, chosen, ranges)
-    # A value that takes a search counts twice: finding the changes of plan takes as long again.
+    _refuse_long_searches(planner, chosen, ranges)
+    # A value that needs a search counts twice, since locating changes of plan takes as long again.
     weights = {one.name: 2 if one.reach == "all" else 1 for one in chosen}
     total = sum(weights[name] * len(own.sampled()) for name, own in ranges.items())
     found, done = [], 0
@@ -133,7 +136,8 @@ def sensitivity(request: PlanRequest, spec: SensitivitySpec) -> SensitivityAnswe
     )
 
 
-def _refuse_what_cannot_be(request: PlanRequest) -> None:
+def _check(request: PlanRequest) -> None:
+    """Refuse a plan that cannot run, and the objective cost without a price."""
     if request.plan is not None and (reasons := illegal(request, request.plan)):
         raise IllegalPlan(reasons)
     price = request.cluster.groups[0].price_usd_per_accelerator_hour
@@ -143,7 +147,7 @@ def _refuse_what_cannot_be(request: PlanRequest) -> None:
 
 
 def _chosen(request: PlanRequest, spec: SensitivitySpec) -> tuple[list[Input], list[Note]]:
-    """The inputs asked for, and what does not apply."""
+    """The inputs asked for, and notes on those that do not apply."""
     known, idle = dict[str, Input](), dict[str, str]()
     for one in inputs_of(request):
         if isinstance(one, Input):
@@ -178,8 +182,10 @@ def _unknown(pointer: str, name: str, known: list[str]) -> Problem:
     )
 
 
-def _refuse_too_much(planner: Replanner, chosen: list[Input], ranges: Mapping[str, Range]) -> None:
-    """Refuse what would search for very long, before it begins."""
+def _refuse_long_searches(
+    planner: Replanner, chosen: list[Input], ranges: Mapping[str, Range]
+) -> None:
+    """Refuse an analysis whose searches would take too long, before they begin."""
     each = planner.costed
     count = sum(len(ranges[one.name].sampled()) for one in chosen if one.reach == "all")
     if count * each > MOST_COSTED:
@@ -191,7 +197,7 @@ def _refuse_too_much(planner: Replanner, chosen: list[Input], ranges: Mapping[st
 
 
 class _Study:
-    """The base, and what changes from it."""
+    """The results at the base, and the changes from them."""
 
     def __init__(
         self, request: PlanRequest, spec: SensitivitySpec, planner: Replanner, held: ParallelPlan
@@ -206,7 +212,7 @@ class _Study:
         self._best: dict[tuple[str, float], ParallelPlan | None] = {}
 
     def point(self, input_: Input, bounds: Range, factor: float) -> Point:
-        """The two answers at one value of an input."""
+        """The results of the held plan and of the best plan at one value of an input."""
         variant = changed(self.request, input_, factor)
         plan = self._best_at(input_, bounds, factor)
         held = held_in(variant, self.held)
@@ -255,7 +261,7 @@ class _Study:
         return None if outcome is None else self.measured(outcome) / self.measured(base) - 1.0
 
     def _elasticity(self, input_: Input, bounds: Range) -> float | None:
-        """Between the nearest values on both sides of the base."""
+        """The elasticity, from the nearest values on both sides of the base."""
         ends = []
         for factor in bounds.neighbours():
             variant = changed(self.request, input_, factor)
@@ -270,7 +276,10 @@ class _Study:
     def _changes(
         self, input_: Input, bounds: Range, points: list[Point]
     ) -> tuple[list[PlanChange], bool]:
-        """Where the best plan changes, outward from the base, first down and then up."""
+        """The changes of the best plan, outward from the base, first down and then up.
+
+        The flag tells whether the list is complete.
+        """
         below = [1.0, *(p.factor for p in reversed(points) if p.factor < 1)]
         above = [1.0, *(p.factor for p in points if p.factor > 1)]
         down, all_down = self._one_side(input_, bounds, below)
@@ -280,7 +289,7 @@ class _Study:
     def _one_side(
         self, input_: Input, bounds: Range, outward: list[float]
     ) -> tuple[list[PlanChange], bool]:
-        """Changes between sampled values whose best plans differ, each found by bisection."""
+        """The changes on one side of the base, each located by bisection between sampled values."""
         found: list[PlanChange] = []
         for near, far in pairwise(outward):
             grid, start = bounds.between(near, far), 0
@@ -321,7 +330,7 @@ class _Study:
 
 
 def _same(plan: ParallelPlan | None, other: ParallelPlan | None) -> bool:
-    """Whether two plans are one; dp follows from the others."""
+    """Whether two plans are the same but for dp, which follows from the cluster's size."""
     if plan is None or other is None:
         return plan is other
     return plan.model_copy(update={"dp": other.dp}) == other
@@ -349,7 +358,7 @@ def _outcome(variant: Variant, report: PlanReport) -> Outcome:
 
 
 def _moves(sensitivity: InputSensitivity) -> float:
-    """How far an input moves the measure at most, up or down, as ln of the ratio."""
+    """The largest change of the measure by an input, up or down, as ln of the ratio."""
     fixed = [p.fixed_change for p in sensitivity.points if p.fixed is None or p.fixed.fits]
     changes = [*fixed, *(p.replanned_change for p in sensitivity.points)]
     return max((abs(math.log1p(c)) for c in changes if c is not None), default=0.0)

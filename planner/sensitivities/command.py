@@ -89,7 +89,7 @@ def sensitivity(
 def _spec(
     part: Any, names: str | None, factors: str | None, resolution: str | None
 ) -> SensitivitySpec:
-    """The sensitivity of the request file, overridden by the command line's options."""
+    """The `sensitivity` part of the request file, overridden by the command line's options."""
     from planner.documents.loading import scalar
     from planner.sensitivities.analysis import PART, parse_spec
 
@@ -112,7 +112,7 @@ def _draw(
     figures: Mapping[Literal["png", "pdf"], Path | None],
     theme: Theme,
 ) -> list[Path]:
-    """Draw all first, then write: what is refused leaves nothing half done."""
+    """Draw all pictures before writing any, so that a refusal leaves no partial output."""
     from planner.terminal.output import write_picture
 
     drawn: dict[Path, bytes] = {}

@@ -20,7 +20,7 @@ FACTORS = (0.5, 0.8, 1.25, 2.0)
 
 
 class SensitivitySpec(Spec):
-    """Which inputs are changed, by how much, and how finely a change of plan is located."""
+    """The inputs to change, the factors, and the resolution that locates changes of plan."""
 
     inputs: tuple[Annotated[str, Field(max_length=100)], ...] = Field(
         (), max_length=64, description="names of inputs; empty: all that apply"
@@ -35,26 +35,26 @@ class SensitivitySpec(Spec):
     @field_validator("factors")
     @classmethod
     def _some(cls, factors: tuple[float, ...]) -> tuple[float, ...]:
-        # Not min_length: that is counted without the items that are wrong themselves.
+        # Not min_length, which would count without the invalid items.
         if set(factors) <= {1.0}:
             raise ValueError("name at least one factor that is not 1")
         return factors
 
 
 class SensitivityRequest(Spec):
-    """A request and what is asked of its inputs."""
+    """A plan request and the analysis to make of its inputs."""
 
     request: PlanRequest
     sensitivity: SensitivitySpec
 
     def document(self) -> dict[str, Any]:
-        """This request as plain data that can be asked again."""
+        """This request as plain data that can be sent again."""
         asked = self.sensitivity.model_dump(mode="json", exclude_none=True)
         return self.request.document() | {"sensitivity": asked}
 
 
 class Outcome(Document):
-    """What one plan gives; days, cost and energy as in a plan's report."""
+    """The results of one plan; days, cost and energy as in a plan's report."""
 
     iteration_time_s: float
     tokens_per_s: float
@@ -69,9 +69,9 @@ class Outcome(Document):
 class Point(Document):
     """One value of one input.
 
-    fixed: what the held plan gives (dp follows the accelerators), None where it cannot run, with
-    the reasons.  replanned: what the best plan for this value gives, None where nothing fits.
-    The changes are those of the measure over the base: 0.1 is a tenth more.
+    fixed: results of the held plan (dp follows the number of accelerators), None with the reasons
+    if it cannot run.  replanned: results of the best plan at this value, None if nothing fits.
+    The changes are relative changes of the measure from the base: 0.1 is 10 % more.
     """
 
     factor: float
@@ -85,9 +85,9 @@ class Point(Document):
 
 
 class PlanChange(Document):
-    """Two neighbouring values of an input, and the best plans there, which differ.
+    """Two neighbouring values of an input at which different plans are best.
 
-    From the base outward: `before` is best at the value nearer to the base.  None: nothing fits.
+    `before` is the best plan at the value nearer to the base.  None: nothing fits.
     """
 
     factor_before: float
@@ -101,12 +101,12 @@ class PlanChange(Document):
 class InputSensitivity(Document):
     """How the answer moves with one input.
 
-    pointers: where the input stands in `request`; none: in the efficiency profile.
+    pointers: places of the input in `request`; empty if it is in the efficiency profile.
     elasticity: d ln(measure) / d ln(input) of the held plan at the base, from the nearest values
-    it can run (one-sided where a side has none); None where there is none.
-    factors_left_out: factors without a value of their own that makes sense or can be run.
+    at which it can run (one-sided if a side has none); None if there are none.
+    factors_left_out: factors that lead to no further valid value that can be run.
     changes: outward from the base, first down and then up.
-    all_changes: False where the best plan changes more often than is listed.
+    all_changes: False if the best plan changes more often than is listed.
     """
 
     name: str
@@ -123,10 +123,10 @@ class InputSensitivity(Document):
 
 
 class SensitivityAnswer(Document):
-    """The answer: inputs by how much they move the measure, most first.
+    """The answer: inputs sorted by how much they move the measure, most first.
 
     held: the plan held fixed, the request's own or else the best; best: the best at the base.
-    left_out: inputs that do not apply here, and why.
+    left_out: inputs that do not apply, with the reasons.
     """
 
     request: dict[str, Any]

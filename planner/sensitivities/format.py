@@ -15,7 +15,7 @@ from planner.sensitivities.documents import (
     Unit,
 )
 
-SMALL = 0.0005  # a change below it is none to a reader
+SMALL = 0.0005  # smaller changes are shown as none
 
 _UNITS: dict[Unit, Callable[[float], str]] = {
     "bytes/s": lambda v: f"{v / 1e12:.3g} TB/s" if v >= 1e12 else f"{v / 1e9:.3g} GB/s",
@@ -33,7 +33,7 @@ _NOUNS: dict[Measure, str] = {
     "cost per token": "cost",
     "peak memory": "memory",
 }
-# Plan fields that are told together; dp follows from the others.
+# Plan fields that are shown in combined form, and dp, which follows from the others.
 _TOGETHER = frozenset(
     (
         "dp", "recompute", "recompute_modules", "recompute_num_layers", "recompute_layers",
@@ -55,21 +55,21 @@ def factor_words(factor: float) -> str:
 
 
 def signed(change: float) -> str:
-    """A change for a table: +1.3 %."""
+    """A change as text for a table: +1.3 %."""
     if abs(change) < SMALL:
         return "0 %"
     return f"{100 * change:+,.{0 if abs(change) >= 0.995 else 1}f} %"
 
 
 def quantity(change: float, noun: str) -> str:
-    """A change in a sentence: 1.3 % more time."""
+    """A change as text for a sentence: 1.3 % more time."""
     if abs(change) < SMALL:
         return f"the same {noun}"
     return f"{100 * abs(change):.1f} % {'more' if change > 0 else 'less'} {noun}"
 
 
 def difference(before: ParallelPlan | None, after: ParallelPlan | None) -> list[str]:
-    """The fields that change from one plan to another, as "name old -> new"."""
+    """The fields that differ between two plans, as "name old -> new"."""
     if before is None or after is None:
         return ["nothing fits" if after is None else "a plan fits"]
     was, now = _described(before), _described(after)
@@ -94,7 +94,7 @@ def _described(plan: ParallelPlan) -> dict[str, str]:
 
 
 def input_words(sensitivity: InputSensitivity, measure: Measure, base: Outcome) -> Iterator[str]:
-    """One input in sentences: each value, then each change of plan."""
+    """Sentences on one input: one per value, then one per change of plan."""
     for point in sensitivity.points:
         value = value_of(point.value, sensitivity.unit)
         at = f"{_amount(point.factor, sensitivity.title)} ({value})"
@@ -110,14 +110,14 @@ def input_words(sensitivity: InputSensitivity, measure: Measure, base: Outcome) 
 
 
 def change_place(sensitivity: InputSensitivity, change: PlanChange) -> str:
-    """From which value on another plan is best."""
+    """The value from which on another plan is best, as words."""
     below = change.factor_after < change.factor_before
     at = f"{factor_words(change.factor_after)} ({value_of(change.value_after, sensitivity.unit)})"
     return f"from {at} {'down' if below else 'up'}"
 
 
 def _amount(factor: float, title: str) -> str:
-    """A factor as one would say it: 20 % less network bandwidth."""
+    """A factor in words: 20 % less network bandwidth."""
     spoken = {0.5: f"half the {title}", 2.0: f"twice the {title}"}
     less_or_more = "less" if factor < 1 else "more"
     return spoken.get(factor, f"{100 * abs(factor - 1):.3g} % {less_or_more} {title}")
@@ -141,7 +141,7 @@ def _point(point: Point, measure: Measure, base: Outcome) -> str:
 
 
 def _money(outcome: Outcome, change: float, base: Outcome) -> Iterator[str]:
-    """Cost and energy, where they do not simply follow the time."""
+    """The changes of cost and energy if they are not proportional to the time."""
     pairs = (
         (outcome.cost_usd, base.cost_usd, "cost"),
         (outcome.energy_kwh, base.energy_kwh, "energy"),

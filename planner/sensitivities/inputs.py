@@ -1,4 +1,4 @@
-"""The inputs of an answer: where each stands, what it can move, and the same request without it."""
+"""The inputs of an answer: their places in a request, what they affect, and changed requests."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import cost_model
 from planner.sensitivities.documents import Unit
 
-# What an input can move: only money; times, but not what is legal and fits; or all of it.
+# What an input affects: only money; times, but not which plans are legal and fit; or everything.
 Reach = Literal["money", "time", "all"]
 Path = tuple[str | int, ...]
 
-_LONGEST_NAME = 24  # of a tier
+_LONGEST_NAME = 24  # characters of a tier's name
 _PEAKS = ("bf16", "fp16", "fp8", "fp4", "fp32")
 
 
@@ -30,8 +30,8 @@ _PEAKS = ("bf16", "fp16", "fp8", "fp4", "fp32")
 class Input:
     """One number that the answer depends on.
 
-    paths: where it stands in the request's document; none: in the efficiency profile.
-    slows: more of it takes more time.  whole: an integer.  least, most: what makes sense.
+    paths: its places in the request's document; empty if it is in the efficiency profile.
+    slows: a larger value takes more time.  whole: an integer.  least, most: bounds of valid values.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Input:
     most: float = float("inf")
 
     def at(self, factor: float) -> float:
-        """Its value, multiplied."""
+        """Its value times a factor."""
         return float(round(self.value * factor)) if self.whole else self.value * factor
 
     @property
@@ -63,7 +63,7 @@ class Variant:
 
 
 def changed(request: PlanRequest, input_: Input, factor: float) -> Variant:
-    """The request with an input multiplied.  Raises RequestError where that cannot be asked."""
+    """The request with an input multiplied.  Raises RequestError if the result is invalid."""
     if not input_.paths:
         usual = cost_model(request)
         profile = _SCALED[input_.name](usual.setting.profile, factor)
@@ -81,13 +81,13 @@ def changed(request: PlanRequest, input_: Input, factor: float) -> Variant:
 
 
 def held_in(variant: Variant, plan: ParallelPlan) -> ParallelPlan:
-    """A plan on the cluster of a variant: dp follows from the others."""
+    """A plan on the cluster of a variant, with dp adapted to its number of accelerators."""
     rest = plan.tp * plan.cp * plan.pp
     return plan.model_copy(update={"dp": max(1, variant.request.cluster.accelerators // rest)})
 
 
 def _matrix(profile: EfficiencyProfile, factor: float) -> EfficiencyProfile:
-    """All arithmetic of matrix multiplications that much faster."""
+    """The profile with the arithmetic of all matrix multiplications faster by a factor."""
     gemm = {
         name: replace(
             own,
@@ -107,7 +107,7 @@ def _attention(profile: EfficiencyProfile, factor: float) -> EfficiencyProfile:
 
 
 def _memory(profile: EfficiencyProfile, factor: float) -> EfficiencyProfile:
-    """Everything bound by memory bandwidth that much faster, matrix multiplications too."""
+    """The profile with all memory-bound work faster by a factor, matrix multiplications too."""
     gemm = {
         name: replace(own, memory_fraction=own.memory_fraction * factor)
         for name, own in profile.gemm.items()
@@ -124,7 +124,7 @@ _SCALED: dict[str, Callable[[EfficiencyProfile, float], EfficiencyProfile]] = {
 
 
 def inputs_of(request: PlanRequest) -> Iterator[Input | tuple[str, str]]:
-    """The inputs of a request that the answer may depend on; (name, why not) for the others."""
+    """The inputs of a request that may affect the answer; (name, reason) for those that cannot."""
     yield from _efficiencies(request)
     yield from _accelerator(request)
     yield from _tiers(request)
@@ -147,7 +147,7 @@ def _efficiencies(request: PlanRequest) -> Iterator[Input]:
         ("memory_efficiency", "memory-bound efficiency", copy, most),
     )
     for name, title, value, highest in rows:
-        # Nothing runs above its peak.
+        # No kernel runs above its peak.
         yield Input(name, title, "share", value, most=max(1.0, value) * value / highest)
 
 
@@ -162,7 +162,7 @@ def _accelerator(request: PlanRequest) -> Iterator[Input]:
         if getattr(group.accelerator, name) is not None
     )
     peak = first.peak_flop_per_s(request.training.precision)
-    assert peak is not None  # or the request would contradict itself
+    assert peak is not None  # a request without it would have been refused
     yield Input("peak_flop_per_s", "peak FLOP/s", "FLOP/s", peak, peaks)
     yield _field("memory_bytes_per_s", "memory bandwidth", "bytes/s", first, places)
     yield _field("memory_bytes", "accelerator memory", "bytes", first, places, reach="all")
@@ -193,7 +193,7 @@ def _tiers(request: PlanRequest) -> Iterator[Input | tuple[str, str]]:
                 slows=True, least=1.0,
             ),
         )  # fmt: skip
-        # Inside the fastest domain nothing is shared.
+        # The innermost tier has no oversubscription.
         for row in rows if i else rows[:2]:
             name = f"{slug}_{row.name}"
             if inside >= request.cluster.accelerators:
@@ -247,7 +247,7 @@ def _host(request: PlanRequest) -> Iterator[Input | tuple[str, str]]:
 
 
 def _money(request: PlanRequest) -> Iterator[Input | tuple[str, str]]:
-    """Inputs that change cost and energy but no time."""
+    """The inputs that change cost and energy but not time."""
     cluster, group = request.cluster, request.cluster.groups[0]
     rows: tuple[tuple[str, str, Unit, Any, list[Path], str], ...] = (
         ("price_usd_per_accelerator_hour", "price", "USD/h", group, _places(request), "price"),
@@ -265,11 +265,11 @@ def _money(request: PlanRequest) -> Iterator[Input | tuple[str, str]]:
 
 
 def _places(request: PlanRequest, *rest: str | int) -> list[Path]:
-    """A place in every group of nodes."""
+    """The path `rest` in every node group."""
     return [("cluster", "groups", i, *rest) for i in range(len(request.cluster.groups))]
 
 
 def _field(name: str, title: str, unit: Unit, spec: Any, places: list[Path], **more: Any) -> Input:
-    """An input that is a field of a spec, which stands at these places."""
+    """The input for a field of a spec; places: the paths of the spec in the document."""
     paths = tuple((*place, name) for place in places)
     return Input(name, title, unit, float(getattr(spec, name)), paths, **more)

@@ -1,4 +1,4 @@
-"""The tornado as PNG or PDF, drawn by matplotlib, which is the extra `plot`."""
+"""The tornado chart as PNG or PDF, drawn by matplotlib (the extra `plot`)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 _DPI = 150
 _WIDTH_INCH, _HEAD_INCH, _FOOT_INCH, _ROW_INCH = 12.0, 1.2, 0.6, 0.34
-_LEFT, _RIGHT = 0.23, 0.81  # of the width
-_BESIDE = 1.55  # of the longest bar: room for the numbers
-_HIGH, _THIN = 0.5, 0.18  # of a row
+_LEFT, _RIGHT = 0.23, 0.81  # edges of the plot, as shares of the width
+_BESIDE = 1.55  # axis range over the longest bar, which leaves room for the numbers
+_HIGH, _THIN = 0.5, 0.18  # bar heights, as shares of a row
 
 
 def tornado_png(
     answer: SensitivityAnswer, mode: Mode = "light", kind: Literal["png", "pdf"] = "png"
 ) -> bytes:
-    """The picture, or the same as PDF.  Raises RequestError where matplotlib is not installed."""
+    """The picture as PNG or PDF.  Raises RequestError if matplotlib is not installed."""
     require_matplotlib()
-    # Its own canvas, not pyplot: that would look for a screen and keep every figure.
+    # A canvas of its own, since pyplot would look for a display and keep every figure.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""Which values an input takes: of a real number any, of an integer those that can be run."""
+"""The values that an input takes: any for a real number, for an integer those that can run."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.sensitivities.inputs import Input, Variant, changed, held_in
 
-# Integers are tried at these multiples of the base: an eighth or a sixteenth apart at most, and
-# round where the base is round.
+# Integers are tried at multiples p/q of the base up to these bounds, so that values are dense
+# enough to locate a change of plan, and round if the base is.
 _MOST_NUMERATOR, _MOST_DENOMINATOR = 32, 16
-_FURTHER = 2.0  # beyond the factors asked, where nothing nearer can be run
-_STEP = 0.01  # of a real number, for the elasticity
+_FURTHER = 2.0  # how far beyond the asked factors an integer may go to find a value that can run
+_STEP = 0.01  # relative step of a real number for the elasticity
 
 
 @dataclass(frozen=True)
 class Range:
-    """The factors an input may have between the lowest and the highest that are asked."""
+    """The factors that an input may take between the lowest and the highest asked."""
 
     request: PlanRequest
     one: Input
@@ -32,11 +32,11 @@ class Range:
     resolution: float
 
     def _bounded(self, factor: float) -> float:
-        """The nearest factor that makes sense."""
+        """The nearest factor within the input's bounds."""
         return min(max(factor, self.one.least / self.one.value), self.one.most / self.one.value)
 
     def sampled(self) -> list[float]:
-        """The factors asked, each at the nearest that can be run on its side of the base."""
+        """The asked factors, each moved to the nearest on its side of the base that can run."""
         chosen = set()
         for factor in self.factors:
             nearest = self._nearest(factor)
@@ -45,7 +45,7 @@ class Range:
         return sorted(chosen)
 
     def left_out(self) -> list[float]:
-        """The factors asked that have no value of their own."""
+        """The asked factors that have no value, or whose value a nearer factor already has."""
         taken: dict[float, float] = {}
         for factor in sorted(self.factors, key=self._distance):
             nearest = self._nearest(factor)
@@ -54,7 +54,7 @@ class Range:
         return sorted(set(self.factors) - set(taken.values()) - {1.0})
 
     def between(self, near: float, far: float) -> list[float]:
-        """Factors from `near` to `far`, both included, close enough to locate a change of plan."""
+        """Factors from `near` to `far` inclusive, as dense as the resolution asks."""
         low, high = min(near, far), max(near, far)
         if self.one.whole:
             found = [factor for factor in (*self._whole, 1.0) if low <= factor <= high]
@@ -64,7 +64,7 @@ class Range:
         return [near, *inner, far]
 
     def neighbours(self) -> tuple[float, float]:
-        """The nearest factors around the base; the base itself where a side has none."""
+        """The nearest factors below and above the base; the base itself if a side has none."""
         if self.one.whole:
             below = [factor for factor in self._whole if factor < 1]
             above = [factor for factor in self._whole if factor > 1]
@@ -85,7 +85,7 @@ class Range:
 
     @cached_property
     def _whole(self) -> list[float]:
-        """Factors of an integer: of the values the held plan can run, or else of all."""
+        """Factors of an integer, per side: those at which the held plan can run, or else all."""
         runs, valid = list[float](), list[float]()
         low, high = min(self.factors) / _FURTHER, max(self.factors) * _FURTHER
         for factor in _fractions(int(self.one.value), low, high):
@@ -107,7 +107,7 @@ class Range:
 
 
 def _fractions(base: int, low: float, high: float) -> Iterable[float]:
-    """The factors that take an integer to others within bounds, ascending."""
+    """The factors within bounds that take an integer to another integer, ascending."""
     found = {
         Fraction(p, q)
         for q in range(1, _MOST_DENOMINATOR + 1)

@@ -1,9 +1,9 @@
 """The best plan of a changed request: by a search, or among the plans that a change can make best.
 
-A change of rates, of links and kernels, moves times only, so the plans that fit stay the same.
-Of those, few can become the best.  Two properties of the cost model bound them: more of a rate is
-never slower, and r times a rate never takes less than 1/r of the time.  Both hold for each part
-of the time but for what interpolated tables do between their points, hence SLACK.
+A change of a link's or kernel's rate moves only times, so the same plans fit, and few of them can
+become the best.  Two properties of the cost model bound these: a higher rate is never slower, and
+r times a rate never takes less than 1/r of the time.  Both hold for each part of the time, except
+between the points of interpolated tables, hence SLACK.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SLACK = 1.05
 
 @dataclass(frozen=True)
 class Pool:
-    """Plans that fit, and the time that each takes at least (a lower bound of what is asked)."""
+    """Plans that fit, with a lower bound on the time of each."""
 
     plans: Plans
     least_s: NDArray[np.float64]
@@ -42,12 +42,12 @@ class Pool:
 
 
 class Replanner:
-    """Finds the best plan of changed requests; `best` is the best of the unchanged one."""
+    """Finds the best plan of changed requests; `best` is the best of the unchanged request."""
 
     def __init__(self, request: PlanRequest, furthest: float) -> None:
         """furthest: the largest ratio by which an input will be changed.
 
-        What is changed is asked of the framework that is the fastest unchanged.
+        All searches are for the framework that is the fastest for the unchanged request.
         """
         self.request = request
         self.model = cost_model(request)
@@ -77,7 +77,7 @@ class Replanner:
         return best_of(variant.model, self._sides[side].plans, self._score)
 
     def _side(self, input_: Input, furthest: float) -> Pool:
-        """The plans that may be the best somewhere between the base and the last factor."""
+        """The plans that may be the best anywhere between the base and the last factor."""
         everything = self._pool
         if not self._by_time:
             return everything
@@ -89,7 +89,7 @@ class Replanner:
         return everything.within(ratio * at_end).priced(end).within(self._seconds(self.model))
 
     def _seconds(self, model: CostModel) -> float:
-        """Step time in seconds of the base's best plan under a cost model."""
+        """The step time of the base's best plan under a cost model."""
         assert self.best is not None
         return float(model.evaluate(Plans.from_rows([self.best])).iteration_time_s[0])
 
@@ -103,7 +103,7 @@ class Replanner:
         return found.best[0] if found.best else None
 
     def _keep(self, plans: Plans, estimates: Estimates) -> None:
-        """Remember what may become the best; with the memory as the goal, what ties now."""
+        """Keep the plans that may become the best; if the objective is memory, those that tie."""
         decides = estimates.iteration_time_s if self._by_time else estimates.peak_bytes
         far = self._furthest if self._by_time else 1.0
         self._bound = min(self._bound, float(decides.min()) * far)
@@ -112,6 +112,6 @@ class Replanner:
 
     @cached_property
     def _pool(self) -> Pool:
-        """The plans that the first search kept, with their seconds."""
+        """The plans that the first search kept, with their step times."""
         plans = reduce(concatenate, (plans for plans, _ in self._found))
         return Pool(plans, np.concatenate([seconds for _, seconds in self._found]))

@@ -1,4 +1,4 @@
-"""The tornado on a terminal: bars in text, and where the best plan changes."""
+"""The tornado chart on a terminal, and the values at which the best plan changes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from planner.terminal.screens import header
 from planner.terminal.text_wrap import Flow, prose
 
 _WIDE, _WIDEST = 100, 120
-_LONGEST_NAME = 25  # cells, where there are few
+_LONGEST_NAME = 25  # cells, on a narrow terminal
 _LEAST_BAR = 7  # cells on one side
-# Of an input that is lower, and higher: a block, a letter where there are only letters, a colour.
+# For a lower and a higher input: block, character for ASCII-only terminals, colour.
 _SIGNS = {False: ("░", "-", "blue"), True: ("█", "+", "yellow")}
-_MOST_CHANGES = 2  # of one input
-_EXPLAINED = 3  # so few inputs are told in words
+_MOST_CHANGES = 2  # shown per input
+_EXPLAINED = 3  # up to this many inputs are also described in sentences
 
 
 def sensitivity_screen(
@@ -71,7 +71,7 @@ def _plan(
 def _tornado(
     answer: SensitivityAnswer, rows: list[Row], console: Console
 ) -> Iterator[RenderableType]:
-    """A line per input: its bar on a logarithmic axis around the base, and its ends in numbers."""
+    """A line per input: its bar on a logarithmic axis around the base, and its end values."""
     longest = _LONGEST_NAME if console.width < _WIDE else 3 * _LONGEST_NAME
     names = min(longest, max(len(row.title) for row in rows))
     values = max([len(row.value) for row in rows] + [4])
@@ -115,14 +115,14 @@ def _tornado(
 
 
 def _column_factors(answer: SensitivityAnswer) -> tuple[str, str]:
-    """The factors furthest from the base that were asked, which head the columns."""
+    """The asked factors furthest from the base, as column headings."""
     factors = answer.request["sensitivity"]["factors"]
     low, high = min(factors), max(factors)
     return factor_words(low) if low < 1 else "", factor_words(high) if high > 1 else ""
 
 
 def _ends(row: Row, asked_ends: tuple[str, str], again: bool) -> tuple[str, str]:
-    """The two numbers of a line; marked where their factor is not the column's."""
+    """The two end values of a line, marked if their factor differs from the column's."""
     cells = {False: "", True: ""}
     for bar in row.bars:
         words = bar.replanned_words if again else bar.fixed_words
@@ -133,7 +133,7 @@ def _ends(row: Row, asked_ends: tuple[str, str], again: bool) -> tuple[str, str]
 
 
 def _bars(row: Row, again: bool, side: int, most: float, letters: bool) -> Text:
-    """Cells left of the base for less, right of it for more; the longer of two bars behind."""
+    """The cells of a line's bars, decreases left of the base; a longer bar is drawn first."""
     cells: list[tuple[str, str]] = [(" ", "")] * (2 * side)
 
     def change(bar: Bar) -> float:

@@ -1,4 +1,4 @@
-"""The tornado as one static SVG: nothing to fetch, and told apart without colour."""
+"""The tornado chart as one self-contained static SVG, readable without colour."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from planner.sensitivities.tornado import (
 
 WIDTH = 1330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 340, 230, 124, 44
-_ENDS = 138  # beside the longest bars, for their numbers
+_ENDS = 138  # px beside the longest bars for their numbers
 _PITCH, _HIGH, _THIN = 34, 16, 6
 _STYLE = """
 .tornado{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;
@@ -46,7 +46,7 @@ font-variant-numeric:tabular-nums}
 
 
 def tornado_svg(answer: SensitivityAnswer, theme: Theme = "auto") -> str:
-    """The picture; theme: auto follows the reader's colour scheme."""
+    """The SVG document; theme: auto follows the reader's colour scheme."""
     drawn, still = rows(answer), quiet(answer)
     foot = _TOP + _PITCH * len(drawn)
     height = foot + _BOTTOM + 18 * bool(still)

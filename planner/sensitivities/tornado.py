@@ -1,4 +1,4 @@
-"""What every picture of a tornado shares: rows, bars on a logarithmic axis, ticks, words."""
+"""Common parts of all tornado charts: rows, bars on a logarithmic axis, ticks, labels."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from planner.documents.formats import days, dollars, memory_words, plan_words, s
 from planner.sensitivities.documents import InputSensitivity, Point, SensitivityAnswer
 from planner.sensitivities.format import factor_words, signed, value_of
 
-_QUIET = 0.001  # inputs that move the measure by less are only named
+_QUIET = 0.001  # inputs that move the measure by less are only listed by name
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 33, 50, 100, 200, 400, 900)  # %
 
 
 @dataclass(frozen=True)
 class Bar:
-    """The change at the end of an input's range, as ln of the ratio; None: there is none.
+    """The change of the measure at one end of an input's range, as ln of the ratio.
 
-    fixed: of the held plan, where it fits; replanned: of the best plan, where that is another.
+    fixed: of the held plan, None if it does not fit; replanned: of the best plan, None if that is
+    the held plan or nothing fits.
     """
 
     factor: float
@@ -30,7 +31,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Row:
-    """One input: its ends, and the held plan's changes between them."""
+    """One input: the bars at its ends, and the held plan's changes between them (inner)."""
 
     title: str
     value: str
@@ -41,7 +42,7 @@ class Row:
 
     @property
     def again(self) -> bool:
-        """Whether another plan than the held one is best at an end."""
+        """Whether a plan other than the held one is best at an end."""
         return any(bar.replanned is not None or bar.replanned_words for bar in self.bars)
 
 
@@ -51,7 +52,7 @@ def rows(answer: SensitivityAnswer) -> list[Row]:
 
 
 def quiet(answer: SensitivityAnswer) -> list[str]:
-    """The inputs that hardly move it, where others do."""
+    """The titles of the inputs that hardly move the measure; none if that is all of them."""
     still = [one.title for one in answer.inputs if not any(map(_moves, one.points))]
     return still if len(still) < len(answer.inputs) else []
 
@@ -103,7 +104,7 @@ def _bar(point: Point) -> Bar:
 
 
 def _changes(sensitivity: InputSensitivity) -> str:
-    """The nearest changes of plan on both sides."""
+    """The nearest change of plan on each side, in words."""
     below = [c.factor_after for c in sensitivity.changes if c.factor_after < c.factor_before]
     above = [c.factor_after for c in sensitivity.changes if c.factor_after > c.factor_before]
     words = [f"{factor_words(max(below))} and below"] if below else []
@@ -136,7 +137,7 @@ def heading(answer: SensitivityAnswer) -> str:
 
 
 def base_words(answer: SensitivityAnswer) -> list[str]:
-    """The plan held, and what it gives at the base."""
+    """The held plan and its results at the base, in words."""
     report = answer.held
     plan = report.plan.model_dump()
     words = [" ".join(plan_words(plan)), *memory_words(plan)]
@@ -149,7 +150,7 @@ def base_words(answer: SensitivityAnswer) -> list[str]:
 
 
 def of_what(answer: SensitivityAnswer) -> str:
-    """The model and where it trains."""
+    """The model and its cluster, in words."""
     request = answer.request
     groups = " + ".join(
         f"{g['nodes']} x {g['accelerators_per_node']} {g['accelerator']['name']}"
@@ -159,7 +160,7 @@ def of_what(answer: SensitivityAnswer) -> str:
 
 
 def ends_words(row: Row) -> dict[bool, tuple[float, str]]:
-    """Right of the base, and left: the longest bar there, and the ends in numbers."""
+    """By side (True: right of the base): the length of its longest bar, and its end values."""
     sides: dict[bool, list[tuple[float, str]]] = {}
     for bar in row.bars:
         longest = max(abs(bar.fixed or 0.0), abs(bar.replanned or 0.0))
@@ -173,7 +174,7 @@ def ends_words(row: Row) -> dict[bool, tuple[float, str]]:
 
 
 def _goes_right(bar: Bar, row: Row) -> bool:
-    """Which side a bar lies on; one without length opposite to the other."""
+    """Whether a bar lies right of the base; a bar of length zero lies opposite the other one."""
     change = bar.fixed or bar.replanned
     if change:
         return change > 0

@@ -1,1 +1,1 @@
-"""What to rent: each kind of accelerator in each number, with days, cost and energy."""
+"""Cluster sizing: days, cost and energy for each kind and number of accelerators."""

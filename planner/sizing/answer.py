@@ -1,4 +1,4 @@
-"""What a sizing answers: the document of `--json`, REST and Python, one and the same."""
+"""The answer of a sizing, the same document for `--json`, REST and Python."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Limit = Literal["deadline", "budget", "power"]
 
 
 class Row(Document):
-    """One cluster: its best plan and what the training takes there.
+    """One cluster: its best plan, and the time and cost of the training there.
 
-    reason: why nothing runs; then everything of the plan is None.  training_days: without failures
-    and checkpoints; days: of the wall clock, low_days to high_days by the error band.  exceeds:
-    limits of the request that it misses; chance_kept: that deadline and budget are kept, None where
-    neither is asked.
+    reason: why no plan runs; all fields of the plan are then None.  training_days: without failures
+    and checkpoints; days: wall-clock time, low_days to high_days by the error band.  exceeds: the
+    limits of the request that it misses; chance_kept: the chance that deadline and budget are both
+    kept, None if neither is set.
     """
 
     accelerator: str
@@ -48,7 +48,7 @@ class Row(Document):
 
 
 class Step(Document):
-    """From one cluster of the front to the next faster one: what a day saved costs."""
+    """A step from a cluster of the Pareto front to the next faster one: the cost per day saved."""
 
     row: int
     faster_row: int
@@ -58,7 +58,7 @@ class Step(Document):
 
 
 class Offer(Document):
-    """What would be kept where nothing keeps the limits: one of them at another value, by a row."""
+    """A relaxed value of one limit that `row` would keep, offered if no row keeps all limits."""
 
     limit: Limit | Literal["tokens"]
     value: float
@@ -66,9 +66,10 @@ class Offer(Document):
 
 
 class Rival(Document):
-    """The best cluster of another kind beside the one to choose; chances take errors as unrelated.
+    """The best cluster of another kind, compared with the recommended one.
 
-    chance_sooner: that it is done first; chance_cheaper: None where a price is not known.
+    Chances that it is done sooner or is cheaper (None if a price is unknown), with the errors of
+    the two estimates taken as independent.
     """
 
     row: int
@@ -77,9 +78,9 @@ class Rival(Document):
 
 
 class BatchSize(Document):
-    """A batch that reaches the loss of the request's with other tokens in other steps.
+    """A global batch size, and the tokens and steps to reach the same loss with it.
 
-    efficient: up to the critical batch; beyond it tokens rise faster than steps fall.
+    efficient: not above the critical batch size; beyond it tokens rise faster than steps fall.
     """
 
     global_batch_size: int
@@ -91,15 +92,15 @@ class BatchSize(Document):
 class SizingAnswer(Document):
     """The answer to `planner size` and POST /v1/sizings.
 
-    Rows by kind and size.  front: rows that no other beats in both days and cost, the cheapest
-    first; cheapest, fastest, fewest (accelerators): of those that keep all limits; smallest: by
-    kind, the first of the sizes asked that anything fits on; fits_from: the fewest accelerators of
-    a kind, in whole nodes or a part of one, that it fits on.  best_of_kind: of each kind asked, the
-    one to choose, or the one that misses the limits least; rivals: those beside the cheapest.
-    offers: where nothing keeps the limits.  Numbers of rows are their places in `rows`.
-    stops_paying: the first step, of those that save most for their money, whose day saved costs
-    more than a day of the training it shortens.  batch_sizes: around the request's, where it gives
-    a critical batch.  assumed: the numbers in use of what the request may leave open.
+    Rows are ordered by kind and size, and referred to by their index in `rows`.  front: the Pareto
+    front of days and cost, the cheapest first; cheapest, fastest, fewest (accelerators): among the
+    rows that keep all limits; smallest: by kind, the smallest asked size on which a plan fits;
+    fits_from: by kind, the fewest accelerators on which a plan fits, as whole nodes or part of one.
+    best_of_kind: by kind, the row to choose, or the one that misses the limits least; rivals: those
+    rows compared with the recommended one.  offers: relaxed limits, if no row keeps the limits.
+    stops_paying: the first step along the convex front for which a saved day costs more than a day
+    of training before that step.  batch_sizes: other batch sizes, if the request gives a critical
+    one.  assumed: the values in use for fields that a request may leave out.
     """
 
     request: dict[str, Any]

@@ -67,7 +67,7 @@ def size(
     from planner.terminal import output
 
     own = dict(sizing)
-    if "pue" in option_values:  # of the site, wherever the sizing is
+    if "pue" in option_values:  # a sizing has it in its own part, not in a cluster
         own["pue"] = option_values["pue"]
     option_values = {name: value for name, value in option_values.items() if name != "pue"}
     asked = _read(source_of(request_file, request), option_values, own, price or [])

@@ -1,4 +1,4 @@
-"""A sizing computed: the best plan of every cluster, its goodput, and what to choose from."""
+"""Computes a sizing: the best plan and goodput of every cluster, and the recommended rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from planner.version import __version__
 
 
 def size(request: SizingRequest, workers: int = 1) -> SizingAnswer:
-    """Every kind in every number; workers: processes that search at the same time."""
+    """The answer for every cluster of a sizing; workers: processes that search concurrently."""
     began = time.perf_counter()
     clusters = list(clusters_of(request.sizing))
     with _mapping(workers if len(clusters) >= 2 * workers else 1) as run:
@@ -54,7 +54,7 @@ def size(request: SizingRequest, workers: int = 1) -> SizingAnswer:
         cheapest=cheapest,
         fastest=least(allowed, "days", "cost_usd"),
         fewest=fewest,
-        stops_paying=next((s for s in _steps(rows, _hull(rows, front)) if _steep(rows, s)), None),
+        stops_paying=next((s for s in _steps(rows, _hull(rows, front)) if _costly(rows, s)), None),
         smallest={
             kind: next(
                 (i for i, row in enumerate(rows) if row.accelerator == kind and not row.reason),
@@ -77,7 +77,7 @@ def size(request: SizingRequest, workers: int = 1) -> SizingAnswer:
 
 @contextmanager
 def _mapping(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
-    """`map` over so many processes."""
+    """A `map` that runs in this many processes."""
     if workers < 2:
         yield map
         return
@@ -88,7 +88,7 @@ def _mapping(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
 def _rows(
     request: SizingRequest, clusters: list[ClusterSpec], run: Callable[..., Iterable[Any]]
 ) -> list[Row]:
-    # The largest first: a worker that ends last has little left.
+    # The largest cluster first, so that the last searches to end are short ones.
     order = sorted(range(len(clusters)), key=lambda i: -clusters[i].accelerators)
     found = run(partial(row_of, request), (clusters[i] for i in order))
     by_place = dict(zip(order, _counted(found, len(clusters)), strict=True))
@@ -102,7 +102,7 @@ def _counted(rows: Iterable[Row], total: int) -> Iterator[Row]:
 
 
 def _front(rows: list[Row]) -> list[int]:
-    """Places of the rows that no other beats in both days and cost, the cheapest first."""
+    """Indices of the rows on the Pareto front of days and cost, the cheapest first."""
     known = [
         (row.cost_usd, row.days, i)
         for i, row in enumerate(rows)
@@ -118,7 +118,7 @@ def _front(rows: list[Row]) -> list[int]:
 
 
 def _steps(rows: list[Row], front: list[int]) -> Iterator[Step]:
-    """What each step along the front adds in cost for the days that it saves."""
+    """The steps along the front, each with the days that it saves and the cost that it adds."""
     for slow, fast in pairwise(front):
         before, after = rows[slow], rows[fast]
         saved = (before.days or 0.0) - (after.days or 0.0)
@@ -130,30 +130,32 @@ def _steps(rows: list[Row], front: list[int]) -> Iterator[Step]:
 
 
 def _hull(rows: list[Row], front: list[int]) -> list[int]:
-    """The front without what saves its days for more money each than a step over it does."""
+    """The lower convex hull of the front: each step costs more per saved day than the last."""
     hull: list[int] = []
     for place in front:
-        while len(hull) > 1 and _a_day(rows, hull[-2], hull[-1]) > _a_day(rows, hull[-1], place):
+        while len(hull) > 1 and (
+            _usd_per_day(rows, hull[-2], hull[-1]) > _usd_per_day(rows, hull[-1], place)
+        ):
             hull.pop()
         hull.append(place)
     return hull
 
 
-def _a_day(rows: list[Row], slow: int, fast: int) -> float:
-    """Dollars for each day that one row saves over another."""
+def _usd_per_day(rows: list[Row], slow: int, fast: int) -> float:
+    """Dollars per day that row `fast` saves over row `slow`."""
     step = next(_steps(rows, [slow, fast]))
     return step.usd_per_day_saved
 
 
-def _steep(rows: list[Row], step: Step) -> bool:
-    """Whether a day saved costs more than a day of the training that it shortens."""
+def _costly(rows: list[Row], step: Step) -> bool:
+    """Whether a saved day costs more than a day of training on the slower row."""
     slow = rows[step.row]
     a_day_usd = (slow.cost_usd or 0.0) / (slow.days or 1.0)
     return step.usd_per_day_saved > a_day_usd
 
 
 def _assumed(request: SizingRequest) -> dict[str, float]:
-    """What is used where the request says nothing, or what it says instead."""
+    """The values in use for fields that have defaults: the request's own or the defaults."""
     sizing = request.sizing
     cluster = cluster_of_kind(sizing.accelerators[0], 1, 1, sizing)
     return {
@@ -165,7 +167,7 @@ def _assumed(request: SizingRequest) -> dict[str, float]:
 
 
 def _batch_sizes(request: SizingRequest) -> Iterator[BatchSize]:
-    """From an eighth to eight times the request's batch, in doublings."""
+    """Batch sizes from an eighth to eight times the request's, in powers of two."""
     critical, training = request.sizing.critical_batch_size, request.base.training
     if critical is None:
         return
@@ -181,12 +183,12 @@ def _batch_sizes(request: SizingRequest) -> Iterator[BatchSize]:
 
 
 def _space(request: PlanRequest) -> dict[str, Any]:
-    """The limits of the search, which every row keeps to."""
+    """The limits of the search, which apply to every row."""
     return request.search.model_dump(mode="json", exclude_none=True)["limits"]  # type: ignore[no-any-return]
 
 
 def _assumptions(request: SizingRequest, rows: list[Row]) -> Iterator[Note]:
-    """What the days and the money rest on, in sentences."""
+    """Notes on the assumptions behind days and cost."""
     sizing, training = request.sizing, request.base.training
     dated = hardware.prices_date()
     for kind in sizing.accelerators:

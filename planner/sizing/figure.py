@@ -1,4 +1,4 @@
-"""Days against cost as a figure for a paper: a line per kind, the front as one line over them."""
+"""Days against cost as a figure for a paper: a line per kind, and the Pareto front over them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from planner.drawing.figure import MARKERS, Kind, log_ticks, saved, styled_figur
 from planner.drawing.palette import COLOURS
 from planner.sizing.answer import SizingAnswer
 
-_NEAR = 1.12  # times as much or as long: closer numbers would stand on each other
+_NEAR = 1.12  # ratio in cost and days below which labels would overlap
 
 
 def sizing_figure(answer: SizingAnswer, kind: Kind) -> bytes:
-    """The file.  Raises RequestError where matplotlib is not installed."""
+    """The figure as a file.  Raises RequestError if matplotlib is not installed."""
     model, training = answer.request["model"], answer.request["training"]
     with styled_figure(3.6) as figure:
         axes = figure.add_subplot()

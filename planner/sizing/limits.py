@@ -1,4 +1,4 @@
-"""Rows of a sizing against its limits, and against each other, with the doubt of their times."""
+"""Rows of a sizing compared with its limits and each other, given the error of their times."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from planner.sizing.answer import Limit, Offer, Rival, Row
 from planner.sizing.request import SizingRequest, SizingSpec
 from planner.uncertainty.error_band import COVERED, chance_above
 
-# Deviations that the error band reaches to either side, were what is missed normal.
+# Half the width of the error band in standard deviations, with errors taken as normal.
 REACH = NormalDist().inv_cdf(0.5 + int(COVERED) / 200)
 
 
 def limited(row: Row, sizing: SizingSpec) -> Row:
-    """The row with the limits that it exceeds; what is not known exceeds none."""
+    """The row with the limits that it exceeds; an unknown value exceeds none."""
     exceeds = tuple(name for name, value, most in _limits(row, sizing) if value > most)
     return row.model_copy(update={"exceeds": exceeds, "chance_kept": _chance_kept(row, sizing)})
 
 
 def _limits(row: Row, sizing: SizingSpec) -> Iterator[tuple[Limit, float, float]]:
-    """Each limit of a request: its name, the value of the row where that is known, and the most."""
+    """The limits that apply: name, the row's value, the maximum; unknown values are skipped."""
     checks: tuple[tuple[Limit, float | None, float | None], ...] = (
         ("deadline", row.days, sizing.deadline_days),
         ("budget", row.cost_usd, sizing.budget_usd),
@@ -33,16 +33,16 @@ def _limits(row: Row, sizing: SizingSpec) -> Iterator[tuple[Limit, float, float]
 
 
 def _chance_kept(row: Row, sizing: SizingSpec) -> float | None:
-    """The chance that a run is in time and in budget, both of which grow with its time."""
+    """The chance that a run keeps deadline and budget; days and cost both scale with its time."""
     room = [log(most / value) for name, value, most in _limits(row, sizing) if name != "power"]
     if not room or row.error_band is None:
         return None
-    mean, deviation = _doubt(row)
+    mean, deviation = _log_error(row)
     return chance_above(min(room) - mean, deviation)
 
 
-def _doubt(row: Row) -> tuple[float, float]:
-    """Mean and deviation of ln(true / estimated) of a row's time, by its error band."""
+def _log_error(row: Row) -> tuple[float, float]:
+    """Mean and standard deviation of ln(true / estimated) of a row's time, by its error band."""
     band, estimated = row.error_band, row.iteration_time_s
     assert band is not None
     assert estimated is not None
@@ -51,30 +51,30 @@ def _doubt(row: Row) -> tuple[float, float]:
 
 
 def least_of(rows: list[Row], places: Iterable[int], *names: str) -> int | None:
-    """The row with the least of the first, and of the next where that is equal."""
-    order = {i: [_or_most(getattr(rows[i], name)) for name in names] for i in places}
+    """The row with the least value of the first field; ties go to the next fields."""
+    order = {i: [_or_infinity(getattr(rows[i], name)) for name in names] for i in places}
     return min(order, key=order.__getitem__, default=None)
 
 
 def best_of_kind(rows: list[Row], sizing: SizingSpec) -> dict[str, int | None]:
-    """The cheapest of each kind that keeps the limits, or the one that misses them least."""
+    """The cheapest row of each kind that keeps the limits, or the one that misses them least."""
     found: dict[str, int | None] = {}
     for kind in sizing.accelerators:
         own = [i for i, row in enumerate(rows) if row.accelerator == kind and row.days is not None]
         kept = [i for i in own if not rows[i].exceeds]
         order = ("cost_usd", "accelerators", "days")
-        nearest = min(own, key=lambda i: _over(rows[i], sizing), default=None)
+        nearest = min(own, key=lambda i: _worst_ratio(rows[i], sizing), default=None)
         found[kind] = least_of(rows, kept, *order) if kept else nearest
     return found
 
 
-def _over(row: Row, sizing: SizingSpec) -> float:
-    """By how many times a row misses the limit that it misses most."""
+def _worst_ratio(row: Row, sizing: SizingSpec) -> float:
+    """The largest ratio of a row's value to its limit."""
     return max((value / most for _, value, most in _limits(row, sizing)), default=inf)
 
 
 def offers(rows: list[Row], request: SizingRequest) -> Iterator[Offer]:
-    """Each limit at the value that some row keeps with the others; then fewer tokens."""
+    """For each limit, the value at which a row would keep all limits; then fewer tokens."""
     sizing = request.sizing
     of_limit: dict[Limit, str] = {
         "deadline": "days", "budget": "cost_usd", "power": "power_watts",
@@ -86,12 +86,12 @@ def offers(rows: list[Row], request: SizingRequest) -> Iterator[Offer]:
     tokens = request.base.training.tokens
     powered = [i for i, row in enumerate(rows) if row.exceeds and "power" not in row.exceeds]
     if tokens is not None and powered:
-        place = min(powered, key=lambda i: _over(rows[i], sizing))
-        yield Offer(limit="tokens", value=tokens / _over(rows[place], sizing), row=place)
+        place = min(powered, key=lambda i: _worst_ratio(rows[i], sizing))
+        yield Offer(limit="tokens", value=tokens / _worst_ratio(rows[place], sizing), row=place)
 
 
 def rivals(rows: list[Row], chosen: int | None, of_kind: dict[str, int | None]) -> Iterator[Rival]:
-    """The best of every other kind beside the one to choose."""
+    """The best row of every other kind, compared with the chosen one."""
     if chosen is None:
         return
     for place in of_kind.values():
@@ -107,11 +107,11 @@ def rivals(rows: list[Row], chosen: int | None, of_kind: dict[str, int | None]) 
 
 
 def _chance_less(row: Row, other: Row, field: str) -> float:
-    """The chance that days or cost of one row are below another's."""
-    (mean, deviation), (other_mean, other_deviation) = _doubt(row), _doubt(other)
+    """The chance that the days or the cost of one row are less than another's."""
+    (mean, deviation), (other_mean, other_deviation) = _log_error(row), _log_error(other)
     gap = log(getattr(other, field) / getattr(row, field)) + other_mean - mean
     return chance_above(gap, sqrt(deviation**2 + other_deviation**2))
 
 
-def _or_most(value: float | None) -> float:
+def _or_infinity(value: float | None) -> float:
     return inf if value is None else value

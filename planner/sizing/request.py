@@ -1,7 +1,7 @@
-"""The document of a sizing: model, training with its tokens, search limits, and what is weighed.
+"""The request of a sizing: model, training with its tokens, search limits, clusters to compare.
 
 `{"model", "training", "search", "profile", "site", "sizing"}`; `sizing` holds the fields of
-SizingSpec.  Everything wrong with it is collected and raised once.
+SizingSpec.  All problems of a document are raised together.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from planner.documents.typed_values import looked_up, validate
 from planner.request_parsing.parser import parse_request
 
 PARTS = ("model", "training", "search", "profile", "site", "sizing")
-# What is rented in numbers, with a price in the catalog.
+# Accelerators that are commonly rented in large numbers and have a price in the catalog.
 KINDS = (
     "a100-sxm-80gb", "h100-sxm-80gb", "h200-sxm-141gb", "b200-sxm-180gb", "gb200-nvl72", "mi300x",
     "mi325x",
 )  # fmt: skip
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 MOST_KINDS, MOST_SIZES, MOST_ROWS = 40, 100, 500
-# What a plan of a sizing may be, unless the request says otherwise: what is used at scale.
+# Default limits of the search: the choices common at scale.
 SPACE: dict[str, Any] = {
     "schedule": ["1f1b", "interleaved-1f1b"],
     "zero_stage": [1, 3],
@@ -50,7 +50,7 @@ Seconds = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class SizingSpec(Spec):
-    """What to compare, and what the answer must keep to."""
+    """The clusters to compare and the limits to keep."""
 
     accelerators: tuple[str, ...] = Field(
         KINDS, min_length=1, max_length=MOST_KINDS, description="kinds, by catalog name"
@@ -94,13 +94,13 @@ class SizingSpec(Spec):
 
 
 class SizingRequest(Spec):
-    """A sizing, resolved: one plan request (of the first cluster) and what is compared."""
+    """A resolved sizing: a plan request on the first cluster, and the clusters to compare."""
 
     base: PlanRequest
     sizing: SizingSpec
 
     def document(self) -> dict[str, Any]:
-        """This request as plain data that can be asked again."""
+        """This request as plain data that can be sent again."""
         base = self.base.document()
         return {name: base[name] for name in PARTS if name in base} | {
             "sizing": self.sizing.model_dump(mode="json", exclude_none=True)
@@ -108,7 +108,7 @@ class SizingRequest(Spec):
 
 
 def parse_sizing(document: Any) -> SizingRequest:
-    """The sizing that a user's document asks.  Raises RequestError with every problem found."""
+    """The sizing that a user's document describes.  Raises RequestError with all problems."""
     document = plain(document)
     if not isinstance(document, dict):
         raise RequestError([wrong_type("", "an object", document)])
@@ -134,14 +134,14 @@ def parse_sizing(document: Any) -> SizingRequest:
 
 
 def _base(request: dict[str, Any], kinds: tuple[str, ...]) -> PlanRequest:
-    """The request on one node of the first kind that can compute what it asks."""
+    """The request on one node of the first kind that supports the asked precision."""
     first: RequestError | None = None
     for kind in kinds:
         try:
             return parse_request({**request, "cluster": {"accelerator": kind, "nodes": 1}})
         except RequestError as error:
             first = first or error
-            # Another kind mends nothing but what the accelerator lacks.
+            # Another kind can only fix an unsupported precision.
             if any(problem.code != "unsupported_precision" for problem in error.problems):
                 break
     assert first is not None
@@ -149,7 +149,7 @@ def _base(request: dict[str, Any], kinds: tuple[str, ...]) -> PlanRequest:
 
 
 def _search(value: Any) -> Any:
-    """The search with the usual limits of a sizing under the request's own."""
+    """The request's search, with the default limits for fields that it does not limit."""
     if value is None:
         return dict(SPACE)
     if not isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""A row of a sizing: the best plan of one cluster, its goodput, its days and its money."""
+"""A row of a sizing: the best plan of one cluster, its goodput, days and cost."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from planner.sizing.answer import Row
 from planner.sizing.request import SizingRequest, SizingSpec
 
 # A checkpoint of mixed-precision Adam (BLOOM wrote 13.1 bytes per parameter), copied to host memory
-# at what one accelerator was measured to reach of its link (H200: 55 of 63 GB/s), then written
-# while training goes on; ranks meet for it.
+# at the measured share of one accelerator's link rate (H200: 55 of 63 GB/s), then written while
+# training continues; ranks synchronise for the copy.
 CHECKPOINT_BYTES_PER_PARAMETER = 14.0
 HOST_COPY_FRACTION = 0.87
 CHECKPOINT_BARRIER_S = 1.0
 UNKNOWN_HOST_LINK_BYTES_PER_S = 25e9
-MOST_KEPT = 2000  # best plans, a few kilobytes each
+MOST_KEPT = 2000  # cached best plans, a few kilobytes each
 
 
 def clusters_of(sizing: SizingSpec) -> Iterator[ClusterSpec]:
-    """The named clusters, or each kind in each number: whole nodes or a part of one, none twice."""
+    """The named clusters, or every kind in every size, in whole nodes or part of one, each once."""
     named = (text.split("x", 1) for text in sizing.clusters)
     pairs = [(kind, int(number)) for number, kind in named]
     seen = set()
@@ -53,7 +53,7 @@ def clusters_of(sizing: SizingSpec) -> Iterator[ClusterSpec]:
 def cluster_of_kind(kind: str, nodes: int, per_node: int, sizing: SizingSpec) -> ClusterSpec:
     try:
         group = hardware.node_group(kind, nodes, per_node)
-    except ValueError:  # a part of a node that its link domains do not divide: the whole node
+    except ValueError:  # the node's link domains do not divide into this part: take a whole node
         group = hardware.node_group(kind, nodes)
     prices = sizing.prices_usd_per_accelerator_hour
     if kind in prices:
@@ -68,7 +68,7 @@ def cluster_of_kind(kind: str, nodes: int, per_node: int, sizing: SizingSpec) ->
 
 
 def row_of(asked: SizingRequest, cluster: ClusterSpec) -> Row:
-    """The best plan on one cluster, and what the training takes there."""
+    """The best plan on one cluster, and the time and cost of the training there."""
     group = cluster.groups[0]
     names: dict[str, Any] = {
         "accelerator": group.accelerator.id,
@@ -89,7 +89,7 @@ def row_of(asked: SizingRequest, cluster: ClusterSpec) -> Row:
 
 @dataclass(frozen=True)
 class _PricedPlan:
-    """The best plan on a cluster, and what days, money and energy follow from."""
+    """The best plan on a cluster, with the numbers that days, cost and energy follow from."""
 
     plan: ParallelPlan
     iteration_time_s: float
@@ -100,9 +100,9 @@ class _PricedPlan:
 
 
 def _without_money(request: PlanRequest) -> PlanRequest:
-    """The request without what its best plan does not depend on, so that it is searched once.
+    """The request without the fields that do not affect its best plan, as a cache key.
 
-    Whoever tries other prices, failures or tokens then waits for no search.
+    So other prices, failure rates or tokens need no new search.
     """
     cluster = request.cluster
     update: dict[str, Any] = {"pue": 1.0, "failures_per_1000_node_days": None}
@@ -138,7 +138,7 @@ def best(document: str) -> _PricedPlan | str:
 
 
 def _of_plan(request: SizingRequest, cluster: ClusterSpec, priced: _PricedPlan) -> dict[str, Any]:
-    """Days, goodput, cost and energy of the training by this plan."""
+    """Days, goodput, cost and energy of the training with this plan."""
     sizing, group = request.sizing, cluster.groups[0]
     tokens = request.base.training.tokens
     assert tokens is not None
@@ -179,7 +179,7 @@ def _of_plan(request: SizingRequest, cluster: ClusterSpec, priced: _PricedPlan) 
 
 
 def _checkpoint_s(request: PlanRequest, group: NodeGroup, accelerators: int) -> float:
-    """Seconds that training stands still while each rank copies its share to host memory."""
+    """Seconds that training pauses while each rank copies its share to host memory."""
     link = group.host_link_bytes_per_s or UNKNOWN_HOST_LINK_BYTES_PER_S
     trained = trained_parameters(request.model, request.training)
     share = trained * CHECKPOINT_BYTES_PER_PARAMETER / accelerators

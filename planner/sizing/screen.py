@@ -1,4 +1,4 @@
-"""A sizing on a terminal: what to choose, the front, where more stops paying, what it rests on."""
+"""A sizing on a terminal: choices, Pareto front, where scaling stops paying, assumptions."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _choices(answer: SizingAnswer, request: SizingRequest) -> Iterator[Renderabl
 
 
 def _rivals(answer: SizingAnswer) -> Iterator[RenderableType]:
-    """The best cluster of each other kind, and whether it can be told from the one to choose."""
+    """The best cluster of each other kind, with the chances that it is sooner or cheaper."""
     if not answer.rivals:
         return
     yield Text()
@@ -88,20 +88,20 @@ def _rivals(answer: SizingAnswer) -> Iterator[RenderableType]:
         assert row.days is not None
         cost = "no price known" if row.cost_usd is None else dollars(row.cost_usd)
         words = [f"  {row.accelerators:,} x {row.accelerator}: {_band(row)}", cost]
-        words.append(f"sooner with a chance of {_sure(rival.chance_sooner)}")
+        words.append(f"sooner with a chance of {_chance_words(rival.chance_sooner)}")
         if rival.chance_cheaper is not None:
-            words.append(f"cheaper with {_sure(rival.chance_cheaper)}")
+            words.append(f"cheaper with {_chance_words(rival.chance_cheaper)}")
         yield Flow(words, indent=4)
 
 
-def _sure(value: float) -> str:
-    """A chance, and whether it is too near to even to tell."""
+def _chance_words(value: float) -> str:
+    """A chance in words, with a note if it is too close to 50 % to decide."""
     told = value >= SURE or value <= 1.0 - SURE
     return chance(value) + ("" if told else ", so they overlap")
 
 
 def _band(row: Row) -> str:
-    """Days, and the interval that they are expected in."""
+    """Days, with their error band."""
     assert row.days is not None
     band = "" if row.low_days is None else f" ({days(row.low_days)} to {days(row.high_days or 0)})"
     return days(row.days) + band
@@ -116,7 +116,7 @@ _OFFERS = {
 
 
 def _offer(answer: SizingAnswer, offer: Offer) -> RenderableType:
-    """What would be kept, and by what."""
+    """A relaxed limit, and the cluster that would keep it."""
     row = answer.rows[offer.row]
     money = (
         "" if row.cost_usd is None or offer.limit == "tokens" else f" for {dollars(row.cost_usd)}"
@@ -186,7 +186,7 @@ def _table(answer: SizingAnswer, shown: list[int]) -> Table:
 
 
 def _stops_paying(answer: SizingAnswer) -> Iterator[RenderableType]:
-    """The first step whose day saved costs much more than a day of what it replaces."""
+    """The step from which on a saved day costs more than a day of training before it."""
     if answer.stops_paying is None:
         return
     step = answer.stops_paying
@@ -204,7 +204,7 @@ def _stops_paying(answer: SizingAnswer) -> Iterator[RenderableType]:
 
 
 def _batch_sizes(answer: SizingAnswer, request: SizingRequest) -> Iterator[RenderableType]:
-    """Tokens and steps to the same loss at other batches."""
+    """Tokens and steps to the same loss at other batch sizes."""
     if not answer.batch_sizes:
         return
     yield Text()

@@ -11,7 +11,7 @@ from planner.sizing.rows import cluster_of_kind, row_of
 
 
 def fewest_of_kind(request: SizingRequest, rows: list[Row], kind: str) -> int | None:
-    """Bisects between the largest size that nothing fits on and the smallest that works."""
+    """Bisect between the smallest size that fits and the largest below it that does not."""
     own = [row for row in rows if row.accelerator == kind]
     first = next((i for i, row in enumerate(own) if row.reason is None), None)
     if first is None:

@@ -1,4 +1,4 @@
-"""Days against cost as one static SVG: a line per kind, its sizes as dots, the front ringed."""
+"""Days against cost as one static SVG: a line per kind, sizes as dots, the Pareto front ringed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ svg{font:13px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif
 
 
 def picture(answer: SizingAnswer) -> str:
-    """The picture; kinds without a price are not in it, and it says so."""
+    """The SVG document; kinds without a price are listed below instead of drawn."""
     priced = [row for row in answer.rows if row.cost_usd and row.days]
     kinds = list(dict.fromkeys(row.accelerator for row in priced))
     missing = sorted({row.accelerator for row in answer.rows} - set(kinds))
@@ -113,7 +113,7 @@ def _words(row: Row) -> str:
 
 
 class _Scale:
-    """A logarithmic axis with a little room at its ends."""
+    """A logarithmic axis with a small margin at its ends."""
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
         self.low, self.high = low / 1.15, high * 1.15
@@ -124,7 +124,7 @@ class _Scale:
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """1, 2 and 5 of each decade; over many decades only the ones."""
+        """Ticks at 1, 2 and 5 of each decade; over many decades only at 1."""
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         steps = (1,) if len(decades) > 4 else (1, 2, 5)
         every = [step * 10.0**decade for decade in decades for step in steps]

@@ -1,1 +1,1 @@
-"""Sweeps: many requests from one grid, asked on many workers, kept as they are answered."""
+"""Sweeps: all requests of a grid, answered by parallel workers; results are stored one by one."""

@@ -33,7 +33,7 @@ _Parquet = Annotated[
 
 
 class _RunUnlessNamed(TyperGroup):
-    """Takes a sweep's grid where a group wants the name of a command."""
+    """Runs a sweep if the first argument is a grid instead of the name of a command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         named = bool(args) and args[0] in self.commands
@@ -108,7 +108,7 @@ def merge(
 
 
 def _sweep_on_service(client: Client, source: str) -> SweepAnswer:
-    """The rows of a grid that a service asks as one of its jobs."""
+    """The answer of a sweep that a service runs as a job."""
     from planner.sweeps.run import SweepAnswer
 
     document = load(source)
@@ -132,7 +132,7 @@ def _results(source: str) -> Path:
 def _watched(
     results: Iterator[tuple[str, Result]], done: int, total: int
 ) -> Iterator[tuple[str, Result]]:
-    """The results, with a bar on standard error."""
+    """The results, with a progress bar on standard error."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
@@ -147,12 +147,12 @@ def _watched(
 
 
 def _show(answer: SweepAnswer, csv: Path | None, parquet: Path | None, json: bool) -> int:
-    """Write and print all; the exit code tells of a fault of ours in any question."""
+    """Write and print the answer; the exit code is nonzero if a question hit an internal error."""
     from planner.terminal import output
 
     code = OUR_FAULT if answer.outcomes.get("failed") else FINE
 
-    # All are made before one is written: what is refused leaves nothing half done.
+    # All files are made before any is written, so that a refusal leaves no partial output.
     files = {
         path: make()
         for path, make in ((csv, answer.csv), (parquet, answer.parquet))

@@ -1,8 +1,8 @@
-"""A grid of requests: a base, and axes of values that its fields take.
+"""A grid of requests: a base request, and axes that list the values of its fields.
 
 The document is `{"base", "axes", "points"}`.  `axes` names fields (`training.global_batch_size`,
 or as JSON pointer `/training/global_batch_size`) and lists the values of each; `points` lists
-values of several fields that go together.  The questions are all combinations, the points
+values of several fields that vary together.  The questions are all combinations, with the points
 outermost and the last axis innermost.
 """
 
@@ -51,10 +51,10 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Setting:
-    """One field at one point of the grid.
+    """The value of one field at one point of an axis.
 
     pointer: the place of the value in the user's document.  shown: the value as written there.
-    value: what the request gets, which is another where a model stands in a file.
+    value: the value in the request; it differs from `shown` if a model is read from a file.
     """
 
     path: Path
@@ -68,23 +68,23 @@ Axis = tuple[tuple[Setting, ...], ...]
 
 @dataclass(frozen=True)
 class Question:
-    """One request of a grid, not parsed yet; inputs: what varies, by dotted name."""
+    """One request of a grid, not yet parsed; inputs: the varied fields, by dotted name."""
 
     inputs: dict[str, Any]
     document: dict[str, Any]
 
     @cached_property
     def key(self) -> str:
-        """A name that only what decides the answer decides."""
+        """A hash of everything that determines the answer, and of nothing else."""
         content = json.dumps(basis(self.document), sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """All questions of a grid, each made when it is asked for.
+    """All questions of a grid, created lazily.
 
-    axes: of each its points, and of each point its settings: one, except on the axis of `points`.
+    axes: the points of each axis; a point has one setting, or several on the axis of `points`.
     """
 
     base: dict[str, Any]
@@ -92,30 +92,30 @@ class Grid:
 
     @property
     def count(self) -> int:
-        """How many questions there are."""
+        """The number of questions."""
         return math.prod(map(len, self.axes))
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """The dotted names of the fields that vary."""
+        """The dotted names of the varied fields."""
         paths = (setting.path for axis in self.axes for point in axis for setting in point)
         return tuple(dict.fromkeys(map(".".join, paths)))
 
     def questions(self) -> Iterator[Question]:
-        """All of them, in the order of the axes."""
+        """All questions, in the order of the axes."""
         return map(self.question, itertools.product(*(range(len(axis)) for axis in self.axes)))
 
     def question(self, digits: Sequence[int]) -> Question:
-        """The question at these points of the axes."""
+        """The question with these point indices, one per axis."""
         settings = self.settings(digits)
         document = self.base
         for setting in settings:
-            document = _laid_over(document, setting)
+            document = _with_field(document, setting)
         given = {".".join(setting.path): setting.shown for setting in settings}
         return Question({name: given.get(name) for name in self.inputs}, document)
 
     def settings(self, digits: Sequence[int]) -> list[Setting]:
-        """The settings of the axes at a point, whole parts before their fields."""
+        """The settings at these point indices; whole parts of a request before their fields."""
         chosen = [s for axis, i in zip(self.axes, digits, strict=True) for s in axis[i]]
         return sorted(chosen, key=lambda setting: len(setting.path))
 
@@ -123,10 +123,10 @@ class Grid:
 def parse_grid(document: Any, model_at: Callable[[str], Any] = lambda name: name) -> Grid:
     """The grid that a user's document describes.
 
-    model_at: the document that the name of a model stands for, where it may be that of a file.
+    model_at: resolves the name of a model, which may be a file, to its document.
     Raises RequestError with the problems of the grid, of the base, and of each value tried with
-    the first values of the other axes.  Values that only contradict each other are no problem of
-    the grid: the questions that have them answer so.
+    the first values of the other axes.  Values that contradict each other are not refused here:
+    the questions that combine them report it.
     """
     document = plain(document)
     require_object("", document, "an object")
@@ -135,7 +135,7 @@ def parse_grid(document: Any, model_at: Callable[[str], Any] = lambda name: name
     base = _part(document, "base")
     require_object("/base", base, "a request")
     if isinstance(named := base.get("model"), str):
-        base = base | {"model": _placed("/base/model", model_at, named)}
+        base = base | {"model": _model_document("/base/model", model_at, named)}
     grid = Grid(base, (*_points(document, model_at), *_axes(document, model_at)))
     if not grid.axes:
         raise refuse("/axes", "missing", "a sweep needs axes, or points")
@@ -187,7 +187,7 @@ def _listed(pointer: str, value: Any) -> list[Any]:
 
 
 def _path(name: str, pointer: str) -> Path:
-    """The path that a field's name stands for, as JSON pointer or dotted."""
+    """The path of a field that is named by a JSON pointer or a dotted name."""
     if name.startswith("/"):
         path = tuple(p.replace("~1", "/").replace("~0", "~") for p in name[1:].split("/"))
     else:
@@ -195,7 +195,7 @@ def _path(name: str, pointer: str) -> Path:
     if path[0] in _VARIED and len(path) <= MAX_DEPTH:
         return path
     dotted = [f"{part}.{field}" for part, fields in _FIELDS.items() for field in sorted(fields)]
-    # A field by its last name alone is the commonest slip: options have it so.
+    # The most common mistake is the bare field name, as in the command line's options.
     own = tuple(field for field in dotted if field.endswith(f".{name}"))
     raise refuse(
         pointer,
@@ -206,7 +206,7 @@ def _path(name: str, pointer: str) -> Path:
 
 
 def _check_names(grid: Grid) -> None:
-    """Refuse a field that two axes vary, or that stands twice in a point."""
+    """Refuse a field that two axes vary, or that a point names twice."""
     seen: dict[Path, str] = {}
     for axis in grid.axes:
         own: dict[Path, str] = {}
@@ -227,26 +227,26 @@ def _setting(
 ) -> Setting:
     path, used = _path(name, named_at), value
     if path == ("model",) and isinstance(value, str):
-        used = _placed(pointer, model_at, value)
+        used = _model_document(pointer, model_at, value)
     return Setting(path, pointer, value, used)
 
 
-def _placed(pointer: str, model_at: Callable[[str], Any], name: str) -> Any:
+def _model_document(pointer: str, model_at: Callable[[str], Any], name: str) -> Any:
     try:
         return model_at(name)
     except RequestError as error:
-        raise _moved(error, lambda at: pointer + at.removeprefix("/model")) from None
+        raise _with_pointers(error, lambda at: pointer + at.removeprefix("/model")) from None
 
 
-def _moved(error: RequestError, place: Callable[[str], str]) -> RequestError:
-    """The problems of an error with other pointers."""
+def _with_pointers(error: RequestError, place: Callable[[str], str]) -> RequestError:
+    """The error with its pointers mapped by `place`."""
     return RequestError(
         problem.model_copy(update={"pointer": place(problem.pointer)}) for problem in error.problems
     )
 
 
-def _laid_over(document: Any, setting: Setting, depth: int = 0) -> Any:
-    """The document with one field set; the document itself stays as it is."""
+def _with_field(document: Any, setting: Setting, depth: int = 0) -> Any:
+    """A copy of the document with one field set."""
     if depth == len(setting.path):
         return setting.value
     name, whole = setting.path[depth], setting.path[:depth]
@@ -255,17 +255,17 @@ def _laid_over(document: Any, setting: Setting, depth: int = 0) -> Any:
     if whole == ("cluster",) and isinstance(document, str):
         document = {"preset": document}
     if isinstance(document, dict):
-        return document | {name: _laid_over(document.get(name), setting, depth + 1)}
+        return document | {name: _with_field(document.get(name), setting, depth + 1)}
     if isinstance(document, list) and name in map(str, range(len(document))):
         i = int(name)
-        return [*document[:i], _laid_over(document[i], setting, depth + 1), *document[i + 1 :]]
+        return [*document[:i], _with_field(document[i], setting, depth + 1), *document[i + 1 :]]
     got = f"a list of {len(document)}" if isinstance(document, list) else repr(shown(document))
     detail = f"{join('', *whole)} is {got}, which has no {name} to vary"
     raise refuse(setting.pointer, "inconsistent", detail)
 
 
 def _check_values(grid: Grid) -> None:
-    """Try every value once, with the first of the other axes."""
+    """Try every value once, with the first points of the other axes."""
     first = [0] * len(grid.axes)
     _try(grid, first)
     found: dict[Problem, None] = {}
@@ -280,7 +280,7 @@ def _check_values(grid: Grid) -> None:
 
 
 def _try(grid: Grid, digits: Sequence[int]) -> None:
-    """Raise what is wrong with one question, at the places of the user's document."""
+    """Raise the problems of one question, with pointers into the user's document."""
     document = grid.question(digits).document
     try:
         parse_request(document)
@@ -291,15 +291,15 @@ def _try(grid: Grid, digits: Sequence[int]) -> None:
         if alone:
             settings = grid.settings(digits)
             places = {join("", *setting.path): setting.pointer for setting in settings}
-            raise _moved(RequestError(alone), lambda at: _place(at, places)) from None
+            raise _with_pointers(RequestError(alone), lambda at: _place(at, places)) from None
 
 
 def _place(pointer: str, places: Mapping[str, str]) -> str:
-    """The place in the grid's document of a place in the request.
+    """The pointer into the grid's document for a pointer into the request.
 
-    places: in the grid of what varies, by place in the request, the deepest last.
+    places: for each varied field, pointer in the request to pointer in the grid, deepest last.
     """
-    # The name of a cluster whose nodes vary has become the preset of an object.
+    # If fields of a named cluster vary, its name has become the preset of an object.
     pointer = "/cluster" if pointer == "/cluster/preset" else pointer
     for own, place in reversed(list(places.items())):
         if pointer == own or pointer.startswith(own + "/"):

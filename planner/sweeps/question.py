@@ -1,4 +1,4 @@
-"""One question of a sweep, from the request's document to one flat result."""
+"""One question of a sweep: from a request's document to a flat result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Outcome = Literal[
     "failed",
     "not_asked",
 ]
-# Each after "12 requests": in words.
+# Phrases that follow a count such as "12 requests".
 OUTCOMES: dict[Outcome, str] = {
     "fits": "with a plan that fits",
     "nothing_fits": "where nothing fits",
@@ -39,9 +39,9 @@ OUTCOMES: dict[Outcome, str] = {
 
 
 class Result(Document):
-    """What a sweep keeps of an answer: the plan and its figures, or the reason for none.
+    """The part of an answer that a sweep keeps: the plan and its figures, or why there is none.
 
-    plan: the best one, or the request's own.  iteration_time_low_s and _high_s: the error band.
+    plan: the best plan, or the request's own.  iteration_time_low_s and _high_s: the error band.
     """
 
     outcome: Outcome
@@ -63,7 +63,7 @@ class Result(Document):
 
 
 def ask(document: dict[str, Any]) -> Result:
-    """The result of one request; whatever is wrong with it is a result too."""
+    """The result of one request; problems of the request are also returned as a result."""
     try:
         return _answer(parse_request(document))
     except RequestError as error:
@@ -72,7 +72,7 @@ def ask(document: dict[str, Any]) -> Result:
         return Result(outcome="illegal", reason=str(error))
     except SpaceTooLarge as error:
         return Result(outcome="space_too_large", reason=str(error))
-    except Exception as error:  # a fault of ours in one question must not end the others
+    except Exception as error:  # an internal error in one question must not end the others
         return Result(outcome="failed", reason=f"{type(error).__name__}: {error}")
 
 
@@ -80,7 +80,7 @@ def _answer(request: PlanRequest) -> Result:
     if request.plan is not None:
         own = estimate(request, request.plan).estimate
         return _figures(request, own, "fits" if own.fits else "does_not_fit")
-    # As plan_answers.find has it, without the front, the baseline and the launch files.
+    # The same as plan_answers.find, without the Pareto front, the baseline and the launch files.
     found = fastest(request).outcome
     model = cost_model(request)
     if found.best:

@@ -1,7 +1,7 @@
-"""Results on disk: a file per question, named by what was asked.
+"""Results on disk: one file per question, named by the question's key.
 
-Whatever ends a sweep loses only the questions in work.  Several sweeps may share a folder, of
-one grid or of several, and on a file system that several machines share.
+If a sweep is interrupted, only the questions in progress are lost.  Several sweeps, of the same or
+of different grids, may share a folder, also on a file system that several machines share.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from planner.sweeps.question import Result
 
 
 class ResultsFolder:
-    """A folder of results by the keys of their questions."""
+    """A folder of results, by the keys of their questions."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,14 +33,14 @@ class ResultsFolder:
         return self
 
     def keep(self, key: str, result: Result) -> None:
-        """Write a result, whole or not at all."""
+        """Write a result atomically."""
         write_whole(self.path / f"{key}.json", result.model_dump_json(exclude_none=True))
 
     def results(self, wanted: Collection[str]) -> dict[str, Result]:
-        """The results of these questions, as far as they are there and can be read."""
+        """The stored results of these questions; missing and unreadable ones are left out."""
         found = {}
         for path in self.path.glob("*.json"):
             if path.stem in wanted:
-                with suppress(OSError, ValidationError):  # torn: then it is asked again
+                with suppress(OSError, ValidationError):  # a corrupt file: it is asked again
                     found[path.stem] = Result.model_validate_json(path.read_bytes())
         return found

@@ -1,4 +1,4 @@
-"""A sweep from its grid to its rows: what is kept already, what is left to ask, what came of it."""
+"""Runs a sweep: reads the stored results, asks the remaining questions, and makes the table."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from planner.sweeps.workers import BACKENDS, answers
 from planner.version import __version__
 
 _DIGITS = re.compile("[0-9]{1,6}")
-# Wraps the results while they come in, given how many are there and how many there will be.
+# Wraps the iterator of new results, given the number of results so far and the total.
 Watch = Callable[[Iterator[tuple[str, Result]], int, int], Iterable[tuple[str, Result]]]
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One part of `of` equal ones of a grid: every of-th question, from the number-th on."""
+    """One of `of` equal parts of a grid: every of-th question, starting at the number-th."""
 
     number: int
     of: int
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """The shard of a text such as 3/64; RequestError where there is none."""
+        """The shard for a text such as 3/64.  Raises RequestError if it is malformed."""
         number, _, of = text.partition("/") if isinstance(text, str) else ("", "", "")
         if not (_DIGITS.fullmatch(number) and _DIGITS.fullmatch(of)):
             raise refuse("/shard", "wrong_type", f"must be as 3/64, got {shown(text)!r}", text)
@@ -43,15 +43,15 @@ class Shard:
         return shard
 
     def part(self, questions: Iterable[Question]) -> list[Question]:
-        """Its questions.  Neighbours, which take alike, go to different shards."""
+        """Its questions; neighbours, which take about equally long, go to different shards."""
         return [one for i, one in enumerate(questions) if i % self.of == self.number - 1]
 
 
 class SweepAnswer(Document):
     """The answer to `planner sweep`: a row per question, in the order of the grid.
 
-    inputs: the columns of what varies; the others are those of planner.sweeps.table.COLUMNS.
-    outcomes: how many rows there are of each.
+    inputs: the columns of the varied fields; the others are planner.sweeps.table.COLUMNS.
+    outcomes: the number of rows with each outcome.
     """
 
     version: str
@@ -64,7 +64,7 @@ class SweepAnswer(Document):
         return csv_bytes(self.inputs, self.rows)
 
     def parquet(self) -> bytes:
-        """The table as Parquet; RequestError where pyarrow is not installed."""
+        """The table as Parquet.  Raises RequestError if pyarrow is not installed."""
         return parquet_bytes(self.inputs, self.rows)
 
 
@@ -77,11 +77,10 @@ def sweep(
     shard: str = "1/1",
     watch: Watch = lambda results, done, total: results,
 ) -> SweepAnswer:
-    """Ask what the folder has no result of yet, and keep each as it comes.
+    """Ask the questions that have no result in the folder yet, and store each result at once.
 
-    shard: 3/64 asks only the third of 64 parts.  Raises RequestError where a setting is wrong,
-    the backend not installed or the folder not writable; WorkersLost where workers die again and
-    again.
+    shard: 3/64 asks only the third of 64 parts.  Raises RequestError if a setting is wrong, the
+    backend is not installed or the folder is not writable; WorkersLost if workers die repeatedly.
     """
     if backend not in BACKENDS:
         raise RequestError([choice("/backend", backend, tuple(BACKENDS))])
@@ -101,7 +100,7 @@ def sweep(
 
 
 def merge(grid: Grid, folders: Iterable[Path]) -> SweepAnswer:
-    """All rows of a grid from the folders of its shards; what they lack is `not_asked`."""
+    """All rows of a grid from the folders of its shards; missing results are `not_asked`."""
     questions = list(grid.questions())
     return _answer(
         grid, questions, _stored_answers([ResultsFolder(path) for path in folders], questions)
@@ -119,7 +118,7 @@ def _stored_answers(
 
 
 def answered(grid: Grid, results: dict[str, Result]) -> SweepAnswer:
-    """All rows of a grid, of results by key."""
+    """All rows of a grid, from results by key."""
     return _answer(grid, grid.questions(), results)
 
 

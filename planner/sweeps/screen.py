@@ -1,4 +1,4 @@
-"""A sweep on a terminal: how many requests came out how, and the first rows."""
+"""A sweep on a terminal: the number of requests with each outcome, and the first rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEAST_PLAN = 12  # cells
 
 
 def sweep_screen(answer: SweepAnswer, width: int) -> RenderableType:
-    """The counts, the first rows with figures, and a reason of each outcome that has one."""
+    """The counts, the first rows with figures, and an example reason for each failed outcome."""
     counts = [f"{answer.outcomes[o]:,} {OUTCOMES[o]}" for o in OUTCOMES if o in answer.outcomes]
     asked = len(answer.rows)
     head = Text(f"{asked:,} request{'s' * (asked != 1)}", "bold")

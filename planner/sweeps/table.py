@@ -1,4 +1,4 @@
-"""The results of a sweep as one table: a row per question, as plain values, CSV or Parquet."""
+"""The results of a sweep as one table with a row per question: plain values, CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Row = dict[str, Any]
 
 
 def _kind(annotation: Any) -> type:
-    """How a column of a field is written: bool, int and float as such, all else as text."""
+    """The column type of a field: bool, int or float, else text."""
     kinds = [kind for kind in (bool, int, float) if kind in (annotation, *get_args(annotation))]
     return kinds[0] if kinds else str
 
 
 _RESULT = {name: _kind(field.annotation) for name, field in Result.model_fields.items()}
 _PLAN = {name: _kind(field.annotation) for name, field in ParallelPlan.model_fields.items()}
-# They stand after what varies, whose names have a dot or are those of parts of a request.
+# Columns after those of the varied fields, whose names have a dot or are parts of a request.
 COLUMNS: dict[str, type] = {}
 for _name, _type in _RESULT.items():
     COLUMNS |= _PLAN if _name == "plan" else {_name: _type}
 
 
 def row(inputs: Mapping[str, Any], result: Result) -> Row:
-    """A question and its result under the names of COLUMNS; what a result lacks is None."""
+    """The row of a question: its inputs and COLUMNS; values that the result lacks are None."""
     plan = {} if result.plan is None else result.plan.model_dump()
     cells = result.model_dump() | plan
     return {
@@ -43,7 +43,7 @@ def row(inputs: Mapping[str, Any], result: Result) -> Row:
 
 
 def _cell(value: Any) -> Any:
-    """A value that fits into a cell: an object goes by its name, or else as JSON."""
+    """The value as a scalar for a cell: an object becomes its name, or else JSON."""
     if isinstance(value, dict):
         named = value.get("name")
         return named if isinstance(named, str) else json.dumps(value)
@@ -54,7 +54,7 @@ def _cell(value: Any) -> Any:
 
 
 def csv_bytes(inputs: Sequence[str], rows: Iterable[Row]) -> bytes:
-    """The table as CSV (RFC 4180, UTF-8); an empty cell is no value."""
+    """The table as CSV (RFC 4180, UTF-8); an empty cell means no value."""
     text = io.StringIO()
     writer = csv.writer(text)
     names = [*inputs, *COLUMNS]
@@ -66,7 +66,7 @@ def csv_bytes(inputs: Sequence[str], rows: Iterable[Row]) -> bytes:
 
 
 def parquet_bytes(inputs: Sequence[str], rows: Sequence[Row]) -> bytes:
-    """The table as Parquet.  Raises RequestError where pyarrow is not installed."""
+    """The table as Parquet.  Raises RequestError if pyarrow is not installed."""
     if find_spec("pyarrow") is None:
         detail = "needs pyarrow: pip install pyarrow, or use --csv"
         raise refuse("", "not_installed", detail)
@@ -90,7 +90,7 @@ def parquet_bytes(inputs: Sequence[str], rows: Sequence[Row]) -> bytes:
 
 
 def _common(values: Iterable[Any]) -> type:
-    """The type of a column of inputs: the one of all its values, text where they differ."""
+    """The common type of a column's values; text if they differ."""
     kinds = {type(value) for value in values if value is not None}
     if kinds == {int}:
         return int if all(-_INT64 <= v < _INT64 for v in values if v is not None) else float

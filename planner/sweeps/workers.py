@@ -1,4 +1,4 @@
-"""Questions handed to workers: processes of this machine, or those of a Ray or Dask cluster."""
+"""Distributes questions to workers: local processes, or those of a Ray or Dask cluster."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 from planner.documents.problems import refuse, shown
 from planner.sweeps.question import Result, ask
 
-# Rounds that end with dead workers, one after the other and without an answer in between.
+# Consecutive rounds without an answer that end because workers died.
 MOST_FAILURES = 3
 # Longer than any question takes.
 PATIENCE_S = 3600.0
-# A worker whose sweep was killed hears nothing any more, and then leaves.
+# After this idle time a worker exits, since its sweep may have been killed.
 _IDLE_S = 30
 
 Document = dict[str, Any]
@@ -27,10 +27,10 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class Ready:
-    """Workers that wait for work.
+    """A started worker backend.
 
-    name, options: joblib's backend.  died: the errors that mean that workers died.
-    patience_s: after how long without an answer they count as dead.
+    name, options: of joblib's backend.  died: the errors that mean that workers died.
+    patience_s: time without an answer after which workers count as dead.
     """
 
     name: str
@@ -40,17 +40,17 @@ class Ready:
 
 
 class WorkersLost(RuntimeError):
-    """The workers die of the questions that are left."""
+    """Workers die repeatedly while they answer the remaining questions."""
 
 
 def answers(
     questions: Mapping[str, Document], backend: str, workers: int | None
 ) -> Iterator[tuple[str, Result]]:
-    """The results by key, each as soon as it is there.
+    """The results by key, each as soon as it is available.
 
-    workers: how many at a time; None: as many as the machine or the cluster has cores.  When a
-    worker dies, what is not answered is asked again.  Raises RequestError where the backend is
-    not installed, WorkersLost where workers die again and again.
+    workers: their number; None: one per core of the machine or cluster.  If a worker dies, the
+    unanswered questions are asked again.  Raises RequestError if the backend is not installed,
+    WorkersLost if workers die repeatedly.
     """
     from joblib import Parallel, delayed, parallel_config
 
@@ -60,7 +60,7 @@ def answers(
             before = len(left)
             try:
                 with parallel_config(ready.name, n_jobs=workers or -1, **ready.options):
-                    # One question at a time: an answer leaves its worker at once.
+                    # One question per batch, so that each answer is returned at once.
                     run = Parallel(
                         batch_size=1, return_as="generator_unordered", timeout=ready.patience_s
                     )
@@ -72,7 +72,7 @@ def answers(
                 if failures == MOST_FAILURES:
                     detail = f"workers died {failures} times at the last {len(left):,} questions"
                     raise WorkersLost(detail) from error
-                # What they died of is among the first: now it comes last.
+                # The fatal question is among the first, so reverse the order to ask it last.
                 left = dict(reversed(left.items()))
 
 
@@ -87,15 +87,15 @@ def _local(workers: int | None) -> Iterator[Ready]:
 
 @contextmanager
 def _ray(workers: int | None) -> Iterator[Ready]:
-    """The Ray cluster of this process or of $RAY_ADDRESS, or else one of this machine."""
+    """The Ray cluster of this process or of $RAY_ADDRESS, or else a new local one."""
     _need("ray")
     import ray
     from joblib import register_parallel_backend
     from ray.exceptions import OutOfMemoryError, RayActorError
     from ray.util.joblib.ray_backend import RayBackend
 
-    # joblib has pools return all at the end, since one of its own hangs when a worker dies.
-    # Ray's raises.
+    # joblib disables streamed results for pools, since its own pool hangs when a worker dies.
+    # Ray's pool raises an error then, so streaming is safe.
     streaming = type("StreamingRayBackend", (RayBackend,), {"supports_return_generator": True})
     register_parallel_backend("ray", streaming)
     address = os.environ.get("RAY_ADDRESS")
@@ -104,8 +104,8 @@ def _ray(workers: int | None) -> Iterator[Ready]:
     if own:
         with _reaching(address):
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **here)
-    # Ray's threads print what becomes of its workers, where the answer belongs, until it is shut
-    # down.
+    # Until its shutdown, Ray prints the state of its workers to standard output, where the answer
+    # belongs.
     with redirect_stdout(sys.stderr):
         try:
             yield Ready("ray", (RayActorError, OutOfMemoryError))
@@ -116,7 +116,7 @@ def _ray(workers: int | None) -> Iterator[Ready]:
 
 @contextmanager
 def _dask(workers: int | None) -> Iterator[Ready]:
-    """The Dask client of this process or of $DASK_SCHEDULER_ADDRESS, or else this machine."""
+    """The Dask client of this process or of $DASK_SCHEDULER_ADDRESS, or else a new local one."""
     _need("dask", "distributed")
     from multiprocessing import TimeoutError  # the one that joblib raises
 
@@ -133,16 +133,16 @@ def _dask(workers: int | None) -> Iterator[Ready]:
         else:
             client = Client(n_workers=workers, threads_per_worker=1, dashboard_address=None)
     with client:
-        # Where a question has killed too many workers, Dask says nothing and joblib waits on.
+        # If a question has killed too many workers, Dask reports nothing and joblib keeps waiting.
         yield Ready("dask", (KilledWorker, TimeoutError), patience_s=PATIENCE_S)
 
 
 @contextmanager
 def _reaching(address: str | None) -> Iterator[None]:
-    """Refuse the address of a cluster that does not answer."""
+    """Raise RequestError if no cluster answers at the address."""
     try:
         yield
-    except OSError as error:  # ConnectionError and TimeoutError are some
+    except OSError as error:  # includes ConnectionError and TimeoutError
         if address is None:
             raise
         detail = f"no cluster answers at {shown(address)}: {error}"

@@ -1,5 +1,5 @@
-"""Plans checked with real torch: a short run, a dry run at full scale, and micro-benchmarks.
+"""Validation of plans with real torch: short runs, dry runs at full scale, micro-benchmarks.
 
-Nearly all code that imports torch is here, and only in modules that a worker process imports or
-that are imported inside a function: `planner --help` and the service start without it.
+Nearly all code that imports torch is here, in modules that only worker processes or function bodies
+import, so `planner --help` and the service start without torch.
 """

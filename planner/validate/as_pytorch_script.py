@@ -1,8 +1,8 @@
-"""A request's plan as the native PyTorch script runs it, and what that changes.
+"""A request's plan adapted to the native PyTorch script, with the differences.
 
-The validator trains with the script that `planner emit --framework pytorch` writes.  A plan that
-was costed for Megatron-LM has choices which that script lacks: they are replaced by the nearest
-that it has, each with the reason; what has no near one is refused by the script's own rules.
+Validations train with the script that `planner emit --framework pytorch` writes.  Choices of a plan
+that this script lacks, such as those of Megatron-LM, are replaced by the nearest that it has, each
+with the reason; without a near one, the script's own rules refuse the plan.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from planner.frameworks.pytorch import FRAMEWORK, patterns
 
 S = TypeVar("S", bound=Spec)
 Change = tuple[str, Any, str]
-# Modules that the script can checkpoint apart.
+# Modules that the script can checkpoint separately.
 _MODULES = ("core_attn", "mlp", "moe", "op")
 
 
@@ -36,7 +36,7 @@ class Difference(Spec):
 
 @dataclass(frozen=True)
 class Native:
-    """A request whose plan the script runs as it stands."""
+    """A request whose plan the script runs unchanged, and its differences from the original."""
 
     request: PlanRequest
     differences: tuple[Difference, ...]
@@ -47,10 +47,10 @@ class Native:
 
 
 def native(request: PlanRequest, *, compiled: bool = True) -> Native:
-    """The request with its plan, model and training as the script has them.
+    """The request with plan, model and training adapted to the script.
 
-    compiled: whether torch.compile is worth its time on the machine that runs it.
-    Raises Unsupported with every reason where none comes near.
+    compiled: whether torch.compile is worth its time on the machine of the run.
+    Raises Unsupported, with all reasons, if the script cannot come close.
     """
     given = request.named_plan
     differences: list[Difference] = []
@@ -68,7 +68,7 @@ def native(request: PlanRequest, *, compiled: bool = True) -> Native:
 
 
 def _changed(part: str, spec: S, changes: Iterator[Change], differences: list[Difference]) -> S:
-    """The spec with changes; each real change is recorded as a difference."""
+    """The spec with the changes applied; those that change a value are recorded as differences."""
     update: dict[str, Any] = {}
     for name, used, why in changes:
         asked = getattr(spec, name)
@@ -87,7 +87,7 @@ def _model(model: ModelSpec, plan: ParallelPlan) -> Iterator[Change]:
 
 
 def _encoders(model: ModelSpec, differences: list[Difference]) -> ModelSpec:
-    """The model with what the script builds of its encoders."""
+    """The model with its encoders as the script builds them."""
     unknown = sum(encoder.other_parameters for encoder in model.encoders)
     if not unknown:
         return model

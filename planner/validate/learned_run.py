@@ -1,4 +1,4 @@
-"""A validation as a run that a site learns from."""
+"""Turns a validation into a run that a site learns from."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ CODE_BASE = "pytorch"  # every validation runs this framework's script
 def measured_run(
     report: ValidationReport, site: Site, file: str, warmup_steps: int = 0
 ) -> LearnedRun:
-    """The run that a report is about; file: the text in place of a log's name.
+    """The run of a report; file: stands where other runs have the name of their log.
 
-    Raises ValueError where its plan cannot be priced.
+    Raises ValueError if the cost model cannot price its plan.
     """
     step = report.measured_iteration_time_s
     content = json.dumps([report.request, step.model_dump(), report.losses])
@@ -38,9 +38,9 @@ def measured_run(
 
 
 def learn(request: PlanRequest, report: ValidationReport, warmup_steps: int = 0) -> str:
-    """Keep a validation with the site of its request, if it names one; a sentence on it.
+    """Add a validation to the site that its request names; returns a sentence on it, or "".
 
-    A run that was scaled down to another accelerator says nothing of the site's.
+    A run that was scaled down to another accelerator is not added.
     """
     if request.site is None:
         return ""

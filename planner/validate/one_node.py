@@ -1,7 +1,7 @@
-"""A plan checked on one node of the cluster it is for: the script to run there, and its results.
+"""Validation of a plan on one node of its cluster: a script to run there, and its results.
 
-Nothing runs here.  Whoever has the node runs the script and hands back what its ranks leave, so
-that the time is that of the real accelerators and links inside a node.
+Nothing runs here: the user runs the script on the node and sends back the result files of the
+ranks, so the time is measured on the plan's own accelerators and links.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from planner.validate.run import Options, compare
 from planner.validate.run_files import RankResult, result_file
 from planner.validate.scaling.scale_down import Change, on_one_node
 
-FOLDER = "planner-run"  # where the script leaves its files, beside the place it is started in
+FOLDER = "planner-run"  # folder of the script's files, below the directory that it is started in
 NAME = "validate_one_node.sh"
 FIELDS = ("request", "ranks")
 MOST_RANKS = 64
 
 
 class OneNode(Document):
-    """A script for one node; request: what it trains, changes: what is smaller than in the plan.
+    """A script for one node; request: of its scaled-down training; changes: the fields scaled down.
 
-    results: the files that its ranks leave, to hand back; predicted_s: of a step there.
+    results: the files that its ranks write, to send back; predicted_s: time of a step there.
     """
 
     name: str
@@ -50,7 +50,7 @@ class OneNode(Document):
 
 
 def one_node(request: PlanRequest, options: Options | None = None) -> OneNode:
-    """The script.  Raises RequestError, planner.frameworks.base.Unsupported."""
+    """The script for a request.  Raises RequestError, planner.frameworks.base.Unsupported."""
     as_run = _as_run(request)
     small = on_one_node(as_run.request)
     bundle = remote.render("torchrun", [small.request], options or Options())
@@ -73,9 +73,9 @@ def _as_run(request: PlanRequest) -> Native:
 
 
 def judged(document: Any) -> ValidationReport:
-    """What came back, held against the estimate.  Raises RequestError.
+    """The returned results compared with the estimate.  Raises RequestError.
 
-    document: {"request": as the script was asked for, "ranks": [the documents that ranks left]}.
+    document: {"request": the request of the script, "ranks": [the ranks' result documents]}.
     """
     require_object("", document, "an object")
     problems = field_problems(document, FIELDS, FIELDS)
@@ -90,7 +90,7 @@ def judged(document: Any) -> ValidationReport:
 
 
 def _results(given: Any, ranks: int) -> list[RankResult]:
-    """Of every rank, by rank; raises RequestError."""
+    """The result of every rank, in order of rank.  Raises RequestError."""
     if not isinstance(given, list | tuple) or not all(isinstance(one, Mapping) for one in given):
         raise RequestError([wrong_type("/ranks", "a list of what ranks left", given)])
     found: dict[int, RankResult] = {}

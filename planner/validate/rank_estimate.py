@@ -1,6 +1,6 @@
-"""The estimate of one pipeline rank, under the names that a run or a trace measures.
+"""The estimate of one pipeline rank, under the names that runs and traces measure.
 
-No torch here: the cost model's own amounts, of the plan as torch runs it.
+These are the cost model's amounts for the plan as torch runs it; torch itself is not imported.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from planner.validate.dryrun.trace_result import Amounts
 class Expected:
     """The estimate of one pipeline rank.
 
-    saved: per stage that the rank holds, bytes that one micro-batch keeps, by name of the row.
-    message_bytes: of one message to a neighbour, each way.
+    saved: for each stage of the rank, the bytes that one micro-batch saves, by name of the row.
+    message_bytes: of one message to a neighbour, in each direction.
     """
 
     amounts: Amounts
@@ -44,7 +44,7 @@ class Expected:
 
 
 def expected(request: PlanRequest, rank: int) -> Expected:
-    """What the estimate says of a pipeline rank of the request's plan, in bytes."""
+    """The estimate of a pipeline rank of the request's plan, in bytes."""
     plan = request.plan
     assert plan is not None
     s = cost_model(request).setting
@@ -74,7 +74,7 @@ def expected(request: PlanRequest, rank: int) -> Expected:
 
 
 def layout(request: PlanRequest) -> VirtualStages:
-    """Which stages there are, which pipeline rank holds each, and their layers."""
+    """The virtual stages of the plan: their pipeline ranks and their layers."""
     assert request.plan is not None
     return plan_stages(request.model, request.plan)
 
@@ -82,7 +82,7 @@ def layout(request: PlanRequest) -> VirtualStages:
 def _ends(g: KeyedPlans, plan: ParallelPlan, slot: int, in_flight: float) -> float:
     """Bytes saved by the embedding and by head and loss.
 
-    A loss is followed by its backward pass at once, unless a schedule runs all forwards first.
+    The backward pass follows a loss at once, unless the schedule runs all forward passes first.
     """
     losses = _one(g.micro_batches) if SCHEDULES[plan.schedule].keeps_all else 1.0
     first, last = (_one(row[slot]) > 0 for row in (g.table.first, g.table.last))
@@ -93,7 +93,7 @@ def _ends(g: KeyedPlans, plan: ParallelPlan, slot: int, in_flight: float) -> flo
 def _saved(
     s: Setting, g: KeyedPlans, stages: VirtualStages, index: int
 ) -> Iterator[tuple[str, float]]:
-    """Rows of one stage: bytes of all its layers, for one micro-batch."""
+    """The rows of one stage: bytes of all its layers, for one micro-batch."""
     d = g.micro.d
     total: defaultdict[str, float] = defaultdict(float)
 

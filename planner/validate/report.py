@@ -19,18 +19,18 @@ from planner.validate.run_files import PARTS, RankResult
 
 Verdict = Literal["within", "outside", "inside the noise"]
 
-GRADIENT_TOLERANCE = 1e-4  # of fp32 sums in another order, over one step
+GRADIENT_TOLERANCE = 1e-4  # relative; allows for a different order of fp32 sums in one step
 
 
 class Tolerance(Document):
-    """The relative errors that a prediction may have."""
+    """The relative errors allowed for a prediction."""
 
     time: Annotated[float, Field(gt=0, le=10)] = 0.20
     memory: Annotated[float, Field(gt=0, le=10)] = 0.03
 
 
 class Spread(Document):
-    """Of repeated steps, each as long as its slowest rank: seconds."""
+    """The spread of repeated steps in seconds; each counts as long as its slowest rank."""
 
     median: float
     p10: float
@@ -47,19 +47,19 @@ class Term(Document):
 
 
 class Outcome(Document):
-    """One comparison: its verdict, and why in a sentence."""
+    """One comparison: its verdict, with the reason in a sentence."""
 
     verdict: Verdict
     why: str
 
 
 class ValidationReport(Document):
-    """A plan as it was predicted and as it ran.
+    """Predictions and measurements of a plan.
 
-    Both are of the plan that really ran: scaled_from says what it was before it was scaled down.
-    predictions: iteration time by efficiency profile; with a calibrated one, also without it.
-    gradient_max_relative_error: the largest |g - r| / |r| over parameters, r of one process; None
-    where it was not asked for.
+    Both are of the plan that really ran; scaled_from: the fields' values before scaling down.
+    predictions_s: iteration time by efficiency profile; with a calibrated one, also without it.
+    gradient_max_relative_error: the largest |g - r| / |r| over parameters, r from one process; None
+    if not asked for.
     """
 
     request: dict[str, Any]
@@ -92,7 +92,7 @@ def spread(ranks: Sequence[RankResult]) -> Spread:
 
 
 def time_terms(estimate: PlanReport, ranks: Sequence[RankResult], median_s: float) -> list[Term]:
-    """Where the step of the busiest rank goes: profiled steps, scaled to one without profiler."""
+    """The parts of the busiest rank's step time, from profiled steps scaled to unprofiled ones."""
     busiest = max(ranks, key=lambda rank: _busy(rank.parts_s))
     scale = median_s / busiest.profiled_step_s if busiest.profiled_step_s else 0.0
     return [
@@ -110,24 +110,24 @@ def _busy(parts_s: Mapping[str, float]) -> float:
 
 
 def fullest(ranks: Sequence[RankResult]) -> RankResult:
-    """The rank that held most."""
+    """The rank with the highest memory peak."""
     return max(ranks, key=measured_peak_bytes)
 
 
 def measured_peak_bytes(rank: RankResult) -> float:
-    """What a GPU's allocator held at most; on a CPU, what tensors held."""
+    """The peak of a GPU's allocator; on a CPU, the peak of tensors."""
     tensors = rank.amounts.peak_bytes if rank.amounts else 0
     return float(rank.allocator_peak_bytes or tensors)
 
 
 def memory_terms(request: PlanRequest, rank: RankResult) -> list[Term]:
-    """Tensors of a rank by what they are for, beside those of its stage; the peak comes last."""
+    """Bytes of a rank's tensors by use, with the estimate for its stage; the peak comes last."""
     plan = request.named_plan
     assert rank.amounts is not None
     # Stages are the outermost axis of the mesh.
     estimate = expected(request, rank.rank * plan.pp // rank.ranks).amounts.model_dump()
     for name in ("working_bytes", "peak_bytes"):
-        estimate[name] -= float(workspace_bytes(RUNTIME.gemm_workspaces))  # of a library: no tensor
+        estimate[name] -= float(workspace_bytes(RUNTIME.gemm_workspaces))  # not held in tensors
     return [
         Term(
             name=name.removesuffix("_bytes"),
@@ -139,9 +139,9 @@ def memory_terms(request: PlanRequest, rank: RankResult) -> list[Term]:
 
 
 def judge_time(predicted_s: float, measured: Spread, tolerance: float) -> Outcome:
-    """Within where p10 to p90 lies wholly inside the tolerance, outside where wholly outside it.
+    """Within if p10 to p90 lies wholly inside the tolerance, outside if wholly outside it.
 
-    In between the repeats scatter too widely to tell: that is never a pass.
+    Otherwise the repeats scatter too widely to tell, which never counts as a pass.
     """
     low, high = predicted_s / (1 + tolerance), predicted_s / (1 - min(tolerance, 0.999))
     miss = predicted_s / measured.median - 1
@@ -158,7 +158,7 @@ def judge_time(predicted_s: float, measured: Spread, tolerance: float) -> Outcom
 
 
 def judge_memory(predicted_bytes: float, measured_bytes: float, tolerance: float) -> Outcome:
-    """Within where the peak is predicted as closely as the tolerance says."""
+    """Within if the error of the predicted peak is not above the tolerance."""
     miss = predicted_bytes / measured_bytes - 1
     said = (
         f"predicted {size(predicted_bytes)}, measured {size(measured_bytes)}: {share(abs(miss))} "
@@ -168,7 +168,7 @@ def judge_memory(predicted_bytes: float, measured_bytes: float, tolerance: float
 
 
 def judge_gradients(errors: Mapping[str, float]) -> Outcome:
-    """Within where every gradient is that of one process, but for the order of fp32 sums."""
+    """Within if every gradient equals that of one process up to the order of fp32 sums."""
     name, worst = max(errors.items(), key=lambda item: item[1])
     said = (
         f"{len(errors)} gradients against one process: relative error at most {worst:.1e} ({name})"
@@ -178,14 +178,14 @@ def judge_gradients(errors: Mapping[str, float]) -> Outcome:
 
 
 def named_term(terms: Sequence[Term], words: Any) -> str:
-    """The term that is off by most."""
+    """A sentence on the term with the largest error."""
     off = max(terms, key=lambda term: abs(term.measured - term.predicted))
     was, is_ = words(off.predicted), words(off.measured)
     return f"most of it in {off.name}, predicted {was} and measured {is_}"
 
 
 def overall(outcomes: Mapping[str, Outcome]) -> Verdict:
-    """The worst of them."""
+    """The worst verdict of all outcomes."""
     found = {outcome.verdict for outcome in outcomes.values()}
     order: tuple[Verdict, ...] = ("outside", "inside the noise", "within")
     return next(verdict for verdict in order if verdict in found)

@@ -1,4 +1,4 @@
-"""Results of validations, kept with the plan they are about."""
+"""Stored results of validations, found by their plan."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from planner.data_folder import data_folder, write_whole
 from planner.documents.problems import refuse
 from planner.documents.request import PlanRequest
 
-# What decides which plan of which model it is; the machine that ran it is in the report.
+# The parts of a request that identify a plan; the machine of the run is in the report.
 _KEY = ("model", "training", "plan")
 
 
 class StoredValidation(Spec):
-    """One validation: when, what was asked, and the report as it was printed."""
+    """One validation: its time, its request, and the report as printed."""
 
     id: str
     made_at: datetime
@@ -43,9 +43,9 @@ class StoredValidation(Spec):
 def keep(
     request: PlanRequest, report: dict[str, Any], made_at: datetime | None = None
 ) -> StoredValidation:
-    """Store a report with the request it answers, and give it an id.
+    """Store a report with its request under a new id.
 
-    made_at: of a report that may be here already, and then is not kept twice.
+    made_at: time of a report that may already be stored; it is then overwritten, not duplicated.
     """
     now = made_at or datetime.now(UTC)
     name = f"{_key(request)}-{now:%Y%m%dT%H%M%S%f}"
@@ -65,7 +65,7 @@ def everything() -> list[StoredValidation]:
 
 
 def find(name: str) -> StoredValidation:
-    """The validation with this id; RequestError where there is none."""
+    """The validation with this id.  Raises RequestError if there is none."""
     for kept in everything():
         if kept.id == name:
             return kept
@@ -85,7 +85,7 @@ def _key(request: PlanRequest) -> str:
 
 
 def _read(pattern: str) -> Iterator[StoredValidation]:
-    """Results that are whole; a file that somebody else put there is none."""
+    """The stored results that can be read; other files in the folder are ignored."""
     for path in sorted(_folder().glob(pattern), reverse=True):
         try:
             yield StoredValidation.model_validate_json(path.read_text(encoding="utf-8"))

@@ -52,14 +52,15 @@ from planner.validate.scaling.scale_down import Scaled, scaled
 from planner.version import __version__
 
 Progress = Callable[[str], None]
-REFERENCE = "reference"  # the folder of the run of one process
+REFERENCE = "reference"  # folder of the single-process run
 
-# Replaces entries of CONFIG: the same model and batch in one process, nothing split or recomputed.
+# CONFIG entries for the same model and batch in one process, with nothing split or recomputed.
 ALONE = (
     "tp=1", "sequence_parallel=False", "cp=1", "pp=1", "dp_replicate=1", "dp_shard=1",
     "ep=1", "zero_stage=0", "recompute=none", "compile=False",
 )  # fmt: skip
-# In fp32 and without dropout, which no two splits draw alike.
+# CONFIG entries that make gradients comparable: fp32, and no dropout, whose random numbers depend
+# on the parallel layout.
 COMPARABLE = (
     "precision=fp32", "gradient_reduce_dtype=fp32", "hidden_dropout=0.0", "attention_dropout=0.0",
     "compile=False",
@@ -67,7 +68,7 @@ COMPARABLE = (
 
 
 class Options(Document):
-    """How a plan is validated."""
+    """The options of a validation."""
 
     steps: int = 10
     warmup_steps: int = 2
@@ -79,7 +80,7 @@ class Options(Document):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A plan as it will be run on this machine, and what is expected of it."""
+    """A plan scaled down for a run on this machine, with its estimate."""
 
     as_native: Native
     small: Scaled
@@ -88,7 +89,7 @@ class Prepared:
 
     @property
     def exact(self) -> bool:
-        """Whether the timed run itself can be held against the gradients of one process."""
+        """Whether the timed run's gradients can be compared with those of one process."""
         return self.small.request.training.precision == "fp32" and not _drops(self.small.request)
 
 
@@ -99,12 +100,12 @@ def validate(
     output: Path | None = None,
     progress: Progress = lambda text: None,
 ) -> ValidationReport:
-    """Train with a request's plan on this machine, and hold it against the estimate.
+    """Train with a request's plan on this machine, and compare with the estimate.
 
-    output: a folder to keep, which must be empty or new; None: one that is gone afterwards.
+    output: an empty or new folder for the run's files; None: a temporary one.
     Raises RequestError, planner.frameworks.base.Unsupported,
     planner.answers.plan_answers.IllegalPlan for a plan that cannot run, RunFailed for a run that
-    did not end well.
+    failed.
     """
     require_torch()
     asked = options or Options()
@@ -128,13 +129,13 @@ def prepare_here(request: PlanRequest) -> Prepared:
 
 
 def run_reference(prepared: Prepared, options: Options, folder: Path, progress: Progress) -> None:
-    """Leave the gradients of one process in the folder, for `run`.  Raises RunFailed."""
+    """Write the gradients of one process into the folder, for `run`.  Raises RunFailed."""
     small, what = prepared.small.request, "one process for comparison: "
     _run(folder / REFERENCE, small, alone(small), options, what, progress, ranks=1)
 
 
 def run(prepared: Prepared, options: Options, folder: Path, progress: Progress) -> ValidationReport:
-    """The timed run and its report; with `check_numerics` after run_reference.
+    """The report of the timed run; with `check_numerics`, call run_reference before.
 
     Raises RunFailed.
     """
@@ -161,14 +162,14 @@ def run(prepared: Prepared, options: Options, folder: Path, progress: Progress) 
 
 
 def require_torch() -> None:
-    """Raise RequestError where there is no torch."""
+    """Raise RequestError if torch is not installed."""
     if find_spec("torch") is None:
         detail = "a run needs torch: pip install torch==2.13.0"
         raise refuse("", "not_installed", detail)
 
 
 def default_tolerance() -> float:
-    """Share of the step time by which a prediction may miss it: the noise of such a machine."""
+    """The allowed relative error of the step time, by the noise of this kind of machine."""
     return 0.05 if _has_gpu() else 0.20
 
 
@@ -181,7 +182,7 @@ def _drops(request: PlanRequest) -> bool:
 
 
 def _errors(results: list[RankResult]) -> dict[str, float]:
-    """The gradients' errors, each by the first rank that holds it."""
+    """The errors of all gradients, each from the first rank that holds it."""
     return {name: error for rank in results for name, error in rank.gradient_errors.items()}
 
 
@@ -212,7 +213,7 @@ def _run(
 
 @contextmanager
 def own_folder(output: Path | None) -> Iterator[Path]:
-    """A folder for the files of a run; one of our own is removed, whatever happens."""
+    """A folder for the files of a run; without `output` a temporary one, which is removed."""
     own = output is None
     try:
         if output is None:
@@ -233,7 +234,7 @@ def own_folder(output: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def full_disk_told(folder: Path) -> Iterator[None]:
-    """RunFailed where this process finds no space for the files of a run."""
+    """A context that raises RunFailed if this process finds no space for the files of a run."""
     try:
         yield
     except OSError as error:
@@ -243,7 +244,7 @@ def full_disk_told(folder: Path) -> Iterator[None]:
 
 
 def prepare(folder: Path, request: PlanRequest, job: Job) -> None:
-    """Write what the ranks of a run read: the script of the request's plan, and the job.
+    """Write the files that the ranks of a run read: the script of the request's plan, and the job.
 
     Raises OSError, planner.frameworks.base.Unsupported.
     """
@@ -254,7 +255,7 @@ def prepare(folder: Path, request: PlanRequest, job: Job) -> None:
 
 
 def collect(folder: Path, ranks: int) -> list[RankResult]:
-    """What the ranks of a run left, by rank; RunFailed where one left nothing that can be read."""
+    """The results of all ranks, by rank.  Raises RunFailed if one left no readable result."""
     results = []
     for rank in range(ranks):
         path = folder / run_files.result_file(rank)
@@ -274,11 +275,11 @@ def compare(
     errors: dict[str, float],
     tolerance: Tolerance,
 ) -> ValidationReport:
-    """The report: predictions beside measurements, and the verdict."""
+    """The report: predictions, measurements and the verdict."""
     estimate, measured = answer.estimate, spread(results)
     most = fullest(results)
     in_time = time_terms(estimate, results, measured.median)
-    # On a CPU only tensors are counted, as torch's tracker sees them.
+    # On a CPU there is no allocator peak, so the peaks of tensors are compared.
     *in_memory, tensors = memory_terms(small.request, most)
     peak = estimate.memory.allocated_bytes if most.allocator_peak_bytes else tensors.predicted
     outcomes = {
@@ -317,7 +318,7 @@ def compare(
 
 
 def _predictions(request: PlanRequest, answer: EstimateAnswer) -> dict[str, float]:
-    """Iteration time by profile: with a calibrated one, also as it was before."""
+    """Predicted iteration time by profile; for a calibrated profile, also without it."""
     found = {answer.profile.id: answer.estimate.iteration_time_s}
     if answer.profile.kind == "calibrated":
         before = request.model_copy(update={"profile": None})
@@ -341,7 +342,7 @@ def environment(results: list[RankResult]) -> dict[str, Any]:
 
 
 def _caveats(as_native: Native, small: Scaled, results: list[RankResult]) -> Iterator[str]:
-    """Notes on what the run does not show, or shows differently from the asked plan."""
+    """Notes on what the run does not show, or does differently from the asked plan."""
     for one in as_native.differences:
         yield f"{one.field}: {_words(one.asked)} ran as {_words(one.used)}: {one.why}"
     for change in small.changes:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from planner.validate.processes.process import RunFailed, Stopped
     from planner.validate.run import Options
 
-OUTSIDE = 3  # exit code: the plan does not run as predicted
+OUTSIDE = 3  # exit code: a prediction is outside the tolerance
 _RUN, _LIMITS, _ELSEWHERE = "The run", "Limits of the run", "On other machines"
 
 
@@ -134,7 +134,7 @@ def validate(
 def _validate_locally(
     request: PlanRequest, options: Options, output: Path | None, json: bool
 ) -> int:
-    """A validation on this machine; its report is kept, and a site learns from it."""
+    """Validate on this machine; store the report and add the run to the request's site."""
     from planner.terminal import output as outputs
     from planner.validate import results
     from planner.validate.learned_run import learn
@@ -160,7 +160,7 @@ def _validate_locally(
 def _validate_on_service(
     client: Client, request: PlanRequest, own: Mapping[str, Any], json: bool
 ) -> int:
-    """A validation on the machine of a service."""
+    """Validate on the machine of a service."""
     from planner.terminal import output
     from planner.validate.report import ValidationReport
     from planner.validate.screen import validation_screen
@@ -174,7 +174,7 @@ def _validate_on_service(
 
 @contextmanager
 def progress_lines() -> Iterator[Callable[[str], None]]:
-    """Lines on standard error; on a terminal one, which is gone in the end."""
+    """Progress lines on standard error; on a terminal one line, which is cleared at the end."""
     terminal = sys.stderr.isatty()
 
     def say(text: str) -> None:
@@ -189,13 +189,13 @@ def progress_lines() -> Iterator[Callable[[str], None]]:
 
 
 def stopped(by: Stopped) -> int:
-    """Tell that a signal ended the run; its exit code."""
+    """Report that a signal ended the run; returns the exit code."""
     print(f"Stopped by {by}: every process of the run is ended.", file=sys.stderr)
     return 128 + by.number
 
 
 def failed(error: RunFailed, json: bool) -> int:
-    """Tell why a run failed, with the last lines of the log that shows it."""
+    """Report why a run failed, with the last lines of its log; returns the exit code."""
     from planner.terminal.output import print_document
 
     if json:

@@ -21,7 +21,7 @@ from planner.validate.ranks.saved_rows import SavedRow
 SCRIPT, JOB, LOGS, GRADIENTS = "train.py", "job.json", "logs", "gradients"
 MOST_STEPS = 1000
 
-# Where the time of one rank's step goes, and the parts of the estimate that each stands for.
+# The measured parts of one rank's step time; PARTS maps them to parts of the estimate.
 MEANING: dict[str, str] = {
     "forward": "forward passes and the loss, without what blocks in them",
     "backward": "backward passes with recompute, without what blocks in them",
@@ -41,9 +41,9 @@ Steps = Annotated[int, Field(ge=0, le=MOST_STEPS)]
 class Job(Document):
     """The job of all ranks of one run.
 
-    words: name=value entries of the script's CONFIG to replace.  gradients: of the first step,
-    before clipping; `write` them whole into this folder (one process does that, the reference), or
-    `compare` them with those of the folder `reference`.
+    words: name=value entries that replace those of the script's CONFIG.  gradients: of the first
+    step, before clipping: `write` them unsplit into this folder (in the single-process reference
+    run), or `compare` them with those in the folder `reference`.
     """
 
     words: tuple[str, ...] = ()
@@ -60,10 +60,10 @@ class Job(Document):
 class RankResult(Document):
     """The measurements of one rank.
 
-    step_s: wall time of every timed step.  parts_s: of a profiled step, by PARTS.  amounts: of one
-    step's tensors; saved_tensors: what autograd keeps of one micro-batch of each stage, weights
-    apart; allocator_peak_bytes: what a GPU's allocator held at most in the timed steps (0 on a
-    CPU).  gradient_errors: by parameter, of those that this rank compared.
+    step_s: wall time of every timed step.  parts_s: of a profiled step, by PARTS.  amounts: bytes
+    of one step's tensors; saved_tensors: tensors that autograd saves per micro-batch, by stage,
+    without weights; allocator_peak_bytes: peak of a GPU's allocator in the timed steps (0 on a
+    CPU).  gradient_errors: of the parameters that this rank compared.
     """
 
     rank: int
@@ -84,7 +84,7 @@ class RankResult(Document):
 
 
 class Heartbeat(Document):
-    """The progress of a rank.  words: what it does now; count: of reports; pid: its process."""
+    """The progress of a rank.  words: its current activity; count: number of reports so far."""
 
     words: str
     count: int
@@ -92,17 +92,17 @@ class Heartbeat(Document):
 
 
 def result_file(rank: int) -> str:
-    """The file in which a rank leaves its result."""
+    """The file with a rank's result."""
     return f"rank-{rank}.json"
 
 
 def heartbeat_file(rank: int) -> str:
-    """The file in which a rank reports its progress."""
+    """The file with a rank's progress."""
     return f"rank-{rank}.beat"
 
 
 def write(path: Path, document: BaseModel) -> None:
-    """Write a document atomically: a reader never sees half of it."""
+    """Write a document atomically, so that a reader never sees half of it."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         partial.write_text(document.model_dump_json(indent=1), encoding="utf-8")

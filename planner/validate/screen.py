@@ -1,4 +1,4 @@
-"""A validation on a terminal: the verdict first, then predicted beside measured, then the ranks."""
+"""A validation on a terminal: the verdict, predictions beside measurements, and the ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planner.terminal.text_wrap import Flow, prose
 from planner.validate.report import Term, ValidationReport, measured_peak_bytes
 from planner.validate.run_files import PARTS
 
-# The letter fills the bar where there is no colour.
+# Letter and colour of each part; the letter fills the bar if there is no colour.
 _STYLES = {
     "forward": ("F", "green"),
     "backward": ("B", "blue"),
@@ -59,14 +59,14 @@ def _header(report: ValidationReport) -> RenderableType:
         Flow([f"  {first}", *more], indent=2),
     ]
     if report.scaled_from:
-        # The last word of a pointer: tp, hidden_size, cluster.
+        # Only the last part of a pointer: tp, hidden_size, cluster.
         said = [f"{at.rpartition('/')[2]} {was}" for at, was in report.scaled_from.items()]
         rows.append(Flow([f"  scaled down from {said[0]}", *said[1:]], indent=4))
     return Group(*rows)
 
 
 def _table(report: ValidationReport) -> RenderableType:
-    """Predicted beside measured, the whole and its parts."""
+    """Predicted and measured time and memory, with their parts."""
     table = Table.grid(padding=(0, 2))
     for justify in ("left", "right", "right", "right"):
         table.add_column(justify=justify)
@@ -87,7 +87,7 @@ def _table(report: ValidationReport) -> RenderableType:
 
 
 def _amounts(report: ValidationReport) -> Callable[[float], str]:
-    """One unit for all amounts of memory; models that a CPU trains are small."""
+    """The format of all amounts of memory: KiB for the small models of CPU runs."""
     return size if report.measured_peak_bytes >= 10 * 2**20 else _kib
 
 
@@ -103,7 +103,7 @@ def _rows(
             name = term.name if term is whole else f"  {term.name}"
             off = (term.predicted - term.measured) / whole.measured if whole.measured else 0.0
             sign = "+" if off > 0 else ""
-            # Off by what share of the whole: so the parts add up to what the whole is off.
+            # Errors are relative to the whole, so those of the parts add up to that of the whole.
             cells = (f"  {name}", words(term.predicted), words(term.measured), f"{sign}{off:.0%}")
             yield tuple(Text(cell, "bold" if term is whole else "") for cell in cells)
 
@@ -120,7 +120,7 @@ def _predictions(report: ValidationReport) -> Iterator[RenderableType]:
 
 
 def _ranks(report: ValidationReport, console: Console) -> Iterator[RenderableType]:
-    """A bar per rank: where its profiled step went."""
+    """A bar per rank with the parts of its profiled step."""
     title = Text("Ranks", style="bold")
     title.append("  where a profiled step of each goes, and the most its tensors hold", style="")
     yield title

@@ -1,4 +1,4 @@
-/* The answer, first: the plan, what it brings, how sure that is, and what it assumes. */
+/* The answer at the top of the Plan view: the plan, its results, their uncertainty, assumptions. */
 
 import { html } from "htm/preact";
 import { bytes, capitalized, chance, clusterLine, count, energy, foldedStages, layersLine, money, number, percent, planLine, seconds, secondsRange, SPACE, teraflops, times, tokensPerSecond, unit, words } from "../format.js";
@@ -37,7 +37,7 @@ export function Answer({ onEdit }) {
     </section>`;
 }
 
-/* The framework asked for runs no plan of this model: why, who does, and the best of theirs. */
+/* Shown if the chosen framework cannot run the model: reasons, and other frameworks' best plan. */
 function Unbuildable({ of: { title, builds, reasons, able, instead } }) {
   const names = instead ? [instead.framework, ...able.filter((name) => name !== instead.framework)] : able;
   return html`
@@ -52,7 +52,7 @@ function Unbuildable({ of: { title, builds, reasons, able, instead } }) {
 
 const LAST = "The numbers below belong to the last request that was answered.";
 
-/* Why the numbers are not those of the form, and what to do about it. */
+/* Why the numbers shown do not match the form, and what to do about it. */
 function Problems() {
   const marked = problems.value.length;
   if (!marked && !failure.value) {
@@ -68,7 +68,7 @@ function Problems() {
   </div>`;
 }
 
-/* A problem wherever its field stands, which may be folded away. */
+/* A problem with the name of its field, which may be in a collapsed part of the form. */
 function ProblemLine({ problem: { pointer, detail, did_you_mean: meant = [] } }) {
   return html`<li>${pointer && html`<b>${words(pointer.slice(1).replaceAll("/", ", "))}</b> `}${detail}
     ${meant.map((name) => html` <button type="button" class="link" onClick=${() => change(pointer, name)}>Use ${name}</button>`)}</li>`;
@@ -84,12 +84,12 @@ function requestSummary() {
 function Searching() {
   if (!busy.value) return null;
   const told = progress.value;
-  const over = told?.total > 0 && told.done >= told.total; // all are priced; the best are being explained
+  const over = told?.total > 0 && told.done >= told.total; // all plans are priced, the best are being explained
   return html`<${Progress} label=${over ? "Explaining" : "Searching"} told=${over ? null : told} noun="plans" onCancel=${busy.value === "search" && cancel}
     more=${told?.best ? `, best so far ${seconds(told.best.iteration_time_s)}` : ""} />`;
 }
 
-/* Fields worth a chip: those that split the work always, the others where they say something. */
+/* Fields shown as chips: parallel degrees always, the others only if they are not trivial. */
 const CHIPS = [
   ["tp", "TP", () => true], ["pp", "PP", () => true], ["dp", "DP", () => true],
   ["cp", "CP", (v) => v > 1], ["ep", "EP", (v) => v > 1], ["etp", "ETP", (v, { ep }) => v > 1 || (ep > 1 && v !== 1)],
@@ -101,7 +101,7 @@ const BEST = { tokens_per_s: "Fastest plan", memory_headroom: "Leanest plan", co
 
 function Headline({ shown }) {
   const best = answer.value?.best;
-  const isBest = !picked.value || shown === best; // a picked plan is on show once it is priced
+  const isBest = !picked.value || shown === best; // a picked plan is shown only once it is priced
   const limits = request.value.search ?? {};
   const pinned = isPinned(shown.plan);
   return html`
@@ -126,7 +126,7 @@ function Headline({ shown }) {
     </div>`;
 }
 
-/* Which stage holds how many layers, where they are not as many on all. */
+/* The number of layers of each stage, if they differ. */
 function Layers({ shown }) {
   const { plan, layers_per_stage: stages, layers_by_kind: kinds } = shown;
   const folded = plan.pp > 1 ? foldedStages(kinds) : [];
@@ -139,7 +139,7 @@ function Layers({ shown }) {
     </div>`;
 }
 
-const MOST_LINES = 8; // of stages; more open on demand
+const MOST_LINES = 8; // stages shown at first
 
 function StageKinds({ stages }) {
   const line = ({ name, line }) => html`<div key=${name}><dt>${name}</dt><dd>${line}</dd></div>`;
@@ -172,7 +172,7 @@ function Figures({ shown }) {
     </dl>`;
 }
 
-/* The number large, its unit small. */
+/* A large number with a small unit. */
 function Amount({ text }) {
   const [amount, ...unitName] = text.split(SPACE);
   return html`<b>${amount}${unitName.length > 0 && html`<small>${SPACE}${unitName.join(SPACE)}</small>`}</b>`;
@@ -182,7 +182,7 @@ const Meter = ({ used }) => html`
   <i class="meter ${used > 1 ? "over" : used > 0.95 ? "tight" : ""}" role="img" aria-label=${`${Math.round(used * 100)} percent`}>
     <i style=${{ width: `${Math.min(100, used * 100)}%` }}></i></i>`;
 
-/* What the request's site changed: of this plan's time, and of which plan is best. */
+/* How the request's site changed this plan's time and the choice of the best plan. */
 function SiteLine({ shown }) {
   const note = shown.assumptions.find(({ code }) => code === "site");
   if (!note) return null;

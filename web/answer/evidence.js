@@ -1,4 +1,4 @@
-/* The evidence for the plan on show: published runs measured near it, and the best plan of another split. */
+/* The evidence for the displayed plan: the nearest published runs, and its closest rival. */
 
 import { html } from "htm/preact";
 import { signal, useSignalEffect } from "@preact/signals";
@@ -27,7 +27,7 @@ async function load(of, body, aborted) {
   }
 }
 
-/* The answer holds the evidence of its best plan; that of any other plan is loaded. */
+/* Load the evidence of the displayed plan; that of the best plan is part of the answer. */
 function follow() {
   const [shown, body] = [report.value, planRequest.value];
   if (shown === answer.value?.best && answer.value?.evidence) {
@@ -40,7 +40,7 @@ function follow() {
   return undefined;
 }
 
-/* {of, evidence}: the latest evidence and the report that it is of; {} until it is loaded. */
+/* {of, evidence}: the latest evidence and the report it belongs to; {} until it is loaded. */
 export function usePlanEvidence() {
   useSignalEffect(follow);
   return found.value;
@@ -54,7 +54,7 @@ export function PlanEvidence({ shown }) {
   const rival = fresh.value && shown === answer.value?.best && answer.value.rival;
   if (!evidence) return null;
   const [kind, icon, label] = GROUNDS[evidence.ground];
-  // Evidence of another plan is hidden, but keeps its place until the new evidence is loaded.
+  // Outdated evidence is hidden but keeps its space until the new evidence is loaded.
   return html`
     <div class="plan-evidence">
       ${rival && html`<p class="rival"><${Rival} rival=${rival} /></p>`}

@@ -1,4 +1,4 @@
-/* <Evidence />: the published runs nearest to the plan on show, and on what ground its time stands. */
+/* <Evidence />: the published runs nearest to the displayed plan, and how they support its time. */
 
 import { html } from "htm/preact";
 import { capitalized, count, percent, planLine, seconds } from "../format.js";
@@ -8,7 +8,7 @@ import { signed } from "../charts/predicted_measured.js";
 import { Icon } from "../ui/icon.js";
 import { nameOf, runPlan } from "../published_runs.js";
 
-/* Measured, extrapolated or unseen, in a line. */
+/* One line that says whether the time is measured, extrapolated or unseen. */
 export const EvidenceLine = ({ of: { ground, text } }) => {
   const [kind, icon] = GROUNDS[ground];
   return html`<p class="ground ${kind}"><${Icon} name=${icon} /> <span>${capitalized(text)}</span></p>`;

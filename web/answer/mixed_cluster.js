@@ -1,11 +1,11 @@
-/* A cluster of unlike nodes: the ways to use it, the fastest first. */
+/* A cluster with several kinds of nodes: the ways to use it, fastest first. */
 
 import { html } from "htm/preact";
 import { money, number, planLine, seconds, tokensPerSecond } from "../format.js";
 import { answer } from "../state.js";
 import { DataTable } from "../ui/table.js";
 
-/* A way in words; `order` of an option counts in `groups`, the kinds of nodes. */
+/* An option in words; its `order` holds indices into `groups`, the kinds of nodes. */
 function way({ kind, order }, groups) {
   const names = order.map((i) => groups[i].accelerator);
   if (kind === "part") return `Only the ${names[0]} nodes`;

@@ -1,4 +1,4 @@
-/* <Nearest rows=${[…]} />: the published runs nearest to a plan, with what was predicted of them. */
+/* <Nearest rows=${[…]} />: the published runs nearest to a plan, with their predictions. */
 
 import { html } from "htm/preact";
 import { count, seconds } from "../format.js";

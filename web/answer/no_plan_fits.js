@@ -1,4 +1,4 @@
-/* Shown when no plan fits: how many plans fell to which reason, the nearest miss, and changes that fit. */
+/* Shown if no plan fits: rejected plans by reason, the nearest miss, and changes that would fit. */
 
 import { html } from "htm/preact";
 import { bytes, count, planLine, seconds, value, words } from "../format.js";

@@ -7,9 +7,9 @@ import { capitalized, percent, seconds, words } from "../format.js";
 import { answer, change, framework, fresh, pick, picked, planRequest, request } from "../state.js";
 import { CopyButton } from "../ui/copy.js";
 
-const WORTH_OPENING = 0.001; // what another value would save of the time, to be told with its name
+const WORTH_OPENING = 0.001; // relative saving above which a held-fixed field's better value is shown
 
-/* How much memory a plan leaves free, or how much slower it is than the best. */
+/* How much slower a plan is than the best, or how much memory it leaves if that is the goal. */
 function behind({ plan: { memory }, slower_by: slower }) {
   if (request.value.search?.objective !== "memory_headroom") return `${percent(slower, 2)} slower`;
   return `${percent(1 - memory.peak_bytes / memory.capacity_bytes)} free`;
@@ -32,7 +32,7 @@ export function PlanPicks({ shown }) {
     </div>`;
 }
 
-/* The flags of the plan that was picked; where none was, of the recommended one, as `planner emit`. */
+/* Copies the flags of the picked plan, or else of the recommended one, as `planner emit` does. */
 function CopyFlags({ recommended }) {
   const other = !picked.value && recommended?.slower_by > 0;
   const text = async () => {

@@ -1,4 +1,4 @@
-/* Why plans are rejected, by the code that `counts.rejected` of an answer has. */
+/* Texts for the reasons in an answer's `counts.rejected`, by code. */
 
 export const REASONS = {
   memory: "Out of memory, or likely to be",

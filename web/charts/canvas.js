@@ -1,10 +1,10 @@
-// What charts on a canvas share: sharp pixels, the page's colours, drawing when something changed.
+// Common parts of canvas charts: device pixels, the page's colours, redrawing after changes.
 
 const THEME = { attributes: true, attributeFilter: ["data-theme", "class", "style"] };
 
-/** Keep a canvas drawn: draw(context, width, height, colour) runs at most once a frame, after
- * `redraw()` and whenever the size or the theme changes.  colour(name) is a token of the style
- * sheet.  Returns { redraw, stop }. */
+/** Keep a canvas up to date: draw(context, width, height, colour) runs at most once per frame,
+ * after `redraw()` and whenever the size or the theme changes.  colour(name) is the value of a CSS
+ * custom property.  Returns { redraw, stop }. */
 export function paint(canvas, draw) {
   const context = canvas.getContext("2d");
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -48,7 +48,7 @@ export function paint(canvas, draw) {
   return { redraw, stop };
 }
 
-/** A colour of the style sheet as a canvas takes it, in the theme on show. */
+/** A CSS colour, resolved for a canvas in the current theme. */
 function resolved(colour) {
   const probe = document.createElement("i");
   probe.style.color = colour;
@@ -58,7 +58,7 @@ function resolved(colour) {
   return found;
 }
 
-// A sign for each kind besides its colour, as in the product's other pictures of timelines.
+// A pattern for each kind besides its colour, as in all other pictures of timelines.
 const SIGNS = {
   B: { path: "M-1 7L7-1M-1 1L1-1M5 7L7 5", width: 1, alpha: 0.3 },
   I: { path: "M1.5 1.5h.01M4.5 4.5h.01", width: 1.7, alpha: 0.42 },
@@ -66,7 +66,7 @@ const SIGNS = {
   C: { path: "M-1-1L7 7M-1 5L1 7M5-1L7 1", width: 1.3, alpha: 1 },
 };
 
-/** Fill styles by kind of action: a colour, and for all but the forward a sign on it. */
+/** Fill styles by kind of action: a colour, with a pattern on it except for forward. */
 export function fills(context, colour) {
   const ratio = context.getTransform().a;
   const styles = { F: colour("tl-F") };
@@ -91,7 +91,7 @@ export function fills(context, colour) {
   return styles;
 }
 
-/** Round values within [low, high], a step of 1, 2 or 5 apart, at most so many. */
+/** About `most` round values within [low, high], in steps of 1, 2 or 5 times 10^n. */
 export function ticks(low, high, most) {
   const span = high - low;
   let step = 10 ** Math.floor(Math.log10(span / most));

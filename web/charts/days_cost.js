@@ -23,7 +23,7 @@ const COLUMNS = [
 
 const said = (nameOf) => (row) => `${count(row.accelerators)} × ${nameOf(row.accelerator)}: ${number(row.days)} days${row.cost_usd === null ? "" : `, ${money(row.cost_usd)}`}${row.exceeds.length ? "; beyond a limit" : ""}`;
 
-const WIDE = 10; // times: a shorter range has too few round numbers for a logarithmic axis
+const WIDE = 10; // ratio of the ends below which a logarithmic axis has too few round ticks
 const scaleOf = (values) => (Math.max(...values) / Math.min(...values) > WIDE ? "log" : "linear");
 
 export function DaysCostChart({ found, nameOf, onOpen }) {
@@ -35,7 +35,7 @@ export function DaysCostChart({ found, nameOf, onOpen }) {
   const kinds = [...new Set(rows.map((row) => row.accelerator))];
   const left = [...new Set(found.rows.map((row) => row.accelerator))].filter((kind) => !kinds.includes(kind));
   const { deadline_days, budget_usd } = found.request.sizing;
-  // A limit far outside would leave the points no room.
+  // A limit far outside the data would squeeze the points together.
   const inside = (limit, key) => limit && rows.some((row) => row[key] <= limit) && rows.some((row) => row[key] >= limit) && limit;
   const deadline = inside(deadline_days, "days");
   const budget = axis === "cost_usd" && inside(budget_usd, "cost_usd");

@@ -1,8 +1,8 @@
 /* <ChartFrame title="Memory per stage" caption="…" columns rows name>chart</ChartFrame>
-   A chart with its heading, what it shows in a sentence, and the table behind it.
+   A chart with its heading, a caption, and its data as a table.
      title     heading
-     caption   one sentence: what is drawn and what to read from it
-     columns   of the table behind, as for DataTable; rows; name of the files to save
+     caption   one sentence: what is drawn and how to read it
+     columns   of the data table, as for DataTable; rows; name: of the files to download
      tools     further controls beside the heading (optional)
      children  the drawing: focusable marks, or role="img" with a label */
 

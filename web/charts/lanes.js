@@ -1,4 +1,4 @@
-// A timeline's answer as flat arrays: quick to search, sum and draw.
+// A TimelineAnswer as flat arrays, which are quick to search, sum and draw.
 
 export const KINDS = {
   F: "forward",
@@ -13,13 +13,13 @@ export const WAIT = LETTERS.indexOf("C");
 /** The lanes of a TimelineAnswer, one per rank. */
 export const lanesOf = (answer) => answer.actions.map((_, rank) => new Lane(answer, rank));
 
-/** The kinds that occur, in the order in which columns stack them. */
+/** The kinds that occur, in the order that columns stack them. */
 export function kindsIn(lanes) {
   const found = new Set(lanes.flatMap((lane) => [...new Set(lane.kind)]));
   return LETTERS.filter((_, kind) => found.has(kind));
 }
 
-/** Seconds of an action on average, and of the shortest. */
+/** Seconds of the average and of the shortest action. */
 export function lengths(lanes) {
   let [sum, count, least] = [0, 0, Infinity];
   for (const lane of lanes) {
@@ -34,10 +34,10 @@ export function lengths(lanes) {
   return { mean_s: sum / count, least_s: least };
 }
 
-/** One rank: its actions and waits in order of time, and what it holds.
+/** One rank: its actions and waits in order of time, and the activations that it holds.
  *
- * kind: index into LETTERS; batch, chunk: -1 for a wait; spent: per kind the seconds before each
- * action. */
+ * kind: index into LETTERS; batch, chunk: -1 for a wait; spent: seconds before each action, per
+ * kind. */
 class Lane {
   constructor(answer, rank) {
     const actions = answer.actions[rank];
@@ -49,7 +49,7 @@ class Lane {
     this.chunk = Int16Array.from(rows, (row) => row.chunk ?? -1);
     this.start = Float64Array.from(rows, (row) => row.start_s);
     this.end = Float64Array.from(rows, (row) => row.end_s);
-    // A forward takes its activation when it starts; whatever gives some back does so at its end.
+    // A forward pass allocates its activation when it starts; a backward frees its own at its end.
     this.heldAt = Float64Array.from(actions, (row) => (row.kind === "F" ? row.start_s : row.end_s));
     this.held = Float64Array.from(answer.in_flight[rank]);
     this.spent = new Map();
@@ -71,7 +71,7 @@ class Lane {
     return after(this.end, time);
   }
 
-  /** Seconds that a kind has taken by a time, given the first action that ends after it. */
+  /** Seconds that a kind has taken up to a time; i: the first action that ends after it. */
   spentBy(kind, time, i) {
     const inside = this.kind[i] === kind && this.start[i] < time ? time - this.start[i] : 0;
     return this.spent.get(kind)[i] + inside;

@@ -1,4 +1,4 @@
-/* Memory of every stage, stacked by part, against what the accelerator has. */
+/* Memory of every stage, stacked by part, with the accelerator's capacity. */
 
 import { html } from "htm/preact";
 import { useState } from "preact/hooks";
@@ -7,12 +7,12 @@ import { report, units } from "../state.js";
 import { ChartFrame } from "./frame.js";
 import { memoryParts, partsOf } from "./palette.js";
 
-const MOST_BARS = 16; // above, the rest opens on demand
+const MOST_BARS = 16; // shown at first
 
 export function MemoryChart() {
   const { memory } = report.value;
   const [all, setAll] = useState(false);
-  const [near, setNear] = useState(null); // the stage pointed at; null: the fullest
+  const [near, setNear] = useState(null); // the stage under the pointer; null: the fullest
   const size = BYTE_UNITS[units.value];
   const shownParts = partsOf(memoryParts, Object.assign({}, ...memory.stages.map(({ parts }) => Object.fromEntries(Object.entries(parts).filter(([, held]) => held > 0)))));
   const widest = Math.max(memory.capacity_bytes, ...memory.stages.map(({ total_bytes }) => total_bytes)) * 1.02;
@@ -52,7 +52,7 @@ export function MemoryChart() {
     <//>`;
 }
 
-/* Of each kind, where the model has several. */
+/* The stage's layers, by kind if the model has several. */
 const layersOf = ({ stage, layers }) => {
   const kinds = report.value.layers_by_kind[stage];
   return kinds ? kindsLine(kinds) : `${layers} layers`;

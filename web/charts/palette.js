@@ -1,9 +1,9 @@
-/* One palette for every chart: style.css holds the colours, this file their names and order.
+/* The palette of all charts: style.css has the colours, this file their names and order.
 
    memoryParts, timeParts  [{key, label, noun, colour}]: noun is the label inside a sentence; colour is
                            a CSS value such as var(--part-weights)
-   partsOf(known, values)  those of them that values has, and any part that is not among them
-   movedTime(saved_s)      by part of the time, what is saved and, below zero, what is lost, as phrases:
+   partsOf(known, values)  the known parts that values has, then its unknown parts
+   movedTime(saved_s)      phrases for the seconds saved (below zero: lost), by part of the time:
                            ["saves 14 s of TP communication", "costs 0.6 s of bubble"]
    SERIES                  eight colours to tell series apart */
 
@@ -17,7 +17,7 @@ const part = ([key, label]) => ({
   colour: `var(--part-${key.replaceAll("_", "-")}, var(--c8))`,
 });
 
-/* The parts that a value is above zero for, with those that have no name here yet. */
+/* The parts with a value above zero, including those without a name here. */
 export function partsOf(known, values) {
   const named = new Set(known.map(({ key }) => key));
   const others = Object.keys(values).filter((key) => !named.has(key));

@@ -1,4 +1,4 @@
-/* The plans worth choosing among: speed against memory, each a point to show or pin. */
+/* The Pareto front of speed against memory; each plan is a point that can be shown or pinned. */
 
 import { html } from "htm/preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
@@ -11,8 +11,8 @@ import { ChartFrame } from "./frame.js";
 import { SERIES } from "./palette.js";
 import { PlotFigure } from "./plot.js";
 
-const MOST_REJECTED = 400; // those that miss by least
-const MOST_OVER = 2; // times the capacity; what misses by more would squeeze the others
+const MOST_REJECTED = 400; // rejected plans shown, the nearest misses first
+const MOST_OVER = 2; // times the capacity; plans beyond it would squeeze the other points together
 const SHAPES = { none: "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", selective: "M0-4.6 4.6 3.4H-4.6z", full: "M-3.6-3.6h7.2v7.2h-7.2z" };
 const SYMBOLS = { none: "circle", selective: "triangle", full: "square" };
 
@@ -82,7 +82,7 @@ export function ParetoChart() {
     <//>`;
 }
 
-/* Colour says the pipeline's stages, shape what is recomputed. */
+/* The legend: colour stands for the number of pipeline stages, shape for recompute. */
 function Key({ points }) {
   const stages = [...new Set(points.map(({ pp }) => pp))].sort((a, b) => a - b);
   const kinds = Object.keys(SYMBOLS).filter((kind) => points.some(({ recompute }) => recompute === kind));
@@ -92,7 +92,7 @@ function Key({ points }) {
   </ul>`;
 }
 
-/* One stop of the Tab key; arrows move from point to point, and what is shown follows. */
+/* A single tab stop; arrow keys move from point to point, and the displayed plan follows. */
 function makeKeyed(chart, points) {
   const dots = [...chart.querySelectorAll(".points > *")];
   const at = Math.max(0, points.findIndex(({ plan }) => canonical(plan) === canonical(report.peek().plan)));
@@ -106,7 +106,7 @@ function makeKeyed(chart, points) {
     dot.addEventListener("click", () => pick(plan));
     dot.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
-      // The current plan: before the chart is drawn again, the point left behind still has the focus.
+      // The displayed plan: until the chart is drawn again, the previous point has the focus.
       if (event.key === "p") togglePin(report.peek().plan);
       else if (event.key === "Enter" || event.key === " ") pick(plan);
       else if (step) {

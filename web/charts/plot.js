@@ -1,12 +1,12 @@
-/* loadPlot() → Observable Plot, with d3, fetched after the first paint and once.
+/* loadPlot() → Observable Plot, with d3, fetched once, after the first paint.
    <PlotFigure draw=${(Plot, width, d3) => element} deps=${[…]} label="…" height=${240} />
-     draw    makes the SVG for a width in pixels; drawn again when deps or width change, and a focus
-             inside goes to the new mark with tabindex 0 */
+     draw    makes the SVG for a width in pixels; runs again when deps or width change; focus inside
+             moves to the new mark with tabindex 0 */
 
 import { html } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
-/* Plot names the groups of its marks, which readers cannot be told of; the marks have names. */
+/* Remove Plot's labels from groups, where ARIA does not allow them; the marks have labels. */
 const named = (figure) => {
   for (const group of figure.querySelectorAll("g[aria-label]")) group.removeAttribute("aria-label");
   return figure;

@@ -1,5 +1,5 @@
 /* <MeasuredChart rows=${[…]} colour="accelerator" picked=${id} onPick=${(row) => …} />
-   Predicted against measured time of published runs, or their ratio: a point to a run. */
+   Predicted against measured time of published runs, or their ratio: one point per run. */
 
 import { html } from "htm/preact";
 import { useState } from "preact/hooks";
@@ -9,7 +9,7 @@ import { ChartFrame } from "./frame.js";
 import { SERIES } from "./palette.js";
 import { PlotFigure } from "./plot.js";
 
-const NEAR = 0.1; // the band that is drawn
+const NEAR = 0.1; // relative width of the band around the diagonal
 const SIDES = { time: "Times", ratio: "Ratio" };
 const COLUMNS = [
   { key: "source", label: "Source" },
@@ -66,7 +66,7 @@ export function MeasuredChart({ rows, colour, picked, onPick }) {
     <//>`;
 }
 
-/* One stop of the Tab key; arrows move from run to run by measured time. */
+/* A single tab stop; arrow keys move from run to run in order of measured time. */
 function makeKeyed(figure, rows, picked, onPick) {
   const dots = [...figure.querySelectorAll(".points > *")];
   const order = rows.map((_, i) => i).sort((a, b) => rows[a].measured_s - rows[b].measured_s);

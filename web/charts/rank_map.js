@@ -1,4 +1,4 @@
-// Which rank sits where: nodes as boxes, accelerators as cells, coloured by axis or group.
+// The placement of ranks: nodes as boxes, accelerators as cells, coloured by axis or group.
 
 import { html } from "htm/preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
@@ -7,7 +7,7 @@ import { clamp, paint } from "./canvas.js";
 import { drawRanks, HUES } from "./rank_map_draw.js";
 import { layout, Ranks, rankWords } from "./ranks.js";
 
-const MOST_HIGH = 480; // px; more nodes scroll
+const MOST_HIGH = 480; // px; a higher map scrolls
 const CELLS = [34, 26, 20, 14, 10, 8, 6]; // px
 const PREFERRED = ["pp", "dp", "dp_shard", "dp_replicate", "cp", "tp"];
 
@@ -162,7 +162,7 @@ function spoken(ranks, rank) {
   return `rank ${rank}, node ${node}, accelerator ${slot}; ${place}; ${groups.join("; ")}`;
 }
 
-/** The largest cells with which all nodes are seen at once, or else the smallest that can be hit. */
+/** The largest cells with which all nodes are visible, or else the smallest that can be clicked. */
 function fitting(answer, width) {
   const all = CELLS.find((cell) => {
     const made = layout(answer, width, cell);
@@ -223,7 +223,7 @@ class MapView {
     const { columns, wide } = this.layout;
     const at = Math.max(this.kept ?? -1, 0);
     const slot = at % per;
-    // Up and down stay in the node while it has rows, then go to the node above or below.
+    // Up and down move within the node while it has rows, then to the node above or below.
     const vertical = (by) => {
       const next = slot + by * wide;
       return next >= 0 && next < per ? at + by * wide : at - slot + by * columns * per + ((next % per) + per) % per;
@@ -245,7 +245,7 @@ class MapView {
     this.follow(to());
   }
 
-  /** Keep a rank and bring it into sight. */
+  /** Select a rank and scroll it into view. */
   follow(rank) {
     if (rank >= this.ranks.answer.world_size || (rank < 0 && rank !== -1)) return;
     this.keep(rank);

@@ -1,4 +1,4 @@
-// The picture of a rank map on a canvas: only the nodes in sight are drawn.
+// Draws a rank map on a canvas: only the visible nodes.
 
 import { EDGE } from "./ranks.js";
 
@@ -49,7 +49,7 @@ export function drawRanks(context, width, height, colour, ranks, layout, { value
     context.globalAlpha = rank >= 0 && !related.has(at) ? 0.25 : 1;
     context.fillStyle = fills[value % HUES];
     context.fillRect(x + inset, y + inset, layout.cell - 2 * inset, layout.high - 2 * inset);
-    // Beyond eight values colours repeat: the later rounds have a bar, so that 1 is not 9.
+    // Beyond eight values colours repeat; later rounds get a bar, so that 9 differs from 1.
     if (value >= HUES) {
       context.fillStyle = colour("ink");
       context.globalAlpha *= 0.5;
@@ -67,7 +67,7 @@ export function drawRanks(context, width, height, colour, ranks, layout, { value
     context.globalAlpha = 1;
   }
 
-  /** The groups of the chosen rank: a coloured edge for each, side by side inside the cell. */
+  /** Mark the groups of the chosen rank: a coloured edge for each, side by side in the cell. */
   function marks() {
     if (rank < 0) return;
     const from = first * per;
@@ -90,7 +90,7 @@ export function drawRanks(context, width, height, colour, ranks, layout, { value
   }
 }
 
-/** A frame around each tensor-parallel group inside a node; a warning where it leaves the node. */
+/** Draw a frame around each tensor-parallel group of a node, red if it leaves the fastest links. */
 function tensorGroups(context, colour, ranks, layout, node) {
   const kind = ranks.kind("tp");
   if (!kind) return;

@@ -1,4 +1,4 @@
-// A RanksAnswer as places: who shares a group with whom, and which link the group needs.
+// The ranks of a RanksAnswer: their places, their groups, and the links of each group.
 
 /** The ranks of an answer: axes, groups, and where each rank sits. */
 export class Ranks {
@@ -9,7 +9,7 @@ export class Ranks {
     );
     this.tiers = answer.request.cluster.groups[0].network;
     const talks = this.kind("tp");
-    // Cells whose tensor-parallel group leaves the fastest links.
+    // Ranks whose tensor-parallel group leaves the fastest links.
     this.bad = new Uint8Array(answer.world_size);
     if (talks && talks.count > (talks.links[this.tiers[0].name] ?? 0)) {
       for (let rank = 0; rank < answer.world_size; rank++) {
@@ -22,14 +22,14 @@ export class Ranks {
     return this.answer.groups.find((kind) => kind.name === name);
   }
 
-  /** Axes of the grid that a kind of group lies in. */
+  /** The axes of the grid along which a kind of group lies. */
   grid(kind) {
     const { axes, expert_axes } = this.answer;
     const named = (list) => kind.axes.map((name) => list.find((axis) => axis.name === name));
     return named(axes).every(Boolean) ? named(axes) : named(expert_axes);
   }
 
-  /** The first rank of a rank's group: one number for each group of a kind. */
+  /** The first rank of a rank's group, which identifies the group. */
   first(kind, rank) {
     return this.grid(kind).reduce((at, { size, stride }) => at - (Math.floor(rank / stride) % size) * stride, rank);
   }
@@ -50,7 +50,7 @@ export class Ranks {
     return (this.tiers.find(inside) ?? this.tiers.at(-1)).name;
   }
 
-  /** What a rank is: its node, its place in it, and its coordinate on every axis. */
+  /** A rank's node, its place in the node, and its coordinate on every axis. */
   place(rank) {
     const per = this.answer.accelerators_per_node;
     const { coordinates } = this.answer;
@@ -61,7 +61,7 @@ export class Ranks {
     };
   }
 
-  /** What cells can be coloured by: an axis's coordinate, or the number of a group. */
+  /** The choices for colouring cells: by the coordinate on an axis, or by group. */
   colourings() {
     const axes = this.axes.map(({ name, size }) => [`axis ${name}`, `${name} coordinate, 0 to ${size - 1}`]);
     const kinds = this.answer.groups.map(({ name, count }) => [`group ${name}`, `${name} group, ${count.toLocaleString("en")}`]);
@@ -82,7 +82,7 @@ export class Ranks {
   }
 }
 
-/** Ranks as words: a range where they follow each other at one distance. */
+/** Ranks in words: as a range if they are evenly spaced. */
 export function rankWords(members) {
   const step = members[1] - members[0];
   const even = members.every((rank, i) => rank === members[0] + i * step);
@@ -92,9 +92,9 @@ export function rankWords(members) {
 
 export const EDGE = 5; // px around the whole picture
 
-/** How ranks are laid out on a picture so wide: nodes in columns, accelerators in rows of eight.
+/** The layout of ranks on a picture of this width: nodes in columns, accelerators in rows of eight.
  *
- * size: px of a cell, which grows in width until the columns fill the picture. */
+ * size: px of a cell; cells become wider until the columns fill the picture. */
 export function layout(answer, width, size) {
   const wide = Math.min(answer.accelerators_per_node, 8);
   const lines = Math.ceil(answer.accelerators_per_node / wide);
@@ -117,7 +117,7 @@ export function layout(answer, width, size) {
       y: EDGE + Math.floor(node / columns) * (box.height + gap) + pad + head + Math.floor(slot / wide) * high,
     };
   };
-  /** The rank at a place, or -1. */
+  /** The rank at a position in px, or -1. */
   const at = (x, y) => {
     const column = Math.floor((x - EDGE) / (box.width + gap));
     const row = Math.floor((y - EDGE) / (box.height + gap));

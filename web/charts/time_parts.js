@@ -1,4 +1,4 @@
-/* One iteration: where its time goes, in one bar. */
+/* The parts of an iteration's time, in one bar. */
 
 import { html } from "htm/preact";
 import { percent, seconds } from "../format.js";
@@ -6,7 +6,7 @@ import { report } from "../state.js";
 import { ChartFrame } from "./frame.js";
 import { partsOf, timeParts } from "./palette.js";
 
-/* Communication that recompute repeats is shown apart, not as kernel time. */
+/* The parts, with the communication that recompute repeats separate from recompute's kernels. */
 function shown({ time_parts_s: parts, recompute_exchange_s: exchange }) {
   return { ...parts, recompute: parts.recompute - exchange, recompute_exchange: exchange };
 }

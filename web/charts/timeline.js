@@ -1,4 +1,4 @@
-// When each rank of a pipeline does what: zoom, pan, and point at single actions.
+// The interactive pipeline timeline: zoom, pan, and pointing at single actions.
 
 import { html } from "htm/preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
@@ -13,10 +13,10 @@ const BUTTONS = [
   ["0", "Fit", "Show the whole timeline"],
 ];
 
-/** A TimelineAnswer as lanes of actions, each with its memory under it.
+/** A TimelineAnswer as lanes of actions, each with its memory below.
  *
- * span_s, most: seconds and activations that fill the picture, where several share a scale; those
- * with the same Set `together` also move and zoom as one. */
+ * span_s, most: seconds and activations at full scale, for charts that share a scale; charts with
+ * the same Set `together` also move and zoom together. */
 export function Timeline({ answer, span_s = answer.makespan_s, most, together, label }) {
   const data = useMemo(() => timelineData(answer, span_s, most), [answer, span_s, most]);
   const canvas = useRef(null);
@@ -69,7 +69,7 @@ export function Timeline({ answer, span_s = answer.makespan_s, most, together, l
   </div>`;
 }
 
-/** The numbers of each rank, for the table behind the chart: { columns, rows }. */
+/** The numbers of each rank for the chart's data table: { columns, rows }. */
 export function timelineTable(answer) {
   const causes = Object.keys(answer.idle_s[0] ?? {});
   const time = (key, label) => ({ key, label, number: true, show: (value) => secondsText(value) });

@@ -1,12 +1,12 @@
-// The picture of a timeline on a canvas: only what the window shows is looked at.
+// Draws a timeline on a canvas: only the visible part.
 
 import { clamp, fills, ticks } from "./canvas.js";
 import { after, LETTERS } from "./lanes.js";
 
 export const AXIS = 28;
-const APART = 3.5; // px: an action this wide has a line of its own around it
-const LEAST = 4; // px on average
-const COLUMN = 2; // px
+const APART = 3.5; // px: least width of an action with an outline
+const LEAST = 4; // px: below this average width, columns are drawn instead of actions
+const COLUMN = 2; // px: least width of a column
 const ROWS = [
   [8, 26, 18, 14],
   [20, 18, 12, 9],
@@ -14,26 +14,26 @@ const ROWS = [
   [Infinity, 9, 5, 4],
 ];
 
-/** Heights in px: the bar of a rank, its memory line, and both with what is between. */
+/** Heights in px: a rank's bar, its memory area, and the pitch from one rank to the next. */
 export function rowsOf(ranks) {
   const [, bar, memory, gap] = ROWS.find(([most]) => ranks <= most);
   return { bar, memory, pitch: bar + memory + gap };
 }
 
-/** Where lanes begin and end between the names on the left and the numbers on the right. */
+/** The left edge and the width of lanes, between the names and the numbers. */
 export function sides(width) {
   const left = width < 600 ? 34 : 52;
   const right = width < 600 ? 8 : 108;
   return { left, right, wide: Math.max(1, width - left - right) };
 }
 
-/** Whether actions are so narrow, at so many px a second, that columns stand for them. */
+/** Whether actions are so narrow at this scale (px per second) that columns replace them. */
 export const isDense = (data, scale) => data.mean_s * scale < LEAST;
 
-/** Draw what `view` shows, { from_s, width_s, top }, of a timeline span_s long.
+/** Draw the visible part `view`, { from_s, width_s, top }, of a timeline that is span_s long.
  *
- * data: { answer, lanes, kinds, mean_s, most }; picked: { rank, index } outlines that action's
- * micro-batch wherever it passes. */
+ * data: { answer, lanes, kinds, mean_s, most }; picked: { rank, index } of an action, whose
+ * micro-batch is outlined on all ranks. */
 export function drawTimeline(context, width, height, colour, data, view, picked) {
   const rows = rowsOf(data.lanes.length);
   const { left, wide } = sides(width);
@@ -89,7 +89,7 @@ function grid(context, frame, left, height) {
   });
   context.stroke();
   if (frame.width_s >= frame.span_s) return;
-  // Which part of the whole is on show.
+  // A bar at the top shows which part of the whole is visible.
   context.fillRect(left + (frame.from_s / frame.span_s) * wide, 2, Math.max(3, (frame.width_s / frame.span_s) * wide), 3);
   context.fillStyle = colour("line");
   context.globalCompositeOperation = "destination-over";
@@ -97,10 +97,10 @@ function grid(context, frame, left, height) {
   context.globalCompositeOperation = "source-over";
 }
 
-/** The unit an axis of so many seconds is marked in: its seconds and its sign. */
+/** The unit of an axis that spans this many seconds: its length in seconds and its symbol. */
 export function unitOf(seconds) {
   const units = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]];
-  return units.find(([unit]) => seconds >= unit * (1 - 1e-6)) ?? units.at(-1); // one second, less what rounding took
+  return units.find(([unit]) => seconds >= unit * (1 - 1e-6)) ?? units.at(-1); // with a margin for rounding
 }
 
 function label(context, frame, lane, y, left, width) {
@@ -143,7 +143,7 @@ function actions(context, frame, lane) {
     const room = right - x - 2.5;
     if (lane.batch[i] >= 0 && size >= 7 && room >= digit) {
       const words = String(lane.batch[i]);
-      // A number stays on the visible part of a long action.
+      // The number is centred on the visible part of the action.
       if (room >= words.length * digit) numbers.push([words, (Math.max(x, 0) + Math.min(right, wide)) / 2]);
     }
   }
@@ -160,10 +160,10 @@ function actions(context, frame, lane) {
   for (const [words, x] of numbers) context.fillText(words, x, rows.bar / 2 + 0.5);
 }
 
-/** Columns in which each kind is as high as its share of the time.
+/** Columns in which the height of each kind is its share of the time.
  *
- * Each is whole cycles wide, a cycle being what one micro-batch takes in one chunk: so the columns
- * of a steady state are alike, not a beat of two frequencies. */
+ * A column spans whole cycles, a cycle being the time of one micro-batch in one chunk, so that the
+ * columns of a steady state look alike instead of showing an aliasing pattern. */
 function columns(context, frame, lane) {
   const { styles, rows, data } = frame;
   const { answer } = data;
@@ -197,7 +197,7 @@ function columns(context, frame, lane) {
 
 const sums = (lane, kinds, time, i) => kinds.map((kind) => lane.spentBy(kind, time, i));
 
-/** What the rank holds over time, as an area under its bar; the fullest rank fills it. */
+/** The activations that the rank holds over time, as an area scaled to the fullest rank. */
 function memory(context, frame, lane) {
   const { rows, wide, colour, data } = frame;
   const foot = rows.bar + rows.memory;
@@ -211,7 +211,7 @@ function memory(context, frame, lane) {
   for (let i = start; i < lane.heldAt.length; i++) {
     const x = xOf(frame, lane.heldAt[i]);
     if (x > wide) break;
-    // Within one pixel only the most shows.
+    // Within one pixel column only the maximum is drawn.
     const held = Math.min(level(lane.held[i]), Math.floor(x) === column ? y : Infinity);
     column = Math.floor(x);
     if (held === y) continue;

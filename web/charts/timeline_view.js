@@ -1,34 +1,35 @@
-// A timeline that moves: the page shows it in a component, the exported HTML inlines this module.
+// The interactive timeline, which the page wraps in a component and exported HTML files inline.
 
 import { clamp, paint } from "./canvas.js";
 import { KINDS, kindsIn, lanesOf, lengths, LETTERS } from "./lanes.js";
 import { AXIS, drawTimeline, isDense, rowsOf, sides, unitOf } from "./timeline_draw.js";
 
-const MOST_HIGH = 520; // px; more lanes scroll
-const MUSH = 6; // px; where all actions would be narrower on average, only the first ones show
+const MOST_HIGH = 520; // px; a higher timeline scrolls
+const MUSH = 6; // px; if actions would be narrower on average, only the first ones are shown at first
 
-/** What a TimelineView draws of a TimelineAnswer.
+/** The data of a TimelineAnswer that a TimelineView draws.
  *
- * span_s, most: seconds and activations that fill the picture, where several share a scale. */
+ * span_s, most: seconds and activations at full scale, for charts that share a scale. */
 export function timelineData(answer, span_s = answer.makespan_s, most = Math.max(...answer.peak_in_flight)) {
   const lanes = lanesOf(answer);
   return { answer, lanes, kinds: kindsIn(lanes), ...lengths(lanes), span_s, most };
 }
 
-/** Heights in px of all lanes, and of the part that shows without scrolling. */
+/** Heights in px of all lanes, and of the part that is visible without scrolling. */
 export function timelineHeights({ lanes }) {
   const all = AXIS + 8 + rowsOf(lanes.length).pitch * lanes.length;
   return { all, visible: Math.min(all, MOST_HIGH) };
 }
 
-/** The size of a zoom as a person reads it; nothing where all shows. */
+/** A zoom factor as text; empty if everything is visible. */
 export const zoomText = (zoom) => (zoom > 1.01 ? `×${zoom < 10 ? zoom.toFixed(1) : Math.round(zoom)}` : "");
 
-/** What shows, what is picked, and what gestures and keys do to them.
+/** The state of a timeline (visible range, picked action), changed by gestures and keys.
  *
- * canvas, in the scrolling element `scroll`; data: of timelineData; together: a Set of views that
- * move and zoom as one; say({ text, at }): what is pointed at or picked, at: where a tip goes, null
- * for keys; zoomed({ zoom, dense }): after each change of the window. */
+ * canvas: inside the scrolling element `scroll`; data: from timelineData; together: a Set of views
+ * that move and zoom together; say({ text, at }): called with a text on the action pointed at or
+ * picked, at: the tooltip's place, null for keys; zoomed({ zoom, dense }): called after each
+ * change of the range. */
 export class TimelineView {
   constructor(canvas, scroll, data, together, say, zoomed) {
     const { span_s } = data;
@@ -47,7 +48,7 @@ export class TimelineView {
     listen(canvas, "pointerdown", (event) => this.down(event));
     listen(canvas, "pointermove", (event) => this.move(event));
     for (const name of ["pointerup", "pointercancel"]) listen(canvas, name, (event) => this.up(event));
-    // What a key picked stays when a pointer passes by.
+    // A pointer that leaves does not clear an action that was picked with a key.
     listen(canvas, "pointerleave", (event) => event.pointerType === "mouse" && this.pointed && this.pick(0, -1));
     listen(canvas, "dblclick", (event) => this.zoom(2, this.share(event)));
     listen(canvas, "keydown", (event) => this.key(event));
@@ -66,7 +67,7 @@ export class TimelineView {
     this.painter.stop();
   }
 
-  /** Seconds to show at first: all, or where that would be mush, the first actions. */
+  /** Seconds to show at first: all, or only the first actions if they would be too narrow. */
   opening() {
     const { wide } = sides(this.canvas.clientWidth);
     const digits = String(this.data.answer.micro_batches - 1).length;
@@ -91,7 +92,7 @@ export class TimelineView {
     this.look(from_s + (width_s - width) * at, width);
   }
 
-  /** Where a pointer is along the visible time, 0 to 1. */
+  /** A pointer's position in the visible range of time, from 0 to 1. */
   share(event) {
     const { left, wide } = sides(this.canvas.clientWidth);
     return (event.clientX - this.canvas.getBoundingClientRect().left - left) / wide;
@@ -121,7 +122,7 @@ export class TimelineView {
     this.hold();
   }
 
-  /** From where the pointers that are down now drag or pinch. */
+  /** Record the start of a drag or pinch with the pointers that are down. */
   hold() {
     const shares = [...this.pointers.values()].map((pointer) => this.share(pointer));
     this.grip = { ...this.view, low: Math.min(...shares), high: Math.max(...shares) };
@@ -138,7 +139,7 @@ export class TimelineView {
     const [low, high] = [Math.min(...shares), Math.max(...shares)];
     const pinch = shares.length > 1 ? Math.max(high - low, 0.02) / Math.max(grip.high - grip.low, 0.02) : 1;
     const width = clamp(grip.width_s / pinch, this.least_s, this.span_s);
-    // What was under the fingers stays under them.
+    // The time under the fingers stays under them.
     this.look(grip.from_s + ((grip.low + grip.high) / 2) * grip.width_s - ((low + high) / 2) * width, width);
   }
 
@@ -218,7 +219,7 @@ export class TimelineView {
     this.follow(other, this.data.lanes[other].at(start));
   }
 
-  /** Pick an action and bring it into sight. */
+  /** Pick an action and scroll it into view. */
   follow(rank, index) {
     const lane = this.data.lanes[rank];
     const within = clamp(index, 0, lane.size - 1);

@@ -1,6 +1,6 @@
 /* <Tornado inputs=${InputSensitivity[]} measure="time per token" current="nodes" onSelect=${(name) => …} />
-   What moves the measure, most first: a row per input, its lower value in one colour, its higher in
-   another, on an axis of ratios; a mark where planning again would lead. */
+   The inputs that move the measure, most first: a row per input, with its lower value in one colour
+   and its higher in another on an axis of ratios, and marks for the best plan at those values. */
 
 import { html } from "htm/preact";
 import { bytes, count, flops, number, percent, rate, seconds, unit } from "../format.js";
@@ -17,9 +17,9 @@ export const inputValue = (value, name) => (VALUES[name] ?? number)(value);
 export const signed = (change) => (Math.abs(change) < 0.0005 ? "0 %" : `${change > 0 ? "+" : "−"}${number(100 * Math.abs(change))} %`);
 
 const TICKS = [-0.9, -0.75, -0.5, -0.33, -0.2, -0.1, -0.05, -0.02, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 9];
-const QUIET = 0.001; // a change of less is none to a reader
+const QUIET = 0.001; // smaller changes count as none
 
-/* The lowest and the highest value that was tried. */
+/* The points of the lowest and the highest value. */
 const ends = ({ points }) => [points.find(({ factor }) => factor < 1), points.findLast(({ factor }) => factor > 1)].filter(Boolean);
 const runs = ({ fixed, fixed_change: change }) => fixed?.fits && change !== null;
 const again = ({ replanned_change: change, fixed_change: held, fixed }) => change !== null && (!fixed?.fits || Math.abs(change - held) >= QUIET);
@@ -27,7 +27,7 @@ export const moves = (input) => input.points.some((point) => !runs(point) || Mat
 
 const times = (factor) => Number(factor.toPrecision(3));
 
-/* Words next to a place: away from the middle, but not over the edge. */
+/* The CSS position of a label beside a mark: away from the middle, but not over the edge. */
 const beside = (at, side) => ((at > 50 && at < 65) || at < 35 || (at === 50 && side === "more") ? { left: `calc(${at}% + 0.6rem)` } : { right: `calc(${100 - at}% + 0.6rem)` });
 
 const place = (change, most) => 50 + (50 * Math.log1p(change)) / most;

@@ -1,4 +1,4 @@
-/* The cluster: a preset, or an accelerator with its node; links, memory kept back, price. */
+/* The cluster: a preset, or an accelerator with its node; links, reserved memory, price. */
 
 import { html } from "htm/preact";
 import { bytes, BYTE_UNITS, rate } from "../format.js";
@@ -10,7 +10,7 @@ import { More, sameSpec, Section } from "./section.js";
 import { Site } from "./site.js";
 import { useCatalog } from "../use_query.js";
 
-/* A cluster of equal nodes, whatever its form, as an object that fields can be set in. */
+/* A cluster of equal nodes, from any of its forms, as an object with editable fields. */
 function expanded(cluster, accelerators) {
   if (cluster.groups?.length !== 1) return unfolded(cluster);
   const { groups: [{ accelerator, ...node }], ...site } = cluster;
@@ -34,7 +34,7 @@ export function Cluster() {
       ? { accelerator: id, nodes, accelerators_per_node: entry.accelerators_per_node }
       : { preset: id, nodes });
   };
-  /* An accelerator of one's own brings its whole node along. */
+  /* Editing a field of the accelerator makes it and its node custom. */
   const edit = (name, value) => change("/cluster", { ...group, ...cluster, preset: undefined, accelerator: { ...group.accelerator, ...cluster?.accelerator?.id && cluster.accelerator, [name]: value, confidence: "user" } });
   const options = [
     ...presets.map(({ id, name }) => ({ value: id, label: name, group: "Clusters" })),
@@ -77,7 +77,7 @@ export function Cluster() {
     <//>`;
 }
 
-/* Nodes of several kinds: of each its accelerator and its number. */
+/* A cluster with several kinds of nodes: the accelerator and number of each kind. */
 function MixedCluster({ cluster, accelerators }) {
   const { groups, ...site } = cluster;
   const options = accelerators.map(({ id, spec }) => ({ value: id, label: spec.name, group: spec.vendor }));

@@ -1,4 +1,4 @@
-/* What encodes images or sound for a model: planned with it or left out, frozen or trained. */
+/* The image and sound encoders of a model: planned with it or left out, frozen or trained. */
 
 import { html } from "htm/preact";
 import { count } from "../format.js";
@@ -6,9 +6,9 @@ import { change, persist, problemsAt, replace, request, resolved } from "../stat
 import { Bound, NumberField, SelectField } from "../ui/field.js";
 
 const SOUND = /audio|sound|speech/;
-const leftOut = persist("encoders", null); // {name, encoders} that were taken out of a model
+const leftOut = persist("encoders", null); // {name, encoders}: the encoders removed from a model
 
-/* The model's fields, of the request where it states them. */
+/* The model's fields, from the request if it has them, else as the service resolved them. */
 function stated() {
   const own = request.value.model;
   return own?.num_layers === undefined ? resolved.value?.model : own;
@@ -16,13 +16,13 @@ function stated() {
 
 const isFrozen = ({ frozen = [] }) => frozen.includes("encoders");
 
-/* A training without what it says of encoders. */
+/* A training without its fields for encoders. */
 function withoutEncoders({ encoder_tokens: _, frozen = [], ...training }) {
   const others = frozen.filter((part) => part !== "encoders");
   return others.length ? { ...training, frozen: others } : training;
 }
 
-/* Take the encoders out of the model. */
+/* Remove the encoders from the model. */
 export function planAlone() {
   const { encoders, ...model } = stated();
   const { training = {} } = request.peek();

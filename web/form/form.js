@@ -1,4 +1,4 @@
-/* The form: model, cluster, training, limits.  Every field is a place in the request. */
+/* The form: model, cluster, training, limits.  Every field edits a place in the request. */
 
 import { html } from "htm/preact";
 import { Cluster } from "./cluster.js";

@@ -9,7 +9,7 @@ import { kindOf, useSchemas } from "./schema.js";
 
 const FIRST = ["tp", "pp", "cp", "dp", "ep", "micro_batch_size", "zero_stage", "recompute"];
 
-/* "8" · "≤8" · "2-8" · "1, 2, 4" → what the request says; other text stays as it is typed. */
+/* "8" · "≤8" · "2-8" · "1, 2, 4" → the request's value; other text stays as typed. */
 export function parseLimit(text) {
   const plain = text.replaceAll(" ", "");
   const [, sign, bound] = /^(<=|≤|<|>=|≥|>)(\d+)$/.exec(plain) ?? [];
@@ -48,15 +48,15 @@ export function Limits() {
       note=${html`Write 8, ≤ 8, 2 – 8 or 1, 2, 4. Empty fields are searched.${bound.length > 0 && html` <button type="button" class="link" onClick=${free}>Remove all limits</button>`}`}>
       ${schemas && html`<div class="limits">${first.map(row)}</div>
       <${More} label=${`All ${names.length} fields`}><div class="limits">${rest.map(row)}</div><//>
-      <${More} label="Goal and options"><${Wishes} spec=${schemas.SearchSpec.properties} /><//>`}
+      <${More} label="Goal and options"><${GoalAndOptions} spec=${schemas.SearchSpec.properties} /><//>`}
     <//>`;
 }
 
-/* Beyond the last one only the predicted peak has to fit. */
+/* With the last option only the predicted peak has to fit. */
 const RISKS = [...[0.01, 0.02, 0.05, 0.1, 0.2].map((value) => ({ value, label: `up to ${chance(value)}` })), { value: 1, label: "any, if the predicted peak fits" }];
 
-/* The goal, and axes that a search leaves closed unless told. */
-function Wishes({ spec }) {
+/* The goal, and the axes that a search leaves fixed by default. */
+function GoalAndOptions({ spec }) {
   const open = field("/search/open") ?? [];
   const turn = (name, on) => {
     const now = on ? [...open, name] : open.filter((one) => one !== name);

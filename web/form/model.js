@@ -1,4 +1,4 @@
-/* The model: a preset, or somebody's own config.json, pasted, dropped or chosen; every dim to edit. */
+/* The model: a preset or a pasted, dropped or chosen config.json; all dimensions can be edited. */
 
 import { html } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
@@ -19,10 +19,10 @@ const family = (id) => FAMILIES.exec(id)?.[0] ?? "others";
 const TITLES = { gpt: "GPT", "gpt-oss": "GPT-OSS", llama: "Llama", qwen: "Qwen", deepseek: "DeepSeek", opt: "OPT", glm: "GLM", mpt: "MPT", others: "Others" };
 const title = (name) => TITLES[name] ?? capitalized(name);
 const OWN = "\0own";
-const LARGEST = 1_000_000; // characters of a config.json
+const LARGEST = 1_000_000; // most characters of a config.json
 const STRING_OR_NOT_FINITE = /"(?:[^"\\]|\\.)*"|-?\bInfinity\b|\bNaN\b/g;
 
-/** The value of a config.json, in which Python may have written Infinity and NaN: as their names. */
+/** The value of a config.json; Infinity and NaN, which Python may have written, become strings. */
 const parsed = (source) =>
   JSON.parse(source.replace(STRING_OR_NOT_FINITE, (found) => (found[0] === '"' ? found : `"${found}"`)));
 
@@ -32,11 +32,11 @@ export function Model() {
   const known = models.find(({ id, spec }) => id === given || (spec.name === given?.name && sameSpec(spec, given)));
   const model = known?.id ?? given;
   const named = typeof model === "string";
-  const [text, setText] = useState(null); // what was pasted and could not be read
+  const [text, setText] = useState(null); // pasted text that could not be read
   const [trouble, setTrouble] = useState([]);
   const [over, setOver] = useState(false);
   const [reading, setReading] = useState(false);
-  const running = useRef(null); // AbortController of what is being read
+  const running = useRef(null); // AbortController of the import in progress
 
   const counted = useCounted(named ? null : given);
 
@@ -128,10 +128,10 @@ export function Model() {
     <//>`;
 }
 
-/* The name that a file gives its model; a config.json gives none. */
+/* The model's name from its file's name; undefined for config.json. */
 const nameOf = (file) => (/^config\b/i.test(file) ? undefined : file.replace(/\.json$/i, ""));
 
-/* A config.json that is pasted anywhere but into a field is read. */
+/* Import a config.json that is pasted anywhere outside a field. */
 function usePasted(read) {
   const latest = useRef(read);
   latest.current = read;
@@ -149,7 +149,7 @@ function usePasted(read) {
 
 const PAUSE_MS = 300;
 
-/* Parameters of a model of one's own, as it stands; null while they are not known. */
+/* The parameter count of a custom model as currently edited; null until it is known. */
 function useCounted(model) {
   const [counted, setCounted] = useState(null);
   const document = model && JSON.stringify(model);

@@ -1,4 +1,4 @@
-/* The import of a config.json: its progress, and what was read, guessed or matched approximately. */
+/* The import of a config.json: its progress, and what was read, guessed or approximated. */
 
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
@@ -6,11 +6,11 @@ import { big } from "../format.js";
 import { Progress } from "../ui/progress.js";
 import { More } from "./section.js";
 
-const OF_MODULES = /^(layers|other_parameters): /; // notes on a model that was built to be read
+const OF_MODULES = /^(layers|other_parameters): /; // notes on a model that was built to inspect it
 const APPROXIMATE = /^layers: matched approximately/;
-const SHORT_S = 1; // what is read at once needs no bar
+const SHORT_S = 1; // shorter imports show no progress bar
 
-/* What an import found, in a line. */
+/* The result of an import in one line. */
 export function importSummary({ title, model, parameters, active_parameters: used, guessed }) {
   const active = used < parameters ? `, ${big(used)} active` : "";
   const guesses = guessed.filter((line) => !OF_MODULES.test(line)).length;
@@ -19,7 +19,7 @@ export function importSummary({ title, model, parameters, active_parameters: use
   return `Read as ${title ?? model.name}: ${big(parameters)} parameters${active}; ${said.join(", ")}`;
 }
 
-/* While a model is read: a family without a reader is built first. */
+/* The progress of an import; a family without a reader takes longer, since it is built first. */
 export function ImportProgress({ onCancel }) {
   const [waited, setWaited] = useState(0);
   useEffect(() => {

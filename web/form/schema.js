@@ -1,6 +1,6 @@
 /* <SchemaFields type="ModelSpec" pointer="/model" skip=${[…]} value=${spec} onChange=${(name, value) => …} />
-   A field for everything a document of the service's OpenAPI description may hold: what the service
-   learns to read, the form shows.  `only` names the fields instead; `explain` writes their help below. */
+   A form field for every property of a schema in the service's OpenAPI description, so that new
+   fields appear in the form.  `only` restricts the fields; `explain` shows their help below. */
 
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
@@ -9,7 +9,7 @@ import { words } from "../format.js";
 import { firstAnswer, problemsAt } from "../state.js";
 import { CheckField, CheckList, NumberField, parseLength, parseNumber, SelectField, TextField } from "../ui/field.js";
 
-/* The unit is the last word of a name; a person reads larger ones. */
+/* The unit of a field is the last word of its name; the form shows larger units. */
 const UNITS = [
   [/_flop_per_s$/, "", "TFLOP/s", 1e12],
   [/_bytes_per_s$/, " bandwidth", "GB/s", 1e9],
@@ -17,7 +17,7 @@ const UNITS = [
   [/_watts$/, "", "W", 1],
 ];
 
-/* A name as a label, its unit and the scale to the document's own. */
+/* A field's label, the unit shown, and the scale from it to the document's unit. */
 export function labelled(name) {
   const [ending, instead, unit, scale] = UNITS.find(([pattern]) => pattern.test(name)) ?? [/$/, "", undefined, 1];
   return { label: words(name.replace(ending, instead)), unit, scale };
@@ -33,8 +33,8 @@ export function useSchemas() {
   return schemas;
 }
 
-/* Whether a field has an effect beside the others of its document, by the conditions of its schema
-   (`x-read-where`), of which one must hold. */
+/* Whether a field has an effect given the document's other fields: at least one of the conditions
+   in its schema (`x-read-where`) must hold. */
 export function isRead(name, properties, document) {
   const valueOf = (field) => document[field] ?? properties[field].default;
   const meets = (value, rule) => {
@@ -46,7 +46,7 @@ export function isRead(name, properties, document) {
   return !conditions || conditions.some((each) => Object.entries(each).every(([field, rule]) => meets(valueOf(field), rule)));
 }
 
-/* The kind of value a property holds, `null` beside it set apart. */
+/* The schema of a property's values without `null`; optional: whether it may be null. */
 export function kindOf(property, schemas) {
   const options = property.anyOf ?? [property];
   const real = options.filter(({ type }) => type !== "null");
@@ -86,7 +86,7 @@ function SchemaField({ name, property, schemas, explain, pointer, value, usual, 
   return kind.type === "string" ? html`<${TextField} ...${props} />` : null;
 }
 
-/* Several names or numbers with commas between; nothing for a list of documents. */
+/* A comma-separated list of names or numbers; nothing for a list of documents. */
 function ListField({ items, value, usual, onChange, length, ...props }) {
   if (items?.enum) return html`<${CheckList} ...${props} choices=${items.enum} value=${value ?? usual ?? []} onChange=${onChange} />`;
   if (!["integer", "string"].includes(items?.type)) return null;

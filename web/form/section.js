@@ -1,11 +1,11 @@
-/* <Section title problems>…</Section> and <More label open>…</More>, the parts of the form.
-   sameSpec(a, b): whether two specs say the same. */
+/* <Section title problems>…</Section> and <More label open>…</More>, the sections of the form.
+   sameSpec(a, b): whether two specs are equal. */
 
 import { html } from "htm/preact";
 import { useState } from "preact/hooks";
 import { canonical } from "../url.js";
 
-/* Whether two specs say the same; null says nothing. */
+/* Whether two specs are equal; null counts as absent. */
 export function sameSpec(a, b) {
   const bare = (spec) => canonical(JSON.parse(JSON.stringify(spec, (_, value) => value ?? undefined)));
   return bare(a) === bare(b);
@@ -21,7 +21,7 @@ export const Section = ({ title, note, problems = [], onFix, children }) => html
     </p>`)}</div>`}
   </fieldset>`;
 
-/* force: open whatever the user did, for what stands inside is wrong. */
+/* force: keep it open regardless of the user's choice, since a field inside has a problem. */
 export function More({ label, force = false, children }) {
   const [opened, setOpen] = useState(false);
   const open = opened || force;

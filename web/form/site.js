@@ -1,4 +1,4 @@
-/* The site: whose calibration and measured runs the times are those of. */
+/* The site, whose calibration and measured runs correct the times. */
 
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
@@ -10,7 +10,7 @@ import { SelectField } from "../ui/field.js";
 const NONE = { value: "", label: "None" };
 const LEARN = "planner learn LOG --site NAME";
 
-/* What a site was told, in a line. */
+/* A site's runs and calibration in one line. */
 function told({ name, runs, calibrated_at: calibrated, problem }) {
   if (problem) return `${name}: damaged`;
   const what = [calibrated && "calibrated", runs > 0 && `${count(runs)} run${runs > 1 ? "s" : ""}`].filter(Boolean);
@@ -18,7 +18,7 @@ function told({ name, runs, calibrated_at: calibrated, problem }) {
 }
 
 export function Site() {
-  const [rows, setRows] = useState(null); // null: not known yet
+  const [rows, setRows] = useState(null); // null: not loaded yet
   useEffect(() => { call("/v1/sites").then((found) => setRows(found.rows), () => {}); }, []);
   const options = [NONE, ...(rows ?? []).map((row) => ({ value: row.name, label: told(row) }))];
   return html`<${SelectField} id="f-site" label="Site" title="The cluster this will run on: times then use its calibration and its measured runs"

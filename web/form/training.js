@@ -1,4 +1,4 @@
-/* The training: the batch, how long and how precise; the framework that runs it. */
+/* The training: batch, length, precision, and the framework that runs it. */
 
 import { html } from "htm/preact";
 import { big } from "../format.js";

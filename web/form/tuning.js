@@ -1,4 +1,4 @@
-/* Tuning: what of the model is trained, on which loss, on samples of what lengths. */
+/* Fine-tuning: the trained parts of the model, the loss, and the lengths of samples. */
 
 import { html } from "htm/preact";
 import { change, problems, request, resolved } from "../state.js";

@@ -1,9 +1,9 @@
-/* A job on show: its latest state, followed live; a broken connection is taken up where it broke.
+/* The displayed job, followed live; a broken connection resumes at the last event.
 
-   job       the job document, null where none is on show
-   lines     what its processes said
-   run       the kind that is to be run next
-   follow()  follows `current` until it is over or another one is on show */
+   job       the job document; null if no job is displayed
+   lines     the log lines of its processes
+   run       the kind of job to run next
+   follow()  follows `current` until it is over or another job is displayed */
 
 import { batch, signal } from "@preact/signals";
 import { call, events, post } from "../api.js";
@@ -11,7 +11,7 @@ import { persist } from "../state.js";
 import { current, loadJobs } from "./table.js";
 import { isOver } from "./labels.js";
 
-const AGAIN_MS = 1000; // before a broken connection is tried again
+const AGAIN_MS = 1000; // pause before a broken connection is retried
 const MOST_LINES = 2000;
 
 export const run = persist("run", "validations");
@@ -69,7 +69,7 @@ export async function follow() {
 
 export const leave = () => following?.abort();
 
-/* Ask for a job and follow it. */
+/* Start a job and display it. */
 export async function start(kind, body) {
   const made = await post(`/v1/${kind}`, body);
   batch(() => { job.value = made; lines.value = []; failure.value = null; current.value = { kind, id: made.id }; });

@@ -1,4 +1,4 @@
-/* Jobs in words: kinds, states, times. */
+/* Texts for jobs: kinds, states, times. */
 
 import { seconds } from "../format.js";
 
@@ -9,7 +9,7 @@ export const KINDS = {
   sweeps: { title: "Sweep", verb: "Sweep" },
 };
 
-/* What a job is at, by its phase. */
+/* The current activity of a job, by phase. */
 const PHASES = {
   waiting: "Waiting for its turn", prepare: "Preparing", reference: "Running one process to compare with",
   run: "Running", measure: "Measuring", trace: "Tracing", profile: "Writing the profile", report: "Writing the report", ask: "Asking",
@@ -25,7 +25,7 @@ const STEPS = [[60, 1, "second"], [3600, 60, "minute"], [86_400, 3600, "hour"], 
 
 const at = (time) => Date.parse(time) / 1000;
 
-/* A time of a document as a person says it. */
+/* A timestamp in words. */
 export function when(time) {
   const ago = Date.now() / 1000 - at(time);
   if (ago < 10) return "just now";
@@ -33,6 +33,6 @@ export function when(time) {
   return size ? AGO.format(-Math.round(ago / size), name) : DATE.format(Date.parse(time));
 }
 
-/* Seconds that a job ran, or runs already; null before it began. */
+/* Seconds that a job has run; null before it started. */
 export const took = ({ started_at: from, finished_at: to }) => (from ? (to ? at(to) : Date.now() / 1000) - at(from) : null);
 export const lasted = (job) => (took(job) === null ? "" : seconds(Math.max(1, took(job)), 2));

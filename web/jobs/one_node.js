@@ -1,7 +1,7 @@
-/* One node of one's own cluster: the script to run there, and its results, judged like a run here.
+/* Validation on one node of the user's cluster: a script to run there, and a report of its results.
 
-   <GetScript />   the button that writes it, and where its results are dropped
-   <OneNode />     what it trains, and the verdict once the results are back */
+   <GetScript />   the button for the script, and the drop area for its results
+   <OneNode />     the scaled-down training, and the verdict once the results are back */
 
 import { html } from "htm/preact";
 import { signal } from "@preact/signals";
@@ -13,8 +13,8 @@ import { CopyButton } from "../ui/copy.js";
 import { Icon } from "../ui/icon.js";
 import { Result } from "./result.js";
 
-const script = signal(null); // what the service wrote
-const asked = signal(null); // the request it is of
+const script = signal(null); // a OneNode document from the service
+const asked = signal(null); // the request of the script
 const report = signal(null);
 const problems = signal([]);
 const busy = signal(false);

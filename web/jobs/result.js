@@ -1,4 +1,4 @@
-/* What a job found: predicted beside measured, a profile to plan with, ranks traced at full size. */
+/* The result of a job: a validation report, a calibrated profile, or a dry run's traces. */
 
 import { html } from "htm/preact";
 import { batch } from "@preact/signals";
@@ -15,7 +15,7 @@ const VERDICTS = {
   outside: ["bad", "Not as predicted"],
   "inside the noise": ["warn", "Too noisy to tell"],
 };
-/* A small run's memory is told in smaller units than a plan's. */
+/* Smaller units for the memory of small runs. */
 const SMALL = { GiB: [[2 ** 20, "MiB"], [2 ** 10, "KiB"], [1, "B"]], GB: [[1e6, "MB"], [1e3, "kB"], [1, "B"]] };
 function size(value) {
   const steps = SMALL[units.value];
@@ -28,22 +28,22 @@ const off = (predicted, measured) => {
   return predicted > 0 ? `${share > 0 ? "+" : "−"}${number(100 * Math.abs(share), 2)} %` : "";
 };
 
-/* What to draw of the result of each kind. */
-const OF = {
+/* The component for the result of each kind of job. */
+const COMPONENTS = {
   validations: ({ report, site }) => html`<${Validation} result=${report} site=${site} />`,
   calibrations: ({ calibration }) => html`<${Calibration} profile=${calibration} />`,
   dryruns: ({ report }) => html`<${DryRun} result=${report} />`,
   sweeps: ({ sweep }) => html`<section class="card" aria-label="Result"><pre class="log-lines" tabindex="0">${JSON.stringify(sweep, null, 1)}</pre></section>`,
 };
-export const Result = ({ one }) => OF[one.kind](one.result);
+export const Result = ({ one }) => COMPONENTS[one.kind](one.result);
 
-/* What is right whatever the machine comes first. */
+/* Outcomes that do not depend on the machine come first. */
 const ORDER = ["structure", "gradients", "memory", "time"];
 const inOrder = (outcomes) => Object.entries(outcomes).sort(([a], [b]) => ORDER.indexOf(a) - ORDER.indexOf(b));
 const WORST = ["outside", "inside the noise", "within"];
 
 function Validation({ result, site }) {
-  // Before this machine is calibrated its speed is a guess, and the time is no verdict on the plan.
+  // Without a calibration this machine's speed is a guess, so the time says nothing about the plan.
   const timed = result.profile.kind === "calibrated";
   const judged = inOrder(result.outcomes).filter(([name]) => timed || name !== "time");
   const verdict = WORST.find((one) => judged.some(([, outcome]) => outcome.verdict === one)) ?? result.verdict;
@@ -75,7 +75,7 @@ function Validation({ result, site }) {
     </section>`;
 }
 
-/* Two bars for each term, on one scale. */
+/* Predicted and measured bars for each term, on one scale. */
 function Terms({ title, terms, show, name }) {
   const most = Math.max(...terms.flatMap(({ predicted, measured }) => [predicted, measured]), 1e-12);
   const columns = [

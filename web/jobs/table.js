@@ -1,4 +1,4 @@
-/* What the service has run: a table of jobs, the newest first, each to be opened. */
+/* The service's jobs as a table, newest first; each row opens its job. */
 
 import { html } from "htm/preact";
 import { signal } from "@preact/signals";
@@ -10,7 +10,7 @@ import { KINDS, doing, isOver, lasted, took, when } from "./labels.js";
 const MOST = 50;
 
 export const jobs = signal(null);
-export const current = persist("job", null); // {kind, id} on show
+export const current = persist("job", null); // {kind, id} of the displayed job
 
 export async function loadJobs() {
   try {

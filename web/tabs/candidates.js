@@ -1,4 +1,4 @@
-/* Every plan that was priced: to sort, to filter, to take away, to pick and to pin. */
+/* All priced plans in a table: sort, filter, download, pick and pin. */
 
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
@@ -44,13 +44,13 @@ const TIMES = Object.fromEntries(timeParts.map(({ key, label }) => [`${key}_s`, 
 
 const planOf = (row, fields) => Object.fromEntries(fields.filter((name) => name in row).map((name) => [name, row[name]]));
 
-/* A whole report as such a row. */
+/* A full report as a row of candidates. */
 function light({ plan, memory, tokens_per_s, iteration_time_s, time_parts_s }) {
   const parts = Object.fromEntries(Object.entries(time_parts_s).map(([part, s]) => [`${part}_s`, s]));
   return { ...plan, ...parts, tokens_per_s, iteration_time_s, peak_bytes: memory.peak_bytes };
 }
 
-/* Pages of the candidates of an answer; without an id, what the answer itself carries. */
+/* The candidates of an answer, loaded in pages; without an id, only the plans in the answer. */
 function useCandidates(found) {
   const [state, setState] = useState({ rows: [], next: null });
   const path = found?.id && `/v1/plans/${found.id}/candidates?status=${status.value}&sort=${order.value}&limit=${PAGE}`;
@@ -131,14 +131,14 @@ export default function CandidatesTab() {
   </div>`;
 }
 
-/* By plan: how likely it is the fastest of the first ones, and what that means for the choice. */
+/* By plan: its chance to be the fastest contender, and whether it is tied with the best. */
 function rivalsOf({ contenders = [], best_expected: expected }) {
   return new Map(contenders.map(({ id, plan, chance_best, tie }) => [canonical(plan), { chance_best, tie, is_expected: id === expected }]));
 }
 
 const same = (a, b) => canonical(a ?? null) === canonical(b ?? null);
 
-/* What differs from the plan on show stands out. */
+/* The columns; values that differ from the displayed plan are highlighted. */
 function columns(fields, plan, current) {
   const numeric = new Set(["tp", "pp", "dp", "cp", "ep", "etp", "vpp", "micro_batch_size", "zero_stage", "dp_shard", "recompute_num_layers"]);
   return [

@@ -1,4 +1,4 @@
-/* What to start: the flags and files that carry the plan on show into a framework. */
+/* The launch flags and files of the displayed plan for a framework. */
 
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
@@ -14,7 +14,7 @@ import { Loading, NoPlanNotice, RefusalNotice } from "../ui/notices.js";
 import { useCatalog, useQuery } from "../use_query.js";
 import { FlagsDiff } from "./flags_diff.js";
 
-const shown = persist("flags_for", null); // a framework; null: that of the plan on show
+const shown = persist("flags_for", null); // a framework; null: that of the displayed plan
 const launcher = persist("launcher", "");
 
 function useLaunchers() {
@@ -41,7 +41,7 @@ export default function FlagsTab() {
   </div>`;
 }
 
-/* What must hold whatever the flags say. */
+/* The batch and rank equations that any flags must satisfy. */
 function Equation() {
   const { plan, num_micro_batches: accumulation } = report.value;
   const batch = plan.micro_batch_size * accumulation * plan.dp;

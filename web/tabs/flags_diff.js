@@ -1,4 +1,4 @@
-/* A launch script that somebody already has, against the plan on show. */
+/* The difference between an existing launch script and the displayed plan. */
 
 import { html } from "htm/preact";
 import { useState } from "preact/hooks";

@@ -1,4 +1,4 @@
-/* What a layer is made of: its kernels, the tensors it saves, and what of its exchanges shows. */
+/* The contents of a layer: its kernels, saved tensors, and exposed communication. */
 
 import { html } from "htm/preact";
 import { signal, useSignalEffect } from "@preact/signals";
@@ -51,7 +51,7 @@ const EXCHANGES = [
   { key: "hidden_s", label: "Hidden", title: "under kernels", number: true, show: (v) => seconds(v) },
 ];
 
-/* What hides under kernels beside what shows: two parts of a bar each. */
+/* Exposed and hidden communication as two parts of a bar. */
 function Exchanges({ rows }) {
   const most = Math.max(...rows.map(({ total_s: total }) => total));
   return html`

@@ -1,4 +1,4 @@
-/* Which rank of the plan on show sits where, in the order of any framework. */
+/* The placement of the displayed plan's ranks, in the order of any framework. */
 
 import { html } from "htm/preact";
 import { ChartFrame } from "../charts/frame.js";
@@ -9,7 +9,7 @@ import { DataTable } from "../ui/table.js";
 import { Loading, NoPlanNotice, RefusalNotice } from "../ui/notices.js";
 import { useCatalog, useQuery } from "../use_query.js";
 
-const order = persist("rank_order_of", null); // a framework; null: that of the plan on show
+const order = persist("rank_order_of", null); // a framework; null: that of the displayed plan
 
 export default function RanksTab() {
   const asked = planRequest.value;
@@ -40,7 +40,7 @@ function caption(answer) {
   return `Rank order of ${answer.framework}, fastest axis first: ${axes.join(", ") || "one rank"}. ${answer.source}`;
 }
 
-/* What each kind of group sends over each tier of the network in one iteration. */
+/* The bytes that each kind of group sends over each network tier in one iteration. */
 function Traffic({ traffic, orders, own }) {
   if (traffic.tiers.length === 0) return null;
   const size = (item) => bytes(item, units.value);
@@ -66,7 +66,7 @@ function Traffic({ traffic, orders, own }) {
   </section>`;
 }
 
-/* The plan in other orders of its ranks, where one is faster. */
+/* The plan's time in other rank orders, if one is faster. */
 function Orders({ orders, own }) {
   const mine = orders.find(({ rank_order }) => rank_order === own);
   if (!mine || mine.slower_by === 0) return null;

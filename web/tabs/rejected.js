@@ -1,4 +1,4 @@
-/* Which plans were rejected and why, and why a given plan is not the best. */
+/* The rejected plans with the reasons, and why a given plan is not the best. */
 
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
@@ -47,7 +47,7 @@ const NUMBERS = ["tp", "pp", "cp", "ep", "vpp", "micro_batch_size"];
 const CHOICES = { zero_stage: [0, 1, 2, 3], recompute: ["none", "selective", "full"] };
 const SPLIT = ["stage_layers", "first_stage_layers", "last_stage_layers", "schedule"];
 
-/* The plan of the form: what is not in it stays as in `base`, but for what would contradict it. */
+/* The plan from the form; other fields are those of `base`, unless they would contradict it. */
 function typed(form, base) {
   const plan = { ...base, sequence_parallel: form.has("sequence_parallel") };
   for (const name of NUMBERS) plan[name] = Number(form.get(name));
@@ -136,7 +136,7 @@ function Verdict({ found }) {
   </div>`;
 }
 
-/* More nodes change the question; anything else is another plan. */
+/* Apply a change: more nodes change the request, anything else picks another plan. */
 function use(change) {
   if ("nodes" in change.set) apply(change.set);
   else pick(change.plan);

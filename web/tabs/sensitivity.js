@@ -1,4 +1,4 @@
-/* What the answer hangs on: inputs by how much they move it, and where another plan gets best. */
+/* Sensitivity: inputs by how much they move the answer, and where another plan becomes best. */
 
 import { html } from "htm/preact";
 import { signal, useSignalEffect } from "@preact/signals";
@@ -78,7 +78,7 @@ function Detail({ input }) {
     </section>`;
 }
 
-const exponent = 2 ** 4; // of the slider: steps to a factor of two
+const exponent = 2 ** 4; // slider steps per factor of two
 
 function Try({ input }) {
   const [step, setStep] = useState(0);

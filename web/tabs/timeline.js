@@ -1,4 +1,4 @@
-/* The pipeline of the plan on show, step by step, under its own schedule or any other. */
+/* The pipeline timeline of the displayed plan, with its own schedule or another. */
 
 import { html } from "htm/preact";
 import { useState } from "preact/hooks";
@@ -14,7 +14,7 @@ import { Loading, NoPlanNotice, RefusalNotice } from "../ui/notices.js";
 import { useCatalog, useQuery } from "../use_query.js";
 
 const TRACE = "application/vnd.chrome-trace+json";
-const chosen = persist("schedule", null); // {schedule, chunks} instead of the plan's own
+const chosen = persist("schedule", null); // {schedule, chunks}; null: those of the plan
 
 const own = (plan) => ({ schedule: plan.schedule, chunks: plan.vpp });
 const same = (a, b) => a.schedule === b.schedule && a.chunks === b.chunks;
@@ -46,7 +46,7 @@ export default function TimelineTab() {
   </div>`;
 }
 
-/* The question with another schedule in its plan; other chunks have a split of layers of their own. */
+/* The request with another schedule in its plan; other numbers of chunks reset the layer split. */
 function withSchedule(asked, choice) {
   if (!choice) return asked;
   const { first_stage_layers, last_stage_layers, stage_layers, ...rest } = asked.plan;
@@ -67,7 +67,7 @@ async function save(asked) {
   }
 }
 
-/* All schedules there are, with the numbers of chunks each can have or that are usual. */
+/* A choice of all schedules, with the possible or usual numbers of chunks of each. */
 function Choice({ plan }) {
   const schedules = useCatalog("schedules");
   const current = chosen.value ?? own(plan);
@@ -115,7 +115,7 @@ const COLUMNS = [
   { key: "reason", label: "Why not here" },
 ];
 
-/* Side by side, once somebody wants to see them: that takes the service a second. */
+/* All schedules side by side, loaded on demand, since it takes the service a second. */
 function Schedules({ asked }) {
   const [open, setOpen] = useState(false);
   const { answer, problem, busy } = useQuery("/v1/schedule-comparisons", open ? asked : null);

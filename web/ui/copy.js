@@ -1,12 +1,12 @@
 /* <CopyButton text=${string or () => string} label="Copy flags" />
-   Copies, says "Copied" in place for two seconds, and keeps the focus. */
+   Copies the text, shows "Copied" for two seconds, and keeps the focus. */
 
 import { html } from "htm/preact";
 import { useState } from "preact/hooks";
 import { Icon } from "./icon.js";
 import { toast } from "./toast.js";
 
-/* Clipboards need https or loopback; elsewhere a selection does it. */
+/* The clipboard API needs https or localhost; elsewhere copy through a selection. */
 export async function copy(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
   const area = Object.assign(document.createElement("textarea"), { value: text });

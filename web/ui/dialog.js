@@ -1,6 +1,6 @@
 /* <Dialog title="Keys" open=${bool} onClose=${() => …}>…</Dialog>
-   A modal dialog: Escape and a click outside close it, the focus comes back.
-   kind: "" a box in the middle, "sheet" from the side (a form on a small screen), "wide". */
+   A modal dialog: Escape and a click outside close it, and the focus returns.
+   kind: "" (a box in the middle), "sheet" (from the side, a form on a small screen), "wide". */
 
 import { html } from "htm/preact";
 import { useEffect, useRef } from "preact/hooks";

@@ -1,19 +1,19 @@
-/* Fields of a form.  What is typed is never lost: what cannot be read is kept as it stands, and the
-   service says what is wrong with it, at the field.
+/* Form fields.  Typed text is never lost: unreadable text is kept as it is, and the service reports
+   the problem at the field.
 
    <Field id label problems hint unit>control</Field>     label, control, unit, problems below
    <NumberField label value onChange />                   text box for a number: 1e12, 1T, 1_000
-     length       8k is 8,192: lengths and batches
+     length       for lengths and batches, where 8k is 8,192
    <TextField …/> <SelectField options=${[{value, label, group?}]} …/> <CheckField …/>
-   <CheckList choices=${[names]} …/>                      several of a closed set
-     label        shown, and the name for readers; `title` says more on hover
-     value        the value in the document's unit, undefined where nobody gave one
-     onChange     (value | undefined) => void; undefined: left to its default
-     usual        the default, shown faintly while the field is empty
-     unit, scale  text after the box, and how much of the document's unit one of it is
-     problems     [{detail, did_you_mean}], each suggestion a button that applies itself
+   <CheckList choices=${[names]} …/>                      several names of a fixed set
+     label        shown, and the accessible name; `title`: a longer explanation on hover
+     value        the value in the document's unit; undefined: none given
+     onChange     (value | undefined) => void; undefined: use the default
+     usual        the default, shown as the placeholder
+     unit, scale  the unit shown after the box, and its size in the document's unit
+     problems     [{detail, did_you_mean}]; each suggestion is a button that applies it
      id           unique in the page
-   <Bound pointer="/training/seq_length" of=${NumberField} …/> binds one to the request in state.js. */
+   <Bound pointer="/training/seq_length" of=${NumberField} …/> binds to the request in state.js. */
 
 import { html } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
@@ -23,7 +23,7 @@ import { get } from "../json_pointer.js";
 const POWERS = { k: 1e3, m: 1e6, b: 1e9, g: 1e9, t: 1e12 };
 const LENGTHS = { ...POWERS, k: 2 ** 10, m: 2 ** 20 };
 
-/* "1.5T" → 1.5e12, "8k" of a length → 8192; what is no number stays the text it is. */
+/* "1.5T" → 1.5e12, "8k" as a length → 8192; other text is returned as it is. */
 export const parseLength = (text) => parseNumber(text, LENGTHS);
 export function parseNumber(text, powers = POWERS) {
   const plain = text.trim().replace(/[,_\s\u202f]/g, "");
@@ -60,7 +60,7 @@ const described = (id, { problems = [], hint }) => ({
 });
 
 function TextBox({ id, value, usual, onChange, scale = 1, read, ...rest }) {
-  const [draft, setDraft] = useState(null); // what is being typed; null: nothing is
+  const [draft, setDraft] = useState(null); // text being typed; null: none
   const box = useRef(null);
   useEffect(() => {
     if (document.activeElement !== box.current) setDraft(null);
@@ -96,7 +96,7 @@ export function Options({ options }) {
   });
 }
 
-/* `value` may be one that the options do not have: it is then listed too. */
+/* A `value` that is not among the options is added to them. */
 export function SelectField(props) {
   const { id, value, usual, options, onChange } = props;
   const current = String(value ?? usual ?? "");
@@ -118,7 +118,7 @@ export const CheckField = ({ id, label, title, value, usual = false, onChange, p
     ${problems.map(({ detail }) => html`<p class="problem" role="alert">${detail}</p>`)}
   </div>`;
 
-/* Several of a closed set of names; `value` is the list of those that are chosen. */
+/* Checkboxes for a fixed set of names; `value` lists the checked ones. */
 export const CheckList = ({ id, label, title, hint, choices, value, onChange, problems = [] }) => html`
   <fieldset class="field check-list ${problems.length ? "bad" : ""}">
     <legend title=${title}>${label}</legend>

@@ -1,4 +1,4 @@
-/* <Icon name="copy" />: a line drawing of 16 × 16 in the colour of the text, hidden from readers. */
+/* <Icon name="copy" />: a 16 × 16 line icon in the text's colour, hidden from screen readers. */
 
 import { html } from "htm/preact";
 

@@ -1,6 +1,6 @@
 /* <Lazy load=${() => import("../views/size.js")} />
-   The module's default export once it is there; a quiet line before, a reason where it fails.
-     load    function that imports the module; equal functions are imported once
+   The module's default export once it is loaded; before, a placeholder; on failure, the reason.
+     load    function that imports the module; must be a stable reference
      props   of the component (optional) */
 
 import { html } from "htm/preact";

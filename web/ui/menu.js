@@ -1,5 +1,5 @@
 /* <Menu label="Export" icon="download" items=${[{label, run}]} />
-   A button that opens a short list of commands; arrow keys move, Escape closes. */
+   A button that opens a menu of commands; arrow keys move, Escape closes. */
 
 import { html } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";

@@ -1,4 +1,4 @@
-/* narrow: whether the form of a view is a sheet that opens on demand; style.css has the same width. */
+/* narrow: whether a view's form becomes a sheet on a narrow screen; same width as in style.css. */
 
 import { signal } from "@preact/signals";
 

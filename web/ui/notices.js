@@ -1,6 +1,6 @@
 /* <RefusalNotice problem title />   why the service refused, one sentence per problem
-   <NoPlanNotice />                  what a tab shows where no plan fits
-   <Loading when=${…} />             what a tab shows before its first answer */
+   <NoPlanNotice />                  the content of a tab if no plan fits
+   <Loading when=${…} />             the content of a tab before its first answer */
 
 import { html } from "htm/preact";
 

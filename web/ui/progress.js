@@ -1,6 +1,6 @@
 /* <Progress label="Sizing" told=${{done, total}} onCancel=${() => …} noun="clusters" />
-   A bar for what takes a while, with how far it is in words and a way to stop it.
-   `more` is said after that; without onCancel there is only the bar. */
+   A progress bar with the count in words and a cancel button (if onCancel is given).
+   more: text after the count. */
 
 import { html } from "htm/preact";
 import { count } from "../format.js";

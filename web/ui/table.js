@@ -1,13 +1,13 @@
 /* <DataTable name="candidates" caption="…" columns=${[…]} rows=${[…]} />
-   A table to sort by any column, to filter, and to take away as CSV or JSON.
+   A table that can be sorted by any column, filtered, and downloaded as CSV or JSON.
      columns   [{key, label, title?, value?: (row) => any, show?: (value, row) => text or html,
-                 number?: bool, sort?: (row) => comparable, saved?: bool, wraps?: bool}]; saved: only in what is saved
-     rows      plain objects; rowKey (row) => key; each gets `row.class` where it has one
-     caption   for readers; shown above where `visibleCaption`
+                 number?: bool, sort?: (row) => comparable, saved?: bool, wraps?: bool}]; saved: only in downloads
+     rows      plain objects; rowKey (row) => key; `row.class`: CSS class of the row (optional)
+     caption   for screen readers; visible if `visibleCaption`
      name      of the files to download; without it there is no download
-     filter    whether there is a filter box (default: more than 12 rows)
-     onRow     (row) => void: rows are then chosen by click or Enter; isCurrent (row) => bool
-     limit     rows drawn at first (default 100), with a button for the rest */
+     filter    whether there is a filter box (default: if there are more than 12 rows)
+     onRow     (row) => void: makes rows selectable by click or Enter; isCurrent (row) => bool
+     limit     rows shown at first (default 100), with a button for the rest */
 
 import { html } from "htm/preact";
 import { useMemo, useState } from "preact/hooks";
@@ -18,7 +18,7 @@ import { Menu } from "./menu.js";
 
 const valueOf = (column, row) => (column.value ? column.value(row) : row[column.key]);
 
-/* A cell that a spreadsheet would take for a formula is kept as text. */
+/* A CSV cell; text that a spreadsheet would run as a formula is escaped. */
 function csvCell(item) {
   const text = item === null || item === undefined ? "" : typeof item === "object" ? JSON.stringify(item) : String(item);
   const safe = typeof item !== "number" && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;

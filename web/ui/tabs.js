@@ -1,10 +1,10 @@
 /* <Tabs label="Plan" items=${TABS} current=${tab.value} onSelect=${(id) => (tab.value = id)} />
    A tab bar and the panel of the current tab; arrow keys, Home and End move.
-     label     what the tabs are of, for readers
+     label     name of the tab bar for screen readers
      items     [{id, label, load}]: load imports the panel's module, or render() draws it
-     current   id of the tab on show
+     current   id of the current tab
      onSelect  (id) => void
-   useInView(bar, at)   scrolls the element of the ref `bar` sideways until its child `at` shows */
+   useInView(bar, at)   scrolls the ref `bar`'s element sideways until its child `at` is visible */
 
 import { html } from "htm/preact";
 import { useEffect, useRef } from "preact/hooks";

@@ -1,7 +1,8 @@
-/* toast(text, {action, run, kind}): a line at the foot of the page for a while, said to readers too.
-     action   label of a button (optional), run what it does; such a toast stays longer
+/* toast(text, {action, run, kind}): a temporary message at the bottom of the page, announced to
+   screen readers.
+     action   label of a button (optional), run: its action; such a toast stays longer
      kind     "" or "bad"
-   <Toasts /> stands once in the page. */
+   <Toasts /> is rendered once in the page. */
 
 import { signal } from "@preact/signals";
 import { html } from "htm/preact";

@@ -1,4 +1,4 @@
-/* How far off the predictions are: published runs, the plan on show, and the sites that learn. */
+/* The accuracy of predictions: published runs, the displayed plan, and the sites. */
 
 import { html } from "htm/preact";
 import { useEffect, useMemo } from "preact/hooks";
@@ -27,7 +27,7 @@ export default function Accuracy() {
       <section class="card" aria-label="How far off">
         ${failure.value ? html`<p class="notice bad" role="alert">${failure.value.detail ?? failure.value.title}</p>`
           : !all ? html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`
-          : html`<${Filters} all=${all} /><${Said} rows=${rows} all=${all} />`}
+          : html`<${Filters} all=${all} /><${ErrorSummary} rows=${rows} all=${all} />`}
       </section>
       ${rows.length > 0 && html`
         <${MeasuredChart} rows=${rows} colour=${colour.value} picked=${picked.value} onPick=${(row) => { picked.value = row.id; }} />
@@ -60,8 +60,8 @@ function Filters({ all }) {
     </form>`;
 }
 
-/* The choice in a sentence, and how often its intervals hold. */
-function Said({ rows, all }) {
+/* The errors of the selected runs in a sentence, and the coverage of their intervals. */
+function ErrorSummary({ rows, all }) {
   if (!rows.length) return html`<p role="status">No run matches all of these filters.</p>`;
   const found = summary(rows);
   return html`
@@ -81,12 +81,12 @@ function Said({ rows, all }) {
       </table>`}`;
 }
 
-/* The share that holds, with a tick where it should be. */
+/* A bar with the coverage of an interval, and a tick at its nominal value. */
 export const Held = ({ share, held }) => html`
   <i class="held-bar" role="img" aria-label=${`${percent(held)} hold, ${percent(share)} should`}>
     <i class=${held < share - 0.1 ? "short" : ""} style=${{ width: `${100 * held}%` }}></i><b style=${{ left: `${100 * share}%` }}></b></i>`;
 
-/* The run that was picked. */
+/* The details of the picked run. */
 function Run({ row }) {
   if (!row) return null;
   const edge = (share) => (row.intervals_s ? `${seconds(row.intervals_s[share][0])} to ${seconds(row.intervals_s[share][1])}` : null);

@@ -1,4 +1,4 @@
-/* Two plans side by side: what differs, the same axes for both, and how much it matters. */
+/* Two plans side by side: their differences, charts on shared axes, and which is faster. */
 
 import { html } from "htm/preact";
 import { useMemo } from "preact/hooks";
@@ -11,10 +11,10 @@ import { RefusalNotice } from "../ui/notices.js";
 import { useQuery } from "../use_query.js";
 import { Icon } from "../ui/icon.js";
 
-const sides = persist("compare", { a: null, b: null }); // keys of choices; null: the usual
+const sides = persist("compare", { a: null, b: null }); // keys of choices; null: the default
 const onlyDifferent = persist("only_different", true);
 
-/* Everything that can be compared: pins first, then what the answer offers. */
+/* All plans that can be compared: pins first, then the plans of the answer. */
 function choices() {
   const found = answer.value;
   const pinned = pins.value.map((pin, i) => ({ key: `pin-${i}`, label: `Pin ${i + 1}: ${planLine(pin.plan)}`, document: { ...pin.request, plan: pin.plan } }));
@@ -88,16 +88,16 @@ function Headline({ found }) {
   <p class="compare-why">${why(first, second)}</p>`;
 }
 
-/* How much faster the winner is, from the lower to the upper end: "1 % slower to 4 % faster". */
+/* The interval of the winner's speed-up in words: "1 % slower to 4 % faster". */
 function faster([low, high], ofB) {
   const [least, most] = ofB ? [low, high] : [1 / high, 1 / low];
   if (least >= 1) return `${percent(least - 1, 2)} to ${percent(most - 1, 2)} faster`;
   return `${percent(1 / least - 1, 2)} slower to ${percent(most - 1, 2)} faster`;
 }
 
-const WORTH = 0.05; // of all that moves, before a part is worth a word
+const WORTH = 0.05; // share of all differences above which a part is mentioned
 
-/* Which parts of the time B saves and costs against A. */
+/* The parts of the time that B saves and costs compared with A, in words. */
 function why(a, b) {
   const saved = timeParts.map(({ key }) => [key, (a.time_parts_s[key] ?? 0) - (b.time_parts_s[key] ?? 0)]);
   const total = saved.reduce((sum, [, by]) => sum + Math.abs(by), 0);
@@ -105,7 +105,7 @@ function why(a, b) {
   return phrases.length ? `B ${phrases.join(", and ")}, in each iteration.` : "Both spend the same time on every part.";
 }
 
-/* Two bars on one scale. */
+/* Stacked bars of both plans on one scale. */
 function Stacked({ title, parts, found, of, bound, show, name }) {
   const reports = [["A", found.a.estimate], ["B", found.b.estimate]];
   const total = (report) => Object.values(of(report)).reduce((sum, value) => sum + value, 0);
@@ -163,7 +163,7 @@ const LABELS = {
 };
 const SHARES = new Set(["mfu", "mfu_causal", "hfu", "chance_of_running_out"]);
 
-/* How to show a value of this name: the unit is the last word of it. */
+/* The format for a value, by its name, whose last word is the unit. */
 function shown(part, name) {
   if (part === "time_parts_s" || name.endsWith("_time_s")) return (item) => seconds(item);
   if (part === "memory_parts_bytes" || name.endsWith("_bytes")) return (item) => bytes(item, units.value);
@@ -175,7 +175,7 @@ function shown(part, name) {
   return value;
 }
 
-/* Between two shares. */
+/* A difference of two shares, in percentage points. */
 const points = (item) => unit(number(item * 100, 2), "points");
 
 const signed = (item, show) => (item === 0 ? "0" : `${item > 0 ? "+" : "−"}${show(Math.abs(item))}`);

@@ -1,4 +1,4 @@
-/* A launch script judged: what is wrong with it, what it costs, and what to change. */
+/* Lint of a launch script: its problems, their cost, and what to change. */
 
 import { html } from "htm/preact";
 import { batch, effect, signal, useSignalEffect } from "@preact/signals";
@@ -13,15 +13,15 @@ import { Icon } from "../ui/icon.js";
 import { EXAMPLE } from "./lint_example.js";
 
 const PAUSE_MS = 600;
-const LARGEST = 1_000_000; // characters of all files, as the service takes them
+const LARGEST = 1_000_000; // most characters of all files, the service's limit
 
-const KEPT = "lint-files"; // in this tab's storage: a script outlives a reload and stays in the browser
+const KEPT = "lint-files"; // key in sessionStorage: the script survives a reload and stays in the browser
 
 function kept() {
   try {
     return JSON.parse(sessionStorage.getItem(KEPT));
   } catch {
-    return null; // storage may be forbidden
+    return null; // storage may be disabled
   }
 }
 
@@ -34,7 +34,7 @@ effect(() => {
   }
 });
 const answer = signal(null);
-const judged = signal(null); // the files that `answer` is of, by name
+const judged = signal(null); // the files that `answer` belongs to, by name
 const refusal = signal(null);
 const busy = signal(false);
 
@@ -91,7 +91,7 @@ export default function Lint() {
     </div>`;
 }
 
-/* Whether the text has changed since it was judged. */
+/* Whether the files have changed since they were judged. */
 const changedSince = () => files.value.some(({ name, text }) => judged.value?.[name] !== text);
 
 const sameBetter = (a, b) => Boolean(a && b && JSON.stringify(a.report.plan) === JSON.stringify(b.report.plan));
@@ -157,7 +157,7 @@ function Verdict({ found }) {
     <p><button type="button" onClick=${() => openPlan(found, found.request.plan)}>Open this plan</button></p>`;
 }
 
-/* What the script says, in the Plan view. */
+/* Open the script's request in the Plan view. */
 function openPlan({ request: asked }, plan, batchSize = null) {
   const training = batchSize === null ? asked.training : { ...asked.training, global_batch_size: batchSize };
   openRun({ ...asked, training }, { plan, said: "Read from the launch" });
@@ -202,7 +202,7 @@ function Better({ title, better, gain }) {
     </section>`;
 }
 
-/* The files with the changes written in: to copy, to save, or to go on with here. */
+/* The files with the changes applied: copy, download, or continue with them here. */
 function Mended({ better: { files: changed, by_hand: left } }) {
   const names = Object.keys(changed);
   const use = () => { files.value = files.peek().map((one) => ({ ...one, text: changed[one.name] ?? one.text })); };

@@ -1,4 +1,4 @@
-/* A launch with room for improvement, until somebody pastes their own. */
+/* An example launch script with room for improvement, shown until the user pastes one. */
 
 export const EXAMPLE = `#!/bin/bash
 export CUDA_DEVICE_MAX_CONNECTIONS=1

@@ -1,4 +1,4 @@
-/* The plan: the form at the left, the answer and what is behind it at the right. */
+/* The Plan view: the form on the left, the answer and its details on the right. */
 
 import { html } from "htm/preact";
 import { useState } from "preact/hooks";

@@ -1,4 +1,4 @@
-/* Plans kept under a name, and what this service has run. */
+/* Saved plans, and the jobs of this service. */
 
 import { html } from "htm/preact";
 import { batch, signal } from "@preact/signals";
@@ -29,7 +29,7 @@ async function reload() {
 const put = (name, { note, request: document, answer_id }) =>
   call(path(name), { method: "PUT", body: { note, request: document, ...(answer_id && { answer_id }) } });
 
-/* Refused: told where it happened, and what was typed stays. */
+/* Run `work`; a refusal is shown in place, and typed text stays. */
 async function tried(work) {
   try {
     await work();
@@ -85,7 +85,7 @@ function SaveNow() {
     </form>`;
 }
 
-/* A saved request in the Plan view, with its plan where it has one. */
+/* Open a saved request in the Plan view, with its plan if it has one. */
 function show({ request: { plan, ...document } }) {
   batch(() => {
     request.value = document;

@@ -1,4 +1,4 @@
-/* <Sites />: what measured runs of one's own cluster taught, and a log to drop for more. */
+/* <Sites />: corrections learned from measured runs of the user's clusters; logs can be dropped. */
 
 import { html } from "htm/preact";
 import { batch, signal } from "@preact/signals";
@@ -12,8 +12,8 @@ import { TextField } from "../ui/field.js";
 import { Icon } from "../ui/icon.js";
 import { toast } from "../ui/toast.js";
 
-const LARGEST = 20_000_000; // characters of a log that are sent
-const SITE = "my-cluster"; // where nobody named one
+const LARGEST = 20_000_000; // most characters of a log that are sent
+const SITE = "my-cluster"; // default name of a site
 
 const rows = signal(null);
 const shown = signal(null); // a SiteAnswer
@@ -63,7 +63,7 @@ export function Sites() {
     </section>`;
 }
 
-/* A log, the site and the cluster that it ran on. */
+/* The form for a log: the file, its site and its cluster. */
 function Learn() {
   const [over, setOver] = useState(false);
   const [site, setSite] = useState(undefined);
@@ -95,14 +95,14 @@ const send = (name, keep) => told(async () => {
   await load();
 });
 
-/* The last run of the log with the best plan that the site's runs now tell, its own plan pinned. */
+/* Keep the log's runs, and open the last one in the Plan view with the site and its plan pinned. */
 async function keepAndPlan({ site, runs }) {
   const { run } = runs.at(-1);
   await send(site, true);
   if (!trouble.peek().length) openRun(run.request, { own: run.request.plan, site, said: `Planning ${run.request.model.name} with ${site}` });
 }
 
-/* What a log says, before it is kept. */
+/* The runs read from a log, before they are kept. */
 function Lesson({ of }) {
   const fresh = of.runs.filter(({ known }) => !known).length;
   const leave = () => { lesson.value = null; drop.value = null; };
@@ -128,7 +128,7 @@ function Lesson({ of }) {
 
 const SHARES = ["50", "80", "95"];
 
-/* What a site learned, and how far off it is. */
+/* The corrections that a site has learned, and its remaining errors. */
 function Site({ of }) {
   if (!of.kinds) return null;
   const used = request.value.site === of.name;
@@ -154,7 +154,7 @@ function Site({ of }) {
     </div>`;
 }
 
-/* Kinds of work that take longer or shorter here than elsewhere. */
+/* The kinds of work that are slower or faster at this site than by default. */
 function Learned({ kind }) {
   const learned = kind.factors.filter(({ verdict }) => verdict === "learned");
   const open = kind.factors.filter(({ verdict }) => verdict === "cannot tell yet");

@@ -1,4 +1,4 @@
-/* Cluster sizing: what to rent for this model and these tokens, and when it is done. */
+/* Cluster sizing: which cluster to rent for a model and a number of tokens, with days and cost. */
 
 import { html } from "htm/preact";
 import { signal, useSignalEffect } from "@preact/signals";
@@ -19,7 +19,7 @@ const PAUSE_MS = 300;
 
 export const days = (value) => (value < 2 ? unit(number(value * 24), "hours") : unit(number(value), "days"));
 const share = (value) => percent(value, value < 0.1 ? 2 : 3);
-/* Kinds by the names people call them. */
+/* Display names of accelerator kinds. */
 const titles = signal({});
 catalog("accelerators").then((all) => { titles.value = Object.fromEntries(all.map(({ id, spec }) => [id, spec.name])); }, () => {});
 const kind = (id) => titles.value[id] ?? id;
@@ -78,12 +78,12 @@ const LIMITS = [
 ];
 const limits = (spec) => LIMITS.filter(([key]) => spec[key] !== undefined).map(([key, say]) => say(spec[key])).join(", ");
 
-/* The answer in a sentence, then the ways to choose. */
+/* The recommendation in a sentence, then the alternatives. */
 function Choices({ found }) {
   const { rows, request } = found;
   const kept = limits(request.sizing);
   const first = rows[found.cheapest ?? found.fewest ?? found.fastest];
-  if (!first) return html`<${Nothing} found=${found} kept=${kept} />`;
+  if (!first) return html`<${NoneWithinLimits} found=${found} kept=${kept} />`;
   const cards = [
     ["Cheapest", found.cheapest], ["Fastest", found.fastest], ["Fewest accelerators", found.fewest],
   ].filter(([, at]) => at !== null);
@@ -91,8 +91,8 @@ function Choices({ found }) {
   for (const [label, at] of cards) merged.set(at, [...(merged.get(at) ?? []), label]);
   return html`
     <h2 class="verdict"><span>Rent ${name(first)}: done in ${days(first.days)}${first.cost_usd === null ? "; no price is known, so no cost" : ` for ${money(first.cost_usd)}`}</span></h2>
-    <${Surely} row=${first} spec=${request.sizing} />
-    <${Apart} found=${found} />
+    <${ChanceKept} row=${first} spec=${request.sizing} />
+    <${Ties} found=${found} />
     <p class="lead">${kept ? `The ${first.cost_usd === null ? "smallest" : "cheapest"} of ${count(rows.length)} clusters that finishes ${kept}.` : `The cheapest of ${count(rows.length)} clusters; name a deadline to see what a faster one costs.`}</p>
     <ul class="choices">
       ${[...merged].map(([at, labels]) => html`<${Choice} key=${at} label=${labels.join(" and ").replace("and Fewest", "and fewest").replace("and Fastest", "and fastest")} row=${rows[at]} />`)}
@@ -101,13 +101,13 @@ function Choices({ found }) {
     <${StopsPaying} found=${found} />`;
 }
 
-/* From the lower to the upper end of the interval, in the unit of the longer. */
+/* The interval of days, in hours if it is short. */
 function daysRange({ low_days: low, high_days: high }) {
   return high < 2 ? unit(`${number(low * 24)} to ${number(high * 24)}`, "hours") : unit(`${number(low)} to ${number(high)}`, "days");
 }
 
-/* What the doubt of the time does to the limits. */
-function Surely({ row, spec }) {
+/* The interval of the time, and the chance that the limits are kept. */
+function ChanceKept({ row, spec }) {
   const both = spec.deadline_days !== undefined && spec.budget_usd !== undefined;
   const what = both ? "Deadline and budget are met" : spec.budget_usd !== undefined ? "The budget is met" : "The deadline is met";
   const said = row.chance_kept !== null && ` ${what} with a chance of ${chance(row.chance_kept)}${row.chance_kept < SAFE ? ": leave more room, or measure first" : ""}.`;
@@ -118,8 +118,8 @@ const unseen = ({ error_band: band }) => band.accelerator_rows === 0;
 
 const within = (value) => value !== null && value > OVERLAP[0] && value < OVERLAP[1];
 
-/* Which other kinds may be the better buy after all. */
-function Apart({ found }) {
+/* The other kinds that are statistically tied with the choice. */
+function Ties({ found }) {
   const close = found.rivals.filter(({ chance_cheaper, chance_sooner }) => within(chance_cheaper ?? chance_sooner));
   if (close.length === 0) return null;
   const one = ({ row, chance_sooner, chance_cheaper }) =>
@@ -127,7 +127,7 @@ function Apart({ found }) {
   return html`<p class="apart">It is statistically tied with ${close.map(one).join(", or ")}: their intervals overlap, so measure both, or choose by price and delivery.</p>`;
 }
 
-/* The best of every kind that was asked for, whichever of them is chosen. */
+/* The best cluster of every requested kind, compared with the chosen one. */
 function Kinds({ found, chosen }) {
   const kinds = Object.entries(found.best_of_kind);
   if (kinds.length < 2) return null;
@@ -141,7 +141,7 @@ function Kinds({ found, chosen }) {
     </div>`;
 }
 
-const OVERLAP = [0.05, 0.95]; // chances between which two clusters are not told apart
+const OVERLAP = [0.05, 0.95]; // range of chances in which two clusters count as tied
 
 function Kind({ id, row, rival, chosen, from, found }) {
   const fits = from ? count(from) : "none here";
@@ -189,10 +189,10 @@ const OFFERS = {
   power: ["A site of", (watts) => unit(number(watts / 1000), "kW"), "power_watts"],
   tokens: ["Only", (tokens) => unit(big(tokens), "tokens"), "tokens"],
 };
-const ROUND = 1.02; // a limit is offered a little wider than what just keeps it
+const ROUND = 1.02; // margin of an offered limit over the value that just keeps it
 
-/* No cluster keeps the limits, or nothing fits at all: what would do, and what comes nearest. */
-function Nothing({ found, kept }) {
+/* Shown if no cluster keeps the limits or nothing fits: relaxed limits and the nearest clusters. */
+function NoneWithinLimits({ found, kept }) {
   const [cheapest, fastest] = [found.front[0], found.front.at(-1)];
   const ends = cheapest === undefined ? [] : cheapest === fastest ? [["Cheapest and fastest of all", cheapest]] : [["Cheapest of all", cheapest], ["Fastest of all", fastest]];
   return html`
@@ -203,7 +203,7 @@ function Nothing({ found, kept }) {
     <${Kinds} found=${found} />`;
 }
 
-/* One limit at another value, by a click. */
+/* A button that relaxes one limit. */
 function Offer({ offer: { limit, value }, row }) {
   const [head, say, field] = OFFERS[limit];
   const wider = Number((limit === "tokens" ? value / ROUND : value * ROUND).toPrecision(3));
@@ -241,7 +241,7 @@ const COLUMNS = [
   { key: "plan", label: "Plan", wraps: true, value: (row) => row.plan && planLine(row.plan) },
 ];
 
-const FEW = 16; // clusters that are all shown at first
+const FEW = 16; // up to this many clusters, all are shown at first
 const SHOWN = { front: "Front", kept: "Within limits", all: "All" };
 
 function Rows({ found }) {

@@ -1,4 +1,4 @@
-/* What is asked of a sizing, and everything it rests on, each number to be changed. */
+/* The form of the Size view: the request and all its assumptions, each editable. */
 
 import { html } from "htm/preact";
 import { useState } from "preact/hooks";
@@ -53,7 +53,7 @@ export function SizeForm() {
     </form>`;
 }
 
-/* "256 H100 or 128 B200": exactly these clusters instead of every kind in every number. */
+/* "256 H100 or 128 B200": compare exactly these clusters instead of every kind in every size. */
 function Clusters() {
   const given = sizingField("clusters");
   const split = (text) => text?.split(/,|;|\bor\b|\n/).map((one) => one.trim()).filter(Boolean);
@@ -67,7 +67,7 @@ function Clusters() {
 
 const PRICE = "prices_usd_per_accelerator_hour";
 
-/* Every kind of the catalog; those of the request first, the others on demand. */
+/* All kinds of the catalog: those of the request first, the others on demand. */
 function Kinds({ used }) {
   const known = useCatalog("accelerators");
   const [all, setAll] = useState(false);

@@ -1,11 +1,11 @@
-/* What the Size view asks and what it got: the plan's model, training, limits and site, and `sizing`. */
+/* The query of the Size view: the plan's model, training, limits and site, plus `sizing`. */
 
 import { batch, computed } from "@preact/signals";
 import { get, set } from "../json_pointer.js";
 import { searchQuery } from "../search_query.js";
 import { open, persist, picked, request } from "../state.js";
 
-/* The fields of `sizing` in POST /v1/sizings; what is left out is the service's to choose. */
+/* The fields of `sizing` in POST /v1/sizings; the service has defaults for the others. */
 export const sizing = persist("sizing", { deadline_days: 60 });
 export const sizes = searchQuery("/v1/sizings");
 
@@ -17,10 +17,10 @@ export const asked = computed(() => {
 export const sizingField = (name) => get(sizing.value, `/${name}`);
 export const changeSizing = (name, value) => { sizing.value = set(sizing.peek(), `/${name}`, value); };
 
-/* What the service refused at a place of the document that was asked. */
+/* The service's problems at a place in the query's document. */
 export const refusedAt = (pointer) => sizes.problems.value.filter((one) => one.pointer === pointer);
 
-/* The cluster of a row in the Plan view, by the plan it was sized with. */
+/* Open a row's cluster in the Plan view, with the plan that it was sized with. */
 export function openRow(row) {
   const { pue, failures_per_1000_node_days, prices_usd_per_accelerator_hour: prices = {} } = sizing.peek();
   const given = { pue, failures_per_1000_node_days, price_usd_per_accelerator_hour: prices[row.accelerator] };

@@ -1,4 +1,4 @@
-/* A plan held against this machine: asked, followed live, predicted beside measured. */
+/* The Validate view: start a run of a plan on the service's machine, follow it, see its report. */
 
 import { html } from "htm/preact";
 import { signal, useSignalEffect } from "@preact/signals";
@@ -42,13 +42,13 @@ const ASKS = {
   },
 };
 
-/* What a page asks unless told: whether the gradients are right comes before how long they take. */
+/* Default options of the page, which check gradients too. */
 const FIRST = { validations: { check_numerics: true } };
 const options = signal({});
 const problems = signal([]);
 const refusal = signal(null);
 const busy = signal(false);
-const torch = signal(null); // whether this service can run anything; null: not known yet
+const torch = signal(null); // whether this service has torch for runs; null: not known yet
 
 async function look() {
   try {
@@ -58,12 +58,12 @@ async function look() {
   }
 }
 
-/* This machine's own speed: a site, measured before the first run is timed against it. */
+/* The site for this machine's speed, calibrated before the first timed run. */
 const HERE = "this-machine";
 const BUDGET_S = 60;
-const calibrated = signal(null); // when it was; undefined: never; null: not known yet
-const wanted = signal(true); // whether a run waits for that
-const waiting = signal(null); // {id, body}: the calibration under way, and the run after it
+const calibrated = signal(null); // time of the calibration; undefined: none; null: not known yet
+const wanted = signal(true); // whether to calibrate before a run
+const waiting = signal(null); // {id, body}: the calibration in progress, and the run to start after it
 
 async function lookForCalibration() {
   try {
@@ -93,7 +93,7 @@ async function begin() {
   busy.value = false;
 }
 
-/* The run that waited for a calibration, once that is over. */
+/* Start the run that waited for a calibration. */
 async function goOn({ state }, { body }) {
   waiting.value = null;
   await lookForCalibration();
@@ -122,7 +122,7 @@ export default function Validate() {
     </div>`;
 }
 
-/* The list follows the run on show. */
+/* A row of the list, updated live if its run is displayed. */
 const live = (row) => (row.id === job.value?.id ? { ...row, ...job.value } : row);
 
 function Ask() {
@@ -209,9 +209,9 @@ function OnShow({ one }) {
     ${one.result && html`<${Result} one=${one} />`}`;
 }
 
-const ENOUGH = 2; // things done before their pace says how long the rest takes
+const ENOUGH = 2; // completed items before the remaining time is estimated
 
-/* What is left of this phase, by the pace of what is done since it began. */
+/* The estimated remaining time of the phase, from its pace so far. */
 const began = { phase: "", done: 0, at: 0 };
 function left({ id, phase, progress: { done, total } }) {
   const now = Date.now() / 1000;
@@ -220,7 +220,7 @@ function left({ id, phase, progress: { done, total } }) {
   return more >= ENOUGH && done < total ? `, about ${seconds(((now - began.at) / more) * (total - done), 2)} left of this part` : "";
 }
 
-/* Phases as they come: what is done, what is under way. */
+/* The progress of a running job. */
 function Live({ one }) {
   const [, tick] = useState(0);
   useEffect(() => { const timer = setInterval(() => tick((n) => n + 1), 1000); return () => clearInterval(timer); }, []);

@@ -1,4 +1,4 @@
-"""The request of a calibration: what to measure, and the name of its profile."""
+"""The request of a calibration: the measurements, and the name of the profile."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from planner.validate.scaling.scale_down import scaled
 
 
 def limits(budget_s: float) -> Limits:
-    """Of each start of processes, which may measure so long."""
-    # Starting them comes on top, and the last point may begin just in time.
+    """The limits of one job that may measure for budget_s."""
+    # Startup comes on top, and the last measurement may begin just before the budget is used up.
     return Limits(wall_s=2 * budget_s + 120)
 
 
 def names(name: str, extends: str | None) -> str:
-    """The built-in profile to extend; RequestError where a name is no good."""
+    """The built-in profile to extend.  Raises RequestError if a name is invalid."""
     if not re.fullmatch(PROFILE_NAME, name):
         detail = "must be lower-case letters, digits, ., _ and -, at most 64, none of .-_ first"
         raise refuse("/name", "wrong_name", detail, name)
@@ -37,7 +37,7 @@ def names(name: str, extends: str | None) -> str:
 
 
 def of_plan(request: PlanRequest, budget_s: float) -> tuple[PlanRequest, list[tuple[int, Job]]]:
-    """Measurements that a plan needs, scaled as `planner validate` scales it on this machine."""
+    """The measurements for a plan, scaled down to this machine as `planner validate` scales it."""
     if request.training.precision not in measurement_points.PRECISIONS:
         problem = choice(
             "/training/precision", request.training.precision, measurement_points.PRECISIONS
@@ -48,7 +48,7 @@ def of_plan(request: PlanRequest, budget_s: float) -> tuple[PlanRequest, list[tu
 
 
 def full(budget_s: float) -> tuple[PlanRequest, list[tuple[int, Job]]]:
-    """The full set, in the precision that the machine trains in."""
+    """The full set of measurements, in the precision that this machine trains in."""
     group = local.cluster().groups[0]
     cpu = group.accelerator.id == local.CPU_ID
     request = parse_request(measurement_points.EXAMPLE, need_plan=True)

@@ -1,4 +1,4 @@
-"""Ranks at work together: collectives, messages, and what they take from kernels."""
+"""Benchmarks on several ranks: collectives, messages, and how much they slow kernels down."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from planner.validate.calibrate.job import Collective
 from planner.validate.calibrate.timing import Clock, point
 
 GEMM = 512
-ELEMENTS = 2**22  # of a memory-bound kernel that no cache holds
-CONTENDING_BYTES = (2**21, 2**23, 2**25)  # about the weights of a layer
+ELEMENTS = 2**22  # operand size of a memory-bound kernel, too large for caches
+CONTENDING_BYTES = (2**21, 2**23, 2**25)  # about the size of a layer's weights
 
 
 def timed_on_all_ranks(run: Callable[[], dict[str, float]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each repeat by name, as `run` returns them on this rank; the first is a warm-up.
+    """The seconds of each repeat that `run` returns on this rank, by name, after one warm-up.
 
-    A barrier starts every repeat on all ranks at the same time.
+    A barrier before every repeat makes all ranks start at the same time.
     """
     found: dict[str, list[float]] = {}
     for repeat in range(repeats + 1):
@@ -33,7 +33,7 @@ def timed_on_all_ranks(run: Callable[[], dict[str, float]], repeats: int) -> dic
 
 
 def collective(c: Collective, clock: Clock) -> dict[str, Any]:
-    """One collective over all ranks, or a message between the first two; as the first sees it."""
+    """The time of a collective over all ranks, or of a message between ranks 0 and 1."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
     count = max(c.bytes // 4 // ranks, 1)
     whole, part = (torch.ones(n, device=clock.device) for n in (count * ranks, count))
@@ -41,7 +41,7 @@ def collective(c: Collective, clock: Clock) -> dict[str, Any]:
     often = 10 if c.bytes <= 2**20 else 2
 
     def message() -> None:
-        """There and back; batched, as the pipeline's runtime sends."""
+        """A round trip, with batched sends as in the pipeline runtime."""
         if rank > 1:
             return
         for sender in (0, 1):
@@ -69,7 +69,7 @@ def collective(c: Collective, clock: Clock) -> dict[str, Any]:
 
 
 def crowding(clock: Clock) -> Iterator[dict[str, Any]]:
-    """A kernel on the first rank alone, and on all at once."""
+    """The times of kernels on rank 0 alone, and on all ranks at once."""
     clock = clock.of(time.process_time)
     a = torch.randn(GEMM, GEMM, device=clock.device)
     x = [torch.randn(ELEMENTS, device=clock.device) for _ in range(2)]
@@ -99,7 +99,7 @@ def crowding(clock: Clock) -> Iterator[dict[str, Any]]:
 
 
 def contention(size: int, clock: Clock) -> dict[str, Any]:
-    """What matrix products lose while an all-reduce of about their length runs beside them."""
+    """The time that GEMMs lose while an all-reduce of about half their length overlaps them."""
     a = torch.randn(GEMM, GEMM, device=clock.device)
     whole = torch.ones(size // 4, device=clock.device)
 

@@ -80,7 +80,7 @@ def calibrate(
 
 
 def _screen(calibration: Calibration) -> RenderableType:
-    """How many points of each kind, and how far apart their repeats lie."""
+    """The number of points of each kind, and the spread of their repeats."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)

@@ -1,4 +1,4 @@
-"""The job of a calibration worker: what it measures."""
+"""The job of a calibration worker: the measurements to make."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
 class Shape(Spec):
-    """Sizes of one rank's micro-batch: sequences of `tokens` each, and the widths they meet."""
+    """Sizes of one rank's micro-batch: `sequences` of `tokens` each, and the widths of layers."""
 
     sequences: Count
     tokens: Count
     shard_tokens: Count
-    """Of one sequence, where sequence parallelism splits them."""
+    """Tokens of one sequence in the parts that sequence parallelism splits."""
     seq_length: Count
     hidden: Count
     width: Count
     heads: Count
     kv_heads: Count
     attention_heads: Count
-    """During attention: context parallelism trades tokens for heads."""
+    """Heads during attention: context parallelism (all-to-all) exchanges tokens for heads."""
     attention_kv_heads: Count
     head_dim: Count
     vocab: Count
@@ -41,7 +41,7 @@ class Gemm(Spec):
 
 
 class Attention(Spec):
-    """Causal attention; seq_length and flop as the cost model counts them for this shape."""
+    """Causal attention; seq_length and flop are the cost model's values for this shape."""
 
     shape: Shape
     seq_length: float
@@ -49,7 +49,7 @@ class Attention(Spec):
 
 
 class Pass(Spec):
-    """A memory-bound kernel by its kind; width: of a bias."""
+    """A memory-bound kernel of some kind; width: of a bias."""
 
     kernel: str
     shape: Shape
@@ -67,18 +67,18 @@ class Kernels(Spec):
 
 
 class Collective(Spec):
-    """bytes: by the convention of CollectiveTable."""
+    """A collective; bytes: counted as in CollectiveTable."""
 
     op: Operation
     bytes: Count
 
 
 class Job(Spec):
-    """One start of torchrun.
+    """The measurements of one torchrun start.
 
-    kernels: on one rank.  small: the kernels of one layer so small that only the host counts, and
-    small_words, the CONFIG entries of a script with such layers; large_words: layers with weights
-    worth moving.  collectives, contention, crowding: with several ranks.
+    With one rank: kernels; small: the kernels of a layer so small that only host time counts, and
+    small_words: the CONFIG entries of a script with such layers; large_words: the same for layers
+    with weights that take time to move.  With several ranks: collectives, contention, crowding.
     """
 
     precision: str
@@ -92,7 +92,7 @@ class Job(Spec):
 
 
 class Measured(Spec):
-    """What a worker found: points as calibrations.Points has them."""
+    """The measurements of a worker; points: in the form of calibrations.Points."""
 
     points: dict[str, list[dict[str, Any]]]
     notes: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Kernels of the training script, one at a time on one rank."""
+"""Benchmarks of the training script's kernels, one at a time on one rank."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Bench:
         self.left_out = 0
 
     def points(self, kernels: Kernels) -> Points:
-        """The points of these kernels, as long as there is time."""
+        """The measured points of these kernels, until the time budget is used up."""
         found: Points = {"gemm": [], "attention": [], "passes": []}
         for name, of in (
             ("attention", self.attention),
@@ -44,7 +44,7 @@ class Bench:
         return found
 
     def gemm(self, g: Gemm) -> Iterator[dict[str, Any]]:
-        """The three products of a linear layer, in its layouts."""
+        """The three products of a linear layer (forward, two gradients), in their layouts."""
         element = torch.empty((), **self.like).itemsize
         count = copies(element * (g.m * g.k + g.k * g.n + g.m * g.n))
         x = [torch.randn(g.m, g.k, **self.like) for _ in range(count)]
@@ -77,14 +77,15 @@ class Bench:
             }  # fmt: skip
 
     def pass_(self, p: Pass) -> Iterator[dict[str, Any]]:
-        """A memory-bound kernel, where the script has it."""
+        """A memory-bound kernel, if the script has it."""
         make = KINDS.get(p.kernel)
         if make is None:
             return
         function, inputs, weights = make(self, p)
         found = passes(self.clock, function, inputs, weights)
         if p.kernel in ("add", "bias"):
-            # The sum of two branches' gradients, and that of a bias, are the forward pass here.
+            # The backward work of both is a sum (of two branches' gradients, or of a bias's), which
+            # the forward function here computes.
             found["backward"] = found["forward"]
         sides = {"forward": p.forward_bytes, "backward": p.backward_bytes}
         for direction, moved in sides.items():
@@ -131,7 +132,7 @@ def _silu(b: Bench, p: Pass) -> Made:
 
 
 def _rope(b: Bench, p: Pass) -> Made:
-    """Of queries and keys, by the script's function at its own positions."""
+    """RoPE of queries and keys, by the script's own function."""
     s, script = p.shape, b.script
     script.TOKENS = script.C.seq_length = s.tokens
     script.C.head_dim = s.head_dim

@@ -1,4 +1,4 @@
-"""What surrounds the kernels of a layer: modules, DTensor, the data-parallel wrapper, the step."""
+"""Benchmarks of overheads around kernels: modules, DTensor, data-parallel wrapper, optimizer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ON = {"tp": 1, "cp": 1, "pp": 1, "ep": 1, "num_experts": 0, "dp_replicate": 1,
 
 
 def bare(stage: Any) -> None:
-    """In place of the script's data_parallel: no wrapper."""
+    """Replaces the script's data_parallel, and wraps nothing."""
 
 
 class Stage:
-    """The script's first and only stage, as its CONFIG says."""
+    """The script's only stage, built from its CONFIG."""
 
     def __init__(self, script: Any, wrapped: bool, dtype: torch.dtype) -> None:
         if not wrapped:
@@ -33,14 +33,14 @@ class Stage:
         (self.tokens,), _ = script.batch()
 
     def passes(self, clock: Clock, sync: bool | None = None) -> dict[str, float]:
-        """Seconds forward and backward; sync: whether gradients are reduced (wrapped only)."""
+        """Seconds of a forward and a backward pass; sync: reduce gradients (if wrapped)."""
         if sync is not None:
             self.model.set_requires_gradient_sync(sync)
             self.model.set_reshard_after_backward(True)
         start = clock.now()
         logits = self.model(self.tokens)
         middle = clock.now()
-        # The vocabulary is tiny: a sum stands for the loss.
+        # A sum replaces the loss, since the vocabulary is tiny.
         logits.sum().backward()
         return {"forward": middle - start, "backward": clock.now() - middle}
 
@@ -50,7 +50,7 @@ class Stage:
 
 
 def blocks(stage: Stage, clock: Clock) -> dict[str, list[float]]:
-    """Seconds of the blocks alone of a stage without wrapper, forward and backward, per block."""
+    """Forward and backward seconds per block, of an unwrapped stage's blocks alone."""
     hidden, tokens = stage.script.C.hidden_size, stage.tokens.shape[1]
     split = stage.script.C.tp if stage.script.C.sequence_parallel else 1
     dtype = next(stage.model.parameters()).dtype
@@ -75,7 +75,7 @@ def blocks(stage: Stage, clock: Clock) -> dict[str, list[float]]:
 
 
 def wrapper(name: str, wrapped: Stage, plain: Stage, clock: Clock) -> Iterator[dict[str, Any]]:
-    """What replicate or fully_shard adds per block (the ends count as one), on one rank."""
+    """The overhead of replicate or fully_shard per block on one rank; the ends count as a block."""
 
     def run() -> dict[str, float]:
         wrapped.passes(clock, sync=False)
@@ -100,7 +100,7 @@ def wrapper(name: str, wrapped: Stage, plain: Stage, clock: Clock) -> Iterator[d
 
 
 def optimizer(stage: Stage, clock: Clock) -> dict[str, Any]:
-    """Clipping, update and clearing, as at the end of the script's step."""
+    """The time of clipping, update and zero_grad at the end of the script's step."""
     parameters = list(stage.model.parameters())
     adam = torch.optim.AdamW(parameters, lr=0.0, fused=True)
 

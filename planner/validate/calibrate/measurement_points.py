@@ -1,4 +1,4 @@
-"""What to measure: what the kernels of a request's plan are, or a full set of sizes. No torch."""
+"""The measurements to make: the kernels of a request's plan, or a full set of sizes.  No torch."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from planner.validate.calibrate.job import (
     Shape,
 )
 
-# Sizes of the full set, each a factor apart that a rate hardly changes within.
+# Sizes of the full set, in steps over which a rate hardly changes.
 GEMM_SIZES = {"m": (64, 256, 1024, 4096), "n": (128, 512, 2048, 8192), "k": (128, 512, 2048, 8192)}
 SEQ_LENGTHS = (128, 512, 2048)
 HEAD_DIMS = (64, 128)
 WIDTHS = (256, 1024)
-LARGEST_FLOP = 4e10  # of one GEMM on a CPU; a GPU takes them all
+LARGEST_FLOP = 4e10  # limit for one GEMM
 PRECISIONS = ("bf16", "fp16", "fp32")
 RANKS = (2, 4, 8)
 COLLECTIVES = get_args(Operation)
 MESSAGES = tuple(2**power for power in range(10, 26, 3))  # 1 KiB to 32 MiB
-SMALL = 64  # width of a layer whose arithmetic does not count
+SMALL = 64  # width of a layer with negligible arithmetic
 SMALL_TOKENS = 16
 SMALL_LAYERS = 4
 LARGE = 512
 
-# The full set's script, of the kind whose layers have everything that eager torch launches.
+# The request of the full set's script: a model whose layers launch every kind of eager kernel.
 EXAMPLE = {
     "model": {
         "name": "example", "num_layers": SMALL_LAYERS, "hidden_size": 512,
@@ -55,7 +55,7 @@ EXAMPLE = {
 
 
 def of_request(request: PlanRequest, budget_s: float) -> list[tuple[int, Job]]:
-    """The jobs of one plan, each with its number of ranks."""
+    """The measurement jobs of one plan, each with its number of ranks."""
     assert request.plan is not None
     plan, model, training = request.plan, request.model, request.training
     ranks = plan.tp * plan.cp * plan.pp * plan.dp
@@ -69,7 +69,7 @@ def of_request(request: PlanRequest, budget_s: float) -> list[tuple[int, Job]]:
 def full(
     model: ModelSpec, training: TrainingSpec, ranks: Iterable[int], budget_s: float
 ) -> list[tuple[int, Job]]:
-    """The jobs of the full set; model: an example of the kind, for what depends on it."""
+    """The measurement jobs of the full set; model: an example for model-dependent measurements."""
     found = [_grid()]
     for width, length, gated in product(WIDTHS, SEQ_LENGTHS, (False, True)):
         example = _example(model, width, gated)
@@ -93,7 +93,7 @@ def _grid() -> Kernels:
 
 
 def _example(model: ModelSpec, width: int, gated: bool) -> ModelSpec:
-    """A model of a kind and width, for the memory-bound kernels of both kinds."""
+    """A gated (Llama-like) or plain (GPT-like) model of a width, for its memory-bound kernels."""
     heads = max(width // HEAD_DIMS[width > WIDTHS[0]], 2)
     return model.model_copy(
         update={
@@ -133,7 +133,7 @@ def _together(model: ModelSpec, training: TrainingSpec, split: bool, budget_s: f
 
 
 def _small(model: ModelSpec, width: int) -> ModelSpec:
-    """A model of the same kind, so narrow, with heads that divide over two ranks."""
+    """A model of the same kind with this width, and heads that divide over two ranks."""
     grouped = model.num_query_groups < model.num_attention_heads
     return model.model_copy(
         update={
@@ -146,7 +146,7 @@ def _small(model: ModelSpec, width: int) -> ModelSpec:
 
 
 def _words(model: ModelSpec) -> dict[str, Any]:
-    """CONFIG entries of a script that trains such a model on one rank."""
+    """The CONFIG entries of a script that trains this model on one rank."""
     names = (
         "hidden_size", "num_attention_heads", "num_query_groups", "head_dim", "ffn_hidden_size",
         "vocab_size", "max_position_embeddings",
@@ -160,14 +160,14 @@ def _words(model: ModelSpec) -> dict[str, Any]:
 
 
 def kernels_of(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Kernels:
-    """Every kernel of a plan's micro-batch that a rank can run alone, each once."""
+    """Every kernel of a plan's micro-batch that a single rank can run, each once."""
     micro = micro_batch(model, training, Plans.from_rows([plan]))
     found = [record for records in micro.layers for record in records]
     return _kernels(model, [*found, *micro.embedding, *micro.head], _shape(model, training, plan))
 
 
 def _layer_only(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Kernels:
-    """The kernels of one dense layer, as often as it runs them."""
+    """The kernels of one dense layer, with repetitions."""
     dense = model.model_copy(update={"moe": None})
     layer = micro_batch(dense, training, Plans.from_rows([plan])).layers[0]
     return _kernels(model, layer, _shape(model, training, plan), every=True)
@@ -235,5 +235,5 @@ def _one(value: Any) -> int:
 
 
 def _once(found: Iterable[Any]) -> tuple[Any, ...]:
-    """Without repetition, in order."""
+    """The items without repetitions, in order."""
     return tuple(dict.fromkeys(found))

@@ -1,4 +1,4 @@
-"""Start the workers of a calibration, and make a profile of what they measured."""
+"""Starts the workers of a calibration, and makes a profile of their measurements."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def calibrate(
     limits: process.Limits,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Calibration:
-    """Measure the jobs one after the other; the request's model and plan make the script.
+    """The profile from these jobs, run one after the other with the script of the request's plan.
 
-    Raises RunFailed where a worker fails, RequestError without torch.
+    Raises RunFailed if a worker fails, RequestError without torch.
     """
     require_torch()
     found = []
@@ -47,7 +47,7 @@ def calibrate(
 def assemble(
     request: PlanRequest, measurements: Sequence[Measured], name: str, extends: str
 ) -> Calibration:
-    """The profile of what was measured on this machine."""
+    """The profile from the measurements on this machine."""
     points: dict[str, list[Any]] = {}
     for one in measurements:
         for kind, some in one.points.items():
@@ -77,7 +77,7 @@ def measure(
     limits: process.Limits,
     progress: Callable[[str], None],
 ) -> Measured:
-    """One job, run in an empty folder.  Raises RunFailed."""
+    """The measurements of one job, run in an empty folder.  Raises RunFailed."""
     who = f"{ranks} process{'es' * (ranks > 1)}: "
     script = FRAMEWORK.render(request, request.named_plan).files[run_files.SCRIPT]
     (folder / run_files.SCRIPT).write_text(script, encoding="utf-8")
@@ -102,7 +102,7 @@ def _hardware(request: PlanRequest) -> dict[str, str]:
 
 
 def _processor() -> str:
-    """The processor's name, from /proc/cpuinfo where there is one."""
+    """The processor's name, from /proc/cpuinfo if that exists."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

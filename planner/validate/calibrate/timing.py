@@ -11,18 +11,18 @@ import numpy as np
 import torch
 
 LEAST_REPEATS, MOST_REPEATS = 3, 15
-ENOUGH_S = 0.4  # of repeats of one point
-# Operands of one kernel are used again only after so many bytes of others, as in a training step.
+ENOUGH_S = 0.4  # time after which a point is no longer repeated
+# Bytes of other operands used before the same operands again, so that caches are as in training.
 FOOTPRINT_BYTES = 96 * 2**20
 MOST_COPIES = 16
 
 
 @dataclass
 class Clock:
-    """Time until which points are measured; afterwards they are left out.
+    """A timer, and the deadline after which further points are left out.
 
-    timer: on a CPU that of a process or thread, where it waits for no other, counts only its own
-    seconds: what the machine does besides is no part of them.
+    timer: measurements on a CPU that wait for no other process use process or thread time, which
+    excludes other load on the machine.
     """
 
     device: torch.device
@@ -30,7 +30,7 @@ class Clock:
     timer: Callable[[], float] = time.perf_counter
 
     def now(self) -> float:
-        """Seconds, when everything launched so far is done."""
+        """The time in seconds, after everything launched so far has finished."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return self.timer()
@@ -45,13 +45,13 @@ class Clock:
 
 
 def point(seconds: Sequence[float]) -> dict[str, float | int]:
-    """The fields that every point has."""
+    """The fields common to all points: median, 10th and 90th percentile, number of repeats."""
     low, middle, high = np.quantile(np.maximum(seconds, 0.0), [0.1, 0.5, 0.9]).tolist()
     return {"seconds": middle, "low_s": low, "high_s": high, "repeats": len(seconds)}
 
 
 def repeated(run: Callable[[], dict[str, float]]) -> dict[str, list[float]]:
-    """Seconds of each repeat by name, as `run` returns them; the first run is a warm-up."""
+    """The seconds of each repeat that `run` returns, by name, after one warm-up."""
     run()
     found: dict[str, list[float]] = {}
     start, count = time.perf_counter(), 0
@@ -65,7 +65,7 @@ def repeated(run: Callable[[], dict[str, float]]) -> dict[str, list[float]]:
 
 
 def copies(bytes_each: float) -> int:
-    """How many sets of operands leave the caches between two uses of one."""
+    """The number of operand sets to cycle through so that caches do not hold them."""
     return int(np.clip(FOOTPRINT_BYTES / max(bytes_each, 1.0), 2, MOST_COPIES))
 
 
@@ -75,7 +75,7 @@ def passes(
     inputs: Callable[[], tuple[torch.Tensor, ...]],
     weights: Sequence[torch.Tensor] = (),
 ) -> dict[str, list[float]]:
-    """Seconds of one call and of its backward pass, as in a step: all forward, then all back."""
+    """Seconds per call of a function and of its backward pass: all calls forward, then backward."""
     first = inputs()
     held = sum(tensor.nbytes for tensor in first) + function(*first).nbytes
     sets = [first, *(inputs() for _ in range(copies(held) - 1))]
@@ -98,7 +98,7 @@ def passes(
 def calls(
     clock: Clock, function: Callable[..., Any], sets: Sequence[tuple[Any, ...]]
 ) -> list[float]:
-    """Seconds of one call, over several sets of operands."""
+    """Seconds per call, averaged over several sets of operands."""
 
     def run() -> dict[str, float]:
         start = clock.now()

@@ -41,14 +41,14 @@ class Worker:
         torch.manual_seed(0)
 
     def script(self, **words: Any) -> Any:
-        """The training script with entries of its CONFIG replaced, at its place in the plan."""
+        """The training script, set up on this rank with these CONFIG entries replaced."""
         script = load_script(self.folder / run_files.SCRIPT)
         script.configure([f"{name}={value}" for name, value in {**self.base, **words}.items()])
         script.setup(script.own_device())
         return script
 
     def run(self) -> Measured:
-        """Measure the job; every rank has the same answer, but for its seconds."""
+        """The measurements of the job: the same points on every rank, each with its own times."""
         start = time.perf_counter()
         plain = self.script(**self.world)
         clock = Clock(plain.DEVICE, start + self.job.budget_s)
@@ -65,7 +65,7 @@ class Worker:
         return Measured(points=found, notes=tuple(notes), device=clock.device.type)
 
     def alone(self, clock: Clock) -> Points:
-        """Layer measurements on one rank: modules, wrappers, the optimizer's step."""
+        """The layer measurements on one rank: modules, wrappers, optimizer step."""
         job, dtype = self.job, DTYPES[self.job.precision]
         found: Points = {"host": [], "wrapper": [], "optimizer": []}
         for words in (job.small_words, job.large_words):
@@ -81,7 +81,10 @@ class Worker:
         return found
 
     def host(self, stage: layers.Stage, clock: Clock) -> list[dict[str, Any]]:
-        """What a layer takes beside its kernels; on a GPU all of it, as they hide under it."""
+        """The host time of a layer: its time less that of its kernels.
+
+        On a GPU nothing is subtracted, since small kernels hide under host time.
+        """
         whole = layers.blocks(stage, clock)
         kernels = {"forward": 0.0, "backward": 0.0}
         if clock.device.type == "cpu":
@@ -97,7 +100,7 @@ class Worker:
         ]
 
     def together(self, clock: Clock) -> Points:
-        """Measurements on several ranks: contention, collectives, tensor-parallel layers."""
+        """The measurements on several ranks: contention, collectives, tensor-parallel layers."""
         self.say("kernels beside each other")
         found: Points = {
             "crowding": list(collectives.crowding(clock)),
@@ -115,11 +118,11 @@ class Worker:
         return found
 
     def tensor_parallel(self, clock: Clock) -> Iterator[dict[str, Any]]:
-        """What DTensor adds to a small layer beside its collectives.
+        """The overhead that DTensor adds to a small layer, without its collectives.
 
-        On a CPU the seconds of the thread that runs the layer have no part of the collectives,
-        which others run.  On a GPU these are taken off: forward and backward each have two
-        all-reduces, or two gathers and two scatters.
+        On a CPU other threads run the collectives, so the layer's thread time excludes them.  On a
+        GPU their time is subtracted: forward and backward each have two all-reduces, or two
+        all-gathers and two reduce-scatters.
         """
         words, dtype = self.job.small_words, DTYPES[self.job.precision]
         ranks, own = dist.get_world_size(), clock.of(time.thread_time)
@@ -147,7 +150,7 @@ class Worker:
 
 
 def main(folder: Path) -> int:
-    """Measure the job of a folder; where the disk is full, the exit code is its errno."""
+    """Run the job of a folder; the exit code is the errno of an OSError, such as a full disk."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent()
         go_on_giving_way()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from planner.validate.dryrun.run import DryRunReport, Progress, RankReport
 
-_LARGEST = 6  # saved tensors on the screen
+_LARGEST = 6  # number of saved tensors on the screen
 _TERMS = {
     "parameter_bytes": "weights",
     "gathered_bytes": "gathered weights",
@@ -67,7 +67,7 @@ def dryrun(
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:
-    """Ranks in the text of an option, with commas between them."""
+    """The ranks in an option's comma-separated text."""
     from planner.documents.problems import wrong_type
 
     parts = text.split(",") if text is not None else ()
@@ -80,7 +80,7 @@ def _numbers(text: str | None) -> tuple[int, ...]:
 
 @contextmanager
 def _progress_display() -> Iterator[Progress]:
-    """Progress on standard error: a bar on a terminal, elsewhere a line for each rank."""
+    """Progress on standard error: bars on a terminal, else a line for each rank."""
     from rich.console import Console
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
@@ -100,7 +100,7 @@ def _progress_display() -> Iterator[Progress]:
 
 
 def dryrun_screen(report: DryRunReport) -> Iterator[RenderableType]:
-    """Ranks that hold the same, once: terms side by side, differences by name, what is largest."""
+    """For each set of equal ranks: traced and estimated terms, differences, largest tensors."""
     from rich.text import Text
 
     from cost_models.plans import ParallelPlan

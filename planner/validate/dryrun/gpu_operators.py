@@ -1,8 +1,8 @@
-"""On a CPU, the operators that torch takes on a GPU, to save what autograd saves there.
+"""Makes torch dispatch to its GPU operators on a CPU, so that autograd saves the same tensors.
 
-A CPU has no fused kernel for some functions, and runs several operators that save more: RMSNorm in
-fp32, dropout's mask in half precision, attention as a whole square.  For fake tensors only: the
-kernels of most are missing on a CPU.
+For some functions a CPU has no fused kernel and runs several operators that save more: RMSNorm in
+fp32, dropout's mask in half precision, the full attention matrix.  This works only with fake
+tensors, since a CPU lacks the kernels of most of these operators.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ aten = torch.ops.aten
 
 @contextmanager
 def gpu_operators() -> Iterator[None]:
-    """Within it the functions below come down to the operators that a GPU takes.
+    """A context in which the functions below dispatch to the operators of a GPU.
 
-    They are replaced by name: a mode of torch's would not reach what a backward pass runs again.
+    They are replaced by name, since a torch function mode would not apply to recomputation in a
+    backward pass.
     """
     own = {name: getattr(F, name) for name in _OPERATORS}
     for name, function in _OPERATORS.items():
@@ -60,12 +61,12 @@ def _layer_norm(
 
 
 def _statistic(x: Tensor) -> Tensor:
-    """One number per row, in fp32."""
+    """An fp32 tensor with one number per row."""
     return torch.empty_like(x[..., :1], dtype=torch.float32)
 
 
 class _RMSNorm(torch.autograd.Function):
-    """What goes in and out of the fused kernel; on a CPU torch would look inside it."""
+    """The inputs, outputs and saved tensors of the fused kernel, which a CPU would decompose."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, shape: list[int]) -> Tensor:
@@ -84,7 +85,7 @@ class _RMSNorm(torch.autograd.Function):
 
 
 class _LayerNorm(torch.autograd.Function):
-    """As a GPU's kernel, whose statistics are fp32; a CPU's have the dtype of its input."""
+    """A GPU's kernel, which has fp32 statistics; those of a CPU have the dtype of the input."""
 
     @staticmethod
     def forward(
@@ -122,8 +123,8 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Flash attention where it is allowed: cuDNN's saves the same, and so does the efficient one,
-    which takes values that are not as wide as keys.
+    """Flash attention if it is allowed, or the memory-efficient kernel if values and keys differ in
+    width; that kernel and cuDNN's save the same tensors.
     """
     out: Tensor
     if v.size(-1) != q.size(-1) and SDPBackend.FLASH_ATTENTION in _cur_sdpa_kernel_backends():

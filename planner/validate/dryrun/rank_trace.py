@@ -1,11 +1,12 @@
-"""One rank of a plan at full scale, traced: the process that the dry run starts for each rank.
+"""Traces one rank of a plan at full scale; the dry run starts this process for each rank.
 
     python -m planner.validate.dryrun.rank_trace RANK
 
-On standard input: the length in bytes of the plan's training script, on a line, and the script; the
-process ends where the input does.  A fake process group stands for all other ranks and fake tensors
-for all data, so nothing is sent, computed or allocated; what torch would hold, save and send in one
-step is counted.  A Trace goes to standard output, a line for each micro-batch to standard error.
+Standard input has a line with the length in bytes of the plan's training script, then the script;
+the process ends when the input is closed.  A fake process group replaces all other ranks and fake
+tensors all data, so nothing is sent, computed or allocated; the bytes that torch would hold, save
+and send in one step are counted.  A Trace is written to standard output, and a line for each
+micro-batch to standard error.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from planner.validate.ranks.memory import Memory
 from planner.validate.ranks.saved_rows import rows
 
 _HALF = {"bf16": torch.bfloat16, "fp32": torch.float32}
-# Where torch keeps its collectives, what they call their input, and names of some in plain words.
+# The namespaces of torch's collectives, the names of their input argument, and readable names.
 _OPERATORS = ("c10d", "_c10d_functional")
 _INPUTS = ("input_tensor", "input", "tensors", "inputs")
 _NAMES = {
@@ -55,7 +56,7 @@ _NAMES = {
 
 
 def main(text: str, rank: int) -> Trace:
-    """Trace a step of one rank of a training script."""
+    """The trace of one step of a training script on one rank."""
     began = time.perf_counter()
     script: Any = ModuleType("train")
     exec(compile(text, "train.py", "exec"), script.__dict__)
@@ -63,7 +64,7 @@ def main(text: str, rank: int) -> Trace:
     world = c.pp * c.dp_replicate * c.dp_shard * c.cp * c.tp
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
     script.setup(torch.device("cpu"), torch.device("meta"))
-    # The script spares a CPU what its kernels cannot do.
+    # On a CPU the script replaces kernels that a CPU lacks, which is not wanted here.
     script.ATTENTION["unfused"] = script.ATTENTION[c.attention_kernel]
     script.PipelineStage = _StaticStage(script)
     if c.num_experts:
@@ -72,17 +73,17 @@ def main(text: str, rank: int) -> Trace:
     with FakeTensorMode(allow_non_fake_inputs=True), gpu_operators():
         for model in models:
             model.to_empty(device="cpu")
-        pipeline, optimizer = script.build_pipeline(models), _stepped(script, models)
+        pipeline, optimizer = script.build_pipeline(models), _optimizer_with_states(script, models)
         if pipeline is not None:
-            pipeline._warmup_p2p = _agree
+            pipeline._warmup_p2p = _use_static_shapes
         held = c.global_batch_size // script.DP, script.TOKENS
         inputs = torch.zeros(held, dtype=torch.int64), *_images(script, held[0])
         targets = torch.zeros(held, dtype=torch.int64)
-        sent = _Sent()
+        sent = _CommunicationCounter()
         with _progress(models, script.MICRO_BATCHES), sent:
             with Memory(models, optimizer) as memory:
                 script.forward_backward(models, pipeline, inputs, targets)
-            # In a fake run these make temporary tensors that the real kernels have not.
+            # Not counted, since in a fake run these allocate temporaries that real kernels do not.
             script.clip([parameter for model in models for parameter in model.parameters()])
             optimizer.step()
     return Trace(
@@ -98,8 +99,8 @@ def main(text: str, rank: int) -> Trace:
     )
 
 
-def _stepped(script: Any, models: Sequence[nn.Module]) -> torch.optim.Optimizer:
-    """The optimizer after a first step: it has its states."""
+def _optimizer_with_states(script: Any, models: Sequence[nn.Module]) -> torch.optim.Optimizer:
+    """The optimizer after a first step, which creates its states."""
     parameters = [parameter for model in models for parameter in model.parameters()]
     optimizer: torch.optim.Optimizer = script.build_optimizer(models)
     for parameter in parameters:
@@ -111,13 +112,13 @@ def _stepped(script: Any, models: Sequence[nn.Module]) -> torch.optim.Optimizer:
 
 
 def _images(script: Any, samples: int) -> tuple[torch.Tensor, ...]:
-    """What the encoders of so many samples are given."""
+    """The input images of the encoders for this many samples."""
     sizes = script.image_sizes() if hasattr(script, "image_sizes") else []
     return tuple(torch.zeros(samples, *size, dtype=torch.uint8) for size in sizes)
 
 
 def _even_counts(script: Any, chosen: torch.Tensor) -> tuple[list[int], list[int]]:
-    """Tokens to and from each expert, for which fake scores say nothing: evenly spread ones."""
+    """Tokens to and from each expert, spread evenly, since fake router scores have no values."""
     c = script.C
     each, more = divmod(chosen.numel(), c.num_experts + c.zero_experts)
     sent = [each + (expert < more) for expert in range(c.num_experts)]
@@ -127,7 +128,7 @@ def _even_counts(script: Any, chosen: torch.Tensor) -> tuple[list[int], list[int
 
 
 class _StaticStage:
-    """Makes pipeline stages that are told the shapes of messages, which real ones ask about."""
+    """Makes pipeline stages with given message shapes, which real stages ask their peers for."""
 
     def __init__(self, script: Any) -> None:
         self.script = script
@@ -150,14 +151,14 @@ class _StaticStage:
         )  # fmt: skip
 
 
-def _agree(stages: Sequence[Any], *_: Any) -> None:
-    """In place of the ranks' vote, which needs their answers: all know their shapes."""
+def _use_static_shapes(stages: Sequence[Any], *_: Any) -> None:
+    """Replaces the ranks' negotiation of shapes, which needs real peers."""
     for stage in stages:
         stage._inference_mode = InferenceMode.STATIC
 
 
-class _Sent(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what a rank gives to collectives, and its messages."""
+class _CommunicationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts a rank's collectives and messages, with their input bytes."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -180,7 +181,7 @@ class _Sent(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._counts[_NAMES.get(name, name), group, size] += 1
 
     def collectives(self, script: Any) -> tuple[Collective, ...]:
-        """What was counted, with the names of the mesh's groups."""
+        """The counted collectives, with the names of the mesh's groups."""
         names: dict[str, tuple[str, int]] = {
             dist.distributed_c10d._get_default_group().group_name: ("world", dist.get_world_size())
         }
@@ -204,7 +205,7 @@ def _arguments(func: Any) -> Any:
 
 @contextmanager
 def _progress(models: Sequence[nn.Module], micro_batches: int) -> Iterator[None]:
-    """A line on standard error for each micro-batch of a model: how many of how many."""
+    """A context that prints "done/total" to standard error after each micro-batch of a model."""
     total = len(models) * micro_batches
     done = 0
 
@@ -220,7 +221,7 @@ def _progress(models: Sequence[nn.Module], micro_batches: int) -> Iterator[None]
 
 
 def _end_with_parent() -> None:
-    """Whoever started this holds the other end of standard input."""
+    """End this process when its parent closes standard input."""
     while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(1)

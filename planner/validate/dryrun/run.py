@@ -1,8 +1,8 @@
-"""A plan at full scale traced on this machine, rank by rank, and held against the estimate.
+"""Dry run: traces ranks of a plan at full scale on this machine, and compares with the estimate.
 
-The training script that `planner emit --framework pytorch` writes is run with fake tensors and a
-fake process group (rank_trace.py), a process for each rank that is looked at.  Nothing is allocated
-and no GPU is needed: what torch would hold and send is counted, in real dimensions.
+The training script that `planner emit --framework pytorch` writes runs with fake tensors and a fake
+process group (rank_trace.py), in one process per traced rank.  Nothing is allocated and no GPU is
+needed: the bytes that torch would hold and send are counted, in real dimensions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from planner.validate.rank_estimate import Expected, expected, layout
 from planner.validate.ranks.saved_rows import SavedRow
 
 MOST_RANKS = 64
-# Why a term of the trace differs from the estimate, where it does.
+# Known reasons why a term of the trace may differ from the estimate.
 _REASONS = {
     "parameter_bytes": "weights that do not divide over a shard group are padded on some ranks",
     "gathered_bytes": "the estimate always counts the prefetched layer and the stage's ends",
@@ -49,14 +49,14 @@ _REASONS = {
     "last norm statistics": "fp32 statistics of the last norm",
     "loss scalars": "weight of the mean",
 }
-_SEEN = "torch saves this tensor, the estimate has no such row"
-_UNSEEN = "the estimate has this row, torch saves no such tensor"
-_OTHERWISE = "torch saves a different number of elements than the formula of this row"
+_ONLY_TRACED = "torch saves this tensor, the estimate has no such row"
+_ONLY_ESTIMATED = "the estimate has this row, torch saves no such tensor"
+_SIZES_DIFFER = "torch saves a different number of elements than the formula of this row"
 Progress = Callable[[int, float], None]
 
 
 class TermDifference(Spec):
-    """A term of which the trace says something else than the estimate: traced - estimated."""
+    """A term that differs between trace and estimate; bytes: traced - estimated."""
 
     term: str
     bytes: int
@@ -64,7 +64,7 @@ class TermDifference(Spec):
 
 
 class RankReport(Spec):
-    """One traced rank; saved tensors are of one micro-batch, activation_bytes of all in flight."""
+    """One traced rank; saved_tensors: of one micro-batch, activation_bytes: of all in flight."""
 
     rank: int
     stage: int
@@ -81,8 +81,8 @@ class RankReport(Spec):
 class DryRunReport(Spec):
     """The answer of `planner dryrun`.
 
-    micro_batches: of the plan; traced_micro_batches: enough of them to fill the pipeline, for
-    which the estimate is made as well.
+    micro_batches: of the plan; traced_micro_batches: enough to fill the pipeline; the estimate is
+    for this number too.
     """
 
     plan: dict[str, object]
@@ -99,22 +99,23 @@ def dry_run(
     limits: Limits | None = None,
     progress: Progress = lambda rank, share: None,
 ) -> DryRunReport:
-    """Trace ranks of a request's plan; without any: of each distinct stage first, middle, last.
+    """Trace ranks of a request's plan; by default the first, middle and last of each kind of stage.
 
-    progress: told a rank and the share of its work that is done.
-    Raises IllegalPlan or Unsupported where the plan cannot run, RequestError for a rank that is not
-    there, TraceFailed where a trace fails or exceeds a limit.
+    progress: called with a rank and the share of its work that is done.
+    Raises IllegalPlan or Unsupported if the plan cannot run, RequestError for a rank that does not
+    exist, TraceFailed if a trace fails or exceeds a limit.
     """
     ready = prepare(request, ranks)
     reports = tuple(
-        trace_rank(ready, rank, limits or Limits(), _of(progress, rank)) for rank in ready.ranks
+        trace_rank(ready, rank, limits or Limits(), _progress_of_rank(progress, rank))
+        for rank in ready.ranks
     )
     return assemble(ready, reports)
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A plan as it is traced, and the ranks that are looked at."""
+    """A plan in its traced form, with fewer micro-batches, and the ranks to trace."""
 
     as_run: Native
     fewer: PlanRequest
@@ -122,7 +123,7 @@ class Prepared:
 
 
 def prepare(request: PlanRequest, ranks: Sequence[int] = ()) -> Prepared:
-    """What dry_run traces.  Raises IllegalPlan, Unsupported, RequestError."""
+    """The plan and ranks that dry_run traces.  Raises IllegalPlan, Unsupported, RequestError."""
     reasons = illegal(request, request.named_plan)
     if reasons:
         raise IllegalPlan(reasons)
@@ -130,23 +131,23 @@ def prepare(request: PlanRequest, ranks: Sequence[int] = ()) -> Prepared:
     if as_run.request.training.optimizer == "adafactor":
         detail = "torch's Adafactor reads numbers off its tensors, and fake ones have none"
         raise refuse("/training/optimizer", "cannot_trace", detail, "adafactor")
-    fewest = min(_micro_batches(as_run.request), _enough(as_run.request))
+    fewest = min(_micro_batches(as_run.request), _filling_micro_batches(as_run.request))
     fewer = _with_micro_batches(as_run.request, fewest)
     chosen = _checked(ranks, as_run.plan.accelerators) or _representatives(fewer)
-    FRAMEWORK.render(fewer, as_run.plan)  # so that what it refuses is refused here
+    FRAMEWORK.render(fewer, as_run.plan)  # raises early if it refuses the plan
     return Prepared(as_run, fewer, chosen)
 
 
 def trace_rank(
     ready: Prepared, rank: int, limits: Limits, progress: Callable[[float], None]
 ) -> RankReport:
-    """One rank, traced and held against the estimate.  Raises TraceFailed."""
+    """The trace of one rank, compared with the estimate.  Raises TraceFailed."""
     script = FRAMEWORK.render(ready.fewer, ready.as_run.plan).files[SCRIPT]
     return _report(ready.fewer, trace(script, rank, limits, progress))
 
 
 def assemble(ready: Prepared, reports: Sequence[RankReport]) -> DryRunReport:
-    """The answer, of the reports of all its ranks."""
+    """The answer, from the reports of all ranks."""
     return DryRunReport(
         plan=ready.as_run.plan.model_dump(mode="json", exclude_defaults=True),
         changes=ready.as_run.differences,
@@ -167,7 +168,7 @@ def _caveats(request: PlanRequest) -> tuple[str, ...]:
     )
 
 
-def _of(progress: Progress, rank: int) -> Callable[[float], None]:
+def _progress_of_rank(progress: Progress, rank: int) -> Callable[[float], None]:
     return lambda share: progress(rank, share)
 
 
@@ -182,8 +183,8 @@ def _with_micro_batches(request: PlanRequest, count: int) -> PlanRequest:
     return request.model_copy(update={"training": training})
 
 
-def _enough(request: PlanRequest) -> int:
-    """Micro-batches after which a step holds no more: the pipeline is full and has drained once."""
+def _filling_micro_batches(request: PlanRequest) -> int:
+    """Micro-batches that fill and drain the pipeline once; more of them need no more memory."""
     plan = request.named_plan
     if plan.pp == 1:
         return 2
@@ -191,7 +192,7 @@ def _enough(request: PlanRequest) -> int:
 
 
 def _checked(ranks: Sequence[int], world: int) -> tuple[int, ...]:
-    """The ranks asked for, each once; RequestError where one is not there, or they are many."""
+    """The asked ranks, each once.  Raises RequestError if one does not exist or there are many."""
     for rank in ranks:
         if not 0 <= rank < world:
             detail = f"the plan has ranks 0 to {world - 1}, got {rank}"
@@ -204,9 +205,9 @@ def _checked(ranks: Sequence[int], world: int) -> tuple[int, ...]:
 
 
 def _representatives(request: PlanRequest) -> tuple[int, ...]:
-    """First, middle and last rank of the earliest of those pipeline ranks that hold alike.
+    """First, middle and last rank of each distinct pipeline stage.
 
-    Later ones of the same layers hold fewer micro-batches.
+    Of stages with equal layers the earliest is taken, since it holds the most micro-batches.
     """
     plan = request.named_plan
     stages, each = layout(request), plan.accelerators // plan.pp
@@ -243,7 +244,7 @@ def _report(request: PlanRequest, traced: Trace) -> RankReport:
 
 
 def _differences(traced: Trace, estimate: Expected) -> Iterator[TermDifference]:
-    """Terms that are not equal: amounts, and rows of saved tensors of one micro-batch."""
+    """The terms that differ: amounts, messages, and rows of saved tensors of one micro-batch."""
     for term in Amounts.model_fields:
         if more := getattr(traced.amounts, term) - getattr(estimate.amounts, term):
             yield TermDifference(term=term, bytes=more, reason=_REASONS[term])
@@ -257,10 +258,11 @@ def _differences(traced: Trace, estimate: Expected) -> Iterator[TermDifference]:
         for name in dict.fromkeys((*found, *wanted)):
             if more := found.get(name, 0) - round(wanted.get(name, 0.0)):
                 both = name in found and name in wanted
-                usual = _OTHERWISE if both else _SEEN if name in found else _UNSEEN
+                one_side = _ONLY_TRACED if name in found else _ONLY_ESTIMATED
+                usual = _SIZES_DIFFER if both else one_side
                 yield TermDifference(term=name, bytes=more, reason=_reason(name, usual))
 
 
 def _reason(row: str, usual: str) -> str:
-    """Of an encoder's rows as of the model's."""
+    """The reason for a row; an encoder's rows share those of the model."""
     return _REASONS.get(row.removeprefix("encoder "), usual)

@@ -1,4 +1,4 @@
-"""Starts the process that traces one rank, watches it, and leaves none behind."""
+"""Starts the process that traces one rank, watches it, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _LAST_LINES = 12
 
 
 class TraceFailed(RuntimeError):
-    """A trace that ended without a result; the message says why, with its last lines."""
+    """A trace that ended without a result; the message has the reason and its last lines."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the trace of one rank may take of this machine."""
+    """Limits on the time and memory of one rank's trace."""
 
     wall_s: float = 900.0
     rss_bytes: float = 4 * 2.0**30
 
 
 def trace(script: str, rank: int, limits: Limits, progress: Callable[[float], None]) -> Trace:
-    """Trace one rank of a training script in a process of its own; nothing is written to disk.
+    """Trace one rank of a training script in its own process; nothing is written to disk.
 
-    The process ends with this one: it watches its standard input, which closes then.
-    Raises TraceFailed where it fails or exceeds a limit.
+    The process ends with this one, since it watches its standard input, which closes then.
+    Raises TraceFailed if it fails or exceeds a limit.
     """
     command = [sys.executable, "-m", "planner.validate.dryrun.rank_trace", str(rank)]
     text = script.encode()
@@ -64,7 +64,7 @@ def trace(script: str, rank: int, limits: Limits, progress: Callable[[float], No
 def _watch(
     process: subprocess.Popen[bytes], limits: Limits, progress: Callable[[float], None]
 ) -> list[str]:
-    """Follow a process to its end; what it said beside its progress."""
+    """Follow a process to its end; returns its output lines other than progress."""
     assert process.stderr is not None
     said: list[str] = []
     began = time.monotonic()
@@ -94,7 +94,7 @@ def _watch(
 
 
 def _rss_bytes(pid: int) -> int:
-    """Resident memory of a process; 0 where the system does not tell."""
+    """Resident memory of a process in bytes; 0 if the system does not report it."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, IndexError):

@@ -7,12 +7,11 @@ from planner.validate.ranks.saved_rows import SavedRow
 
 
 class Amounts(Spec):
-    """Bytes of one rank before its optimizer step, each term at its own fullest moment.
+    """Bytes of one rank before its optimizer step, each term at its own peak.
 
-    gradient: what outlives a backward pass; gathered: weights in the dtype of computing, whole or
-    as one tp rank has them; activation: what autograd holds; working: what else is there at the
-    peak, such as buffers of messages.  So the terms add up to the peak only where all are fullest
-    at once.
+    gradient: gradients that outlive a backward pass; gathered: unsharded weights (still split by
+    tp) in the compute dtype; activation: tensors that autograd holds; working: the rest at the
+    peak, such as message buffers.  So the terms add up to the peak only if all peak at once.
     """
 
     parameter_bytes: int
@@ -25,7 +24,7 @@ class Amounts(Spec):
 
 
 class Collective(Spec):
-    """Equal collectives of one step: bytes are what one rank gives to one of them."""
+    """Equal collectives of one step; bytes: one rank's input to one of them."""
 
     op: str
     group: str
@@ -35,7 +34,7 @@ class Collective(Spec):
 
 
 class Trace(Spec):
-    """A step of one rank; saved tensors are of one micro-batch, of each stage it holds."""
+    """One step of one rank; saved_tensors: of one micro-batch, for each stage that it holds."""
 
     rank: int
     stages: tuple[int, ...]

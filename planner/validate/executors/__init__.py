@@ -1,10 +1,10 @@
-"""A validation run on other machines: written as files to read and to submit, then followed.
+"""Validation runs on other machines: rendered as files, submitted, and followed.
 
-An executor is one file and one line here, and carries the name of the launcher whose files it uses
+An executor is one file and one line here, and has the name of the launcher whose files it uses
 (planner/launchers).  It renders a folder: `train.py` and `job.json` for the worker (see
-planner.validate.run_files), `launch.sh` that starts torchrun, and the files that its cluster
-needs.  Where the cluster's client is installed, it submits that folder, and follows what came of
-it by a handle that is plain JSON: whoever has the handle can poll, cancel and collect.
+planner.validate.run_files), `launch.sh`, which starts torchrun, and the files for its cluster.  If
+the cluster's client is installed, it submits that folder and returns a handle, plain JSON with
+which any process can poll, cancel and collect the run.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ MAIN = "launch.sh"
 HANDLE, REQUEST = "handle.json", "request.json"
 _LONGEST_S = 7 * 86_400.0
 _END_S = 60  # torchrun gives its ranks 30 s to end
-_JOIN_S = 600  # the last node comes this long after the first
-_POLLS_S = (1.0, 30.0)  # from the first to the last, each half as long again
-_MOST_MISSES = 5  # answers of the cluster in a row that may fail to come
+_JOIN_S = 600  # how long the first node waits for the last
+_POLLS_S = (1.0, 30.0)  # first and longest interval between polls; each is 1.5 times the last
+_MOST_MISSES = 5  # consecutive polls that may fail
 
 _SCRIPT = """\
 #!/usr/bin/env bash
@@ -64,8 +64,8 @@ exec timeout --foreground --verbose --kill-after={end} {limit} \\
 class RemoteRun(Spec):
     """One validation run to start.
 
-    request: its model, and its cluster, whose nodes each start a rank per accelerator; files: what
-    the worker reads, by name; image: the container that has this package and torch (Kubernetes).
+    request: its model and cluster; every node starts one rank per accelerator; files: the worker's
+    input files, by name; image: a container image with this package and torch (Kubernetes).
     """
 
     request: PlanRequest
@@ -81,51 +81,51 @@ class RemoteRun(Spec):
 class Handle(Spec):
     """A submitted run, or an array of them.
 
-    folder: where its files were written; id: what the cluster calls it; runs: the folder of each
-    run below that one, `.` for it itself; ranks: of each; by_hand: what is left to do.
+    folder: where its files were written; id: the cluster's id; runs: the folder of each run
+    relative to `folder`; ranks: per run; by_hand: commands that the user still has to run.
     """
 
     launcher: str
     folder: str
-    id: Annotated[str, Field(pattern=r"^\w[\w. -]*$")]  # a word of a client's call
+    id: Annotated[str, Field(pattern=r"^\w[\w. -]*$")]  # an argument of client programs
     runs: tuple[str, ...] = (".",)
     ranks: Annotated[int, Field(ge=1)]
     by_hand: str = ""
 
 
 class Status(Spec):
-    """How a run stands, and what the cluster says of it."""
+    """The state of a run, with details from the cluster."""
 
     state: State
     detail: str = ""
 
 
 class Executor(Protocol):
-    """One way to start ranks.  Each raises RequestError where the cluster's client cannot."""
+    """One way to start ranks.  All methods raise RequestError if the cluster's client fails."""
 
     def render(self, launches: Sequence[RemoteRun]) -> Bundle:
-        """The files that start these runs; raises CannotLaunch where it takes only one."""
+        """The files that start these runs.  Raises CannotLaunch if it supports only one."""
         ...
 
     def submit(self, folder: Path, launches: Sequence[RemoteRun]) -> Handle:
-        """Start what was written into a folder that every node sees."""
+        """Start the runs whose files were written into a folder that every node sees."""
         ...
 
     def poll(self, handle: Handle) -> tuple[Status, ...]:
-        """How each run stands."""
+        """The state of each run."""
         ...
 
     def cancel(self, handle: Handle) -> None:
-        """End the runs, and remove what the cluster keeps of them; may be called again."""
+        """End the runs and remove them from the cluster; may be called again."""
         ...
 
     def collect(self, handle: Handle) -> tuple[Path, ...]:
-        """The folder of each run, with its logs and the results of its ranks, as far as it got."""
+        """The folder of each run, with its logs and the results that its ranks have left."""
         ...
 
 
 def get(name: str) -> Executor:
-    """The executor of that launcher; raises RequestError with the nearest names."""
+    """The executor of a launcher.  Raises RequestError with the nearest names."""
     from planner.validate.executors.kubernetes import Kubernetes
     from planner.validate.executors.local import Local
     from planner.validate.executors.slurm import Slurm
@@ -145,7 +145,7 @@ def get(name: str) -> Executor:
 
 
 def bundle(launch: RemoteRun, name: str) -> Bundle:
-    """What every executor starts on every node: torchrun with the worker."""
+    """The common files of all executors: a script for every node that starts torchrun."""
     cluster = launch.request.cluster
     text = _SCRIPT.format(
         about=shell.comment(f"A validation run of {launch.request.model.name}: {launch.ranks} "
@@ -161,21 +161,21 @@ def bundle(launch: RemoteRun, name: str) -> Bundle:
 
 
 def run_name(launch: RemoteRun) -> str:
-    """A name that no other run has: letters, digits and dashes, as planner.launchers.job_name."""
+    """A unique name of letters, digits and dashes, based on planner.launchers.job_name."""
     return f"{job_name(launch.request)[:30].strip('-')}-{secrets.token_hex(4)}"
 
 
 def only(launches: Sequence[RemoteRun], launcher: str) -> RemoteRun:
-    """The one run; raises CannotLaunch where there are several."""
+    """The only run.  Raises CannotLaunch if there are several."""
     if len(launches) != 1:
         raise CannotLaunch(f"{launcher} starts one run at a time; slurm takes several as an array")
     return launches[0]
 
 
 def start(name: str, launches: Sequence[RemoteRun], folder: Path) -> Handle:
-    """Write the files of these runs into a folder, submit them, and leave the handle there.
+    """Write the files of these runs into a folder, submit them, and write the handle there too.
 
-    Raises RequestError where the launcher or its cluster refuses.
+    Raises RequestError if the launcher or its cluster refuses.
     """
     executor = get(name)
     write_files(render(name, launches).files, folder)
@@ -185,7 +185,7 @@ def start(name: str, launches: Sequence[RemoteRun], folder: Path) -> Handle:
 
 
 def render(name: str, launches: Sequence[RemoteRun]) -> Bundle:
-    """The files of these runs, to read and to submit by hand; raises RequestError."""
+    """The files of these runs, to read or to submit by hand.  Raises RequestError."""
     try:
         return get(name).render(launches)
     except CannotLaunch as error:
@@ -193,7 +193,7 @@ def render(name: str, launches: Sequence[RemoteRun]) -> Bundle:
 
 
 def started(folder: Path) -> Handle:
-    """The handle that `start` left in a folder; raises RequestError where there is none."""
+    """The handle that `start` wrote into a folder.  Raises RequestError if there is none."""
     try:
         return Handle.model_validate_json((folder / HANDLE).read_bytes())
     except (OSError, ValidationError):
@@ -202,7 +202,7 @@ def started(folder: Path) -> Handle:
 
 
 def requests(handle: Handle) -> tuple[PlanRequest, ...]:
-    """What each run was about, as its files say; raises RequestError where they do not."""
+    """The request of each run, from its files.  Raises RequestError if it cannot be read."""
     found = []
     for folder in folders(handle):
         try:
@@ -215,9 +215,10 @@ def requests(handle: Handle) -> tuple[PlanRequest, ...]:
 def follow(
     handle: Handle, progress: Callable[[str], None] = lambda text: None
 ) -> tuple[Status, ...]:
-    """How the runs ended; progress: told how they stand, whenever they are asked.
+    """Wait for the runs to end; returns their final states.
 
-    Interrupting it leaves them running.  Raises RequestError when the cluster no longer answers.
+    progress: called with the current states at every poll.  An interrupt leaves the runs running.
+    Raises RequestError if the cluster no longer answers.
     """
     pause, last = _POLLS_S
     misses = 0
@@ -244,7 +245,7 @@ def folders(handle: Handle) -> tuple[Path, ...]:
 
 
 def missing(folder: Path, ranks: int) -> list[int]:
-    """The ranks of a run that have left no result."""
+    """The ranks of a run without a result file."""
     there = {
         int(found[1])
         for path in folder.glob("rank-*.json")
@@ -254,7 +255,7 @@ def missing(folder: Path, ranks: int) -> list[int]:
 
 
 def final_status(folder: Path, ranks: int) -> Status:
-    """The final status of a run, by the result files of its ranks."""
+    """The final status of a run, from the result files of its ranks."""
     if not (lacking := missing(folder, ranks)):
         return Status(state="succeeded")
     some = ", ".join(map(str, lacking[:5])) + (", ..." if len(lacking) > 5 else "")

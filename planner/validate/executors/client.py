@@ -13,11 +13,11 @@ from pathlib import Path
 from planner.documents.problems import Problem, RequestError, shown
 
 TIMEOUT_S = 60.0
-_LINES = 5  # of what the program said, that an error repeats
+_LINES = 5  # last lines of a program's standard error that a message repeats
 
 
 class ClientError(RequestError):
-    """The client is missing, refused the call or timed out; said: its standard error."""
+    """The client is missing, failed or timed out; said: its standard error."""
 
     def __init__(self, code: str, detail: str, text: str = "") -> None:
         super().__init__([Problem(pointer="/launcher", code=code, detail=detail)])
@@ -34,10 +34,10 @@ def call(
     folder: Path | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> str:
-    """The output of a program; variables: added to its environment.
+    """The standard output of a program; variables: added to its environment.
 
-    It has a process group of its own, which is killed when it does not answer in time or when this
-    process is interrupted.  Raises ClientError: client_missing, client_refused, client_silent.
+    It has its own process group, which is killed on a timeout or when this process is interrupted.
+    Raises ClientError: client_missing, client_refused, client_silent.
     """
     program = words[0]
     if not installed(program):

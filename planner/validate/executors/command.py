@@ -36,7 +36,7 @@ def write(
         print_json(bundle)
         return FINE
     if output is None:
-        whole = bundle.main == executors.MAIN  # else a cluster's own file, which is read by itself
+        whole = bundle.main == executors.MAIN  # else a cluster's file, which is printed alone
         print(one_script(bundle) if whole else bundle.files[bundle.main], end="")
     for path in written:
         print(path)
@@ -53,7 +53,7 @@ def submit(
     image: str,
     json: bool,
 ) -> int:
-    """Submit a run, wait for it and report; interrupted, it goes on and `follow` takes it up."""
+    """Submit a run, wait for it and report; if interrupted, the run goes on for `follow`."""
     from planner.documents.problems import refuse
     from planner.validate.executors import remote
 

@@ -1,7 +1,7 @@
-"""Kubernetes by kubectl: a JobSet, or a TrainJob of Kubeflow Trainer, in the current context.
+"""Kubernetes through kubectl: a JobSet, or a TrainJob of Kubeflow Trainer, in the current context.
 
-Pods share no folder: the files come with a ConfigMap, each pod works on a copy of them, and the
-results of its ranks leave as lines at the end of its log.
+Pods share no folder: each pod copies its files from a ConfigMap, and prints the results of its
+ranks as lines at the end of its log.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ done
 exit "$code"
 """
 _RESULT = re.compile(r"^@result rank-(\d{1,7})\.json ([A-Za-z0-9+/=]+)$", re.M)
-# Conditions of a JobSet and of a TrainJob that are its end.
+# Final conditions of a JobSet or a TrainJob.
 _ENDS: dict[str, State] = {"Completed": "succeeded", "Complete": "succeeded", "Failed": "failed"}
 
 
 class Kubernetes:
-    """One object of a kind, which makes a pod per node."""
+    """Runs as one JobSet or TrainJob, which creates a pod per node."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
 
     def render(self, launches: Sequence[RemoteRun]) -> Bundle:
-        """The manifest; raises CannotLaunch where the accelerators have no known name there."""
+        """The manifest.  Raises CannotLaunch if Kubernetes has no name for the accelerators."""
         launch = only(launches, self.kind)
         name = run_name(launch)
         made = bundle(launch, name)
@@ -88,7 +88,7 @@ class Kubernetes:
             call(["kubectl", "create", f"--filename={FILE}"], folder)
         except ClientError:
             with suppress(ClientError):
-                self._delete(folder)  # the names are this run's own
+                self._delete(folder)  # safe, since the names are unique to this run
             raise
         return Handle(
             launcher=self.kind, folder=str(folder), id=objects[-1]["metadata"]["name"],
@@ -96,7 +96,7 @@ class Kubernetes:
         )  # fmt: skip
 
     def poll(self, handle: Handle) -> tuple[Status, ...]:
-        """The object's conditions, and before its end the state of its pods."""
+        """The state from the object's conditions, or before its end from its pods."""
         try:
             found = _get(_RESOURCES[self.kind], handle.id)
         except ClientError as error:
@@ -107,14 +107,14 @@ class Kubernetes:
             if condition["type"] in _ENDS and condition["status"] == "True":
                 detail = str(shown(condition.get("message", "")))
                 return (Status(state=_ENDS[condition["type"]], detail=detail),)
-        return (_of_pods(_pods(handle)),)
+        return (_status_of_pods(_pods(handle)),)
 
     def cancel(self, handle: Handle) -> None:
         """Delete the objects, and with them the pods and their logs."""
         self._delete(Path(handle.folder))
 
     def collect(self, handle: Handle) -> tuple[Path, ...]:
-        """The folder, with the log of each pod and the results that stand in it."""
+        """The folder, with the log of each pod and the results from it."""
         (folder,) = folders(handle)
         for pod in _pods(handle):
             name = pod["metadata"]["name"]
@@ -147,24 +147,24 @@ def _get(*words: str) -> dict[str, Any]:
 
 
 def _pods(handle: Handle) -> list[dict[str, Any]]:
-    """The pods: a TrainJob has them from a JobSet of its name."""
+    """The pods of a JobSet, or of the JobSet that a TrainJob creates under its own name."""
     pods: list[dict[str, Any]] = _get(
         "pods", f"--selector=jobset.sigs.k8s.io/jobset-name={handle.id}"
     )["items"]
     return pods
 
 
-def _of_pods(pods: list[dict[str, Any]]) -> Status:
-    """How a run stands that is not over: what keeps a pod waiting, or that all of them run."""
+def _status_of_pods(pods: list[dict[str, Any]]) -> Status:
+    """The state of an unfinished run: running, or waiting with the reason of a waiting pod."""
     statuses = [pod.get("status", {}) for pod in pods]
-    waiting = next((why for status in statuses for why in _waits(status)), "")
+    waiting = next((why for status in statuses for why in _waiting_reasons(status)), "")
     if waiting or not pods:
         return Status(state="waiting", detail=str(shown(waiting or "it has no pods yet")))
     return Status(state="running", detail=f"{len(pods)} pods")
 
 
-def _waits(status: dict[str, Any]) -> Iterator[str]:
-    """Why a pod does not run yet."""
+def _waiting_reasons(status: dict[str, Any]) -> Iterator[str]:
+    """The reasons why a pod does not run yet."""
     for container in status.get("containerStatuses", ()):
         if why := container.get("state", {}).get("waiting"):
             yield f"{why.get('reason', 'waiting')}: {why.get('message', '')}"
@@ -177,5 +177,5 @@ def _results(log: str) -> Iterator[tuple[int, bytes]]:
     for rank, text in _RESULT.findall(log):
         try:
             yield int(rank), base64.b64decode(text, validate=True)
-        except binascii.Error:  # cut off: the rank counts as one without a result
+        except binascii.Error:  # truncated: the rank counts as one without a result
             continue

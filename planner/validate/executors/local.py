@@ -1,7 +1,7 @@
-"""torchrun on this machine: a watching process, which outlives the command that started it.
+"""torchrun on this machine, under a watcher process that outlives the command that started it.
 
-`python -m planner.validate.executors.local FOLDER RANKS SECONDS` is that process; see
-planner.validate.processes.process for how it ends them.
+`python -m planner.validate.executors.local FOLDER RANKS SECONDS` is the watcher; see
+planner.validate.processes.process for how it ends the ranks.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from planner.validate.executors import (
 )
 from planner.validate.processes import process
 
-_ENDED = "ended.json"  # how it ended, left by the process that watched
+_ENDED = "ended.json"  # the final status, written by the watcher
 _LOG = "launcher.log"
-_END_S = 30.0  # for it to end its ranks and to say so
+_END_S = 30.0  # how long the watcher may take to end its ranks and write the final status
 
 
 class Local:
     """Ranks on this machine, under the limits of planner.validate.processes.process."""
 
     def render(self, launches: Sequence[RemoteRun]) -> Bundle:
-        """The script that starts the same ranks by hand; raises CannotLaunch for several nodes."""
+        """The script that starts the same ranks by hand.  Raises CannotLaunch for several nodes."""
         launch = only(launches, "local")
         if nodes(launch.request.cluster) > 1:
             raise CannotLaunch("this machine is one node; take torchrun, slurm, jobset or trainjob")
@@ -52,7 +52,7 @@ class Local:
         return made.model_copy(update={"notes": (Note(code="launcher", text=text),)})
 
     def submit(self, folder: Path, launches: Sequence[RemoteRun]) -> Handle:
-        """Start the process that watches, in a session of its own."""
+        """Start the watcher in its own session."""
         launch = only(launches, "local")
         with (folder / _LOG).open("wb") as log:
             watcher = subprocess.Popen(
@@ -61,14 +61,14 @@ class Local:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         handle = Handle(
-            launcher="local", folder=str(folder), id=f"{watcher.pid}.{_born(watcher.pid)}",
+            launcher="local", folder=str(folder), id=f"{watcher.pid}.{_start_ticks(watcher.pid)}",
             ranks=launch.ranks,
         )  # fmt: skip
-        watcher.returncode = 0  # not waited for: whoever polls finds it in /proc
+        watcher.returncode = 0  # so that Popen does not wait for it; polls look it up in /proc
         return handle
 
     def poll(self, handle: Handle) -> tuple[Status, ...]:
-        """Whether the process is alive, else what it left."""
+        """Running while the watcher is alive, then the status that it wrote."""
         (folder,) = folders(handle)
         if _pid(handle):
             return (Status(state="running", detail=_where(folder, handle.ranks)),)
@@ -78,7 +78,7 @@ class Local:
             return (final_status(folder, handle.ranks),)
 
     def cancel(self, handle: Handle) -> None:
-        """End the process, and with it its ranks."""
+        """End the watcher, and with it the ranks."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             until = time.monotonic() + _END_S
             while (pid := _pid(handle)) and time.monotonic() < until:
@@ -91,10 +91,10 @@ class Local:
         return folders(handle)
 
 
-def _born(pid: int) -> int:
-    """When a process started, in clock ticks since the machine did; 0: it is over (proc(5))."""
+def _start_ticks(pid: int) -> int:
+    """Start time of a process in clock ticks since boot; 0 if it has ended (proc(5))."""
     with suppress(OSError):
-        os.waitpid(pid, os.WNOHANG)  # our own child stays a zombie otherwise
+        os.waitpid(pid, os.WNOHANG)  # otherwise our own child stays a zombie
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -103,15 +103,15 @@ def _born(pid: int) -> int:
 
 
 def _pid(handle: Handle) -> int:
-    """The process of the handle; 0 where it is over, whoever has its number by now."""
+    """The watcher's process id; 0 if it has ended, even if another process has its id now."""
     if not (found := re.fullmatch(r"(\d{1,9})\.(\d{1,19})", handle.id)):
         return 0
     pid, born = int(found[1]), int(found[2])
-    return pid if born and _born(pid) == born else 0
+    return pid if born and _start_ticks(pid) == born else 0
 
 
 def _where(folder: Path, ranks: int) -> str:
-    """What the rank that is furthest behind is doing."""
+    """The current activity of the rank that is furthest behind."""
     heartbeats = [one for rank in range(ranks) if (one := run_files.heartbeat(folder, rank))]
     return (
         min(heartbeats, key=lambda one: one.count).words if len(heartbeats) == ranks else "starting"
@@ -119,7 +119,7 @@ def _where(folder: Path, ranks: int) -> str:
 
 
 def main(folder: str, ranks: str, seconds: str) -> int:
-    """Run the ranks, and leave how it ended in the folder."""
+    """Run the ranks, and write the final status into the folder."""
     home = Path(folder)
     try:
         with process.stoppable():

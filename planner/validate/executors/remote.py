@@ -1,6 +1,6 @@
-"""A plan validated on its own cluster, at full scale: submitted, followed, judged.
+"""Validation of a plan on its own cluster at full scale: submission, waiting, report.
 
-What a launcher was given stays in its folder, so another process may follow and report later.
+All input of a run stays in its folder, so another process may follow it and report later.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from planner.validate.run import Options, collect, compare
 from planner.validate.run_files import Job
 from planner.validate.scaling.scale_down import Scaled
 
-_OF_THIS_MACHINE = ("cores", "load_average", "system")  # in a report's environment
+_OF_THIS_MACHINE = ("cores", "load_average", "system")  # keys of a report's environment
 
 
 def render(
     launcher: str, requests: Sequence[PlanRequest], options: Options, image: str = ""
 ) -> Bundle:
-    """The files that validate these plans, to read and to submit by hand.
+    """The files that validate these plans, to read or to submit by hand.
 
     Raises RequestError, planner.frameworks.base.Unsupported.
     """
@@ -58,9 +58,9 @@ def reports(
     tolerance: Tolerance,
     progress: Callable[[str], None] = lambda text: None,
 ) -> tuple[ValidationReport | RunFailed, ...]:
-    """Wait for the runs and compare each with its estimate, or say why it has no result.
+    """Wait for the runs; for each its comparison with the estimate, or why it has no result.
 
-    Raises RequestError where the cluster no longer answers.
+    Raises RequestError if the cluster no longer answers.
     """
     requests = executors.requests(handle)
     states = executors.follow(handle, progress)

@@ -1,7 +1,7 @@
-"""Slurm: sbatch, squeue, scancel and, where the cluster keeps accounts, sacct.
+"""Slurm: sbatch, squeue, scancel and, if the cluster keeps accounting, sacct.
 
-Several runs are one job array, each task with a folder of its own.  sbatch takes what a site wants
-besides (account, partition, ...) from its own variables: SBATCH_ACCOUNT, SBATCH_PARTITION, ...
+Several runs become one job array, in which each task has its own folder.  sbatch reads site options
+(account, partition, ...) from its environment variables: SBATCH_ACCOUNT, SBATCH_PARTITION, ...
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from planner.validate.executors import (
 )
 from planner.validate.executors.client import ClientError, call
 
-_MARGIN_S = 300  # for the nodes to start and to end
-# Slurm's states of a job (squeue(1), JOB STATE CODES); what is not here has failed.
+_MARGIN_S = 300  # extra time limit for the nodes to start and to end
+# Slurm's job states (squeue(1), JOB STATE CODES); all others mean failure.
 _STATES: dict[str, State] = {
     "PENDING": "waiting", "CONFIGURING": "waiting", "REQUEUED": "waiting",
     "REQUEUE_HOLD": "waiting", "REQUEUE_FED": "waiting", "RESV_DEL_HOLD": "waiting",
@@ -40,10 +40,10 @@ _STATES: dict[str, State] = {
 
 
 class Slurm:
-    """A batch job, or an array of them."""
+    """Runs as a batch job, or as a job array."""
 
     def render(self, launches: Sequence[RemoteRun]) -> Bundle:
-        """The batch script; raises CannotLaunch for runs that differ in nodes or in ranks."""
+        """The batch script.  Raises CannotLaunch for runs that differ in nodes or ranks."""
         first, *others = launches
         shape = (nodes(first.request.cluster), accelerators_per_node(first.request.cluster))
         for other in others:
@@ -67,7 +67,7 @@ class Slurm:
         )  # fmt: skip
 
     def submit(self, folder: Path, launches: Sequence[RemoteRun]) -> Handle:
-        """Submit it; the nodes run the Python that runs this."""
+        """Submit the job; its nodes run the same Python interpreter as this process."""
         answer = call(["sbatch", "--parsable", slurm.FILE], folder, {"PYTHON": sys.executable})
         if not (found := re.fullmatch(r"(\d+)(;\S+)?", answer.strip())):
             raise ClientError("client_refused", "sbatch did not answer with the number of a job")
@@ -77,7 +77,7 @@ class Slurm:
         )  # fmt: skip
 
     def poll(self, handle: Handle) -> tuple[Status, ...]:
-        """What squeue says, else sacct; else the job is over, and its results tell how."""
+        """The states from squeue, else from sacct, else from the results of the ranks."""
         known = _queued(handle)
         jobs = [_job(handle, task) for task in range(len(handle.runs))]
         if not known.keys() >= set(jobs):
@@ -91,11 +91,11 @@ class Slurm:
         return tuple(found)
 
     def cancel(self, handle: Handle) -> None:
-        """End the job and all its tasks."""
+        """Cancel the job and all its tasks."""
         call(["scancel", handle.id])
 
     def collect(self, handle: Handle) -> tuple[Path, ...]:
-        """The folders: the nodes wrote into them."""
+        """The folders, which the nodes wrote into."""
         return folders(handle)
 
 
@@ -108,7 +108,7 @@ def _job(handle: Handle, task: int) -> str:
 
 
 def _queued(handle: Handle) -> dict[str, Status]:
-    """What squeue says of the job: nothing, some minutes after its end."""
+    """The states from squeue; it forgets a job some minutes after its end."""
     try:
         answer = call(
             ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%r",
@@ -122,7 +122,7 @@ def _queued(handle: Handle) -> dict[str, Status]:
 
 
 def _accounted(handle: Handle) -> dict[str, Status]:
-    """What the accounts say of the job: nothing where the cluster keeps none."""
+    """The states from sacct; none if the cluster keeps no accounting."""
     try:
         return _statuses(
             call(
@@ -135,7 +135,7 @@ def _accounted(handle: Handle) -> dict[str, Status]:
 
 
 def _statuses(answer: str) -> dict[str, Status]:
-    """Lines of job|state|reason."""
+    """The states in lines of job|state|reason."""
     found = {}
     for line in answer.splitlines():
         job, state, detail = [*line.strip().split("|"), "", ""][:3]

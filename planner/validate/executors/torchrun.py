@@ -1,6 +1,6 @@
-"""torchrun on several nodes, started by hand: one line on each, which meet at the first one.
+"""torchrun on several nodes, started by hand with one command per node.
 
-Nothing here reaches the other nodes, so nothing here can start or end them.
+This machine cannot reach the other nodes, so it can neither start nor end the run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from planner.validate.executors import (
 
 
 class Torchrun:
-    """Files to start by hand on every node, in a folder that all of them see."""
+    """Runs that the user starts on every node, from a folder that all nodes see."""
 
     def render(self, launches: Sequence[RemoteRun]) -> Bundle:
         """The script, with the line to run on each node as a note."""
@@ -37,7 +37,7 @@ class Torchrun:
         return made.model_copy(update={"notes": (Note(code="launcher", text=text),)})
 
     def submit(self, folder: Path, launches: Sequence[RemoteRun]) -> Handle:
-        """A handle to watch the folder by; the nodes are yours to start."""
+        """A handle to watch the folder; the user starts the nodes."""
         launch = only(launches, "torchrun")
         lines = _lines(launch, shlex.quote(str(folder / MAIN)))
         return Handle(
@@ -45,7 +45,7 @@ class Torchrun:
         )
 
     def poll(self, handle: Handle) -> tuple[Status, ...]:
-        """Done when every rank has left its result; before that nobody here can know more."""
+        """Succeeded once every rank has left its result; unknown before."""
         (folder,) = folders(handle)
         done = handle.ranks - len(missing(folder, handle.ranks))
         detail = f"started by hand: {done} of {handle.ranks} ranks have left their results"
@@ -53,17 +53,17 @@ class Torchrun:
         return (Status(state=state, detail=detail),)
 
     def cancel(self, handle: Handle) -> None:
-        """Raises RequestError: how to do it."""
+        """Raise RequestError, which tells the user how to end the run."""
         detail = "it was started by hand on every node: end it there (Ctrl-C, or kill the torchrun)"
         raise refuse("/launcher", "by_hand", detail)
 
     def collect(self, handle: Handle) -> tuple[Path, ...]:
-        """The folder: every node wrote into it."""
+        """The folder, which every node wrote into."""
         return folders(handle)
 
 
 def _lines(launch: RemoteRun, script: str) -> str:
-    """What to run on each node."""
+    """The command to run on each node."""
     count = nodes(launch.request.cluster)
     if count == 1:
         return f"bash {script}"

@@ -1,1 +1,1 @@
-"""Processes of runs: started with limits, watched, and ended together."""
+"""Processes of runs: start under limits, supervision, and ending all of them together."""

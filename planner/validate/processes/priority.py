@@ -1,8 +1,8 @@
-"""Lower scheduling priority and fewer cores for runs beside a service on the same machine (Linux).
+"""Lower scheduling priority and fewer cores for runs on the machine of a service (Linux).
 
-With sched_autogroup each session is a scheduling group of its own, with the same weight as any
-other: the class of a process counts within its session only.  So the class goes to all that a run
-starts, and each of its sessions lowers itself.
+With sched_autogroup each session is a scheduling group, and all groups have equal weight: the
+scheduling class of a process counts only within its session.  So the class is inherited by all
+processes of a run, and each session of the run also lowers the weight of its group.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _AUTOGROUP = Path("/proc/self/autogroup")
 
 
 def give_way(nice: int) -> None:
-    """Lower the priority of this process and of all that it starts to `nice`; 0: unchanged.
+    """Lower the priority of this process and its children to `nice`; 0: unchanged.
 
-    19 is a weight of 15 for a session, where 1,024 is usual.  One of several cores is left free
-    altogether, so that a short call there waits for no run to be preempted.
+    Niceness 19 gives a session weight 15 instead of 1,024.  If there are several cores, one is left
+    free, so that short calls of the service need not wait for a run to be preempted.
     """
     if nice and hasattr(os, "SCHED_IDLE"):
         cores = os.sched_getaffinity(0)
@@ -31,7 +31,7 @@ def give_way(nice: int) -> None:
 
 
 def go_on_giving_way() -> None:
-    """Lower the priority of another session of the same run."""
+    """Lower the priority of this process's session if it belongs to a run that gives way."""
     if hasattr(os, "SCHED_IDLE") and os.sched_getscheduler(0) == os.SCHED_IDLE:
-        with suppress(OSError):  # a kernel without
+        with suppress(OSError):  # a kernel without sched_autogroup
             _AUTOGROUP.write_text(str(os.nice(0)))

@@ -1,9 +1,8 @@
-"""Start the ranks of a run, watch them, and leave nothing behind however it ends (Linux).
+"""Starts the ranks of a run, watches them, and leaves no process behind however it ends (Linux).
 
-Every process of a run carries the run's token in its environment.  That is how all of them are
-found and killed: torchrun gives each rank a session of its own, which no process group reaches.
-If this process itself is killed, the kernel kills torchrun, and then the ranks
-(see torchrun_agent.py).
+Every process of a run has the run's token in its environment, by which all of them are found and
+killed: a process group would not do, since torchrun starts each rank in its own session.  If this
+process itself is killed, the kernel kills torchrun and then the ranks (see torchrun_agent.py).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from pydantic import Field
 from planner.documents.plan_report import Document
 from planner.validate.run_files import LOGS, heartbeat, heartbeat_file
 
-TOKEN = "PLANNER_RUN"  # the environment variable
+TOKEN = "PLANNER_RUN"  # environment variable with the run's token
 _TICK_S = 0.1
 _TAIL_LINES = 12
 _TAIL_BYTES = 16_384
@@ -38,8 +37,8 @@ _WAITS = re.compile(
     r"broadcast|recv|send|batch_isend_irecv)\b"
 )
 
-# Causes of failures, root causes first and consequences last: the first that matches any rank
-# explains the run.  A code, a pattern of the end of a log, and the sentence.
+# Causes of failures, root causes before consequences: the first that matches any rank explains the
+# run.  Each has a code, a pattern for the end of a log, and a sentence.
 _CAUSES: tuple[tuple[str, str, str], ...] = (
     ("killed", r"(?!)", "was killed by signal {signal}"),
     ("no_space",
@@ -64,7 +63,7 @@ NO_SPACE = (
 class Limits(Document):
     """The limits of a run; it is killed when it exceeds one.
 
-    memory_bytes: of all its processes together; None: nine tenths of what is free at its start.
+    memory_bytes: of all its processes together; None: nine tenths of the free memory at its start.
     """
 
     ranks: Annotated[int, Field(ge=1, le=4096)] = 64
@@ -75,7 +74,7 @@ class Limits(Document):
 
 
 class RunFailed(Exception):
-    """A run ended without a result: a code, the rank at fault, the reason, the end of its log.
+    """A run ended without a result; has a code, the reason, the rank at fault and its log's end.
 
     Codes: those of _CAUSES, and hung, too_long, too_much_memory, too_much_log, no_result, too_many.
     """
@@ -86,7 +85,7 @@ class RunFailed(Exception):
         self.code, self.rank, self.log = code, rank, log
 
     def document(self) -> dict[str, Any]:
-        """As a problem document (RFC 9457)."""
+        """This error as a problem document (RFC 9457)."""
         return {
             "type": f"/problems/run/{self.code.replace('_', '-')}",
             "title": "The run failed",
@@ -107,7 +106,10 @@ class Stopped(BaseException):
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Ctrl-C, SIGTERM and SIGHUP raise Stopped, once: what follows them is not interrupted."""
+    """A context in which the first Ctrl-C, SIGTERM or SIGHUP raises Stopped.
+
+    Later signals are ignored, so that clean-up is not interrupted.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -135,11 +137,11 @@ def launch(
     port: int | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Run the job of a folder in so many processes of this machine, until all are done.
+    """Run the job of a folder in this many processes of this machine, and wait for all.
 
-    module: what each rank runs, with the folder as its argument.  port: where the ranks meet;
-    None: any that is free.  progress: told where the ranks are, when that changes.
-    Raises RunFailed.  No process of the run is left, whatever happens.
+    module: run by each rank with the folder as its argument.  port: for the rendezvous of the
+    ranks; None: any free one.  progress: called when the activity of the ranks changes.
+    Raises RunFailed.  No process of the run is left behind, whatever happens.
     """
     if ranks > limits.ranks:
         raise RunFailed("too_many", f"needs {ranks} processes, and may have {limits.ranks}")
@@ -179,12 +181,12 @@ def launch(
 
 
 def members(token: str, variable: str = TOKEN) -> list[int]:
-    """The processes of a run that are alive: those with the token in this variable."""
+    """The living processes of a run: those with the token in this environment variable."""
     mark = f"{variable}={token}".encode()
     found = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
-            with suppress(OSError):  # it has ended, or is not ours
+            with suppress(OSError):  # the process has ended, or belongs to another user
                 if mark in Path(entry.path, "environ").read_bytes().split(b"\0"):
                     found.append(int(entry.name))
     return found
@@ -211,7 +213,7 @@ class _Watch:
     progress: Callable[[str], None]
 
     def until(self, agent: subprocess.Popen[bytes]) -> None:
-        """Return when torchrun has ended; raises RunFailed past a limit, all killed."""
+        """Wait for torchrun to end.  Past a limit, kill the run and raise RunFailed."""
         start, said = time.time(), ""
         try:
             while agent.poll() is None:
@@ -237,10 +239,10 @@ class _Watch:
             if (log := log_file(self.folder, rank)) and log.stat().st_size > limits.log_bytes:
                 why = f"wrote more than {limits.log_bytes:,} bytes into its log, and was ended"
                 raise RunFailed("too_much_log", why, rank, tail(log))
-        if now - max(start, *self._moved()) > limits.silence_s:
+        if now - max(start, *self._report_times()) > limits.silence_s:
             raise self._hung()
 
-    def _moved(self) -> Iterator[float]:
+    def _report_times(self) -> Iterator[float]:
         """The time of each rank's last progress report."""
         yield 0.0
         for rank in range(self.ranks):
@@ -254,7 +256,7 @@ class _Watch:
         return min(heartbeats, key=lambda one: one.count).words
 
     def _hung(self) -> RunFailed:
-        """The error of a hung run, from the ranks' stacks: one that does not wait is at fault."""
+        """The error of a hung run, from the ranks' stacks: one that is not waiting is to blame."""
         heartbeats = {
             rank: one for rank in range(self.ranks) if (one := heartbeat(self.folder, rank))
         }
@@ -284,7 +286,7 @@ def _doing(stack: list[str]) -> str:
 
 
 def _stack(log: str) -> list[str]:
-    """The functions of the main thread in the last dump of a log, innermost first."""
+    """The main thread's functions in the last stack dump of a log, innermost first."""
     _, found, dump = log.rpartition("most recent call first):\n")
     if not found:
         return []
@@ -296,7 +298,7 @@ def _innermost(stack: list[str]) -> str:
 
 
 def _memory_bytes(token: str) -> int:
-    """The private memory of a run's processes, without shared files."""
+    """The memory of a run's processes, without mapped files."""
     total = 0
     for pid in members(token):
         with suppress(OSError):
@@ -307,20 +309,20 @@ def _memory_bytes(token: str) -> int:
 
 
 def _available_bytes() -> int:
-    """Memory of this machine that is free."""
+    """The free memory of this machine."""
     found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.M)
     assert found is not None
     return 1024 * int(found[1])
 
 
 def log_file(folder: Path, rank: int) -> Path | None:
-    """What a rank wrote to standard error; None where it has not started."""
+    """The file of a rank's standard error; None if it has not started."""
     found = sorted((folder / LOGS).glob(f"*/attempt_*/{rank}/stderr.log"))
     return found[-1] if found else None
 
 
 def tail(path: Path | None, lines: int = _TAIL_LINES) -> str:
-    """The last lines of a log, control characters shown as ?."""
+    """The last lines of a log, with control characters replaced by ?."""
     if path is None:
         return ""
     with path.open("rb") as file:
@@ -340,7 +342,7 @@ def _failure(folder: Path, said: str, code: int) -> RunFailed:
         text = report["error"] + "\n" + tail(folder / "torchrun.log")
         order, why = _cause(report["errno"], text)
         return RunFailed(_CAUSES[order][0], why, None, text)
-    # Ranks that torchrun ended after the first failure do not explain it.
+    # Ignore ranks that torchrun ended because of the first failure.
     own = {rank: n for rank, n in report["ranks"].items() if n != -signal.SIGTERM}
     found = []
     for rank, number in (own or report["ranks"]).items():
@@ -351,7 +353,7 @@ def _failure(folder: Path, said: str, code: int) -> RunFailed:
 
 
 def _cause(code: int, log: str) -> tuple[int, str]:
-    """The place in _CAUSES of what ended a process, and the sentence."""
+    """The cause of a process's end, as an index into _CAUSES and a sentence."""
     last = log.splitlines()
     line = next((one.strip() for one in reversed(last) if re.search(r"Error|Exception", one)), "")
     names = [name for name, _, _ in _CAUSES]
@@ -362,7 +364,7 @@ def _cause(code: int, log: str) -> tuple[int, str]:
     if code in NO_SPACE:
         order = names.index("no_space")
         return order, _CAUSES[order][2]
-    # A general "Error" says least, so the particular causes are asked first.
+    # The general cause "crashed" matches any error, so the specific ones are tried first.
     for order in sorted(range(len(names)), key=lambda i: names[i] == "crashed"):
         if re.search(_CAUSES[order][1], log):
             return order, _CAUSES[order][2].format(line=line[:300])

@@ -1,6 +1,6 @@
-"""torchrun in a process that ends with its parent, and reports the failed rank as a line of JSON.
+"""torchrun in a process that ends with its parent, and reports failed ranks as a line of JSON.
 
-The line goes to standard output, a pipe: it gets through even where the disk is full.
+The line goes to standard output, a pipe, so it gets through even if the disk is full.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def die_with_parent() -> None:
 
 
 def main() -> int:
-    """Run torchrun with this process's arguments; 1 where a rank, or torchrun itself, failed."""
+    """Run torchrun with this process's arguments; returns 1 if a rank or torchrun itself failed."""
     die_with_parent()
     go_on_giving_way()
     from torch.distributed import run

@@ -1,1 +1,1 @@
-"""What a rank of a real run does: its step, its measurements, its gradients."""
+"""The code that each rank of a real run executes: steps, measurements, gradients."""

@@ -1,6 +1,6 @@
-"""Gradients of a run that is split, held against those of one process.
+"""Compares the gradients of a parallel run with those of one process.
 
-One parameter at a time is put together from its parts, so no rank ever holds them all.
+Gradients are gathered one parameter at a time, so no rank ever holds them all.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch.distributed.tensor import DTensor
 
 _NORM = "norm.json"
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
-# A gradient that is nothing but rounding (a key's bias: softmax does not see it) has no norm to
-# compare with; below this share of the whole gradient's root mean square, that is what counts.
+# A gradient that is only rounding error (that of a key bias, which softmax cancels) has no norm to
+# compare with.  So the error is relative to at least this share of the RMS of the whole gradient.
 _FLOOR = 1e-3
 
 
 def named_parameters(train: Any, models: list[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
-    """This rank's trained parameters by their names in the whole model, however it is split."""
+    """This rank's trained parameters, by their names in the unsplit model."""
     for model in models:
         start = sum(train.C.stage_layers[: model.index])
         trained = ((n, p) for n, p in model.named_parameters() if p.requires_grad)
@@ -37,7 +37,7 @@ def named_parameters(train: Any, models: list[nn.Module]) -> Iterator[tuple[str,
 
 
 def write(parameters: Iterator[tuple[str, nn.Parameter]], folder: Path) -> None:
-    """Write every gradient into a folder, one file each, and the norm of all of them together."""
+    """Write every gradient into a folder, one file each, and the norm over all of them."""
     folder.mkdir()
     square, elements = 0.0, 0
     for name, parameter in parameters:
@@ -49,16 +49,16 @@ def write(parameters: Iterator[tuple[str, nn.Parameter]], folder: Path) -> None:
 
 
 def compare(parameters: Iterator[tuple[str, nn.Parameter]], folder: Path) -> dict[str, float]:
-    """The relative error of each gradient that this rank is the first to hold: |g - r| / |r|.
+    """The relative error |g - r| / |r| of each gradient that this rank is the first to hold.
 
-    g is the gradient put together, r that of the reference, | | the Euclidean norm over one
-    parameter.  See _FLOOR for a reference that is all but zero.
+    g is the gathered gradient, r the reference, | | the Euclidean norm over one parameter.  See
+    _FLOOR for references near zero.
     """
     all_of_it = json.loads((folder / _NORM).read_text())
     floor = _FLOOR * math.sqrt(all_of_it["square"] / all_of_it["elements"])
     errors = {}
     for name, parameter in parameters:
-        gradient = _whole(parameter)  # all ranks that hold a part take part
+        gradient = _whole(parameter)  # a collective of all ranks that hold a part
         if not _first(parameter):
             continue
         reference = torch.load(folder / f"{name}.pt", mmap=True, weights_only=True)
@@ -76,7 +76,7 @@ def _whole(parameter: nn.Parameter) -> torch.Tensor:
 
 
 def _first(parameter: nn.Parameter) -> bool:
-    """Whether this rank comes first among those that hold a part."""
+    """Whether this rank is the first of those that hold a part."""
     if not isinstance(parameter, DTensor):
         return True
     coordinate = parameter.device_mesh.get_coordinate()

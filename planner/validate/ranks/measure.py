@@ -1,9 +1,9 @@
-"""Where the time of a rank's step goes, from torch's profiler.
+"""Splits the time of a rank's step into parts, with torch's profiler.
 
-Marks around what the script and torch's pipeline do are put up once and cost microseconds; the
-profiler, which costs more, runs only over the steps that are profiled.  On a CPU a moment counts as
-what the process blocks on or else works at.  On a GPU it counts as what its kernels work at; where
-only NCCL's kernels run it is communication, and where none runs the GPU is idle.
+Profiler marks around functions of the script and of torch's pipeline are installed once and cost
+microseconds; the profiler itself, which costs more, runs only for profiled steps.  On a CPU each
+moment counts as what the process blocks on, or else computes.  On a GPU it counts as what its
+kernels compute; if only NCCL kernels run it is communication, and if none run the GPU is idle.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from planner.validate.run_files import PARTS
 
 _MARK = "planner:"
-_WAIT_OPERATOR = "_c10d_functional::wait_tensor"  # where DTensor, and all that compiles, blocks
-_OPTIMIZER = "Optimizer."  # torch's own marks begin with it
+_WAIT_OPERATOR = "_c10d_functional::wait_tensor"  # blocks for functional collectives, as DTensor's
+_OPTIMIZER = "Optimizer."  # prefix of torch's own marks around the optimizer
 
 
 def mark(train: Any) -> None:
-    """Put marks around forward, backward, optimizer, waits; before anything is built."""
+    """Mark forward, backward, optimizer and waits; call it before anything is built."""
     for name, owner, attribute in (
         ("forward", train, "loss_of"),
         ("backward", torch.Tensor, "backward"),
@@ -43,7 +43,7 @@ def mark(train: Any) -> None:
 
 
 def mark_forward(model: nn.Module) -> None:
-    """Put a mark around a stage's forward, outside of what FSDP does there."""
+    """Mark a stage's forward pass, including FSDP's hooks."""
     open_marks: list[Any] = []
 
     def begin(*_: Any) -> None:
@@ -67,7 +67,7 @@ def _marked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def profiler(device: torch.device) -> profile:
-    """The profiler for what runs on a device."""
+    """The profiler for a device."""
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
@@ -75,8 +75,8 @@ def profiler(device: torch.device) -> profile:
 
 
 def parts(of: profile, device: torch.device, total_s: float) -> dict[str, float]:
-    """Seconds of PARTS in steps that took total_s in all."""
-    # The raw events: torch's list of them takes ten times as long to make as the step took.
+    """Seconds of each of PARTS in profiled steps that took total_s together."""
+    # Raw events, since torch takes ten times as long as the step to make its list of events.
     assert of.profiler is not None
     assert of.profiler.kineto_results is not None
     cuda = device.type == "cuda"
@@ -95,7 +95,7 @@ def parts(of: profile, device: torch.device, total_s: float) -> dict[str, float]
 
 
 def _label(name: str, is_mark: bool, cuda: bool) -> str:
-    """What a span is; "" where it says nothing, as the marks of others do."""
+    """The label of a span; "" if it is irrelevant, such as a mark by other code."""
     if name.startswith(_MARK):
         return name.removeprefix(_MARK)
     if name.startswith(_OPTIMIZER):
@@ -128,7 +128,7 @@ def _phase(active: Counter[str]) -> str:
 def _sweep(
     spans: Iterable[tuple[int, int, str]], part_of: Callable[[Counter[str]], str]
 ) -> Counter[str]:
-    """How long each part lasts, of spans that overlap; between all spans nothing counts."""
+    """The total duration of each part, from overlapping spans; gaps between them do not count."""
     edges = sorted(
         edge for start, end, label in spans for edge in ((start, 1, label), (end, -1, label))
     )

@@ -1,17 +1,16 @@
-"""Bytes of tensors by category and, by name, of what autograd saves: of real runs and of fake ones.
+"""Counts bytes of tensors by category, and the tensors that autograd saves, in real or fake runs.
 
     with Memory(models, optimizer) as memory:   # around whole steps
         ...
     memory.peak_bytes      # {category: bytes} at the fullest moment outside the optimizer's step
-    memory.saved_bytes     # the most that autograd kept at a time
-    memory.kept_gradient_bytes  # the most that outlived a backward pass
-    memory.saved(0)        # of one forward pass of models[0]: which tensors, of which module
+    memory.saved_bytes     # the most bytes that autograd held at a time
+    memory.kept_gradient_bytes  # the most bytes of gradients that outlived a backward pass
+    memory.saved(0)        # the tensors that one forward pass of models[0] saved, with modules
 
-torch's MemTracker counts storages; it sees the local parts of DTensors, and what FSDP resizes.
-Here it also knows FSDP's gathered weights and unsharded gradients, and takes any number of forward
-passes before a backward pass.  Not counted: what an allocator rounds up or cannot reuse, memory
-that is no tensor's (workspaces of libraries), and tensors that were there before and belong to no
-module.
+torch's MemTracker counts storages, including the local parts of DTensors and storages that FSDP
+resizes.  This subclass also knows FSDP's gathered weights and unsharded gradients, and allows any
+number of forward passes before a backward pass.  Not counted: rounding and fragmentation of the
+allocator, memory outside tensors (workspaces of libraries), and earlier tensors of no module.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ from torch.utils.hooks import RemovableHandle
 from planner.validate.dryrun.trace_result import Amounts
 
 TOTAL = "total"
-# What wraps a module and is no part of its name.
+# Names of wrappers to remove from the paths of modules.
 _WRAPPERS = frozenset({"_checkpoint_wrapped_module", "_orig_mod"})
 
 
 class Category(_RefType):
-    """What memory is for: MemTracker's categories under our names, and FSDP's gathered weights."""
+    """The uses of memory: MemTracker's categories under our names, and FSDP's gathered weights."""
 
     PARAM = "parameters"
     GATHERED = "gathered"
@@ -69,8 +68,8 @@ CATEGORIES = (*(category.value for category in Category), TOTAL)
 class SavedTensor:
     """A storage that autograd saved.
 
-    module: path of what saved it; maker, operator: path and operator that made it, "" if that was
-    not seen; shape of the local part; bytes of the whole storage.
+    module: path of the module that saved it; maker, operator: module path and operator that created
+    it, "" if unknown; shape: of the local part; bytes: of the whole storage.
     """
 
     module: str
@@ -82,7 +81,7 @@ class SavedTensor:
 
 
 class Memory(MemTracker):
-    """Counts memory from when it is entered; the models and the optimizer are there already."""
+    """Counts memory while it is entered, including existing models and optimizer states."""
 
     def __init__(self, models: Sequence[nn.Module], optimizer: Optimizer | None = None) -> None:
         super().__init__()
@@ -112,7 +111,7 @@ class Memory(MemTracker):
 
     @property
     def amounts(self) -> Amounts:
-        """The same in the words of a trace and of the estimate."""
+        """The counted bytes as the amounts of a trace and of the estimate."""
         peak, most = self.peak_bytes, self.highest_bytes
         parts = ("parameters", "gathered", "gradients", "optimizer")
         held = sum(peak[name] for name in parts) + self.saved_at_peak_bytes
@@ -133,7 +132,7 @@ class Memory(MemTracker):
         return {name: snapshot.get(name, 0) for name in CATEGORIES}
 
     def saved(self, model: int) -> tuple[SavedTensor, ...]:
-        """The storages that autograd saved of a model's first forward pass and its loss.
+        """The storages that autograd saved in a model's first forward pass and loss.
 
         In order, without weights.
         """
@@ -143,11 +142,11 @@ class Memory(MemTracker):
         if self._depth == 0:
             for name, categorise in _CATEGORISED.items():
                 self._entered.callback(setattr, FSDPParam, name, getattr(FSDPParam, name))
-                setattr(FSDPParam, name, self._then(getattr(FSDPParam, name), categorise))
-            # DTensor finds the shapes of whole tensors with fake ones, which take no memory.
+                setattr(FSDPParam, name, self._categorised(getattr(FSDPParam, name), categorise))
+            # DTensor propagates shapes with fake tensors, which take no memory: do not count them.
             own_lock = ShardingPropagator._fake_mode_lock
             self._entered.callback(setattr, ShardingPropagator, "_fake_mode_lock", own_lock)
-            ShardingPropagator._fake_mode_lock = _Aside(self)  # type: ignore[assignment]
+            ShardingPropagator._fake_mode_lock = _Uncounted(self)  # type: ignore[assignment]
             self._adopt()
             self._entered.enter_context(saved_tensors_hooks(self._pack, _SavedTensor.unpack))
         super().__enter__()
@@ -165,15 +164,15 @@ class Memory(MemTracker):
             self._update_and_maybe_create_winfos(tensor, category)
 
     def _between_passes(self) -> None:
-        """Note the gradients that outlive a backward pass."""
+        """Record the bytes of gradients that outlive a backward pass."""
         now = self._snapshot().get(Category.GRAD.value, 0)
         self.kept_gradient_bytes = max(self.kept_gradient_bytes, now)
 
     def _adopt(self) -> None:
-        """Count what is there before the first step."""
+        """Count the tensors that exist before the first step."""
         for model in self._models:
             for weight in model.parameters():
-                if not weight.requires_grad:  # no hook can wait for its gradient
+                if not weight.requires_grad:  # it has no gradient to hook
                     handle = RemovableHandle(OrderedDict())
                     self._param_to_grad_hook_handles[weight] = (handle, handle)
             self._track_module_params_and_buffers(model, install_grad_hooks=True)
@@ -183,7 +182,7 @@ class Memory(MemTracker):
         if self._optimizer is not None:
             self._track_optimizer_states(Category.OPT, self._optimizer)
 
-    def _then(
+    def _categorised(
         self, method: Callable[..., None], categorise: Callable[[Memory, FSDPParam], None]
     ) -> Callable[..., None]:
         @wraps(method)
@@ -272,7 +271,7 @@ class _SavedTensor:
         self.release()
 
 
-class _Aside:
+class _Uncounted:
     """A context in which allocations are not counted."""
 
     def __init__(self, memory: Memory) -> None:
@@ -286,9 +285,10 @@ class _Aside:
 
 
 class _Modules:
-    """Which module runs forward: what MemTracker asks of a ModTracker, which hooks gradients.
+    """Tracks the module that runs forward, for MemTracker, in place of torch's ModTracker.
 
-    Such hooks keep schedules that split the backward pass from detaching what they hook.
+    ModTracker hooks gradients, which keeps schedules with a split backward pass from detaching the
+    hooked tensors.
     """
 
     parents: tuple[str, ...] = ()
@@ -306,7 +306,7 @@ class _Modules:
 
     @property
     def path(self) -> str:
-        """Path of the module that runs; "" for a model itself, and for what is outside of all."""
+        """Path of the running module; "" for a model itself and outside of all modules."""
         return self._running[-1] if self._running else ""
 
     @property
@@ -315,14 +315,14 @@ class _Modules:
 
     @property
     def is_bw(self) -> bool:
-        """In a backward pass, and not where it runs a module forward again (recompute)."""
+        """Whether a backward pass runs that is not in a recomputed forward pass."""
         return torch._C._current_graph_task_id() != -1 and not self._running
 
     def register_user_hooks(self, *_: Any) -> None:
-        """MemTracker's own hooks keep statistics by module, and stop at a second pass."""
+        """Do nothing: MemTracker's hooks keep statistics per module, and fail at a second pass."""
 
     def clear_user_hooks(self) -> None:
-        """Nothing was registered."""
+        """Do nothing, since no hooks were registered."""
 
     def __enter__(self) -> None:
         self._hooks.callback(register_module_forward_pre_hook(self._begin).remove)
@@ -348,7 +348,7 @@ class _Modules:
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     if isinstance(tensor, DTensor):
         tensor = tensor._local_tensor
-    # What a collective gave and nobody has waited for yet is wrapped once more.
+    # The result of a collective is wrapped once more until it is waited for.
     return tensor.elem if isinstance(tensor, AsyncCollectiveTensor) else tensor
 
 
@@ -378,7 +378,7 @@ def _unsharded_gradient(memory: Memory, parameter: FSDPParam) -> None:
     memory.categorise(parameter.unsharded_accumulated_grad, Category.GRAD)
 
 
-# Methods of FSDP that make tensors of which autograd's hooks say nothing.
+# Methods of FSDP that create tensors which autograd's hooks do not see.
 _CATEGORISED: dict[str, Callable[[Memory, FSDPParam], None]] = {
     "init_all_gather_outputs": _gathered,
     "to_accumulated_grad_if_needed": _unsharded_gradient,
@@ -386,7 +386,7 @@ _CATEGORISED: dict[str, Callable[[Memory, FSDPParam], None]] = {
 
 
 def _without_modes(cls: type[CausalBias], *sizes: Any) -> CausalBias:
-    """A mask of a class of its own, which cannot be made where a mode sees it being made."""
+    """A new CausalBias, a tensor subclass that cannot be created under a dispatch mode."""
     with _disable_current_modes():
         return torch.Tensor.__new__(cls, *sizes)
 

@@ -1,7 +1,7 @@
-"""Names for what autograd saves: those of the estimate's table, row by row.
+"""Maps the tensors that autograd saves to rows of the estimate's table.
 
-A saved tensor is known by the module that saved it and the operator that made it
-(`memory.SavedTensor`); the table below says which row of `cost_models.activation_memory` that is.
+A saved tensor is identified by the module that saved it and the operator that created it
+(`memory.SavedTensor`); the tables below give its row in `cost_models.activation_memory`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cost_models.fields import Spec
 
 
 class Saved(Protocol):
-    """What memory.SavedTensor has; this module knows no torch."""
+    """The fields of memory.SavedTensor, so that this module need not import torch."""
 
     @property
     def module(self) -> str: ...
@@ -32,7 +32,7 @@ class Saved(Protocol):
 
 
 class SavedRow(Spec):
-    """Saved tensors of one name and shape; bytes of one of them, and how many there are."""
+    """Saved tensors of one name and shape; bytes: of one of them."""
 
     name: str
     module: str
@@ -45,8 +45,8 @@ class SavedRow(Spec):
 
 _ENCODER = re.compile(r"^encoders\.\d+\.?")
 _BLOCK = re.compile(r"^(encoders\.\d+\.)?blocks\.\d+\.?")
-# Part of a layer or of the stage, with a colon before the operator that made the tensor: which row.
-# The first that matches.
+# Patterns of "part:operator" (part of a layer or stage, operator that created the tensor), and the
+# row; the first match counts.
 _ROWS = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
@@ -120,8 +120,8 @@ _ROWS = tuple(
         (r"stage:\S* int64", "targets"),
     )
 )
-# The same of blocks that a layer pattern may have, where who made the tensor tells more: what saved
-# it, what made it, the operator and the number of dimensions.
+# The same for blocks of layer patterns, tried first.  The text is "part that saved the tensor|part
+# that created it operator dimensions".
 _MADE_ROWS = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
@@ -155,24 +155,24 @@ _MADE_ROWS = tuple(
         (r"mixer\|mixer\.selection ", "selection"),
         (r"(mixer|mlp)\.\w+\|(mixer|mlp) add", "shifted inputs"),
         (r"mixer\|mixer\.\w+ ", "mixer in output"),
-        (r"mixer\|mixer cat\S* 3", "mixer in output"),  # behind the tokens before
+        (r"mixer\|mixer cat\S* 3", "mixer in output"),  # appended to the tokens before it
         (r"(mixer|mlp)\|(mixer|mlp) mul\S* 3", "token before"),
         (r"mixer\|mixer ", "scan output"),
         (r"mlp\|mlp relu", "fc1 output"),
         (r"mlp\|(mlp sigmoid|mlp\.down )", "receptance and fc2 output"),
     )
 )
-# Inputs of attention in the order in which its kernel saves them, and a checkpoint around it.
+# Inputs of attention, in the order that its kernel and a checkpoint around it save them.
 _INPUTS, _CHECKPOINTED = ("key", "query", "value"), ("query", "key", "value")
 _MASK = ("", "masked_fill")
-# What attention makes and saves; all else in it is an input.
+# Operators inside attention whose results it saves; its other saved tensors are inputs.
 _RESULTS = re.compile(
     r"\S*(scaled_dot_product|softmax|dropout)|mul\.Tensor|empty_like|bernoulli|logaddexp|where"
 )
 
 
 def rows(saved: Iterable[Saved]) -> tuple[SavedRow, ...]:
-    """The tensors that one forward pass saved, equal ones of different layers together."""
+    """The tensors that one forward pass saved; equal ones of different layers form one row."""
     found: Counter[SavedRow] = Counter()
     for name, one in _named(tuple(saved)):
         row = SavedRow(
@@ -198,30 +198,30 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
         elif part == "attention.core" and one.maker.endswith("attention.indexer"):
             name = "indexer choice"
         elif part == "attention.core" and one.operator in _MASK:
-            name = "window mask"  # made by the first step for all
+            name = "window mask"  # created once, in the first step, for all layers
         elif _is_input(one):
             order = _INPUTS if one.module in ran else _CHECKPOINTED
             name = order[inputs[one.module] % 3] if several[one.module] > 1 else "query"
             inputs[one.module] += 1
         elif part == "mlp" and not f"{one.maker}.".startswith(f"{one.module}."):
-            name = "mlp norm output"  # of an MLP that is run again
+            name = "mlp norm output"  # the input of a recomputed MLP
         else:
             name = _made_row(part, one) or _row(part, one)
-        # Between heads and tokens (context parallelism) the projection has an input of its own.
+        # If context parallelism exchanges heads for tokens, the projection's input is a new tensor.
         if name == "attention output" and part == "attention.core":
             name += " by heads" * (one.module.removesuffix(".core") in exchanged)
         yield "encoder " * bool(_ENCODER.match(one.module)) + name, one
 
 
 def _is_input(tensor: Saved) -> bool:
-    """Whether a tensor is an input of attention; a query alone uses an earlier layer's keys."""
+    """Whether a tensor is an input of attention."""
     made = _RESULTS.match(tensor.operator) or tensor.operator in _MASK
     made = (made and not tensor.maker.endswith("_norm")) or tensor.maker.endswith("indexer")
     return _BLOCK.sub("", tensor.module) == "attention.core" and not made
 
 
 def _joined(tensor: Saved) -> bool:
-    """Whether a tensor is the output of attention, its heads joined for the projection or gate."""
+    """Whether a tensor is attention's output with joined heads, for the projection or gate."""
     part = _BLOCK.sub("", tensor.module)
     made = _made_row(part, tensor)
     return (part == "attention.output" and not made) or made == "attention output"

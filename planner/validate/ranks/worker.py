@@ -1,7 +1,7 @@
 """One rank of a run: `python -m planner.validate.ranks.worker DIR`, started by torchrun.
 
-It loads the script that lies in DIR and runs its steps: some to warm up, some with nothing but a
-clock, some under torch's profiler, and one under its memory tracker.
+It loads the script in DIR and runs its steps: warm-up steps, timed steps, some under torch's
+profiler, and one under its memory tracker.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ProgressReporter:
 
 
 def load_script(path: Path) -> Any:
-    """The emitted script as a module of its own; importing it does nothing yet."""
+    """The emitted script as a module; importing it runs nothing yet."""
     spec = importlib.util.spec_from_file_location("train", path)
     assert spec is not None
     assert spec.loader is not None
@@ -68,12 +68,12 @@ class Training:
             measure.mark_forward(model)
         self.pipeline = train.build_pipeline(self.models)
         self.optimizer = train.build_optimizer(self.models)
-        torch.manual_seed(train.C.seed + rank)  # of dropout
+        torch.manual_seed(train.C.seed + rank)  # for dropout
         self.batch = train.batch()
         self.losses: list[float] = []
 
     def steps(self, what: str, number: int) -> list[float]:
-        """Seconds of so many steps."""
+        """The seconds of each of `number` steps."""
         seconds = []
         for one in range(1, number + 1):
             self.say(f"{what} step {one} of {number}")
@@ -84,7 +84,7 @@ class Training:
         return seconds
 
     def gradients(self, job: Job, folder: Path) -> dict[str, float]:
-        """Write the gradients of a step, or their errors; the weights stay as they are."""
+        """Write the gradients of a step, or return their errors; the weights do not change."""
         from planner.validate.ranks import gradients
 
         if not job.gradients:
@@ -101,7 +101,7 @@ class Training:
         return errors
 
     def profiled(self, number: int) -> tuple[float, dict[str, float]]:
-        """Seconds of a step under the profiler, and of its parts."""
+        """The mean seconds of a step under the profiler, and of its parts."""
         from planner.validate.ranks import measure
 
         if not number:
@@ -112,7 +112,7 @@ class Training:
         return total / number, {name: value / number for name, value in parts.items()}
 
     def memory(self) -> tuple[Amounts, tuple[tuple[SavedRow, ...], ...]]:
-        """Tensors of one more step, and what each stage saves of a micro-batch."""
+        """Bytes of tensors in one more step, and the tensors each stage saves per micro-batch."""
         from planner.validate.ranks.memory import Memory
 
         with Memory(self.models, self.optimizer) as memory:
@@ -121,7 +121,7 @@ class Training:
 
 
 def run(folder: Path, job: Job, rank: int, say: Say) -> RankResult:
-    """Do a job as one of its ranks."""
+    """Run a job as one of its ranks."""
     import torch
     import torch.distributed as dist
 
@@ -167,7 +167,7 @@ def run(folder: Path, job: Job, rank: int, say: Say) -> RankResult:
 
 
 def main(folder: Path) -> int:
-    """Do the job of a folder; where the disk is full, the exit code is its errno."""
+    """Run the job of a folder; the exit code is the errno of an OSError, such as a full disk."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent()
         go_on_giving_way()
@@ -182,7 +182,7 @@ def main(folder: Path) -> int:
     except OSError as error:
         with suppress(OSError):  # standard error is a file on the same disk
             traceback.print_exc()
-        os._exit(error.errno or 1)  # an orderly exit would fail to flush, with a code of its own
+        os._exit(error.errno or 1)  # a normal exit would fail to flush, and change the exit code
     return 0
 
 

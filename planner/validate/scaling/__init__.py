@@ -1,1 +1,1 @@
-"""A plan scaled down to this machine, with the structure it has at full scale."""
+"""Scales a plan down to this machine and keeps its structure."""

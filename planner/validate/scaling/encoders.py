@@ -1,4 +1,4 @@
-"""Encoders scaled down: layers of every kind, and images whose parts every rank still works on."""
+"""Scales encoders down: layers of every kind remain, and images that still split over all ranks."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from cost_models.blocks.products import Product
 from cost_models.spec import EncoderSpec, ModelSpec
 from planner.validate.scaling.patterns import Scale
 
-# Images of a sample, and layers where all are of a kind: at most so many.
+# Limits on the images of a sample, and on layers if all are of one kind.
 _MOST_IMAGES, _LAYERS = 2, 2
 
 
 def narrowed(
     model: ModelSpec, hidden: int, scale: Scale, parts: int, tokens: int | None
 ) -> tuple[EncoderSpec, ...]:
-    """Encoders of a model that becomes so wide.
+    """The encoders for a model that is scaled down to width `hidden`.
 
-    parts: into how many ranks may split an image; tokens: positions of a sample, where the training
-    says how many.
+    parts: the number of ranks that may split an image; tokens: encoder positions of a sample, if
+    the training gives them.
     """
     return tuple(_encoder(one, hidden, scale, parts, tokens) for one in model.encoders)
 
@@ -49,7 +49,7 @@ def _encoder(
 
 
 def _chunked(block: Any, span: int) -> Any:
-    """Attention within chunks stays within some: halves of an image."""
+    """The block; if it attends within chunks, these become halves of an image."""
     if not isinstance(block, Attention) or block.chunk is None:
         return block
     return block.model_copy(update={"chunk": span // 2})
@@ -58,7 +58,7 @@ def _chunked(block: Any, span: int) -> Any:
 def _projector(
     encoder: EncoderSpec, small: EncoderSpec, hidden: int, scale: Scale
 ) -> tuple[Product, ...]:
-    """From the new width, of as many positions as before, to that of the model."""
+    """The projector from the encoder's new width, with as many merged positions, to the model's."""
     if not encoder.projector:
         return ()
     joined = encoder.projector[0].inputs // encoder.hidden_size

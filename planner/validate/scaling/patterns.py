@@ -1,4 +1,4 @@
-"""Layers that follow a pattern, scaled down: every kind stays, each block in proportion."""
+"""Scales layer patterns down: every kind of layer remains, each block in proportion."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from cost_models.blocks.rwkv import ChannelMix, TimeMix
 from cost_models.spec import MLASpec, ModelSpec
 
 Pattern = tuple[tuple[Sublayer, ...], ...]
-# Query heads of one key head, key heads of a value head and the like: at most so many.
+# Limit on heads per shared head: query heads per key head, value heads per key head.
 _MOST_SHARED = 4
 _LATENT_DIMS = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much smaller: tp ranks still split all heads; shrunk, shortened: shares of width and
-    length that are left; head_dim: at most; width: of a matrix, from what it was.
+    """The scale of a smaller model: tp: ranks that must split all heads; shrunk, shortened: ratios
+    of new to old width and length; head_dim: the most; width: maps an old matrix width to the new.
     """
 
     tp: int
@@ -56,7 +56,7 @@ def narrowed(pattern: Pattern, scale: Scale) -> Pattern:
 
 
 def shortened(model: ModelSpec, layers: int) -> ModelSpec:
-    """The model with fewer layers: one of every kind first, in the order in which they occur."""
+    """The model with fewer layers, which begin with one of every kind, in order of appearance."""
     if not model.layer_pattern or layers >= model.num_layers:
         return model.model_copy(update={"num_layers": layers})
     whole = model.layer_pattern * (-(-model.num_layers // len(model.layer_pattern)))
@@ -65,7 +65,7 @@ def shortened(model: ModelSpec, layers: int) -> ModelSpec:
 
 
 def kinds(model: ModelSpec) -> int:
-    """How many layers show one of each kind."""
+    """The number of different kinds of layers."""
     return len(set(model.layer_pattern)) or 1
 
 
@@ -77,7 +77,7 @@ def _block(block: Sublayer, scale: Scale) -> Sublayer:
 
 
 def _fields(block: Sublayer, scale: Scale) -> dict[str, Any]:
-    """The fields that a scaled-down block changes."""
+    """The new values of a block's scaled fields."""
     if isinstance(block, Attention):
         return _attention(block, scale)
     if isinstance(block, LatentAttention):
@@ -106,7 +106,7 @@ def _fields(block: Sublayer, scale: Scale) -> dict[str, Any]:
         rank = scale.dim(block.time_step_rank)
         return {"inner_size": scale.width(block.inner_size), "time_step_rank": rank}
     if isinstance(block, LinearRecurrentUnit):
-        blocks = min(block.num_blocks, _MOST_SHARED)  # their product divides by 8
+        blocks = min(block.num_blocks, _MOST_SHARED)  # must divide the width, a multiple of 8
         return {"width": scale.width(block.width), "num_blocks": blocks if blocks != 3 else 2}
     if isinstance(block, MLP | TimeMix | ChannelMix):
         return {"width": block.width and scale.width(block.width)}
@@ -114,7 +114,7 @@ def _fields(block: Sublayer, scale: Scale) -> dict[str, Any]:
 
 
 def narrowed_latents(mla: MLASpec | None, scale: Scale) -> MLASpec | None:
-    """Heads as wide as others at most, their latents in proportion."""
+    """The latent attention with head dims limited by the scale and ranks in proportion."""
     if mla is None:
         return None
     dims = {name: scale.dim(getattr(mla, name)) for name in _LATENT_DIMS}
@@ -131,7 +131,7 @@ def _attention(block: Attention, scale: Scale) -> dict[str, Any]:
     }  # fmt: skip
     heads, groups = block.num_attention_heads, block.num_query_groups
     if groups is not None:
-        # Of the model's heads as many as divide them.
+        # If the block has the model's number of heads, take tp groups, which divide them.
         groups = scale.heads(groups) if heads is not None else scale.tp
         found["num_query_groups"] = groups
     if heads is not None:

@@ -1,9 +1,9 @@
-"""A plan scaled down to this machine by stated rules that keep its structure.
+"""Scales a plan down to this machine by fixed rules that keep its structure.
 
-Degrees shrink by dimension: every dimension that the plan splits stays split, at least in two,
-while there are processes for it; dp gives way first, then cp, tp and pp, since what they lose shows
-least in the order of a step.  A stage keeps its share of the layers, a layer its proportions, a
-step its micro-batches per stage.  What the smaller run cannot show is listed with each change.
+Every dimension that the plan splits stays split in at least two while there are enough processes;
+dp is reduced first, then cp, tp and pp, so that the dimensions that shape a step most are kept
+longest.  A stage keeps its share of the layers, a layer its proportions, a step its micro-batches
+per stage.  Each change lists what the smaller run cannot show.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from planner.documents.request import PlanRequest
 from planner.validate.scaling import encoders as scale_encoders
 from planner.validate.scaling import patterns as scale_patterns
 
-# Most CPU processes started on one machine; starting 8 takes 20 s on two cores.
+# Limit on CPU processes on one machine; starting 8 takes 20 s on two cores.
 MOST_CPU_PROCESSES = 8
-# The dimensions in the order in which they are reduced, and what a run with fewer ranks hides.
-_GIVES_WAY = {
+# The dimensions in the order in which they are reduced, with what a run with fewer ranks hides.
+_REDUCTION_ORDER = {
     "dp": "rings over many replicas, the network between nodes, stragglers",
     "cp": "long sequences, and communication between many parts of them",
     "tp": "collectives of many ranks, and the narrow matrices of one rank",
@@ -38,7 +38,7 @@ _GIVES_WAY = {
 # What a run hides when a field is reduced; "": nothing beyond the other fields.
 _HIDES: dict[str, dict[str, str]] = {
     "plan": {
-        **_GIVES_WAY,
+        **_REDUCTION_ORDER,
         "ep": "communication between many ranks",
         "vpp": "several chunks per rank",
         "schedule": "the order of the pipeline",
@@ -69,7 +69,7 @@ _HIDES: dict[str, dict[str, str]] = {
 
 
 class Change(Spec):
-    """A field that was scaled: what it was, what it is, and what the run cannot show of it."""
+    """A scaled field: its old and new value, and what the smaller run cannot show."""
 
     field: str
     was: Any
@@ -79,7 +79,7 @@ class Change(Spec):
 
 @dataclass(frozen=True)
 class Sizes:
-    """How small a model of a CPU run is made."""
+    """The sizes to which a model is scaled down for a CPU run."""
 
     hidden_size: int = 256
     head_dim: int = 32
@@ -93,7 +93,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Scaled:
-    """A request that this machine can run, and how it was made from the one asked."""
+    """A request that this machine can run, and its changes from the asked one."""
 
     request: PlanRequest
     changes: tuple[Change, ...]
@@ -104,24 +104,24 @@ class Scaled:
 
 
 def scaled(request: PlanRequest, sizes: Sizes | None = None) -> Scaled:
-    """The request on the accelerators or CPU cores of this machine.
+    """The request scaled to the accelerators or CPU cores of this machine.
 
-    sizes: of the model, where CPU processes run it; a plan for `local` keeps its own, and so does a
-    model on GPUs, but for layers that do not fit.
-    Raises RequestError where no smaller plan keeps the rules of the script.
+    sizes: of the model on CPU processes; a plan for `local` keeps its own sizes, and so does a
+    model on GPUs, except for the number of layers.
+    Raises RequestError if no smaller plan satisfies the rules of the script.
     """
     here = local.cluster()
     on_cpu = here.groups[0].accelerator.id == local.CPU_ID
     processes = MOST_CPU_PROCESSES if on_cpu else here.accelerators
     same = request.cluster.name.startswith("local")
     degrees = _degrees(request.named_plan, processes)
-    return _as_small(request, degrees, local.cluster, sizes or Sizes(), same, on_cpu and not same)
+    return _scaled_to(request, degrees, local.cluster, sizes or Sizes(), same, on_cpu and not same)
 
 
 def on_one_node(request: PlanRequest) -> Scaled:
-    """The request on one node of its own cluster, with fewer layers of their full width.
+    """The request scaled to one node of its own cluster, with fewer layers of full width.
 
-    Raises RequestError where no smaller plan keeps the rules of the script.
+    Raises RequestError if no smaller plan satisfies the rules of the script.
     """
     group = request.cluster.groups[0]
 
@@ -131,10 +131,10 @@ def on_one_node(request: PlanRequest) -> Scaled:
         return request.cluster.model_copy(update={"groups": (one,), "name": name})
 
     degrees = _degrees(request.named_plan, group.accelerators_per_node)
-    return _as_small(request, degrees, node, Sizes(), same=False, narrow=False)
+    return _scaled_to(request, degrees, node, Sizes(), same=False, narrow=False)
 
 
-def _as_small(
+def _scaled_to(
     request: PlanRequest,
     degrees: dict[str, int],
     cluster_of: Callable[[int], ClusterSpec],
@@ -142,9 +142,9 @@ def _as_small(
     same: bool,
     narrow: bool,
 ) -> Scaled:
-    """The request with these degrees, on the cluster of so many ranks.
+    """The request with these degrees, on a cluster with that number of ranks.
 
-    same: its layers stay as they are; narrow: so does nothing of the model's width.
+    same: keep the number of layers; narrow: scale the width and length of the model down too.
     """
     model, training = request.model, request.training
     if narrow:
@@ -152,7 +152,7 @@ def _as_small(
         model = _narrow(request, small, degrees, training.seq_length)
         if model.encoders != request.model.encoders:
             training = training.model_copy(update={"encoder_tokens": None})
-    plan, layers = _placed(request, degrees, None if same else small)
+    plan, layers = _scaled_plan(request, degrees, None if same else small)
     model = scale_patterns.shortened(model, layers)
     training = training.model_copy(
         update={"global_batch_size": _batch(request, degrees, plan, same, small)}
@@ -171,28 +171,28 @@ def _as_small(
 
 def _degrees(plan: ParallelPlan, processes: int) -> dict[str, int]:
     """tp, cp, pp and dp whose product is at most `processes`; ep within dp x cp."""
-    degrees = {name: int(getattr(plan, name)) for name in _GIVES_WAY}
+    degrees = {name: int(getattr(plan, name)) for name in _REDUCTION_ORDER}
 
     def product() -> int:
         return degrees["dp"] * degrees["cp"] * degrees["tp"] * degrees["pp"]
 
-    # Down to two of each, the one that gives way first by as much as is needed; then to one.
+    # First reduce the degrees to two as far as needed, in _REDUCTION_ORDER; then to one.
     for least in (2, 1):
-        for name in _GIVES_WAY:
+        for name in _REDUCTION_ORDER:
             while product() > processes and degrees[name] > least:
                 degrees[name] = _smaller(degrees[name], least)
     return degrees
 
 
 def _smaller(degree: int, least: int) -> int:
-    """The largest proper divisor that is not below the least."""
+    """The largest proper divisor that is at least `least`."""
     return max((n for n in range(least, degree) if degree % n == 0), default=least)
 
 
 def _narrow(
     request: PlanRequest, small: Sizes, degrees: dict[str, int], seq_length: int
 ) -> ModelSpec:
-    """The model in the same proportions: heads per key/value head, MLP over hidden, experts."""
+    """A narrower model with the same ratios: heads per key/value head, MLP to hidden, experts."""
     model, shortened = request.model, seq_length / request.training.seq_length
     tp, ep_ranks = degrees["tp"], degrees["dp"] * degrees["cp"]
     if model.hidden_size <= small.hidden_size:
@@ -248,10 +248,10 @@ def _short(training: TrainingSpec, small: Sizes, degrees: dict[str, int]) -> Tra
     return training.model_copy(update={"seq_length": length})
 
 
-def _placed(
+def _scaled_plan(
     request: PlanRequest, degrees: dict[str, int], small: Sizes | None
 ) -> tuple[ParallelPlan, int]:
-    """The plan with its degrees, and its layers; small None: as they are."""
+    """The plan with these degrees, and its number of layers; small None: keep the layers."""
     plan, layers = request.named_plan, request.model.num_layers
     ranks = degrees["dp"] * degrees["cp"]
     update: dict[str, Any] = dict(degrees)
@@ -281,12 +281,12 @@ def _placed(
 
 
 def _shares(full: tuple[int, ...], pp: int, chunks: int, per_chunk: int) -> tuple[int, ...]:
-    """Layers of pp stages: the ends shorter than the middle where they were."""
+    """Layers of pp stages; the end stages stay shorter than the middle if they were."""
     most = per_chunk * chunks
     middle = max(full)
 
     def share(layers: int) -> int:
-        # Several chunks are split evenly, as the wave schedules ask.
+        # Several chunks are split evenly, as the wave schedules require.
         return most if layers == middle or chunks > 1 else max(1, most - 1)
 
     ends = (share(full[0]), share(full[-1]))
@@ -296,7 +296,7 @@ def _shares(full: tuple[int, ...], pp: int, chunks: int, per_chunk: int) -> tupl
 def _batch(
     request: PlanRequest, degrees: dict[str, int], plan: ParallelPlan, same: bool, small: Sizes
 ) -> int:
-    """Sequences of a step: micro-batches per stage as they were, up to a few."""
+    """Global batch size: the same micro-batches per stage as before, up to a small limit."""
     asked = request.plan
     assert asked is not None
     full = asked.micro_batches(request.training.global_batch_size)
@@ -311,7 +311,7 @@ def _batch(
 
 
 def _changes(request: PlanRequest, used: PlanRequest) -> Iterator[Change]:
-    """Every field that differs, and what that hides."""
+    """Every field that differs, with what the difference hides."""
     for part, fields in _HIDES.items():
         was, now = getattr(request, part), getattr(used, part)
         for name, hides in fields.items():
