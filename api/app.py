@@ -12,19 +12,19 @@ from anyio import create_task_group, sleep, to_thread
 from fastapi import APIRouter, FastAPI
 from fastapi.middleware.gzip import GZipMiddleware
 
-from api import docs, pages, problems
-from api.access.addresses import Addresses
+from api import docs, problems, web_files
 from api.access.guard import Guard, Rates
 from api.access.people import Proxies
 from api.batches import Batches
 from api.fair_limit import Places
+from api.head_and_options import Methods
 from api.log import RequestLog
-from api.methods import Methods
 from api.metrics import Metrics
 from api.openapi import schema
 from api.pool import Pool
 from api.pool_worker import estimates as estimates_of
 from api.progress_events import Waiting
+from api.route_templates import Addresses
 from api.routes import (
     accuracy,
     bundles,
@@ -101,7 +101,7 @@ def create_app(settings: Settings | None = None, store: Store | None = None) -> 
         lifespan=partial(_lifespan, opened=store, rates=rates),
         docs_url=None,  # the usual page loads its scripts from elsewhere
         redoc_url=None,
-        openapi_url=None,  # pages.py sends it compressed
+        openapi_url=None,  # web_files.py sends it compressed
         telemetry={"auto_configure": True},  # where OTEL_EXPORTER_OTLP_ENDPOINT says to
     )
     app.state.settings = settings
@@ -130,7 +130,7 @@ def _add_routes(app: FastAPI, addresses: Addresses) -> None:
     app.include_router(v1)
     app.include_router(health.router)
     app.include_router(plans.pages)
-    pages.install(app)
+    web_files.install(app)
     docs.install(app)
     addresses.add([*health.router.routes, *plans.pages.routes, *app.routes])
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from api.budget import Budget
-from api.fields import Fields
+from api.field_selection import Fields
 from api.pool import Pool
 from api.pool_worker import dumped
 from api.problems import Refused

@@ -10,9 +10,9 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from api.guides import guide_html, guides
-from api.pages import send_page
 from api.problem_types import TYPES, ProblemType
 from api.problems import Refused
+from api.web_files import send_page
 
 # Swagger UI draws its icons as data: images.
 _POLICY = (

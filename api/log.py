@@ -17,10 +17,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import Processor
 
-from api.access.addresses import Addresses
 from api.pool_worker import error_location
 from api.problem_types import TYPES
 from api.problems import MEDIA_TYPE, respond
+from api.route_templates import Addresses
 from planner.documents.problems import internal_document
 
 _HEADERS = {

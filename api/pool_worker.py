@@ -1,7 +1,7 @@
 """The worker processes: each runs pieces of work for its server until the server is gone.
 
 While idle, a process computes what most searches need: times of small pipelines.  Of the service
-it imports only api.budget and api.fields beside this file.
+it imports only api.budget and api.field_selection beside this file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from api.budget import Budget, OverBudget, SearchMonitor
-from api.fields import Fields, chosen
+from api.field_selection import Fields, chosen
 from planner.answers import plan_answers
 from planner.answers.answer_ids import build_id, estimate_id
 from planner.answers.plan_answers import IllegalPlan

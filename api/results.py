@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from api.budget import Spent
 from api.dependencies import CallPool
-from api.fields import Fields, chosen
+from api.field_selection import Fields, chosen
 from api.negotiation import JSON
 from api.problems import Refused
 from api.store_threads import in_store

@@ -16,8 +16,8 @@ import typer
 
 from planner.accuracy.command import accuracy
 from planner.autotune.command import tune
+from planner.commands import beside_service as service_commands
 from planner.commands import catalog as catalog_commands
-from planner.commands import service as service_commands
 from planner.commands import timeline as timeline_commands
 from planner.commands.compare import compare
 from planner.commands.failures import FINE, NOTHING_FITS, guarded

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 from api.dependencies import Body
 from api.openapi.examples import ESTIMATE_EXAMPLES
 from api.openapi.schema import NOT_CHANGED, request_body
-from api.pages import send_json
 from api.problems import declare
+from api.web_files import send_json
 from planner.documents.scored_runs import ScoredRun, scored_runs
 from planner.request_parsing.parser import parse_request
 from planner.sites import storage

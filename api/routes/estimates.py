@@ -11,7 +11,7 @@ from starlette.types import Scope
 from api import results
 from api.budget import Budget
 from api.dependencies import Body, Stated, WantedFields, most, read_document
-from api.fields import Fields
+from api.field_selection import Fields
 from api.openapi.examples import ESTIMATE_EXAMPLES
 from api.openapi.schema import NOT_CHANGED, request_body
 from api.pool_worker import EstimateRequest

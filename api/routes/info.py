@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 
 from api.settings import Settings
 from planner.documents import loading
-from planner.facts import info as about
+from planner.inventory import info as about
 from planner.pipelines.timeline import MOST_ACTIONS
 
 router = APIRouter(tags=["info"])

@@ -9,7 +9,7 @@ from api.dependencies import Body
 from api.openapi.examples import ESTIMATE_EXAMPLES
 from api.openapi.schema import request_body
 from api.problems import declare
-from planner.answers.layers import LayersAnswer, layers_answer
+from planner.answers.layer_contents import LayersAnswer, layers_answer
 from planner.request_parsing.parser import parse_request
 
 router = APIRouter(prefix="/layers", tags=["layers"])

@@ -21,7 +21,7 @@ from cost_models.plans import ParallelPlan
 from planner import frameworks
 from planner.answers import plan_answers
 from planner.answers.emission import emit
-from planner.answers.rivals import against, choice
+from planner.answers.other_degrees import against, choice
 from planner.documents.answer import PlanAnswer
 from planner.documents.formats import share
 from planner.documents.plan_report import PlanReport

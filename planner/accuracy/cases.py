@@ -23,7 +23,6 @@ from cost_models.spec import ClusterSpec, ModelSpec, NodeGroup, TrainingSpec
 from cost_models.stage_layers import spread
 from planner.accuracy.adapters import adapters_of
 from planner.accuracy.clusters import cluster_for
-from planner.accuracy.degrees import degrees_of
 from planner.accuracy.labels import (
     memory_quantity,
     precision_of,
@@ -33,6 +32,7 @@ from planner.accuracy.labels import (
 )
 from planner.accuracy.models import model_of
 from planner.accuracy.recipes import Recipe, recipe_for
+from planner.accuracy.run_degrees import degrees_of
 from planner.accuracy.runs import Run
 from planner.accuracy.software import Software, attention_kernel, gradient_dtypes, software_of
 from planner.frameworks.nanotron import layers as nanotron

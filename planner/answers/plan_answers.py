@@ -22,9 +22,9 @@ from planner.answers.near_misses import (
     outside_limits,
     smallest_change,
 )
+from planner.answers.other_degrees import rival
 from planner.answers.picks import picks
 from planner.answers.rank_orders import rank_orders
-from planner.answers.rivals import rival
 from planner.answers.unsearched_fields import held_fixed
 from planner.documents.answer import (
     Baseline,

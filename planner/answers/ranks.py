@@ -10,7 +10,7 @@ import numpy as np
 from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec
-from planner.answers.links import Traffic, traffic
+from planner.answers.network_traffic import Traffic, traffic
 from planner.answers.plan_answers import IllegalPlan, illegal
 from planner.answers.rank_orders import rank_orders
 from planner.documents.answer import RankOrder

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from planner.documents.plan_report import Document
 from planner.documents.scored_runs import ScoredRun
-from planner.facts.catalog import (
+from planner.inventory.catalog import (
     AcceleratorEntry,
     ClusterEntry,
     FrameworkEntry,

@@ -11,7 +11,7 @@ from typing import Unpack
 from pydantic import TypeAdapter
 
 from planner.answers.candidates import CandidatePage
-from planner.answers.layers import LayersAnswer
+from planner.answers.layer_contents import LayersAnswer
 from planner.answers.ranks import RanksAnswer
 from planner.answers.two_plans import SideBySide
 from planner.client.calls import Budget, Calls, Document, part
@@ -35,15 +35,15 @@ from planner.client.documents import (
 from planner.client.events import Event
 from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
 from planner.documents.scored_runs import Evidence
-from planner.facts.catalog import (
+from planner.frameworks.base import Bundle
+from planner.inventory.catalog import (
     AcceleratorEntry,
     ClusterEntry,
     FrameworkEntry,
     ModelEntry,
     ScheduleEntry,
 )
-from planner.facts.info import Info
-from planner.frameworks.base import Bundle
+from planner.inventory.info import Info
 from planner.lint.findings import LintAnswer, ReadAnswer
 from planner.mixed_clusters.answer import MixedAnswer
 from planner.pipelines.all_schedules import ComparisonAnswer

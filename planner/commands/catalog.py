@@ -59,7 +59,7 @@ def model(
 
 def catalog(kind: Annotated[Kind, typer.Argument()] = Kind.models, json: Json = False) -> int:
     """What is known by name: models, accelerators, clusters, frameworks, schedules."""
-    from planner.facts import catalog as listed
+    from planner.inventory import catalog as listed
     from planner.terminal import output, tables
 
     entries = answered(

@@ -238,7 +238,7 @@ def _is_planner(host: str, port: int) -> bool:
 
 
 def _torch() -> Found:
-    from planner.facts.info import info
+    from planner.inventory.info import info
 
     features = info({}).features
     if features.torch is None:

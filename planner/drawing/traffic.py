@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from planner.answers.links import Traffic
+from planner.answers.network_traffic import Traffic
 from planner.documents.answer import RankOrder
 from planner.documents.formats import amount, seconds, share
 from planner.terminal.text_wrap import Flow, prose

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from planner.frameworks.reading import Setting, Unreadable
+from planner.frameworks.read_results import Setting, Unreadable
 
 # Words in an option's name: those of what is built or trained, and those (_ASIDE) that show that
 # the option is about something else.

@@ -14,7 +14,7 @@ from typing import Any
 from planner.documents.answer import Reason
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
-from planner.frameworks.reading import Refusal, Setting, Unreadable
+from planner.frameworks.read_results import Refusal, Setting, Unreadable
 
 MAX_NUMBER = 10**15
 # Similarity to a known option from which an unknown one counts as a typo.

@@ -22,7 +22,7 @@ from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest, Value
 from planner.frameworks.devices import other_stack
 from planner.frameworks.model_parts import unsaid
-from planner.frameworks.reading import Reading
+from planner.frameworks.read_results import Reading
 from planner.search.constraints import RULES, BoolArray, Context, Level, Rule, violations
 
 
@@ -153,7 +153,7 @@ class Framework:
     ones; a single value fixes the field, the first one is the simplest.
     splits: from (model, pp, tp) to the layers of each stage, if the framework decides them itself.
     read: makes a Reading of files by name, and of the number of accelerators if the files leave it
-    open; raises planner.frameworks.reading.Unreadable.  no_reader: the reason why its emitted
+    open; raises planner.frameworks.read_results.Unreadable.  no_reader: the reason why its emitted
     files cannot be read back, if they cannot; launch files of others may still be read.
     recognises: whether files look like a launch of this framework.
     blocks: the kinds of blocks that it can express if a model's layers follow a pattern; parts: the

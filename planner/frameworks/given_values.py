@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pydantic import ValidationError
 
 from planner.frameworks.bash import Argument, ProgramCall, evaluate
-from planner.frameworks.reading import Setting, Unreadable
+from planner.frameworks.read_results import Setting, Unreadable
 
 MOST = 100_000_000
 DEGREE = 1_000_000  # the largest degree that a plan can hold

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cost_models.spec import ModelSpec
-from planner.frameworks.reading import Setting
+from planner.frameworks.read_results import Setting
 
 # The pseudo-file of settings that the user gave.
 SET = "--set"

@@ -11,7 +11,7 @@ from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.documents.loading import parse_json
 from planner.documents.problems import RequestError
-from planner.frameworks.reading import Unreadable
+from planner.frameworks.read_results import Unreadable
 from planner.huggingface import ModelImportError, model_from_config
 
 # Suffixes of releases that have the same shape as the model without them.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.frameworks.bash import Argument, ProgramCall, evaluate, slurm_variables
-from planner.frameworks.reading import Setting, Unreadable
+from planner.frameworks.read_results import Setting, Unreadable
 
 # Name of a training program -> the kind of model, other than a decoder, that it trains.
 _OTHER_KINDS = {

@@ -14,12 +14,12 @@ from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture
 from planner.frameworks import training_calls as scripts
-from planner.frameworks.adapters import adapter_fields
 from planner.frameworks.arguments import variables
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
+from planner.frameworks.lora_settings import adapter_fields
 from planner.frameworks.named_models import find, left_out
-from planner.frameworks.reading import Setting, Unreadable
+from planner.frameworks.read_results import Setting, Unreadable
 
 TITLE = "verl"
 ROOT = "actor_rollout_ref."

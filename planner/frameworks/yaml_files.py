@@ -10,7 +10,7 @@ from planner.documents.loading import parse_text
 from planner.documents.problems import RequestError
 from planner.frameworks.base import Flag
 from planner.frameworks.bash_writer import comment
-from planner.frameworks.reading import Setting, Unreadable
+from planner.frameworks.read_results import Setting, Unreadable
 
 LONGEST = 10_000  # characters of a value that a setting keeps
 # Dotted key (a number stands for a place in a list), value, why.

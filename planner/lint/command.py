@@ -17,7 +17,7 @@ from planner.commands.shared import Json
 if TYPE_CHECKING:
     from cost_models.spec import ClusterSpec
     from planner.frameworks.launch_files import GivenValues
-    from planner.frameworks.reading import Setting
+    from planner.frameworks.read_results import Setting
     from planner.lint.findings import Better, LintAnswer, ReadAnswer
 
 Files = Annotated[

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from cost_models.runtimes import RUNTIMES
 from planner.documents.formats import chance, gib
+from planner.lint.changed_options import ENVIRONMENT, launched
 from planner.lint.findings import Finding
-from planner.lint.flags import ENVIRONMENT, launched
 from planner.lint.linted_launch import LintedLaunch, Place, at, finding
 from planner.lint.option_facts import IGNORED, needs_variable
 from planner.lint.variables import refused, stale, variables

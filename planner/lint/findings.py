@@ -11,7 +11,7 @@ from pydantic import Field
 
 from planner.documents.answer import REASONS, Nearest, ProfileInfo
 from planner.documents.plan_report import Document, PlanReport
-from planner.frameworks.reading import Refusal, Setting
+from planner.frameworks.read_results import Refusal, Setting
 
 Severity = Literal["error", "warning", "hint"]
 Verdict = Literal["refused", "does not fit", "may run out", "improvable", "fine"]
@@ -140,7 +140,7 @@ class ReadAnswer(Document):
     """The answer to `planner read`: a request; it has a cluster only if one was named.
 
     Fields at their defaults are left out of the request.
-    unknown, unread, open, refusals: see planner.frameworks.reading.Reading.
+    unknown, unread, open, refusals: see planner.frameworks.read_results.Reading.
     """
 
     request: dict[str, Any]

@@ -15,7 +15,7 @@ from planner.documents.plan_report import PlanReport
 from planner.documents.problems import Problem, RequestError
 from planner.documents.request import Bounds
 from planner.frameworks.launch_files import GivenValues
-from planner.frameworks.reading import Reading
+from planner.frameworks.read_results import Reading
 from planner.lint.better_plans import best, fewest_changes, nearest
 from planner.lint.checks import CHECKS
 from planner.lint.findings import (

@@ -19,7 +19,7 @@ from planner.documents.plan_report import PlanReport
 from planner.documents.problems import Problem
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Framework
-from planner.frameworks.reading import Reading, Setting
+from planner.frameworks.read_results import Reading, Setting
 from planner.lint.findings import Finding, Severity
 from planner.lint.spellings import spellings
 from planner.request_parsing.consistency import contradictions

@@ -10,7 +10,7 @@ from planner import frameworks
 from planner.documents.problems import Problem, RequestError, join, refuse, shown
 from planner.frameworks.base import Framework
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
-from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.read_results import Reading, Unreadable
 
 MOST_FILES = 32
 # Of all files together, in bytes.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from planner.frameworks import training_calls as scripts
 from planner.frameworks.bash import evaluate
-from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.read_results import Reading, Unreadable
 from planner.lint.findings import Severity
 from planner.lint.linted_launch import Place
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from planner import frameworks
 from planner.frameworks.arguments import known_arguments
-from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.read_results import Reading, Unreadable
 from planner.logs.megatron import words_of
 from planner.logs.run_log import CodeBase
 

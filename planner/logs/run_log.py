@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from cost_models.fields import Spec
-from planner.frameworks.reading import Reading
+from planner.frameworks.read_results import Reading
 
 Value = bool | int | float | str | tuple[int, ...]
 Seconds = Annotated[float, Field(gt=0)]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from planner.accuracy.cases import case_of
 from planner.accuracy.runs import REQUIRED, Run, run_of
 from planner.documents.problems import refuse, shown
-from planner.frameworks.reading import Reading
+from planner.frameworks.read_results import Reading
 from planner.logs.run_log import Fact, Memory, RunLog, StepTime
 
 COLUMNS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from planner.store.calls import Calls
+from planner.store.call_counts import Calls
 from planner.store.database import Database
 from planner.store.jobs import Jobs
 from planner.store.keys import Keys

@@ -31,7 +31,7 @@ from planner.documents.formats import (
     usual_schedule,
 )
 from planner.documents.request import SearchSpec
-from planner.facts.catalog import (
+from planner.inventory.catalog import (
     AcceleratorEntry,
     Entry,
     FrameworkEntry,

@@ -12,7 +12,7 @@ from api.openapi.examples import LINT_EXAMPLES
 from api.problems import MEDIA_TYPE
 from planner import cli
 from planner.lint.findings import LintAnswer
-from tests.fixtures.work import bounded_work
+from tests.fixtures.call_bound import bounded_work
 from tests.planner.lint.test_scripts import SCRIPTS
 
 NAME = "llama3_8b.sh"

@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
 
 from api.app import create_app
 from api.settings import Settings
-from planner.facts.catalog import LISTINGS
+from planner.inventory.catalog import LISTINGS
 from planner.jobs.settings import JobSettings
 from planner.store.jobs import KINDS
 from tests.fixtures.service import listening

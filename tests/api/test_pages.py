@@ -9,7 +9,7 @@ import re
 import pytest
 from fastapi.testclient import TestClient
 
-from api.pages import MEDIA_TYPES, WEB, content_security_policy
+from api.web_files import MEDIA_TYPES, WEB, content_security_policy
 
 FILES = sorted(file for file in WEB.rglob("*") if file.is_file())
 OWN = [file for file in FILES if WEB / "lib" not in file.parents]

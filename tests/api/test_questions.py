@@ -17,7 +17,7 @@ from api.openapi.examples import COMPARISON_EXAMPLES, CONFIG_EXAMPLES
 from api.problems import MEDIA_TYPE
 from planner import cli
 from planner.answers.two_plans import SideBySide
-from planner.facts.catalog import LISTINGS
+from planner.inventory.catalog import LISTINGS
 
 ASK: dict[str, Any] = {
     "model": "llama-3.1-8b",

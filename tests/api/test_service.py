@@ -21,8 +21,8 @@ from planner.documents.answer import EstimateAnswer
 from planner.store import Unavailable
 from planner.store.servers import Servers
 from planner.version import __version__
+from tests.fixtures.call_bound import bounded_work
 from tests.fixtures.service import serving
-from tests.fixtures.work import bounded_work
 from tests.planner.documents.test_loading import BAD_TEXTS
 from tests.planner.request_parsing.test_parser import ASKED, BAD, text_of
 

@@ -12,7 +12,7 @@ from api.openapi.examples import TIMELINE_EXAMPLES
 from api.problems import MEDIA_TYPE
 from planner import cli
 from planner.pipelines.timeline import TimelineAnswer
-from tests.fixtures.work import bounded_work
+from tests.fixtures.call_bound import bounded_work
 from tests.planner.pipelines.test_timeline import BAD, SMALL, WORDS
 
 HEADERS = {"content-type": "application/json"}

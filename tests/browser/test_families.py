@@ -16,8 +16,8 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.links import link, unpacked
 from tests.browser.test_journey import CLIPBOARD, copied, form
-from tests.configurations import PUBLISHED
 from tests.fixtures.launches import misfits, stored_flags
+from tests.tools.configurations import PUBLISHED
 
 # One plan's worth of search: what is looked at is the page.
 REQUEST: dict[str, Any] = {

@@ -6,7 +6,7 @@ batches and lengths against the literal options in the text; the vocabulary, ZeR
 recompute are as they were read, and guard against change.  refusals.csv: files that train what no
 option here says, or leave the model out; `says` is in the reason.
 
-The files themselves are not here: they are read from checkouts (tests.checkouts).
+The files themselves are not here: they are read from checkouts (tests.tools.checkouts).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from planner.lint.lint import read
 from planner.lint.sources import files_at
 from planner.request_parsing.models import parse_model
 from planner.request_parsing.parser import parse_cluster
-from tests.checkouts import checkout
+from tests.tools.checkouts import checkout
 
 HERE = Path(__file__).parent
 CLUSTER = "64x8xh100-sxm"

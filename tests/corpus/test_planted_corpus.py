@@ -1,6 +1,6 @@
 """One fault planted at a time in public launch files: found by its own code and line.
 
-The files are those of launches.csv, of the checkouts that tests.checkouts makes.  None
+The files are those of launches.csv, of the checkouts that tests.tools.checkouts makes.  None
 of them has the planted finding before.
 """
 

@@ -17,7 +17,7 @@ from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
 from planner.documents.request import PlanRequest
 from planner.search.exhaustive import cost_model
-from tests import same_answers
+from tests.tools import same_answers
 
 # Values to try of fields that are neither a switch nor a choice.
 OTHERS: dict[str, Any] = {

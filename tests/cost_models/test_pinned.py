@@ -19,7 +19,7 @@ from cost_models.flops import step_flop
 from cost_models.parameters import active_parameters, total_parameters
 from cost_models.plans import Plans
 from planner.documents.request import PlanRequest
-from tests.same_answers import with_plan
+from tests.tools.same_answers import with_plan
 
 FILE = Path(__file__).parents[1] / "golden" / "pinned.json"
 COUNT = 120

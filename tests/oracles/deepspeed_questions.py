@@ -17,7 +17,7 @@ from planner.frameworks.base import Bundle
 from planner.frameworks.rank_orders import grids, order_of
 from planner.frameworks.rules import accumulation
 from planner.search.constraints import Context
-from tests.checkouts import environment
+from tests.tools.checkouts import environment
 
 DEEPSPEED = frameworks.get("deepspeed")
 SCRIPT = Path(__file__).with_name("deepspeed_check.py")

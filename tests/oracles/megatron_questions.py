@@ -23,7 +23,7 @@ from planner.frameworks.megatron.layout import chunks
 from planner.frameworks.rank_orders import grids, order_of
 from planner.frameworks.rules import accumulation
 from planner.search.constraints import Context
-from tests.checkouts import MEGATRON_LM, checkout, environment, megatron_lm_versions
+from tests.tools.checkouts import MEGATRON_LM, checkout, environment, megatron_lm_versions
 
 MEGATRON = frameworks.get("megatron")
 SCRIPT = Path(__file__).with_name("megatron_check.py")

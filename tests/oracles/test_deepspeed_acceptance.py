@@ -1,6 +1,6 @@
 """Drawn plans against DeepSpeed, and with a checkout against Megatron-DeepSpeed, both ways.
 
-The checkout is that of tests.checkouts.
+The checkout is that of tests.tools.checkouts.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from planner.frameworks.base import Unsupported
-from tests.checkouts import checkout
 from tests.fixtures.draws import DEEPSPEED_FEATURES, Case, features, legal
 from tests.fixtures.frameworks.deepspeed import CASES
 from tests.fixtures.near_misses import near_misses
 from tests.oracles.deepspeed_questions import DEEPSPEED, ask, expected, question
 from tests.planner.frameworks.test_deepspeed import REFUSED
+from tests.tools.checkouts import checkout
 
 REPOSITORY = "deepspeedai/Megatron-DeepSpeed"
 

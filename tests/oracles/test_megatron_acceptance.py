@@ -1,6 +1,6 @@
 """Drawn plans against Megatron-LM itself, both ways: what we write it takes, what it refuses we do.
 
-Its checkouts are those of tests.checkouts.
+Its checkouts are those of tests.tools.checkouts.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import pytest
 
 from cost_models.spec import ModelSpec
 from planner.frameworks.base import Unsupported
-from tests.checkouts import megatron_lm_versions
 from tests.fixtures.draws import Case, features, legal
 from tests.fixtures.frameworks.megatron import CASES
 from tests.fixtures.launches import MODELS, launch
 from tests.fixtures.near_misses import near_misses
 from tests.oracles.megatron_questions import MEGATRON, ask, expected, found, question
 from tests.planner.frameworks.test_megatron import REFUSED
+from tests.tools.checkouts import megatron_lm_versions
 
 VERSIONS = [version for version in megatron_lm_versions() if version >= "0.18"]
 GENERATIONS = (8, 9, 10)  # Ampere, Hopper, Blackwell

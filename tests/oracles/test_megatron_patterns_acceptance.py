@@ -1,6 +1,6 @@
 """Models whose layers differ against Megatron-LM itself: what we write it takes and builds.
 
-Of its checkouts (tests.checkouts) those of core 0.19 and later are asked.
+Of its checkouts (tests.tools.checkouts) those of core 0.19 and later are asked.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 
 from planner.frameworks.megatron.pattern_rules import RULES
-from tests.checkouts import megatron_lm_versions
 from tests.fixtures.patterns import PATTERNED
 from tests.oracles.megatron_questions import MEGATRON, ask, expected, found, question
 from tests.planner.frameworks.test_megatron_patterns import REFUSED, drawn
+from tests.tools.checkouts import megatron_lm_versions
 
 VERSIONS = [version for version in megatron_lm_versions() if version >= "0.19"]
 # Refused although Megatron starts: words of the reason, and why.

@@ -13,8 +13,8 @@ import pytest
 from planner.frameworks.bash import Argument
 from planner.frameworks.megatron_bridge import nemo2
 from planner.frameworks.megatron_bridge import nemo2_performance as performance
-from planner.frameworks.reading import Unreadable
-from tests.checkouts import checkout
+from planner.frameworks.read_results import Unreadable
+from tests.tools.checkouts import checkout
 
 DRAWN = {
     "compute_dtype": ("bf16", "fp8"), "fp8_recipe": ("ds", "cs", "mxfp8", "ss"),

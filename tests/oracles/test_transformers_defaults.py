@@ -10,7 +10,7 @@ import pytest
 from cost_models.parameters import total_parameters
 from planner.huggingface import FAMILIES, ModelImportError, model_from_config
 from planner.huggingface.families.registry import TEXT_MODELS
-from tests.configurations import auto_class
+from tests.tools.configurations import auto_class
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cost_models.parameters import total_parameters
 from planner.huggingface import FAMILIES, model_from_config
-from tests.configurations import config_of, table
+from tests.tools.configurations import config_of, table
 
 # Odd on purpose: no two widths are equal, none is a power of two.
 USUAL: dict[str, Any] = {

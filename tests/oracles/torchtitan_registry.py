@@ -12,11 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from planner.frameworks.python.static_evaluation import Program
+from planner.frameworks.python.static_values import Call, Unknown
 from planner.frameworks.torchtitan.packages import PACKAGES
 from planner.frameworks.torchtitan.read_model import Tree
 from planner.frameworks.torchtitan.registry import hidden_dim
-from planner.frameworks.torchtitan.static_evaluation import Program
-from planner.frameworks.torchtitan.static_values import Call, Unknown
 
 STORED = Path(__file__).parents[2] / "planner" / "frameworks" / "torchtitan" / "registry.json"
 SECTIONS = ("training", "parallelism", "compile")

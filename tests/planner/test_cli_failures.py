@@ -16,7 +16,7 @@ from rich.text import Text
 
 from planner import cli
 from planner.terminal.output import Screen
-from tests.fixtures.work import bounded_work
+from tests.fixtures.call_bound import bounded_work
 from tests.planner.documents.test_loading import BAD_TEXTS
 from tests.planner.request_parsing.test_parser import ASKED, BAD, text_of
 from tests.planner.test_cli import ALONE, NAMED, PLANNED, STARVED

@@ -9,7 +9,7 @@ from typing import Any
 from planner.documents.loading import parse_json
 from planner.documents.problems import RequestError
 from planner.frameworks.given_values import Values
-from planner.frameworks.reading import Setting, Unreadable
+from planner.frameworks.read_results import Setting, Unreadable
 
 # FSDP 1's strategies by name and number, as ZeRO stages; hybrid ones shard inside a node.
 STRATEGIES = {

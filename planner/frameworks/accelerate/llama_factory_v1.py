@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.frameworks.given_values import Values
-from planner.frameworks.reading import Setting
+from planner.frameworks.read_results import Setting
 
 # Key of v1 -> key of the older trainer, or of accelerate's FSDP config.
 KEYS = {

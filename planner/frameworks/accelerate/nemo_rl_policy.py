@@ -16,7 +16,7 @@ from planner.frameworks.given_values import malformed
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.nemo_rl import policy
 from planner.frameworks.nemo_rl.config import Config
-from planner.frameworks.reading import Reading, Refusal, Unreadable
+from planner.frameworks.read_results import Reading, Refusal, Unreadable
 
 GROUP = "policy.dtensor_cfg"
 

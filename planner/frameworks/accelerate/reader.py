@@ -34,7 +34,7 @@ from planner.frameworks.launch_files import given_with
 from planner.frameworks.named_models import find, is_encoder, of_config
 from planner.frameworks.nemo_rl import policy as nemo_rl
 from planner.frameworks.nemo_rl.config import of_files
-from planner.frameworks.reading import Reading, Refusal, Setting, Unreadable
+from planner.frameworks.read_results import Reading, Refusal, Setting, Unreadable
 
 LENGTH = ("--block_size", "--max_seq_length", "--max_length", "--seq_length")
 CONFIG = ("--config_name", "--model_name_or_path")

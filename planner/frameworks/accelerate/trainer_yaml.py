@@ -18,7 +18,7 @@ from planner.frameworks import bash_writer as shell
 from planner.frameworks import unwritten_facts as uncarried
 from planner.frameworks.accelerate import peft, rules, settings, trainers
 from planner.frameworks.base import Bundle, Field, cannot, says, unsupported
-from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.read_results import Reading, Unreadable
 from planner.frameworks.rules import accumulation, nodes
 from planner.frameworks.yaml_files import Row
 from planner.huggingface.export.exporter import config_of

@@ -25,7 +25,7 @@ from planner.frameworks.accelerate.settings import OPTIMIZERS
 from planner.frameworks.given_values import DEGREE, Values, malformed, only_launch, options
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, is_encoder, of_config
-from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.read_results import Reading, Unreadable
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from planner.frameworks import training_calls as scripts
 from planner.frameworks import verl_overrides
 from planner.frameworks.given_values import malformed
 from planner.frameworks.launch_files import given_with
-from planner.frameworks.reading import Reading, Refusal
+from planner.frameworks.read_results import Reading, Refusal
 from planner.frameworks.verl_overrides import ACTOR, MODEL
 
 FSDP = ACTOR + "fsdp_config."

@@ -37,7 +37,7 @@ from planner.frameworks.bash.tree import (
     Value,
     While,
 )
-from planner.frameworks.reading import Unreadable
+from planner.frameworks.read_results import Unreadable
 
 MAX_TEXT = 1 << 18
 MAX_COMMANDS = 20_000

@@ -22,7 +22,7 @@ from planner.frameworks.bash.tree import (
     Word,
 )
 from planner.frameworks.launch_files import given_with
-from planner.frameworks.reading import Unreadable
+from planner.frameworks.read_results import Unreadable
 
 MAX_EXPANDED = 1 << 21
 MAX_DEPTH = 50

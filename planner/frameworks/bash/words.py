@@ -20,7 +20,7 @@ from planner.frameworks.bash.tree import (
     Redirect,
     Word,
 )
-from planner.frameworks.reading import Unreadable
+from planner.frameworks.read_results import Unreadable
 
 MAX_NESTING = 30
 _PARAMETER = re.compile(r"[A-Za-z_]\w*|\d+|[@*#?$!-]", re.ASCII)

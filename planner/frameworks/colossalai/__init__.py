@@ -7,12 +7,12 @@ import json
 from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer as shell
-from planner.frameworks import python_source
 from planner.frameworks import unwritten_facts as uncarried
 from planner.frameworks.base import Bundle, Framework, cannot, flag, says
 from planner.frameworks.colossalai.rules import RULES, STYLES
 from planner.frameworks.colossalai.script import IMPORTS, LAUNCH, TRAIN
 from planner.frameworks.colossalai.settings import arguments, config, constants, plugin
+from planner.frameworks.python import source as python_source
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.unwritten_facts import Uncarried, mixture, rotary
 from planner.huggingface.export.exporter import config_of

@@ -10,7 +10,7 @@ from typing import Any
 
 from planner.documents.answer import Reason
 from planner.frameworks.arguments import Arguments
-from planner.frameworks.reading import Refusal, Setting, Unreadable
+from planner.frameworks.read_results import Refusal, Setting, Unreadable
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|\n', re.DOTALL)
 

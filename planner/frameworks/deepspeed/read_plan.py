@@ -10,7 +10,7 @@ from planner.frameworks.arguments import Arguments
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.deepspeed.forks import BIGSCIENCE
 from planner.frameworks.deepspeed.json_config import JsonConfig
-from planner.frameworks.megatron_words import degrees
+from planner.frameworks.megatron_option_readers import degrees
 
 FLASH = (
     "--use-flash-attn",

@@ -18,8 +18,8 @@ from planner.frameworks.deepspeed.forks import OPTIONS, POSITIONS
 from planner.frameworks.deepspeed.json_config import JsonConfig
 from planner.frameworks.deepspeed.read_plan import plan_and_training
 from planner.frameworks.launch_files import given_with
-from planner.frameworks.megatron_words import position_rows, query_groups, tokens
-from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.megatron_option_readers import position_rows, query_groups, tokens
+from planner.frameworks.read_results import Reading, Unreadable
 
 PACKAGE = "planner.frameworks.deepspeed"
 TITLE = "Megatron-DeepSpeed"

@@ -8,7 +8,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
 from planner.documents.answer import Reason
 from planner.frameworks.given_values import Values
-from planner.frameworks.reading import Refusal, Unreadable
+from planner.frameworks.read_results import Refusal, Unreadable
 
 MICRO, BATCH = "train_micro_batch_size_per_gpu", "train_batch_size"
 STEPS = "gradient_accumulation_steps"

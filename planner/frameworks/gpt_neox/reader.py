@@ -15,7 +15,7 @@ from planner.frameworks.gpt_neox.names import KEYS
 from planner.frameworks.gpt_neox.read_plan import plan_and_training
 from planner.frameworks.gpt_neox.settings import EPSILONS, NUMERICS, POSITIONS
 from planner.frameworks.launch_files import given_with
-from planner.frameworks.reading import Reading, Setting, Unreadable
+from planner.frameworks.read_results import Reading, Setting, Unreadable
 
 YAML = (".yml", ".yaml")
 MARK = re.compile(r"""^[ \t"'{]*pipe[_-]parallel[_-]size["']?[ \t]*:""", re.MULTILINE)

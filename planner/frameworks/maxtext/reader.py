@@ -22,7 +22,7 @@ from planner.frameworks.maxtext.settings import (
     OPTIMIZERS,
     PLAIN,
 )
-from planner.frameworks.reading import Reading, Setting, Unreadable
+from planner.frameworks.read_results import Reading, Setting, Unreadable
 
 PROGRAM = "maxtext.trainers.pre_train.train"
 AXES = ("data", "fsdp", "context", "tensor", "tensor_sequence", "expert")

@@ -16,7 +16,7 @@ from planner.frameworks.megatron import printed_arguments as namespace
 from planner.frameworks.megatron.printed_arguments import RENAMED, TranslatedLaunch
 from planner.frameworks.nemo_rl import policy
 from planner.frameworks.nemo_rl.config import Config
-from planner.frameworks.reading import Setting
+from planner.frameworks.read_results import Setting
 
 GROUP = "policy.megatron_cfg"
 OPTIMIZER = frozenset(

@@ -13,7 +13,7 @@ from typing import Any
 from cost_models.spec import ModelSpec
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.megatron import attribute_names as keys
-from planner.frameworks.reading import Setting
+from planner.frameworks.read_results import Setting
 from planner.frameworks.training_calls import World
 
 EMPTY = (None, "", "null", "None", "none", "[]")

@@ -15,8 +15,8 @@ from planner.frameworks.megatron.read_patterns import (
     layers_of,
     listed,
 )
-from planner.frameworks.megatron_words import PADDED, position_rows, query_groups, tokens
-from planner.frameworks.reading import Unreadable
+from planner.frameworks.megatron_option_readers import PADDED, position_rows, query_groups, tokens
+from planner.frameworks.read_results import Unreadable
 
 REQUIRED = ("--hidden-size", "--num-attention-heads")
 POSITIONS = {

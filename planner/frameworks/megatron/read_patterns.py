@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.megatron.patterns import MAMBA_TAPS, SYMBOLS
-from planner.frameworks.reading import Unreadable
+from planner.frameworks.read_results import Unreadable
 
 Blocks = dict[str, Any]
 

@@ -21,17 +21,17 @@ from planner.frameworks.megatron import (
     nemo_rl_policy,
     numerics,
     slime,
-    swift,
     unplanned,
     verl_actor,
     yaml_config,
 )
+from planner.frameworks.megatron import ms_swift as swift
 from planner.frameworks.megatron import printed_arguments as namespace
 from planner.frameworks.megatron.read_model import model_fields, position_kind
 from planner.frameworks.megatron.read_plan import plan_and_training
 from planner.frameworks.nemo_rl import policy as nemo_rl
 from planner.frameworks.nemo_rl.config import Config, of_files
-from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.read_results import Reading, Unreadable
 
 PACKAGE = "planner.frameworks.megatron"
 TITLE = "Megatron-LM"

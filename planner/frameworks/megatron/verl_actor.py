@@ -12,7 +12,7 @@ from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.megatron import attribute_names as keys
 from planner.frameworks.megatron import printed_arguments as namespace
 from planner.frameworks.megatron.printed_arguments import RENAMED, TranslatedLaunch
-from planner.frameworks.reading import Setting
+from planner.frameworks.read_results import Setting
 from planner.frameworks.verl_overrides import ACTOR
 
 ENGINE = ACTOR + "megatron."

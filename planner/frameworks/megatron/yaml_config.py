@@ -18,7 +18,7 @@ from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.megatron import attribute_names as keys
 from planner.frameworks.megatron import forks
-from planner.frameworks.reading import Unreadable
+from planner.frameworks.read_results import Unreadable
 from planner.frameworks.yaml_files import YamlFile
 
 OPTION = "--yaml-cfg"

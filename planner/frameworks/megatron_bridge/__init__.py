@@ -11,13 +11,14 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer as shell
-from planner.frameworks import megatron, python_source
+from planner.frameworks import megatron
 from planner.frameworks import unwritten_facts as uncarried
 from planner.frameworks.base import Bundle, Field, Framework, flag, grouped
 from planner.frameworks.megatron_bridge.peft import PARTIAL_TRAINING, adapter_class
 from planner.frameworks.megatron_bridge.reader import OWN_RECIPE, read, recognises
 from planner.frameworks.megatron_bridge.rules import EXPANDABLE, RULES
 from planner.frameworks.megatron_bridge.settings import TRANSLATION, settings
+from planner.frameworks.python import source as python_source
 from planner.frameworks.rules import accelerators_per_node, nodes
 
 VERSIONS = "Megatron-Bridge main of August 2026 (067f987) on Megatron-Core 0.20"

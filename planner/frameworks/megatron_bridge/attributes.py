@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from planner.frameworks.megatron_bridge.words import Said
-from planner.frameworks.reading import Unreadable
+from planner.frameworks.megatron_bridge.performance_options import Said
+from planner.frameworks.read_results import Unreadable
 
 SECTIONS = ("model", "train", "ddp", "optimizer", "comm_overlap")
 # Function or class of training/mixed_precision.py -> the attributes that it sets.

@@ -29,11 +29,11 @@ from planner.frameworks.megatron_bridge.nemo2_names import (
     PRECISIONS,
     WORDS,
 )
+from planner.frameworks.megatron_bridge.performance_options import Said
 from planner.frameworks.megatron_bridge.recipes import Recipe
-from planner.frameworks.megatron_bridge.words import Said
-from planner.frameworks.reading import Unreadable
-from planner.frameworks.torchtitan.static_evaluation import Program
-from planner.frameworks.torchtitan.static_values import Call, Unknown
+from planner.frameworks.python.static_evaluation import Program
+from planner.frameworks.python.static_values import Call, Unknown
+from planner.frameworks.read_results import Unreadable
 
 TITLE = "NeMo 2"
 TASKS = ("pretrain", "finetune")

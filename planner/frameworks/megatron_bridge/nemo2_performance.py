@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from planner.frameworks.arguments import variables
 from planner.frameworks.bash import Argument
-from planner.frameworks.reading import Unreadable
+from planner.frameworks.read_results import Unreadable
 
 # Long option, short option, column of the configurations (argument_parser.py).
 COUNTS = (

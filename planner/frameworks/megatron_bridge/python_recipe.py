@@ -1,6 +1,6 @@
 """Reads a Python file that takes a public recipe of Megatron-Bridge and changes some of it.
 
-The file is evaluated statically, never run (planner/frameworks/torchtitan/static_evaluation.py).
+The file is evaluated statically, never run (planner/frameworks/python/static_evaluation.py).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 from planner.frameworks.launch_files import CONFIG, GivenValues
 from planner.frameworks.megatron_bridge import recipes
 from planner.frameworks.megatron_bridge.attributes import LAID_OVER, SECTIONS, SHAPES
+from planner.frameworks.megatron_bridge.performance_options import Said
 from planner.frameworks.megatron_bridge.recipes import Recipe
-from planner.frameworks.megatron_bridge.words import Said
-from planner.frameworks.reading import Unreadable
-from planner.frameworks.torchtitan.static_evaluation import Program
-from planner.frameworks.torchtitan.static_values import Call, Unknown
+from planner.frameworks.python.static_evaluation import Program
+from planner.frameworks.python.static_values import Call, Unknown
+from planner.frameworks.read_results import Unreadable
 
 CONTAINER = "ConfigContainer"
 STARTS = ("pretrain", "finetune")

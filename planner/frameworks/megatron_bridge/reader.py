@@ -26,6 +26,7 @@ from planner.frameworks.megatron_bridge.attributes import (
     attributes,
 )
 from planner.frameworks.megatron_bridge.nemo2_names import MODELS
+from planner.frameworks.megatron_bridge.performance_options import Said, Words, words
 from planner.frameworks.megatron_bridge.recipe_model import (
     adapted,
     expandable,
@@ -36,8 +37,7 @@ from planner.frameworks.megatron_bridge.recipe_model import (
 from planner.frameworks.megatron_bridge.recipes import Recipe, Selector
 from planner.frameworks.megatron_bridge.rules import EXPANDABLE
 from planner.frameworks.megatron_bridge.settings import TRANSLATION
-from planner.frameworks.megatron_bridge.words import Said, Words, words
-from planner.frameworks.reading import Reading, Setting, Unreadable
+from planner.frameworks.read_results import Reading, Setting, Unreadable
 
 TITLE = "Megatron-Bridge"
 PROGRAMS = ("setup_experiment.py", "run_script.py", "run_recipe.py")

@@ -10,11 +10,11 @@ from cost_models.blocks.latent_attention import UP
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.frameworks import named_models
-from planner.frameworks.adapters import CANONICAL, adapter_fields
+from planner.frameworks.lora_settings import CANONICAL, adapter_fields
 from planner.frameworks.megatron_bridge.attributes import LAID_OVER, SHAPES
+from planner.frameworks.megatron_bridge.performance_options import Said
 from planner.frameworks.megatron_bridge.recipes import Recipe
-from planner.frameworks.megatron_bridge.words import Said
-from planner.frameworks.reading import Setting, Unreadable
+from planner.frameworks.read_results import Setting, Unreadable
 
 ADAPTERS = ("LoRA", "CanonicalLoRA")
 LORA_RANK = 32

@@ -14,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from planner.frameworks.reading import Unreadable
+from planner.frameworks.read_results import Unreadable
 
 PERFORMANCE = "/perf_recipes/"
 

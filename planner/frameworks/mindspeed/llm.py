@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from cost_models.adapters import AdapterTarget
 from planner.frameworks.arguments import Arguments
-from planner.frameworks.reading import Unreadable
+from planner.frameworks.read_results import Unreadable
 
 # MindSpeed-LLM's option -> the same option of Megatron-LM.
 SAME = {

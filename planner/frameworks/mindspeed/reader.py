@@ -17,7 +17,7 @@ from planner.frameworks.megatron.reader import (
 )
 from planner.frameworks.mindspeed import llm
 from planner.frameworks.mindspeed.flags import CP_ALGORITHMS
-from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.read_results import Reading, Unreadable
 from planner.search.layout_fields import layout_fields
 
 TITLE = "MindSpeed"

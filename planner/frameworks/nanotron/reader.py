@@ -20,7 +20,7 @@ from planner.frameworks.nanotron.layers import stages
 from planner.frameworks.nanotron.names import KEYS, REQUIRED
 from planner.frameworks.nanotron.rules import BF16, FP32
 from planner.frameworks.nanotron.settings import ENGINES, NUMERICS
-from planner.frameworks.reading import Reading, Refusal, Setting, Unreadable
+from planner.frameworks.read_results import Reading, Refusal, Setting, Unreadable
 from planner.frameworks.yaml_files import YamlFile
 
 MODEL, MOE = "model.model_config.", "model.model_config.moe_config."

@@ -21,7 +21,7 @@ from planner.frameworks import training_calls as scripts
 from planner.frameworks import yaml_files
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, given_with
-from planner.frameworks.reading import Setting, Unreadable
+from planner.frameworks.read_results import Setting, Unreadable
 
 TITLE = "NeMo-RL"
 # Program -> the configuration that it reads without --config.

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture
-from planner.frameworks.adapters import adapter_fields
 from planner.frameworks.launch_files import GivenValues
+from planner.frameworks.lora_settings import adapter_fields
 from planner.frameworks.named_models import find, left_out
 from planner.frameworks.nemo_rl.config import BACKENDS, TITLE, Config, of_files
-from planner.frameworks.reading import Setting, Unreadable
+from planner.frameworks.read_results import Setting, Unreadable
 from planner.frameworks.training_calls import World
 
 LENGTH, BATCH = "policy.max_total_sequence_length", "policy.train_global_batch_size"

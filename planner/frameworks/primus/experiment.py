@@ -12,7 +12,7 @@ from planner.frameworks import yaml_files
 from planner.frameworks.launch_files import SET, GivenValues
 from planner.frameworks.megatron import attribute_names as keys
 from planner.frameworks.primus.names import PRESETS
-from planner.frameworks.reading import Setting, Unreadable
+from planner.frameworks.read_results import Setting, Unreadable
 from planner.frameworks.yaml_files import YamlFile
 
 YAML = (".yaml", ".yml")

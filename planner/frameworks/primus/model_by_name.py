@@ -8,7 +8,7 @@ from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.frameworks.named_models import find
 from planner.frameworks.primus.experiment import Experiment
-from planner.frameworks.reading import Unreadable
+from planner.frameworks.read_results import Unreadable
 
 # Attributes that may override a named model, and those that would make it another model.
 LAID_OVER = ("num_layers", "mtp_num_layers")

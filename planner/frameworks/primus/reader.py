@@ -21,7 +21,7 @@ from planner.frameworks.primus.experiment import YAML, Experiment, ExperimentVal
 from planner.frameworks.primus.model_by_name import adapted
 from planner.frameworks.primus.names import MODEL, OWN, PRESETS, SHAPING
 from planner.frameworks.primus.settings import ALGORITHMS
-from planner.frameworks.reading import Reading, Refusal, Setting, Unreadable
+from planner.frameworks.read_results import Reading, Refusal, Setting, Unreadable
 
 TITLE = "Primus"
 PROGRAM = "primus/cli/main.py"

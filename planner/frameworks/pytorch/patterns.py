@@ -143,7 +143,7 @@ def _stage(model: ModelSpec) -> dict[str, str]:
 
 
 def _text(name: str) -> str:
-    path = files(__package__).joinpath("modules", f"{name}.py.txt")
+    path = files(__package__).joinpath("script_parts", f"{name}.py.txt")
     return path.read_text(encoding="utf-8").rstrip()
 
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from planner.frameworks.pytorch import encoders
 from planner.frameworks.pytorch.config import BY_STAGE, EXPERTS, KEYS, LATER, PATTERN, RARE, specs
-from planner.frameworks.reading import Reading, Setting, Unreadable
+from planner.frameworks.read_results import Reading, Setting, Unreadable
 
 SCRIPT, LAUNCH = "train.py", "launch.sh"
 TITLE = '"""Train a decoder with PyTorch\'s own parallelism'

@@ -30,7 +30,7 @@ from planner.frameworks.base import (
 )
 from planner.frameworks.megatron import reader, slime
 from planner.frameworks.megatron.flags import flags
-from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.read_results import Reading, Unreadable
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.slime.rules import RULES
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from cost_models.spec import ModelSpec
 from planner.frameworks.base import Row
+from planner.frameworks.python.static_values import Call
 from planner.frameworks.torchtitan.packages import package_of
-from planner.frameworks.torchtitan.static_values import Call
 
 WHY = "as the model's config.json says"
 # Field of RoPE.Config (torchtitan 0.3.0, models/common/rope.py) -> field of the spec.

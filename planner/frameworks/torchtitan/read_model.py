@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.frameworks.reading import Unreadable
+from planner.frameworks.python.static_values import Call, Unknown, Value
+from planner.frameworks.read_results import Unreadable
 from planner.frameworks.torchtitan import numerics
-from planner.frameworks.torchtitan.static_values import Call, Unknown, Value
 
 # Class of the whole model -> package.
 MODELS = {

@@ -17,12 +17,12 @@ from cost_models.spec import ModelSpec
 from planner.frameworks import training_calls as scripts
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import CONFIG, GivenValues, given_with
-from planner.frameworks.reading import Reading, Setting, Unreadable
+from planner.frameworks.python.static_evaluation import Program
+from planner.frameworks.python.static_values import Call, Value
+from planner.frameworks.read_results import Reading, Setting, Unreadable
 from planner.frameworks.torchtitan import registry, toml_config
 from planner.frameworks.torchtitan.read_model import Architecture, Tree
 from planner.frameworks.torchtitan.read_plan import plan_and_training
-from planner.frameworks.torchtitan.static_evaluation import Program
-from planner.frameworks.torchtitan.static_values import Call, Value
 from planner.frameworks.torchtitan.trainer_settings import (
     TrainerSettings,
     apply_overrides,

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from planner.frameworks.torchtitan.static_values import Call, Value
+from planner.frameworks.python.static_values import Call, Value
 
 # Section of Trainer.Config -> its class, created when a statement sets one of its fields.
 SECTIONS = {

@@ -15,9 +15,9 @@ from typing import Any
 from planner.frameworks import architecture
 from planner.frameworks.bash import Argument
 from planner.frameworks.given_values import hint
-from planner.frameworks.reading import Setting, Unreadable
+from planner.frameworks.python.static_values import Call
+from planner.frameworks.read_results import Setting, Unreadable
 from planner.frameworks.torchtitan import registry
-from planner.frameworks.torchtitan.static_values import Call
 from planner.frameworks.torchtitan.trainer_settings import TrainerSettings, gather_settings
 
 FILE_OPTION = "--job.config_file"

@@ -9,9 +9,9 @@ from typing import Any
 
 from planner.documents.answer import Reason
 from planner.frameworks.bash import Argument
-from planner.frameworks.reading import Refusal, Setting, Unreadable
+from planner.frameworks.python.static_values import Call, Unknown, Value
+from planner.frameworks.read_results import Refusal, Setting, Unreadable
 from planner.frameworks.torchtitan import registry
-from planner.frameworks.torchtitan.static_values import Call, Unknown, Value
 
 MAX_DEGREE = 1_000_000
 # Sections and fields of Trainer.Config that do not affect a plan.

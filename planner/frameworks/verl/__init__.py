@@ -28,7 +28,7 @@ from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.printed_arguments import RENAMED
 from planner.frameworks.megatron.verl_actor import DEGREES, ENGINE
 from planner.frameworks.named_models import of_config
-from planner.frameworks.reading import Reading
+from planner.frameworks.read_results import Reading
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.verl.rules import RULES
 from planner.frameworks.verl_overrides import ACTOR, MICRO, MINI, ROOT

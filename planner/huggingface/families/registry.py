@@ -10,7 +10,6 @@ from planner.huggingface.config import Config
 from planner.huggingface.families import (
     dense,
     dense_2025,
-    experts,
     gemma,
     gpt,
     hybrids,
@@ -19,6 +18,7 @@ from planner.huggingface.families import (
     state_space,
     vision,
 )
+from planner.huggingface.families import mixtures_2025 as experts
 from planner.huggingface.families.shared_fields import Fields
 
 

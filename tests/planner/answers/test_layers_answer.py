@@ -9,7 +9,7 @@ import pytest
 
 from cost_models.plans import Plans
 from planner import estimate
-from planner.answers.layers import LayersAnswer, layers_answer
+from planner.answers.layer_contents import LayersAnswer, layers_answer
 from planner.documents.problems import RequestError
 from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import cost_model

@@ -15,8 +15,8 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from cost_models.stages import plan_stages, stage_table
 from planner import frameworks
 from planner.huggingface import model_from_config
-from tests.configurations import published
 from tests.fixtures.launches import launch
+from tests.tools.configurations import published
 
 SUPER = "NVIDIA-Nemotron-3-Super-120B-A12B"
 ATTENTION, MLP = {"kind": "attention"}, {"kind": "mlp"}

@@ -11,8 +11,8 @@ from cost_models.estimate import Estimates
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
 from planner.answers.competition import prepared
+from planner.answers.other_degrees import _claim, _moved, _sentence
 from planner.answers.plan_answers import find
-from planner.answers.rivals import _claim, _moved, _sentence
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.search.best_other_degrees import DEGREES, differing

@@ -18,7 +18,7 @@ from planner.answers.plan_answers import IllegalPlan, estimate, find, illegal, w
 from planner.documents.answer import REASONS, WhyAnswer
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.search.exhaustive import search
-from tests.planner.drawn import fitting_requests
+from tests.fixtures.small_requests import fitting_requests
 
 
 def ask(

@@ -17,7 +17,7 @@ from planner.documents.loading import (
     scalar,
 )
 from planner.documents.problems import RequestError
-from tests.fixtures.work import bounded_work
+from tests.fixtures.call_bound import bounded_work
 
 BILLION_LAUGHS = "a0: &a0 [x]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12)

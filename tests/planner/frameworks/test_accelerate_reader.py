@@ -11,7 +11,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from planner import frameworks
-from planner.frameworks.reading import Unreadable
+from planner.frameworks.read_results import Unreadable
 from planner.huggingface.export.exporter import config_of
 from tests.fixtures.frameworks.accelerate import (
     CASES,

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from planner.frameworks.bash import Outcome, ProgramCall, arithmetic, evaluate, slurm_variables
-from planner.frameworks.reading import Unreadable
+from planner.frameworks.read_results import Unreadable
 from tests.fixtures.frameworks import ALL_CASES, bundle
 from tests.fixtures.tiers import examples
 

@@ -20,7 +20,6 @@ from planner.documents.request import PlanRequest
 from planner.frameworks.colossalai.settings import plugin
 from planner.huggingface.importer import model_from_config
 from planner.search.constraints import Context
-from tests.checkouts import checkout, environment
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.colossalai import CASES, DRAWN, PIPED, QWEN3, runs
 from tests.fixtures.goldens import GOLDEN
@@ -33,6 +32,7 @@ from tests.fixtures.launches import (
     written,
 )
 from tests.fixtures.tiers import examples
+from tests.tools.checkouts import checkout, environment
 
 COLOSSAL = frameworks.get("colossalai")
 CLASSES = json.loads((GOLDEN / "colossalai_fields.json").read_text())["classes"]

@@ -14,7 +14,7 @@ from planner import frameworks
 from planner.frameworks.bash_writer import one_script
 from planner.frameworks.deepspeed import reader
 from planner.frameworks.deepspeed.json_config import key_lines, known_keys
-from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.read_results import Reading, Unreadable
 from tests.fixtures.frameworks import ALL_CASES, CASES, bundle
 from tests.fixtures.launches import cluster
 from tests.fixtures.tiers import examples

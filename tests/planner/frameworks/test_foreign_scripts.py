@@ -14,7 +14,7 @@ from planner.frameworks.arguments import known_arguments
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.megatron import reader as megatron
 from planner.frameworks.mindspeed import llm
-from planner.frameworks.reading import Reading, Setting, Unreadable
+from planner.frameworks.read_results import Reading, Setting, Unreadable
 from planner.lint.request import parse_given
 from planner.lint.sources import framework_of, launch_files
 

@@ -16,12 +16,12 @@ from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks.deepspeed.rules import ENGINE as ENGINE_RULES
 from planner.frameworks.gpt_neox.names import KEYS
-from planner.frameworks.reading import Unreadable
-from tests.checkouts import checkout, environment
+from planner.frameworks.read_results import Unreadable
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.gpt_neox import CASES, FP16, MISTRAL, PYTHIA, case
 from tests.fixtures.launches import MODELS, run_script, unreached, written
 from tests.planner.frameworks.test_deepspeed import REFUSED as ENGINE_REFUSED
+from tests.tools.checkouts import checkout, environment
 
 NEOX = frameworks.get("neox")
 ORACLE = Path(__file__).parents[2] / "oracles" / "gpt_neox_check.py"

@@ -18,11 +18,11 @@ from planner.documents.request import PlanRequest
 from planner.frameworks import rules
 from planner.frameworks.maxtext.mesh import mesh, slices
 from planner.frameworks.maxtext.names import KEYS
-from planner.frameworks.reading import Unreadable
-from tests.checkouts import checkout, environment
+from planner.frameworks.read_results import Unreadable
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.maxtext import CASES, case, on, tpus, two_slices
 from tests.fixtures.launches import INTERLEAVED, MODELS, TP2, run_script, unreached, written
+from tests.tools.checkouts import checkout, environment
 
 MAXTEXT = frameworks.get("maxtext")
 ORACLE = Path(__file__).parents[2] / "oracles" / "maxtext_check.py"

@@ -25,7 +25,6 @@ from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.megatron_bridge import SECTIONS
 from planner.frameworks.megatron_bridge.settings import TRANSLATION
 from planner.frameworks.rules import own_runtime
-from tests.checkouts import checkout, environment, megatron_lm_of
 from tests.fixtures.draws import legal_draws
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.megatron_bridge import CASES, DRAWN
@@ -41,6 +40,7 @@ from tests.fixtures.launches import (
 from tests.fixtures.patterns import PATTERNED
 from tests.fixtures.tiers import examples
 from tests.planner.frameworks.test_megatron import CHANGES
+from tests.tools.checkouts import checkout, environment, megatron_lm_of
 
 BRIDGE = frameworks.get("megatron-bridge")
 STORED = json.loads((GOLDEN / "megatron_bridge_fields.json").read_text())["classes"]

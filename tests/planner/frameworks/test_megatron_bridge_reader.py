@@ -10,7 +10,7 @@ from planner.frameworks import get
 from planner.frameworks.bash import evaluate
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.megatron_bridge import recipes
-from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.read_results import Reading, Unreadable
 from planner.lint.lint import lint
 from planner.request_parsing.models import parse_model
 from planner.request_parsing.parser import parse_cluster

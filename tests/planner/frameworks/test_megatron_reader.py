@@ -13,7 +13,7 @@ from cost_models.spec import MLASpec
 from planner import frameworks
 from planner.frameworks.arguments import known_arguments
 from planner.frameworks.megatron import layout, reader
-from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.read_results import Reading, Unreadable
 from tests.fixtures.frameworks import ALL_CASES, bundle
 from tests.fixtures.launches import cluster
 from tests.fixtures.tiers import examples

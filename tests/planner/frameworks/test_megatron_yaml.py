@@ -7,7 +7,7 @@ import yaml
 
 from planner.frameworks import get
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
-from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.read_results import Reading, Unreadable
 from planner.lint.fixes import change_to_write, fixed_files
 from planner.lint.lint import lint
 from planner.request_parsing.parser import parse_cluster

@@ -16,7 +16,6 @@ from cost_models.plans import VOCABULARIES, ParallelPlan
 from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks.mindspeed.flags import CP_ALGORITHMS, REPLACED
-from tests.checkouts import checkout, environment, megatron_lm_of
 from tests.fixtures.draws import legal_draws
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.mindspeed import CASES, DRAWN, V, on_ascend
@@ -31,6 +30,7 @@ from tests.fixtures.launches import (
     written,
 )
 from tests.fixtures.tiers import examples
+from tests.tools.checkouts import checkout, environment, megatron_lm_of
 
 MINDSPEED = frameworks.get("mindspeed")
 STORED = stored_flags("mindspeed")

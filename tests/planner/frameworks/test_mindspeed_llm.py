@@ -9,9 +9,9 @@ import pytest
 from planner.frameworks import get
 from planner.frameworks.arguments import known_arguments
 from planner.frameworks.mindspeed import llm
-from planner.frameworks.reading import Reading, Unreadable
-from tests.checkouts import checkout
+from planner.frameworks.read_results import Reading, Unreadable
 from tests.oracles.declared_arguments import FEATURES, declared
+from tests.tools.checkouts import checkout
 
 BASE = """--hidden-size 1024 --num-attention-heads 16 --seq-length 2048 \
 --max-position-embeddings 2048 --position-embedding-type rope --normalization RMSNorm --swiglu \

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.frameworks import get
-from planner.frameworks.reading import Reading
+from planner.frameworks.read_results import Reading
 
 PRINTED = """\
 [rank0] starting

@@ -22,7 +22,6 @@ from planner.frameworks.nanotron import names
 from planner.frameworks.nanotron.layers import stages
 from planner.frameworks.nanotron.settings import ENGINES
 from planner.frameworks.rank_orders import grids, order_of
-from tests.checkouts import checkout, environment
 from tests.fixtures.frameworks.nanotron import (
     BF16,
     CASES,
@@ -45,6 +44,7 @@ from tests.fixtures.launches import (
     written,
 )
 from tests.fixtures.tiers import examples
+from tests.tools.checkouts import checkout, environment
 
 NANOTRON = frameworks.get("nanotron")
 CLASSES: dict[str, dict[str, Any]] = json.loads((GOLDEN / "nanotron_config.json").read_text())[

@@ -10,7 +10,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from planner import frameworks
-from planner.frameworks.reading import Unreadable
+from planner.frameworks.read_results import Unreadable
 from tests.fixtures.frameworks.nanotron import (
     CASES,
     MODELS_HERE,

@@ -10,7 +10,7 @@ import pytest
 from planner.frameworks import get
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.megatron_bridge.nemo2_performance import script_of, table
-from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.read_results import Reading, Unreadable
 from planner.lint.lint import lint
 from planner.request_parsing.parser import parse_cluster
 from tests.planner.frameworks.test_nemo2 import read

@@ -17,8 +17,7 @@ from planner.documents.request import PlanRequest
 from planner.frameworks.megatron import attribute_names as keys
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.primus.names import OWN, PRESETS
-from planner.frameworks.reading import Unreadable
-from tests.checkouts import checkout, environment, megatron_lm_of
+from planner.frameworks.read_results import Unreadable
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.mindspeed import on_ascend
 from tests.fixtures.frameworks.primus import (
@@ -30,6 +29,7 @@ from tests.fixtures.frameworks.primus import (
 )
 from tests.fixtures.launches import TP2, launch, unreached
 from tests.planner.frameworks.test_megatron import CHANGES
+from tests.tools.checkouts import checkout, environment, megatron_lm_of
 
 PRIMUS, MEGATRON = frameworks.get("primus"), frameworks.get("megatron")
 ORACLE = Path(__file__).parents[2] / "oracles" / "primus_check.py"

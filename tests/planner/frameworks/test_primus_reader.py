@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.frameworks import get
-from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.read_results import Reading, Unreadable
 
 PRIMUS = """\
 work_group: ${PRIMUS_TEAM:amd}

@@ -9,7 +9,7 @@ import pytest
 from planner import frameworks
 from planner.frameworks.pytorch.config import EXPERTS, KEYS
 from planner.frameworks.rank_orders import ORDERS
-from planner.frameworks.reading import Unreadable
+from planner.frameworks.read_results import Unreadable
 from tests.fixtures.frameworks.pytorch import CASES
 
 PYTORCH = frameworks.get("pytorch")

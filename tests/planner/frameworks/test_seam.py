@@ -27,7 +27,7 @@ from planner.documents.answer import REASONS
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer as shell
 from planner.frameworks.base import Bundle, Flag, Unsupported, one_line
-from planner.frameworks.reading import canonical
+from planner.frameworks.read_results import canonical
 from planner.search.constraints import Context
 from tests.fixtures import goldens
 from tests.fixtures.frameworks import ALL_CASES, CASES, DRAWN, NAMES, bundle

@@ -10,7 +10,7 @@ from cost_models.plans import ParallelPlan
 from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks.megatron.rules import RULES as CORE
-from planner.frameworks.reading import canonical
+from planner.frameworks.read_results import canonical
 from planner.lint.lint import lint
 from planner.request_parsing.parser import parse_cluster
 from tests.fixtures.frameworks import legal_cases

@@ -6,7 +6,7 @@ import pytest
 
 from planner.frameworks import get
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
-from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.read_results import Reading, Unreadable
 from planner.lint.lint import lint
 from planner.lint.lint import read as said
 from planner.request_parsing.parser import parse_cluster

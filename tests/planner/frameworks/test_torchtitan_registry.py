@@ -16,10 +16,10 @@ from cost_models.parameters import (
 from cost_models.spec import ModelSpec
 from planner import frameworks
 from planner.frameworks.launch_files import CONFIG, GivenValues, LaunchFiles
-from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.python.expressions import MAX_STEPS
+from planner.frameworks.python.static_evaluation import Program
+from planner.frameworks.read_results import Reading, Unreadable
 from planner.frameworks.torchtitan import registry
-from planner.frameworks.torchtitan.expressions import MAX_STEPS
-from planner.frameworks.torchtitan.static_evaluation import Program
 from tests.fixtures.frameworks.torchtitan import (
     CASES,
 )

@@ -6,7 +6,7 @@ import pytest
 
 from planner.frameworks import get
 from planner.frameworks.launch_files import CONFIG, GivenValues, LaunchFiles
-from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.read_results import Reading, Unreadable
 from planner.lint.lint import lint
 from planner.request_parsing.models import parse_model
 from planner.request_parsing.parser import parse_cluster

@@ -6,7 +6,7 @@ import pytest
 
 from planner.frameworks import get
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
-from planner.frameworks.reading import Reading, Unreadable
+from planner.frameworks.read_results import Reading, Unreadable
 
 FACTORY = """\
 model_name_or_path: Qwen/Qwen3-8B

@@ -15,13 +15,13 @@ from planner.documents.request import PlanRequest
 from planner.frameworks.accelerate import trainer_yaml
 from planner.frameworks.accelerate.rules import RULES as ACCELERATE
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
-from planner.frameworks.reading import Unreadable, canonical
+from planner.frameworks.read_results import Unreadable, canonical
 from planner.lint.lint import lint
 from planner.request_parsing.parser import parse_cluster
-from tests.checkouts import checkout
 from tests.fixtures.frameworks import accelerate, legal_cases
 from tests.fixtures.frameworks.llama_factory import CASES
 from tests.fixtures.launches import launch, run_script, unreached, written
+from tests.tools.checkouts import checkout
 
 Case = tuple[PlanRequest, ParallelPlan]
 NAMES = ("llama-factory", "trl")

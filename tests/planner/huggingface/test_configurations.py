@@ -11,7 +11,7 @@ import pytest
 
 from planner.huggingface import FAMILIES, ImportedModel
 from planner.huggingface.families.registry import TEXT_MODELS
-from tests.configurations import (
+from tests.tools.configurations import (
     built_row,
     config_of,
     defaults,
@@ -33,7 +33,7 @@ SAMPLE = [
     "t5 (default)",
     "olmoe (default)",
 ]
-REWRITE = "python -m tests.configurations refused"
+REWRITE = "python -m tests.tools.configurations refused"
 
 
 def _known_text(config: dict[str, Any]) -> bool:

@@ -16,10 +16,10 @@ from planner import frameworks
 from planner.frameworks.arguments import known_arguments
 from planner.frameworks.base import Framework
 from planner.frameworks.deepspeed.flags import nested
-from planner.frameworks.reading import Reading, canonical
+from planner.frameworks.read_results import Reading, canonical
 from planner.lint.better_plans import best, fewest_changes
+from planner.lint.changed_options import changes
 from planner.lint.findings import FlagChange
-from planner.lint.flags import changes
 from planner.lint.lint import lint
 from planner.lint.linted_launch import changed
 from planner.request_parsing.parser import parse_cluster

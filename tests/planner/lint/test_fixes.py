@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from planner.frameworks.reading import canonical
+from planner.frameworks.read_results import canonical
 from planner.lint import fixes
 from planner.lint.findings import CODES, FlagChange
 from planner.lint.lint import found_in, lint

@@ -13,8 +13,8 @@ from planner.documents.problems import RequestError
 from planner.lint.lint import found_in
 from planner.lint.sources import MOST_BYTES
 from planner.request_parsing.parser import parse_cluster
+from tests.fixtures.call_bound import bounded_work
 from tests.fixtures.tiers import examples
-from tests.fixtures.work import bounded_work
 from tests.planner.lint.test_scripts import SCRIPTS
 
 CLUSTER = parse_cluster("1x8xh100-sxm")

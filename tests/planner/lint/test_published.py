@@ -2,7 +2,7 @@
 
 NVIDIA's are Megatron-Bridge's performance recipes, Meta's the configurations that torchtitan comes
 with, AMD's Primus's examples for MI300X to MI355X, which are read from their
-checkout (tests.checkouts).  What is predicted not to fit is the cost model's matter
+checkout (tests.tools.checkouts).  What is predicted not to fit is the cost model's matter
 (planner/accuracy): bounded here, not excused.
 """
 
@@ -22,7 +22,7 @@ from planner.lint.findings import Finding
 from planner.lint.lint import found_in
 from planner.lint.sources import files_at
 from planner.request_parsing.parser import parse_cluster
-from tests.checkouts import checkout
+from tests.tools.checkouts import checkout
 
 # Accelerator of a recipe's name -> ours, and how many a node has.
 NVIDIA = {

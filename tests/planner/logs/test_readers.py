@@ -10,7 +10,7 @@ import pytest
 from cost_models.plans import ParallelPlan
 from planner import frameworks
 from planner.documents.request import PlanRequest
-from planner.frameworks.reading import Setting, canonical
+from planner.frameworks.read_results import Setting, canonical
 from planner.logs import RunLog, read_log
 from planner.logs.megatron import words_of
 from planner.logs.options import reading

@@ -12,7 +12,7 @@ import planner.request_parsing.parser as documents
 from cost_models.plans import ParallelPlan
 from planner.documents.problems import MOST_PROBLEMS, RequestError, problem_document
 from planner.request_parsing.parser import parse_request
-from tests.fixtures.work import bounded_work
+from tests.fixtures.call_bound import bounded_work
 
 ASKED: dict[str, Any] = {
     "model": "llama-3.1-70b",

@@ -22,7 +22,7 @@ from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.search.constraints import RULES, TP_IN_DOMAIN, Context, violations
 from planner.search.exhaustive import SpaceTooLarge, cost_model, search
 from planner.search.space import Space
-from tests.planner.drawn import fitting_requests, with_memory, with_usual_splits
+from tests.fixtures.small_requests import fitting_requests, with_memory, with_usual_splits
 
 SMALL = ((1, 1), (1, 2), (1, 4), (2, 2), (1, 3), (1, 6))
 LARGE = ((1, 8), (2, 8), (3, 8), (4, 8))

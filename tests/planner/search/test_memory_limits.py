@@ -22,7 +22,7 @@ from planner.search.exhaustive import cost_model, search
 from planner.search.outcome import Outcome
 from planner.terminal.screens import why_screen
 from planner.uncertainty.memory_risk import peaks, room, room_of
-from tests.planner.drawn import with_memory
+from tests.fixtures.small_requests import with_memory
 from tests.planner.mixed_clusters.test_mixed_clusters import SMALL
 from tests.planner.mixed_clusters.test_mixed_clusters import request as parse_mixed
 

@@ -21,8 +21,8 @@ from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.search.exhaustive import cost_model, search
 from planner.search.repartitioned_plans import repartitioned_plans
 from planner.uncertainty.memory_risk import room
+from tests.fixtures.small_requests import requests, with_usual_splits
 from tests.fixtures.tiers import examples
-from tests.planner.drawn import requests, with_usual_splits
 from tests.planner.search.test_exhaustive import value_of
 
 WIDE = ModelSpec(

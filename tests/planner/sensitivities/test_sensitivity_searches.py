@@ -20,7 +20,7 @@ from planner.sensitivities.analysis import sensitivity
 from planner.sensitivities.documents import SensitivityAnswer, SensitivitySpec
 from planner.sensitivities.format import difference
 from planner.sensitivities.inputs import Input, changed, inputs_of
-from tests.planner.drawn import requests
+from tests.fixtures.small_requests import requests
 from tests.planner.sensitivities.test_sensitivities import ASK
 
 

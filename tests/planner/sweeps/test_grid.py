@@ -9,7 +9,7 @@ import pytest
 from planner.documents.problems import RequestError, join
 from planner.request_parsing.parser import parse_request
 from planner.sweeps.grid import MOST_QUESTIONS, parse_grid
-from tests.fixtures.work import bounded_work
+from tests.fixtures.call_bound import bounded_work
 
 TRAINING = {"seq_length": 4096, "global_batch_size": 64}
 BASE = {"model": "llama-3.1-8b", "cluster": "1x8xh100-sxm", "training": TRAINING}

@@ -19,8 +19,8 @@ from planner import sweep
 from planner.sweeps import workers
 from planner.sweeps.question import ask
 from planner.sweeps.workers import WorkersLost, answers
-from tests.fixtures.deadly import deadly
 from tests.fixtures.signals import interruptible
+from tests.fixtures.worker_killers import deadly
 
 pytestmark = pytest.mark.slow
 # Searches of a tenth of a second, long enough to be killed in.

@@ -1,8 +1,8 @@
 """Configurations of models as a table: how large each is by transformers, on the meta device.
 
-`python -m tests.configurations build` builds every model again and writes the table (minutes);
-`python -m tests.configurations refused` writes the list of those that no reader here reads;
-`python -m tests.configurations looked` reads every one from its modules and writes how well.
+`python -m tests.tools.configurations build` builds every model again and writes the table;
+`python -m tests.tools.configurations refused` writes the list of those that no reader here reads;
+`python -m tests.tools.configurations looked` reads every one from its modules and writes how well.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from planner.huggingface import ImportedModel, ModelImportError, model_from_conf
 
 Kind = Literal["decoder", "vision-language", "encoder-decoder"]
 
-FOLDER = Path(__file__).parent / "fixtures" / "configurations"
+FOLDER = Path(__file__).parents[1] / "fixtures" / "configurations"
 PUBLISHED = FOLDER / "published.jsonl"
 TABLE = FOLDER / "parameters.jsonl"
 REFUSED = FOLDER / "refused.json"

@@ -1,6 +1,7 @@
 """Make the catalog's table of published runs with their predictions.
 
-`python -m planner.accuracy.scored --write` does so, after the physics or the posterior changed.
+`python -m planner.accuracy.write_scored_runs --write` does so; run it after the
+physics or the posterior changed.
 """
 
 from __future__ import annotations

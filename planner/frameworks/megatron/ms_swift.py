@@ -13,15 +13,15 @@ from typing import Any
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture
-from planner.frameworks.adapters import adapter_fields
 from planner.frameworks.arguments import option_like
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, GivenValues
+from planner.frameworks.lora_settings import adapter_fields
 from planner.frameworks.megatron import attribute_names as keys
 from planner.frameworks.megatron import printed_arguments as namespace
 from planner.frameworks.megatron.printed_arguments import RENAMED, TranslatedLaunch
 from planner.frameworks.named_models import find, left_out
-from planner.frameworks.reading import Setting, Unreadable
+from planner.frameworks.read_results import Setting, Unreadable
 from planner.frameworks.training_calls import World
 
 TITLE = "ms-swift"

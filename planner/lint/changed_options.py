@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Flag, Framework, Unsupported
-from planner.frameworks.reading import Reading, Setting
+from planner.frameworks.read_results import Reading, Setting
 from planner.lint.findings import FlagChange
 from planner.lint.spellings import spellings
 

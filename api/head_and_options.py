@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.access.addresses import Addresses
+from api.route_templates import Addresses
 
 
 class Methods:

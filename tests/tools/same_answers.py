@@ -1,9 +1,9 @@
 """Whether a change keeps every answer: draw requests, answer them before and after, compare.
 
-    python -m tests.same_answers draw 2000 requests.jsonl
-    python -m tests.same_answers answer requests.jsonl before.jsonl    # on the code before
-    python -m tests.same_answers answer requests.jsonl after.jsonl     # on the code after
-    python -m tests.same_answers compare requests.jsonl before.jsonl after.jsonl
+    python -m tests.tools.same_answers draw 2000 requests.jsonl
+    python -m tests.tools.same_answers answer requests.jsonl before.jsonl    # on the code before
+    python -m tests.tools.same_answers answer requests.jsonl after.jsonl     # on the code after
+    python -m tests.tools.same_answers compare requests.jsonl before.jsonl after.jsonl
 
 Numbers are equal within a relative 1e-9, everything else exactly.  `compare` exits with 1 where
 answers differ, and names for each kind of question the first fields that do.

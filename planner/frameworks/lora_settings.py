@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from cost_models.adapters import AdapterTarget
 from cost_models.spec import ModelSpec
-from planner.frameworks.reading import Setting, Unreadable
+from planner.frameworks.read_results import Setting, Unreadable
 
 ALL = "all-linear"
 # Module name in Megatron-Bridge's CanonicalLoRA -> module name in transformers.

@@ -1,6 +1,6 @@
 """Checkouts of other projects, which the exhaustive tier compares with: each at one revision.
 
-    python -m tests.checkouts FOLDER              clones those that FOLDER lacks, 25 GB in all
+    python -m tests.tools.checkouts FOLDER              clones those that FOLDER lacks, 25 GB in all
     CHECKOUTS_PATH=FOLDER pytest -m exhaustive    without it, what needs them is skipped
 
 A checkout's folder is named OWNER+NAME@REVISION.  What the projects' own code imports is the extra
@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 VARIABLE = "CHECKOUTS_PATH"
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "tests" / "corpus"
 MEGATRON_LM = "NVIDIA/Megatron-LM"
 # Whose own code judges what is written and read (tests/oracles).
@@ -56,7 +56,7 @@ def checkout(repository: str, revision: str = "") -> Path:
         pytest.skip(f"{VARIABLE} names no folder of checkouts")
     path = _path(Path(folder), repository, revision or REVISIONS[repository])
     if not path.is_dir():
-        pytest.skip(f"{path} is missing: python -m tests.checkouts {folder}")
+        pytest.skip(f"{path} is missing: python -m tests.tools.checkouts {folder}")
     return path
 
 

@@ -14,7 +14,7 @@ from planner.frameworks.arguments import variables
 from planner.frameworks.bash import Argument
 from planner.frameworks.given_values import hint
 from planner.frameworks.megatron_bridge import recipes
-from planner.frameworks.reading import Unreadable
+from planner.frameworks.read_results import Unreadable
 
 # Short name -> long.
 SHORT = {

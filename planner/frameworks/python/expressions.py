@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sized
 from typing import Any
 
-from planner.frameworks.reading import Unreadable
-from planner.frameworks.torchtitan.static_values import Call, Library, Unknown, Value
+from planner.frameworks.python.static_values import Call, Library, Unknown, Value
+from planner.frameworks.read_results import Unreadable
 
 MAX_STEPS = 2_000_000
 MAX_ITEMS = 100_000

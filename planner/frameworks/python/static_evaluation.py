@@ -10,9 +10,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from planner.frameworks.reading import Unreadable
-from planner.frameworks.torchtitan.expressions import MAX_ITEMS, Expressions
-from planner.frameworks.torchtitan.static_values import Call, Library, Unknown, Value
+from planner.frameworks.python.expressions import MAX_ITEMS, Expressions
+from planner.frameworks.python.static_values import Call, Library, Unknown, Value
+from planner.frameworks.read_results import Unreadable
 
 MAX_TEXT = 1 << 20
 MAX_DEPTH = 60
