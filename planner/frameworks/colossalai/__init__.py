@@ -7,12 +7,12 @@ import json
 from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer as shell
+from planner.frameworks import python_writer
 from planner.frameworks import unwritten_facts as uncarried
 from planner.frameworks.base import Bundle, Framework, cannot, flag, says
 from planner.frameworks.colossalai.rules import RULES, STYLES
 from planner.frameworks.colossalai.script import IMPORTS, LAUNCH, TRAIN
 from planner.frameworks.colossalai.settings import arguments, config, constants, plugin
-from planner.frameworks.python import source as python_source
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.unwritten_facts import Uncarried, mixture, rotary
 from planner.huggingface.export.exporter import config_of
@@ -96,13 +96,13 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     said, told = arguments(c, plan), tuple(constants(c, plan))
     missing = uncarried.of(c.model, UNCARRIED, heard(c.model, config_of(c.model) or {}))
     head = shell.header("ColossalAI", VERSIONS, request, plan)
-    built = python_source.call(f"return {plugin(c, plan)}", said, indent=4)
+    built = python_writer.call(f"return {plugin(c, plan)}", said, indent=4)
     lines = "\n".join(
         f"{one.name.partition('.')[2]} = {one.words[1]}  {shell.comment(one.why)}" for one in told
     )
     train = TRAIN.format(
         head=head,
-        imports=python_source.imports(IMPORTS, f"{TRAIN} {built} {lines}"),
+        imports=python_writer.imports(IMPORTS, f"{TRAIN} {built} {lines}"),
         uncarried=uncarried.comments(missing),
         constants=lines,
         plugin=built,

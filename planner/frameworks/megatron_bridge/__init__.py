@@ -11,14 +11,13 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer as shell
-from planner.frameworks import megatron
+from planner.frameworks import megatron, python_writer
 from planner.frameworks import unwritten_facts as uncarried
 from planner.frameworks.base import Bundle, Field, Framework, flag, grouped
 from planner.frameworks.megatron_bridge.peft import PARTIAL_TRAINING, adapter_class
 from planner.frameworks.megatron_bridge.reader import OWN_RECIPE, read, recognises
 from planner.frameworks.megatron_bridge.rules import EXPANDABLE, RULES
 from planner.frameworks.megatron_bridge.settings import TRANSLATION, settings
-from planner.frameworks.python import source as python_source
 from planner.frameworks.rules import accelerators_per_node, nodes
 
 VERSIONS = "Megatron-Bridge main of August 2026 (067f987) on Megatron-Core 0.20"
@@ -180,12 +179,12 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         variables += (flag("environment", ALLOCATOR, "expandable_segments:True", why),)
     head = shell.header("Megatron-Bridge", VERSIONS, request, plan)
     sections = "\n".join(
-        python_source.call(f"{name}={kinds[name]}", part, indent=8, end=",")
+        python_writer.call(f"{name}={kinds[name]}", part, indent=8, end=",")
         for name, part in ordered.items()
     )
     recipe = RECIPE.format(
         head=head,
-        imports=python_source.imports(IMPORTS, f"{RECIPE} {sections}"),
+        imports=python_writer.imports(IMPORTS, f"{RECIPE} {sections}"),
         uncarried=uncarried.comments(missing),
         sections=sections,
     )
