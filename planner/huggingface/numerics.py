@@ -139,8 +139,8 @@ def _activation(config: Config, gated: bool) -> str | None:
 
 
 # Numerics that the code of every family here uses, and further ones that some families use.
-HEARD = frozenset({"norm_epsilon", "init_std", "activation", "rope_theta", "rope_scaling"})
-HEARD_BY = {
+USED_BY_ALL = frozenset({"norm_epsilon", "init_std", "activation", "rope_theta", "rope_scaling"})
+USED_BY = {
     "deepseek_v3": {"routed_scaling"},
     "deepseek_v32": {"routed_scaling"},
     "glm_moe_dsa": {"routed_scaling"},
@@ -151,10 +151,10 @@ HEARD_BY = {
 }
 
 
-def heard(model: ModelSpec, config: Keys) -> frozenset[str]:
+def used_numerics(model: ModelSpec, config: Keys) -> frozenset[str]:
     """Numerics that the code of a config.json's family uses."""
     rotary = {"rope_theta", "rope_scaling", "rotary_share"}
-    found = HEARD | HEARD_BY.get(config.get("model_type", ""), set())
+    found = USED_BY_ALL | USED_BY.get(config.get("model_type", ""), set())
     return found if model.position == "rope" else found - rotary
 
 
@@ -166,7 +166,7 @@ def keys_of(model: ModelSpec, config: Keys, style: Literal["nested", "flat"] = "
     """
     gpt2 = config["model_type"] == "gpt2"
     said = model.numerics.model_dump(
-        mode="json", exclude_none=True, include=set(heard(model, config))
+        mode="json", exclude_none=True, include=set(used_numerics(model, config))
     )
     names = {name: keys[0] for name, keys in NAMES.items()} | {"activation": "hidden_act"}
     if gpt2:

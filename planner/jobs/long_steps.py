@@ -49,11 +49,11 @@ class Task:
 
 def reference(task: Task) -> None:
     """Write the gradients of a single process, the reference for the comparison."""
-    from planner.validate.run import REFERENCE, full_disk_told, run_reference
+    from planner.validate.run import REFERENCE, disk_full_as_run_failure, run_reference
 
     prepared, options = _validation(task)
     shutil.rmtree(task.folder / REFERENCE, ignore_errors=True)
-    with full_disk_told(task.folder):
+    with disk_full_as_run_failure(task.folder):
         run_reference(prepared, options, task.folder, task.report_text)
         (task.folder / REFERENCE / _DONE).touch()
 
@@ -67,7 +67,7 @@ def run(task: Task) -> dict[str, Any]:
         shutil.rmtree(task.folder / name, ignore_errors=True)
     if options.check_numerics and not (task.folder / validating.REFERENCE / _DONE).exists():
         reference(task)  # the reference step ran on another machine
-    with validating.full_disk_told(task.folder):
+    with validating.disk_full_as_run_failure(task.folder):
         report = validating.run(prepared, options, task.folder, task.report_text)
     return report.model_dump(mode="json")
 

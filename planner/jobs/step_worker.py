@@ -76,10 +76,10 @@ def main() -> int:
     os.dup2(2, 1)
     asked = json.loads(sys.stdin.readline())
     Lease(sys.stdin, asked["until"])
-    from planner.validate.processes.priority import give_way
+    from planner.validate.processes.priority import lower_priority
     from planner.validate.processes.process import Stopped, stoppable
 
-    give_way(asked["settings"]["run_nice"])
+    lower_priority(asked["settings"]["run_nice"])
     try:
         with stoppable():
             outcome = _outcome(asked, answers)

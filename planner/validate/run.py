@@ -225,7 +225,7 @@ def own_folder(output: Path | None) -> Iterator[Path]:
         where = output or tempfile.gettempdir()
         raise refuse("", "cannot_write", f"cannot write {where}: {error.strerror}") from None
     try:
-        with full_disk_told(output):
+        with disk_full_as_run_failure(output):
             yield output.resolve()
     finally:
         if own:
@@ -233,7 +233,7 @@ def own_folder(output: Path | None) -> Iterator[Path]:
 
 
 @contextmanager
-def full_disk_told(folder: Path) -> Iterator[None]:
+def disk_full_as_run_failure(folder: Path) -> Iterator[None]:
     """A context that raises RunFailed if this process finds no space for the files of a run."""
     try:
         yield

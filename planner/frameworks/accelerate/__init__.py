@@ -22,7 +22,7 @@ from planner.frameworks.model_parts import EVERY_BLOCK, EVERY_PART
 from planner.frameworks.rules import nodes
 from planner.frameworks.unwritten_facts import Uncarried, mixture, rotary
 from planner.huggingface.export.exporter import config_of
-from planner.huggingface.numerics import heard
+from planner.huggingface.numerics import used_numerics
 from planner.search.constraints import Context
 
 VERSIONS = "accelerate 1.15.0, transformers 5.23.0, torch 2.13"
@@ -132,7 +132,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         list(arguments(c, plan)),
     )
     arrays, names = shell.arrays(options)
-    missing = uncarried.of(c.model, UNCARRIED, heard(c.model, config_of(c.model) or {}))
+    missing = uncarried.of(c.model, UNCARRIED, used_numerics(c.model, config_of(c.model) or {}))
     head = shell.header("Hugging Face accelerate", VERSIONS, request, plan)
     script = SCRIPT.format(
         head=head,

@@ -22,7 +22,7 @@ from planner.frameworks.read_results import Reading, Unreadable
 from planner.frameworks.rules import accumulation, nodes
 from planner.frameworks.yaml_files import Row
 from planner.huggingface.export.exporter import config_of
-from planner.huggingface.numerics import heard
+from planner.huggingface.numerics import used_numerics
 from planner.search.constraints import Context, Rule
 
 KEYS = ("per_device_train_batch_size", "gradient_accumulation_steps")
@@ -72,7 +72,7 @@ class FineTuningProgram:
         c = Context(request.model, request.cluster, request.training)
         launch, own = list(settings.launch_rows(c, plan)), [*self.rows(c, plan), *shared(c, plan)]
         model = list(settings.model_rows(c))
-        known = heard(c.model, config_of(c.model) or {})
+        known = used_numerics(c.model, config_of(c.model) or {})
         missing = uncarried.of(c.model, accelerate.UNCARRIED, known)
         identities = shell.header(self.title, self.versions, request, plan).splitlines()[:-1]
         sample = "# A few steps on a sample data set: give config.yaml your own."

@@ -16,7 +16,7 @@ from planner.frameworks.colossalai.settings import arguments, config, constants,
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.unwritten_facts import Uncarried, mixture, rotary
 from planner.huggingface.export.exporter import config_of
-from planner.huggingface.numerics import heard
+from planner.huggingface.numerics import used_numerics
 from planner.search.constraints import Context
 
 VERSIONS = "ColossalAI main of April 2026 (4f9953b, after 0.5.1), transformers 4.51"
@@ -94,7 +94,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The training script with the plugin, the model's config, and the script that launches it."""
     c = Context(request.model, request.cluster, request.training)
     said, told = arguments(c, plan), tuple(constants(c, plan))
-    missing = uncarried.of(c.model, UNCARRIED, heard(c.model, config_of(c.model) or {}))
+    missing = uncarried.of(c.model, UNCARRIED, used_numerics(c.model, config_of(c.model) or {}))
     head = shell.header("ColossalAI", VERSIONS, request, plan)
     built = python_writer.call(f"return {plugin(c, plan)}", said, indent=4)
     lines = "\n".join(

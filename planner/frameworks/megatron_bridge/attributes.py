@@ -23,8 +23,8 @@ PRECISIONS: dict[str, dict[str, Any]] = {
 }
 _NO_GATHER = ("bf16_with_fp8_subchannel_scaling_mixed",)
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
-# Attributes that define the model; those in LAID_OVER may override a preset's.
-LAID_OVER = ("num_layers", "mtp_num_layers", "vocab_size")
+# Attributes that define the model; those in RECIPE_OVERRIDES may override a preset's.
+RECIPE_OVERRIDES = ("num_layers", "mtp_num_layers", "vocab_size")
 SHAPES = frozenset(
     {"hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels"}
     | {"num_moe_experts", "moe_ffn_hidden_size", "moe_layer_freq", "moe_router_topk", "q_lora_rank"}
@@ -48,7 +48,7 @@ def attributes(values: Mapping[str, Said]) -> dict[str, Said]:
     found: dict[str, Said] = {}
     for key, one in values.items():
         section, _, name = key.partition(".")
-        if not name or section not in SECTIONS or name in (*SHAPES, *LAID_OVER):
+        if not name or section not in SECTIONS or name in (*SHAPES, *RECIPE_OVERRIDES):
             continue
         value = one.value
         if name.endswith("_dtype"):

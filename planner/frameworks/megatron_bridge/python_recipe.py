@@ -11,7 +11,7 @@ from typing import Any
 
 from planner.frameworks.launch_files import CONFIG, GivenValues
 from planner.frameworks.megatron_bridge import recipes
-from planner.frameworks.megatron_bridge.attributes import LAID_OVER, SECTIONS, SHAPES
+from planner.frameworks.megatron_bridge.attributes import RECIPE_OVERRIDES, SECTIONS, SHAPES
 from planner.frameworks.megatron_bridge.performance_options import Said
 from planner.frameworks.megatron_bridge.recipes import Recipe
 from planner.frameworks.python.static_evaluation import Program
@@ -20,7 +20,7 @@ from planner.frameworks.read_results import Unreadable
 
 CONTAINER = "ConfigContainer"
 STARTS = ("pretrain", "finetune")
-_SHAPING = frozenset(f"model.{name}" for name in (*SHAPES, *LAID_OVER))
+_SHAPING = frozenset(f"model.{name}" for name in (*SHAPES, *RECIPE_OVERRIDES))
 _SHOWS = ("print", "info", "debug", "pprint")
 _READ = (*SECTIONS, "mixed_precision", "dataset", "tokenizer")
 

@@ -20,7 +20,7 @@ from planner.frameworks.megatron.printed_arguments import RENAMED
 from planner.frameworks.megatron.reader import Dialect, reading_of
 from planner.frameworks.megatron_bridge import nemo2, python_recipe, recipes
 from planner.frameworks.megatron_bridge.attributes import (
-    LAID_OVER,
+    RECIPE_OVERRIDES,
     SECTIONS,
     SHAPES,
     attributes,
@@ -195,7 +195,7 @@ def _refuse_unknown(said: Words) -> None:
     """Raises Unreadable if a setting may change the model and is not understood."""
     for key, one in said.sets.items():
         section, _, name = key.partition(".")
-        known = key in recipes.relevant() or name in (*SHAPES, *LAID_OVER)
+        known = key in recipes.relevant() or name in (*SHAPES, *RECIPE_OVERRIDES)
         if section != "model" or known or RENAMED.get(name, name) in keys.options():
             continue
         shown = Setting(name=key, value=str(one.value), file=one.file, line=one.line)

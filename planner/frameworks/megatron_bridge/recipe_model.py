@@ -11,7 +11,7 @@ from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.frameworks import named_models
 from planner.frameworks.lora_settings import CANONICAL, adapter_fields
-from planner.frameworks.megatron_bridge.attributes import LAID_OVER, SHAPES
+from planner.frameworks.megatron_bridge.attributes import RECIPE_OVERRIDES, SHAPES
 from planner.frameworks.megatron_bridge.performance_options import Said
 from planner.frameworks.megatron_bridge.recipes import Recipe
 from planner.frameworks.read_results import Setting, Unreadable
@@ -113,7 +113,7 @@ def model_of(values: dict[str, Said], recipe: Recipe, notes: list[str]) -> Model
                 f"{key} {str(one.value)[:60]} makes {name.value} another model: give it (--model)"
             )
             raise Unreadable(text, one.file, one.line)
-        if about in LAID_OVER:
+        if about in RECIPE_OVERRIDES:
             changes[about] = whole(one, key) if one.value is not None else 0
     null = values.get("tokenizer.tokenizer_type")
     tokens, uses = values.get("tokenizer.vocab_size"), "tokenizer.use_tokenizer_vocab_size"

@@ -11,7 +11,7 @@ from planner.frameworks.primus.experiment import Experiment
 from planner.frameworks.read_results import Unreadable
 
 # Attributes that may override a named model, and those that would make it another model.
-LAID_OVER = ("num_layers", "mtp_num_layers")
+RECIPE_OVERRIDES = ("num_layers", "mtp_num_layers")
 SHAPES = frozenset(
     {"hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels"}
     | {"num_experts", "moe_ffn_hidden_size", "moe_layer_freq", "moe_router_topk", "q_lora_rank"}
@@ -41,7 +41,7 @@ def adapted(experiment: Experiment) -> ModelSpec:
                 one.file,
                 one.line,
             )
-        if key in LAID_OVER and re.fullmatch(r"\d{1,5}", str(one.value)):
+        if key in RECIPE_OVERRIDES and re.fullmatch(r"\d{1,5}", str(one.value)):
             changes[key] = int(one.value)
     if changes.get("num_layers", model.num_layers) != model.num_layers and model.layer_pattern:
         raise Unreadable(f"num_layers is laid over the pattern of {name}", file)

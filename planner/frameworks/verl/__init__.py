@@ -35,7 +35,7 @@ from planner.frameworks.verl_overrides import ACTOR, MICRO, MINI, ROOT
 from planner.frameworks.yaml_files import Row
 from planner.frameworks.yaml_files import flags as keys_as_flags
 from planner.huggingface.export.exporter import config_of
-from planner.huggingface.numerics import heard
+from planner.huggingface.numerics import used_numerics
 from planner.search.constraints import Context
 
 VERSIONS = "main of January 2026 (b178a3c) with Megatron-Core 0.15 and mbridge"
@@ -189,7 +189,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script, to be called on every node, and the model's config.json."""
     rows, variables = list(_rows(request, plan)), megatron.environment(plan)
     model = list(model_rows(Context(request.model, request.cluster, request.training)))
-    known = heard(request.model, config_of(request.model) or {})
+    known = used_numerics(request.model, config_of(request.model) or {})
     missing = uncarried.of(request.model, UNCARRIED, known)
     head = shell.header("verl", VERSIONS, request, plan).splitlines()[:-1]
     script = SCRIPT.format(

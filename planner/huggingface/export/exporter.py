@@ -171,10 +171,10 @@ WRITERS: dict[str, Callable[[ModelSpec], Keys]] = {
     "deepseek_v3": _deepseek_v3,
 }
 # Fields that do not change the weights of the model that transformers builds.
-FREE = {"name", "max_position_embeddings", "numerics"}
+NO_WEIGHTS = {"name", "max_position_embeddings", "numerics"}
 # Further such fields, for families without a key for them: a router's buffer, and the placement of
 # experts, which the layer pattern gives.
-UNSAID = {
+WITHOUT_KEYS = {
     "moe.score_correction_bias",
     "moe.num_dense_layers",
     "moe.layer_frequency",
@@ -235,7 +235,7 @@ def _comparable(model: ModelSpec, form: Form) -> Keys:
         unused |= {"ffn_hidden_size", "mlp_bias"}
     if not kinds & {"mlp", "experts"}:
         unused |= {"gated_mlp"}
-    unused |= UNSAID
+    unused |= WITHOUT_KEYS
     return {name: value for name, value in fields.items() if name not in unused}
 
 
@@ -283,7 +283,7 @@ def _differences(model: ModelSpec, config: Keys) -> tuple[str, ...]:
 
 def _flat(model: ModelSpec) -> Keys:
     """Every field that affects the weights, by dotted name."""
-    fields = model.model_dump(exclude=FREE)
+    fields = model.model_dump(exclude=NO_WEIGHTS)
     if model.position == "learned":
         fields["max_position_embeddings"] = model.max_position_embeddings
     if "dense" not in model.feed_forwards:

@@ -24,7 +24,7 @@ from planner.validate.calibrate import collectives, layers
 from planner.validate.calibrate.job import RESULT, Collective, Job, Measured, Operation
 from planner.validate.calibrate.kernels import DTYPES, Bench, Points
 from planner.validate.calibrate.timing import Clock, point
-from planner.validate.processes.priority import go_on_giving_way
+from planner.validate.processes.priority import lower_session_priority
 from planner.validate.processes.torchrun_agent import die_with_parent
 from planner.validate.ranks.worker import ProgressReporter, load_script
 
@@ -153,7 +153,7 @@ def main(folder: Path) -> int:
     """Run the job of a folder; the exit code is the errno of an OSError, such as a full disk."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent()
-        go_on_giving_way()
+        lower_session_priority()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     rank = int(os.environ["RANK"])

@@ -35,7 +35,7 @@ from torch.utils._pytree import tree_leaves
 
 from planner.validate.dryrun.gpu_operators import gpu_operators
 from planner.validate.dryrun.trace_result import Collective, Trace
-from planner.validate.processes.priority import go_on_giving_way
+from planner.validate.processes.priority import lower_session_priority
 from planner.validate.ranks.memory import Memory
 from planner.validate.ranks.saved_rows import rows
 
@@ -230,5 +230,5 @@ def _end_with_parent() -> None:
 if __name__ == "__main__":
     given = sys.stdin.buffer.read(int(sys.stdin.buffer.readline())).decode()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    go_on_giving_way()
+    lower_session_priority()
     print(main(given, int(sys.argv[1])).model_dump_json())

@@ -14,7 +14,7 @@ from pathlib import Path
 _AUTOGROUP = Path("/proc/self/autogroup")
 
 
-def give_way(nice: int) -> None:
+def lower_priority(nice: int) -> None:
     """Lower the priority of this process and its children to `nice`; 0: unchanged.
 
     Niceness 19 gives a session weight 15 instead of 1,024.  If there are several cores, one is left
@@ -27,10 +27,10 @@ def give_way(nice: int) -> None:
         os.nice(nice)
         with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        go_on_giving_way()
+        lower_session_priority()
 
 
-def go_on_giving_way() -> None:
+def lower_session_priority() -> None:
     """Lower the priority of this process's session if it belongs to a run that gives way."""
     if hasattr(os, "SCHED_IDLE") and os.sched_getscheduler(0) == os.SCHED_IDLE:
         with suppress(OSError):  # a kernel without sched_autogroup

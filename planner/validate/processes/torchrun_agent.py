@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 
-from planner.validate.processes.priority import go_on_giving_way
+from planner.validate.processes.priority import lower_session_priority
 
 PR_SET_PDEATHSIG = 1
 
@@ -28,7 +28,7 @@ def die_with_parent() -> None:
 def main() -> int:
     """Run torchrun with this process's arguments; returns 1 if a rank or torchrun itself failed."""
     die_with_parent()
-    go_on_giving_way()
+    lower_session_priority()
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from planner.validate import run_files
 from planner.validate.dryrun.trace_result import Amounts
-from planner.validate.processes.priority import go_on_giving_way
+from planner.validate.processes.priority import lower_session_priority
 from planner.validate.processes.torchrun_agent import die_with_parent
 from planner.validate.ranks.saved_rows import SavedRow, rows
 from planner.validate.run_files import Heartbeat, Job, RankResult
@@ -170,7 +170,7 @@ def main(folder: Path) -> int:
     """Run the job of a folder; the exit code is the errno of an OSError, such as a full disk."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent()
-        go_on_giving_way()
+        lower_session_priority()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     rank = int(os.environ["RANK"])

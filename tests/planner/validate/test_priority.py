@@ -12,7 +12,7 @@ import pytest
 SPIN = """
 import time
 from planner.validate.processes import priority
-priority.go_on_giving_way()
+priority.lower_session_priority()
 end = time.monotonic() + 2
 while time.monotonic() < end:
     pass
@@ -20,8 +20,8 @@ print(time.process_time())
 """
 RUN = f"""
 import subprocess, sys
-from planner.validate.processes.priority import give_way
-give_way(19)
+from planner.validate.processes.priority import lower_priority
+lower_priority(19)
 ranks = [
     subprocess.Popen([sys.executable, "-c", {SPIN!r}], start_new_session=True)
     for _ in range(8)
@@ -33,8 +33,8 @@ for rank in ranks:
 
 CORES = """
 import os, subprocess, sys
-from planner.validate.processes.priority import give_way
-give_way(int(sys.argv[1]))
+from planner.validate.processes.priority import lower_priority
+lower_priority(int(sys.argv[1]))
 count = "import os; print(len(os.sched_getaffinity(0)))"
 subprocess.run([sys.executable, "-c", count], start_new_session=True)
 """
