@@ -9,9 +9,7 @@ from typing import Literal
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer as shell
-from planner.frameworks import unwritten_facts as uncarried
-from planner.frameworks import yaml_files
+from planner.frameworks import bash_writer, unwritten_facts, yaml_files
 from planner.frameworks.base import Bundle, Flag
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.unwritten_facts import Missing
@@ -50,17 +48,17 @@ class OneConfig:
         """
         head = "\n".join(
             (
-                *shell.header(self.title, self.versions, request, plan).splitlines()[:-1],
+                *bash_writer.header(self.title, self.versions, request, plan).splitlines()[:-1],
                 f"# A smoke run on MOCK DATA: to train, give {self.file} data, a learning rate, "
                 "steps.",
             )
         )
         filled = {
             "head": head,
-            "rendezvous": shell.rendezvous(nodes(request.cluster)),
-            "bundle": shell.BUNDLE,
-            "exports": "\n".join(map(shell.export, variables)),
-            "launch": shell.torchrun(accelerators_per_node(request.cluster)),
+            "rendezvous": bash_writer.rendezvous(nodes(request.cluster)),
+            "bundle": bash_writer.BUNDLE,
+            "exports": "\n".join(map(bash_writer.export, variables)),
+            "launch": bash_writer.torchrun(accelerators_per_node(request.cluster)),
             **(words or {}),
         }
         text = yaml_files.document(keys if document is None else document)
@@ -71,9 +69,9 @@ class OneConfig:
             starts=self.starts,
             files={
                 "launch.sh": self.script.format(**filled),
-                self.file: f"{head}\n{uncarried.comments(missing)}\n{text}",
+                self.file: f"{head}\n{unwritten_facts.comments(missing)}\n{text}",
                 **(files or {}),
             },
             flags=(*variables, *yaml_files.flags(self.file, keys)),
-            notes=(*notes, *uncarried.notes(missing)),
+            notes=(*notes, *unwritten_facts.notes(missing)),
         )

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
-from planner.frameworks import architecture
-from planner.frameworks import training_calls as scripts
+from planner.frameworks import architecture, training_calls
 from planner.frameworks.arguments import variables
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
@@ -51,9 +50,9 @@ OFFLOADED = (
 
 def call(
     files: Mapping[str, str], trains: Callable[[ProgramCall], bool]
-) -> scripts.TrainingCall | None:
+) -> training_calls.TrainingCall | None:
     """The call of verl's training in the files; None if there is none."""
-    return scripts.training_call_if_any(files, [ROOT], trains, TITLE)
+    return training_calls.training_call_if_any(files, [ROOT], trains, TITLE)
 
 
 def on_megatron(launch: ProgramCall) -> bool:
@@ -179,13 +178,13 @@ def sizes(overrides: Overrides, context: str, splits: Iterable[str], notes: list
     return Sizes(longest, batch, micro)
 
 
-def world(overrides: Overrides) -> scripts.World:
+def world(overrides: Overrides) -> training_calls.World:
     """The accelerators that train."""
     nodes, each = (
         overrides.whole("trainer.nnodes", 1),
         overrides.whole("trainer.n_gpus_per_node", 8),
     )
-    return scripts.World(nodes, each, nodes * each)
+    return training_calls.World(nodes, each, nodes * each)
 
 
 def model(overrides: Overrides, given: GivenValues, notes: list[str]) -> ModelSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer as shell
+from planner.frameworks import bash_writer
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import accelerators_per_node, nodes, on_cpus
 from planner.launchers import job_name, with_file
@@ -72,7 +72,7 @@ def script(
     about = f"{bundle.framework} on {count} nodes of {processes}: sbatch {FILE}"
     start = _EVERY_NODE if bundle.starts == "every node" else _FIRST_NODE
     return (_HEAD + (_TASK if tasks else "") + start).format(
-        about=shell.comment(about), processes=processes, main=bundle.main,
+        about=bash_writer.comment(about), processes=processes, main=bundle.main,
         directives="\n".join(
             f"#SBATCH --{option}={value}".rstrip("=")
             for option, value in directives.items() if value != 0

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from planner.frameworks import training_calls as scripts
+from planner.frameworks import training_calls
 from planner.frameworks.bash import evaluate
 from planner.frameworks.read_results import Reading, Unreadable
 from planner.lint.findings import Severity
@@ -108,7 +108,7 @@ def variables(files: Mapping[str, str]) -> Iterator[Variable]:
 
     Files that are not valid bash are skipped: their readers found the launch in another way.
     """
-    for name in scripts.scripts(files):
+    for name in training_calls.scripts(files):
         found: dict[str, str] = {}
         try:
             launches = evaluate(files, name).launches

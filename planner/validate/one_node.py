@@ -17,7 +17,7 @@ from planner.documents.plan_report import Document
 from planner.documents.problems import Problem, RequestError, refuse, wrong_type
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import field_problems, require_object
-from planner.frameworks import bash_writer as shell
+from planner.frameworks import bash_writer
 from planner.frameworks.rules import on_cpus
 from planner.request_parsing.parser import parse_request
 from planner.validate.as_pytorch_script import Difference, Native, native
@@ -55,7 +55,7 @@ def one_node(request: PlanRequest, options: Options | None = None) -> OneNode:
     small = on_one_node(as_run.request)
     bundle = remote.render("torchrun", [small.request], options or Options())
     estimate = plan_answers.estimate(small.request, small.plan).estimate
-    text = shell.one_script(bundle).replace("$(mktemp -d)", f"$PWD/{FOLDER}")
+    text = bash_writer.one_script(bundle).replace("$(mktemp -d)", f"$PWD/{FOLDER}")
     return OneNode(
         name=NAME,
         text=text,

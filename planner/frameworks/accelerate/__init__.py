@@ -9,9 +9,7 @@ import json
 
 from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer as shell
-from planner.frameworks import unwritten_facts as uncarried
-from planner.frameworks import yaml_files
+from planner.frameworks import bash_writer, unwritten_facts, yaml_files
 from planner.frameworks.accelerate.peft import PARTIAL_TRAINING
 from planner.frameworks.accelerate.reader import read, recognises
 from planner.frameworks.accelerate.rules import RULES, lacks
@@ -131,16 +129,18 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         list(model_rows(c)),
         list(arguments(c, plan)),
     )
-    arrays, names = shell.arrays(options)
-    missing = uncarried.of(c.model, UNCARRIED, used_numerics(c.model, config_of(c.model) or {}))
-    head = shell.header("Hugging Face accelerate", VERSIONS, request, plan)
+    arrays, names = bash_writer.arrays(options)
+    missing = unwritten_facts.of(
+        c.model, UNCARRIED, used_numerics(c.model, config_of(c.model) or {})
+    )
+    head = bash_writer.header("Hugging Face accelerate", VERSIONS, request, plan)
     script = SCRIPT.format(
         head=head,
-        rendezvous=shell.rendezvous(nodes(c.cluster)),
-        variables=shell.overridable(options),
-        uncarried=uncarried.comments(missing),
+        rendezvous=bash_writer.rendezvous(nodes(c.cluster)),
+        variables=bash_writer.overridable(options),
+        uncarried=unwritten_facts.comments(missing),
         arrays=arrays,
-        spread=shell.spread(names),
+        spread=bash_writer.spread(names),
     )
     config = {key: value for key, value, _ in model}
     return Bundle(
@@ -158,7 +158,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
             *yaml_files.flags("config.json", model),
             *options,
         ),
-        notes=tuple(uncarried.notes(missing)),
+        notes=tuple(unwritten_facts.notes(missing)),
     )
 
 

@@ -14,8 +14,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.plans.plan import CPKind
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.documents.answer import Reason
-from planner.frameworks import training_calls as scripts
-from planner.frameworks import verl_overrides, yaml_files
+from planner.frameworks import training_calls, verl_overrides, yaml_files
 from planner.frameworks.accelerate import nemo_rl_policy, trainers, verl_actor
 from planner.frameworks.accelerate.engines import ENGINES, TYPES, engine
 from planner.frameworks.accelerate.names import KEYS, OPTIONS, SWITCHES
@@ -189,7 +188,7 @@ def _model(files: Mapping[str, str], arguments: Values) -> ModelSpec:
     name = stated if stated in files else "config.json"
     if name not in files:
         if is_encoder(stated):
-            raise Unreadable(f"{stated} is an encoder, or has one: {scripts.DECODERS_ONLY}")
+            raise Unreadable(f"{stated} is an encoder, or has one: {training_calls.DECODERS_ONLY}")
         try:
             return find(arguments.text(*CONFIG) or stated)
         except UnknownName:

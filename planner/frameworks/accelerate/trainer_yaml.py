@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import accelerate, yaml_files
-from planner.frameworks import bash_writer as shell
-from planner.frameworks import unwritten_facts as uncarried
+from planner.frameworks import accelerate, bash_writer, unwritten_facts, yaml_files
 from planner.frameworks.accelerate import peft, rules, settings, trainers
 from planner.frameworks.base import Bundle, Field, cannot, says, unsupported
 from planner.frameworks.read_results import Reading, Unreadable
@@ -73,16 +71,16 @@ class FineTuningProgram:
         launch, own = list(settings.launch_rows(c, plan)), [*self.rows(c, plan), *shared(c, plan)]
         model = list(settings.model_rows(c))
         known = used_numerics(c.model, config_of(c.model) or {})
-        missing = uncarried.of(c.model, accelerate.UNCARRIED, known)
-        identities = shell.header(self.title, self.versions, request, plan).splitlines()[:-1]
+        missing = unwritten_facts.of(c.model, accelerate.UNCARRIED, known)
+        identities = bash_writer.header(self.title, self.versions, request, plan).splitlines()[:-1]
         sample = "# A few steps on a sample data set: give config.yaml your own."
         head = "\n".join((*identities, sample))
         script = SCRIPT.format(
             head=head,
-            rendezvous=shell.rendezvous(nodes(c.cluster)),
-            bundle=shell.BUNDLE,
+            rendezvous=bash_writer.rendezvous(nodes(c.cluster)),
+            bundle=bash_writer.BUNDLE,
             paths=self.paths,
-            uncarried=uncarried.comments(missing),
+            uncarried=unwritten_facts.comments(missing),
             program=self.program,
         )
         config = {key: value for key, value, _ in model}
@@ -101,7 +99,7 @@ class FineTuningProgram:
                 *yaml_files.flags("config.yaml", own),
                 *yaml_files.flags("config.json", model),
             ),
-            notes=(NEEDS, *uncarried.notes(missing)),
+            notes=(NEEDS, *unwritten_facts.notes(missing)),
         )
 
     def read(self, files: Mapping[str, str], accelerators: int | None) -> Reading:

@@ -16,8 +16,7 @@ from pydantic import ValidationError
 from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.frameworks import architecture, yaml_files
-from planner.frameworks import training_calls as scripts
+from planner.frameworks import architecture, training_calls, yaml_files
 from planner.frameworks.accelerate import llama_factory_v1
 from planner.frameworks.accelerate.engines import ENGINES, TYPES, Engine, engine, of_document
 from planner.frameworks.accelerate.peft import NAMES
@@ -199,7 +198,7 @@ def _model(
         if "config.json" in files:
             return of_config(files, "config.json")
         if is_encoder(name):
-            text = f"{name[:100]} is an encoder, or has one: {scripts.DECODERS_ONLY}"
+            text = f"{name[:100]} is an encoder, or has one: {training_calls.DECODERS_ONLY}"
             raise Unreadable(text) from None
         raise Unreadable(
             f"{trainer.model[0]} {name[:100]}: {error}; give the model by another name or by its "

@@ -9,8 +9,7 @@ from pydantic import ValidationError
 from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
 from planner.documents.answer import Reason
-from planner.frameworks import training_calls as scripts
-from planner.frameworks import verl_overrides
+from planner.frameworks import training_calls, verl_overrides
 from planner.frameworks.given_values import malformed
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.read_results import Reading, Refusal
@@ -22,7 +21,7 @@ OFFLOADS = (FSDP + "param_offload", FSDP + "optimizer_offload")
 DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 
 
-def read(call: scripts.TrainingCall, files: Mapping[str, str]) -> Reading:
+def read(call: training_calls.TrainingCall, files: Mapping[str, str]) -> Reading:
     """The specs and the plan of a call's overrides.  Raises Unreadable."""
     given = given_with(files)
     said, notes = verl_overrides.Overrides(call.launch, given), [*call.notes, verl_overrides.APART]

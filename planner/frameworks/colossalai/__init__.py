@@ -6,9 +6,7 @@ import json
 
 from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer as shell
-from planner.frameworks import python_writer
-from planner.frameworks import unwritten_facts as uncarried
+from planner.frameworks import bash_writer, python_writer, unwritten_facts
 from planner.frameworks.base import Bundle, Framework, cannot, flag, says
 from planner.frameworks.colossalai.rules import RULES, STYLES
 from planner.frameworks.colossalai.script import IMPORTS, LAUNCH, TRAIN
@@ -94,25 +92,28 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The training script with the plugin, the model's config, and the script that launches it."""
     c = Context(request.model, request.cluster, request.training)
     said, told = arguments(c, plan), tuple(constants(c, plan))
-    missing = uncarried.of(c.model, UNCARRIED, used_numerics(c.model, config_of(c.model) or {}))
-    head = shell.header("ColossalAI", VERSIONS, request, plan)
+    missing = unwritten_facts.of(
+        c.model, UNCARRIED, used_numerics(c.model, config_of(c.model) or {})
+    )
+    head = bash_writer.header("ColossalAI", VERSIONS, request, plan)
     built = python_writer.call(f"return {plugin(c, plan)}", said, indent=4)
     lines = "\n".join(
-        f"{one.name.partition('.')[2]} = {one.words[1]}  {shell.comment(one.why)}" for one in told
+        f"{one.name.partition('.')[2]} = {one.words[1]}  {bash_writer.comment(one.why)}"
+        for one in told
     )
     train = TRAIN.format(
         head=head,
         imports=python_writer.imports(IMPORTS, f"{TRAIN} {built} {lines}"),
-        uncarried=uncarried.comments(missing),
+        uncarried=unwritten_facts.comments(missing),
         constants=lines,
         plugin=built,
     )
     script = LAUNCH.format(
         head=head,
-        bundle=shell.BUNDLE,
-        rendezvous=shell.rendezvous(nodes(c.cluster)),
-        exports=shell.export(VARIABLE),
-        launch=shell.torchrun(accelerators_per_node(c.cluster)),
+        bundle=bash_writer.BUNDLE,
+        rendezvous=bash_writer.rendezvous(nodes(c.cluster)),
+        exports=bash_writer.export(VARIABLE),
+        launch=bash_writer.torchrun(accelerators_per_node(c.cluster)),
     )
     keys = config(c)
     return Bundle(
@@ -133,7 +134,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
                 for key, value in keys.items()
             ),
         ),
-        notes=tuple(uncarried.notes(missing)),
+        notes=tuple(unwritten_facts.notes(missing)),
     )
 
 

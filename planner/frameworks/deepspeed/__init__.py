@@ -12,8 +12,7 @@ from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer as shell
-from planner.frameworks import unwritten_facts as uncarried
+from planner.frameworks import bash_writer, unwritten_facts
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.deepspeed.flags import (
     VOCAB_MULTIPLE,
@@ -169,22 +168,22 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     c = Context(request.model, request.cluster, request.training)
     keys = list(config(c, plan))
     variables, options = _environment(plan), arguments(c, plan)
-    arrays, names = shell.arrays(options)
-    missing = uncarried.of(c.model, UNCARRIED, numerics_fields(c.model))
-    exports = [shell.export(variable) for variable in variables]
+    arrays, names = bash_writer.arrays(options)
+    missing = unwritten_facts.of(c.model, UNCARRIED, numerics_fields(c.model))
+    exports = [bash_writer.export(variable) for variable in variables]
     if variables:
         exports.append('export DS_ENV_FILE="$BUNDLE/deepspeed_env"  # carries it to every node')
     script = SCRIPT.format(
-        head=shell.header("Megatron-DeepSpeed", VERSIONS, request, plan),
-        variables=shell.overridable(options),
+        head=bash_writer.header("Megatron-DeepSpeed", VERSIONS, request, plan),
+        variables=bash_writer.overridable(options),
         exports="\n".join(exports),
         vocab_size=c.model.vocab_size,
         length=c.training.seq_length + 1,
         nodes=nodes(c.cluster),
         processes=accelerators_per_node(c.cluster),
-        uncarried=uncarried.comments(missing),
+        uncarried=unwritten_facts.comments(missing),
         arrays=arrays,
-        spread=shell.spread(names),
+        spread=bash_writer.spread(names),
     )
     files = {
         "launch.sh": script,
@@ -212,7 +211,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
                 text="The embedding has "
                 f"{int(padded_vocab_size(c.model.vocab_size, plan.tp, VOCAB_MULTIPLE))} rows.",
             ),
-            *uncarried.notes(missing),
+            *unwritten_facts.notes(missing),
         ),
     )
 

@@ -9,8 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from cost_models.spec import ModelSpec
-from planner.frameworks import architecture
-from planner.frameworks import training_calls as scripts
+from planner.frameworks import architecture, training_calls
 from planner.frameworks.arguments import Arguments, of_call
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.deepspeed.flags import NUMERICS
@@ -20,6 +19,7 @@ from planner.frameworks.deepspeed.read_plan import plan_and_training
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.megatron_option_readers import position_rows, query_groups, tokens
 from planner.frameworks.read_results import Reading, Unreadable
+from planner.frameworks.training_calls import TrainingCall, World
 
 PACKAGE = "planner.frameworks.deepspeed"
 TITLE = "Megatron-DeepSpeed"
@@ -30,13 +30,17 @@ GONE = {
     "--model-parallel-size": "--tensor-model-parallel-size",
     "--warmup": "--lr-warmup-fraction",
 }
+JSON_ALONE = (
+    "DeepSpeed's JSON alone holds neither the model (layers, widths, heads, vocabulary, sequence) "
+    "nor tensor and pipeline parallelism: give the launch script beside it"
+)
 
 
 def trains(launch: ProgramCall) -> bool:
     """Whether a call trains with DeepSpeed's engine or launcher."""
     words = {word.text.partition("=")[0] for word in launch.arguments}
     deepspeed = launch.launcher == "deepspeed" or words & {"--deepspeed", "--deepspeed_config"}
-    return bool(deepspeed) and scripts.training(launch, "--num-layers")
+    return bool(deepspeed) and training_calls.training(launch, "--num-layers")
 
 
 def _bare(files: Mapping[str, str]) -> bool:
@@ -52,7 +56,7 @@ def recognises(files: Mapping[str, str]) -> bool:
     if _bare(files):
         return True
     try:
-        scripts.training_call(files, trains, TITLE)
+        training_calls.training_call(files, trains, TITLE)
     except Unreadable:
         return False
     return True
@@ -65,15 +69,10 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """
     if _bare(files):
         name = next(iter(files))
-        raise Unreadable(
-            "DeepSpeed's JSON alone holds neither the model (layers, widths, heads, vocabulary, "
-            "sequence) nor tensor and pipeline parallelism: give the launch script beside it",
-            name,
-            1,
-        )
-    found = scripts.training_call(files, trains, TITLE)
+        raise Unreadable(JSON_ALONE, name, 1)
+    found = training_calls.training_call(files, trains, TITLE)
     launch = found.launch
-    scripts.decoder_only(launch)
+    training_calls.decoder_only(launch)
     given = given_with(files)
     args = of_call(TITLE, PACKAGE, launch, given, OPTIONS)
     for note in found.notes:
@@ -84,7 +83,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     config = _json_config(args, found)
     nodes, per_node = _world(found, launch)
     total = nodes * per_node if nodes and per_node else None
-    size = scripts.accelerators(found, scripts.World(nodes, per_node, total), accelerators)
+    size = training_calls.accelerators(found, World(nodes, per_node, total), accelerators)
     try:
         model = given.model or ModelSpec(**_model(args, launch))
         args.lenient = True
@@ -108,7 +107,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         nodes=nodes,
         accelerators_per_node=per_node,
         settings=(
-            *scripts.options(launch.before),
+            *training_calls.options(launch.before),
             *args.settings,
             *config.settings.values(),
         ),
@@ -120,7 +119,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     )
 
 
-def _json_config(args: Arguments, call: scripts.TrainingCall) -> JsonConfig:
+def _json_config(args: Arguments, call: TrainingCall) -> JsonConfig:
     """The JSON that the launch names; an empty one if it is not available."""
     args.has("--deepspeed", "--deepspeed_config")
     named = args.given.get("--deepspeed_config")
@@ -144,14 +143,14 @@ def _json_config(args: Arguments, call: scripts.TrainingCall) -> JsonConfig:
     return JsonConfig(call.files[name], file, first, args)
 
 
-def _world(call: scripts.TrainingCall, launch: ProgramCall) -> tuple[int | None, int | None]:
+def _world(call: TrainingCall, launch: ProgramCall) -> tuple[int | None, int | None]:
     """(nodes, accelerators per node), from the launcher's options or the hostfile."""
-    reached = scripts.world(launch)
+    reached = training_calls.world(launch)
     nodes, per_node = reached.nodes, reached.per_node
     if launch.launcher == "deepspeed" and not (nodes and per_node):
         named = [
             str(setting.value).rsplit("/", 1)[-1]
-            for setting in scripts.options(launch.before)
+            for setting in training_calls.options(launch.before)
             if setting.name in ("--hostfile", "-H")
         ]
         text = call.files.get(named[-1] if named else "hostfile", "")

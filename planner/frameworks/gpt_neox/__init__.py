@@ -6,7 +6,7 @@ from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import unwritten_facts as uncarried
+from planner.frameworks import unwritten_facts
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
 from planner.frameworks.deepspeed import hostfile
 from planner.frameworks.gpt_neox.reader import read, recognises
@@ -140,7 +140,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         request,
         plan,
         list(rows(request, plan)),
-        uncarried.of(request.model, UNCARRIED, numerics_fields(request.model)),
+        unwritten_facts.of(request.model, UNCARRIED, numerics_fields(request.model)),
         _environment(plan),
         (Note(code="padded_vocab", text=f"The embedding has {padded} rows."),),
         words={"vocab_size": vocabulary, "length": request.training.seq_length + 1},

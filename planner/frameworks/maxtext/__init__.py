@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer as shell
-from planner.frameworks import unwritten_facts as uncarried
+from planner.frameworks import bash_writer, unwritten_facts
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
 from planner.frameworks.maxtext.mesh import TPU, on_tpus
 from planner.frameworks.maxtext.reader import PROGRAM, read, recognises
@@ -118,8 +117,8 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     if on_tpus(c.cluster):
         words["rendezvous"] = ""
     else:
-        words["exports"] = "\n".join([COORDINATOR, *map(shell.export, variables)])
-    missing = uncarried.of(c.model, UNCARRIED, numerics_fields(c.model))
+        words["exports"] = "\n".join([COORDINATOR, *map(bash_writer.export, variables)])
+    missing = unwritten_facts.of(c.model, UNCARRIED, numerics_fields(c.model))
     return LAUNCH.bundle(request, plan, list(rows(c, plan)), missing, variables, words=words)
 
 

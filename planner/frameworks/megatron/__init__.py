@@ -7,7 +7,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import unwritten_facts as uncarried
+from planner.frameworks import unwritten_facts
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.megatron import hybrid, launch, numerics, patterns
 from planner.frameworks.megatron.flags import flags
@@ -178,7 +178,7 @@ def versions(model: ModelSpec) -> str:
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script."""
     arguments, variables = flags(request, plan), environment(plan)
-    missing = uncarried.of(request.model, UNCARRIED, numerics.numerics_fields(request.model))
+    missing = unwritten_facts.of(request.model, UNCARRIED, numerics.numerics_fields(request.model))
     program = hybrid.PROGRAM if patterns.is_hybrid(request.model) else "pretrain_gpt.py"
     script = launch.script(
         "Megatron-LM",
@@ -203,7 +203,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
                 text="Before core 0.18 NullTokenizer adds one id of its own: "
                 f"there, give --vocab-size {request.model.vocab_size - 1}.",
             ),
-            *uncarried.notes(missing),
+            *unwritten_facts.notes(missing),
         ),
     )
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer as shell
-from planner.frameworks import unwritten_facts as uncarried
+from planner.frameworks import bash_writer, unwritten_facts
 from planner.frameworks.base import Flag
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.unwritten_facts import Missing
@@ -43,16 +42,16 @@ def script(
     program: str,
 ) -> str:
     """The script; paths: lines that set variables to folders; program: its path as a bash word."""
-    arrays, names = shell.arrays(arguments)
+    arrays, names = bash_writer.arrays(arguments)
     return SCRIPT.format(
-        head=shell.header(title, versions, request, plan),
-        rendezvous=shell.rendezvous(nodes(request.cluster)),
+        head=bash_writer.header(title, versions, request, plan),
+        rendezvous=bash_writer.rendezvous(nodes(request.cluster)),
         paths=paths,
-        variables=shell.overridable(arguments),
-        exports="\n".join(map(shell.export, variables)),
-        launch=shell.torchrun(accelerators_per_node(request.cluster)),
-        uncarried=uncarried.comments(missing),
+        variables=bash_writer.overridable(arguments),
+        exports="\n".join(map(bash_writer.export, variables)),
+        launch=bash_writer.torchrun(accelerators_per_node(request.cluster)),
+        uncarried=unwritten_facts.comments(missing),
         arrays=arrays,
         program=program,
-        spread=shell.spread(names),
+        spread=bash_writer.spread(names),
     )

@@ -17,8 +17,7 @@ from planner.frameworks.arguments import option_like
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, GivenValues
 from planner.frameworks.lora_settings import adapter_fields
-from planner.frameworks.megatron import attribute_names as keys
-from planner.frameworks.megatron import printed_arguments as namespace
+from planner.frameworks.megatron import attribute_names, printed_arguments
 from planner.frameworks.megatron.printed_arguments import RENAMED, TranslatedLaunch
 from planner.frameworks.named_models import find, left_out
 from planner.frameworks.read_results import Setting, Unreadable
@@ -99,7 +98,7 @@ def translated(
     left = []
     for name, word in said.items():
         ours = RENAMED.get(name, name)
-        if ours in keys.options():
+        if ours in attribute_names.options():
             words[ours] = word
         elif name not in usual and not IDLE.search(name) and name not in ("model", "use_hf"):
             left.append(_setting(name, word))
@@ -156,7 +155,7 @@ def _setting(name: str, word: Argument) -> Setting:
 def _options(words: Mapping[str, Argument], known: Mapping[str, Any]) -> Iterator[Argument]:
     for name, word in words.items():
         one = Setting(name=name, value=word.text, file=word.file, line=word.line)
-        yield from namespace.words(one, known, word.known)
+        yield from printed_arguments.words(one, known, word.known)
 
 
 def _values_by_option(launch: ProgramCall, given: GivenValues) -> Iterator[tuple[str, Argument]]:

@@ -11,8 +11,7 @@ from typing import Any
 from cost_models.spec import ModelSpec
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
-from planner.frameworks.megatron import attribute_names as keys
-from planner.frameworks.megatron import printed_arguments as namespace
+from planner.frameworks.megatron import attribute_names, printed_arguments
 from planner.frameworks.megatron.printed_arguments import RENAMED, TranslatedLaunch
 from planner.frameworks.nemo_rl import policy
 from planner.frameworks.nemo_rl.config import Config
@@ -83,7 +82,9 @@ def _engine(config: Config, model: ModelSpec, known: Mapping[str, Any]) -> Itera
             shown = " ".join(map(str, value))
         file, line = config.place(key)
         text = DTYPES.get(str(shown), str(shown)) if name.endswith("_dtype") else str(shown)
-        yield from namespace.words(Setting(name=name, value=text, file=file, line=line), known)
+        yield from printed_arguments.words(
+            Setting(name=name, value=text, file=file, line=line), known
+        )
     if config.value(f"{GROUP}.distributed_data_parallel_config.grad_reduce_in_fp32") is False:
         yield config.word(GROUP, "--grad-reduce-in-bf16")
     if config.on(f"{GROUP}.activation_checkpointing"):
@@ -97,7 +98,11 @@ def _attributes(config: Config, model: ModelSpec) -> Iterator[tuple[str, str]]:
         for key, value in config.group(group).items():
             name = RENAMED.get(key, key)
             idle = key in ASIDE or isinstance(value, dict) or value is None
-            if idle or name not in keys.options() or (name.startswith("moe_") and not model.moe):
+            if (
+                idle
+                or name not in attribute_names.options()
+                or (name.startswith("moe_") and not model.moe)
+            ):
                 continue
             yield name, f"{group}.{key}"
     offloads = config.on(f"{GROUP}.optimizer.optimizer_cpu_offload")

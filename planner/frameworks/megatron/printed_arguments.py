@@ -12,7 +12,7 @@ from typing import Any
 
 from cost_models.spec import ModelSpec
 from planner.frameworks.bash import Argument, ProgramCall
-from planner.frameworks.megatron import attribute_names as keys
+from planner.frameworks.megatron import attribute_names
 from planner.frameworks.read_results import Setting
 from planner.frameworks.training_calls import World
 
@@ -79,11 +79,11 @@ def words(setting: Setting, fields: Mapping[str, Any], sure: bool = True) -> Ite
     text = str(setting.value)
     if setting.value in EMPTY:
         return
-    option = keys.options().get(setting.name, "--" + setting.name.replace("_", "-"))
+    option = attribute_names.options().get(setting.name, "--" + setting.name.replace("_", "-"))
     row, truth = fields.get(option), _TRUTH.get(text.lower())
     said = Argument(option, setting.file, setting.line)
     if row is not None and row["kind"] == "switch":
-        if truth is not None and truth is not keys.turns_off(option):
+        if truth is not None and truth is not attribute_names.turns_off(option):
             yield said
         return
     if truth is False:

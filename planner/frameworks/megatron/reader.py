@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.frameworks import architecture, verl_overrides
-from planner.frameworks import training_calls as scripts
+from planner.frameworks import architecture, training_calls, verl_overrides
 from planner.frameworks.arguments import Arguments, known_arguments, of_call
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.launch_files import GivenValues, given_with
@@ -20,18 +19,20 @@ from planner.frameworks.megatron import (
     forks,
     nemo_rl_policy,
     numerics,
+    printed_arguments,
     slime,
     unplanned,
     verl_actor,
     yaml_config,
 )
 from planner.frameworks.megatron import ms_swift as swift
-from planner.frameworks.megatron import printed_arguments as namespace
+from planner.frameworks.megatron.printed_arguments import Namespace, TranslatedLaunch
 from planner.frameworks.megatron.read_model import model_fields, position_kind
 from planner.frameworks.megatron.read_plan import plan_and_training
 from planner.frameworks.nemo_rl import policy as nemo_rl
 from planner.frameworks.nemo_rl.config import Config, of_files
 from planner.frameworks.read_results import Reading, Unreadable
+from planner.frameworks.training_calls import TrainingCall, World
 
 PACKAGE = "planner.frameworks.megatron"
 TITLE = "Megatron-LM"
@@ -103,7 +104,7 @@ NEEDS = (
 
 def trains(launch: ProgramCall) -> bool:
     """Whether a call looks like a training of the Megatron family."""
-    return scripts.training(launch, "--num-layers")
+    return training_calls.training(launch, "--num-layers")
 
 
 def recognises(files: Mapping[str, str]) -> bool:
@@ -112,12 +113,16 @@ def recognises(files: Mapping[str, str]) -> bool:
         return False
     if nemo_rl.is_on(files, "megatron_cfg"):
         return True
-    if namespace.is_one(files) or yaml_config.is_one(files) or _other_trainer(files) is not None:
+    if (
+        printed_arguments.is_one(files)
+        or yaml_config.is_one(files)
+        or _other_trainer(files) is not None
+    ):
         return True
     if any(MINDSPEED.search(text) for text in files.values()):
         return False
     try:
-        launch = scripts.training_call(files, trains, TITLE).launch
+        launch = training_calls.training_call(files, trains, TITLE).launch
     except Unreadable:
         return False
     if slime.launches(launch):
@@ -148,11 +153,11 @@ class Dialect:
     training: Callable[[Arguments], dict[str, Any]] = lambda args: {}
     translate: Callable[[Arguments], None] = lambda args: None
     options: Callable[[], dict[str, Any]] = dict
-    world: Callable[[Arguments, scripts.World], scripts.World] = lambda args, reached: reached
+    world: Callable[[Arguments, World], World] = lambda args, reached: reached
 
 
 # (call, given values, Megatron-LM's options) -> the call translated to these options.
-Translator = Callable[[ProgramCall, GivenValues, Mapping[str, Any]], namespace.TranslatedLaunch]
+Translator = Callable[[ProgramCall, GivenValues, Mapping[str, Any]], TranslatedLaunch]
 
 
 UPSTREAM = Dialect("megatron", TITLE, PACKAGE, hybrids=True, options=lambda: forks.OPTIONS)
@@ -172,7 +177,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 
     Raises Unreadable if it is no launch of Megatron-LM or leaves out what a model needs.
     """
-    if (found := namespace.of_files(files)) is not None:
+    if (found := printed_arguments.of_files(files)) is not None:
         return _read_namespace(found, files, accelerators)
     if (config := yaml_config.of_files(files)) is not None:
         return _read_yaml(config, files, accelerators)
@@ -181,17 +186,17 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         return _read_policy(run, files, accelerators)
     if (other := _other_trainer(files)) is not None:
         return _read_other_trainer(other, files, accelerators)
-    launch = scripts.training_call(files, trains, TITLE).launch
+    launch = training_calls.training_call(files, trains, TITLE).launch
     return read_as(SLIME if slime.launches(launch) else UPSTREAM, files, accelerators)
 
 
 def _read_namespace(
-    block: namespace.Namespace, files: Mapping[str, str], accelerators: int | None
+    block: Namespace, files: Mapping[str, str], accelerators: int | None
 ) -> Reading:
     """Reads the arguments that Megatron-LM has printed."""
     known = {**known_arguments(PACKAGE)["flags"], **forks.OPTIONS}
     launch = block.launch(known)
-    found = scripts.TrainingCall(launch, launch.program.file, files, {}, ())
+    found = TrainingCall(launch, launch.program.file, files, {}, ())
     dialect = replace(UPSTREAM, world=lambda args, reached: block.world)
     return _reading(dialect, found, given_with(files), accelerators)
 
@@ -203,13 +208,13 @@ def _read_yaml(
     given = given_with(files)
     launch = yaml_config.launch(config)
     args = yaml_config.arguments(config, given)
-    found = scripts.TrainingCall(launch, launch.program.file, files, {}, ())
-    reached = scripts.world(launch)
-    size = scripts.accelerators(found, reached, accelerators)
+    found = TrainingCall(launch, launch.program.file, files, {}, ())
+    reached = training_calls.world(launch)
+    size = training_calls.accelerators(found, reached, accelerators)
     return reading_of(UPSTREAM, args, launch, reached, size, given)
 
 
-def _other_trainer(files: Mapping[str, str]) -> tuple[scripts.TrainingCall, str, Translator] | None:
+def _other_trainer(files: Mapping[str, str]) -> tuple[TrainingCall, str, Translator] | None:
     """The call of another trainer on Megatron-Core, the trainer's title, and its translator."""
     if (call := verl_overrides.call(files, verl_overrides.on_megatron)) is not None:
         return call, verl_overrides.TITLE, verl_actor.translated
@@ -217,7 +222,7 @@ def _other_trainer(files: Mapping[str, str]) -> tuple[scripts.TrainingCall, str,
         return None
     try:
         return (
-            scripts.training_call(files, swift.launches, swift.TITLE),
+            training_calls.training_call(files, swift.launches, swift.TITLE),
             swift.TITLE,
             swift.translated,
         )
@@ -229,12 +234,12 @@ def _read_policy(run: Config, files: Mapping[str, str], size: int | None) -> Rea
     """Reads the training of a NeMo-RL run's policy."""
     known = known_arguments(PACKAGE)["flags"]
     translated = nemo_rl_policy.translated(run, given_with(files), known, size)
-    found = scripts.TrainingCall(translated.launch, run.name, files, {}, ())
+    found = TrainingCall(translated.launch, run.name, files, {}, ())
     return _translated(translated, found, "NeMo-RL", size)
 
 
 def _read_other_trainer(
-    other: tuple[scripts.TrainingCall, str, Translator], files: Mapping[str, str], size: int | None
+    other: tuple[TrainingCall, str, Translator], files: Mapping[str, str], size: int | None
 ) -> Reading:
     """Reads the call of another trainer."""
     found, title, translate = other
@@ -243,10 +248,7 @@ def _read_other_trainer(
 
 
 def _translated(
-    translated: namespace.TranslatedLaunch,
-    found: scripts.TrainingCall,
-    title: str,
-    size: int | None,
+    translated: TranslatedLaunch, found: TrainingCall, title: str, size: int | None
 ) -> Reading:
     """Reads a launch that is translated to Megatron-LM's options."""
     dialect = replace(
@@ -267,13 +269,13 @@ def read_as(dialect: Dialect, files: Mapping[str, str], accelerators: int | None
 
     Raises Unreadable as `read` does.
     """
-    found = scripts.training_call(files, trains, dialect.title)
-    scripts.decoder_only(found.launch, hybrids=dialect.hybrids)
+    found = training_calls.training_call(files, trains, dialect.title)
+    training_calls.decoder_only(found.launch, hybrids=dialect.hybrids)
     return _reading(dialect, found, given_with(files), accelerators)
 
 
 def _reading(
-    dialect: Dialect, call: scripts.TrainingCall, given: GivenValues, accelerators: int | None
+    dialect: Dialect, call: TrainingCall, given: GivenValues, accelerators: int | None
 ) -> Reading:
     """Reads a call of a training program."""
     launch = call.launch
@@ -281,19 +283,19 @@ def _reading(
     dialect.translate(args)
     for note in call.notes:
         args.assume(note)
-    reached = dialect.world(args, scripts.world(launch))
-    size = scripts.accelerators(call, reached, accelerators)
+    reached = dialect.world(args, training_calls.world(launch))
+    size = training_calls.accelerators(call, reached, accelerators)
     try:
         return reading_of(dialect, args, launch, reached, size, given)
     except Unreadable as error:
-        raise scripts.with_what_is_absent(error, call, bool(given.positional)) from None
+        raise training_calls.with_what_is_absent(error, call, bool(given.positional)) from None
 
 
 def reading_of(
     dialect: Dialect,
     args: Arguments,
     launch: ProgramCall,
-    reached: scripts.World,
+    reached: World,
     size: int,
     given: GivenValues,
 ) -> Reading:
@@ -328,7 +330,7 @@ def reading_of(
         plan=plan,
         nodes=reached.nodes,
         accelerators_per_node=reached.per_node,
-        settings=(*scripts.options(launch.before), *args.settings),
+        settings=(*training_calls.options(launch.before), *args.settings),
         unknown=tuple(args.unknown),
         unread=args.unread(),
         assumed=tuple(args.assumed),

@@ -9,8 +9,7 @@ from cost_models.spec import ModelSpec
 from planner.frameworks import verl_overrides
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
-from planner.frameworks.megatron import attribute_names as keys
-from planner.frameworks.megatron import printed_arguments as namespace
+from planner.frameworks.megatron import attribute_names, printed_arguments
 from planner.frameworks.megatron.printed_arguments import RENAMED, TranslatedLaunch
 from planner.frameworks.read_results import Setting
 from planner.frameworks.verl_overrides import ACTOR
@@ -85,12 +84,12 @@ def _engine(
         if group is None or (group == ENGINE and name not in DEGREES):
             continue
         name = RENAMED.get(name, name)
-        if name in keys.options():
+        if name in attribute_names.options():
             overrides.asked.add(key)
             attributes[name] = word
     for name, word in attributes.items():
         one = Setting(name=name, value=word.text, file=word.file, line=word.line)
-        yield from namespace.words(one, fields, word.known)
+        yield from printed_arguments.words(one, fields, word.known)
     if [name for name in OFFLOADS if overrides.on(ENGINE + name)]:
         notes.append(verl_overrides.OFFLOADED)
     optimizer = overrides.text(ACTOR + "optim.optimizer", "adam")

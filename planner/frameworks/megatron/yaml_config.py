@@ -11,13 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planner.frameworks import training_calls as scripts
-from planner.frameworks import yaml_files
+from planner.frameworks import training_calls, yaml_files
 from planner.frameworks.arguments import Arguments, known_arguments
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
-from planner.frameworks.megatron import attribute_names as keys
-from planner.frameworks.megatron import forks
+from planner.frameworks.megatron import attribute_names, forks
 from planner.frameworks.read_results import Unreadable
 from planner.frameworks.yaml_files import YamlFile
 
@@ -73,7 +71,7 @@ class Config:
     """A YAML file of settings, and the call that names it if the files include a script."""
 
     file: YamlFile
-    call: scripts.TrainingCall | None
+    call: training_calls.TrainingCall | None
 
     @property
     def plain(self) -> bool:
@@ -104,14 +102,14 @@ def of_files(files: Mapping[str, str]) -> Config | None:
     return Config(file, _call(files))
 
 
-def _call(files: Mapping[str, str]) -> scripts.TrainingCall | None:
+def _call(files: Mapping[str, str]) -> training_calls.TrainingCall | None:
     """The call of a training program with --yaml-cfg."""
 
     def named(launch: ProgramCall) -> bool:
         return any(word.text.partition("=")[0] == OPTION for word in launch.arguments)
 
     try:
-        return scripts.training_call(files, named, "Megatron-LM")
+        return training_calls.training_call(files, named, "Megatron-LM")
     except Unreadable:
         return None
 
@@ -130,7 +128,7 @@ def launch(config: Config) -> ProgramCall:
 
 def arguments(config: Config, given: GivenValues) -> Arguments:
     """Its settings as options, with the user's given values.  Raises Unreadable."""
-    document = known_arguments(keys.PACKAGE)
+    document = known_arguments(attribute_names.PACKAGE)
     known = {**document["flags"], **forks.OPTIONS}
     args = Arguments("Megatron-LM", known, tuple(document["versions"]))
     for note in config.file.notes():
@@ -177,7 +175,9 @@ def _decoder(args: Arguments) -> None:
             shown = f"{one.name} {text}".rstrip()
             what = "another program than pretrain_gpt.py"
             if data or _OF_ENCODERS.match(one.name):
-                what = f"a program that trains an encoder (BERT, T5): {scripts.DECODERS_ONLY}"
+                what = (
+                    f"a program that trains an encoder (BERT, T5): {training_calls.DECODERS_ONLY}"
+                )
             raise Unreadable(f"{shown}: is of {what}", one.file, one.line)
     args.assume(f"the program is pretrain_gpt.py: {MODEL_ARGS} does not name it")
 
@@ -231,14 +231,14 @@ def _take(file: YamlFile, args: Arguments, key: str, value: Any, place: str) -> 
     line = file.lines.get(place, 0)
     if isinstance(value, dict):
         raise Unreadable(f"{place} is a mapping; a value is needed", file.name, line)
-    option = keys.options().get(key)
+    option = attribute_names.options().get(key)
     if option is None:
         if value is not None and value is not False:
             name = "--" + str(key).replace("_", "-")
             args.option(name, Argument(name, file.name, line), [_argument(value, file, line)], "*")
         return
     try:
-        words = list(keys.words(option, value))
+        words = list(attribute_names.words(option, value))
     except ValueError as error:
         raise Unreadable(f"{place} {error}, got {value!r}"[:200], file.name, line) from None
     if words:

@@ -10,9 +10,7 @@ from dataclasses import replace
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer as shell
-from planner.frameworks import megatron, python_writer
-from planner.frameworks import unwritten_facts as uncarried
+from planner.frameworks import bash_writer, megatron, python_writer, unwritten_facts
 from planner.frameworks.base import Bundle, Field, Framework, flag, grouped
 from planner.frameworks.megatron_bridge.peft import PARTIAL_TRAINING, adapter_class
 from planner.frameworks.megatron_bridge.reader import OWN_RECIPE, read, recognises
@@ -170,14 +168,14 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     if peft := adapter_class(request.training):
         kinds["peft"] = peft
     ordered = {name: said.get(name, []) for name in kinds}
-    missing = uncarried.of(
+    missing = unwritten_facts.of(
         request.model, UNCARRIED, megatron.numerics.numerics_fields(request.model)
     )
     variables = megatron.environment(plan)
     if plan.runtime == EXPANDABLE:
         why = "memory that comes and goes leaves fewer gaps"
         variables += (flag("environment", ALLOCATOR, "expandable_segments:True", why),)
-    head = shell.header("Megatron-Bridge", VERSIONS, request, plan)
+    head = bash_writer.header("Megatron-Bridge", VERSIONS, request, plan)
     sections = "\n".join(
         python_writer.call(f"{name}={kinds[name]}", part, indent=8, end=",")
         for name, part in ordered.items()
@@ -185,15 +183,15 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     recipe = RECIPE.format(
         head=head,
         imports=python_writer.imports(IMPORTS, f"{RECIPE} {sections}"),
-        uncarried=uncarried.comments(missing),
+        uncarried=unwritten_facts.comments(missing),
         sections=sections,
     )
     script = SCRIPT.format(
         head=head,
-        bundle=shell.BUNDLE,
-        rendezvous=shell.rendezvous(nodes(request.cluster)),
-        exports="\n".join(map(shell.export, variables)),
-        launch=shell.torchrun(accelerators_per_node(request.cluster)),
+        bundle=bash_writer.BUNDLE,
+        rendezvous=bash_writer.rendezvous(nodes(request.cluster)),
+        exports="\n".join(map(bash_writer.export, variables)),
+        launch=bash_writer.torchrun(accelerators_per_node(request.cluster)),
     )
     return Bundle(
         framework="megatron-bridge",
@@ -201,7 +199,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         main="launch.sh",
         files={"launch.sh": script, "recipe.py": recipe},
         flags=(*variables, *(one for part in ordered.values() for one in part)),
-        notes=tuple(uncarried.notes(missing)),
+        notes=tuple(unwritten_facts.notes(missing)),
     )
 
 

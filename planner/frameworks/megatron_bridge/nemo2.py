@@ -17,8 +17,7 @@ from functools import cache
 from importlib.resources import files as resources
 from typing import Any
 
-from planner.frameworks import training_calls as scripts
-from planner.frameworks import yaml_files
+from planner.frameworks import training_calls, yaml_files
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, GivenValues
 from planner.frameworks.megatron_bridge import nemo2_performance as performance
@@ -52,11 +51,11 @@ class Taken:
 
     recipe: Recipe
     values: dict[str, Said]
-    found: scripts.TrainingCall
+    found: training_calls.TrainingCall
     notes: list[str]
     said_as: dict[str, str] = field(default_factory=dict)
 
-    def world(self) -> scripts.World:
+    def world(self) -> training_calls.World:
         """The accelerators that the trainer asks for."""
         counts = []
         for key in ("nodes", "accelerators_per_node"):
@@ -66,7 +65,7 @@ class Taken:
                 raise Unreadable(text, one.file, one.line)
             counts.append(one.value)
         nodes, each = counts
-        return scripts.World(nodes, each, nodes * each)
+        return training_calls.World(nodes, each, nodes * each)
 
 
 @cache
@@ -92,14 +91,14 @@ def _file(files: Mapping[str, str]) -> str | None:
     return next(named, None)
 
 
-def _call(files: Mapping[str, str]) -> scripts.TrainingCall | None:
-    return scripts.training_call_if_any(files, ["--factory"], _trains, TITLE)
+def _call(files: Mapping[str, str]) -> training_calls.TrainingCall | None:
+    return training_calls.training_call_if_any(files, ["--factory"], _trains, TITLE)
 
 
-def _performance(files: Mapping[str, str]) -> scripts.TrainingCall | None:
+def _performance(files: Mapping[str, str]) -> training_calls.TrainingCall | None:
     """The call of a performance script."""
     hints = ["performance.llm.", "performance/llm/"]
-    return scripts.training_call_if_any(files, hints, _performs, TITLE)
+    return training_calls.training_call_if_any(files, hints, _performs, TITLE)
 
 
 def _performs(launch: ProgramCall) -> bool:
@@ -163,7 +162,7 @@ def _with_arguments(
     name: str,
     function: str,
     words: Mapping[str, Any],
-    found: scripts.TrainingCall,
+    found: training_calls.TrainingCall,
     file: str,
     line: int,
 ) -> Taken:
@@ -209,7 +208,7 @@ def _plain(value: Any) -> Any:
 # The command.
 
 
-def _of_command(found: scripts.TrainingCall) -> Taken:
+def _of_command(found: training_calls.TrainingCall) -> Taken:
     """The recipe of `nemo llm pretrain --factory "NAME(num_nodes=2)" trainer.strategy...=...`."""
     launch, name, line = found.launch, "", found.launch.program.line
     file = launch.program.file
@@ -250,7 +249,7 @@ def _plain_text(text: str, file: str) -> Any:
     return yaml_files.read(f"value: {text}", file).values["value"]
 
 
-def _of_script(found: scripts.TrainingCall, given: GivenValues) -> Taken:
+def _of_script(found: training_calls.TrainingCall, given: GivenValues) -> Taken:
     """The recipe of a performance script with its options."""
     launch = found.launch
     name = performance.script_of(launch.program.text)
@@ -331,7 +330,9 @@ def _of_python(files: Mapping[str, str], file: str) -> Taken:
     recipe = made[-1]
     call: Call = recipe.args[0]
     program_word = Argument(file, file, call.line)
-    found = scripts.TrainingCall(ProgramCall((), program_word, (), {}, ()), file, files, {}, ())
+    found = training_calls.TrainingCall(
+        ProgramCall((), program_word, (), {}, ()), file, files, {}, ()
+    )
     *_, module, function_name = call.name.split(".")
     taken = _with_arguments(module, function_name, call.kwargs, found, file, call.line)
     for key, value, line in _leaves(recipe, ""):

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cost_models.spec import ModelSpec
-from planner.frameworks import architecture
-from planner.frameworks import training_calls as scripts
+from planner.frameworks import architecture, training_calls
 from planner.frameworks.arguments import Arguments, known_arguments
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, GivenValues, given_with
-from planner.frameworks.megatron import attribute_names as keys
+from planner.frameworks.megatron import attribute_names
 from planner.frameworks.megatron.printed_arguments import RENAMED
 from planner.frameworks.megatron.reader import Dialect, reading_of
 from planner.frameworks.megatron_bridge import nemo2, python_recipe, recipes
@@ -76,20 +75,20 @@ def recognises(files: Mapping[str, str]) -> bool:
     return True
 
 
-def _call(files: Mapping[str, str]) -> scripts.TrainingCall:
+def _call(files: Mapping[str, str]) -> training_calls.TrainingCall:
     """The call that starts a recipe, also one inside a text that another program runs.
 
     Raises Unreadable if there is none.
     """
     try:
-        return scripts.training_call(files, _trains, TITLE)
+        return training_calls.training_call(files, _trains, TITLE)
     except Unreadable as error:
-        for name in scripts.scripts(files):
+        for name in training_calls.scripts(files):
             for match in _COMMAND.finditer(files[name]):
                 line = files[name].count("\n", 0, match.start())
                 alone = "\n" * line + _continued(files[name][match.start() :])
                 try:
-                    return scripts.training_call({**files, name: alone}, _trains, TITLE)
+                    return training_calls.training_call({**files, name: alone}, _trains, TITLE)
                 except Unreadable:
                     continue
         for name, text in files.items():
@@ -124,7 +123,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     recipe = own or _recipe(said, launch)
     _refuse_unknown(said)
     reached = _world(said, launch, recipe, accelerators)
-    size = scripts.accelerators(found, reached, accelerators or recipe.accelerators or None)
+    size = training_calls.accelerators(found, reached, accelerators or recipe.accelerators or None)
     place = Said(None, launch.program.file, launch.program.line)
     values = {key: Said(one, place.file, place.line) for key, one in recipe.values.items()}
     notes = [f"the values of {recipe.name} are those of {recipe.source}", *found.notes]
@@ -151,7 +150,7 @@ def _reading(
     recipe: Recipe,
     given: GivenValues,
     launch: ProgramCall,
-    reached: scripts.World,
+    reached: training_calls.World,
     size: int,
     notes: list[str],
 ) -> Reading:
@@ -164,7 +163,11 @@ def _reading(
     call = replace(launch, arguments=())
     adapters = adapted(values, model)
     dialect = Dialect(
-        "megatron-bridge", TITLE, keys.PACKAGE, hybrids=True, training=lambda args: adapters
+        "megatron-bridge",
+        TITLE,
+        attribute_names.PACKAGE,
+        hybrids=True,
+        training=lambda args: adapters,
     )
     reading = reading_of(dialect, args, call, reached, size, GivenValues(model=model))
     if expandable(values, launch.environment):
@@ -175,7 +178,7 @@ def _reading(
 
 def _call_and_words(
     files: Mapping[str, str], given: GivenValues
-) -> tuple[scripts.TrainingCall, Words, Recipe | None]:
+) -> tuple[training_calls.TrainingCall, Words, Recipe | None]:
     """The call, its options, and the recipe if one of the Python files takes it."""
     if not python_recipe.is_one(files):
         found = _call(files)
@@ -184,10 +187,14 @@ def _call_and_words(
     said = Words({"recipe": Said(recipe.name, file, 1)}, sets, {})
     last = file.rsplit("/", 1)[-1]
     try:
-        found = scripts.training_call(files, lambda one: one.program.text.endswith(last), TITLE)
+        found = training_calls.training_call(
+            files, lambda one: one.program.text.endswith(last), TITLE
+        )
     except Unreadable:
         program = Argument(file, file, 1)
-        found = scripts.TrainingCall(ProgramCall((), program, (), {}, ()), file, files, {}, ())
+        found = training_calls.TrainingCall(
+            ProgramCall((), program, (), {}, ()), file, files, {}, ()
+        )
     return found, said, recipe
 
 
@@ -196,7 +203,7 @@ def _refuse_unknown(said: Words) -> None:
     for key, one in said.sets.items():
         section, _, name = key.partition(".")
         known = key in recipes.relevant() or name in (*SHAPES, *RECIPE_OVERRIDES)
-        if section != "model" or known or RENAMED.get(name, name) in keys.options():
+        if section != "model" or known or RENAMED.get(name, name) in attribute_names.options():
             continue
         shown = Setting(name=key, value=str(one.value), file=one.file, line=one.line)
         architecture.refuse([shown])
@@ -262,12 +269,14 @@ def _recipe(said: Words, launch: ProgramCall) -> Recipe:
     return Selector(model, task, int(count), gpu, precision, variant).recipe(named.file, named.line)
 
 
-def _world(said: Words, launch: ProgramCall, recipe: Recipe, asked: int | None) -> scripts.World:
+def _world(
+    said: Words, launch: ProgramCall, recipe: Recipe, asked: int | None
+) -> training_calls.World:
     """The accelerators that the launch asks for."""
     count = said.picks.get("num_gpus")
     if count is None:
-        reached = scripts.world(launch)
-        return reached if launch.launcher == "torchrun" else scripts.World(None, None, None)
+        reached = training_calls.world(launch)
+        return reached if launch.launcher == "torchrun" else training_calls.World(None, None, None)
     total, each = int(str(count.value)), said.picks.get("gpus_per_node")
     gpu = said.picks.get("gpu")
     text = str(each.value) if each is not None else ""
@@ -275,7 +284,7 @@ def _world(said: Words, launch: ProgramCall, recipe: Recipe, asked: int | None) 
     per_node = int(text) if re.fullmatch(r"[1-9]\d{0,3}", text) else usual
     if per_node is None or total % per_node:
         per_node = total if per_node and total < per_node else None
-    return scripts.World(total // per_node if per_node else None, per_node, total)
+    return training_calls.World(total // per_node if per_node else None, per_node, total)
 
 
 def _override(
@@ -333,16 +342,16 @@ def _replicas(values: Mapping[str, Said], size: int) -> int:
 
 def _arguments(values: Mapping[str, Said], model: ModelSpec, notes: list[str]) -> Arguments:
     """The values as Megatron-LM's options."""
-    document = known_arguments(keys.PACKAGE)
+    document = known_arguments(attribute_names.PACKAGE)
     args = Arguments(TITLE, document["flags"], (max(document["versions"]),))
     for note in notes:
         args.assume(note)
     for name, one in attributes(values).items():
-        option = keys.options().get(RENAMED.get(name, name))
+        option = attribute_names.options().get(RENAMED.get(name, name))
         if option is None:
             continue
         try:
-            said = list(keys.words(option, one.value))
+            said = list(attribute_names.words(option, one.value))
         except ValueError as error:
             text = f"{name} {error}, got {str(one.value)[:60]!r}"
             raise Unreadable(text, one.file, one.line) from None

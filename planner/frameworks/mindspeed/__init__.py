@@ -6,9 +6,7 @@ from dataclasses import replace
 
 from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer as shell
-from planner.frameworks import megatron
-from planner.frameworks import unwritten_facts as uncarried
+from planner.frameworks import bash_writer, megatron, unwritten_facts
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
 from planner.frameworks.megatron import launch
 from planner.frameworks.mindspeed.flags import flags
@@ -86,7 +84,7 @@ def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script, and the program that runs Megatron-LM with MindSpeed's patches."""
     arguments, variables = flags(request, plan), environment(plan)
-    missing = uncarried.of(
+    missing = unwritten_facts.of(
         request.model, UNCARRIED, megatron.numerics.numerics_fields(request.model)
     )
     checkout = 'export MEGATRON_PATH="${MEGATRON_PATH:-.}"  # a checkout of core_v0.12.1'
@@ -98,7 +96,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         arguments,
         variables,
         missing,
-        paths=f"{shell.BUNDLE}\n{checkout}",
+        paths=f"{bash_writer.BUNDLE}\n{checkout}",
         program='"$BUNDLE/pretrain_gpt.py"',
     )
     return Bundle(
@@ -107,7 +105,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         main="launch.sh",
         files={"launch.sh": text, "pretrain_gpt.py": PRETRAIN},
         flags=(*variables, *arguments),
-        notes=tuple(uncarried.notes(missing)),
+        notes=tuple(unwritten_facts.notes(missing)),
     )
 
 

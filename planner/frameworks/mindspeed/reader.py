@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cost_models.plans import ParallelPlan
-from planner.frameworks import training_calls as scripts
+from planner.frameworks import training_calls
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.megatron.reader import (
     MINDSPEED,
@@ -41,7 +41,7 @@ FREE = (
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether some script calls a Megatron-LM training that names MindSpeed or its options."""
     try:
-        launch = scripts.training_call(files, trains, TITLE).launch
+        launch = training_calls.training_call(files, trains, TITLE).launch
     except Unreadable:
         return False
     words = {word.text.partition("=")[0] for word in launch.arguments}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import unwritten_facts as uncarried
+from planner.frameworks import unwritten_facts
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.nanotron.layers import stages
 from planner.frameworks.nanotron.reader import read, recognises
@@ -113,7 +113,7 @@ def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script and the config."""
     c = Context(request.model, request.cluster, request.training)
-    missing = uncarried.of(c.model, UNCARRIED, numerics_fields(c.model))
+    missing = unwritten_facts.of(c.model, UNCARRIED, numerics_fields(c.model))
     keys = list(rows(c, plan))
     return LAUNCH.bundle(request, plan, keys, missing, environment(plan), (NEEDS,))
 

@@ -17,8 +17,7 @@ from importlib.resources import files as resources
 from math import prod
 from typing import Any
 
-from planner.frameworks import training_calls as scripts
-from planner.frameworks import yaml_files
+from planner.frameworks import training_calls, yaml_files
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, given_with
 from planner.frameworks.read_results import Setting, Unreadable
@@ -144,9 +143,9 @@ def table() -> dict[str, Any]:
     return found
 
 
-def call(files: Mapping[str, str]) -> scripts.TrainingCall | None:
+def call(files: Mapping[str, str]) -> training_calls.TrainingCall | None:
     """The call of one of NeMo-RL's programs; None if no script has one."""
-    return scripts.training_call_if_any(files, PROGRAMS, _trains, TITLE)
+    return training_calls.training_call_if_any(files, PROGRAMS, _trains, TITLE)
 
 
 def _trains(launch: ProgramCall) -> bool:
@@ -186,7 +185,7 @@ def _is_run(text: str) -> bool:
     return bool(_INHERITS.search(text) and _SECTION.search(text))
 
 
-def _of_call(found: scripts.TrainingCall, files: Mapping[str, str]) -> Config:
+def _of_call(found: training_calls.TrainingCall, files: Mapping[str, str]) -> Config:
     """The configuration that a call names, with its overrides."""
     launch = found.launch
     words = list(launch.arguments)

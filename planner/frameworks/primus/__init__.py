@@ -10,10 +10,9 @@ from dataclasses import replace
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import megatron
-from planner.frameworks import unwritten_facts as uncarried
+from planner.frameworks import megatron, unwritten_facts
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
-from planner.frameworks.megatron import attribute_names as keys
+from planner.frameworks.megatron import attribute_names
 from planner.frameworks.primus.experiment import recognises
 from planner.frameworks.primus.names import OVERRIDES
 from planner.frameworks.primus.reader import read
@@ -26,9 +25,10 @@ VERSIONS = "main of August 2026 (fd1eeab) on Megatron-LM d3528a2 (core 0.20)"
 
 def _field(field: Field) -> Field:
     names = tuple(
-        keys.attribute(name) if name in keys.options().values() else name for name in field.names
+        attribute_names.attribute(name) if name in attribute_names.options().values() else name
+        for name in field.names
     )
-    return replace(field, names=names, note=keys.in_keys(field.note))
+    return replace(field, names=names, note=attribute_names.in_keys(field.note))
 
 
 FIELDS: dict[str, Field] = {name: _field(field) for name, field in megatron.FIELDS.items()} | {
@@ -56,7 +56,10 @@ FIELDS: dict[str, Field] = {name: _field(field) for name, field in megatron.FIEL
 }
 UNCARRIED = tuple(
     replace(
-        row, how=keys.in_keys(row.how.replace("--mscale-all-dim (0.0)", "--mscale-all-dim (1.0)"))
+        row,
+        how=attribute_names.in_keys(
+            row.how.replace("--mscale-all-dim (0.0)", "--mscale-all-dim (1.0)")
+        ),
     )
     for row in megatron.UNCARRIED
 )
@@ -96,7 +99,7 @@ def environment(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script and the config."""
     rows = list(overrides(request, plan))
-    missing = uncarried.of(
+    missing = unwritten_facts.of(
         request.model, UNCARRIED, megatron.numerics.numerics_fields(request.model)
     )
     under = ((OVERRIDES + key, value, why) for key, value, why in rows)

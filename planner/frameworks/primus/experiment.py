@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from planner.frameworks import yaml_files
 from planner.frameworks.launch_files import SET, GivenValues
-from planner.frameworks.megatron import attribute_names as keys
+from planner.frameworks.megatron import attribute_names
 from planner.frameworks.primus.names import PRESETS
 from planner.frameworks.read_results import Setting, Unreadable
 from planner.frameworks.yaml_files import YamlFile
@@ -71,7 +71,7 @@ class Experiment:
         }
         for given, value in self.given.values.items():
             key = given.removeprefix("--").replace("-", "_")
-            if key in keys.options():
+            if key in attribute_names.options():
                 found[key] = ExperimentValue(yaml.safe_load(value), SET, 0)
         return found
 

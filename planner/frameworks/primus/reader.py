@@ -10,12 +10,11 @@ from typing import Any
 
 from cost_models.plans import ParallelPlan
 from cost_models.stage_layers import forward_layers
-from planner.frameworks import architecture
-from planner.frameworks import training_calls as scripts
+from planner.frameworks import architecture, training_calls
 from planner.frameworks.arguments import Arguments, known_arguments
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, given_with
-from planner.frameworks.megatron import attribute_names as keys
+from planner.frameworks.megatron import attribute_names
 from planner.frameworks.megatron.reader import Dialect, reading_of
 from planner.frameworks.primus.experiment import YAML, Experiment, ExperimentValue, experiment
 from planner.frameworks.primus.model_by_name import adapted
@@ -62,7 +61,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     if chosen:  # Megatron-LM's parser does not know layer ids and would ask for a method
         values = {key: one for key, one in values.items() if key != "recompute_granularity"}
     dialect = Dialect(
-        "primus", TITLE, keys.PACKAGE,
+        "primus", TITLE, attribute_names.PACKAGE,
         plan=lambda args, plan: _plan(own, plan) | _some_layers(layers(args), plan, chosen),
     )  # fmt: skip
     args = _arguments(told, values)
@@ -71,17 +70,17 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 
 def _call_and_world(
     files: Mapping[str, str], experiment: Experiment, accelerators: int | None
-) -> tuple[ProgramCall, int, scripts.World]:
+) -> tuple[ProgramCall, int, training_calls.World]:
     """The call, its number of accelerators and its nodes; without a script, those asked for."""
     name = experiment.config.name
     if not any(PROGRAM in text for text in files.values()):
         if accelerators is None:
             raise Unreadable("a config alone starts no processes: give a cluster", name)
         nowhere = ProgramCall((), Argument(PROGRAM, name, 1), (), {}, ())
-        return nowhere, accelerators, scripts.World(None, None, None)
-    found = scripts.training_call(files, _trains, TITLE)
-    reached = scripts.world(found.launch)
-    return found.launch, scripts.accelerators(found, reached, accelerators), reached
+        return nowhere, accelerators, training_calls.World(None, None, None)
+    found = training_calls.training_call(files, _trains, TITLE)
+    reached = training_calls.world(found.launch)
+    return found.launch, training_calls.accelerators(found, reached, accelerators), reached
 
 
 def _model_preset(experiment: Experiment) -> dict[str, ExperimentValue]:
@@ -96,7 +95,7 @@ def _model_preset(experiment: Experiment) -> dict[str, ExperimentValue]:
 
 def _arguments(experiment: Experiment, values: Mapping[str, ExperimentValue]) -> Arguments:
     """The options of all attributes that are set, with their lines."""
-    document = known_arguments(keys.PACKAGE)
+    document = known_arguments(attribute_names.PACKAGE)
     four_bits = document["flags"][FP4]
     known = {FP4: {**four_bits, "choices": [*four_bits["choices"], "mxfp4"]}}
     flags = document["flags"] | known
@@ -104,8 +103,8 @@ def _arguments(experiment: Experiment, values: Mapping[str, ExperimentValue]) ->
     for note in experiment.config.notes():
         args.assume(note)
     for key, one in values.items():
-        if key in keys.options():
-            _take(args, keys.options()[key], one)
+        if key in attribute_names.options():
+            _take(args, attribute_names.options()[key], one)
         elif key not in OWN and not _is_off(one.value):
             said = one.setting(key)
             args.settings.append(said)
@@ -120,9 +119,11 @@ def _is_off(value: Any) -> bool:
 
 def _take(args: Arguments, option: str, value: ExperimentValue) -> None:
     try:
-        words = list(keys.words(option, value.value))
+        words = list(attribute_names.words(option, value.value))
     except ValueError as error:
-        raise Unreadable(f"{keys.attribute(option)} {error}", value.file, value.line) from None
+        raise Unreadable(
+            f"{attribute_names.attribute(option)} {error}", value.file, value.line
+        ) from None
     if words:
         said = [Argument(word, value.file, value.line, "${" not in word) for word in words]
         row = args.known[option]
@@ -175,9 +176,11 @@ def _by_key(reading: Reading, values: Mapping[str, ExperimentValue]) -> Reading:
     def key(setting: Setting) -> Setting:
         if not setting.name.startswith("--") or not setting.file.endswith((*YAML, SET)):
             return setting
-        off = keys.turns_off(setting.name)
+        off = attribute_names.turns_off(setting.name)
         value = setting.value if setting.value is not None else ("false" if off else "true")
-        return setting.model_copy(update={"name": keys.attribute(setting.name), "value": value})
+        return setting.model_copy(
+            update={"name": attribute_names.attribute(setting.name), "value": value}
+        )
 
     def refused(refusal: Refusal) -> Refusal:
         return refusal.model_copy(

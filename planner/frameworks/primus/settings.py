@@ -14,7 +14,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.stage_layers import forward_layers
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Flag
-from planner.frameworks.megatron import attribute_names as keys
+from planner.frameworks.megatron import attribute_names
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.primus.names import MODEL, TRAINER
 from planner.frameworks.yaml_files import Row
@@ -45,7 +45,7 @@ def _attention(flag: Flag) -> Any:
 
 def overrides(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
     """(key, value, why) of all overrides."""
-    said = {keys.attribute(one.name): one for one in flags(request, plan)}
+    said = {attribute_names.attribute(one.name): one for one in flags(request, plan)}
     if plan.recompute_layers:
         for name in ("recompute_method", "recompute_num_layers"):
             del said[name]
@@ -55,8 +55,8 @@ def overrides(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
         if name == "cross_entropy_fusion_impl" and plan.cross_entropy == "in_place":
             yield name, "te", "Transformer Engine's, whose gradient takes the place of the logits"
             continue
-        value = _attention(one) if name == "attention_backend" else keys.value(one)
-        yield name, value, keys.in_keys(one.why)
+        value = _attention(one) if name == "attention_backend" else attribute_names.value(one)
+        yield name, value, attribute_names.in_keys(one.why)
     for name, value, why in _PRESET:
         if name not in said:
             yield name, value, why

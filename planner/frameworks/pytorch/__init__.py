@@ -11,8 +11,7 @@ from importlib.resources import files
 
 from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer as shell
-from planner.frameworks import unwritten_facts as uncarried
+from planner.frameworks import bash_writer, unwritten_facts
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.pytorch import encoders, patterns
 from planner.frameworks.pytorch.config import NUMERICS, WIDTH, flags
@@ -127,7 +126,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The training script with its CONFIG, and the launch script."""
     c = Context(request.model, request.cluster, request.training)
     entries = flags(c, plan)
-    missing = uncarried.of(c.model, UNCARRIED, {field for _, _, field in NUMERICS})
+    missing = unwritten_facts.of(c.model, UNCARRIED, {field for _, _, field in NUMERICS})
     allocator = flag(
         "environment",
         "PYTORCH_CUDA_ALLOC_CONF",
@@ -136,13 +135,16 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     )
     template = files(__package__).joinpath("train.py.txt").read_text(encoding="utf-8")
     launcher = LAUNCHER.format(
-        head=shell.header("Native PyTorch", VERSIONS, request, plan),
-        rendezvous=shell.rendezvous(nodes(c.cluster)),
-        variables=shell.overridable(entries),
-        exports=shell.export(allocator),
-        launch=shell.torchrun(accelerators_per_node(c.cluster)),
+        head=bash_writer.header("Native PyTorch", VERSIONS, request, plan),
+        rendezvous=bash_writer.rendezvous(nodes(c.cluster)),
+        variables=bash_writer.overridable(entries),
+        exports=bash_writer.export(allocator),
+        launch=bash_writer.torchrun(accelerators_per_node(c.cluster)),
     )
-    marks = {"@CONFIG@": _block(entries, uncarried.comments(missing)), **patterns.classes(c.model)}
+    marks = {
+        "@CONFIG@": _block(entries, unwritten_facts.comments(missing)),
+        **patterns.classes(c.model),
+    }
     marks["@OWN RECOMPUTE@"] = _OWN_RECOMPUTE if plan.recompute_layers else ""
     for mark, text in marks.items():
         template = template.replace(mark, text)
@@ -152,7 +154,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         main=LAUNCH,
         files={LAUNCH: launcher, SCRIPT: template},
         flags=(allocator, *entries),
-        notes=tuple(uncarried.notes(missing)),
+        notes=tuple(unwritten_facts.notes(missing)),
     )
 
 

@@ -13,10 +13,7 @@ from dataclasses import replace
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer as shell
-from planner.frameworks import megatron
-from planner.frameworks import training_calls as scripts
-from planner.frameworks import unwritten_facts as uncarried
+from planner.frameworks import bash_writer, megatron, training_calls, unwritten_facts
 from planner.frameworks.accelerate.rules import lacks
 from planner.frameworks.base import (
     Bundle,
@@ -118,23 +115,23 @@ def arguments(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script, to be called on every node."""
     options, variables = arguments(request, plan), megatron.environment(plan)
-    missing = uncarried.of(
+    missing = unwritten_facts.of(
         request.model, megatron.UNCARRIED, megatron.numerics.numerics_fields(request.model)
     )
-    arrays, names = shell.arrays(options)
-    head = shell.header("slime", VERSIONS, request, plan).splitlines()[:-1]
+    arrays, names = bash_writer.arrays(options)
+    head = bash_writer.header("slime", VERSIONS, request, plan).splitlines()[:-1]
     told = {one.name: str(one.value) for one in variables}
     env = json.dumps(told)[1:-1].replace('"', '\\"')
     script = SCRIPT.format(
         head="\n".join((*head, "# Needs a checkpoint and data: HF_CHECKPOINT and PROMPT_DATA.")),
-        rendezvous=shell.rendezvous(nodes(request.cluster)),
-        variables=shell.overridable(options),
-        exports="\n".join(map(shell.export, variables)),
-        uncarried=uncarried.comments(missing),
+        rendezvous=bash_writer.rendezvous(nodes(request.cluster)),
+        variables=bash_writer.overridable(options),
+        exports="\n".join(map(bash_writer.export, variables)),
+        uncarried=unwritten_facts.comments(missing),
         arrays=arrays,
         each=accelerators_per_node(request.cluster),
         env=f", {env}" if env else "",
-        spread=shell.spread(names),
+        spread=bash_writer.spread(names),
     )
     return Bundle(
         framework="slime",
@@ -142,14 +139,14 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         main="launch.sh",
         files={"launch.sh": script},
         flags=(*variables, *options),
-        notes=(NEEDS, *uncarried.notes(missing)),
+        notes=(NEEDS, *unwritten_facts.notes(missing)),
     )
 
 
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether some script starts slime's training."""
     try:
-        found = scripts.training_call(files, reader.trains, "slime")
+        found = training_calls.training_call(files, reader.trains, "slime")
     except Unreadable:
         return False
     return slime.launches(found.launch)

@@ -13,8 +13,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer as shell
-from planner.frameworks import unwritten_facts as uncarried
+from planner.frameworks import bash_writer, unwritten_facts
 from planner.frameworks.base import Bundle, Framework, cannot, flag, says
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.torch_schedules import SCHEDULES
@@ -125,17 +124,17 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         steps(c.training),
     )
     variables = environment()
-    arrays, names = shell.arrays(arguments)
-    missing = uncarried.of(c.model, UNCARRIED, numerics.numerics_fields(c.model))
-    head = shell.header("torchtitan", VERSIONS, request, plan)
+    arrays, names = bash_writer.arrays(arguments)
+    missing = unwritten_facts.of(c.model, UNCARRIED, numerics.numerics_fields(c.model))
+    head = bash_writer.header("torchtitan", VERSIONS, request, plan)
     script = SCRIPT.format(
         head=head,
-        rendezvous=shell.rendezvous(nodes(c.cluster)),
-        launch=shell.torchrun(accelerators_per_node(c.cluster)),
-        variables=shell.overridable(arguments),
-        exports="\n".join(map(shell.export, variables)),
+        rendezvous=bash_writer.rendezvous(nodes(c.cluster)),
+        launch=bash_writer.torchrun(accelerators_per_node(c.cluster)),
+        variables=bash_writer.overridable(arguments),
+        exports="\n".join(map(bash_writer.export, variables)),
         arrays=arrays,
-        spread=shell.spread(names),
+        spread=bash_writer.spread(names),
     )
     return Bundle(
         framework="torchtitan",
@@ -143,7 +142,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         main="launch.sh",
         files={
             "launch.sh": script,
-            f"{MODULE}.py": module(c, said, head, uncarried.comments(missing)),
+            f"{MODULE}.py": module(c, said, head, unwritten_facts.comments(missing)),
         },
         flags=(*variables, *arguments, *said),
         notes=(
@@ -152,7 +151,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
                 text="For torchtitan 0.3.0. Up to 0.2.2 it reads TOML, and since August 2026 its "
                 "main branch counts batches in tokens: neither takes this module.",
             ),
-            *uncarried.notes(missing),
+            *unwritten_facts.notes(missing),
         ),
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from cost_models.spec import ModelSpec
-from planner.frameworks import training_calls as scripts
+from planner.frameworks import training_calls
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import CONFIG, GivenValues, given_with
 from planner.frameworks.python.static_evaluation import Program
@@ -54,9 +54,9 @@ def _modules(files: Mapping[str, str]) -> list[str]:
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether a script runs torchtitan.train, or a Python file builds on its configs."""
     try:
-        scripts.training_call(files, _trains, TITLE)
+        training_calls.training_call(files, _trains, TITLE)
     except Unreadable:
-        alone = not scripts.scripts(files)
+        alone = not training_calls.scripts(files)
         return alone and bool(_modules(files) or toml_config.is_one(files))
     return True
 
@@ -71,12 +71,12 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     size = accelerators
     notes: tuple[str, ...] = ()
     launcher: tuple[Setting, ...] = ()
-    if scripts.scripts(files):
-        found = scripts.training_call(files, _trains, TITLE)
-        reached = scripts.world(found.launch)
+    if training_calls.scripts(files):
+        found = training_calls.training_call(files, _trains, TITLE)
+        reached = training_calls.world(found.launch)
         nodes, per_node, words = reached.nodes, reached.per_node, found.launch.arguments
-        size = scripts.accelerators(found, reached, accelerators)
-        notes, launcher = found.notes, scripts.options(found.launch.before)
+        size = training_calls.accelerators(found, reached, accelerators)
+        notes, launcher = found.notes, training_calls.options(found.launch.before)
     given = given_with(files)
     old = toml_config.is_one(files) or toml_config.names_one(words)
     trainer = (

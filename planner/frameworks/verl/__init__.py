@@ -14,16 +14,13 @@ from typing import Any
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer as shell
-from planner.frameworks import megatron, verl_overrides
-from planner.frameworks import unwritten_facts as uncarried
+from planner.frameworks import bash_writer, megatron, unwritten_facts, verl_overrides
 from planner.frameworks.accelerate import UNCARRIED
 from planner.frameworks.accelerate.rules import lacks
 from planner.frameworks.accelerate.settings import model_rows
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, says
 from planner.frameworks.launch_files import LaunchFiles, given_with
-from planner.frameworks.megatron import attribute_names as keys
-from planner.frameworks.megatron import reader
+from planner.frameworks.megatron import attribute_names, reader
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.printed_arguments import RENAMED
 from planner.frameworks.megatron.verl_actor import DEGREES, ENGINE
@@ -100,14 +97,14 @@ NEEDS = Note(
 def _field(field: Field) -> Field:
     """The field with the names of verl's overrides."""
     said = dict.fromkeys(key for name in field.names if (key := _key(name)))
-    return replace(field, names=tuple(said), note=keys.in_keys(field.note))
+    return replace(field, names=tuple(said), note=attribute_names.in_keys(field.note))
 
 
 def _key(option: str) -> str:
     """The override for an option of Megatron-LM; "" if there is none."""
-    if option not in keys.options().values():
+    if option not in attribute_names.options().values():
         return ""
-    attribute = keys.attribute(option)
+    attribute = attribute_names.attribute(option)
     name = _OF_CORE.get(attribute, attribute)
     return next((group + name for group, names in GROUPS.items() if name in names), "")
 
@@ -155,7 +152,7 @@ def _core(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
     core = {one.name: one for one in flags(request, plan)}
     for option, one in core.items():
         if key := _key(option):
-            yield key, keys.value(one), keys.in_keys(one.why)
+            yield key, attribute_names.value(one), attribute_names.in_keys(one.why)
     if plan.vpp > 1 and "--num-virtual-stages-per-pipeline-rank" not in core:
         name = ENGINE + "virtual_pipeline_model_parallel_size"
         yield name, plan.vpp, "chunks of each stage, which the layout counts too"
@@ -181,7 +178,9 @@ def _overrides(rows: Iterable[Row]) -> str:
     lines = []
     for key, value, why in rows:
         new = "++" if ".override_" in key else ""
-        lines.append(f"  {shell.word(f'{new}{key}={_word(value)}')}  {shell.comment(why)}")
+        lines.append(
+            f"  {bash_writer.word(f'{new}{key}={_word(value)}')}  {bash_writer.comment(why)}"
+        )
     return "\n".join(("OVERRIDES=(", *lines, ")"))
 
 
@@ -190,14 +189,14 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     rows, variables = list(_rows(request, plan)), megatron.environment(plan)
     model = list(model_rows(Context(request.model, request.cluster, request.training)))
     known = used_numerics(request.model, config_of(request.model) or {})
-    missing = uncarried.of(request.model, UNCARRIED, known)
-    head = shell.header("verl", VERSIONS, request, plan).splitlines()[:-1]
+    missing = unwritten_facts.of(request.model, UNCARRIED, known)
+    head = bash_writer.header("verl", VERSIONS, request, plan).splitlines()[:-1]
     script = SCRIPT.format(
         head="\n".join((*head, "# Needs a checkpoint and prompts: MODEL and TRAIN_FILES.")),
-        rendezvous=shell.rendezvous(nodes(request.cluster)),
-        bundle=shell.BUNDLE,
-        exports="\n".join(map(shell.export, variables)),
-        uncarried=uncarried.comments(missing),
+        rendezvous=bash_writer.rendezvous(nodes(request.cluster)),
+        bundle=bash_writer.BUNDLE,
+        exports="\n".join(map(bash_writer.export, variables)),
+        uncarried=unwritten_facts.comments(missing),
         overrides=_overrides(rows),
         each=accelerators_per_node(request.cluster),
     )
@@ -209,7 +208,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         main="launch.sh",
         files={"launch.sh": script, CONFIG: json.dumps(config, indent=2) + "\n"},
         flags=(*variables, *said, *keys_as_flags(CONFIG, model)),
-        notes=(NEEDS, *uncarried.notes(missing)),
+        notes=(NEEDS, *unwritten_facts.notes(missing)),
     )
 
 

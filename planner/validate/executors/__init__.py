@@ -22,7 +22,7 @@ from cost_models.catalog.names import UnknownName, resolve
 from cost_models.fields import Spec
 from planner.documents.problems import RequestError, refuse
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer as shell
+from planner.frameworks import bash_writer
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.launchers import CannotLaunch, job_name
@@ -147,10 +147,11 @@ def get(name: str) -> Executor:
 def bundle(launch: RemoteRun, name: str) -> Bundle:
     """The common files of all executors: a script for every node that starts torchrun."""
     cluster = launch.request.cluster
+    about = f"A validation run of {launch.request.model.name}: {launch.ranks} ranks "
+    about += f"on {nodes(cluster)} nodes."
     text = _SCRIPT.format(
-        about=shell.comment(f"A validation run of {launch.request.model.name}: {launch.ranks} "
-                            f"ranks on {nodes(cluster)} nodes."),
-        rendezvous=shell.rendezvous(nodes(cluster)), bundle=shell.BUNDLE, name=name, join=_JOIN_S,
+        about=bash_writer.comment(about), rendezvous=bash_writer.rendezvous(nodes(cluster)),
+        bundle=bash_writer.BUNDLE, name=name, join=_JOIN_S,
         processes=accelerators_per_node(cluster), end=_END_S, limit=f"{launch.time_limit_s:.0f}",
     )  # fmt: skip
     return Bundle(

@@ -14,7 +14,7 @@ import yaml
 from cost_models.plans import ParallelPlan
 from planner import frameworks
 from planner.documents.request import PlanRequest
-from planner.frameworks.megatron import attribute_names as keys
+from planner.frameworks.megatron import attribute_names
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.primus.names import OWN, PRESETS
 from planner.frameworks.read_results import Unreadable
@@ -54,17 +54,19 @@ def stated(request: PlanRequest, plan: ParallelPlan) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_key_is_an_attribute_or_its_own(case: str) -> None:
-    assert [key for key in stated(*CASES[case]) if key not in {*keys.options(), *OWN}] == []
+    assert [
+        key for key in stated(*CASES[case]) if key not in {*attribute_names.options(), *OWN}
+    ] == []
 
 
 def test_options_are_attributes_and_attributes_options() -> None:
-    assert keys.attribute("--norm-epsilon") == "layernorm_epsilon"
-    assert keys.attribute("--disable-bias-linear") == "add_bias_linear"
+    assert attribute_names.attribute("--norm-epsilon") == "layernorm_epsilon"
+    assert attribute_names.attribute("--disable-bias-linear") == "add_bias_linear"
     for request, plan in CASES.values():
         flags = [one for one in MEGATRON.render(request, plan).flags if one.name[:2] == "--"]
         for one in flags:
-            option = keys.options()[keys.attribute(one.name)]
-            words = tuple(keys.words(option, keys.value(one)))
+            option = attribute_names.options()[attribute_names.attribute(one.name)]
+            words = tuple(attribute_names.words(option, attribute_names.value(one)))
             expected = tuple(map(str, (one.name, *map(_number, one.words[1:]))))
             if one.name != "--moe-layer-freq":
                 assert words == expected

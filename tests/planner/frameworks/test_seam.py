@@ -25,7 +25,7 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner import frameworks
 from planner.documents.answer import REASONS
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer as shell
+from planner.frameworks import bash_writer
 from planner.frameworks.base import Bundle, Flag, Unsupported, one_line
 from planner.frameworks.read_results import canonical
 from planner.search.constraints import Context
@@ -161,7 +161,7 @@ def test_one_script_carries_every_file_and_calls_the_main_one(
 ) -> None:
     made = bundle(name, case)
     script = tmp_path / "run.sh"
-    script.write_text(shell.one_script(made))
+    script.write_text(bash_writer.one_script(made))
     if len(made.files) == 1:
         assert script.read_text() == made.files[made.main]
         return
@@ -176,7 +176,7 @@ def test_one_script_carries_every_file_and_calls_the_main_one(
 def test_a_delimiter_inside_a_file_ends_nothing(tmp_path: Path) -> None:
     files = {"main.sh": "true\n", "odd name.txt": "END_OF_FILE\n$(touch pwned)\nEND_OF_FILE_\n"}
     made = Bundle(framework="x", versions="1", main="main.sh", files=files, flags=())
-    script = shell.one_script(made)
+    script = bash_writer.one_script(made)
     subprocess.run(
         ["bash", "-c", script],
         env={**os.environ, "BUNDLE": str(tmp_path)},
@@ -189,10 +189,10 @@ def test_a_delimiter_inside_a_file_ends_nothing(tmp_path: Path) -> None:
 def test_only_plain_words_are_defaults_of_variables() -> None:
     plain = Flag(name="--name", value="1.0e-4", why="why", variable="NAME")
     fixed = Flag(name="--other", value="1", why="why")
-    assert shell.overridable([plain, fixed]) == 'NAME="${NAME:-1.0e-4}"  # why'
+    assert bash_writer.overridable([plain, fixed]) == 'NAME="${NAME:-1.0e-4}"  # why'
     for value in ("$(touch pwned)", "a}b", "", "a b", '"'):
         with pytest.raises(ValueError, match="default"):
-            shell.overridable([plain.model_copy(update={"value": value})])
+            bash_writer.overridable([plain.model_copy(update={"value": value})])
 
 
 def test_comments_are_one_line_whatever_the_text() -> None:
