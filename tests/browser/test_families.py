@@ -175,7 +175,7 @@ def test_what_is_wrong_with_tuning_is_said_at_its_field(
 def test_tuning_is_asked_step_by_step_and_travels_in_the_link(page: Page) -> None:
     page.goto(link(request={**REQUEST, "search": {"framework": "megatron-bridge", "pp": 1}}))
     answered(page)
-    form(page).get_by_text("Tuning", exact=True).click()
+    form(page).get_by_text("Fine-tuning", exact=True).click()
     tuning = form(page).locator(".explained")
     expect(tuning.get_by_label("LoRA dropout")).to_have_count(0)
     expect(tuning.get_by_text("frozen", exact=True)).to_have_count(1)
@@ -195,7 +195,7 @@ def test_tuning_is_asked_step_by_step_and_travels_in_the_link(page: Page) -> Non
     )
     page.reload()
     answered(page)
-    form(page).get_by_text("Tuning: 5 set").click()
+    form(page).get_by_text("Fine-tuning: 5 set").click()
     expect(tuning.get_by_label("LoRA rank")).to_have_value("16")
     expect(tuning.get_by_label("linear_fc2")).not_to_be_checked()
     expect(tuning.get_by_label("sample lengths")).to_have_value("300, 900, 4096")

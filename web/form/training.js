@@ -6,7 +6,7 @@ import { change, problemsAt, request, resolved } from "../state.js";
 import { Bound, NumberField, SelectField } from "../ui/field.js";
 import { More, Section } from "./section.js";
 import { SchemaFields } from "./schema.js";
-import { Tuning, TUNING } from "./tuning.js";
+import { FineTuning, TUNING } from "./fine_tuning.js";
 import { useCatalog } from "../use_query.js";
 
 const ELSEWHERE = ["seq_length", "global_batch_size", "precision", "tokens", "encoder_tokens", ...TUNING];
@@ -31,6 +31,6 @@ export function Training() {
         <div class="dense"><${SchemaFields} type="TrainingSpec" pointer="/training" skip=${ELSEWHERE}
           value=${request.value.training} usual=${resolved.value?.training} onChange=${(name, value) => change(`/training/${name}`, value)} /></div>
       <//>
-      <${Tuning} />
+      <${FineTuning} />
     <//>`;
 }

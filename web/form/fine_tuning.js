@@ -9,7 +9,7 @@ export const TUNING = [
   "lora_rank", "lora_targets", "lora_dropout", "frozen", "frozen_dtype", "loss", "teacher_parameters", "sample_lengths", "packing",
 ];
 
-export function Tuning() {
+export function FineTuning() {
   const schemas = useSchemas();
   const stated = request.value.training ?? {};
   const training = { ...resolved.value?.training, ...stated };
@@ -18,7 +18,7 @@ export function Tuning() {
   const shown = TUNING.filter((name) => set.includes(name) || (fields && isRead(name, fields, training)));
   const wrong = problems.value.some(({ pointer }) => TUNING.includes(pointer.split("/")[2]) && pointer.startsWith("/training/"));
   return html`
-    <${More} label=${set.length ? `Tuning: ${set.length} set` : "Tuning"} force=${wrong}>
+    <${More} label=${set.length ? `Fine-tuning: ${set.length} set` : "Fine-tuning"} force=${wrong}>
       <div class="explained"><${SchemaFields} type="TrainingSpec" pointer="/training" only=${shown} explain
         value=${request.value.training} usual=${resolved.value?.training} onChange=${(name, value) => change(`/training/${name}`, value)} /></div>
     <//>`;
