@@ -7,37 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any
 
 from pydantic import ValidationError
 
 from cost_models.spec import ModelSpec
 from planner.huggingface.config import ModelImportError
-from planner.huggingface.export.layer_keys import Fields, layers_of
+from planner.huggingface.export.shared_keys import Fields, Keys, layers_of, usual
 from planner.huggingface.export.patterned import FORMS, Form, forms
 from planner.huggingface.families.registry import FAMILIES
 from planner.huggingface.importer import model_from_config
 
-Keys = dict[str, Any]
-
-
-def _usual(model: ModelSpec) -> Keys:
-    """The keys that most families have."""
-    return {
-        "hidden_size": model.hidden_size,
-        "intermediate_size": model.ffn_hidden_size,
-        "num_hidden_layers": model.num_layers,
-        "num_attention_heads": model.num_attention_heads,
-        "num_key_value_heads": model.num_query_groups,
-        "head_dim": model.head_dim,
-        "vocab_size": model.vocab_size,
-        "tie_word_embeddings": model.tied_embeddings,
-        "attention_dropout": model.attention_dropout,
-    }
-
 
 def _llama(model: ModelSpec) -> Keys:
-    return _usual(model) | {
+    return usual(model) | {
         "attention_bias": model.attention_output_bias,
         "mlp_bias": model.mlp_bias,
     }
@@ -62,14 +44,14 @@ def _layer_types(model: ModelSpec) -> Keys:
 
 
 def _mistral(model: ModelSpec) -> Keys:
-    return _usual(model) | _window(model)
+    return usual(model) | _window(model)
 
 
 def _qwen(model: ModelSpec) -> Keys:
     if model.sliding_window is None:
-        return _usual(model) | {"use_sliding_window": False}
+        return usual(model) | {"use_sliding_window": False}
     window = {"use_sliding_window": True, **_window(model), **_layer_types(model)}
-    return _usual(model) | window
+    return usual(model) | window
 
 
 def _qwen3(model: ModelSpec) -> Keys:
@@ -77,7 +59,7 @@ def _qwen3(model: ModelSpec) -> Keys:
 
 
 def _olmo2(model: ModelSpec) -> Keys:
-    return _usual(model) | {"attention_bias": model.attention_output_bias}
+    return usual(model) | {"attention_bias": model.attention_output_bias}
 
 
 def _mixtral(model: ModelSpec) -> Keys:
@@ -99,7 +81,7 @@ def _qwen2_moe(model: ModelSpec) -> Keys:
     moe = model.moe
     if moe is None:
         return {}
-    return _usual(model) | {
+    return usual(model) | {
         "use_sliding_window": False,
         "qkv_bias": model.qkv_bias,
         "num_experts": moe.num_experts,
@@ -123,7 +105,7 @@ def _deepseek_v3(model: ModelSpec) -> Keys:
     if moe is None or mla is None:
         return {}
     ffn = moe.expert_ffn_hidden_size
-    return _usual(model) | {
+    return usual(model) | {
         "head_dim": mla.qk_rope_head_dim,
         "attention_bias": model.attention_output_bias,
         "kv_lora_rank": mla.kv_lora_rank,

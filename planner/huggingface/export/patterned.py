@@ -13,7 +13,7 @@ from typing import Any
 from cost_models.blocks.latent_attention import LatentAttention
 from cost_models.spec import ModelSpec
 from planner.huggingface.export import recurrent
-from planner.huggingface.export.layer_keys import (
+from planner.huggingface.export.shared_keys import (
     ATTENTION,
     EXPERTS,
     MLP,

@@ -8,7 +8,7 @@ from cost_models.blocks.delta_net import GatedDeltaNet
 from cost_models.blocks.mamba2 import Mamba2
 from cost_models.blocks.short_convolution import ShortConvolution
 from cost_models.spec import ModelSpec
-from planner.huggingface.export.layer_keys import (
+from planner.huggingface.export.shared_keys import (
     ATTENTION,
     EXPERTS,
     MLP,

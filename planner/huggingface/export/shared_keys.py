@@ -43,6 +43,7 @@ def attends(layer: tuple[Sublayer, ...]) -> Attention | None:
 
 
 def usual(model: ModelSpec) -> Keys:
+    """The keys that most families have."""
     return {
         "hidden_size": model.hidden_size,
         "intermediate_size": model.ffn_hidden_size,
