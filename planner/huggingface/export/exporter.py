@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from cost_models.spec import ModelSpec
 from planner.huggingface.config import ModelImportError
-from planner.huggingface.export.shared_keys import Fields, Keys, layers_of, usual
 from planner.huggingface.export.patterned import FORMS, Form, forms
+from planner.huggingface.export.shared_keys import Fields, Keys, layers_of, usual
 from planner.huggingface.families.registry import FAMILIES
 from planner.huggingface.importer import model_from_config
 

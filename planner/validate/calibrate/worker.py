@@ -5,10 +5,8 @@ DIR holds train.py (as emitted) and job.json; the first rank writes measured.jso
 
 from __future__ import annotations
 
-import faulthandler
 import math
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -24,8 +22,7 @@ from planner.validate.calibrate import collectives, layers
 from planner.validate.calibrate.job import RESULT, Collective, Job, Measured, Operation
 from planner.validate.calibrate.kernels import DTYPES, Bench, Points
 from planner.validate.calibrate.timing import Clock, point
-from planner.validate.processes.priority import lower_session_priority
-from planner.validate.processes.torchrun_agent import die_with_parent
+from planner.validate.processes.rank_process import run_rank
 from planner.validate.ranks.worker import ProgressReporter, load_script
 
 
@@ -150,26 +147,16 @@ class Worker:
 
 
 def main(folder: Path) -> int:
-    """Run the job of a folder; the exit code is the errno of an OSError, such as a full disk."""
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        die_with_parent()
-        lower_session_priority()
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=False)
-    rank = int(os.environ["RANK"])
-    try:
-        worker = Worker(folder, ProgressReporter(folder, rank))
-        found = worker.run()
+    """Run the job of a folder; the exit code is that of `run_rank`."""
+
+    def work(rank: int) -> None:
+        found = Worker(folder, ProgressReporter(folder, rank)).run()
         if rank == 0:
             run_files.write(folder / RESULT, found)
         dist.barrier()
         dist.destroy_process_group()
-    except OSError as error:
-        import traceback
 
-        traceback.print_exc()
-        return error.errno or 1
-    return 0
+    return run_rank(work)
 
 
 if __name__ == "__main__":

@@ -6,24 +6,19 @@ profiler, and one under its memory tracker.
 
 from __future__ import annotations
 
-import faulthandler
 import importlib.util
 import os
 import platform
-import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from planner.validate import run_files
 from planner.validate.dryrun.trace_result import Amounts
-from planner.validate.processes.priority import lower_session_priority
-from planner.validate.processes.torchrun_agent import die_with_parent
+from planner.validate.processes.rank_process import run_rank
 from planner.validate.ranks.saved_rows import SavedRow, rows
 from planner.validate.run_files import Heartbeat, Job, RankResult
 
@@ -167,23 +162,15 @@ def run(folder: Path, job: Job, rank: int, say: Say) -> RankResult:
 
 
 def main(folder: Path) -> int:
-    """Run the job of a folder; the exit code is the errno of an OSError, such as a full disk."""
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        die_with_parent()
-        lower_session_priority()
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=False)
-    rank = int(os.environ["RANK"])
-    try:
+    """Run the job of a folder; the exit code is that of `run_rank`."""
+
+    def work(rank: int) -> None:
         say = ProgressReporter(folder, rank)
         say("starting")
         job = Job.model_validate_json((folder / run_files.JOB).read_bytes())
         run_files.write(folder / run_files.result_file(rank), run(folder, job, rank, say))
-    except OSError as error:
-        with suppress(OSError):  # standard error is a file on the same disk
-            traceback.print_exc()
-        os._exit(error.errno or 1)  # a normal exit would fail to flush, and change the exit code
-    return 0
+
+    return run_rank(work)
 
 
 if __name__ == "__main__":
