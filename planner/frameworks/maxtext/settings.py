@@ -61,7 +61,7 @@ def _model(model: ModelSpec) -> Iterator[Row]:
     if moe is not None:
         width = moe.expert_ffn_hidden_size
         yield "num_experts", moe.num_experts, "experts of a layer"
-        yield "num_experts_per_tok", moe.top_k, "experts that a token uses"
+        yield "num_experts_per_tok", moe.top_k, "experts per token"
         yield "base_moe_mlp_dim", width, "width of an expert"
         yield "sparse_matmul", True, "grouped GEMMs, no dropped tokens"
     if "rope_scaling" in numerics_fields(model):
