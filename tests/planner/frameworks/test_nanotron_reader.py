@@ -75,8 +75,8 @@ def test_unknown_keys_are_listed_and_nanotron_stops_at_them() -> None:
 
 
 REFUSING: list[tuple[str, tuple[str, str]]] = [
-    ("the required key optimizer.zero_stage is missing", ("  zero_stage: 0", "  # none")),
-    ("the required key data_stages.0.name is missing", ("name: mock data", "sequence_length: 2048")),
+    ("required key optimizer.zero_stage is missing", ("  zero_stage: 0", "  # none")),
+    ("required key data_stages.0.name is missing", ("name: mock data", "sequence_length: 2048")),
     ("expert_parallel_size 2", ("expert_parallel_size: 1", "expert_parallel_size: 2")),
     ("lr_warmup_style must be", ("lr_warmup_style: linear", "lr_warmup_style: null")),
     ("is 8, not the 16 started", ("dp: 16", "dp: 8")),

@@ -122,7 +122,7 @@ def test_a_registry_module_of_torchtitan_is_read_by_itself() -> None:
     assert TITAN.read is not None
     reading = TITAN.read(files, 64)
     assert (reading.model.num_layers, reading.plan.moe_dispatcher) == (48, "alltoall")
-    assert any("torchtitan's own of qwen3" in one for one in reading.assumed)
+    assert any("taken from torchtitan's qwen3" in one for one in reading.assumed)
     own = text.replace("def qwen3_30b_a3b(", "def mine(")
     with pytest.raises(Unreadable, match="model_registry is none of"):
         TITAN.read(LaunchFiles({"a.py": own}, GivenValues(values={CONFIG: "mine"})), 64)
