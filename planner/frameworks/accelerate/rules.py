@@ -118,7 +118,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | (p.cp_kind != code("cp_kind", "a2a")),
-        lambda c, p: f"Ulysses (cp {p.cp}, a2a) runs on DeepSpeed's engine, not beside FSDP",
+        lambda c, p: f"Ulysses (cp {p.cp}, a2a) runs on DeepSpeed's engine, not with FSDP",
     ),
     rule(
         "cp_seq",

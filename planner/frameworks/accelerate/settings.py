@@ -67,7 +67,7 @@ def launch_rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     yield mesh + "tp_size", 1, "no tensor parallelism"
     yield mesh + "cp_size", plan.cp, "ranks that split the sequence; they shard the copy too"
     if plan.cp > 1:
-        yield mesh + "cp_backend", "torch", "context parallelism beside FSDP"
+        yield mesh + "cp_backend", "torch", "context parallelism with FSDP"
         yield (
             mesh + "cp_comm_strategy",
             ROTATION[plan.cp_kind],

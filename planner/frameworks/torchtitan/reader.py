@@ -213,8 +213,8 @@ def _architecture(trainer: TrainerSettings, model: ModelSpec | None) -> Architec
     else:
         shown = value_shown(spec)
         raise Unreadable(
-            f"model_spec is `{shown}`, which the files do not say: ModelSpec(...) or "
-            "model_registry(...) is read",
+            f"model_spec is `{shown}`, which the files do not say: only ModelSpec(...) or "
+            "model_registry(...) can be read",
             trainer.file,
             trainer.config.lines.get("model_spec", trainer.config.line),
         )
