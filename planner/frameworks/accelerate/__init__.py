@@ -34,7 +34,7 @@ FIELDS = {
     "dynamic_cp": cannot("every sequence is split over all cp ranks"),
     "pp": cannot("ParallelismConfig has no pipeline axis"),
     "vpp": cannot("ParallelismConfig has no pipeline axis"),
-    "dp": says("num_processes", note="accelerators / cp"),
+    "dp": says("num_processes", note="world size / cp"),
     "dp_shard": says(MESH + "dp_shard_size", MESH + "dp_replicate_size"),
     "ep": cannot("ParallelismConfig has no expert axis"),
     "etp": cannot("ParallelismConfig has no expert axis"),
@@ -87,10 +87,12 @@ UNCARRIED = (
         "activation", "hidden_act, activation_function in config.json", numerics=("activation",)
     ),
     Uncarried(
-        "std of the initial weights", "initializer_range in config.json", numerics=("init_std",)
+        "standard deviation of the initial weights",
+        "initializer_range in config.json",
+        numerics=("init_std",),
     ),
     Uncarried("special tokens", "bos_token_id, eos_token_id in config.json"),
-    Uncarried("balancing loss", "output_router_logits (false), router_aux_loss_coef", mixture),
+    Uncarried("load-balancing loss", "output_router_logits (false), router_aux_loss_coef", mixture),
     Uncarried("router weights", "norm_topk_prob, routed_scaling_factor", mixture),
 )
 

@@ -29,7 +29,7 @@ FIELDS = {
     "dynamic_cp": cannot("every sequence is split over all ranks of sequence parallelism"),
     "pp": says("plugin.pp_size"),
     "vpp": says("plugin.num_model_chunks"),
-    "dp": says("--nnodes", "--nproc_per_node", note="accelerators / (tp x pp x cp)"),
+    "dp": says("--nnodes", "--nproc_per_node", note="world size / (tp x cp x pp)"),
     "dp_shard": cannot("its shards span all data-parallel ranks"),
     "ep": says("plugin.ep_size", note="inside dp"),
     "etp": cannot("experts are split like the other layers: etp is tp"),
@@ -78,10 +78,12 @@ UNCARRIED = (
         "activation", "hidden_act, activation_function in config.json", numerics=("activation",)
     ),
     Uncarried(
-        "std of the initial weights", "initializer_range in config.json", numerics=("init_std",)
+        "standard deviation of the initial weights",
+        "initializer_range in config.json",
+        numerics=("init_std",),
     ),
     Uncarried(
-        "balancing loss",
+        "load-balancing loss",
         "output_router_logits (false), router_aux_loss_coef in config.json",
         mixture,
     ),

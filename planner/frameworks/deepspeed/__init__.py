@@ -37,7 +37,7 @@ FIELDS = {
     "dynamic_cp": cannot("every sequence is split over all ranks of sequence parallelism"),
     "pp": says("--pipeline-model-parallel-size", "--no-pipeline-parallel"),
     "vpp": cannot("the pipeline engine has one chunk of layers per stage"),
-    "dp": says("--num_nodes", "--num_gpus", note="accelerators / (tp x pp x cp)"),
+    "dp": says("--num_nodes", "--num_gpus", note="world size / (tp x cp x pp)"),
     "dp_shard": cannot("shards span all data-parallel ranks (MiCS needs model code)"),
     "ep": cannot("its own MoE layers are not planned"),
     "etp": cannot("its own MoE layers are not planned"),
@@ -80,15 +80,24 @@ UNCARRIED = (
         numerics=("rope_theta", "local_rope_theta"),
     ),
     Uncarried(
-        "rotary fraction of a head", "--rotary-percent (1.0)", rotary, numerics=("rotary_share",)
+        "share of rotated head dimensions",
+        "--rotary-percent (1.0)",
+        rotary,
+        numerics=("rotary_share",),
     ),
     Uncarried("rope scaling", "no option", rotary, numerics=("rope_scaling",)),
     Uncarried("activation", "SwiGLU, no other gate", gated, numerics=("activation",)),
     Uncarried(
         "activation", "--squared-relu, --openai-gelu (GELU)", ungated, numerics=("activation",)
     ),
-    Uncarried("std of the initial weights", "--init-method-std (0.02)", numerics=("init_std",)),
-    Uncarried("soft-capping of logits or scores, multipliers", "no option", numerics=MULTIPLIERS),
+    Uncarried(
+        "standard deviation of the initial weights",
+        "--init-method-std (0.02)",
+        numerics=("init_std",),
+    ),
+    Uncarried(
+        "soft-capping of logits or attention scores, multipliers", "no option", numerics=MULTIPLIERS
+    ),
 )
 
 SCRIPT = """\

@@ -103,7 +103,7 @@ def _model(model: ModelSpec, training: TrainingSpec) -> Iterator[Row]:
     for name in sorted(numerics_fields(model)):
         value = getattr(model.numerics, name)
         whole = name == "rope_theta"
-        yield NUMERICS[name], int(value) if whole else value, "as the model's config.json says"
+        yield NUMERICS[name], int(value) if whole else value, "from the model's config.json"
 
 
 @in_group("PARALLEL_ARGS")

@@ -71,12 +71,20 @@ UNCARRIED = (
         rotary,
         numerics=("rope_theta", "local_rope_theta"),
     ),
-    Uncarried("rotary fraction of a head", "rotary_pct (1.0)", rotary, numerics=("rotary_share",)),
+    Uncarried(
+        "share of rotated head dimensions", "rotary_pct (1.0)", rotary, numerics=("rotary_share",)
+    ),
     Uncarried("rope scaling", "no key", rotary, numerics=("rope_scaling",)),
     Uncarried("activation", "activation (swiglu)", gated, numerics=("activation",)),
     Uncarried("activation", "activation (gelu)", ungated, numerics=("activation",)),
-    Uncarried("std of the initial weights", "init_method_std (0.02)", numerics=("init_std",)),
-    Uncarried("soft-capping of logits or scores, multipliers", "no key", numerics=MULTIPLIERS),
+    Uncarried(
+        "standard deviation of the initial weights",
+        "init_method_std (0.02)",
+        numerics=("init_std",),
+    ),
+    Uncarried(
+        "soft-capping of logits or attention scores, multipliers", "no key", numerics=MULTIPLIERS
+    ),
 )
 SCRIPT = """\
 #!/usr/bin/env bash

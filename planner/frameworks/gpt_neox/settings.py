@@ -34,7 +34,7 @@ NUMERICS = {
     "rope_theta": "rotary_emb_base",
     "rotary_share": "rotary_pct",
 }
-WHY = "as the model's config.json says"
+WHY = "from the model's config.json"
 PLACEHOLDER = "PLACEHOLDER for the smoke run: set your own"
 
 

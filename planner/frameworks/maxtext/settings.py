@@ -36,7 +36,7 @@ LLAMA3 = RopeScaling(
     high_freq_factor=4.0,
     original_max_position_embeddings=8192,
 )
-WHY = "as the model's config.json says"
+WHY = "from the model's config.json"
 PLACEHOLDER = "PLACEHOLDER for the smoke run: set your own"
 
 

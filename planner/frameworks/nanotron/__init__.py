@@ -72,9 +72,13 @@ UNCARRIED = (
     ),
     Uncarried("layers without RoPE", "no_rope_layer (none)", rotary),
     Uncarried("activation", "hidden_act (silu)", numerics=("activation",)),
-    Uncarried("std of the initial weights", "model.init_method (0.02)", numerics=("init_std",)),
+    Uncarried(
+        "standard deviation of the initial weights",
+        "model.init_method (0.02)",
+        numerics=("init_std",),
+    ),
     Uncarried("router weights of the top-k experts", "not normalized: no key", mixture),
-    Uncarried("balancing loss", "none: router_aux_loss_coef is not read", mixture),
+    Uncarried("load-balancing loss", "none: router_aux_loss_coef is not read", mixture),
 )
 
 SCRIPT = """\

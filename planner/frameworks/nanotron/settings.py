@@ -38,7 +38,7 @@ def _model(model: ModelSpec, training: TrainingSpec) -> Iterator[Row]:
     yield "attention_bias", model.qkv_bias, "bias of the query/key/value projection"
     yield "sliding_window_size", model.sliding_window, "sliding window in tokens; null: none"
     for name in sorted(numerics_fields(model) - {"init_std"}):
-        yield NUMERICS[name], getattr(model.numerics, name), "as the model's config.json says"
+        yield NUMERICS[name], getattr(model.numerics, name), "from the model's config.json"
     if model.position == "none":
         yield "no_rope_layer", 1, "no layer has RoPE"
     yield "is_qwen2_config", True, "the model class, which also builds Llama's layers"
@@ -125,7 +125,7 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
         yield key, plan.moe_dispatcher, "no effect: experts are not split"
     yield "model.dtype", "bfloat16", "type of weights and activations"
     std = model.numerics.init_std or 0.02
-    yield "model.init_method.std", std, "std of the initial weights"
+    yield "model.init_method.std", std, "standard deviation of the initial weights"
     yield "model.make_vocab_size_divisible_by", 1, "rows of the embedding are padded to this x tp"
     yield "model.ddp_bucket_cap_mb", 25, "MB per bucket of the gradient reduction"
     yield from _under("optimizer", _optimizer(training, plan))

@@ -74,15 +74,21 @@ UNCARRIED = (
     Uncarried(
         "rotary base", "rotary_base (10000)", rotary, numerics=("rope_theta", "local_rope_theta")
     ),
-    Uncarried("rotary fraction of a head", "1.0, no entry", rotary, numerics=("rotary_share",)),
+    Uncarried(
+        "share of rotated head dimensions", "1.0, no entry", rotary, numerics=("rotary_share",)
+    ),
     Uncarried("rope scaling", "no entry", rotary, numerics=("rope_scaling",)),
     Uncarried("activation", "SwiGLU only", gated, numerics=("activation",)),
     Uncarried("activation", "GELU only", ungated, numerics=("activation",)),
     Uncarried("router scores", "softmax; top-k scores are normalized to sum 1", mixture),
     Uncarried("routed scaling factor", "none, no entry", mixture, numerics=("routed_scaling",)),
-    Uncarried("load balancing of the experts", "none, no entry", mixture),
-    Uncarried("std of the initial weights", "init_std (0.02)", numerics=("init_std",)),
-    Uncarried("soft-capping of logits or scores, multipliers", "no entry", numerics=MULTIPLIERS),
+    Uncarried("load balancing of experts", "none, no entry", mixture),
+    Uncarried(
+        "standard deviation of the initial weights", "init_std (0.02)", numerics=("init_std",)
+    ),
+    Uncarried(
+        "soft-capping of logits or attention scores, multipliers", "no entry", numerics=MULTIPLIERS
+    ),
 )
 LAUNCHER = """\
 #!/usr/bin/env bash

@@ -71,7 +71,7 @@ FREE: tuple[tuple[str, Any, str], ...] = (
     ("gradient_clip", 1.0, "PLACEHOLDER for the smoke run: largest norm of all gradients"),
     ("seed", 1234, "seed of weights and data, the same for every parallelism"),
 )
-SAID = "as the model's config.json says"
+SAID = "from the model's config.json"
 PLAN = ("tp", "sequence_parallel", "cp", "cp_kind", "pp", "ep", "micro_batch_size",
         "reshard_after_forward", "recompute", "recompute_modules", "recompute_method",
         "recompute_num_layers", "attention_kernel", "compile", "zero_stage")  # fmt: skip

@@ -88,11 +88,15 @@ UNCARRIED = (
         "DEFAULTS.score_func, route_norm, route_scale",
         mixture,
     ),
+    Uncarried("weight of the MTP loss", "DEFAULTS.mtp_scale (0.3)", predicts_several),
     Uncarried(
-        "weight of the multi-token prediction loss", "DEFAULTS.mtp_scale (0.3)", predicts_several
+        "standard deviation of the initial weights",
+        "DEFAULTS.init_std (0.02)",
+        numerics=("init_std",),
     ),
-    Uncarried("std of the initial weights", "DEFAULTS.init_std (0.02)", numerics=("init_std",)),
-    Uncarried("soft-capping of logits or scores, multipliers", "no option", numerics=MULTIPLIERS),
+    Uncarried(
+        "soft-capping of logits or attention scores, multipliers", "no option", numerics=MULTIPLIERS
+    ),
 )
 
 SCRIPT = """\

@@ -124,7 +124,7 @@ def _defaults(model: ModelSpec) -> Iterator[Row]:
         yield "route_norm", True, "top-k scores are normalized to sum 1"
         yield "route_scale", model.numerics.routed_scaling or 1.0, "routed scaling factor"
     if model.mtp_num_layers:
-        yield "mtp_scale", 0.3, "weight of the multi-token prediction loss"
+        yield "mtp_scale", 0.3, "weight of the MTP loss"
 
 
 def _quantized(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
