@@ -28,13 +28,13 @@ VERSIONS = "accelerate 1.15.0, transformers 5.23.0, torch 2.13"
 FSDP, MESH = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_"
 FIELDS = {
     "tp": cannot("FSDP 2 with a tp axis fails on transformers 5 (ReplicateParallel is gone)"),
-    "sequence_parallel": cannot("without tensor parallelism there is none"),
+    "sequence_parallel": cannot("there is no tensor parallelism"),
     "cp": says(MESH + "cp_size", note="with FSDP"),
     "cp_kind": says(MESH + "cp_comm_strategy", note="when cp > 1; Ulysses is DeepSpeed's"),
     "dynamic_cp": cannot("every sequence is split over all cp ranks"),
     "pp": cannot("ParallelismConfig has no pipeline axis"),
     "vpp": cannot("ParallelismConfig has no pipeline axis"),
-    "dp": says("num_processes", note="what cp leaves of the world"),
+    "dp": says("num_processes", note="world size / cp"),
     "dp_shard": says(MESH + "dp_shard_size", MESH + "dp_replicate_size"),
     "ep": cannot("ParallelismConfig has no expert axis"),
     "etp": cannot("ParallelismConfig has no expert axis"),
@@ -45,24 +45,24 @@ FIELDS = {
         FSDP + "activation_checkpointing", "--gradient_checkpointing", note="full or none"
     ),
     "recompute_modules": cannot("whole layers are recomputed"),
-    "recompute_method": cannot("every layer is recomputed by itself: block"),
-    "recompute_num_layers": cannot("every layer is recomputed by itself: all of them"),
+    "recompute_method": cannot("each layer is one checkpoint: block"),
+    "recompute_num_layers": cannot("each layer is one checkpoint: all layers"),
     "recompute_layers": cannot("there is no pipeline"),
     "schedule": cannot("ParallelismConfig has no pipeline axis"),
     "first_stage_layers": cannot("ParallelismConfig has no pipeline axis"),
     "last_stage_layers": cannot("ParallelismConfig has no pipeline axis"),
     "stage_layers": cannot("ParallelismConfig has no pipeline axis"),
-    "rank_order": cannot("its mesh is cp, dp_shard, dp_replicate from the inside out"),
+    "rank_order": cannot("the mesh is fixed: cp, dp_shard, dp_replicate, innermost first"),
     "offload_optimizer": says(
-        FSDP + "offload_params", note="weight and gradient shards go to the host with the states"
+        FSDP + "offload_params", note="weight and gradient shards are offloaded too"
     ),
     "offload_activations": says(FSDP + "activation_checkpointing_offload", note="with recompute"),
-    "offload_num_layers": cannot("activations of every layer are offloaded, or of none"),
+    "offload_num_layers": cannot("activations of all layers are offloaded, or of none"),
     "attention_kernel": says("--attn_implementation"),
     "cross_entropy": cannot("the loss works on an fp32 copy of the logits"),
     "moe_dispatcher": cannot("every rank has all experts"),
     "overlap_grad_reduce": cannot("gradients are always reduced during the backward pass"),
-    "overlap_param_gather": cannot("FSDP always gathers weights ahead"),
+    "overlap_param_gather": cannot("FSDP always prefetches weights"),
     "overlap_tp": cannot("there is no tensor parallelism"),
     "overlap_ep": cannot("every rank has all experts"),
     "overlap_p2p": cannot("ParallelismConfig has no pipeline axis"),
@@ -87,11 +87,13 @@ UNCARRIED = (
         "activation", "hidden_act, activation_function in config.json", numerics=("activation",)
     ),
     Uncarried(
-        "spread of the initial weights", "initializer_range in config.json", numerics=("init_std",)
+        "standard deviation of the initial weights",
+        "initializer_range in config.json",
+        numerics=("init_std",),
     ),
     Uncarried("special tokens", "bos_token_id, eos_token_id in config.json"),
-    Uncarried("balancing loss", "output_router_logits (false), router_aux_loss_coef", mixture),
-    Uncarried("weights of the experts", "norm_topk_prob, routed_scaling_factor", mixture),
+    Uncarried("load-balancing loss", "output_router_logits (false), router_aux_loss_coef", mixture),
+    Uncarried("router weights", "norm_topk_prob, routed_scaling_factor", mixture),
 )
 
 SCRIPT = """\

@@ -69,7 +69,7 @@ def engine(
     stage = STRATEGIES[strategy]
     hybrid = {"dp_shard": per_node} if strategy in HYBRID and stage else {}
     if not values.has(*names):
-        assumed.append("fsdp_sharding_strategy: not stated, FULL_SHARD")
+        assumed.append("fsdp_sharding_strategy: not set, FULL_SHARD assumed")
     return Engine({"zero_stage": stage, **hybrid, **shared}, reduced, own=False)
 
 
@@ -87,16 +87,16 @@ def _deepspeed(
     if stage is None:
         stage = values.integer("zero_stage", default=USUAL_STAGE, least=0, most=3)
         if not values.has("zero_stage"):
-            assumed.append(f"zero_stage: not stated, {USUAL_STAGE}")
+            assumed.append(f"zero_stage: not set, {USUAL_STAGE} assumed")
     if not isinstance(stage, int) or not 0 <= stage <= 3:
-        raise Unreadable(f"zero_optimization.stage is {stage}: 0 to 3 are stages")
+        raise Unreadable(f"zero_optimization.stage is {stage}, must be 0 to 3")
     device, weights = (
         (zero.get(f"offload_{part}") or {}).get("device")
         or values.choice(f"offload_{part}_device", choices=DEVICES, default="none")
         for part in ("optimizer", "param")
     )
     if weights != "none":
-        assumed.append("weights offloaded to the host have no place in a plan and are left out")
+        assumed.append("weight offload is ignored: plans do not have it")
     half = "fp16" if precision == "fp16" else "bf16"
     fields = {
         "zero_stage": stage,

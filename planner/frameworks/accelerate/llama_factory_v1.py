@@ -78,7 +78,7 @@ def translated(
     usual = "dpo" if any(name.startswith("pref_") for name in known) else "sft"
     task = next((m[1] for text in files.values() if (m := _COMMAND.search(text))), None)
     if task is None:
-        assumed.append(f"no llamafactory-cli sft, dpo or rm is among the files: {usual} is taken")
+        assumed.append(f"no file has a llamafactory-cli sft, dpo or rm command: {usual} assumed")
     found["stage"] = Setting(name="llamafactory-cli", value=task or usual, file=file, line=0)
     return Values(found, file), made
 
@@ -91,20 +91,21 @@ def _check_supported(own: Values) -> None:
     """Raises Unreadable for a run that no plan can express."""
     engine, mode = own.text("dist_config.name"), own.text("cp_mode")
     if engine not in (None, *ENGINES):
-        text = f"{engine}: {', '.join(ENGINES)} and none are read (--set dist_config.name=fsdp2)"
+        known = ", ".join(ENGINES)
+        text = f"{engine} cannot be read: only {known} or none (--set dist_config.name=fsdp2)"
         raise own.fault(("dist_config.name",), text)
     if (own.text("model_class") or "llm") != "llm":
-        raise own.fault(("model_class",), "only llm, a decoder, is read")
+        raise own.fault(("model_class",), "must be llm: only decoders can be read")
     if own.has("bf16") and not own.boolean("bf16"):
-        text = "it trains in fp32, which no plan has: --set bf16=true"
+        text = "is off: plans have no fp32 training (--set bf16=true)"
         raise own.fault(("bf16",), text)
     if mode is not None and mode not in MODES and own.integer("cp_size", default=1) > 1:
-        raise own.fault(("cp_mode",), f"{mode}: {', '.join(MODES)} is read")
+        raise own.fault(("cp_mode",), f"{mode} cannot be read: only {', '.join(MODES)}")
     bits = own.text("quant_config.quantization_bit")
     if bits not in (None, "4"):
-        raise own.fault(("quant_config.quantization_bit",), f"{bits}: 4 bits are read")
+        raise own.fault(("quant_config.quantization_bit",), f"{bits} cannot be read: only 4 bits")
     if own.has("dp_size") and own.integer("dp_size") < 1:
-        raise own.fault(("dp_size",), "must be from 1")
+        raise own.fault(("dp_size",), "must be at least 1")
 
 
 def accumulation(values: Values, micro: int, dp: int) -> int:
@@ -112,5 +113,5 @@ def accumulation(values: Values, micro: int, dp: int) -> int:
     batch = values.integer("global_batch_size", default=micro * dp)
     if batch % (micro * dp):
         text = f"{batch} is not a multiple of micro_batch_size {micro} x {dp} ranks"
-        raise values.fault(("global_batch_size",), f"{text}: give the cluster that it is for")
+        raise values.fault(("global_batch_size",), f"{text}: give its cluster")
     return batch // (micro * dp)

@@ -23,13 +23,13 @@ def _has_named_modules(c: Context) -> bool:
 
 UNPACKED = unsupported(
     lambda c, p: c.training.frozen_dtype == "as trained",
-    "the script makes random weights, and bitsandbytes packs those that it loads: not in nf4",
+    "the script has random weights, bitsandbytes quantizes only loaded ones: no nf4",
     "degrees",
 )
 PARTIAL_TRAINING: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: not c.training.frozen,
-        "the script that is written trains every weight or adapters alone: it freezes no parts",
+        "the script trains all weights or only adapters: no frozen parts",
         "degrees",
     ),
     UNPACKED,
@@ -43,15 +43,15 @@ PARTIAL_TRAINING: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: not c.training.lora_rank or _has_named_modules(c),
-        lambda c, p: f"{c.model.name}'s family has other modules than {', '.join(NAMES)}",
+        lambda c, p: f"{c.model.name}'s family does not have the modules {', '.join(NAMES)}",
         "degrees",
     ),
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage == 0) | (c.training.lora_rank == 0),
         lambda c, p: (
-            f"the script has frozen weights in half precision beside adapters in fp32, which are "
-            f"not sharded together: ZeRO 0, not {p.zero_stage}"
+            "FSDP cannot shard half-precision frozen weights together with fp32 adapters: ZeRO "
+            f"0, not {p.zero_stage}"
         ),
     ),
 )
@@ -61,9 +61,9 @@ def adapter_arguments(training: TrainingSpec, group: str) -> Iterator[Flag]:
     """The options of train.py for adapters; none if all weights are trained."""
     if not training.lora_rank:
         return
-    yield flag(group, "--lora_rank", training.lora_rank, "adapters beside frozen matrices")
-    yield flag(group, "--lora_targets", ",".join(training.lora_targets), "the modules they adapt")
-    yield flag(group, "--lora_dropout", training.lora_dropout, "before the adapters")
+    yield flag(group, "--lora_rank", training.lora_rank, "rank of the adapters")
+    yield flag(group, "--lora_targets", ",".join(training.lora_targets), "modules with adapters")
+    yield flag(group, "--lora_dropout", training.lora_dropout, "dropout before the adapters")
 
 
 def tuning_of(arguments: Values) -> dict[str, Any]:

@@ -216,7 +216,7 @@ def _plan(
     sequence = sizes["cp"] * sizes["sp"]
     precision = values.choice("mixed_precision", choices=PRECISIONS, default="no")
     if precision == "no":
-        assumed.append("mixed_precision: no, which no plan has: bf16")
+        assumed.append("mixed_precision no: plans have no fp32 training, bf16 assumed")
         precision = "bf16"
     shards = engine(kind, values, files, precision, world // nodes, assumed)
     sharded = kind == "FSDP"
@@ -264,7 +264,7 @@ def _stated(
 ) -> str:
     """The value of an option; the default if it is not stated, noted as an assumption."""
     if not arguments.has(name):
-        assumed.append(f"{name}: not stated, {default}")
+        assumed.append(f"{name}: not set, {default} assumed")
     return arguments.choice(name, choices=choices, default=default)
 
 
@@ -276,7 +276,7 @@ def _kind(values: Values) -> str:
     kind = "DEEPSPEED" if values.boolean("use_deepspeed") else kind
     if kind in ENGINES:
         raise values.fault(
-            ("distributed_type",), f"{kind}: FSDP, DeepSpeed and plain copies are read"
+            ("distributed_type",), f"{kind} cannot be read: only FSDP, DeepSpeed and plain replicas"
         )
     return kind
 
@@ -303,7 +303,7 @@ def _reduced(arguments: Values, usual: str, assumed: list[str]) -> str:
     """The type in which FSDP reduces gradients; usual: the default."""
     stated = arguments.choice("--reduce_dtype", choices=("bf16", "fp16", "fp32"), default="")
     if not stated:
-        assumed.append(f"--reduce_dtype: not stated, FSDP reduces gradients in {usual}")
+        assumed.append(f"--reduce_dtype: not set, FSDP reduces gradients in {usual}")
     return stated or usual
 
 
@@ -317,11 +317,11 @@ def _micro_batch(arguments: Values, launched: bool, assumed: list[str]) -> int:
     """Sequences per pass of a process, an option of the training script only."""
     name = "--per_device_train_batch_size"
     if not arguments.has(name) and launched:
-        assumed.append(f"{name}: not stated, {USUAL_MICRO_BATCH} as of transformers' Trainer")
+        assumed.append(f"{name}: not set, {USUAL_MICRO_BATCH} as in transformers' Trainer")
         return USUAL_MICRO_BATCH
     if not arguments.has(name):
         raise Unreadable(
-            "accelerate's configuration holds no batch: give the launch line, or --set "
+            "accelerate's configuration has no batch size: give the launch line, or --set "
             "per_device_train_batch_size=..."
         )
     return arguments.integer(name)
@@ -335,5 +335,5 @@ def _accumulated(values: Values) -> int:
 
 def _length(arguments: Values) -> int:
     if not arguments.has(*LENGTH):
-        raise Unreadable("the files do not say how long sequences are: --set max_length=...")
+        raise Unreadable("the files have no sequence length: --set max_length=...")
     return arguments.integer(*LENGTH)

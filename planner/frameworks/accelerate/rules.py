@@ -83,7 +83,7 @@ RULES: tuple[Rule, ...] = (
     rules.LEARNED_POSITIONS,
     rules.own_runtime("torch"),
     rules.optimizers(
-        *OPTIMIZERS, others="torch's Muon leaves norms and tables to another optimizer beside it"
+        *OPTIMIZERS, others="torch's Muon needs a second optimizer for norms and embeddings"
     ),
     unsupported(
         lambda c, p: (c.training.optimizer != "adafactor") | (p.zero_stage == 0),
@@ -91,7 +91,7 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (c.training.optimizer != "adam_8bit") | (p.offload_optimizer == 0),
-        "torchao's 8-bit Adam steps where the weights are: no optimizer offload",
+        "torchao's 8-bit Adam runs on the device of the weights: no optimizer offload",
     ),
     unsupported(
         lambda c, p: p.tp == 1,
@@ -118,7 +118,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | (p.cp_kind != code("cp_kind", "a2a")),
-        lambda c, p: f"Ulysses (cp {p.cp}, a2a) runs on DeepSpeed's engine, not beside FSDP",
+        lambda c, p: f"Ulysses (cp {p.cp}, a2a) runs on DeepSpeed's engine, not with FSDP",
     ),
     rule(
         "cp_seq",
@@ -131,7 +131,7 @@ RULES: tuple[Rule, ...] = (
         "cp_seq",
         lambda c, p: (p.cp == 1) | (p.attention_kernel == _FLASH),
         lambda c, p: (
-            f"context parallelism works inside torch's own attention (flash), got cp {p.cp} with "
+            f"context parallelism needs torch's own attention (flash), got cp {p.cp} with "
             f"{p.attention_kernel}"
         ),
     ),
@@ -144,7 +144,7 @@ RULES: tuple[Rule, ...] = (
         "cp_seq",
         lambda c, p: (p.cp == 1) | _mixes_by_plain_attention(c.model),
         lambda c, p: (
-            f"context parallelism is of torch's causal attention: no other mixer with cp {p.cp}"
+            f"context parallelism needs torch's causal attention: no other mixer with cp {p.cp}"
         ),
     ),
     rule(
@@ -163,13 +163,13 @@ RULES: tuple[Rule, ...] = (
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage != 3) | (p.dp * p.cp > 1),
-        "FSDP has no axis to shard over: dp and cp are 1; take zero_stage 0",
+        "FSDP has no axis to shard over: dp and cp are 1; use zero_stage 0",
     ),
     rule(
         "zero_stage",
         _shards,
         lambda c, p: (
-            f"a shard group is whole cp groups and, beside replicas, more than one rank of dp: "
+            "a shard group is a multiple of cp and, with replicas, more than one dp rank: "
             f"dp_shard {p.dp_shard}, dp {p.dp}, cp {p.cp}"
         ),
     ),
@@ -185,7 +185,7 @@ RULES: tuple[Rule, ...] = (
             | ((p.recompute_method == _BLOCK) & (p.recompute_num_layers == c.model.num_layers))
         ),
         lambda c, p: (
-            f"every layer is recomputed by itself: block with {c.model.num_layers} layers, got "
+            f"each layer is one checkpoint: block with {c.model.num_layers} layers, got "
             f"{p.recompute_method} with {p.recompute_num_layers}"
         ),
     ),
@@ -198,8 +198,8 @@ RULES: tuple[Rule, ...] = (
         "offload",
         lambda c, p: (p.offload_activations == 0) | ((p.recompute == _FULL) & (p.zero_stage == 3)),
         lambda c, p: (
-            "only FSDP's checkpoints go to the host: activation offload needs full recompute and "
-            f"ZeRO 3, got {p.recompute} and {p.zero_stage}"
+            "FSDP offloads only checkpoints: activation offload needs full recompute and ZeRO 3, "
+            f"got {p.recompute} and {p.zero_stage}"
         ),
     ),
     unsupported(
@@ -209,13 +209,13 @@ RULES: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: (not c.model.attention_sinks) | (p.attention_kernel == _UNFUSED),
         lambda c, p: (
-            f"attention sinks run in unfused attention only, not {p.attention_kernel}: the family "
-            "has no torch attention, and flash-attention 2 no sinks"
+            f"attention sinks need unfused attention, not {p.attention_kernel}: the family has no "
+            "torch attention, and flash-attention 2 no sinks"
         ),
     ),
     unsupported(
         lambda c, p: _attends(c.model) | (p.attention_kernel == _UNFUSED),
-        "a family without attention has no kernels to choose from: unfused",
+        "a family without attention has no attention kernels: unfused",
     ),
     rules.UNFUSED_LOSS,
     unsupported(
@@ -224,20 +224,19 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (p.overlap_param_gather == 1) | (p.zero_stage == 0) | (p.dp * p.cp == 1),
-        "FSDP always gathers weights ahead",
+        "FSDP always prefetches weights",
     ),
     unsupported(
         lambda c, p: c.training.precision in ("bf16", "fp16"),
         lambda c, p: (
-            f"{c.training.precision} swaps layers by a recipe of torchao or Transformer Engine, "
-            "which is code of the training script"
+            f"{c.training.precision} needs layers of torchao or Transformer Engine, which the "
+            "training script does not have"
         ),
     ),
     unsupported(
         lambda c, p: _kept(c.training) == ("fp32",) * 3,
         lambda c, p: (
-            "weights are kept in fp32, and so are their gradients and states; asked: "
-            + ", ".join(_kept(c.training))
+            "weights, gradients and states are kept in fp32, got " + ", ".join(_kept(c.training))
         ),
     ),
     unsupported(

@@ -22,7 +22,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def adam_8bit(parameters, lr):
-    from torchao.optim import AdamW8bit  # pip install torchao; it knows FSDP 2's shards
+    from torchao.optim import AdamW8bit  # pip install torchao; supports FSDP 2 shards
 
     return AdamW8bit(parameters, lr=lr)
 
@@ -68,7 +68,7 @@ def options():
 def build(args, accelerator, config):
     """The model with random weights in fp32, which are the master weights."""
     loads = accelerator.is_fsdp2 and accelerator.state.fsdp_plugin.cpu_ram_efficient_loading
-    # Where the first process hands its weights out, the others only need their shapes.
+    # Where rank 0 broadcasts its weights, the other ranks need only their shapes.
     empty = loads and not accelerator.is_main_process
     with no_init_weights() if empty else contextlib.nullcontext():
         model = AutoModelForCausalLM.from_config(

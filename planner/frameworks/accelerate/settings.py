@@ -39,17 +39,17 @@ def distributed_type(plan: ParallelPlan) -> str:
 
 def launch_rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     """The rows of accelerate.yaml."""
-    yield "compute_environment", "LOCAL_MACHINE", "machines that launch.sh is called on"
-    yield "distributed_type", distributed_type(plan), "FSDP: ZeRO 3; MULTI_GPU: whole copies"
+    yield "compute_environment", "LOCAL_MACHINE", "machines that run launch.sh"
+    yield "distributed_type", distributed_type(plan), "FSDP: ZeRO 3; MULTI_GPU: replicas"
     yield "mixed_precision", c.training.precision, "type of activations and gathered weights"
-    yield "num_processes", plan.accelerators, "of all machines together"
+    yield "num_processes", plan.accelerators, "processes of all machines"
     if plan.compile:
         yield "dynamo_config.dynamo_backend", "INDUCTOR", "torch.compile"
-        yield "dynamo_config.dynamo_use_regional_compilation", True, "layer by layer"
+        yield "dynamo_config.dynamo_use_regional_compilation", True, "compiled layer by layer"
     if not plan.zero_stage:
         return
     fsdp, mesh = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_"
-    yield fsdp + "version", 2, "the one that goes with parallelism_config"
+    yield fsdp + "version", 2, "parallelism_config needs FSDP 2"
     yield fsdp + "auto_wrap_policy", "TRANSFORMER_BASED_WRAP", "one unit per transformer layer"
     yield (
         fsdp + "reshard_after_forward",
@@ -57,21 +57,21 @@ def launch_rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
         "true: gathered weights are freed after the forward pass",
     )
     yield fsdp + "offload_params", plan.offload_optimizer, "shards and states in host memory"
-    yield fsdp + "activation_checkpointing", plan.recompute == "full", "layers computed again"
+    yield fsdp + "activation_checkpointing", plan.recompute == "full", "full activation recompute"
     if plan.offload_activations:
-        yield fsdp + "activation_checkpointing_offload", True, "checkpoints wait in host memory"
+        yield fsdp + "activation_checkpointing_offload", True, "checkpoints are kept in host memory"
     yield fsdp + "cpu_ram_efficient_loading", *_handed_out(c)
     yield fsdp + "state_dict_type", "SHARDED_STATE_DICT", "every rank saves its shards"
-    yield mesh + "dp_replicate_size", plan.dp // shards(plan), "copies of the shard groups"
-    yield mesh + "dp_shard_size", shards(plan), "data-parallel ranks that share one copy"
+    yield mesh + "dp_replicate_size", plan.dp // shards(plan), "replicas of the shard group"
+    yield mesh + "dp_shard_size", shards(plan), "data-parallel ranks that shard one copy"
     yield mesh + "tp_size", 1, "no tensor parallelism"
-    yield mesh + "cp_size", plan.cp, "ranks that split the sequence, and share the copy too"
+    yield mesh + "cp_size", plan.cp, "ranks that split the sequence; they shard the copy too"
     if plan.cp > 1:
-        yield mesh + "cp_backend", "torch", "context parallelism beside FSDP"
+        yield mesh + "cp_backend", "torch", "context parallelism with FSDP"
         yield (
             mesh + "cp_comm_strategy",
             ROTATION[plan.cp_kind],
-            "allgather: all keys and values at once; alltoall: passed on around the ring",
+            "allgather: all keys and values are gathered; alltoall: passed around a ring",
         )
 
 
@@ -79,10 +79,10 @@ def _handed_out(c: Context) -> tuple[bool, str]:
     """Whether rank 0 initialises the weights for all ranks, and why."""
     moe, config = c.model.moe, config_of(c.model)
     if moe is not None and moe.score_correction_bias:
-        return False, "the router's balancing bias is a buffer, which cannot be handed out"
+        return False, "the router's balancing bias is a buffer, which cannot be broadcast"
     if config is not None and has_buffers(config):
-        return False, "the model has buffers, which cannot be handed out"
-    return True, "the first process makes the weights and hands them out"
+        return False, "the model has buffers, which cannot be broadcast"
+    return True, "rank 0 creates the weights and broadcasts them"
 
 
 def model_rows(c: Context) -> Iterator[Row]:
@@ -114,10 +114,13 @@ def arguments(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
     if plan.zero_stage:
         yield switch(group, "--sync_each_batch", "gradients stay sharded between micro-batches")
         yield flag(
-            group, "--reduce_dtype", training.gradient_reduce_dtype, "gradients are reduced in it"
+            group,
+            "--reduce_dtype",
+            training.gradient_reduce_dtype,
+            "gradient reduction type",
         )
     elif plan.recompute == "full":
-        yield switch(group, "--gradient_checkpointing", "layers computed again")
+        yield switch(group, "--gradient_checkpointing", "full activation recompute")
     yield from adapter_arguments(training, group)
     yield flag(group, "--optim", OPTIMIZERS[training.optimizer], "as planned")
     yield learning_rate(group).model_copy(update={"name": "--learning_rate"})

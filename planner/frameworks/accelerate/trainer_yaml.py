@@ -136,8 +136,8 @@ def shared(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     if plan.compile:
         yield "torch_compile", True, "torch.compile, layer by layer as accelerate.yaml says"
     yield "learning_rate", 1.0e-5, "PLACEHOLDER for the smoke run: set your own"
-    yield "max_steps", 20, "a smoke run"
-    yield "output_dir", "output", "where checkpoints and logs go"
+    yield "max_steps", 20, "steps of a smoke run"
+    yield "output_dir", "output", "folder of checkpoints and logs"
 
 
 def recomputes(plan: ParallelPlan) -> bool:
@@ -149,8 +149,8 @@ _OF_TRAINER: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: p.cp == 1,
         lambda c, p: (
-            f"cp {p.cp}: samples are packed, and context parallelism drops the positions that keep "
-            "them apart"
+            f"cp {p.cp}: samples are packed, and context parallelism drops the positions that "
+            "separate them"
         ),
         "degrees",
     ),
@@ -159,8 +159,8 @@ _OF_TRAINER: tuple[Rule, ...] = (
             (p.zero_stage == 0) | (c.training.gradient_reduce_dtype == c.training.precision)
         ),
         lambda c, p: (
-            f"accelerate's config has FSDP reduce gradients in {c.training.precision}; only a "
-            f"script of one's own can ask for {c.training.gradient_reduce_dtype}"
+            f"accelerate's config makes FSDP reduce gradients in {c.training.precision}; "
+            f"{c.training.gradient_reduce_dtype} needs a custom script"
         ),
     ),
 )
@@ -173,7 +173,7 @@ PARTIAL_TRAINING: tuple[Rule, ...] = tuple(
 def fields(own: dict[str, Field]) -> dict[str, Field]:
     """Accelerate's fields, with a trainer's own names where they differ."""
     shares = {
-        "cp": cannot("samples are packed, and their positions are dropped beside cp"),
+        "cp": cannot("samples are packed, and cp drops their positions"),
         "cp_kind": cannot("there is no context parallelism"),
         "micro_batch_size": says(*KEYS),
         "compile": says("torch_compile", "dynamo_config.dynamo_backend"),
@@ -184,8 +184,8 @@ def fields(own: dict[str, Field]) -> dict[str, Field]:
 def adapters(c: Context, rank: str, targets: str, packed: Row) -> Iterator[Row]:
     """Keys of LoRA adapters; packed: the row that quantizes frozen weights to four bits."""
     training = c.training
-    yield rank, training.lora_rank, "adapters beside frozen matrices"
-    yield targets, list(training.lora_targets), "the modules they adapt"
-    yield "lora_dropout", training.lora_dropout, "before the adapters"
+    yield rank, training.lora_rank, "rank of the adapters"
+    yield targets, list(training.lora_targets), "modules with adapters"
+    yield "lora_dropout", training.lora_dropout, "dropout before the adapters"
     if training.frozen_dtype == "nf4":
         yield packed

@@ -220,7 +220,7 @@ def _plan(
     dp = degrees["dp"]
     for name, usual in ((trainer.micro, trainer.usual_micro), (trainer.length[0], None)):
         if not values.has(name) and usual is not None:
-            assumed.append(f"{name}: not stated, {usual} as {trainer.title} has it")
+            assumed.append(f"{name}: not set, {usual} as in {trainer.title}")
     micro = values.integer(trainer.micro, default=trainer.usual_micro)
     length = values.integer(*trainer.length, default=trainer.usual_length)
     steps = values.integer("gradient_accumulation_steps", default=1)
@@ -278,8 +278,8 @@ def _degrees(values: Values, world: int) -> tuple[dict[str, int], dict[str, int]
     )
     if shards and max(shards, 1) * max(copies, 1) != dp:
         raise Unreadable(
-            f"dp_shard_size {shards} x dp_replicate_size {max(copies, 1)} are not the {dp} ranks "
-            f"that tp {tp} x cp {cp} leave of {world}: give the cluster that it is for"
+            f"dp_shard_size {shards} x dp_replicate_size {max(copies, 1)} is not {dp} = {world} "
+            f"accelerators / (tp {tp} x cp {cp}): give its cluster"
         )
     degrees = {"tp": tp, "cp": cp, "dp": dp}
     return degrees, {"dp_shard": shards * cp} if copies > 1 else {}
@@ -289,7 +289,9 @@ def _loss(values: Values, assumed: list[str]) -> Any:
     """The loss of a step; raises Unreadable if the step also generates samples."""
     said = (values.text("stage", "rl") or "sft").lower()
     if said in GENERATING:
-        raise values.fault(("stage", "rl"), f"{said} generates samples too: that step is not read")
+        raise values.fault(
+            ("stage", "rl"), f"{said} also generates samples: its step cannot be read"
+        )
     if said not in (*LOSSES, "sft", "pt"):
         assumed.append(f"{said} is costed as training on the next token")
     return LOSSES.get(said, "next_token")
@@ -328,7 +330,7 @@ def _engine(
         stage = re.search(r"z(?:ero)?_?(\d)", name)
         if stage is None:
             raise Unreadable(f"DeepSpeed's {name} is not among the files")
-        assumed.append(f"{name} is not at hand: ZeRO {stage[1]} by its name")
+        assumed.append(f"{name} is not among the files: ZeRO {stage[1]} taken from its name")
         text = json.dumps({"zero_optimization": {"stage": int(stage[1])}})
         return of_document({name: text}, name, half, assumed)
     section = tree.get("fsdp_config")
@@ -344,11 +346,11 @@ def _engine(
             inner["fsdp_version"] = values.settings["fsdp_version"]
         return engine("FSDP", Values(inner, values.file), files, half, 8, assumed)
     if not beside.settings:
-        assumed.append("nothing shards: the files name no DeepSpeed, FSDP or accelerate config")
+        assumed.append("no sharding: the files name no DeepSpeed, FSDP or accelerate config")
     kind = beside.choice("distributed_type", choices=TYPES, default="NO")
     if kind in ENGINES:
         raise beside.fault(
-            ("distributed_type",), f"{kind}: FSDP, DeepSpeed and plain copies are read"
+            ("distributed_type",), f"{kind} cannot be read: only FSDP, DeepSpeed and plain replicas"
         )
     each = beside.integer("num_processes", default=8) // beside.integer("num_machines", default=1)
     return engine(kind, beside, files, half, max(each, 1), assumed)
@@ -361,7 +363,7 @@ def _adapters(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[st
     if kind in ("full", "none"):
         return {}
     if kind not in ("lora", "qlora"):
-        raise Unreadable(f"{kind}: full training, lora and qlora are read")
+        raise Unreadable(f"{kind} cannot be read: only full training, lora and qlora")
     listed = next((tree[key] for key in trainer.targets if tree.get(key)), None)
     values.has(*trainer.targets, "lora_target_linear", "lora_alpha")
     names = listed if isinstance(listed, list) else re.split(r"[,\s]+", str(listed or "all"))

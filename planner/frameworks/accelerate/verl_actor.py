@@ -36,7 +36,7 @@ def read(call: training_calls.TrainingCall, files: Mapping[str, str]) -> Reading
     full = said.on(MODEL + "enable_gradient_checkpointing", default=True)
     precision = DTYPES.get(said.text(FSDP + "dtype", "bfloat16"), "bf16")
     if said.text(FSDP + "model_dtype", "fp32") not in ("fp32", "float32"):
-        notes.append("weights and states of the optimizer are costed in fp32, as by default")
+        notes.append("weights and optimizer states are costed in fp32, the default")
     if [key for key in OFFLOADS if said.on(key)]:
         notes.append(verl_overrides.OFFLOADED)
     shards = said.text(FSDP + "fsdp_size", "-1")

@@ -29,7 +29,7 @@ FIELDS = {
     "dynamic_cp": cannot("every sequence is split over all ranks of sequence parallelism"),
     "pp": says("plugin.pp_size"),
     "vpp": says("plugin.num_model_chunks"),
-    "dp": says("--nnodes", "--nproc_per_node", note="what the other sizes leave of the world"),
+    "dp": says("--nnodes", "--nproc_per_node", note="world size / (tp x cp x pp)"),
     "dp_shard": cannot("its shards span all data-parallel ranks"),
     "ep": says("plugin.ep_size", note="inside dp"),
     "etp": cannot("experts are split like the other layers: etp is tp"),
@@ -53,14 +53,14 @@ FIELDS = {
     "offload_num_layers": cannot("activations stay on the accelerator"),
     "attention_kernel": says("plugin.enable_flash_attention"),
     "cross_entropy": cannot("there is no fused cross entropy"),
-    "moe_dispatcher": cannot("tokens travel by alltoall"),
+    "moe_dispatcher": cannot("tokens are always dispatched by alltoall"),
     "overlap_grad_reduce": says("plugin.overlap_communication", "plugin.enable_async_reduce"),
     "overlap_param_gather": says("plugin.overlap_allgather", "plugin.max_prefetch"),
-    "overlap_tp": cannot("tensor-parallel traffic blocks"),
-    "overlap_ep": cannot("its expert-parallel communication blocks"),
+    "overlap_tp": cannot("tensor-parallel communication is not overlapped"),
+    "overlap_ep": cannot("expert-parallel communication is not overlapped"),
     "overlap_p2p": says("plugin.overlap_p2p", note="interleaved schedules"),
     "runtime": cannot("ColossalAI runs on torch"),
-    "compile": cannot("its models are rewritten in place"),
+    "compile": cannot("its models are modified in place"),
 }
 UNCARRIED = (
     Uncarried(
@@ -78,10 +78,12 @@ UNCARRIED = (
         "activation", "hidden_act, activation_function in config.json", numerics=("activation",)
     ),
     Uncarried(
-        "spread of the initial weights", "initializer_range in config.json", numerics=("init_std",)
+        "standard deviation of the initial weights",
+        "initializer_range in config.json",
+        numerics=("init_std",),
     ),
     Uncarried(
-        "balancing loss",
+        "load-balancing loss",
         "output_router_logits (false), router_aux_loss_coef in config.json",
         mixture,
     ),
@@ -159,6 +161,6 @@ FRAMEWORK = Framework(
     training={"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"},
     fields=FIELDS,
     render=render,
-    no_reader="a training script is Python code: what it says is known only when it runs",
-    trains_all="the script that is written trains every weight, without Booster.enable_lora",
+    no_reader="the plan is in Python code, which must run before its values are known",
+    trains_all="the script trains all weights, without Booster.enable_lora",
 )

@@ -73,14 +73,12 @@ def _recomputes(c: Context, p: Plans) -> BoolArray:
 
 MODEL_RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
-    rules.optimizers("adam", "sgd", others="its Adafactor is one of its own, not planned"),
+    rules.optimizers("adam", "sgd", others="its own variant of Adafactor is not planned"),
     rules.LEARNED_POSITIONS,
     unsupported(
         lambda c, p: family(c.model) in FAMILIES, lambda c, p: _family_text(c.model), "degrees"
     ),
-    fixed_part(
-        lambda m: m.sliding_window is None, "its attention kernels see the whole sequence: a window"
-    ),
+    fixed_part(lambda m: m.sliding_window is None, "its attention kernels have no sliding window"),
     unsupported(
         lambda c, p: (
             (c.model.attention_dropout == 0)
@@ -88,15 +86,13 @@ MODEL_RULES: tuple[Rule, ...] = (
             | (family(c.model) == "gpt2")
         ),
         lambda c, p: (
-            f"its flash attention of {family(c.model)} models drops nothing; asked: "
+            f"its flash attention of {family(c.model)} models has no dropout, got "
             f"{c.model.attention_dropout}"
         ),
     ),
     unsupported(
         lambda c, p: c.training.precision in ("bf16", "fp16"),
-        lambda c, p: (
-            f"{c.training.precision}: its fp8 has one recipe of its own, and there is no fp4"
-        ),
+        lambda c, p: f"{c.training.precision}: its fp8 recipe is not planned, and there is no fp4",
     ),
     rules.FP32_STATES,
     unsupported(
@@ -115,7 +111,7 @@ MODEL_RULES: tuple[Rule, ...] = (
             )
         ),
         lambda c, p: (
-            f"gradients are reduced in {c.training.precision}, or in fp32 by ZeRO 1 and 2; asked: "
+            f"gradients are reduced in {c.training.precision}, or in fp32 by ZeRO 1 and 2; got "
             f"{c.training.gradient_reduce_dtype} with ZeRO {p.zero_stage}"
         ),
     ),
@@ -145,29 +141,28 @@ SIZE_RULES: tuple[Rule, ...] = (
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | (p.sequence_parallel == 0),
-        lambda c, p: f"one sequence parallelism at a time: cp {p.cp} or sequence_parallel",
+        lambda c, p: f"cp {p.cp} and sequence_parallel exclude each other",
     ),
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | (p.tp == 1) | (p.cp_kind != _A2A),
         lambda c, p: (
-            f"all-to-all (cp {p.cp}) beside tp {p.tp} puts cp inside tp, not tp inside cp as "
-            "planned"
+            f"all-to-all (cp {p.cp}) with tp {p.tp} puts cp inside tp, but plans have tp inside cp"
         ),
     ),
     rule(
         "experts_not_divisible",
         lambda c, p: (c.model.moe is None) | ((p.etp == p.tp) & (p.dp % np.maximum(p.ep, 1) == 0)),
         lambda c, p: (
-            f"experts are split like the other layers (etp = tp) and shared inside dp: tp {p.tp}, "
-            f"etp {p.etp}, dp {p.dp}, ep {p.ep}"
+            "experts are split like the other layers (etp = tp) and distributed inside dp: tp "
+            f"{p.tp}, etp {p.etp}, dp {p.dp}, ep {p.ep}"
         ),
     ),
     unsupported(
         lambda c, p: (
             (c.model.moe is None) | (p.pp == 1) | ((p.sequence_parallel == 0) & (p.cp == 1))
         ),
-        "models of experts split the sequence without a pipeline only",
+        "MoE models cannot split the sequence in a pipeline",
     ),
     unsupported(
         lambda c, p: (p.pp == 1) | np.isin(p.schedule, _STYLES),
@@ -209,22 +204,22 @@ FEATURE_RULES: tuple[Rule, ...] = (
     rules.own_runtime("torch"),
     unsupported(
         lambda c, p: p.compile == 0,
-        "its models are rewritten in place, torch.compile does not see them whole",
+        "its models are modified in place: no torch.compile",
     ),
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage < 3) | ((p.cp == 1) & (p.sequence_parallel == 0)),
-        "Gemini (ZeRO 3) splits no sequence",
+        "Gemini (ZeRO 3) cannot split the sequence",
     ),
     rule(
         "zero_stage",
         lambda c, p: (p.pp == 1) | (p.zero_stage <= 1),
-        lambda c, p: f"a pipeline goes with ZeRO 0 or 1, not {p.zero_stage}",
+        lambda c, p: f"a pipeline needs ZeRO 0 or 1, not {p.zero_stage}",
     ),
     rule(
         "zero_stage",
         lambda c, p: (c.model.moe is None) | (p.zero_stage <= 1),
-        lambda c, p: f"models of experts go with ZeRO 0 or 1, not {p.zero_stage}",
+        lambda c, p: f"MoE models need ZeRO 0 or 1, not {p.zero_stage}",
     ),
     rule(
         "zero_stage",
@@ -247,24 +242,22 @@ FEATURE_RULES: tuple[Rule, ...] = (
                 if family(c.model) in COUNTED
                 else "every layer"
             )
-            + f" by itself, not {p.recompute_num_layers} by {p.recompute_method}"
+            + f" as one checkpoint, not {p.recompute_num_layers} by {p.recompute_method}"
         ),
     ),
     rule(
         "recompute",
         lambda c, p: (p.recompute_layers == 0) | ((p.vpp == 1) & (family(c.model) in COUNTED)),
         lambda c, p: (
-            f"layers to recompute are counted by stage for {', '.join(sorted(COUNTED))}, with one "
-            f"chunk per stage; got {family(c.model)}, vpp {p.vpp}"
+            f"recomputed layers can be set by stage only for {', '.join(sorted(COUNTED))}, with "
+            f"one chunk per stage; got {family(c.model)}, vpp {p.vpp}"
         ),
     ),
     rules.OFFLOADED_ADAM,
     rule("offload", lambda c, p: p.offload_activations == 0, "activations stay on the accelerator"),
     unsupported(
         lambda c, p: (p.attention_kernel == _FLASH) | (p.attention_kernel == _UNFUSED),
-        lambda c, p: (
-            f"it picks the flash kernel that is installed: flash, not {p.attention_kernel}"
-        ),
+        lambda c, p: f"it uses the installed flash kernel: flash, not {p.attention_kernel}",
     ),
     unsupported(
         lambda c, p: p.cross_entropy == code("cross_entropy", "unfused"),
@@ -272,10 +265,10 @@ FEATURE_RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (c.model.moe is None) | (p.moe_dispatcher == _ALLTOALL),
-        lambda c, p: f"tokens travel by alltoall, not {p.moe_dispatcher}",
+        lambda c, p: f"tokens are dispatched by alltoall, not {p.moe_dispatcher}",
     ),
-    unsupported(lambda c, p: p.overlap_tp == 0, "tensor-parallel traffic is not overlapped"),
-    unsupported(lambda c, p: p.overlap_ep == 0, "its expert-parallel communication blocks"),
+    unsupported(lambda c, p: p.overlap_tp == 0, "tensor-parallel communication is not overlapped"),
+    unsupported(lambda c, p: p.overlap_ep == 0, "expert-parallel communication is not overlapped"),
     unsupported(
         lambda c, p: (
             (p.dp * p.cp == 1)
@@ -287,9 +280,9 @@ FEATURE_RULES: tuple[Rule, ...] = (
             )
         ),
         lambda c, p: (
-            "gradients are reduced after a pipeline's step and, with experts, after the backward "
-            "pass; without ZeRO and pipeline always during it; got "
-            f"overlap_grad_reduce {p.overlap_grad_reduce} with pp {p.pp}, ZeRO {p.zero_stage}"
+            "gradients are reduced after all micro-batches of a pipeline, with experts after the "
+            "backward pass, and during it without ZeRO and pipeline; got overlap_grad_reduce "
+            f"{p.overlap_grad_reduce} with pp {p.pp}, ZeRO {p.zero_stage}"
         ),
     ),
 )

@@ -53,16 +53,20 @@ def _kernels(c: Context, plan: ParallelPlan) -> Iterator[Row]:
 @in_group("plugin", _argument)
 def _gemini(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     yield "tp_size", plan.tp, "ranks that split every layer"
-    yield "placement_policy", "static", "what lies where is fixed"
-    yield "shard_param_frac", 1.0, "weights sharded too: ZeRO 3"
+    yield "placement_policy", "static", "fixed placement"
+    yield "shard_param_frac", 1.0, "fraction of sharded weights: all, ZeRO 3"
     yield (
         "offload_optim_frac",
         float(plan.offload_optimizer),
         "1: states in host memory, 0: on the accelerator",
     )
-    yield "enable_gradient_accumulation", accumulation(c, plan) > 1, "micro-batches"
-    yield "enable_async_reduce", plan.overlap_grad_reduce, "gradients reduced during the backward"
-    yield "max_prefetch", int(plan.overlap_param_gather), "chunks gathered ahead"
+    yield "enable_gradient_accumulation", accumulation(c, plan) > 1, "micro-batches are accumulated"
+    yield (
+        "enable_async_reduce",
+        plan.overlap_grad_reduce,
+        "gradients reduced during the backward pass",
+    )
+    yield "max_prefetch", int(plan.overlap_param_gather), "weight chunks to prefetch"
     yield from _kernels(c, plan)
 
 
@@ -70,26 +74,28 @@ def _gemini(c: Context, plan: ParallelPlan) -> Iterator[Row]:
 def _hybrid(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     mixture = c.model.moe is not None
     yield "tp_size", plan.tp, "ranks that split every layer"
-    yield "pp_size", plan.pp, "stages of layers"
+    yield "pp_size", plan.pp, "pipeline stages"
     if mixture:
-        yield "ep_size", plan.ep, "ranks that share the experts, inside dp"
+        yield "ep_size", plan.ep, "ranks that split the experts, inside dp"
     if plan.cp > 1:
         ring = plan.cp_kind == "p2p"
         yield "enable_sequence_parallelism", True, "the sequence is split"
         yield (
             "sequence_parallelism_mode",
             "ring_attn" if ring else "all_to_all",
-            "keys and values around a ring" if ring else "the sequence traded for heads",
+            "keys and values are passed around a ring"
+            if ring
+            else "all-to-all from sequence to heads",
         )
         yield "sp_size", plan.cp, "ranks that split the sequence"
     elif plan.sequence_parallel:
         yield "enable_sequence_parallelism", True, "norms and dropout split over tp"
-        yield "sequence_parallelism_mode", "split_gather", "Megatron's kind"
-        yield "sp_size", 1, "the ranks of tp are those that split"
+        yield "sequence_parallelism_mode", "split_gather", "Megatron's sequence parallelism"
+        yield "sp_size", 1, "the tp ranks split the sequence"
     yield (
         "moe_dp_outside" if mixture else "dp_outside",
         plan.rank_order == "tp-cp-ep-pp-dp",
-        "True: stages next to each other, replicas apart",
+        "True: dp outside pp",
     )
     if plan.pp > 1:
         yield from _pipeline(c, plan)
@@ -100,14 +106,18 @@ def _hybrid(c: Context, plan: ParallelPlan) -> Iterator[Row]:
             plan.overlap_grad_reduce,
             "gradients reduced during the backward pass",
         )
-        yield "overlap_allgather", plan.overlap_param_gather, "weights gathered during the forward"
+        yield (
+            "overlap_allgather",
+            plan.overlap_param_gather,
+            "overlap of the weight gather with the forward pass",
+        )
         yield _source(
             "communication_dtype",
             DTYPES[c.training.gradient_reduce_dtype],
-            "gradients are reduced in it",
+            "gradient reduction type",
         )
-        yield "cpu_offload", plan.offload_optimizer, "states live in host memory"
-    yield "make_vocab_size_divisible_by", VOCAB_MULTIPLE, "rows of the embedding are padded"
+        yield "cpu_offload", plan.offload_optimizer, "optimizer states in host memory"
+    yield "make_vocab_size_divisible_by", VOCAB_MULTIPLE, "embedding rows are padded"
     yield from _kernels(c, plan)
 
 
@@ -122,12 +132,12 @@ def _pipeline(c: Context, plan: ParallelPlan) -> Iterator[Row]:
         yield "num_layers_per_stage", layers, "layers of every stage"
     yield "microbatch_size", plan.micro_batch_size, "sequences per pass"
     if style == "interleaved":
-        yield "overlap_p2p", plan.overlap_p2p, "messages between stages in background"
+        yield "overlap_p2p", plan.overlap_p2p, "overlap of messages between stages"
     if style == "zbv":
         graph = {"n_stage": plan.pp, "n_micro": accumulation(c, plan), **COSTS, **KEPT}
         said = ", ".join(f"{name}={value}" for name, value in graph.items())
         yield _source(
-            "scheduler_nodes", f"PipelineGraph({said}).get_v_schedule()", "the order of every rank"
+            "scheduler_nodes", f"PipelineGraph({said}).get_v_schedule()", "schedule of every rank"
         )
     if plan.recompute == "full":
         every = plan.recompute_method == "uniform"
@@ -140,7 +150,7 @@ def _counted(c: Context, counts: list[int]) -> Flag:
     return _source(
         "gradient_checkpoint_config",
         f"PipelineGradientCheckpointConfig(num_ckpt_layers_per_stage={counts})",
-        "layers of every chunk that are computed again",
+        "recomputed layers of every chunk",
     )
 
 
@@ -163,8 +173,8 @@ def constants(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
             f"train batch {c.training.global_batch_size} = micro batch {plan.micro_batch_size} x "
             f"this x dp {plan.dp}",
         ),
-        ("DTYPE", DTYPES[c.training.precision], "of the weights that are built"),
-        ("RECOMPUTE", str(plan.recompute == "full"), "whole layers computed again"),
+        ("DTYPE", DTYPES[c.training.precision], "type of the weights"),
+        ("RECOMPUTE", str(plan.recompute == "full"), "full activation recompute"),
         ("LEARNING_RATE", "1.0e-4", "PLACEHOLDER for the smoke run: set your own"),
         ("OPTIMIZER", json.dumps(c.training.optimizer), "as planned"),
         ("PIPELINE", str(plan.pp > 1), "the plugin runs the micro-batches of a step"),

@@ -32,15 +32,15 @@ VERSIONS = "DeepSpeed 0.16 to 0.19; Megatron-DeepSpeed of July 2025 (4efb479)"
 FIELDS = {
     "tp": says("--tensor-model-parallel-size"),
     "sequence_parallel": says("--sequence-parallel"),
-    "cp": says("--ds-sequence-parallel-size", note="Ulysses; without tp and pipeline"),
-    "cp_kind": cannot("sequence parallelism is Ulysses, all-to-all, only"),
+    "cp": says("--ds-sequence-parallel-size", note="Ulysses; only without tp and pp"),
+    "cp_kind": cannot("only Ulysses (all-to-all)"),
     "dynamic_cp": cannot("every sequence is split over all ranks of sequence parallelism"),
     "pp": says("--pipeline-model-parallel-size", "--no-pipeline-parallel"),
     "vpp": cannot("the pipeline engine has one chunk of layers per stage"),
-    "dp": says("--num_nodes", "--num_gpus", note="what the other sizes leave of the world"),
-    "dp_shard": cannot("its shards span all data-parallel ranks (MiCS needs code in the model)"),
-    "ep": cannot("its experts are gates and layers of their own, not those of the plan"),
-    "etp": cannot("its experts are gates and layers of their own, not those of the plan"),
+    "dp": says("--num_nodes", "--num_gpus", note="world size / (tp x cp x pp)"),
+    "dp_shard": cannot("shards span all data-parallel ranks (MiCS needs model code)"),
+    "ep": cannot("its own MoE layers are not planned"),
+    "etp": cannot("its own MoE layers are not planned"),
     "zero_stage": says("zero_optimization.stage", "--zero-stage"),
     "reshard_after_forward": cannot("ZeRO-3 always frees gathered weights"),
     "micro_batch_size": says(
@@ -55,18 +55,18 @@ FIELDS = {
     "first_stage_layers": cannot("the pipeline engine splits layers evenly"),
     "last_stage_layers": cannot("the pipeline engine splits layers evenly"),
     "stage_layers": cannot("the pipeline engine splits layers evenly"),
-    "rank_order": cannot("its topology is pipe, data, model from the outside in"),
+    "rank_order": cannot("the topology is fixed: pipe, data, model, outermost first"),
     "offload_optimizer": says("zero_optimization.offload_optimizer", "--cpu-optimizer"),
     "offload_activations": says("--checkpoint-in-cpu", note="with full recompute"),
-    "offload_num_layers": cannot("activations of every layer are offloaded, or of none"),
+    "offload_num_layers": cannot("activations of all layers are offloaded, or of none"),
     "attention_kernel": says("--use-flash-attn-v2"),
     "cross_entropy": cannot("the loss works on an fp32 copy of the logits"),
-    "moe_dispatcher": cannot("its experts are gates and layers of their own"),
+    "moe_dispatcher": cannot("its own MoE layers are not planned"),
     "overlap_grad_reduce": says("zero_optimization.overlap_comm"),
     "overlap_param_gather": says("zero_optimization.overlap_comm", note="ZeRO-3 prefetch only"),
-    "overlap_tp": cannot("tensor-parallel traffic blocks"),
-    "overlap_ep": cannot("its experts are gates and layers of their own"),
-    "overlap_p2p": cannot("only interleaved schedules overlap messages, and it has none"),
+    "overlap_tp": cannot("tensor-parallel communication is not overlapped"),
+    "overlap_ep": cannot("its own MoE layers are not planned"),
+    "overlap_p2p": cannot("only interleaved schedules overlap messages, which it does not have"),
     "runtime": cannot("DeepSpeed is itself the runtime"),
     "compile": cannot("Megatron-DeepSpeed has its own fused kernels"),
 }
@@ -80,15 +80,24 @@ UNCARRIED = (
         numerics=("rope_theta", "local_rope_theta"),
     ),
     Uncarried(
-        "share of a head that rotates", "--rotary-percent (1.0)", rotary, numerics=("rotary_share",)
+        "share of rotated head dimensions",
+        "--rotary-percent (1.0)",
+        rotary,
+        numerics=("rotary_share",),
     ),
     Uncarried("rope scaling", "no option", rotary, numerics=("rope_scaling",)),
     Uncarried("activation", "SwiGLU, no other gate", gated, numerics=("activation",)),
     Uncarried(
         "activation", "--squared-relu, --openai-gelu (GELU)", ungated, numerics=("activation",)
     ),
-    Uncarried("spread of the initial weights", "--init-method-std (0.02)", numerics=("init_std",)),
-    Uncarried("soft-capping of logits or scores, multipliers", "no option", numerics=MULTIPLIERS),
+    Uncarried(
+        "standard deviation of the initial weights",
+        "--init-method-std (0.02)",
+        numerics=("init_std",),
+    ),
+    Uncarried(
+        "soft-capping of logits or attention scores, multipliers", "no option", numerics=MULTIPLIERS
+    ),
 )
 
 SCRIPT = """\
@@ -151,7 +160,7 @@ builder.finalize(prefix + ".idx")
 def _environment(plan: ParallelPlan) -> tuple[Flag, ...]:
     if not plan.sequence_parallel:
         return ()
-    why = "sequence parallelism demands it"
+    why = "required by sequence parallelism"
     return (flag("environment", "CUDA_DEVICE_MAX_CONNECTIONS", 1, why),)
 
 
@@ -159,7 +168,7 @@ def hostfile(request: PlanRequest) -> str:
     """A hostfile of DeepSpeed's launcher, with names to fill in."""
     slots, count = accelerators_per_node(request.cluster), nodes(request.cluster)
     hosts = ["localhost"] if count == 1 else [f"node-{i}" for i in range(count)]
-    head = "# Put the names of your nodes here: one per line, first the one that launches.\n"
+    head = "# Put the names of your nodes here, one per line, the launching node first.\n"
     return head + "".join(f"{host} slots={slots}\n" for host in hosts)
 
 
@@ -236,5 +245,5 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
-    trains_all="Megatron-DeepSpeed's pretrain_gpt.py trains every weight",
+    trains_all="Megatron-DeepSpeed's pretrain_gpt.py trains all weights",
 )

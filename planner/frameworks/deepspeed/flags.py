@@ -38,24 +38,20 @@ def config(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
     yield "gradient_clipping", 1.0, "PLACEHOLDER for the smoke run: set your own"
     yield "steps_per_print", 1, "iteration time on every step"
     yield f"{training.precision}.enabled", True, "type of weights and activations"
-    yield "data_types.grad_accum_dtype", training.gradient_dtype, "gradients accumulate in it"
-    yield (
-        "communication_data_type",
-        training.gradient_reduce_dtype,
-        "gradients are reduced in it",
-    )
+    yield "data_types.grad_accum_dtype", training.gradient_dtype, "gradient accumulation type"
+    yield "communication_data_type", training.gradient_reduce_dtype, "gradient reduction type"
     yield "zero_optimization.stage", plan.zero_stage, "1: states, 2: + gradients, 3: + weights"
     if plan.zero_stage:
         yield (
             "zero_optimization.overlap_comm",
             plan.overlap_grad_reduce,
-            "traffic during the backward pass",
+            "overlap with the backward pass",
         )
     if plan.offload_optimizer:
-        yield "zero_optimization.offload_optimizer.device", "cpu", "states live in host memory"
-        yield "zero_optimization.offload_optimizer.pin_memory", True, "faster copies"
+        yield "zero_optimization.offload_optimizer.device", "cpu", "optimizer states in host memory"
+        yield "zero_optimization.offload_optimizer.pin_memory", True, "pinned host memory"
     if training.optimizer == "sgd" and plan.zero_stage:
-        yield "zero_allow_untested_optimizer", True, "ZeRO counts SGD as untested"
+        yield "zero_allow_untested_optimizer", True, "SGD is untested with ZeRO"
 
 
 def numerics_fields(model: ModelSpec) -> frozenset[str]:
@@ -102,18 +98,18 @@ def _model(model: ModelSpec, training: TrainingSpec) -> Iterator[Row]:
     if not model.mlp_bias:
         yield "--disable-bias-linear", "linear layers have no bias"
     yield "--hidden-dropout", model.hidden_dropout, "dropout of the residual stream"
-    yield "--attention-dropout", model.attention_dropout, "dropout of the scores"
-    yield "--no-query-key-layer-scaling", "scores are scaled by the head width only"
+    yield "--attention-dropout", model.attention_dropout, "dropout of the attention scores"
+    yield "--no-query-key-layer-scaling", "scores are scaled only by the head width"
     for name in sorted(numerics_fields(model)):
         value = getattr(model.numerics, name)
         whole = name == "rope_theta"
-        yield NUMERICS[name], int(value) if whole else value, "as the model's config.json says"
+        yield NUMERICS[name], int(value) if whole else value, "from the model's config.json"
 
 
 @in_group("PARALLEL_ARGS")
 def _parallel(plan: ParallelPlan) -> Iterator[Row]:
     yield "--tensor-model-parallel-size", plan.tp, "ranks that split every layer"
-    yield "--pipeline-model-parallel-size", plan.pp, "stages of layers, 1F1B"
+    yield "--pipeline-model-parallel-size", plan.pp, "pipeline stages, 1F1B"
     if plan.pp == 1:
         yield "--no-pipeline-parallel", "one stage: no pipeline engine"
     if plan.cp > 1:
@@ -135,21 +131,21 @@ def _training(c: Context, plan: ParallelPlan) -> Iterator[Row]:
         yield "--cpu-optimizer", "DeepSpeed's Adam for host memory"
     yield learning_rate("TRAINING_ARGS")
     if plan.attention_kernel in ("flash", "flash2"):
-        newest = ", the newest that it knows" if plan.attention_kernel == "flash" else ""
+        newest = ", the newest supported" if plan.attention_kernel == "flash" else ""
         yield "--use-flash-attn-v2", f"attention kernel: flash-attention 2{newest}"
     if plan.recompute != "none":
-        yield "--recompute-granularity", plan.recompute, "activations computed again"
-        yield "--deepspeed-activation-checkpointing", "by DeepSpeed's checkpoint function"
+        yield "--recompute-granularity", plan.recompute, "activation recompute"
+        yield "--deepspeed-activation-checkpointing", "DeepSpeed's checkpointing"
     if plan.recompute == "full":
-        yield "--recompute-method", plan.recompute_method, "which layers"
-        yield "--recompute-num-layers", plan.recompute_num_layers, "layers in one go"
+        yield "--recompute-method", plan.recompute_method, "grouping of the layers"
+        yield "--recompute-num-layers", plan.recompute_num_layers, "layers per checkpoint"
         yield (
             "--checkpoint-num-layers",
             plan.recompute_num_layers,
-            "the same without the pipeline engine, which alone reads the flag before",
+            "the same; without the pipeline engine only this flag is read",
         )
     if plan.offload_activations:
-        yield "--checkpoint-in-cpu", "checkpoints wait in host memory"
+        yield "--checkpoint-in-cpu", "checkpoints are kept in host memory"
 
 
 @in_group("DATA_ARGS")
@@ -161,9 +157,9 @@ def _data(model: ModelSpec) -> Iterator[Row]:
     yield (
         "--vocab-size",
         max(model.vocab_size - 1, 1),
-        f"the tokenizer adds one: {model.vocab_size} tokens",
+        f"the tokenizer adds one token, {model.vocab_size} in all",
     )
-    yield "--make-vocab-size-divisible-by", VOCAB_MULTIPLE, "rows are padded to it times tp"
+    yield "--make-vocab-size-divisible-by", VOCAB_MULTIPLE, "rows are padded to this x tp"
     yield "--log-interval", 1, "iteration time on every step"
 
 

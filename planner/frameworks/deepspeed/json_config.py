@@ -56,11 +56,11 @@ class JsonConfig:
         try:
             self.tree = json.loads(text)
         except json.JSONDecodeError as error:
-            raise Unreadable(f"no JSON: {error.msg}", file, first + error.lineno - 1) from None
+            raise Unreadable(f"invalid JSON: {error.msg}", file, first + error.lineno - 1) from None
         except (RecursionError, ValueError) as error:
-            raise Unreadable(f"no JSON that can be read: {error}", file, first) from None
+            raise Unreadable(f"unreadable JSON: {error}", file, first) from None
         if not isinstance(self.tree, dict):
-            raise Unreadable("a JSON object is needed", file, first)
+            raise Unreadable("must be a JSON object", file, first)
         self.settings: dict[str, Setting] = {}
         self.unread: list[Setting] = []
         self.asked: set[str] = set()
@@ -92,10 +92,10 @@ class JsonConfig:
         if section in known_keys()["strict"]:
             self.refuse(f"{section} has no key {setting.name.rsplit('.', 1)[-1]}", setting)
         else:
-            where = f"in {section}" if section else "at the top"
+            where = f"in {section}" if section else "at the top level"
             self.args.assume(
-                f"{setting.file}:{setting.line}: DeepSpeed silently ignores the key "
-                f"{setting.name}: it knows none of that name {where}"
+                f"{setting.file}:{setting.line}: DeepSpeed silently ignores the unknown key "
+                f"{setting.name} {where}"
             )
 
     def refuse(
@@ -115,7 +115,7 @@ class JsonConfig:
     def _wrong(self, path: str, value: Any, expected: str) -> None:
         filled = '; only Hugging Face\'s Trainer fills in "auto"' if value == "auto" else ""
         self.refuse(
-            f"{path} is {json.dumps(value)[:80]}, {expected} is needed{filled}",
+            f"{path} is {json.dumps(value)[:80]}, must be {expected}{filled}",
             self.settings.get(path),
         )
 
@@ -125,7 +125,7 @@ class JsonConfig:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 10**9:
-            self._wrong(path, value, f"a whole number of at least {least}")
+            self._wrong(path, value, f"an integer of at least {least}")
             return None
         return value
 

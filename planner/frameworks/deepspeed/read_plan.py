@@ -34,22 +34,21 @@ def plan_and_training(
         args.refuse(f"--no-pipeline-parallel needs pp 1, got {pp}", "--no-pipeline-parallel")
     vpp = args.integer("--num-layers-per-virtual-pipeline-stage")
     if vpp:
-        args.assume("the pipeline engine of DeepSpeed does not interleave: vpp 1 taken")
+        args.assume("DeepSpeed's pipeline engine does not interleave: vpp 1 assumed")
     if args.has("--enable-zbh1-pipeline"):
         args.assume("the zero-bubble schedule is costed as 1F1B")
     sequence_parallel = args.has("--sequence-parallel") and tp > 1
     if sequence_parallel and launch.environment.get("CUDA_DEVICE_MAX_CONNECTIONS") != "1":
         args.assume(
-            "CUDA_DEVICE_MAX_CONNECTIONS is 1 in the environment: --sequence-parallel is refused "
-            "otherwise"
+            "CUDA_DEVICE_MAX_CONNECTIONS is 1 in the environment, as --sequence-parallel requires"
         )
     micro, batch = _batch(args, config, dp)
     zero = _zero(args, config)
     training = TrainingSpec(**_training(args, config, batch))
     if zero == 0 and _shards_unasked(args, config, training):
         args.assume(
-            "without ZeRO the bf16 optimizer of BigScience's DeepSpeed shards its states as ZeRO 1 "
-            "does, and adds gradients up in fp32"
+            "without ZeRO the bf16 optimizer of BigScience's DeepSpeed shards its states like "
+            "ZeRO 1 and accumulates gradients in fp32"
         )
         zero = 1
         training = training.model_copy(update={"gradient_dtype": "fp32"})
@@ -59,7 +58,7 @@ def plan_and_training(
     late = zero == 0 or pp > 1 or (zero == 1 and not offload and in_fp32)
     overlap = config.switch("zero_optimization.overlap_comm", zero == 3)
     if overlap and late:
-        args.assume("overlap_comm changes nothing here: gradients are reduced after the backward")
+        args.assume("overlap_comm has no effect here: gradients are reduced after the backward")
     fields: dict[str, Any] = {
         "tp": tp,
         "sequence_parallel": sequence_parallel,
@@ -118,7 +117,7 @@ def _batch(args: Arguments, config: JsonConfig, dp: int) -> tuple[int, int]:
         micro = micro or given
     elif micro is None:
         micro = max(total // (dp * (steps or 1)), 1) if total else 1
-        args.refuse(f"--micro-batch-size is missing; {micro} taken", code="batch_identity")
+        args.refuse(f"--micro-batch-size is missing; {micro} assumed", code="batch_identity")
     else:
         args.refuse("--micro-batch-size is missing", code="batch_identity")
     if args.has("--global-batch-size"):
@@ -154,7 +153,7 @@ def _zero(args: Arguments, config: JsonConfig) -> int:
         return 3
     for key in ("offload_param", "zero_hpz_partition_size", "mics_shard_size"):
         if config.get(f"zero_optimization.{key}") is not None:
-            args.assume(f"zero_optimization.{key} has no place in a plan and is left out")
+            args.assume(f"zero_optimization.{key} is ignored: plans do not have it")
     return stage
 
 
@@ -177,7 +176,7 @@ def _precision(args: Arguments, config: JsonConfig) -> str:
         )
     chosen = inside or outside
     if not chosen:
-        args.assume("it trains in fp32, which no plan holds: bf16 taken")
+        args.assume("plans have no fp32 training: bf16 assumed")
     return "fp16" if chosen == {"fp16"} else "bf16"
 
 
@@ -186,7 +185,7 @@ def _training(args: Arguments, config: JsonConfig, batch: int) -> dict[str, Any]
     seq = args.positive("--seq-length")
     optimizer = config.name("optimizer.type") or args.text("--optimizer", "adam")
     if optimizer not in (*ADAMS, "sgd", "muon"):
-        args.assume(f"the optimizer {optimizer} costs as Adam")
+        args.assume(f"the optimizer {optimizer} is costed as Adam")
     return {
         "seq_length": seq,
         "global_batch_size": batch,
@@ -209,7 +208,7 @@ def _shards_unasked(args: Arguments, config: JsonConfig, training: TrainingSpec)
 def _dtype(config: JsonConfig, path: str, default: str) -> str:
     name = config.name(path)
     if name and name not in DTYPES:
-        config.refuse(f"{path} {name!r} is no type of numbers", config.settings.get(path))
+        config.refuse(f"{path} {name!r} is not a number type", config.settings.get(path))
     return DTYPES.get(name, default)
 
 
@@ -231,9 +230,9 @@ def _offloads(args: Arguments, config: JsonConfig, zero: int) -> bool:
     device = config.name(path)
     old = config.switch("zero_optimization.cpu_offload")
     if device == "nvme":
-        args.assume("an optimizer offloaded to NVMe is costed as in host memory")
+        args.assume("an optimizer on NVMe is costed as in host memory")
     if args.has("--cpu-optimizer") and device in ("", "none") and not old:
-        args.assume("--cpu-optimizer without offload_optimizer in the JSON is left out")
+        args.assume("--cpu-optimizer is ignored without offload_optimizer in the JSON")
     return zero > 0 and (device in ("cpu", "nvme") or old)
 
 
@@ -255,7 +254,7 @@ def _recompute(args: Arguments, pp: int) -> dict[str, Any]:
         return _uniform(groups)
     if kind == "selective":
         if method:
-            args.refuse("--recompute-method goes with full recompute only", "--recompute-method")
+            args.refuse("--recompute-method needs full recompute", "--recompute-method")
         return {"recompute": "selective", "recompute_modules": ("core_attn",)}
     if kind == "none":
         if engine:
@@ -269,7 +268,7 @@ def _recompute(args: Arguments, pp: int) -> dict[str, Any]:
         return _uniform(groups)
     if not method:
         args.refuse(
-            "full recompute needs --recompute-method; uniform taken",
+            "full recompute needs --recompute-method; uniform assumed",
             "--recompute-granularity",
             code="recompute",
         )

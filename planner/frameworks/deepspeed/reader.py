@@ -79,7 +79,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         args.assume(note)
     for option, instead in GONE.items():
         if args.has(option):
-            args.refuse(f"{option} is no longer valid, {instead} is", option)
+            args.refuse(f"{option} is no longer valid, use {instead}", option)
     config = _json_config(args, found)
     nodes, per_node = _world(found, launch)
     total = nodes * per_node if nodes and per_node else None
@@ -131,12 +131,12 @@ def _json_config(args: Arguments, call: TrainingCall) -> JsonConfig:
     if name not in call.files:
         others = [other for other in call.files if other.endswith(".json")]
         if len(others) == 1:
-            args.assume(f"{others[0]} is taken for the JSON {value or 'that is not named'}")
+            args.assume(f"{others[0]} is taken as the JSON {value or 'of DeepSpeed'}")
             (name,) = others
         else:
             args.assume(
-                f"the JSON {value or 'of DeepSpeed'} is not at hand: only what the arguments say "
-                "of ZeRO, precision and batch is read"
+                f"the JSON {value or 'of DeepSpeed'} is not among the files: ZeRO, precision and "
+                "batch are read from the arguments"
             )
             return JsonConfig("{}", call.script, 1, args)
     file, first = call.places.get(name, (name, 1))
@@ -213,7 +213,7 @@ def _vocabulary(args: Arguments, hidden: int) -> int:
     if args.has("--vocab-size"):
         return args.positive("--vocab-size")
     if args.has("--pad-vocab-size-to"):
-        args.assume("the vocabulary is as large as --pad-vocab-size-to")
+        args.assume("the vocabulary size is taken from --pad-vocab-size-to")
         return args.positive("--pad-vocab-size-to")
     return tokens(args, hidden, ANY_VOCABULARY)
 
@@ -226,8 +226,8 @@ def _experts(args: Arguments, ffn: int, layers: int) -> dict[str, Any] | None:
     if len(set(counts)) > 1:
         one = args.given["--num-experts"]
         raise Unreadable(
-            f"--num-experts {' '.join(map(str, counts[:40]))}: layers of unlike numbers of experts "
-            "are not read; give the model by its name (--model)",
+            f"--num-experts {' '.join(map(str, counts[:40]))}: layers with different numbers of "
+            "experts cannot be read; give the model by its name (--model)",
             one.file,
             one.line,
         )

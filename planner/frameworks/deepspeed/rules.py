@@ -33,11 +33,11 @@ def _bf16_optimizer(c: Context, p: Plans) -> BoolArray:
 PARTS: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     rules.EVERY_LAYER_OFFLOADED,
-    rules.optimizers("adam", "sgd", others="DeepSpeed's Muon is not among Megatron-DeepSpeed's"),
+    rules.optimizers("adam", "sgd", others="Megatron-DeepSpeed does not have DeepSpeed's Muon"),
     *rules.GPT_PARTS,
     rules.LEARNED_POSITIONS,
     rules.NO_COMPILE,
-    fixed_part(lambda m: m.moe is None, "its expert layers are not the planner's: no experts"),
+    fixed_part(lambda m: m.moe is None, "its own MoE layers are not planned: no experts"),
     fixed_part(lambda m: m.mla is None, "there is no latent attention"),
     fixed_part(lambda m: m.qk_norm == "none", "there are no norms on queries and keys"),
     fixed_part(lambda m: not m.attention_sinks, "there are no attention sinks"),
@@ -50,10 +50,10 @@ PARTS: tuple[Rule, ...] = (
 )
 # Rules of the engine, for any model code on top of it.
 ENGINE: tuple[Rule, ...] = (
-    unsupported(lambda c, p: p.overlap_ep == 0, "its expert-parallel communication blocks"),
+    unsupported(lambda c, p: p.overlap_ep == 0, "expert-parallel communication is not overlapped"),
     unsupported(
         lambda c, p: p.attention_kernel != _FLASH1,
-        "flash-attention 1 is not installable beside its torch",
+        "flash-attention 1 cannot be installed with its torch",
     ),
     unsupported(
         lambda c, p: c.training.precision not in ("fp8", "fp4"),
@@ -80,7 +80,7 @@ ENGINE: tuple[Rule, ...] = (
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | ((p.tp == 1) & (p.pp == 1)),
-        lambda c, p: f"Ulysses (cp {p.cp}) runs without tp and pipeline, got tp {p.tp}, pp {p.pp}",
+        lambda c, p: f"Ulysses (cp {p.cp}) runs only without tp and pp, got tp {p.tp}, pp {p.pp}",
     ),
     rule(
         "cp_seq",
@@ -107,7 +107,7 @@ ENGINE: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: p.rank_order == code("rank_order", "tp-cp-ep-dp-pp"),
-        "stages are the outermost axis of its topology",
+        "pp is the outermost axis of its topology",
     ),
     rule(
         "zero_stage",
@@ -126,7 +126,7 @@ ENGINE: tuple[Rule, ...] = (
             )
         ),
         lambda c, p: (
-            "selective recompute is that of unfused core attention without Ulysses, got "
+            "selective recompute needs unfused core attention without Ulysses, got "
             f"{', '.join(p.recompute_modules)} with {p.attention_kernel} attention, cp {p.cp}"
         ),
     ),
@@ -141,7 +141,7 @@ ENGINE: tuple[Rule, ...] = (
     rule(
         "offload",
         lambda c, p: (p.offload_activations == 0) | (p.recompute == _FULL),
-        "only checkpoints go to the host: activation offload needs full recompute",
+        "only checkpoints are offloaded: activation offload needs full recompute",
     ),
     unsupported(
         lambda c, p: p.cross_entropy == code("cross_entropy", "unfused"),
@@ -161,11 +161,11 @@ ENGINE: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: p.overlap_param_gather == ((p.zero_stage == 3) & (p.overlap_grad_reduce == 1)),
         lambda c, p: (
-            "weights are gathered ahead only by ZeRO-3, by the same switch that overlaps "
-            f"gradients; got {p.overlap_param_gather} with ZeRO {p.zero_stage} and "
-            f"{p.overlap_grad_reduce} for gradients"
+            "only ZeRO-3 prefetches weights, with the same switch that overlaps gradients; got "
+            f"{p.overlap_param_gather} with ZeRO {p.zero_stage} and {p.overlap_grad_reduce} for "
+            "gradients"
         ),
     ),
-    unsupported(lambda c, p: p.overlap_tp == 0, "tensor-parallel traffic is not overlapped"),
+    unsupported(lambda c, p: p.overlap_tp == 0, "tensor-parallel communication is not overlapped"),
 )
 RULES: tuple[Rule, ...] = (*PARTS, *ENGINE)

@@ -19,7 +19,7 @@ VERSIONS = "main of May 2026 (ea7aefd) with DeepSpeed"
 
 NO_CONTEXT = "sequences are not split over ranks"
 EVENLY = "the pipeline engine splits layers evenly"
-NO_EXPERTS = "its experts are megablocks', not the plan's"
+NO_EXPERTS = "its megablocks experts are not planned"
 FIELDS: dict[str, Field] = {
     "tp": says("model_parallel_size"),
     "sequence_parallel": says("sequence_parallel"),
@@ -28,8 +28,8 @@ FIELDS: dict[str, Field] = {
     "dynamic_cp": cannot(NO_CONTEXT),
     "pp": says("pipe_parallel_size", note="0: no pipeline engine"),
     "vpp": cannot("the pipeline engine has one chunk of layers per stage"),
-    "dp": says("train_batch_size", note="what the other sizes leave of the hostfile"),
-    "dp_shard": cannot("its shards span all data-parallel ranks"),
+    "dp": says("train_batch_size", note="accelerators of the hostfile / (tp x pp)"),
+    "dp_shard": cannot("shards span all data-parallel ranks"),
     "ep": cannot(NO_EXPERTS),
     "etp": cannot(NO_EXPERTS),
     "zero_stage": says("zero_optimization.stage"),
@@ -38,26 +38,26 @@ FIELDS: dict[str, Field] = {
     "recompute": says("checkpoint_activations", note="full or none"),
     "recompute_modules": cannot("whole layers are recomputed"),
     "recompute_method": cannot("uniform only"),
-    "recompute_num_layers": cannot("every layer is recomputed by itself"),
+    "recompute_num_layers": cannot("each layer is one checkpoint"),
     "recompute_layers": cannot("checkpoint_activations is the same on every stage"),
     "schedule": cannot("the pipeline engine runs 1F1B only"),
     "first_stage_layers": cannot(EVENLY),
     "last_stage_layers": cannot(EVENLY),
     "stage_layers": cannot(EVENLY),
-    "rank_order": cannot("its topology is pipe, data, model from the outside in"),
+    "rank_order": cannot("the topology is fixed: pipe, data, model, outermost first"),
     "offload_optimizer": says("zero_optimization.offload_optimizer.device", "optimizer.type"),
     "offload_activations": says("checkpoint_in_cpu", note="with full recompute"),
-    "offload_num_layers": cannot("activations of every layer are offloaded, or of none"),
+    "offload_num_layers": cannot("activations of all layers are offloaded, or of none"),
     "attention_kernel": says("attention_config", note="flash: flash-attention 2"),
     "cross_entropy": cannot("the loss works on an fp32 copy of the logits"),
     "moe_dispatcher": cannot(NO_EXPERTS),
     "overlap_grad_reduce": says("zero_optimization.overlap_comm"),
     "overlap_param_gather": says("zero_optimization.overlap_comm", note="ZeRO-3 prefetch only"),
-    "overlap_tp": cannot("tensor-parallel traffic blocks"),
+    "overlap_tp": cannot("tensor-parallel communication is not overlapped"),
     "overlap_ep": cannot(NO_EXPERTS),
-    "overlap_p2p": cannot("only interleaved schedules overlap messages, and it has none"),
+    "overlap_p2p": cannot("only interleaved schedules overlap messages, which it does not have"),
     "runtime": cannot("DeepSpeed is the runtime"),
-    "compile": cannot("its kernels are its own"),
+    "compile": cannot("it has its own kernels"),
 }
 UNCARRIED = (
     Uncarried(
@@ -72,13 +72,19 @@ UNCARRIED = (
         numerics=("rope_theta", "local_rope_theta"),
     ),
     Uncarried(
-        "share of a head that rotates", "rotary_pct (1.0)", rotary, numerics=("rotary_share",)
+        "share of rotated head dimensions", "rotary_pct (1.0)", rotary, numerics=("rotary_share",)
     ),
     Uncarried("rope scaling", "no key", rotary, numerics=("rope_scaling",)),
     Uncarried("activation", "activation (swiglu)", gated, numerics=("activation",)),
     Uncarried("activation", "activation (gelu)", ungated, numerics=("activation",)),
-    Uncarried("spread of the initial weights", "init_method_std (0.02)", numerics=("init_std",)),
-    Uncarried("soft-capping of logits or scores, multipliers", "no key", numerics=MULTIPLIERS),
+    Uncarried(
+        "standard deviation of the initial weights",
+        "init_method_std (0.02)",
+        numerics=("init_std",),
+    ),
+    Uncarried(
+        "soft-capping of logits or attention scores, multipliers", "no key", numerics=MULTIPLIERS
+    ),
 )
 SCRIPT = """\
 #!/usr/bin/env bash
@@ -128,7 +134,7 @@ builder.finalize(f"{folder}/mock.idx")
 def _environment(plan: ParallelPlan) -> tuple[Flag, ...]:
     if not plan.sequence_parallel:
         return ()
-    why = "sequence parallelism wants traffic before the kernels that hide it"
+    why = "sequence parallelism needs communication issued before compute kernels"
     return (flag("environment", "CUDA_DEVICE_MAX_CONNECTIONS", 1, why),)
 
 
@@ -171,5 +177,5 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
-    trains_all="its trainer trains every weight",
+    trains_all="its trainer trains all weights",
 )

@@ -29,7 +29,7 @@ def plan_and_training(
         refusals.append(_refusal(values, "model_parallel_size", "world_size", text))
     dp = max(total // (tp * pp), 1)
     if not values.has(MICRO, BATCH):
-        assumed.append(f"{MICRO} is not stated: 1 taken; --set {MICRO}=N")
+        assumed.append(f"{MICRO} is not set: 1 assumed; --set {MICRO}=N")
     micro, batch = _batch(values, dp, refusals)
     zero = values.integer("zero_optimization.stage", "zero_stage", default=0, least=0, most=3)
     precision = _precision(values, assumed)
@@ -37,8 +37,8 @@ def plan_and_training(
     if zero == 0 and precision == "bf16" and gradients is None:
         zero, gradients = 1, "fp32"
         assumed.append(
-            "without ZeRO DeepSpeed's bf16 optimizer shards its states as ZeRO 1 does, and adds "
-            "gradients up in fp32"
+            "without ZeRO DeepSpeed's bf16 optimizer shards its states like ZeRO 1 and "
+            "accumulates gradients in fp32"
         )
     overlap = zero > 0 and values.boolean("zero_optimization.overlap_comm")
     full = values.boolean("checkpoint_activations")
@@ -98,7 +98,7 @@ def _precision(values: Values, assumed: list[str]) -> str:
             return name
     stated = (values.text("precision") or "fp32").lower()
     if stated not in HALVES:
-        assumed.append("it trains in fp32, which no plan holds: bf16 taken")
+        assumed.append("plans have no fp32 training: bf16 assumed")
     return HALVES.get(stated, "bf16")
 
 
@@ -109,7 +109,7 @@ def _optimizer(values: Values, assumed: list[str]) -> str:
     if name == "sgd":
         return "sgd"
     if name not in COSTED_AS_ADAM:
-        assumed.append(f"the optimizer {name} costs as Adam")
+        assumed.append(f"the optimizer {name} is costed as Adam")
     return "adam"
 
 
@@ -125,10 +125,10 @@ def _attention(values: Values, assumed: list[str]) -> str:
     kinds = set(re.findall(r"[A-Za-z]\w*", text)) - {"all"}
     if foreign := sorted(kinds - {"flash", "global"}):
         raise Unreadable(
-            f"attention_config: layers of {foreign[0]} are not read; give the model by its name "
+            f"attention_config: {foreign[0]} layers cannot be read; give the model by its name "
             "(--model)",
             values.file,
         )
     if len(kinds) > 1:
-        assumed.append("attention of several kinds is costed as unfused")
+        assumed.append("mixed attention kinds are costed as unfused")
     return "flash" if kinds == {"flash"} else "unfused"

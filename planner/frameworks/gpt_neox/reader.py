@@ -62,7 +62,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     job = _job(values, files)
     total = job.total or accelerators
     if total is None:
-        raise Unreadable("a config alone starts no processes: give a cluster", values.file)
+        raise Unreadable("a config alone has no number of processes: give a cluster", values.file)
     try:
         model = given.model or _model(values, files, assumed)
         training, plan, refusals = plan_and_training(values, total, assumed)
@@ -219,7 +219,7 @@ def _vocabulary(values: Values, files: Mapping[str, str], hidden: int, assumed: 
         assumed.append(f"the vocabulary of {usual} is taken to have {found} tokens")
         return found
     assumed.append(
-        f"the files do not say how many tokens the vocabulary has: {ANY_VOCABULARY} taken, and "
-        f"every 10,000 are {1e4 * hidden / 1e6:.3g} million weights a matrix; --set vocab_size=N"
+        f"the files have no vocabulary size: {ANY_VOCABULARY} assumed; every 10,000 tokens are "
+        f"{1e4 * hidden / 1e6:.3g} million weights a matrix; --set vocab_size=N"
     )
     return ANY_VOCABULARY

@@ -27,16 +27,18 @@ OWN: tuple[Rule, ...] = (
     rules.optimizers("adam", "sgd"),
     rules.LEARNED_POSITIONS,
     rules.NO_COMPILE,
-    fixed_part(lambda m: m.moe is None, "its experts are megablocks', not the planner's"),
+    fixed_part(lambda m: m.moe is None, "its megablocks experts are not planned: no experts"),
     fixed_part(lambda m: m.mla is None, "there is no latent attention"),
-    fixed_part(lambda m: m.qk_norm == "none", "its query/key norm has weights for every head"),
+    fixed_part(
+        lambda m: m.qk_norm == "none", "its query/key norm has separate weights for each head"
+    ),
     fixed_part(lambda m: not m.attention_sinks, "there are no attention sinks"),
     fixed_part(lambda m: not m.mtp_num_layers, "there is no multi-token prediction"),
     fixed_part(lambda m: not m.embedding_norm, "there is no norm after the embedding"),
     fixed_part(lambda m: not m.lm_head_bias, "the output layer has no bias"),
-    fixed_part(_head_width, "a head is as wide as the hidden size over the heads"),
+    fixed_part(_head_width, "head width must be hidden size / heads"),
     fixed_part(
-        lambda m: m.full_attention_period is None, "sliding_window_width is that of every layer"
+        lambda m: m.full_attention_period is None, "sliding_window_width applies to every layer"
     ),
     fixed_part(
         lambda m: m.norms_per_layer == 2 or (m.parallel_residual and m.norms_per_layer == 1),
@@ -52,7 +54,7 @@ OWN: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (c.model.sliding_window is None) | (p.attention_kernel != _UNFUSED),
-        "only flash-attention knows a window",
+        "only flash-attention has a sliding window",
     ),
     rule(
         "cp_seq",
@@ -63,7 +65,7 @@ OWN: tuple[Rule, ...] = (
     rule(
         "recompute",
         lambda c, p: (p.recompute != _SELECTIVE) & (p.recompute_num_layers <= 1),
-        "every layer is recomputed by itself: of several in one go it leaves some out",
+        "each layer is one checkpoint: with several per checkpoint it skips some",
     ),
     unsupported(
         lambda c, p: c.training.precision != "fp16" or c.training.gradient_dtype == "fp16",

@@ -25,16 +25,16 @@ PLAIN = {
     "norm_bias": ("use_bias_in_norms", "biases of the norms"),
     "qkv_bias": ("use_bias_in_attn_linear", "biases of attention's projections"),
     "mlp_bias": ("use_bias_in_mlp", "biases of the MLP"),
-    "parallel_residual": ("gpt_j_residual", "attention and MLP side by side"),
+    "parallel_residual": ("gpt_j_residual", "attention and MLP in parallel"),
     "hidden_dropout": ("hidden_dropout", "dropout of the residual stream"),
-    "attention_dropout": ("attention_dropout", "dropout of the scores"),
+    "attention_dropout": ("attention_dropout", "dropout of the attention scores"),
 }
 NUMERICS = {
     "init_std": "init_method_std",
     "rope_theta": "rotary_emb_base",
     "rotary_share": "rotary_pct",
 }
-WHY = "as the model's config.json says"
+WHY = "from the model's config.json"
 PLACEHOLDER = "PLACEHOLDER for the smoke run: set your own"
 
 
@@ -56,25 +56,25 @@ def intermediate_size(model: ModelSpec) -> int:
 def _model(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
     for field, (key, why) in PLAIN.items():
         yield key, getattr(model, field), why
-    gate = "; of a gated one it takes a third" if model.gated_mlp else ""
+    gate = "; a gated MLP uses a third" if model.gated_mlp else ""
     yield "intermediate_size", intermediate_size(model), f"width of the MLP{gate}"
-    yield "mlp_multiple_of", 1, "that width as it is"
-    yield "activation", "swiglu" if model.gated_mlp else "gelu", "of the MLP"
+    yield "mlp_multiple_of", 1, "no rounding of that width"
+    yield "activation", "swiglu" if model.gated_mlp else "gelu", "activation of the MLP"
     yield "seq_length", training.seq_length, "tokens of one sequence"
     positions = max(training.seq_length, model.max_position_embeddings or 0)
     yield "max_position_embeddings", positions, "at least the sequence length"
-    yield "pos_emb", POSITIONS[model.position], "how tokens know their place"
+    yield "pos_emb", POSITIONS[model.position], "position encoding"
     yield "no_weight_tying", not model.tied_embeddings, "the output layer has its own weights"
     if model.parallel_residual:
-        yield "gpt_j_tied", model.norms_per_layer == 1, "one norm for both parts"
+        yield "gpt_j_tied", model.norms_per_layer == 1, "one norm for attention and MLP"
     yield "output_layer_parallelism", "column", "the vocabulary is split over tp"
-    yield "make_vocab_size_divisible_by", VOCAB_MULTIPLE, "rows are padded to it times tp"
+    yield "make_vocab_size_divisible_by", VOCAB_MULTIPLE, "rows are padded to this x tp"
     kind = "global" if plan.attention_kernel == "unfused" else "flash"
-    newest = ", the newest that it knows" if plan.attention_kernel == "flash" else ""
+    newest = ", the newest supported" if plan.attention_kernel == "flash" else ""
     yield "attention_config", [[[kind], model.num_layers]], f"flash: flash-attention 2{newest}"
     if model.sliding_window is not None:
-        yield "sliding_window_width", model.sliding_window - 1, "tokens seen to the left"
-    yield "scaled_upper_triang_masked_softmax_fusion", kind == "global", "mask and softmax in one"
+        yield "sliding_window_width", model.sliding_window - 1, "previous tokens in the window"
+    yield "scaled_upper_triang_masked_softmax_fusion", kind == "global", "fused mask and softmax"
     for name in sorted(numerics_fields(model)):
         value = getattr(model.numerics, name)
         key = EPSILONS[model.norm] if name == "norm_epsilon" else NUMERICS[name]
@@ -83,14 +83,14 @@ def _model(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Iter
 
 def _parallel(plan: ParallelPlan) -> Iterator[Row]:
     stages = plan.pp if plan.pp > 1 else 0
-    yield "pipe_parallel_size", stages, "stages, 1F1B; 0: no pipeline engine"
+    yield "pipe_parallel_size", stages, "pipeline stages, 1F1B; 0: no pipeline engine"
     yield "model_parallel_size", plan.tp, "ranks that split every layer"
     yield "sequence_parallel", plan.sequence_parallel, "norms and dropout split over tp"
-    yield "checkpoint_activations", plan.recompute == "full", "every layer is computed again"
-    yield "checkpoint_num_layers", 1, "by itself"
-    yield "partition_activations", False, "every rank keeps the inputs of its layers"
+    yield "checkpoint_activations", plan.recompute == "full", "full activation recompute"
+    yield "checkpoint_num_layers", 1, "layers per checkpoint"
+    yield "partition_activations", False, "layer inputs are not split over tp"
     if plan.offload_activations:
-        yield "checkpoint_in_cpu", True, "inputs of layers wait in host memory"
+        yield "checkpoint_in_cpu", True, "layer inputs are kept in host memory"
 
 
 def _precision(training: TrainingSpec) -> Iterator[Row]:
@@ -98,27 +98,35 @@ def _precision(training: TrainingSpec) -> Iterator[Row]:
     if training.precision == "fp16":
         yield "fp16.enabled", True, "dynamic loss scale"
     else:
-        yield "bf16.enabled", True, "type of the engine"
-    yield "data_types.grad_accum_dtype", training.gradient_dtype, "gradients accumulate in it"
+        yield "bf16.enabled", True, "precision of the DeepSpeed engine"
+    yield "data_types.grad_accum_dtype", training.gradient_dtype, "gradient accumulation type"
     yield (
         "deepspeed_extra_args.communication_data_type",
         training.gradient_reduce_dtype,
-        "gradients are reduced in it",
+        "gradient reduction type",
     )
 
 
 def _optimizer(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
     yield "zero_optimization.stage", plan.zero_stage, "1: states, 2: + gradients, 3: + weights"
-    yield "zero_optimization.overlap_comm", plan.overlap_grad_reduce, "under the backward pass"
+    yield (
+        "zero_optimization.overlap_comm",
+        plan.overlap_grad_reduce,
+        "overlap with the backward pass",
+    )
     if plan.offload_optimizer:
-        yield "zero_optimization.offload_optimizer.device", "cpu", "states live in host memory"
-        yield "zero_optimization.offload_optimizer.pin_memory", True, "faster copies"
+        yield "zero_optimization.offload_optimizer.device", "cpu", "optimizer states in host memory"
+        yield "zero_optimization.offload_optimizer.pin_memory", True, "pinned host memory"
     kind = "cpu_adam" if plan.offload_optimizer else training.optimizer
     yield "optimizer.type", kind, "as planned"
     rate = learning_rate("")
     yield "optimizer.params.lr", float(str(rate.value)), rate.why
     if training.optimizer == "sgd" and plan.zero_stage:
-        yield "deepspeed_extra_args.zero_allow_untested_optimizer", True, "ZeRO counts SGD as one"
+        yield (
+            "deepspeed_extra_args.zero_allow_untested_optimizer",
+            True,
+            "SGD is untested with ZeRO",
+        )
     yield "min_lr", 0.0, PLACEHOLDER
     yield "lr_decay_style", "cosine", PLACEHOLDER
     yield "weight_decay", 0.1, PLACEHOLDER
@@ -147,7 +155,7 @@ def rows(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
     yield "data_impl", "mmap", "the format of data_path"
     yield "split", "100,0,0", "no evaluation on mock data"
     yield "eval_iters", 0, "no evaluation on mock data"
-    yield "tokenizer_type", "HFTokenizer", "a tokenizer.json"
-    yield "vocab_file", "mock_data/tokenizer.json", f"a mock of {c.model.vocab_size} tokens"
+    yield "tokenizer_type", "HFTokenizer", "tokenizer of a tokenizer.json"
+    yield "vocab_file", "mock_data/tokenizer.json", f"mock tokenizer of {c.model.vocab_size} tokens"
     yield "log_interval", 1, "iteration time on every step"
     yield "steps_per_print", 1, "iteration time on every step"

@@ -19,22 +19,22 @@ KERNELS = {"flash": "sdpa", "flash2": "fa2", "unfused": "disabled"}
 def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     """LLaMA-Factory's own keys."""
     adapted = c.training.lora_rank > 0
-    yield "model_name_or_path", ".", "launch.sh gives MODEL instead"
-    yield "stage", "sft", "the next token of conversations; pt: of texts"
-    yield "do_train", True, "and no evaluation"
-    yield "finetuning_type", "lora" if adapted else "full", "which weights are trained"
+    yield "model_name_or_path", ".", "overridden by MODEL of launch.sh"
+    yield "stage", "sft", "sft: training on conversations; pt: on texts"
+    yield "do_train", True, "training without evaluation"
+    yield "finetuning_type", "lora" if adapted else "full", "trained weights"
     if adapted:
         bits = ("quantization_bit", 4, "frozen weights in nf4")
         yield from trainer_yaml.adapters(c, "lora_rank", "lora_target", bits)
-    yield "dataset", "alpaca_en_demo", "a sample that comes with it: put your data set here"
-    yield "template", "default", "of the conversations: your model's own"
+    yield "dataset", "alpaca_en_demo", "bundled sample: put your data set here"
+    yield "template", "default", "chat template: use that of your model"
     yield "cutoff_len", c.training.seq_length, "tokens of one sequence"
-    yield "packing", True, "samples fill up the sequences"
+    yield "packing", True, "samples are packed into full sequences"
     yield "flash_attn", KERNELS[plan.attention_kernel], "attention kernel"
     yield (
         "disable_gradient_checkpointing",
         not trainer_yaml.recomputes(plan),
-        "true: no layer is computed again, or FSDP does it",
+        "true: no recompute, or FSDP does it",
     )
 
 

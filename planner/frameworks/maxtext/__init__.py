@@ -17,11 +17,11 @@ from planner.search.constraints import Context
 
 VERSIONS = "main of August 2026 (e591f30)"
 
-STEP = "XLA schedules a step as a whole"
-LOOP = "its pipeline is a loop that every rank runs in step, none of the schedules of a plan"
+STEP = "XLA schedules the whole step"
+LOOP = "its pipeline, a loop in lockstep, is not one of the planned schedules"
 FIELDS: dict[str, Field] = {
     "tp": says("ici_tensor_sequence_parallelism"),
-    "sequence_parallel": says("ici_tensor_sequence_parallelism", note="goes with tp"),
+    "sequence_parallel": says("ici_tensor_sequence_parallelism", note="always on with tp"),
     "cp": says("ici_context_parallelism"),
     "cp_kind": says("context_parallel_strategy", note="all_gather"),
     "dynamic_cp": cannot("every sequence is split over all cp ranks"),
@@ -30,26 +30,26 @@ FIELDS: dict[str, Field] = {
     "dp": says("ici_data_parallelism", "ici_fsdp_parallelism", "dcn_data_parallelism"),
     "dp_shard": says("ici_fsdp_parallelism", "dcn_fsdp_parallelism"),
     "ep": says("ici_expert_parallelism"),
-    "etp": cannot("experts are split as the rest is: etp is tp"),
+    "etp": cannot("experts are split like the other layers: etp is tp"),
     "zero_stage": says("ici_fsdp_parallelism", "shard_optimizer_over_data", note="0, 1 or 3"),
-    "reshard_after_forward": cannot("the loop over layers frees gathered weights"),
+    "reshard_after_forward": cannot("the loop over layers always frees gathered weights"),
     "micro_batch_size": says("per_device_batch_size", "gradient_accumulation_steps"),
     "recompute": says("remat_policy"),
     "recompute_modules": says("remat_policy", note="op: save_dot_with_context_except_mlp"),
-    "recompute_method": cannot("one policy holds for all layers, each by itself: block"),
-    "recompute_num_layers": cannot("one policy holds for all layers"),
-    "recompute_layers": cannot("one policy holds for all layers"),
+    "recompute_method": cannot("one policy for all layers, each one checkpoint: block"),
+    "recompute_num_layers": cannot("one policy for all layers"),
+    "recompute_layers": cannot("one policy for all layers"),
     "schedule": cannot(LOOP),
     "first_stage_layers": cannot(LOOP),
     "last_stage_layers": cannot(LOOP),
     "stage_layers": cannot(LOOP),
-    "rank_order": cannot("its mesh is data, fsdp, context, tensor, expert from the outside in"),
+    "rank_order": cannot("the mesh is fixed: data, fsdp, context, tensor, expert, outermost first"),
     "offload_optimizer": says("optimizer_memory_host_offload"),
     "offload_activations": says("decoder_layer_input", note="with full recompute"),
-    "offload_num_layers": cannot("activations of every layer are offloaded, or of none"),
+    "offload_num_layers": cannot("activations of all layers are offloaded, or of none"),
     "attention_kernel": says("attention", note="flash: splash attention, on GPUs cuDNN's"),
     "cross_entropy": cannot("the loss works on an fp32 copy of the logits"),
-    "moe_dispatcher": cannot("tokens travel all to all"),
+    "moe_dispatcher": cannot("tokens are always dispatched by all-to-all"),
     "overlap_grad_reduce": cannot(STEP),
     "overlap_param_gather": cannot(STEP),
     "overlap_tp": cannot(STEP),
@@ -65,14 +65,18 @@ UNCARRIED = (
         "rope_max_timescale (10000)",
         numerics=("rope_theta", "local_rope_theta"),
     ),
-    Uncarried("share of a head that rotates", "no key", numerics=("rotary_share",)),
+    Uncarried("share of rotated head dimensions", "no key", numerics=("rotary_share",)),
     Uncarried("rope scaling", "rope_type: llama3.1 (none)", numerics=("rope_scaling",)),
     Uncarried("activation", "mlp_activations (silu)", numerics=("activation",)),
     Uncarried("routed scaling factor", "routed_scaling_factor (1.0)", mixture, ("routed_scaling",)),
-    Uncarried("balancing loss", "load_balance_loss_weight (0.0)", mixture),
-    Uncarried("spread of the initial weights", "dense_init_scale (1.0)", numerics=("init_std",)),
+    Uncarried("load-balancing loss", "load_balance_loss_weight (0.0)", mixture),
     Uncarried(
-        "soft-capping of logits or scores, multipliers",
+        "standard deviation of the initial weights",
+        "dense_init_scale (1.0)",
+        numerics=("init_std",),
+    ),
+    Uncarried(
+        "soft-capping of logits or attention scores, multipliers",
         "attn_logits_soft_cap, final_logits_soft_cap (0.0)",
         numerics=MULTIPLIERS,
     ),
@@ -101,7 +105,10 @@ LAUNCH = OneConfig("maxtext", "MaxText", VERSIONS, "config.yml", SCRIPT)
 def _environment(c: Context) -> tuple[Flag, ...]:
     if on_tpus(c.cluster):
         return ()
-    name, why = "XLA_PYTHON_CLIENT_MEM_FRACTION", "of the memory, for JAX; the rest is NCCL's"
+    name, why = (
+        "XLA_PYTHON_CLIENT_MEM_FRACTION",
+        "memory fraction of JAX; the rest is for NCCL",
+    )
     return (flag("environment", name, 0.92, why),)
 
 
@@ -143,7 +150,7 @@ FRAMEWORK = Framework(
     read=read,
     recognises=recognises,
     lacks=lacks,
-    trains_all="its pre-trainer trains every weight: adapters are Tunix's",
+    trains_all="its pre-trainer trains all weights: adapters need Tunix",
     training={"gradient_reduce_dtype": "bf16"},
     starts_on=(TPU,),
 )

@@ -55,7 +55,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     settings = config.settings()
     values = Values({one.name: one for one in settings}, config.name)
     if (values.text("model_name") or "default") != "default":
-        raise values.fault(("model_name",), "names a file of MaxText's: write its keys out")
+        raise values.fault(("model_name",), "names a file of MaxText: write its keys out")
     world = _world(files)
     total = world[0] * world[1] if world[0] and world[1] else accelerators
     sizes = _mesh(values, total)
@@ -108,7 +108,7 @@ def _mesh(values: Values, total: int | None) -> dict[str, int]:
         return sizes
     if total is None:
         name = f"ici_{open_axes[0]}_parallelism"
-        raise values.fault((name,), "is what the others leave of the devices: give a cluster")
+        raise values.fault((name,), "is -1, so it needs the number of devices: give a cluster")
     rest = 1
     for size in sizes.values():
         rest *= max(size, 1)

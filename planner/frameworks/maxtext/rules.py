@@ -41,17 +41,17 @@ def lacks(model: ModelSpec) -> Iterator[str]:
         f"{model.norm} with biases": model.norm != "rmsnorm" or model.norm_bias,
         "an MLP without a gate": not model.gated_mlp,
         f"{model.position} positions": model.position != "rope",
-        "biases behind attention or in the MLP": model.attention_output_bias or model.mlp_bias,
+        "biases of the attention output or the MLP": model.attention_output_bias or model.mlp_bias,
         f"{model.norms_per_layer} norms in a layer": model.norms_per_layer != 2,
-        "attention and MLP side by side": model.parallel_residual,
+        "attention and MLP in parallel": model.parallel_residual,
         "latent attention": model.mla is not None,
         "attention sinks": model.attention_sinks,
         "a sliding window": model.sliding_window is not None,
         "dropout": model.hidden_dropout > 0 or model.attention_dropout > 0,
-        "prediction layers": model.mtp_num_layers > 0,
+        "multi-token prediction": model.mtp_num_layers > 0,
         "a norm after the embedding": model.embedding_norm,
         "a bias of the output layer": model.lm_head_bias,
-        "dense layers among those of experts": moe is not None and "dense" in model.feed_forwards,
+        "dense layers among MoE layers": moe is not None and "dense" in model.feed_forwards,
         "shared experts": moe is not None and moe.shared_expert_ffn_hidden_size > 0,
         "experts or a router with biases": moe is not None
         and (moe.expert_bias or moe.router_bias or moe.score_correction_bias),
@@ -61,7 +61,7 @@ def lacks(model: ModelSpec) -> Iterator[str]:
     found = [name for name, has in parts.items() if has]
     if found or not block(model):
         what = ", ".join(found) or "a norm and a bias on queries and keys"
-        yield f"what is written are its Llama, Qwen and Mixtral blocks: no {what}"
+        yield f"only its Llama, Qwen and Mixtral blocks are supported: no {what}"
 
 
 def _batch_is_whole(c: Context, p: Plans) -> BoolArray:
@@ -76,16 +76,16 @@ OWN: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     rules.EVERY_LAYER_OFFLOADED,
     rules.own_runtime("jax"),
-    rules.optimizers("adam", "sgd", others="its Muon names the matrices of each model"),
+    rules.optimizers("adam", "sgd", others="its Muon needs the matrix names of each model"),
     rules.FP32_STATES,
     unsupported(
         lambda c, p: c.training.precision == "bf16",
-        lambda c, p: f"bf16 is what is costed of XLA's types, not {c.training.precision}",
+        lambda c, p: f"only bf16 is costed on XLA, not {c.training.precision}",
         "degrees",
     ),
     unsupported(
         lambda c, p: c.training.gradient_reduce_dtype == "bf16",
-        "weights are cast before they are gathered, so gradients are reduced in bf16: set "
+        "weights are cast before the gather, so gradients are reduced in bf16: set "
         "gradient_reduce_dtype",
         "degrees",
     ),
@@ -95,27 +95,29 @@ OWN: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (p.pp == 1) & (p.stage_layers == 0),
-        "its pipeline is a loop that every rank runs in step, none of the schedules of a plan",
+        "its pipeline, a loop in lockstep, is not one of the planned schedules",
         "layout",
     ),
     unsupported(
         lambda c, p: (p.tp == 1) | (p.sequence_parallel == 1),
-        "its tensor axis splits the residual stream too: sequence_parallel goes with tp",
+        "its tensor axis also splits the residual stream: tp needs sequence_parallel",
         "groups",
     ),
     unsupported(
         lambda c, p: (c.model.moe is None) | (p.etp == p.tp),
-        "experts are split as the rest is: etp is tp",
+        "experts are split like the other layers: etp is tp",
     ),
-    unsupported(lambda c, p: p.compile == 1, "XLA compiles every step: compile is on"),
-    unsupported(lambda c, p: p.overlap_tp == 0, "which collectives hide is XLA's, unsaid by a key"),
+    unsupported(lambda c, p: p.compile == 1, "XLA compiles every step: compile is always on"),
+    unsupported(
+        lambda c, p: p.overlap_tp == 0, "XLA decides which collectives overlap: no key sets it"
+    ),
     unsupported(
         lambda c, p: p.overlap_ep == 0,
         "expert-parallel communication is not overlapped with another micro-batch",
     ),
     unsupported(
         lambda c, p: (p.overlap_grad_reduce == 1) & (p.overlap_param_gather == 1),
-        "XLA always overlaps the traffic of data parallelism",
+        "XLA always overlaps data-parallel communication",
     ),
     rules.UNFUSED_LOSS,
     unsupported(
@@ -125,23 +127,23 @@ OWN: tuple[Rule, ...] = (
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | (p.cp_kind == _ALL_GATHER),
-        lambda c, p: f"{p.cp_kind} needs Tokamax's kernels, which are not costed: all_gather does",
+        lambda c, p: f"{p.cp_kind} needs Tokamax's kernels, which are not costed: use all_gather",
     ),
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | (c.training.seq_length % (2 * p.cp) == 0),
-        lambda c, p: f"the sequence is split in 2 x cp = {2 * p.cp} parts",
+        lambda c, p: f"the sequence must divide into 2 x cp = {2 * p.cp} parts",
     ),
     unsupported(
         lambda c, p: (
             (c.model.moe is None) | (p.moe_dispatcher == code("moe_dispatcher", "alltoall"))
         ),
-        lambda c, p: f"tokens travel all to all, there is no dispatcher {p.moe_dispatcher}",
+        lambda c, p: f"tokens are dispatched by all-to-all, not {p.moe_dispatcher}",
     ),
     rule(
         "zero_stage",
         lambda c, p: p.zero_stage != 2,
-        "gradients are sharded with the weights (ZeRO 3) or with neither (0, 1)",
+        "gradients are sharded only together with weights (ZeRO 3): no ZeRO 2",
     ),
     rule(
         "zero_stage",
@@ -174,7 +176,7 @@ OWN: tuple[Rule, ...] = (
         "world_size",
         lambda c, p: p.dp // p.ep % slices(c.cluster) == 0,
         lambda c, p: (
-            f"slices are joined by data and fsdp: {slices(c.cluster)} slices do not divide "
+            f"only the data and fsdp axes span slices: {slices(c.cluster)} slices do not divide "
             f"dp {p.dp} / ep {p.ep}"
         ),
     ),
@@ -182,16 +184,16 @@ OWN: tuple[Rule, ...] = (
         "batch_identity",
         _batch_is_whole,
         lambda c, p: (
-            f"per_device_batch_size {p.micro_batch_size}/{p.tp * p.cp} is no decimal fraction that "
-            "comes out whole"
+            f"per_device_batch_size {p.micro_batch_size}/{p.tp * p.cp} rounds down to a smaller "
+            "batch"
         ),
     ),
     rule(
         "recompute",
         lambda c, p: (p.recompute != _SELECTIVE) | (p.recompute_modules == _OPERATORS),
         lambda c, p: (
-            "selective recompute is by operators (op), as save_dot_with_context_except_mlp keeps "
-            f"them, not {', '.join(p.recompute_modules)}"
+            "selective recompute is by operator (op, save_dot_with_context_except_mlp), not "
+            f"{', '.join(p.recompute_modules)}"
         ),
     ),
     rule(
@@ -203,12 +205,12 @@ OWN: tuple[Rule, ...] = (
                 & (p.recompute_num_layers >= c.model.num_layers)
             )
         ),
-        "one policy holds for all layers, each by itself",
+        "one policy for all layers, each one checkpoint: block over all layers",
     ),
     rule(
         "offload",
         lambda c, p: (p.offload_activations == 0) | (p.recompute == _FULL),
-        "of activations only the inputs of recomputed layers go to the host",
+        "only inputs of recomputed layers are offloaded: activation offload needs full recompute",
     ),
 )
 RULES: tuple[Rule, ...] = OWN

@@ -21,8 +21,8 @@ PLAIN = {
     "num_attention_heads": ("base_num_query_heads", "query heads"),
     "num_query_groups": ("base_num_kv_heads", "key/value heads"),
     "head_dim": ("head_dim", "width of one head"),
-    "vocab_size": ("vocab_size", "rows of the word table"),
-    "tied_embeddings": ("logits_via_embedding", "whether the output layer is the embedding"),
+    "vocab_size": ("vocab_size", "rows of the embedding"),
+    "tied_embeddings": ("logits_via_embedding", "whether the output layer shares the embedding"),
 }
 NUMERICS = {"norm_epsilon": "normalization_layer_epsilon", "rope_theta": "rope_max_timescale"}
 OPTIMIZERS = {"adam": "adamw", "sgd": "sgd"}
@@ -36,7 +36,7 @@ LLAMA3 = RopeScaling(
     high_freq_factor=4.0,
     original_max_position_embeddings=8192,
 )
-WHY = "as the model's config.json says"
+WHY = "from the model's config.json"
 PLACEHOLDER = "PLACEHOLDER for the smoke run: set your own"
 
 
@@ -50,7 +50,7 @@ def numerics_fields(model: ModelSpec) -> frozenset[str]:
 
 
 def _model(model: ModelSpec) -> Iterator[Row]:
-    yield "decoder_block", block(model), "whose layers they are"
+    yield "decoder_block", block(model), "type of the layers"
     for field, (key, why) in PLAIN.items():
         yield key, getattr(model, field), why
     yield "mlp_activations", ["silu", "linear"], "a gated MLP"
@@ -61,11 +61,11 @@ def _model(model: ModelSpec) -> Iterator[Row]:
     if moe is not None:
         width = moe.expert_ffn_hidden_size
         yield "num_experts", moe.num_experts, "experts of a layer"
-        yield "num_experts_per_tok", moe.top_k, "experts that a token uses"
+        yield "num_experts_per_tok", moe.top_k, "experts per token"
         yield "base_moe_mlp_dim", width, "width of an expert"
-        yield "sparse_matmul", True, "grouped products, no token dropped"
+        yield "sparse_matmul", True, "grouped GEMMs, no dropped tokens"
     if "rope_scaling" in numerics_fields(model):
-        yield "rope_type", "llama3.1", "positions stretched by 8, as in Llama 3.1"
+        yield "rope_type", "llama3.1", "RoPE scaling by 8, as in Llama 3.1"
     for name in sorted(numerics_fields(model) - {"rope_scaling"}):
         value = getattr(model.numerics, name)
         yield NUMERICS[name], int(value) if name == "rope_theta" else value, WHY
@@ -75,13 +75,13 @@ def _mesh(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     own = mesh(c.cluster, plan)
     data, fsdp = own.between
     yield "ici_data_parallelism", own.data // data, "replicas"
-    yield "ici_fsdp_parallelism", own.fsdp // fsdp, "ranks that share every weight"
+    yield "ici_fsdp_parallelism", own.fsdp // fsdp, "ranks that shard the weights"
     yield "ici_context_parallelism", own.context, "ranks that split the sequence"
-    yield "ici_tensor_parallelism", 1, "the next axis splits layers and the residual stream"
+    yield "ici_tensor_parallelism", 1, "tp is the next axis, which also splits the residual stream"
     yield "ici_tensor_sequence_parallelism", own.tensor, "ranks that split every layer"
-    yield "ici_expert_parallelism", own.expert, "ranks that share the experts"
-    yield "dcn_data_parallelism", data, "replicas in other slices"
-    yield "dcn_fsdp_parallelism", fsdp, "shards in other slices"
+    yield "ici_expert_parallelism", own.expert, "ranks that split the experts"
+    yield "dcn_data_parallelism", data, "replicas over slices"
+    yield "dcn_fsdp_parallelism", fsdp, "shards over slices"
     shards = plan.zero_stage == 1
     yield "shard_optimizer_over_data", shards, "optimizer states sharded over replicas (ZeRO 1)"
 
@@ -89,11 +89,11 @@ def _mesh(c: Context, plan: ParallelPlan) -> Iterator[Row]:
 def _memory(plan: ParallelPlan) -> Iterator[Row]:
     offloads = plan.recompute == "full" and plan.offload_activations
     policy = {"none": "none", "full": "full", "selective": OPERATORS}[plan.recompute]
-    yield "remat_policy", "custom" if offloads else policy, "activations computed again"
+    yield "remat_policy", "custom" if offloads else policy, "activation recompute"
     if offloads:
-        yield "decoder_layer_input", "offload", "inputs of layers wait in host memory"
+        yield "decoder_layer_input", "offload", "layer inputs are kept in host memory"
     if plan.offload_optimizer:
-        yield "optimizer_memory_host_offload", True, "optimizer states live in host memory"
+        yield "optimizer_memory_host_offload", True, "optimizer states in host memory"
 
 
 def _attention(c: Context, plan: ParallelPlan) -> str:
@@ -106,14 +106,14 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     """Every key of config.yml."""
     training, steps = c.training, train_iterations("", c.training)
     yield "base_config", "base.yml", "MaxText's defaults for the rest"
-    yield "run_name", "smoke-run", "folder of the output"
-    yield "hardware", "tpu" if on_tpus(c.cluster) else "gpu", "what it starts on"
+    yield "run_name", "smoke-run", "output folder"
+    yield "hardware", "tpu" if on_tpus(c.cluster) else "gpu", "type of the accelerators"
     yield from _model(c.model)
     yield from _mesh(c, plan)
     yield (
         "per_device_batch_size",
         plan.micro_batch_size / (plan.tp * plan.cp),
-        f"micro batch {plan.micro_batch_size} over the {plan.tp * plan.cp} ranks that hold it",
+        f"micro batch {plan.micro_batch_size} / {plan.tp * plan.cp} ranks of tp x cp",
     )
     yield (
         "gradient_accumulation_steps",
@@ -125,14 +125,14 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     yield "steps", SMOKE_ITERATIONS, steps.why
     yield from _memory(plan)
     yield "attention", _attention(c, plan), "attention kernel"
-    yield "context_parallel_strategy", "all_gather", "how keys and values travel"
-    yield "dtype", "bfloat16", "type of the layers' work"
-    yield "weight_dtype", "float32", "weights are the optimizer's own"
-    yield "grad_dtype", DTYPES[training.gradient_dtype], "gradients accumulate in it"
+    yield "context_parallel_strategy", "all_gather", "exchange of keys and values"
+    yield "dtype", "bfloat16", "type of activations and computation"
+    yield "weight_dtype", "float32", "type of the stored weights, the master copy"
+    yield "grad_dtype", DTYPES[training.gradient_dtype], "gradient accumulation type"
     yield "opt_type", OPTIMIZERS[training.optimizer], "as planned"
     rate = learning_rate("")
     yield "learning_rate", float(str(rate.value)), rate.why
     yield "dataset_type", "synthetic", "MOCK DATA, random tokens: put your data set here"
-    yield "packing", False, "sequences are whole"
+    yield "packing", False, "no packing of samples"
     yield "enable_checkpointing", False, "a smoke run saves nothing"
     yield "log_period", 1, PLACEHOLDER

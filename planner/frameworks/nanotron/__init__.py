@@ -17,7 +17,7 @@ from planner.search.constraints import Context
 
 VERSIONS = "main of April 2026 (2411b02)"
 
-BY_COST = "layers fall on stages by cost, and the plan has to say the same"
+BY_COST = "layers are distributed by cost; the plan must match"
 FIELDS = {
     "tp": says("parallelism.tp"),
     "sequence_parallel": says("parallelism.tp_mode", note="REDUCE_SCATTER"),
@@ -28,21 +28,21 @@ FIELDS = {
     "vpp": cannot("its engines have one chunk of layers per stage"),
     "dp": says("parallelism.dp"),
     "dp_shard": cannot("states are sharded over all data-parallel ranks"),
-    "ep": cannot("its grid of ranks has no room for expert_parallel_size > 1"),
-    "etp": cannot("its grid of ranks has no room for expert_parallel_size > 1"),
+    "ep": cannot("its rank grid is too small for expert_parallel_size > 1"),
+    "etp": cannot("its rank grid is too small for expert_parallel_size > 1"),
     "zero_stage": says("optimizer.zero_stage", note="0, or 1 with bf16 gradients"),
     "reshard_after_forward": cannot("weights are never sharded over dp"),
     "micro_batch_size": says("tokens.micro_batch_size", "tokens.batch_accumulation_per_replica"),
     "recompute": says("parallelism.recompute_layer", note="full or none"),
     "recompute_modules": cannot("whole layers are recomputed"),
-    "recompute_method": cannot("every layer is recomputed by itself: block"),
-    "recompute_num_layers": cannot("every layer is recomputed by itself: all of them"),
+    "recompute_method": cannot("each layer is one checkpoint: block"),
+    "recompute_num_layers": cannot("each layer is one checkpoint: all layers"),
     "recompute_layers": cannot("recompute_layer is the same on every stage"),
     "schedule": says("parallelism.pp_engine", note="1f1b, or afab for gpipe"),
     "first_stage_layers": cannot(BY_COST),
     "last_stage_layers": cannot(BY_COST),
     "stage_layers": cannot(BY_COST),
-    "rank_order": cannot("its grid is tp, cp, dp, pp from the inside out"),
+    "rank_order": cannot("the grid is fixed: tp, cp, dp, pp, innermost first"),
     "offload_optimizer": cannot("nothing is offloaded to the host"),
     "offload_activations": cannot("nothing is offloaded to the host"),
     "offload_num_layers": cannot("nothing is offloaded to the host"),
@@ -53,7 +53,7 @@ FIELDS = {
     "overlap_param_gather": cannot("weights are gathered after the step"),
     "overlap_tp": says("parallelism.tp_linear_async_communication"),
     "overlap_ep": cannot("experts are not split over ranks"),
-    "overlap_p2p": cannot("messages between stages block"),
+    "overlap_p2p": cannot("messages between stages are not overlapped"),
     "runtime": cannot("nanotron is its own runtime"),
     "compile": cannot("nothing is compiled"),
 }
@@ -70,11 +70,15 @@ UNCARRIED = (
         rotary,
         numerics=("rope_scaling",),
     ),
-    Uncarried("layers without rotation", "no_rope_layer (none)", rotary),
+    Uncarried("layers without RoPE", "no_rope_layer (none)", rotary),
     Uncarried("activation", "hidden_act (silu)", numerics=("activation",)),
-    Uncarried("spread of the initial weights", "model.init_method (0.02)", numerics=("init_std",)),
-    Uncarried("weights of the chosen experts", "not scaled to one: no key", mixture),
-    Uncarried("balancing loss", "none: router_aux_loss_coef is not read", mixture),
+    Uncarried(
+        "standard deviation of the initial weights",
+        "model.init_method (0.02)",
+        numerics=("init_std",),
+    ),
+    Uncarried("router weights of the top-k experts", "not normalized: no key", mixture),
+    Uncarried("load-balancing loss", "none: router_aux_loss_coef is not read", mixture),
 )
 
 SCRIPT = """\
@@ -103,10 +107,10 @@ NEEDS = Note(
 def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
     """Environment variables of the launch."""
     group = "environment"
-    disabled = flag(group, "WANDB_MODE", "disabled", "where wandb is installed it would log in")
+    disabled = flag(group, "WANDB_MODE", "disabled", "otherwise an installed wandb logs in")
     if plan.tp == 1:
         return (disabled,)
-    why = "tensor parallelism demands it"
+    why = "required by tensor parallelism"
     return (flag(group, "CUDA_DEVICE_MAX_CONNECTIONS", 1, why), disabled)
 
 
@@ -142,5 +146,5 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
-    trains_all="it trains every weight: there are no adapters and nothing is frozen",
+    trains_all="it trains all weights: no adapters, no frozen weights",
 )

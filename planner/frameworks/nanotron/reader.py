@@ -69,7 +69,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         _refuse_foreign_model(foreign)
     if foreign:
         names = ", ".join(dict.fromkeys(one.name for one in foreign))
-        assumed.append(f"unknown upstream, of another release or a fork of nanotron: {names}")
+        assumed.append(f"unknown keys, of another release or a fork of nanotron: {names}")
     try:
         model = given.model or _model(config, values, assumed)
         training, plan = _plan(model, values, assumed)
@@ -82,7 +82,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         refusals.append(_refusal(text, values.settings.get(GRID + "dp")))
     expert_ranks = values.integer(GRID + "expert_parallel_size", default=1)
     if expert_ranks > 1:
-        text = f"expert_parallel_size {expert_ranks}: the grid of ranks has no room for it"
+        text = f"expert_parallel_size {expert_ranks}: the rank grid is too small for it"
         refusals.append(_refusal(text, values.settings.get(GRID + "expert_parallel_size")))
     return Reading(
         framework="nanotron",
@@ -184,7 +184,7 @@ def _refused(config: YamlFile, keys: Sequence[Setting]) -> Iterator[Refusal]:
         for key in REQUIRED.get(section, ()):
             if node.get(key) is None:
                 place = f"{path}.{key}".lstrip(".")
-                yield _refusal(f"nanotron misses the key {place}")
+                yield _refusal(f"the required key {place} is missing")
     rate = config.values.get("optimizer")
     rate = rate.get("learning_rate_scheduler") if isinstance(rate, dict) else None
     if isinstance(rate, dict) and rate.get("lr_warmup_style") not in ("linear", "constant"):
@@ -208,11 +208,13 @@ def _refusal(text: str, setting: Setting | None = None) -> Refusal:
 
 def _model(config: YamlFile, values: Values, assumed: list[str]) -> ModelSpec:
     if values.has(MODEL + "is_starcoder2_config"):
-        raise Unreadable("models of Starcoder2Config are not read", config.name)
+        raise Unreadable("Starcoder2Config models cannot be read", config.name)
     if not any(name.startswith(MODEL) for name in values.settings):
         raise Unreadable("model.model_config is missing", config.name)
     if values.boolean(MODEL + "is_llama_config"):
-        assumed.append("is_llama_config: a plan is written with Qwen2Config, which builds the same")
+        assumed.append(
+            "is_llama_config: plans are written with Qwen2Config, which builds the same layers"
+        )
     layers = values.integer(MODEL + "num_hidden_layers", default=32, most=LAYERS)
     hidden = values.integer(MODEL + "hidden_size", default=4096)
     heads = values.integer(MODEL + "num_attention_heads", default=32)
@@ -220,10 +222,10 @@ def _model(config: YamlFile, values: Values, assumed: list[str]) -> ModelSpec:
     window = values.has(MODEL + "sliding_window_size")
     kernel = values.text(MODEL + "_attn_implementation")
     if kernel not in (None, "flash_attention_2"):
-        assumed.append(f"_attn_implementation: {kernel} changes nothing, flash-attention 2 runs")
+        assumed.append(f"_attn_implementation: {kernel} has no effect, flash-attention 2 runs")
     skipped = values.integer(MODEL + "no_rope_layer", default=0, least=0)
     if skipped > 1:
-        assumed.append(f"no_rope_layer: every {skipped}th layer is without rotation, planned with")
+        assumed.append(f"no_rope_layer: every {skipped}th layer has no RoPE, but is costed with it")
     return ModelSpec(
         num_layers=layers,
         hidden_size=hidden,
@@ -280,7 +282,7 @@ def _experts(config: YamlFile, values: Values, num_layers: int) -> dict[str, Any
 
 def _pattern(layers: Any, num_layers: int, values: Values) -> dict[str, int]:
     """Layers with experts as first, step and offset; raises Unreadable for other patterns."""
-    fault = values.fault((MOE + "layers",), "must be the layers from one on, or every n-th")
+    fault = values.fault((MOE + "layers",), "must be all layers from a first one, or every n-th")
     if not isinstance(layers, list) or not layers or any(type(i) is not int for i in layers):
         raise fault
     first = layers[0]
@@ -299,16 +301,18 @@ def _plan(
     engines = {name: schedule for schedule, name in ENGINES.items()}
     engine = values.choice(GRID + "pp_engine", choices=engines, default="afab")
     if pp == 1 and engine == "afab":
-        assumed.append("pp_engine: afab keeps all micro-batches of the one stage; planned as 1f1b")
+        assumed.append(
+            "pp_engine: afab keeps all micro-batches of a single stage, but is costed as 1f1b"
+        )
     mode = values.choice(GRID + "tp_mode", choices=MODES, default="ALL_REDUCE")
     full = values.boolean(GRID + "recompute_layer")
     micro = values.integer(TOKENS + "micro_batch_size")
     zero = values.integer(OPTIMIZER + "zero_stage", default=0, least=0)
     if zero > 1:
-        assumed.append(f"optimizer.zero_stage: {zero} is what 1 is, states sharded")
+        assumed.append(f"optimizer.zero_stage: {zero} is the same as 1, sharded states")
     dtype = values.choice("model.dtype", choices=DTYPES, default="bfloat16")
     if dtype == "float32":
-        assumed.append("model.dtype: float32, which no plan has: bf16")
+        assumed.append("model.dtype float32: plans have no fp32 training, bf16 assumed")
     kept = FP32 if values.boolean(OPTIMIZER + "accumulate_grad_in_fp32") else BF16
     factory = values.text(OPTIMIZER + "optimizer_factory.name") or "adamW"
     counts = stages(model, pp, tp)

@@ -57,12 +57,12 @@ def _split(c: Context, p: Plans) -> BoolArray:
 
 def _split_text(c: Context, p: ParallelPlan) -> str:
     if p.pp == 1:
-        return "stages of layers need pp > 1"
+        return "stage_layers needs pp > 1"
     counts = stages(c.model, p.pp, p.tp)
     found = ", ".join(map(str, counts))
     if min(counts) == 0:
-        return f"layers are distributed by cost: of pp {p.pp} stages some get none ({found})"
-    return f"layers are distributed by cost, on pp {p.pp} as stage_layers {found} and not otherwise"
+        return f"layers are distributed by cost: some of the pp {p.pp} stages get none ({found})"
+    return f"layers are distributed by cost: pp {p.pp} needs stage_layers {found}"
 
 
 def _recompute(c: Context, p: Plans) -> BoolArray:
@@ -76,8 +76,8 @@ def _recompute(c: Context, p: Plans) -> BoolArray:
 def _recompute_text(c: Context, p: ParallelPlan) -> str:
     most = max(stages(c.model, p.pp, p.tp))
     return (
-        f"recompute_layer is of every layer: block with {most} layers, got {p.recompute_method} "
-        f"with {p.recompute_num_layers}"
+        f"recompute_layer applies to every layer: block with {most} layers, got "
+        f"{p.recompute_method} with {p.recompute_num_layers}"
     )
 
 
@@ -103,15 +103,15 @@ RULES: tuple[Rule, ...] = (
     fixed_part(lambda m: not m.attention_sinks, "there are no attention sinks"),
     fixed_part(lambda m: not m.mtp_num_layers, "there is no multi-token prediction"),
     fixed_part(
-        lambda m: m.full_attention_period is None, "a sliding window is that of every layer"
+        lambda m: m.full_attention_period is None, "a sliding window applies to every layer"
     ),
     fixed_part(
         lambda m: m.sliding_window is None or m.position == "rope",
-        "layers without rotation drop their sliding window",
+        "layers without RoPE have no sliding window",
     ),
     fixed_part(
         lambda m: m.head_dim * m.num_attention_heads == m.hidden_size,
-        "heads share hidden_size evenly: there is no width of their own",
+        "head width must be hidden_size / heads",
     ),
     fixed_part(
         lambda m: (
@@ -133,13 +133,15 @@ RULES: tuple[Rule, ...] = (
     rules.optimizers("adam", "sgd"),
     unsupported(
         lambda c, p: c.training.seq_length > 10,
-        lambda c, p: f"its mock data are documents of 4, 6 and the rest of {c.training.seq_length}",
+        lambda c, p: (
+            f"its mock data need sequences of more than 10 tokens, got {c.training.seq_length}"
+        ),
     ),
     rules.own_runtime("nanotron"),
     rule(
         "kv_heads",
         lambda c, p: c.model.num_query_groups % p.tp == 0,
-        lambda c, p: f"{c.model.num_query_groups} key/value heads are not repeated over tp {p.tp}",
+        lambda c, p: f"{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
         "degrees",
     ),
     rule(
@@ -154,14 +156,14 @@ RULES: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: (p.ep == 1) & (p.etp == 1),
         lambda c, p: (
-            f"ep {p.ep}, etp {p.etp}: its grid of ranks holds only dp x cp x pp x tp, with "
-            "expert_parallel_size beside them it is too small"
+            f"ep {p.ep}, etp {p.etp}: its rank grid has only dp x cp x pp x tp ranks, too few "
+            "with expert_parallel_size"
         ),
         "groups",
     ),
     unsupported(
         lambda c, p: c.model.moe is None or is_named(p, "moe_dispatcher", "alltoall", "allgather"),
-        "token_dispatcher_type is alltoall or allgather",
+        "token_dispatcher_type must be alltoall or allgather",
     ),
     rule("layers_not_divisible", _split, _split_text, "layout"),
     unsupported(
@@ -172,7 +174,7 @@ RULES: tuple[Rule, ...] = (
         lambda c, p: (
             (p.pp == 1) | (p.dp == 1) | (p.rank_order == code("rank_order", "tp-cp-ep-dp-pp"))
         ),
-        "stages are the outermost axis of its grid",
+        "pp is the outermost axis of its grid",
     ),
     rule(
         "zero_stage",
@@ -183,7 +185,7 @@ RULES: tuple[Rule, ...] = (
         "zero_stage",
         lambda c, p: (p.zero_stage == 0) | (p.dp == 1) | (c.training.gradient_dtype == "bf16"),
         "ZeRO 1 with fp32 gradients over dp ends in NotImplementedError at the first backward "
-        "pass: take bf16 gradients or ZeRO 0",
+        "pass: use bf16 gradients or ZeRO 0",
     ),
     rule(
         "zero_stage",
@@ -193,7 +195,9 @@ RULES: tuple[Rule, ...] = (
     rule(
         "recompute",
         lambda c, p: p.recompute != code("recompute", "selective"),
-        lambda c, p: f"recompute_layer is of whole layers, not {', '.join(p.recompute_modules)}",
+        lambda c, p: (
+            f"recompute_layer recomputes whole layers, not {', '.join(p.recompute_modules)}"
+        ),
     ),
     rule("recompute", _recompute, _recompute_text),
     rule(
@@ -203,7 +207,7 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: p.attention_kernel == code("attention_kernel", "flash2"),
-        lambda c, p: f"attention is flash-attention 2 whatever is asked, not {p.attention_kernel}",
+        lambda c, p: f"attention is always flash-attention 2, not {p.attention_kernel}",
     ),
     rules.UNFUSED_LOSS,
     unsupported(
@@ -212,7 +216,7 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (p.overlap_param_gather == 0) | (p.zero_stage == 0) | (p.dp == 1),
-        "ZeRO 1 gathers weights after the optimizer step, under nothing",
+        "ZeRO 1 gathers weights after the optimizer step, without overlap",
     ),
     unsupported(
         lambda c, p: (p.tp == 1) | (p.overlap_tp == 0) | (p.sequence_parallel == 1),
@@ -220,20 +224,20 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: p.compile == 0,
-        "nothing is compiled: norms and rotations have kernels of their own",
+        "nothing is compiled: norms and RoPE have their own kernels",
     ),
     unsupported(
         lambda c, p: c.training.precision == "bf16",
         lambda c, p: (
-            f"{c.training.precision}: no loss is scaled for float16, and no key reaches its fp8 "
-            "layers"
+            f"{c.training.precision}: there is no loss scaling for float16, and no key for its "
+            "fp8 layers"
         ),
     ),
     unsupported(
         lambda c, p: kept(c) in (FP32, BF16),
         lambda c, p: (
             "accumulate_grad_in_fp32 keeps gradients, master weights and states in fp32; without "
-            f"it all are bf16 and there is no master copy; asked: {', '.join(kept(c))}"
+            f"it all are bf16 and there is no master copy; got {', '.join(kept(c))}"
         ),
     ),
 )

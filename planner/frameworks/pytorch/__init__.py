@@ -41,7 +41,7 @@ FIELDS = {
     "dp": says("dp_replicate", "dp_shard", note="their product"),
     "dp_shard": says("dp_shard", note="times cp"),
     "ep": says("ep"),
-    "etp": cannot("an expert is never split by tensors"),
+    "etp": cannot("experts are not split by tensor parallelism"),
     "zero_stage": says("zero_stage", note="3: fully_shard, 0: replicate"),
     "reshard_after_forward": says("reshard_after_forward"),
     "micro_batch_size": says("micro_batch_size"),
@@ -54,18 +54,18 @@ FIELDS = {
     "first_stage_layers": says("stage_layers"),
     "last_stage_layers": says("stage_layers"),
     "stage_layers": says("stage_layers"),
-    "rank_order": cannot("stages are the outermost axis of the mesh"),
-    "offload_optimizer": cannot("fully_shard would move the weights to the host as well"),
-    "offload_activations": cannot("nothing is kept in host memory"),
-    "offload_num_layers": cannot("nothing is kept in host memory"),
+    "rank_order": cannot("pp is the outermost axis of the mesh"),
+    "offload_optimizer": cannot("fully_shard would also offload the weights"),
+    "offload_activations": cannot("activations stay on the accelerator"),
+    "offload_num_layers": cannot("activations stay on the accelerator"),
     "attention_kernel": says("attention_kernel"),
     "cross_entropy": cannot("the loss is torch's own, unfused"),
-    "moe_dispatcher": cannot("tokens always go by all-to-all"),
-    "overlap_grad_reduce": cannot("always, and under a pipeline never"),
-    "overlap_param_gather": cannot("fully_shard always gathers ahead"),
-    "overlap_tp": cannot("tensor-parallel traffic blocks"),
-    "overlap_p2p": cannot("schedules of several stages per rank always overlap their messages"),
-    "overlap_ep": cannot("the all-to-all of tokens blocks"),
+    "moe_dispatcher": cannot("tokens are always dispatched by all-to-all"),
+    "overlap_grad_reduce": cannot("always on without a pipeline, off with one"),
+    "overlap_param_gather": cannot("fully_shard always prefetches weights"),
+    "overlap_tp": cannot("tensor-parallel communication is not overlapped"),
+    "overlap_p2p": cannot("schedules with several stages per rank always overlap messages"),
+    "overlap_ep": cannot("expert all-to-all is not overlapped"),
     "runtime": cannot("PyTorch is itself the runtime"),
     "compile": says("compile"),
 }
@@ -75,16 +75,20 @@ UNCARRIED = (
         "rotary base", "rotary_base (10000)", rotary, numerics=("rope_theta", "local_rope_theta")
     ),
     Uncarried(
-        "share of a head that rotates", "all of it, no entry", rotary, numerics=("rotary_share",)
+        "share of rotated head dimensions", "1.0, no entry", rotary, numerics=("rotary_share",)
     ),
     Uncarried("rope scaling", "no entry", rotary, numerics=("rope_scaling",)),
-    Uncarried("activation", "SwiGLU, no other gate", gated, numerics=("activation",)),
-    Uncarried("activation", "GELU, no other", ungated, numerics=("activation",)),
-    Uncarried("scores of the router", "a softmax; those chosen are made to add up to 1", mixture),
+    Uncarried("activation", "SwiGLU only", gated, numerics=("activation",)),
+    Uncarried("activation", "GELU only", ungated, numerics=("activation",)),
+    Uncarried("router scores", "softmax; top-k scores are normalized to sum 1", mixture),
     Uncarried("routed scaling factor", "none, no entry", mixture, numerics=("routed_scaling",)),
-    Uncarried("balance of the experts", "left to itself, no entry", mixture),
-    Uncarried("spread of the initial weights", "init_std (0.02)", numerics=("init_std",)),
-    Uncarried("soft-capping of logits or scores, multipliers", "no entry", numerics=MULTIPLIERS),
+    Uncarried("load balancing of experts", "none, no entry", mixture),
+    Uncarried(
+        "standard deviation of the initial weights", "init_std (0.02)", numerics=("init_std",)
+    ),
+    Uncarried(
+        "soft-capping of logits or attention scores, multipliers", "no entry", numerics=MULTIPLIERS
+    ),
 )
 LAUNCHER = """\
 #!/usr/bin/env bash

@@ -27,34 +27,34 @@ MODEL = {
     "head_dim": "width of one head",
     "ffn_hidden_size": "width of the MLP",
     "gated_mlp": "SwiGLU, with two input projections; else GELU",
-    "vocab_size": "words; the loss of a model that knows nothing is its logarithm",
-    "tied_embeddings": "the output layer is the embedding",
+    "vocab_size": "tokens; their log is about the initial loss",
+    "tied_embeddings": "the output layer shares the embedding",
     "qkv_bias": "bias of the query, key and value projections",
     "attention_output_bias": "bias of attention's output projection",
     "mlp_bias": "biases of the MLP",
     "lm_head_bias": "bias of the output layer",
     "norm": "kind of every norm",
     "norm_bias": "LayerNorm has a bias",
-    "embedding_norm": "a norm right after the embedding",
-    "qk_norm": "norms on queries and keys: none, or over each head",
-    "position": "how tokens know their place",
+    "embedding_norm": "norm after the embedding",
+    "qk_norm": "norms on queries and keys: none, or per head",
+    "position": "position encoding",
     "max_position_embeddings": "rows of a learned position table",
     "hidden_dropout": "dropout of the residual stream",
     "attention_dropout": "dropout of the attention scores",
 }
 # Fields of a mixture of experts, with their meaning; a dense model has no such entries.
 EXPERTS = {
-    "top_k": "experts that each token goes to",
+    "top_k": "experts per token",
     "expert_ffn_hidden_size": "width of one expert",
-    "shared_expert_ffn_hidden_size": "width of the MLP that every token passes besides; 0: none",
-    "shared_expert_gate": "a learned gate on the output of that MLP",
+    "shared_expert_ffn_hidden_size": "width of the shared expert, for all tokens; 0: none",
+    "shared_expert_gate": "learned gate on the output of the shared expert",
     "router_bias": "bias of the router",
     "num_dense_layers": "first layers without experts",
-    "layer_frequency": "after them every so many layers one has experts",
-    "layer_offset": "the first of those, counted from 0",
-    "zero_experts": "experts besides that pass their tokens on",
-    "latent_size": "width in which experts work, between two matrices of all; None: hidden_size",
-    "latent_bias": "biases of those two",
+    "layer_frequency": "period of MoE layers after them",
+    "layer_offset": "offset of the MoE layers in the period, from 0",
+    "zero_experts": "extra identity experts, without weights",
+    "latent_size": "latent width of experts, between two shared matrices; None: hidden_size",
+    "latent_bias": "biases of those two matrices",
 }
 # Entries that older scripts lack.
 LATER = {"zero_experts", "latent_size", "latent_bias"}
@@ -69,9 +69,9 @@ BY_STAGE = "recompute_layers"
 FREE: tuple[tuple[str, Any, str], ...] = (
     ("learning_rate", 1e-3, "PLACEHOLDER for the smoke run: set your own"),
     ("gradient_clip", 1.0, "PLACEHOLDER for the smoke run: largest norm of all gradients"),
-    ("seed", 1234, "of weights and data, the same however the model is split"),
+    ("seed", 1234, "seed of weights and data, the same for every parallelism"),
 )
-SAID = "as the model's config.json says"
+SAID = "from the model's config.json"
 PLAN = ("tp", "sequence_parallel", "cp", "cp_kind", "pp", "ep", "micro_batch_size",
         "reshard_after_forward", "recompute", "recompute_modules", "recompute_method",
         "recompute_num_layers", "attention_kernel", "compile", "zero_stage")  # fmt: skip
@@ -81,10 +81,10 @@ PATTERN = ("blocks", "layer_pattern")
 OWN_TABLE = "per_layer_input_vocab_size"
 RARE = {
     "mla": "widths of latent attention",
-    "attention_sinks": "each head has a score for no token",
-    "residual_streams": "copies of the residual, which every block mixes",
-    "per_layer_input_size": "width of what each layer adds of a token, by a table of its own",
-    OWN_TABLE: "rows of that table; None: vocab_size",
+    "attention_sinks": "one extra score per head, without a token",
+    "residual_streams": "residual streams, mixed by every block",
+    "per_layer_input_size": "width of the per-layer token embeddings",
+    OWN_TABLE: "rows of the per-layer embedding; None: vocab_size",
 }
 KEYS = frozenset(
     (*MODEL, "num_experts", *PLAN, *TRAINING, "stage_layers", "schedule", "dp_replicate",
@@ -99,7 +99,7 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
     yield from _of_step(c, plan)
     for name, usual, field in NUMERICS:
         stated = getattr(c.model.numerics, field)
-        why = "NOT stated: set what the model's config.json says" if stated is None else SAID
+        why = "NOT stated: set the value of the model's config.json" if stated is None else SAID
         yield name, usual if stated is None else stated, why
     yield from FREE
 
@@ -108,20 +108,20 @@ def _of_model(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
     """Rows of the model and of the sequence length."""
     model, training = c.model, c.training
     stages = list(forward_layers(model.num_layers, plan))
-    yield "stage_layers", stages, f"{model.num_layers} layers, by pipeline stage"
+    yield "stage_layers", stages, f"{model.num_layers} layers, per pipeline stage"
     for name, why in MODEL.items():
         yield name, getattr(model, name), why
     if model.moe is None:
         yield "num_experts", 0, "every MLP is dense"
     else:
-        yield "num_experts", model.moe.num_experts, "in a layer; each is an MLP"
+        yield "num_experts", model.moe.num_experts, "experts of a layer, each an MLP"
         for name, why in EXPERTS.items():
             yield name, getattr(model.moe, name), why
     for name, value in _rare(model).items():
         yield name, value, RARE[name]
     if patterns.layers(model):
         blocks, layers = patterns.entries(model)
-        yield "blocks", blocks, "by name; what is None is the model's"
+        yield "blocks", blocks, "blocks by name; None: the model's value"
         yield "layer_pattern", layers, "the blocks of each layer, repeated over the layers"
     yield from encoders.entries(model, training)
     yield "seq_length", training.seq_length, "tokens of one sequence"
@@ -135,23 +135,19 @@ def _of_degrees(plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
     yield (
         "sequence_parallel",
         plan.sequence_parallel,
-        "between matrices they split the tokens too: less memory, the same traffic",
+        "tp also splits tokens between matrices: less memory, equal communication",
     )
     yield "cp", plan.cp, "ranks that split every sequence"
     yield (
         "cp_kind",
         plan.cp_kind if plan.cp > 1 else "a2a",
-        "attention over cp: a2a trades tokens for heads; all_gather gathers keys and values",
+        "attention over cp: a2a from tokens to heads; all_gather of keys and values",
     )
     yield "pp", plan.pp, f"ranks that split the layers; {plan.vpp} stages on each"
-    yield (
-        "schedule",
-        SCHEDULES.get(plan.schedule, "1F1B"),
-        "in which order stages take micro-batches",
-    )
-    yield "dp_replicate", plan.dp // shard, f"{dp}: ranks that hold the same weights"
-    yield "dp_shard", shard, f"{dp}: ranks that share one copy of the weights, with cp {plan.cp}"
-    yield "ep", plan.ep, "ranks that share out the experts, inside dp x cp x tp"
+    yield "schedule", SCHEDULES.get(plan.schedule, "1F1B"), "pipeline schedule"
+    yield "dp_replicate", plan.dp // shard, f"{dp}: replicas of the weights"
+    yield "dp_shard", shard, f"{dp}: ranks that shard one copy of the weights, with cp {plan.cp}"
+    yield "ep", plan.ep, "ranks that split the experts, inside dp x cp x tp"
     yield "zero_stage", plan.zero_stage, "3: weights, gradients, states sharded; 0: replicated"
     yield (
         "reshard_after_forward",
@@ -169,16 +165,16 @@ def _of_step(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
         f"sequences per step = micro_batch_size {plan.micro_batch_size} x "
         f"{accumulation(c, plan)} micro-batches x dp {plan.dp}",
     )
-    yield "micro_batch_size", plan.micro_batch_size, "sequences that pass together"
-    yield "precision", training.precision, "of weights and activations in use; fp32 to compare runs"
-    yield "gradient_reduce_dtype", training.gradient_reduce_dtype, "gradients are averaged in it"
-    yield "attention_kernel", plan.attention_kernel, "flash: cuDNN's, or the next; flash2; unfused"
-    yield "recompute", plan.recompute, "activations dropped, and computed again for the backward"
-    yield "recompute_modules", plan.recompute_modules, "when selective: which"
-    yield "recompute_method", plan.recompute_method, "when full: uniform, all layers; block, some"
-    yield "recompute_num_layers", plan.recompute_num_layers, "when full by block: first of a stage"
+    yield "micro_batch_size", plan.micro_batch_size, "sequences per pass and rank"
+    yield "precision", training.precision, "type of the computation; fp32 to compare runs"
+    yield "gradient_reduce_dtype", training.gradient_reduce_dtype, "gradient reduction type"
+    yield "attention_kernel", plan.attention_kernel, "flash: cuDNN, else the next; flash2; unfused"
+    yield "recompute", plan.recompute, "activation recompute in the backward pass"
+    yield "recompute_modules", plan.recompute_modules, "modules of selective recompute"
+    yield "recompute_method", plan.recompute_method, "full: uniform, all layers; block, some"
+    yield "recompute_num_layers", plan.recompute_num_layers, "block: recomputed layers per stage"
     if plan.recompute_layers:
-        yield BY_STAGE, list(plan.recompute_layers), "of each virtual stage, where they differ"
+        yield BY_STAGE, list(plan.recompute_layers), "recomputed layers per virtual stage"
     yield "compile", plan.compile, "torch.compile each layer"
     yield "optimizer", training.optimizer, "adam, sgd with momentum, adafactor or muon"
 
@@ -224,7 +220,7 @@ def _layout(pp: int, torch_schedule: str, sizes: Sequence[int]) -> dict[str, Any
     """Plan fields for these layers per stage; raises ValueError if no plan has them."""
     chunks, rest = divmod(len(sizes), pp)
     if rest or not chunks or min(sizes) < 0 or min(sizes[1:-1], default=1) < 1:
-        raise ValueError(f"stage_layers has {len(sizes)} stages for pp {pp}, or an empty one")
+        raise ValueError(f"stage_layers has {len(sizes)} stages for pp {pp}, or an empty stage")
     schedule = next((ours for ours, name in SCHEDULES.items() if name == torch_schedule), None)
     if schedule is None:
         raise ValueError(f"torch has no schedule {torch_schedule!r}")
@@ -238,7 +234,7 @@ def specs(config: Mapping[str, Any]) -> tuple[ModelSpec, TrainingSpec, ParallelP
     degrees = (pp, *(config[name] for name in ("cp", "dp_replicate", "dp_shard")))
     whole = isinstance(sizes, list) and all(type(size) is int for size in (*sizes, *degrees))
     if not whole or min(degrees) < 1:
-        raise ValueError("stage_layers is a list of integers, and degrees are 1 or more")
+        raise ValueError("stage_layers must be a list of integers, and degrees at least 1")
     experts = {name: config[name] for name in ("num_experts", *EXPERTS) if name in config}
     before, tuned = encoders.read(config)
     model = ModelSpec(

@@ -35,9 +35,9 @@ def entries(model: ModelSpec, training: TrainingSpec) -> Iterator[tuple[str, Any
     """Rows: entry, value, reason; none for a model without encoders."""
     if model.encoders:
         each = [_entry(one, model) for one in model.encoders]
-        yield ENCODERS, each, "what makes the first tokens of a sample of images or sound"
-        yield POSITIONS, training.encoder_tokens, "positions of a sample; None: the encoders' own"
-        yield FROZEN, list(training.frozen), "parts that are not trained"
+        yield ENCODERS, each, "image or sound encoders, for the first tokens of a sample"
+        yield POSITIONS, training.encoder_tokens, "positions per sample; None: encoder default"
+        yield FROZEN, list(training.frozen), "frozen parts"
 
 
 def _entry(encoder: EncoderSpec, model: ModelSpec) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def read(config: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any
     """The encoders and training fields of a CONFIG block; raises ValueError."""
     given = config.get(ENCODERS, [])
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
-        raise ValueError("encoders is a list of options by name")
+        raise ValueError("encoders must be a list of dictionaries")
     found = []
     for one in given:
         fields = {name: one[name] for name in (*OWN, *STACK) if name in one}
@@ -65,7 +65,7 @@ def read(config: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any
 def _projector(pairs: Any) -> list[dict[str, Any]]:
     whole = isinstance(pairs, list) and all(isinstance(pair, list) for pair in pairs)
     if not whole or any(len(pair) != 2 for pair in pairs):
-        raise ValueError("a projector is a list of pairs, inputs and outputs")
+        raise ValueError("a projector must be a list of pairs of inputs and outputs")
     return [{"inputs": inputs, "outputs": outputs} for inputs, outputs in pairs]
 
 
@@ -158,33 +158,33 @@ def _chunks(encoder: EncoderSpec) -> set[int]:
 
 
 RULES: tuple[Rule, ...] = (
-    _all(lambda e, m: _plain(e) and _whole_layers(e), "layers of encoders are attention and MLP"),
+    _all(lambda e, m: _plain(e) and _whole_layers(e), "encoder layers must be attention and MLP"),
     _all(
         lambda e, m: e.parallel_residual is False and e.norms_per_layer == 2,
         "a layer of an encoder has two norms, one before each part",
     ),
-    _all(lambda e, m: e.qk_norm != "full", "an encoder's query/key norms run over one head"),
+    _all(lambda e, m: e.qk_norm != "full", "query/key norms of encoders are per head"),
     _all(
         lambda e, m: e.position != "alibi" and (e.position != "rope" or e.head_dim % 2 == 0),
-        "an encoder's positions are a table, rotate pairs of a head, or are none",
+        "encoder positions must be learned, rotary with even head width, or none",
     ),
     _all(
         lambda e, m: e.position != "learned" or _span(e) <= (e.max_position_embeddings or 0),
-        "an encoder's table of positions has a row for each of an image",
+        "an encoder's position table needs a row for each position of an image",
     ),
-    _all(lambda e, m: e.input_width is not None, "an encoder works on patches or frames"),
+    _all(lambda e, m: e.input_width is not None, "an encoder needs patches or frames as input"),
     _all(
         lambda e, m: not e.other_parameters,
-        "an encoder has no parameters of which the number alone is known",
+        "encoders cannot have parameters of which only the number is known",
     ),
     _all(
         _chained,
-        "a projector is one matrix after the other, from positions of an encoder to the model",
+        "a projector must be a chain of matrices from the encoder to the model",
     ),
-    _all(lambda e, m: _chunks_fit(e), "chunks of an encoder's attention divide an image"),
+    _all(lambda e, m: _chunks_fit(e), "attention chunks of an encoder must divide an image"),
     fixed_part(
         lambda m: not m.encoders or not any(b.kind == "cross_attention" for b in patterns.each(m)),
-        "what an encoder makes takes the places of tokens: no cross-attention looks at it",
+        "encoder outputs replace tokens: no cross-attention",
     ),
     unsupported(
         lambda c, p: (
@@ -192,13 +192,13 @@ RULES: tuple[Rule, ...] = (
             | is_named(p, "cp_kind", "a2a")
             | (not any(_chunks(one) for one in c.model.encoders))
         ),
-        "chunks are of whole images: context parallelism by all-to-all (a2a)",
+        "attention chunks need whole images: context parallelism by all-to-all (a2a)",
     ),
     unsupported(
         lambda c, p: _whole_images(c),
         lambda c, p: (
-            f"a sample of {c.training.seq_length} tokens holds whole images, which make "
-            f"{_vectors(c)} of them"
+            f"images must be whole and fit into a sample of {c.training.seq_length} tokens, got "
+            f"{_vectors(c)} image tokens"
         ),
         "degrees",
     ),
@@ -207,7 +207,7 @@ RULES: tuple[Rule, ...] = (
         _divides,
         lambda c, p: (
             f"images of {', '.join(str(_span(one)) for one in c.model.encoders)} positions do not "
-            f"split over cp {p.cp} x tp {p.tp} into parts that make whole vectors"
+            f"split over cp {p.cp} x tp {p.tp} into whole output vectors"
         ),
         "groups",
     ),
@@ -215,7 +215,7 @@ RULES: tuple[Rule, ...] = (
         "heads_not_divisible",
         _heads,
         lambda c, p: (
-            f"heads and MLPs of encoders divide over tp {p.tp}"
+            f"heads and MLPs of encoders must divide over tp {p.tp}"
             + (f" and cp {p.cp}" if p.cp > 1 else "")
         ),
         "degrees",
@@ -224,12 +224,12 @@ RULES: tuple[Rule, ...] = (
 PARTIAL_TRAINING: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: not c.training.lora_rank and set(c.training.frozen) <= {ENCODERS},
-        "the script trains every weight, or all but those of encoders",
+        "the script trains all weights, or all except encoders",
         "degrees",
     ),
     unsupported(
         lambda c, p: c.training.frozen_dtype == "as trained",
-        "frozen weights are stored as they are computed with, not in nf4",
+        "frozen weights are stored in the type of the computation, not in nf4",
         "degrees",
     ),
 )

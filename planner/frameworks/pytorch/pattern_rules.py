@@ -26,13 +26,13 @@ from planner.frameworks.rules import fixed_part, is_named
 from planner.search.constraints import BoolArray, Context, Rule
 
 _WHOLE = {
-    "per_layer_input": "its two matrices are whole on every rank",
-    "compressed_attention": "its latents are whole on every rank",
-    "latent_attention": "its latents are whole on every rank",
+    "per_layer_input": "its two matrices are replicated",
+    "compressed_attention": "its latents are replicated",
+    "latent_attention": "its latents are replicated",
     "mamba": "its step, B and C need all channels",
-    "linear_recurrent_unit": "its gates are stacked",
-    "rwkv_time_mix": "its shares of the token before are whole",
-    "rwkv_channel_mix": "its shares of the token before are whole",
+    "linear_recurrent_unit": "its gates are one stacked matrix",
+    "rwkv_time_mix": "its token-shift weights are replicated",
+    "rwkv_channel_mix": "its token-shift weights are replicated",
 }
 
 
@@ -135,26 +135,26 @@ def _dealt(c: Context, p: Plans) -> BoolArray:
 def _dealt_text(c: Context, p: ParallelPlan) -> str:
     if p.cp_kind != "a2a" or gcd(*_recurrent_heads(c.model)) % p.tp:
         common = gcd(*_attention_heads(c.model), *_recurrent_heads(c.model))
-        return f"heads of the pattern divide over {common} ranks, not tp {p.tp}"
+        return f"heads of the pattern divide over divisors of {common}, not tp {p.tp}"
     return (
-        f"heads of attention divide over {gcd(*_attention_heads(c.model))} ranks, not tp {p.tp} x "
-        f"cp {p.cp}"
+        f"attention heads divide over divisors of {gcd(*_attention_heads(c.model))}, not tp "
+        f"{p.tp} x cp {p.cp}"
     )
 
 
 def _unsplit(model: ModelSpec) -> str:
     """Why tensor parallelism cannot split a block; empty if it can split all."""
     if model.residual_streams > 1:
-        return "residual streams: their mixtures need all of them"
+        return "residual streams: mixing needs all of them"
     for block in patterns.each(model):
         if getattr(block, "indexer", None) is not None:
-            return f"{block.label}: its indexer looks at all heads"
+            return f"{block.label}: its indexer needs all heads"
         if block.kind in _WHOLE:
             return f"{block.label}: {_WHOLE[block.kind]}"
         if isinstance(block, LightningAttention) and block.output_norm == "all":
-            return f"{block.label}: one norm runs over all heads"
+            return f"{block.label}: one norm spans all heads"
         if isinstance(block, GatedDeltaNet) and (block.decay_rank or block.gate_rank):
-            return f"{block.label}: its gates pass through a narrow matrix, whole on every rank"
+            return f"{block.label}: its low-rank gates are replicated"
     return ""
 
 
@@ -214,10 +214,10 @@ MODEL_RULES: tuple[Rule, ...] = (
         "degrees",
     ),
     fixed_part(
-        lambda m: not _repeats(m), "a layer has one mixer, one attention and one feed-forward"
+        lambda m: not _repeats(m), "a layer has at most one mixer, attention and feed-forward"
     ),
     fixed_part(
-        _keys_before, "layers use keys and values of an earlier one that projects equally wide ones"
+        _keys_before, "shared keys and values need an earlier layer of equal heads and window"
     ),
     _none(
         lambda b, m: isinstance(b, LatentAttention) and m.qk_norm != "none",
@@ -225,16 +225,14 @@ MODEL_RULES: tuple[Rule, ...] = (
     ),
     fixed_part(
         lambda m: not (m.attention_dropout and (patterns.has_indexer(m) or patterns.compresses(m))),
-        "attention to chosen keys or compressed tokens drops no scores",
+        "attention to selected keys or compressed tokens has no dropout",
     ),
-    fixed_part(
-        _chosen_before, "layers use the choice of an indexer in an earlier layer, which has to be"
-    ),
+    fixed_part(_chosen_before, "a shared indexer needs an indexer in an earlier layer"),
     _none(
         lambda b, m: (
             isinstance(b, Attention) and b.indexer is not None and bool(b.window or b.sinks)
         ),
-        "an indexer picks keys of the whole sequence, without sinks",
+        "an indexer needs attention without window and sinks",
     ),
     _none(
         lambda b, m: isinstance(b, LatentAttention) and m.attention_sinks,
@@ -242,34 +240,34 @@ MODEL_RULES: tuple[Rule, ...] = (
     ),
     fixed_part(
         lambda m: not m.attention_dropout or not patterns.has_sinks(m),
-        "attention with sinks drops no scores",
+        "attention with sinks has no dropout",
     ),
     _none(
         lambda b, m: isinstance(b, Attention) and b.qk_norm == "full",
-        "query/key norms run over one head, not over all",
+        "query/key norms are per head, not over all heads",
     ),
-    _none(_unequal, "values of attention are as wide as keys"),
-    _none(_other_width, "one rotary table serves all layers: their heads are equally wide"),
+    _none(_unequal, "values of attention must be as wide as keys"),
+    _none(_other_width, "all layers share one rotary table: heads must be equally wide"),
     _none(
         lambda b, m: isinstance(b, MLP) and b.gated not in (None, m.gated_mlp),
-        "all MLPs are gated, or none is",
+        "all MLPs must be gated, or none",
     ),
-    _none(lambda b, m: _beside(b, "parallel"), "blocks stand beside each other once"),
-    _none(lambda b, m: _beside(b, "experts"), "experts stand beside no other block"),
+    _none(lambda b, m: _beside(b, "parallel"), "parallel blocks cannot be nested"),
+    _none(lambda b, m: _beside(b, "experts"), "experts cannot be in a parallel block"),
     fixed_part(
         lambda m: m.residual_streams == 1 or m.per_layer_input_size is None,
-        "layers have several residual streams or embeddings of their own, not both",
+        "residual streams and per-layer embeddings exclude each other",
     ),
     fixed_part(
         lambda m: (
             any(b.kind == "per_layer_input" for b in patterns.each(m))
             == (m.per_layer_input_size is not None)
         ),
-        "per_layer_input blocks and per_layer_input_size go together",
+        "per_layer_input blocks and per_layer_input_size need each other",
     ),
     _none(
         lambda b, m: isinstance(b, PerLayerInput) and b.size != m.per_layer_input_size,
-        "per_layer_input blocks are as wide as per_layer_input_size",
+        "per_layer_input blocks must be as wide as per_layer_input_size",
     ),
 )
 RULES: tuple[Rule, ...] = (
@@ -290,15 +288,15 @@ RULES: tuple[Rule, ...] = (
             ((p.pp == 1) & ~is_named(p, "recompute", "full")) | (not patterns.passes_on(c.model))
         ),
         lambda c, p: (
-            f"layers get {patterns.passes_on(c.model)}, which neither a pipeline nor full "
-            "recompute passes on"
+            f"layers need {patterns.passes_on(c.model)}, which pipelines and full recompute do "
+            "not pass on"
         ),
     ),
     unsupported(
         lambda c, p: (p.cp == 1) | (not patterns.in_order(c.model)) | is_named(p, "cp_kind", "a2a"),
         lambda c, p: (
-            f"{patterns.in_order(c.model)} hands on its state in the order of the tokens: context "
-            f"parallelism by all-to-all (a2a), not {p.cp_kind}"
+            f"{patterns.in_order(c.model)} processes tokens in order: context parallelism by "
+            f"all-to-all (a2a), not {p.cp_kind}"
         ),
     ),
     unsupported(
@@ -311,7 +309,7 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (p.cp == 1) | (not patterns.compresses(c.model)),
-        lambda c, p: f"tokens are compressed on one rank: cp 1, not {p.cp}",
+        lambda c, p: f"token compression runs on one rank: cp 1, not {p.cp}",
         "degrees",
     ),
     unsupported(
@@ -321,16 +319,16 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (p.cp == 1) | (not _local(c.model)) | is_named(p, "cp_kind", "a2a"),
-        "windows, chunks and sinks are of whole sequences: context parallelism by all-to-all (a2a)",
+        "windows, chunks and sinks need whole sequences: context parallelism by all-to-all (a2a)",
     ),
     unsupported(
         lambda c, p: ~is_named(p, "attention_kernel", "unfused") | (not _only_fused(c.model)),
-        "attention with sinks, an indexer, compressed tokens or a memory runs in a fused kernel",
+        "attention with sinks, an indexer, compressed tokens or a memory needs a fused kernel",
     ),
     unsupported(
         lambda c, p: not _chunks(c.model, c.training.seq_length),
         lambda c, p: (
-            f"{c.training.seq_length} tokens are no multiple of chunks of "
+            f"{c.training.seq_length} tokens are not a multiple of chunks of "
             f"{', '.join(map(str, _chunks(c.model, c.training.seq_length)))}"
         ),
         "degrees",
@@ -338,7 +336,7 @@ RULES: tuple[Rule, ...] = (
     unsupported(
         _whole_chunks,
         lambda c, p: (
-            f"{c.training.seq_length // p.cp} tokens of a rank are no multiple of chunks of "
+            f"{c.training.seq_length // p.cp} tokens of a rank are not a multiple of chunks of "
             f"{', '.join(map(str, _scanned(c.model)))}"
         ),
         "degrees",
@@ -352,8 +350,8 @@ RULES: tuple[Rule, ...] = (
             (c.training.optimizer != "muon")
             | (not patterns.in_order(c.model) and not patterns.compresses(c.model))
         ),
-        "Muon takes every weight of two dimensions for a matrix, and those of convolutions and of "
-        "compressors are none",
+        "Muon treats every 2-D weight as a matrix, which those of convolutions and compressors "
+        "are not",
     ),
     rule(
         "recompute",
@@ -362,6 +360,6 @@ RULES: tuple[Rule, ...] = (
             | ~_by_operator(p)
             | (not patterns.layers(c.model))
         ),
-        "every second product is kept where all layers have the same ones, not in a pattern",
+        "recompute by operator needs equal layers, not a pattern",
     ),
 )

@@ -61,11 +61,11 @@ def each(model: StackSpec) -> tuple[Sublayer, ...]:
 def passes_on(model: ModelSpec) -> str:
     """What a layer receives from an earlier one besides the hidden state; empty if nothing."""
     if model.per_layer_input_size is not None:
-        return "embeddings of their own"
+        return "per-layer embeddings"
     earlier = (getattr(block, "key_values", "own") == "earlier" for block in each(model))
     indexers = (getattr(block, "indexer", None) for block in each(model))
     if any(indexer is not None and indexer.shared for indexer in indexers):
-        return "the choice of an earlier indexer"
+        return "keys selected by an earlier indexer"
     return "keys and values of an earlier layer" if any(earlier) else ""
 
 
@@ -174,8 +174,8 @@ def pattern(config: Mapping[str, Any]) -> tuple[tuple[Any, ...], ...]:
     blocks, layers = config.get("blocks", {}), config.get("layer_pattern", [])
     named = isinstance(blocks, dict) and isinstance(layers, list)
     if not named or not all(isinstance(layer, list) for layer in layers):
-        raise ValueError("blocks holds options by name, layer_pattern lists of names")
+        raise ValueError("blocks must be a dictionary, layer_pattern a list of lists")
     missing = [str(name) for layer in layers for name in layer if name not in blocks]
     if missing:
-        raise ValueError(f"layer_pattern names {missing[0]}, which blocks does not hold")
+        raise ValueError(f"layer_pattern names {missing[0]}, which is not in blocks")
     return tuple(tuple(blocks[name] for name in layer) for layer in layers)

@@ -31,12 +31,12 @@ def _block(text: str) -> ast.Dict:
     except SyntaxError as error:
         raise Unreadable(f"not Python: {error.msg}", SCRIPT, error.lineno or 0) from None
     except (ValueError, RecursionError, MemoryError):
-        raise Unreadable("not Python that can be read", SCRIPT) from None
+        raise Unreadable("unreadable Python", SCRIPT) from None
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CONFIG":
             if isinstance(node.value, ast.Dict):
                 return node.value
-            raise Unreadable("CONFIG is no dictionary", SCRIPT, node.lineno)
+            raise Unreadable("CONFIG is not a dictionary", SCRIPT, node.lineno)
     raise Unreadable("there is no CONFIG block", SCRIPT)
 
 
@@ -44,7 +44,7 @@ def _literal(node: ast.expr | None, line: int) -> Any:
     try:
         return ast.literal_eval(node or "")
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        raise Unreadable("CONFIG holds plain values only", SCRIPT, line) from None
+        raise Unreadable("CONFIG must have plain values only", SCRIPT, line) from None
 
 
 def _number(pattern: re.Pattern[str], text: str) -> int | None:

@@ -56,9 +56,7 @@ MOE_RULES: tuple[Rule, ...] = (
         lambda m: m.moe is None or not m.moe.score_correction_bias,
         "the router's scores are a softmax, without a bias that balances experts",
     ),
-    fixed_part(
-        lambda m: m.moe is None or not m.moe.expert_bias, "experts have no biases of their own"
-    ),
+    fixed_part(lambda m: m.moe is None or not m.moe.expert_bias, "experts have no biases"),
     fixed_part(
         lambda m: m.moe is None or m.moe.capacity_factor is None,
         "no token is dropped: there is no capacity factor",
@@ -74,11 +72,11 @@ MODEL_RULES: tuple[Rule, ...] = (
     fixed_part(lambda m: m.position != "alibi", "ALiBi positions are not in the script"),
     fixed_part(
         lambda m: m.position != "rope" or m.head_dim % 2 == 0,
-        "an odd head width cannot rotate in pairs",
+        "rotary positions need an even head width",
     ),
     fixed_part(lambda m: not m.parallel_residual, "attention and MLP never run in parallel"),
     fixed_part(lambda m: m.norms_per_layer == 2, "a layer has two norms, one before each part"),
-    fixed_part(lambda m: m.qk_norm != "full", "query/key norms run over one head, not over all"),
+    fixed_part(lambda m: m.qk_norm != "full", "query/key norms are per head, not over all heads"),
     *MOE_RULES,
     fixed_part(lambda m: not m.mtp_num_layers, "there is no multi-token prediction"),
 )
@@ -96,21 +94,21 @@ RULES: tuple[Rule, ...] = (
             | ((p.zero_stage == 0) & (p.tp == 1) & (p.ep == 1))
         ),
         lambda c, p: (
-            "torch 2.13's Adafactor fails on DTensors that are split (its norms are squared in "
-            f"place): tp 1, ep 1, ZeRO 0, got tp {p.tp}, ep {p.ep}, ZeRO {p.zero_stage}"
+            "torch 2.13's Adafactor fails on sharded DTensors (its norms are squared in place): "
+            f"tp 1, ep 1, ZeRO 0, got tp {p.tp}, ep {p.ep}, ZeRO {p.zero_stage}"
         ),
     ),
     unsupported(
         lambda c, p: c.training.precision in ("bf16", "fp32"),
         lambda c, p: (
-            "the script computes in bf16 or fp32: no loss scaling for fp16, no fp8 or fp4 layers; "
-            f"asked: {c.training.precision}"
+            "the script computes in bf16 or fp32: no loss scaling for fp16, no fp8 or fp4 "
+            f"layers; got {c.training.precision}"
         ),
     ),
     unsupported(
         lambda c, p: c.training.master_weights_dtype == c.training.optimizer_state_dtype == "fp32",
         lambda c, p: (
-            "stored weights are the fp32 master copy and states have their type, asked: "
+            "stored weights are the fp32 master copy, and states are fp32; got "
             f"{c.training.master_weights_dtype} and {c.training.optimizer_state_dtype}"
         ),
     ),
@@ -124,15 +122,15 @@ RULES: tuple[Rule, ...] = (
         ),
         lambda c, p: (
             "gradients accumulate in fp32; they can be reduced in bf16 only where every "
-            f"micro-batch is reduced (ZeRO-3 without pipeline); asked: {c.training.gradient_dtype}"
-            f", reduced in {c.training.gradient_reduce_dtype} with ZeRO {p.zero_stage}, pp {p.pp}"
+            f"micro-batch is reduced (ZeRO-3 without pipeline); got {c.training.gradient_dtype}, "
+            f"reduced in {c.training.gradient_reduce_dtype} with ZeRO {p.zero_stage}, pp {p.pp}"
         ),
     ),
     unsupported(
         lambda c, p: (not _dropout(c)) | (p.tp == 1) | (p.sequence_parallel == 1),
         lambda c, p: (
-            f"dropout over tp {p.tp} needs sequence_parallel: whole activations would be dropped "
-            "differently by each rank"
+            f"dropout over tp {p.tp} needs sequence_parallel: otherwise each rank would drop "
+            "other values of the same activations"
         ),
     ),
     rules.KV_HEADS,
@@ -142,16 +140,16 @@ RULES: tuple[Rule, ...] = (
             ~is_named(p, "cp_kind", "a2a") | (c.model.num_query_groups % (p.tp * p.cp) == 0)
         ),
         lambda c, p: (
-            f"the all-to-all distributes whole key/value heads: {c.model.num_query_groups} do not "
-            f"divide over tp {p.tp} x cp {p.cp}"
+            f"all-to-all splits by key/value heads: {c.model.num_query_groups} do not divide over "
+            f"tp {p.tp} x cp {p.cp}"
         ),
         "degrees",
     ),
     unsupported(
         lambda c, p: c.model.vocab_size % p.tp == 0,
         lambda c, p: (
-            f"the vocabulary of {c.model.vocab_size} words does not divide over tp {p.tp}, and the "
-            "script pads none"
+            f"the vocabulary of {c.model.vocab_size} tokens does not divide over tp {p.tp}, and "
+            "the script does not pad it"
         ),
         "degrees",
     ),
@@ -160,14 +158,14 @@ RULES: tuple[Rule, ...] = (
         lambda c, p: (p.cp == 1) | is_named(p, "cp_kind", "a2a", "all_gather"),
         lambda c, p: (
             "context parallelism is by all-to-all (a2a) or by gathered keys and values "
-            "(all_gather): torch's own ring is experimental and runs on GPUs only; asked: "
+            "(all_gather): torch's own ring is experimental and runs on GPUs only; got "
             f"{p.cp_kind}"
         ),
     ),
     rule(
         "experts_not_divisible",
         lambda c, p: (c.model.moe is None) | (p.etp == 1),
-        lambda c, p: f"an expert is never split by tensors: etp 1, not {p.etp}",
+        lambda c, p: f"experts are not split by tensor parallelism: etp 1, not {p.etp}",
     ),
     rule(
         "experts_not_divisible",
@@ -192,19 +190,18 @@ RULES: tuple[Rule, ...] = (
             or all(2 * width % GROUPED_BYTES == 0 for width in _expert_widths(c))
         ),
         lambda c, p: (
-            f"torch multiplies experts in bf16 by rows of {GROUPED_BYTES} bytes: widths "
-            f"{', '.join(map(str, _expert_widths(c)))} are no multiples of {GROUPED_BYTES // 2}"
+            f"torch's grouped bf16 GEMMs need rows of {GROUPED_BYTES} bytes: widths "
+            f"{', '.join(map(str, _expert_widths(c)))} are not multiples of {GROUPED_BYTES // 2}"
         ),
         "degrees",
     ),
     unsupported(
         lambda c, p: (c.model.moe is None) | is_named(p, "moe_dispatcher", "alltoall"),
-        lambda c, p: f"tokens go to their experts by all-to-all, not {p.moe_dispatcher}",
+        lambda c, p: f"tokens are dispatched by all-to-all, not {p.moe_dispatcher}",
     ),
     unsupported(
         lambda c, p: (c.model.moe is None) | (p.compile == 0),
-        "how many tokens each expert gets is known to the host at every step anew: layers of "
-        "experts are not compiled",
+        "token counts per expert change at every step: MoE layers are not compiled",
     ),
     unsupported(
         lambda c, p: is_named(p, "attention_kernel", *ATTENTION),
@@ -212,32 +209,33 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: is_named(p, "cross_entropy", "unfused"),
-        lambda c, p: f"the loss is torch's own, unfused; asked: {p.cross_entropy}",
+        lambda c, p: f"the loss is torch's own, unfused; got {p.cross_entropy}",
     ),
     unsupported(
         lambda c, p: (p.pp == 1) | (not c.model.tied_embeddings),
         lambda c, p: (
-            f"with pp {p.pp} embedding and output layer stand on different stages and cannot be one"
+            f"with pp {p.pp} embedding and output layer are on different stages and cannot be tied"
         ),
     ),
     *torch_schedules.RULES,
     unsupported(
         lambda c, p: (p.tp == 1) | (p.compile == 0),
         lambda c, p: (
-            f"compiled layers over tp {p.tp} train differently from the same layers uncompiled "
-            "(seen with torch 2.13 on CPUs), so the script does not offer them"
+            f"compiled layers with tp {p.tp} train differently from uncompiled ones (seen with "
+            "torch 2.13 on CPUs): no compile"
         ),
     ),
     unsupported(
         lambda c, p: is_named(p, "rank_order", "tp-cp-ep-dp-pp"),
-        "stages are the outermost axis of the script's mesh",
+        "pp is the outermost axis of the script's mesh",
     ),
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage == 0) | (p.zero_stage == 3),
         lambda c, p: (
             "fully_shard splits weights, gradients and states (ZeRO-3), replicate none (ZeRO-0); "
-            f"asked: ZeRO-{p.zero_stage}. Keeping gathered weights is reshard_after_forward false"
+            f"got ZeRO-{p.zero_stage}. To keep gathered weights, set reshard_after_forward to "
+            "false"
         ),
     ),
     torch_sharding.GROUPS,
@@ -249,15 +247,14 @@ RULES: tuple[Rule, ...] = (
             | ((p.recompute_modules & ~_MODULES) == 0)
         ),
         lambda c, p: (
-            "modules that can be checkpointed are core_attn, mlp and moe, or operators (op); a "
-            "norm's output would be kept by the product after it; asked: "
-            f"{', '.join(p.recompute_modules)}"
+            "only core_attn, mlp and moe, or operators (op), can be checkpointed; a norm's "
+            f"output is kept by the GEMM after it; got {', '.join(p.recompute_modules)}"
         ),
     ),
     rule(
         "recompute",
         lambda c, p: (c.model.moe is None) | (p.recompute_modules != _BITS["op"]),
-        "operators of experts cannot be chosen in turn: how many there are follows the tokens",
+        "recompute by operator does not work with experts: their operator count depends on tokens",
     ),
     rule(
         "recompute",
@@ -265,7 +262,7 @@ RULES: tuple[Rule, ...] = (
             (p.pp == 1) | (p.recompute_modules != _BITS["op"]) | ~torch_schedules.splits_backward(p)
         ),
         lambda c, p: (
-            f"{p.schedule} runs backward twice, and operators' outputs are kept for one pass only"
+            f"{p.schedule} runs backward twice, but operator outputs are kept for one pass only"
         ),
     ),
     rule(
@@ -280,22 +277,22 @@ RULES: tuple[Rule, ...] = (
     rule(
         "offload",
         lambda c, p: (p.offload_optimizer == 0) & (p.offload_activations == 0),
-        "nothing is kept in host memory: fully_shard would move the weights as well",
+        "there is no offload: fully_shard would also offload the weights",
     ),
     unsupported(
         lambda c, p: (p.dp * p.cp == 1) | (p.overlap_grad_reduce == (p.pp == 1)),
         lambda c, p: (
-            "gradients are always reduced during the backward pass, but under a pipeline after "
-            f"it; asked: overlap_grad_reduce {str(p.overlap_grad_reduce).lower()} with pp {p.pp}"
+            "gradients are always reduced during the backward pass, but with a pipeline after "
+            f"it; got overlap_grad_reduce {str(p.overlap_grad_reduce).lower()} with pp {p.pp}"
         ),
     ),
     unsupported(
         lambda c, p: (p.dp * p.cp == 1) | (p.zero_stage == 0) | (p.overlap_param_gather == 1),
-        "fully_shard always gathers weights ahead (overlap_param_gather)",
+        "fully_shard always prefetches weights (overlap_param_gather)",
     ),
     unsupported(
         lambda c, p: (p.overlap_tp == 0) & (p.overlap_ep == 0),
-        "tensor-parallel traffic blocks, and so does the all-to-all of experts",
+        "tensor-parallel communication and expert all-to-all are not overlapped",
     ),
     torch_schedules.OVERLAP,
     rules.NO_EMPTY_MIDDLE,

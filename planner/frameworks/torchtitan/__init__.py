@@ -41,7 +41,7 @@ FIELDS = {
     ),
     "dp_shard": says("parallelism.data_parallel_shard_degree", note="times cp"),
     "ep": says("parallelism.expert_parallel_degree"),
-    "etp": cannot("experts split over tp without expert parallelism and not at all with it"),
+    "etp": cannot("experts are split over tp without expert parallelism, and not with it"),
     "zero_stage": says(
         "parallelism.data_parallel_shard_degree", note="3: more than one rank per shard group; or 0"
     ),
@@ -51,24 +51,24 @@ FIELDS = {
     ),
     "recompute": says("activation_checkpoint"),
     "recompute_modules": says("activation_checkpoint", note="op: SelectiveAC"),
-    "recompute_method": cannot("full checkpoints wrap every layer by itself (uniform, 1)"),
-    "recompute_num_layers": cannot("full checkpoints wrap every layer by itself (uniform, 1)"),
+    "recompute_method": cannot("full recompute has one layer per checkpoint (uniform, 1)"),
+    "recompute_num_layers": cannot("full recompute has one layer per checkpoint (uniform, 1)"),
     "recompute_layers": cannot("activation_checkpoint is the same on every stage"),
     "schedule": says("parallelism.pipeline_parallel_schedule"),
     "first_stage_layers": says("parallelism.module_fqns_per_model_part"),
     "last_stage_layers": says("parallelism.module_fqns_per_model_part"),
     "stage_layers": says("parallelism.module_fqns_per_model_part"),
-    "rank_order": cannot("stages are the outermost axis of its mesh"),
-    "offload_optimizer": says("training.enable_cpu_offload", note="with all that FSDP shards"),
+    "rank_order": cannot("pp is the outermost axis of its mesh"),
+    "offload_optimizer": says("training.enable_cpu_offload", note="all FSDP shards are offloaded"),
     "offload_activations": cannot("the trainer does not offload activations"),
     "offload_num_layers": cannot("the trainer does not offload activations"),
     "attention_kernel": says("attn_backend", note="flash: flex, flash2: varlen"),
-    "cross_entropy": says("compile.components", note="fused: loss is one of them"),
+    "cross_entropy": says("compile.components", note="fused: components include loss"),
     "moe_dispatcher": says("moe_comm_backend"),
-    "overlap_grad_reduce": cannot("FSDP overlaps it without a pipeline, and never with one"),
-    "overlap_param_gather": cannot("FSDP always gathers ahead"),
+    "overlap_grad_reduce": cannot("always on without a pipeline, off with one"),
+    "overlap_param_gather": cannot("FSDP always prefetches weights"),
     "overlap_tp": says("compile.enable_async_tensor_parallel"),
-    "overlap_p2p": cannot("schedules of several chunks always overlap messages, others never"),
+    "overlap_p2p": cannot("schedules with several chunks always overlap messages, others never"),
     "overlap_ep": cannot("expert-parallel communication is not overlapped"),
     "runtime": cannot("torchtitan is itself the runtime"),
     "compile": says("compile.enable", "compile.components"),
@@ -84,13 +84,19 @@ UNCARRIED = (
     ),
     Uncarried("activation", "SwiGLU, in gpt_oss with its limits", numerics=("activation",)),
     Uncarried(
-        "scores of the router and their factor",
+        "router scores and their factor",
         "DEFAULTS.score_func, route_norm, route_scale",
         mixture,
     ),
-    Uncarried("weight of the prediction loss", "DEFAULTS.mtp_scale (0.3)", predicts_several),
-    Uncarried("spread of the initial weights", "DEFAULTS.init_std (0.02)", numerics=("init_std",)),
-    Uncarried("soft-capping of logits or scores, multipliers", "no option", numerics=MULTIPLIERS),
+    Uncarried("weight of the MTP loss", "DEFAULTS.mtp_scale (0.3)", predicts_several),
+    Uncarried(
+        "standard deviation of the initial weights",
+        "DEFAULTS.init_std (0.02)",
+        numerics=("init_std",),
+    ),
+    Uncarried(
+        "soft-capping of logits or attention scores, multipliers", "no option", numerics=MULTIPLIERS
+    ),
 )
 
 SCRIPT = """\
@@ -120,7 +126,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     said = settings(c, plan)
     arguments = (
         flag("TRAIN_ARGS", "--module", MODULE, "the registry module beside this script"),
-        flag("TRAIN_ARGS", "--config", "config", "its function"),
+        flag("TRAIN_ARGS", "--config", "config", "function of that module"),
         steps(c.training),
     )
     variables = environment()
@@ -159,7 +165,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
 def _lacks(model: ModelSpec) -> Iterator[str]:
     """Why a model that torchtitan has cannot be built by the registry module."""
     if any(isinstance(block, GatedDeltaNet) for layer in model.layer_pattern for block in layer):
-        yield "its qwen3_5 has gated delta nets, but only beside an encoder of images"
+        yield "its qwen3_5 has gated delta nets, but only with an image encoder"
 
 
 FRAMEWORK = Framework(
@@ -185,6 +191,6 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
-    trains_all="the registry module that is written trains every weight, without a LoRAConverter",
+    trains_all="the registry module trains all weights, without a LoRAConverter",
     lacks=_lacks,
 )

@@ -10,7 +10,7 @@ from planner.frameworks.base import Row
 from planner.frameworks.python.static_values import Call
 from planner.frameworks.torchtitan.packages import package_of
 
-WHY = "as the model's config.json says"
+WHY = "from the model's config.json"
 # Field of RoPE.Config (torchtitan 0.3.0, models/common/rope.py) -> field of the spec.
 LLAMA3 = {
     "scaling_factor": "factor",
@@ -59,11 +59,11 @@ def scaling(model: ModelSpec) -> dict[str, Any]:
 
 def rows(model: ModelSpec) -> Iterator[Row]:
     """Rows of DEFAULTS; numerics that are not stated have torchtitan's own value."""
-    numerics, unsaid = model.numerics, "not stated: torchtitan's own"
+    numerics, unsaid = model.numerics, "not stated: torchtitan's default"
     for name, value, default, what in (
         ("norm_eps", numerics.norm_epsilon, 1e-5, "norm epsilon"),
         ("rope_theta", numerics.rope_theta, 10000.0, "rotary base"),
-        ("init_std", numerics.init_std, 0.02, "spread of the initial weights"),
+        ("init_std", numerics.init_std, 0.02, "standard deviation of the initial weights"),
     ):
         stated = value is not None
         yield name, value if stated else default, f"{what}, {WHY if stated else unsaid}"

@@ -90,7 +90,8 @@ class Tree:
             line = value.line if isinstance(value, Call | Unknown) else 0
             shown = value.name if isinstance(value, Call) else getattr(value, "source", repr(value))
             raise self.wrong(
-                f"{shown} is no model that can be read: {', '.join(MODELS)} or model_registry(...)",
+                f"{shown} cannot be read as a model: only {', '.join(MODELS)} or "
+                "model_registry(...)",
                 line,
             )
         package = MODELS[value.short]
@@ -98,7 +99,7 @@ class Tree:
         if not isinstance(layers, list) or not layers or len(layers) > 10_000:
             raise self.wrong("layers must be a list of 1 to 10000 configs", value.line)
         if not all(isinstance(one, Call) for one in layers):
-            raise self.wrong("a layer is no config that can be read", value.line)
+            raise self.wrong("a layer is not a config that can be read", value.line)
         result = Architecture(package, {}, converters=converters)
         predicted = self.get(value, "mtp_layers", [])
         result.model = {
@@ -186,7 +187,7 @@ class Tree:
         if full != list(range(period - 1, len(layers), period)):
             period = max(round(len(layers) / len(full)), 1)
             result.assumed.append(
-                f"of {len(layers)} layers {len(full)} attend fully, spread evenly"
+                f"{len(full)} of {len(layers)} layers have full attention, assumed evenly spaced"
             )
         return {"sliding_window": max(known), "full_attention_period": period}
 
@@ -213,8 +214,8 @@ class Tree:
         step = routed[1] - routed[0] if len(routed) > 1 else 1
         if routed != list(range(routed[0], len(layers), step)):
             result.assumed.append(
-                f"layers {', '.join(map(str, routed))} have experts: taken as every "
-                f"{step} from {routed[0]}"
+                f"layers {', '.join(map(str, routed))} have experts: assumed as every {step} from "
+                f"{routed[0]}"
             )
         offset = routed[0] % step
         spec |= {

@@ -91,7 +91,7 @@ def _shard(trainer: TrainerSettings, left: int) -> int:
         return max(left, 1)
     if shard < 1:
         trainer.refuse(
-            f"data_parallel_shard_degree is {shard}; -1 or at least 1 is needed",
+            f"data_parallel_shard_degree is {shard}, must be -1 or at least 1",
             "parallelism.data_parallel_shard_degree",
         )
     return max(shard, 1)
@@ -103,7 +103,9 @@ def _batch(trainer: TrainerSettings, dp: int, pp: int) -> tuple[int, int]:
     micro = int(trainer.get("parallelism.pipeline_parallel_microbatch_size"))
     batch = int(trainer.get("training.global_batch_size"))
     if local < 1:
-        trainer.refuse(f"local_batch_size is {local}", "training.local_batch_size")
+        trainer.refuse(
+            f"local_batch_size is {local}, must be at least 1", "training.local_batch_size"
+        )
         local = 1
     if micro < 1:
         name = "parallelism.pipeline_parallel_microbatch_size"
@@ -137,7 +139,9 @@ def _reshards(trainer: TrainerSettings, pp: int) -> bool:
     if policy not in ("default", "always", "never"):
         trainer.refuse(f"fsdp_reshard_after_forward cannot be {policy!r}")
     if policy == "always" and pp == 1:
-        trainer.assume("the head is gathered again for the backward pass, which is not costed")
+        trainer.assume(
+            "the output layer is gathered again for the backward pass, which is not costed"
+        )
     return bool(policy == "always" or (policy == "default" and pp == 1))
 
 
@@ -155,7 +159,7 @@ def _graphs(trainer: TrainerSettings, architecture: Architecture, pp: int, ep: i
             name,
         )
     else:
-        trainer.assume("CUDA graphs are not costed: kernels are taken as launched one by one")
+        trainer.assume("CUDA graphs are not costed: kernels count as launched one by one")
 
 
 def _kernel(trainer: TrainerSettings, architecture: Architecture) -> Any:
@@ -199,12 +203,12 @@ def _training(
     trainer.get("training.mixed_precision_reduce")
     loss = trainer.config.kwargs.get("loss")
     if isinstance(loss, Call) and loss.short == "ChunkedLossWrapper.Config":
-        trainer.assume("the loss works in chunks of the sequence: less memory than is costed")
+        trainer.assume("the loss is computed in chunks of the sequence: less memory than costed")
     if trainer.get("parallelism.spmd_backend") == "spmd_types":
         trainer.assume("spmd_backend spmd_types, the default, needs a torch newer than 2.13")
     balancer = trainer.get("parallelism.context_parallel_load_balancer")
     if balancer != "headtail":
-        trainer.assume(f"context parallelism balanced by {balancer} is costed as by head and tail")
+        trainer.assume(f"context parallelism balanced by {balancer} is costed as headtail")
     return TrainingSpec(
         seq_length=trainer.get("training.seq_len"),
         global_batch_size=batch,
@@ -237,7 +241,7 @@ def _pipeline(
         return "1f1b", 1, {}
     name = str(trainer.get("parallelism.pipeline_parallel_schedule"))
     if trainer.get("parallelism.pipeline_parallel_schedule_csv"):
-        trainer.assume(f"the schedule of one's own (csv) is costed as {name}")
+        trainer.assume(f"the custom schedule (csv) is costed as {name}")
     schedule = _OURS_OF.get(name.lower())
     if schedule is None:
         known = ", ".join(SCHEDULES.values())
@@ -292,8 +296,8 @@ def _sizes(trainer: TrainerSettings, model: ModelSpec, pp: int, schedule: str) -
         count = -(-total // per_stage)
     if not pp <= count <= MAX_PARTS or min(first, last) < 0 or max(first, last) > total // count:
         trainer.refuse(
-            f"{model.num_layers} layers, {first} less at the start and {last} at the end, do not "
-            f"make {count} model parts",
+            f"{model.num_layers} layers, {first} fewer at the start and {last} at the end, cannot "
+            f"be split into {count} model parts",
             "parallelism.pipeline_parallel_layers_per_stage",
             "layers_not_divisible",
         )
@@ -304,7 +308,7 @@ def _sizes(trainer: TrainerSettings, model: ModelSpec, pp: int, schedule: str) -
     sizes[-1] -= last
     trainer.assume(
         f"torchtitan distributes {', '.join(map(str, sizes))} layers to its {count} model parts: "
-        f"embedding and head weigh {first} and {last} layers"
+        f"embedding and head count as {first} and {last} layers"
     )
     return sizes
 

@@ -167,7 +167,7 @@ def _config(files: Mapping[str, str], module: str, function: str) -> TrainerSett
     if not names:
         shown = ", ".join(files) or "none"
         raise Unreadable(
-            f"no file holds the registry module {module or 'of a Trainer.Config'} (files: {shown})"
+            f"no file has the registry module {module or 'of a Trainer.Config'} (files: {shown})"
         )
     file = names[0]
     program = Program(files[file], file, registry.library, registry.missing)
@@ -181,7 +181,7 @@ def _config(files: Mapping[str, str], module: str, function: str) -> TrainerSett
     if not isinstance(made, Call) or made.short != "Trainer.Config":
         line = program.functions[function].lineno
         shown = made.name if isinstance(made, Call) else getattr(made, "source", repr(made))
-        raise Unreadable(f"{function}() returns {shown}, no Trainer.Config", file, line)
+        raise Unreadable(f"{function}() returns {shown}, not a Trainer.Config", file, line)
     trainer = TrainerSettings(made, file, function)
     for note in program.notes:
         trainer.assume(note)
@@ -213,8 +213,8 @@ def _architecture(trainer: TrainerSettings, model: ModelSpec | None) -> Architec
     else:
         shown = value_shown(spec)
         raise Unreadable(
-            f"model_spec is `{shown}`, which the files do not say: ModelSpec(...) or "
-            "model_registry(...) is read",
+            f"model_spec is `{shown}`, which the files do not say: only ModelSpec(...) or "
+            "model_registry(...) can be read",
             trainer.file,
             trainer.config.lines.get("model_spec", trainer.config.line),
         )
@@ -235,9 +235,7 @@ def _flavor(tree: Tree, call: Call, function: str) -> Architecture:
     if beside:
         package = next((one for one, known in configs.items() if function in known), "")
     if not package:
-        raise tree.wrong(
-            f"{call.name} is none of {', '.join(models)} of torchtitan.models", call.line
-        )
+        raise tree.wrong(f"{call.name} is not in torchtitan.models: {', '.join(models)}", call.line)
     flavor = call.args[0] if call.args else call.kwargs.get("flavor")
     row = models[package]
     if flavor not in row["flavors"]:
@@ -248,7 +246,7 @@ def _flavor(tree: Tree, call: Call, function: str) -> Architecture:
     model = dict(row["flavors"][flavor])
     model["mtp_num_layers"] = tree.number(call, "num_mtp_layers", 0)
     named = {**model, "name": f"{package} {flavor}"}
-    note = f"model_registry is torchtitan's own of {package}, which has a {function} too"
+    note = f"model_registry is taken from torchtitan's {package}, which also has a {function}"
     notes = [note] if beside else []
     return Architecture(package, named, **_backends(tree, call, row), assumed=notes)
 

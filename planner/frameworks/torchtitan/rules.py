@@ -98,7 +98,7 @@ MODEL_RULES: tuple[Rule, ...] = (
     ),
     fixed_part(
         lambda m: m.attention_output_bias == (package_of(m).name == "gpt_oss"),
-        "the output projection of attention has a bias in gpt_oss, always, and nowhere else",
+        "attention's output projection has a bias always in gpt_oss, and nowhere else",
     ),
     fixed_part(
         lambda m: m.mla is None or not m.qkv_bias, "latent attention has no biases (deepseek_v3)"
@@ -116,11 +116,11 @@ MODEL_RULES: tuple[Rule, ...] = (
             package_of(m).name != "gpt_oss"
             or (m.moe is not None and "dense" not in m.feed_forwards)
         ),
-        "every layer of gpt_oss is one of experts",
+        "every layer of gpt_oss is an MoE layer",
     ),
     fixed_part(
         lambda m: m.moe is None or m.moe.expert_bias == (package_of(m).name == "gpt_oss"),
-        "experts have biases in gpt_oss, always, and nowhere else",
+        "experts have biases always in gpt_oss, and nowhere else",
     ),
     fixed_part(
         lambda m: (
@@ -132,7 +132,7 @@ MODEL_RULES: tuple[Rule, ...] = (
     ),
     fixed_part(
         lambda m: m.moe is None or not m.moe.shared_expert_gate,
-        "shared experts have no gate but in qwen3_5, whose attention is another",
+        "shared experts have a gate only in qwen3_5, which has other attention",
     ),
     fixed_part(
         lambda m: m.moe is None or m.moe.capacity_factor is None,
@@ -143,7 +143,7 @@ MODEL_RULES: tuple[Rule, ...] = (
         lambda m: not m.mtp_num_layers or m.mla is not None,
         "multi-token prediction exists in deepseek_v3 only, which has latent attention",
     ),
-    fixed_part(lambda m: rotary_width(m) % 2 == 0, "an odd head width cannot rotate in pairs"),
+    fixed_part(lambda m: rotary_width(m) % 2 == 0, "rotary positions need an even head width"),
 )
 RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
@@ -174,12 +174,12 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     rules.optimizers(
-        "adam", others="its DistMuon wants a placement for each matrix, which no recipe states"
+        "adam", others="its DistMuon needs a placement for each matrix, which no recipe has"
     ),
     unsupported(
         lambda c, p: _states_ok(c),
         lambda c, p: (
-            "states are fp32, or bf16 with master weights or without; asked: master weights "
+            "states are fp32, or bf16 with or without master weights; got master weights "
             f"{c.training.master_weights_dtype}, states {c.training.optimizer_state_dtype}"
         ),
     ),
@@ -247,27 +247,27 @@ RULES: tuple[Rule, ...] = (
     *torch_schedules.RULES,
     unsupported(
         lambda c, p: is_named(p, "rank_order", "tp-cp-ep-dp-pp"),
-        "stages are the outermost axis of its mesh",
+        "pp is the outermost axis of its mesh",
     ),
     rule(
         "experts_not_divisible",
         lambda c, p: (c.model.moe is None) | (p.etp == np.where(p.ep == 1, p.tp, 1)),
         lambda c, p: (
-            f"experts split over tp {p.tp} without expert parallelism and not at all with it, "
-            f"got ep {p.ep}, etp {p.etp}"
+            f"experts are split over tp {p.tp} without expert parallelism, and not with it, got "
+            f"ep {p.ep}, etp {p.etp}"
         ),
     ),
     rule(
         "experts_not_divisible",
         lambda c, p: shard_degrees(p) * p.cp * p.tp % np.maximum(p.ep, 1) == 0,
         lambda c, p: (
-            f"ep {p.ep} borrows from data_parallel_shard_degree {shard_degree(p)} x cp {p.cp} x "
-            f"tp {p.tp}, and does not divide it"
+            f"ep {p.ep} does not divide data_parallel_shard_degree {shard_degree(p)} x cp {p.cp} "
+            f"x tp {p.tp}"
         ),
     ),
     unsupported(
         lambda c, p: (c.model.moe is None) | is_named(p, "moe_dispatcher", *DISPATCHERS),
-        lambda c, p: f"tokens go by all-to-all or DeepEP, not {p.moe_dispatcher}",
+        lambda c, p: f"tokens are dispatched by all-to-all or DeepEP, not {p.moe_dispatcher}",
     ),
     unsupported(
         lambda c, p: (c.model.moe is None) | ~is_named(p, "moe_dispatcher", "deepep") | (p.ep > 1),
@@ -279,14 +279,14 @@ RULES: tuple[Rule, ...] = (
             | (c.training.precision != "fp8")
             | ~is_named(p, "moe_dispatcher", "deepep")
         ),
-        "float8 experts need padded groups, which DeepEP's dispatcher does not make",
+        "float8 experts need padded groups, which DeepEP's dispatcher does not provide",
     ),
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage == 0) | (p.zero_stage == 3),
         lambda c, p: (
             "FSDP shards weights, gradients and states (ZeRO-3) or replicates all (ZeRO-0), not "
-            f"ZeRO-{p.zero_stage}; keeping gathered weights is reshard_after_forward false"
+            f"ZeRO-{p.zero_stage}; to keep gathered weights, set reshard_after_forward to false"
         ),
     ),
     rule(
@@ -304,7 +304,7 @@ RULES: tuple[Rule, ...] = (
         "recompute",
         lambda c, p: ~is_named(p, "recompute", "selective") | (p.recompute_modules == _BY_OPERATOR),
         lambda c, p: (
-            "selective checkpoints choose by operator (op), not by module: "
+            "selective recompute is by operator (op), not by module: "
             f"{', '.join(p.recompute_modules)}"
         ),
     ),
@@ -315,19 +315,19 @@ RULES: tuple[Rule, ...] = (
             | (is_named(p, "recompute_method", "uniform") & (p.recompute_num_layers == 1))
         ),
         lambda c, p: (
-            "full checkpoints wrap every layer by itself: uniform, 1 layer, not "
+            "full recompute has one layer per checkpoint: uniform, 1 layer, not "
             f"{p.recompute_method}, {p.recompute_num_layers}"
         ),
     ),
     rule(
         "offload",
         lambda c, p: (p.offload_optimizer == 0) | (p.zero_stage == 3),
-        "only what FSDP shards goes to the host: optimizer offload needs ZeRO-3",
+        "only FSDP shards are offloaded: optimizer offload needs ZeRO-3",
     ),
     rule(
         "offload",
         lambda c, p: (p.offload_optimizer == 0) | (not narrow_states(c.training)),
-        "Adam on the host has states in the dtype of the weights, not bf16 beside fp32",
+        "Adam on the host keeps states in the weight dtype, not bf16 with fp32 weights",
     ),
     rule(
         "offload",
@@ -336,31 +336,33 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: is_named(p, "cross_entropy", "unfused", "fused"),
-        "the loss is torch's own (unfused) or that compiled (fused); none works in place",
+        "the loss is torch's own, unfused or compiled (fused), never in place",
     ),
     unsupported(
         lambda c, p: (p.dp * p.cp == 1) | (p.overlap_grad_reduce == (p.pp == 1)),
         lambda c, p: (
-            f"FSDP overlaps gradient reduction with the backward pass, {_reduced(p.pp)}; asked: "
+            f"FSDP overlaps gradient reduction with the backward pass, {_reduced(p.pp)}; got "
             f"overlap_grad_reduce {str(p.overlap_grad_reduce).lower()}"
         ),
     ),
     unsupported(
         lambda c, p: (p.dp * p.cp == 1) | (p.zero_stage == 0) | (p.overlap_param_gather == 1),
-        "FSDP always gathers weights ahead (overlap_param_gather)",
+        "FSDP always prefetches weights (overlap_param_gather)",
     ),
     unsupported(
         lambda c, p: (
             (p.overlap_tp == 0) | ((p.tp > 1) & (p.compile == 1) & (p.sequence_parallel == 1))
         ),
-        "asynchronous tensor parallelism is a pass of the compiler over gathers and "
-        "reduce-scatters: it needs compile and sequence_parallel",
+        "asynchronous tensor parallelism is a compiler pass on gathers and reduce-scatters: it "
+        "needs compile and sequence_parallel",
     ),
     torch_schedules.OVERLAP,
     rule(
         "layers_not_divisible",
         lambda c, p: p.of_stage_layers(lambda layers: min(layers[1:-1], default=1), 1) >= 1,
-        lambda c, p: f"a model part has modules, got parts of {value_words(p.stage_layers)} layers",
+        lambda c, p: (
+            f"a model part cannot be empty, got parts of {value_words(p.stage_layers)} layers"
+        ),
     ),
     unsupported(
         lambda c, p: p.overlap_ep == 0,
@@ -370,4 +372,4 @@ RULES: tuple[Rule, ...] = (
 
 
 def _reduced(pp: int) -> str:
-    return "but under a pipeline reduces after it" if pp > 1 else "always, without a pipeline"
+    return "but with a pipeline reduces after it" if pp > 1 else "always, without a pipeline"

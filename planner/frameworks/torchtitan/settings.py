@@ -30,8 +30,8 @@ LEARNING_RATE = "1.0e-4"
 CHECKPOINTS = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
 CHECKPOINT_WHYS = {
     "none": "nothing is recomputed",
-    "selective": "per operator: every second matrix product and what is cheap is computed again",
-    "full": "every layer is computed again in the backward pass",
+    "selective": "by operator: every second matrix product and cheap operators are recomputed",
+    "full": "every layer is recomputed in the backward pass",
 }
 
 
@@ -47,11 +47,11 @@ def _set(group: str, name: str, value: object, why: str) -> Flag:
 def _model(model: ModelSpec, training: TrainingSpec) -> Iterator[Row]:
     yield "dim", model.hidden_size, "width of the residual stream"
     yield "n_layers", model.num_layers, "transformer layers"
-    yield "vocab_size", model.vocab_size, "rows of the word table, never padded"
+    yield "vocab_size", model.vocab_size, "rows of the embedding, never padded"
     yield (
         "enable_weight_tying",
         model.tied_embeddings,
-        "whether the output layer has the word table's weights",
+        "whether the output layer shares the embedding",
     )
     yield "n_heads", model.num_attention_heads, "query heads"
     if model.mla is None:
@@ -70,22 +70,22 @@ def _model(model: ModelSpec, training: TrainingSpec) -> Iterator[Row]:
     if model.moe is not None:
         yield from _moe(model, model.moe)
     if model.mtp_num_layers:
-        yield "num_mtp_layers", model.mtp_num_layers, "extra prediction layers"
+        yield "num_mtp_layers", model.mtp_num_layers, "multi-token prediction layers"
 
 
 @in_group("model", _set)
 def _mla(mla: MLASpec) -> Iterator[Row]:
     yield "q_lora_rank", mla.q_lora_rank or 0, "latent width of queries; 0: none, direct"
     yield "kv_lora_rank", mla.kv_lora_rank, "latent width of keys and values"
-    yield "qk_nope_head_dim", mla.qk_nope_head_dim, "head width without positions"
-    yield "qk_rope_head_dim", mla.qk_rope_head_dim, "head width with positions"
+    yield "qk_nope_head_dim", mla.qk_nope_head_dim, "head width without RoPE"
+    yield "qk_rope_head_dim", mla.qk_rope_head_dim, "head width with RoPE"
     yield "v_head_dim", mla.v_head_dim, "head width of values"
 
 
 @in_group("model", _set)
 def _windows(model: ModelSpec) -> Iterator[Row]:
     period = model.full_attention_period
-    yield "sliding_window_size", model.sliding_window, "tokens seen to the left"
+    yield "sliding_window_size", model.sliding_window, "sliding window in tokens"
     full = range(period - 1, model.num_layers, period) if period else range(0)
     yield "full_attention_layers", full, "layers without the window"
 
@@ -93,7 +93,7 @@ def _windows(model: ModelSpec) -> Iterator[Row]:
 @in_group("model", _set)
 def _moe(model: ModelSpec, moe: MoESpec) -> Iterator[Row]:
     layers = range(model.feed_forwards.index("moe"), model.num_layers, moe.layer_frequency)
-    yield "moe_layers", layers, "layers of experts; the others have the dense MLP"
+    yield "moe_layers", layers, "MoE layers; the others have the dense MLP"
     yield "num_experts", moe.num_experts, "routed experts per layer"
     yield "top_k", moe.top_k, "experts per token"
     yield "moe_hidden_dim", moe.expert_ffn_hidden_size, "width of one expert"
@@ -107,7 +107,7 @@ def _moe(model: ModelSpec, moe: MoESpec) -> Iterator[Row]:
     yield "num_limited_groups", moe.top_k_groups, "groups that one token may use"
     yield "router_bias", moe.router_bias, "bias of the router's projection"
     coefficient, why = (
-        (1e-3, "step of the balancing bias of every expert: balance without a loss")
+        (1e-3, "step of the experts' balancing bias, instead of a loss")
         if moe.score_correction_bias
         else (None, "no balancing bias")
     )
@@ -120,31 +120,31 @@ def _defaults(model: ModelSpec) -> Iterator[Row]:
     yield from numerics.rows(model)
     if model.moe is not None:
         score = "sigmoid" if model.moe.score_correction_bias else "softmax"
-        yield "score_func", score, "scores of the router"
-        yield "route_norm", True, "scores of the chosen experts add up to 1"
+        yield "score_func", score, "score function of the router"
+        yield "route_norm", True, "top-k scores are normalized to sum 1"
         yield "route_scale", model.numerics.routed_scaling or 1.0, "routed scaling factor"
     if model.mtp_num_layers:
-        yield "mtp_scale", 0.3, "weight of the prediction loss"
+        yield "mtp_scale", 0.3, "weight of the MTP loss"
 
 
 def _quantized(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
     """Converters of the model to fp8 or fp4."""
     group, compiled = "converters", f"model_compile_enabled={plan.compile}"
     precision, experts = c.training.precision, c.model.moe is not None
-    why = "every linear layer but the head and the router; needs torchao"
+    why = "all linear layers except head and router; needs torchao"
     if precision == "fp8" and c.training.fp8_recipe == "rowwise":
         linear = "Float8LinearConverter.Config"
         skipped = 'filter_fqns=["lm_head", "router.gate"]'
         yield flag(group, linear, f'recipe_name="rowwise", {skipped}, {compiled}', why)
         if experts:
-            yield flag(group, "Float8GroupedExpertsConverter.Config", compiled, "and the experts")
+            yield flag(group, "Float8GroupedExpertsConverter.Config", compiled, "the experts too")
     elif precision == "fp8":
         names = 'fqns=["attention", "feed_forward", "shared_experts"]'
         why += " and a Blackwell GPU (SM100 or later)"
         yield flag(group, "MXFP8LinearConverter.Config", f"{names}, {compiled}", why)
         if experts:
             padded = f"pad_multiple=128, {compiled}"
-            yield flag(group, "MXFP8GroupedExpertsConverter.Config", padded, "and the experts")
+            yield flag(group, "MXFP8GroupedExpertsConverter.Config", padded, "the experts too")
     elif precision == "fp4":
         why += " and a Blackwell GPU (SM100 or later)"
         yield flag(group, "NVFP4LinearConverter.Config", f'fqns=["layers"], {compiled}', why)
@@ -165,10 +165,10 @@ def _training(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     yield "global_batch_size", training.global_batch_size, identity
     yield "seq_len", training.seq_length, "tokens of one sequence"
     stored = "float32" if training.master_weights_dtype == "fp32" else "bfloat16"
-    yield "dtype", stored, "stored weights, gradients and (by default) states"
-    yield "mixed_precision_param", "bfloat16", "computation, and weights as gathered"
-    yield "mixed_precision_reduce", "float32", "gradients are reduced in it"
-    yield "enable_cpu_offload", plan.offload_optimizer, "shards in host memory"
+    yield "dtype", stored, "type of stored weights, gradients and (by default) states"
+    yield "mixed_precision_param", "bfloat16", "type of computation and gathered weights"
+    yield "mixed_precision_reduce", "float32", "gradient reduction type"
+    yield "enable_cpu_offload", plan.offload_optimizer, "FSDP shards in host memory"
     yield (
         "disable_cuda_graphs",
         True,
@@ -216,8 +216,8 @@ def _parallelism(c: Context, plan: ParallelPlan) -> Iterator[Row]:
         "partial_dtensor",
         "FSDP of torch 2.13 refuses the default's plain tensors (spmd_types)",
     )
-    yield "data_parallel_replicate_degree", plan.dp // shard, "copies of everything sharded"
-    spanned = f"FSDP shards span it x cp {plan.cp}" if plan.zero_stage else "nothing is sharded"
+    yield "data_parallel_replicate_degree", plan.dp // shard, "replicas of the shard group"
+    spanned = f"FSDP shards span this x cp {plan.cp}" if plan.zero_stage else "nothing is sharded"
     yield "data_parallel_shard_degree", shard, spanned
     if plan.zero_stage == 0:
         policy, why = "always", "one rank per shard: frees only the half-precision copy"
@@ -227,25 +227,25 @@ def _parallelism(c: Context, plan: ParallelPlan) -> Iterator[Row]:
         policy, why = "never", "gathered weights stay for the backward pass"
     yield "fsdp_reshard_after_forward", policy, why
     yield "tensor_parallel_degree", plan.tp, "ranks that split every layer"
-    yield "enable_sequence_parallel", plan.sequence_parallel, "norms split over those ranks"
+    yield "enable_sequence_parallel", plan.sequence_parallel, "norms split over tp"
     yield "context_parallel_degree", plan.cp, "ranks that split every sequence"
     if plan.cp > 1:
         yield (
             "context_parallel_load_balancer",
             "headtail",
-            "every rank takes an early and a late piece: causal work in balance",
+            "each rank has an early and a late part: balanced causal attention",
         )
-    yield "pipeline_parallel_degree", plan.pp, "stages of layers"
+    yield "pipeline_parallel_degree", plan.pp, "pipeline stages"
     if plan.pp > 1:
         yield from _pipeline(c.model, plan)
     if c.model.moe is not None:
-        yield "expert_parallel_degree", plan.ep, "ranks that share out a layer's experts"
+        yield "expert_parallel_degree", plan.ep, "ranks that split a layer's experts"
 
 
 @in_group("parallelism", _set)
 def _pipeline(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
     placed = "in a V" if plan.schedule in ("zb-v", "dualpipe-v") else "in turn"
-    yield "pipeline_parallel_schedule", SCHEDULES[plan.schedule], "order of the work"
+    yield "pipeline_parallel_schedule", SCHEDULES[plan.schedule], "pipeline schedule"
     yield "pipeline_parallel_microbatch_size", plan.micro_batch_size, "sequences per pass"
     counts = parts(model, plan)
     yield flag(
@@ -261,8 +261,8 @@ def _pipeline(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
 def _compile(plan: ParallelPlan) -> Iterator[Row]:
     components = [name for name, on in _compiled(plan) if on]
     yield "enable", bool(components), "torch.compile"
-    yield "components", components, "model: kernels of a layer fused; loss: the cross entropy fused"
-    why = "tensor-parallel traffic in pieces beside the matrix products"
+    yield "components", components, "model: fused kernels per layer; loss: fused cross entropy"
+    why = "overlap of tensor-parallel communication with GEMMs"
     yield "enable_async_tensor_parallel", plan.overlap_tp, why
 
 
@@ -276,7 +276,7 @@ def _rest(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
     yield _set("kernels", "attn_backend", name, "FlexAttention, or varlen flash-attention")
     if c.model.moe is not None:
         dispatcher = DISPATCHERS[plan.moe_dispatcher]
-        yield _set("kernels", "moe_comm_backend", dispatcher, "how tokens reach experts")
+        yield _set("kernels", "moe_comm_backend", dispatcher, "token dispatcher")
     yield flag(
         "trainer",
         "activation_checkpoint",
@@ -289,7 +289,9 @@ def _rest(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
         "optimizer",
         "implementation",
         "fused_opt_states_bf16" if narrow else "fused",
-        "one kernel; states in bf16" if narrow else "one kernel; states in the stored dtype",
+        "fused optimizer; states in bf16"
+        if narrow
+        else "fused optimizer; states in the stored dtype",
     )
 
 
@@ -318,5 +320,5 @@ def steps(training: TrainingSpec) -> Flag:
 
 def environment() -> tuple[Flag, ...]:
     """Environment variables of every run."""
-    why = "segments that grow: less lost to fragmentation"
+    why = "expandable segments: less fragmentation"
     return (flag("environment", "PYTORCH_ALLOC_CONF", "expandable_segments:True", why),)

@@ -151,7 +151,7 @@ def _chosen(
     last = named.rsplit("/", 1)[-1]
     same = [name for name in marked if name.rsplit("/", 1)[-1] == last]
     if len(same or marked) != 1:
-        known = ", ".join(marked) or "none that configures torchtitan"
+        known = ", ".join(marked) or "none for torchtitan"
         what = f"{FILE_OPTION} is {named}" if named else f"give one for {FILE_OPTION}"
         raise Unreadable(f"{what} (TOML among the files: {known})")
     notes = [] if same or not named else [f"{marked[0]} is taken for {FILE_OPTION} {named}"]
@@ -164,9 +164,9 @@ def _values(name: str, text: str) -> dict[str, _Value]:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         at = re.search(r"line (\d+)", str(error))
-        raise Unreadable(f"is no TOML: {error}", name, int(at[1]) if at else 0) from None
+        raise Unreadable(f"is not TOML: {error}", name, int(at[1]) if at else 0) from None
     except (ValueError, RecursionError):
-        raise Unreadable("is no TOML: a number or a nesting is too long", name) from None
+        raise Unreadable("is not TOML: a number or a nesting is too long", name) from None
     lines = _lines(text)
     return {key: _Value(one, name, lines.get(key, 0)) for key, one in _leaves(document, "")}
 
@@ -284,7 +284,7 @@ class _Reader:
             known = section in _NO_EFFECT or ".".join(key.split(".")[:2]) in _KNOWN
             if section == "model" and not known and not self.modelled:
                 names = [name for name in _KNOWN if name.startswith("model.")]
-                text = f"{key} is no setting of it, and may change the model{hint(key, names)}"
+                text = f"{key} is not its setting and may change the model{hint(key, names)}"
                 raise Unreadable(text, one.file, one.line)
             (left if known else unknown).append(shown)
         return left, unknown
@@ -308,8 +308,8 @@ class _Reader:
         self.config.set("activation_checkpoint", made, line)
         if mode == "selective" and option != "op":
             self.notes.append(
-                f"selective_ac_option {option} recomputes one whole layer of every {option}, which "
-                "is costed as the selection of operators"
+                f"selective_ac_option {option} recomputes one whole layer of every {option}, "
+                "costed as recompute by operator"
             )
 
     def _model(self) -> None:
@@ -385,7 +385,7 @@ class _Reader:
         if self.get("optimizer.early_step_in_backward"):
             self.notes.append("optimizer steps inside the backward pass are not costed")
         if self.get("parallelism.expert_tensor_parallel_degree", 1) != 1:
-            self.notes.append("experts are costed whole on each rank of tp, not split over it")
+            self.notes.append("experts are costed whole on each tp rank, not split")
         for key in ("custom_import", "custom_model_path", "custom_args_module"):
             if self.get(f"experimental.{key}"):
-                self.notes.append(f"experimental.{key}: code of one's own, which is not read")
+                self.notes.append(f"experimental.{key}: custom code, which is not read")

@@ -72,7 +72,7 @@ class TrainerSettings:
         value = int(self.get(f"parallelism.{name}"))
         if not 1 <= value <= MAX_DEGREE:
             needed = "at least 1" if value < 1 else f"at most {MAX_DEGREE}"
-            self.refuse(f"{name} is {value}; {needed} is needed", f"parallelism.{name}")
+            self.refuse(f"{name} is {value}, must be {needed}", f"parallelism.{name}")
             return 1
         return value
 
@@ -121,7 +121,7 @@ def _typed(default: Any, text: str) -> Value:
     if isinstance(default, bool):
         known = {"true": True, "false": False}
         if text.lower() not in known:
-            raise ValueError("True or False is needed")
+            raise ValueError("must be True or False")
         return known[text.lower()]
     if isinstance(default, int) or (default is None and re.fullmatch(r"-?\d{1,18}", text)):
         return int(text)
@@ -150,7 +150,7 @@ def apply_overrides(trainer: TrainerSettings, words: Sequence[Argument]) -> None
             continue
         if not text.startswith("--"):
             if word.known:
-                trainer.refuse(f"{text!r} belongs to no option: unrecognized arguments")
+                trainer.refuse(f"{text!r} does not belong to an option: unrecognized arguments")
             else:
                 trainer.assume(f"{word.file}:{word.line}: {text} is taken to hold no options")
             continue

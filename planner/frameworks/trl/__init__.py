@@ -20,21 +20,21 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     """The keys of SFTConfig, ModelConfig and ScriptArguments."""
     adapted = c.training.lora_rank > 0
     half = {"bf16": "bfloat16", "fp16": "float16"}[c.training.precision]
-    yield "model_name_or_path", ".", "launch.sh gives MODEL instead"
-    yield "dtype", half if adapted else "float32", "type that weights are kept in"
+    yield "model_name_or_path", ".", "overridden by MODEL of launch.sh"
+    yield "dtype", half if adapted else "float32", "type of the stored weights"
     yield "attn_implementation", ATTENTION[plan.attention_kernel], "attention kernel"
     if adapted:
-        yield "use_peft", True, "adapters are trained"
+        yield "use_peft", True, "training of adapters only"
         bits = ("load_in_4bit", True, "frozen weights in nf4")
         yield from trainer_yaml.adapters(c, "lora_r", "lora_target_modules", bits)
     yield "dataset_name", "trl-lib/Capybara", "a sample of conversations: put your data set here"
     yield "max_length", c.training.seq_length, "tokens of one sequence"
-    yield "packing", True, "samples fill up the sequences"
-    yield "loss_type", "nll", "of all logits at once, as planned"
+    yield "packing", True, "samples are packed into full sequences"
+    yield "loss_type", "nll", "loss on all logits at once, as planned"
     yield (
         "gradient_checkpointing",
         trainer_yaml.recomputes(plan),
-        "layers computed again; with FSDP accelerate.yaml says it",
+        "full recompute; with FSDP set in accelerate.yaml",
     )
 
 

@@ -98,13 +98,13 @@ def test_a_config_of_ones_own_is_read_with_what_it_leaves_open() -> None:
 
 UNREADABLE: list[tuple[str, dict[str, tuple[str, str]]]] = [
     ("accelerate.yaml:8: num_processes must be a whole", {"accelerate": (": 16", ": many")}),
-    ("MEGATRON_LM: FSDP, DeepSpeed", {"accelerate": (": FSDP", ": MEGATRON_LM")}),
+    ("MEGATRON_LM cannot be read: only FSDP", {"accelerate": (": FSDP", ": MEGATRON_LM")}),
     ("must be one of no, bf16", {"accelerate": (": bf16", ": int4")}),
     ("is not YAML", {"accelerate": ("num_processes: 16", "num_processes: 2024-99-99")}),
     ("cannot be read", {"accelerate": ("fsdp_config:", "fsdp_config: [")}),
     ("not among the files", {"launch": ("accelerate.yaml", "other.yaml")}),
     ("no call of accelerate", {"launch": ("accelerate launch", "torchrun")}),
-    ("how long sequences are: --set max_length", {"launch": ("--block_size 2048", "")}),
+    ("no sequence length: --set max_length", {"launch": ("--block_size 2048", "")}),
     ("must be one of sdpa", {"launch": (" sdpa", " fastest")}),
     ("config.json: holds no model", {"config": ("hidden_size", "hiden_size")}),
     ("config.json: holds no model", {"config": ("{", "[")}),

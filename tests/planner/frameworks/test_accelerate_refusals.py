@@ -28,12 +28,12 @@ SHARED_RULES = unreached(frameworks.get("megatron"), [])
 SELECTIVE: dict[str, Any] = {"recompute": "selective", "recompute_modules": ("core_attn",)}
 PEFT: dict[str, Any] = {"lora_rank": 8, "lora_targets": ["q_proj", "up_proj"]}
 REFUSED: list[tuple[str, str, Any]] = [
-    ("framework_unsupported", "another optimizer beside it", runs(training={"optimizer": "muon"})),
-    ("framework_unsupported", "it freezes no parts", runs(training={"frozen": ["head"]})),
+    ("framework_unsupported", "a second optimizer", runs(training={"optimizer": "muon"})),
+    ("framework_unsupported", "no frozen parts", runs(training={"frozen": ["head"]})),
     ("framework_unsupported", "not in nf4", runs(training={**PEFT, "frozen_dtype": "nf4"})),
     ("framework_unsupported", "are modules of transformers", runs(training={"lora_rank": 8})),
-    ("framework_unsupported", "has other modules than", runs("gpt", training=PEFT)),
-    ("zero_stage", "not sharded together: ZeRO 0, not 3", runs(training=PEFT)),
+    ("framework_unsupported", "does not have the modules", runs("gpt", training=PEFT)),
+    ("zero_stage", "fp32 adapters: ZeRO 0, not 3", runs(training=PEFT)),
     ("framework_unsupported", "differs in mtp_num_layers", runs("deepseek-v3")),
     ("framework_unsupported", "differs in moe.capacity_factor, qk_norm", runs("switch")),
     ("framework_unsupported", "position", runs("nope")),
@@ -63,7 +63,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     ),
     (
         "framework_unsupported",
-        "8-bit Adam steps where",
+        "8-bit Adam runs on the device",
         runs(training={"optimizer": "adam_8bit"}, offload_optimizer=True),
     ),
     ("offload", "only FSDP", runs(zero_stage=0, offload_optimizer=True)),
@@ -73,7 +73,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("framework_unsupported", "sinks", runs("gpt-oss")),
     ("framework_unsupported", "fp32 copy", runs(cross_entropy="fused")),
     ("framework_unsupported", "reduced during", runs(overlap_grad_reduce=False)),
-    ("framework_unsupported", "gathers weights ahead", runs(overlap_param_gather=False)),
+    ("framework_unsupported", "prefetches weights", runs(overlap_param_gather=False)),
     ("framework_unsupported", "torchao", runs(training={"precision": "fp8"})),
     (
         "framework_unsupported",

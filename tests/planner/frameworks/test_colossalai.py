@@ -204,13 +204,13 @@ def changed(model: str, **update: Any) -> ModelSpec:
 
 FULL: dict[str, Any] = {"recompute": "full"}
 REFUSED: list[tuple[str, str, Case]] = [
-    ("framework_unsupported", "one of its own", runs(training={"optimizer": "adafactor"})),
+    ("framework_unsupported", "its own variant", runs(training={"optimizer": "adafactor"})),
     ("framework_unsupported", "no family of transformers", runs("deepseek-v3")),
     ("framework_unsupported", "gpt_oss models are not among", runs("gpt-oss")),
     ("framework_unsupported", "a window", runs("gpt-oss")),
     (
         "framework_unsupported",
-        "drops nothing",
+        "has no dropout",
         runs(changed("llama", attention_dropout=0.1)),
     ),
     ("framework_unsupported", "fp8: its fp8", runs(training={"precision": "fp8"})),
@@ -235,10 +235,14 @@ REFUSED: list[tuple[str, str, Case]] = [
     ("cp_seq", "by all-to-all, not p2p", runs(QWEN3, cp=2)),
     ("cp_seq", "gpt2 models do not split", runs("gpt", cp=2, cp_kind="a2a")),
     ("cp_seq", "or ring attention (p2p), not all_gather", runs(cp=2, cp_kind="all_gather")),
-    ("cp_seq", "one sequence parallelism", runs(cp=2, **TP2)),
+    ("cp_seq", "exclude each other", runs(cp=2, **TP2)),
     ("cp_seq", "puts cp inside tp", runs(cp=2, cp_kind="a2a", tp=2)),
     ("experts_not_divisible", "etp = tp", runs("mixtral", etp=2)),
-    ("framework_unsupported", "without a pipeline only", runs("mixtral", etp=2, **TP2, **PIPED)),
+    (
+        "framework_unsupported",
+        "cannot split the sequence in a pipeline",
+        runs("mixtral", etp=2, **TP2, **PIPED),
+    ),
     ("framework_unsupported", "not gpipe", runs(schedule="gpipe", **PIPED)),
     ("layers_not_divisible", "got 0,8,8,0", runs(stage_layers=(0, 8, 8, 0), **PIPED)),
     (
@@ -263,13 +267,13 @@ REFUSED: list[tuple[str, str, Case]] = [
     ),
     ("framework_unsupported", "costed for the megatron", runs(runtime="megatron")),
     ("framework_unsupported", "torch.compile", runs(compile=True)),
-    ("zero_stage", "splits no sequence", runs(zero_stage=3, **TP2)),
+    ("zero_stage", "cannot split the sequence", runs(zero_stage=3, **TP2)),
     (
         "zero_stage",
-        "a pipeline goes with",
+        "a pipeline needs",
         runs(zero_stage=2, reshard_after_forward=False, **PIPED),
     ),
-    ("zero_stage", "of experts go with", runs("mixtral", zero_stage=2)),
+    ("zero_stage", "MoE models need", runs("mixtral", zero_stage=2)),
     ("zero_stage", "always frees", runs(zero_stage=3, reshard_after_forward=False)),
     ("zero_stage", "span all 16", runs(dp_shard=4)),
     (
@@ -280,7 +284,7 @@ REFUSED: list[tuple[str, str, Case]] = [
     ("recompute", "not 2 by block", runs(recompute_num_layers=2, **FULL)),
     (
         "recompute",
-        "counted by stage for",
+        "by stage only for",
         runs("gpt", recompute_num_layers=2, recompute_layers=(2, 1, 1, 0), **FULL, **PIPED),
     ),
     ("recompute", "not 2 by block", runs("gpt", recompute_num_layers=2, **FULL, **PIPED)),
@@ -294,15 +298,19 @@ REFUSED: list[tuple[str, str, Case]] = [
     ("framework_unsupported", "flash, not flash1", runs(attention_kernel="flash1")),
     ("framework_unsupported", "cross entropy", runs(cross_entropy="fused")),
     ("framework_unsupported", "not allgather", runs("mixtral", moe_dispatcher="allgather")),
-    ("framework_unsupported", "tensor-parallel traffic", runs(overlap_tp=True, **TP2)),
+    ("framework_unsupported", "tensor-parallel communication", runs(overlap_tp=True, **TP2)),
     (
         "framework_unsupported",
-        "expert-parallel communication blocks",
+        "expert-parallel communication is",
         runs("mixtral", ep=2, overlap_ep=True),
     ),
-    ("framework_unsupported", "a pipeline's step", runs(pp=4)),
-    ("framework_unsupported", "a pipeline's step", runs("mixtral")),
-    ("framework_unsupported", "a pipeline's step", runs(zero_stage=0, overlap_grad_reduce=False)),
+    ("framework_unsupported", "after all micro-batches of a pipeline", runs(pp=4)),
+    ("framework_unsupported", "after all micro-batches of a pipeline", runs("mixtral")),
+    (
+        "framework_unsupported",
+        "after all micro-batches of a pipeline",
+        runs(zero_stage=0, overlap_grad_reduce=False),
+    ),
 ]
 
 

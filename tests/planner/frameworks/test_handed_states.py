@@ -125,7 +125,7 @@ def refused(block: dict[str, Any], length: int = LENGTH, **plan: Any) -> set[str
 def test_states_are_handed_on_in_the_order_of_the_tokens() -> None:
     assert refused(DELTA, cp=4, cp_kind="a2a") == set()
     (text,) = refused(DELTA, cp=4, cp_kind="all_gather")
-    assert "hands on its state in the order of the tokens" in text
+    assert "processes tokens in order" in text
 
 
 def test_tokens_of_a_rank_are_whole_chunks_and_reach_back_far_enough() -> None:

@@ -75,8 +75,8 @@ def test_unknown_keys_are_listed_and_nanotron_stops_at_them() -> None:
 
 
 REFUSING: list[tuple[str, tuple[str, str]]] = [
-    ("misses the key optimizer.zero_stage", ("  zero_stage: 0", "  # none")),
-    ("misses the key data_stages.0.name", ("name: mock data", "sequence_length: 2048")),
+    ("required key optimizer.zero_stage is missing", ("  zero_stage: 0", "  # none")),
+    ("required key data_stages.0.name is missing", ("name: mock data", "sequence_length: 2048")),
     ("expert_parallel_size 2", ("expert_parallel_size: 1", "expert_parallel_size: 2")),
     ("lr_warmup_style must be", ("lr_warmup_style: linear", "lr_warmup_style: null")),
     ("is 8, not the 16 started", ("dp: 16", "dp: 8")),
@@ -117,7 +117,7 @@ def test_what_cannot_be_read_is_named(text: str, change: dict[str, tuple[str, st
 @pytest.mark.parametrize("layers", ["[1, 2, 4]", "[3, 2]", "[]", "[a]", "7"])
 def test_odd_layers_of_experts_are_named(layers: str) -> None:
     change = ("layers: [1, 2, 3, 4, 5, 6, 7, 8]", f"layers: {layers}")
-    with pytest.raises(Unreadable, match="must be the layers from one on"):
+    with pytest.raises(Unreadable, match="must be all layers from a first one"):
         read(files_of("shared-expert", config=change))
 
 

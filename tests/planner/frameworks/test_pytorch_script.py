@@ -67,7 +67,7 @@ def changed(name: str, value: str) -> dict[str, str]:
         ("stage_layers", "[4, 4, 4, 4, 1, 4, 4, 4]", "vpp 2 does not go with schedule 1f1b"),
         ("schedule", "'Ring'", "no schedule 'Ring'"),
         ("schedule", "'ZBVZeroBubble'", "vpp 1 does not go with schedule zb-v"),
-        ("pp", "0", "degrees are 1 or more"),
+        ("pp", "0", "degrees at least 1"),
         ("pp", "'4'", "list of integers"),
         ("dp_shard", "10 ** 9", "plain values only"),
         ("dp_shard", "1000000000", "dp: Input should be less"),
@@ -86,7 +86,7 @@ def test_what_makes_no_sense_is_not_read_and_says_where(name: str, value: str, t
     [
         ("", "no CONFIG block"),
         ("CONFIG = [", "not Python"),
-        ("CONFIG = dict(tp=1)", "no dictionary"),
+        ("CONFIG = dict(tp=1)", "not a dictionary"),
         ("CONFIG = {**__import__('os').environ}", "plain values only"),
         ("CONFIG = {'tp': 1}", "CONFIG has no"),
         ("CONFIG = \0", "not Python"),
@@ -102,7 +102,7 @@ def test_scripts_without_a_config_are_not_read(script: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("was", "now", "text"),
     [
-        ('"encoders": [', '"encoders": ["none", ', "a list of options by name"),
+        ('"encoders": [', '"encoders": ["none", ', "a list of dictionaries"),
         ("[[1024, 1024], [1024, 512]]", "[1024, 512]", "a list of pairs"),
         ("[[1024, 1024], [1024, 512]]", "1024", "a list of pairs"),
         ('"frozen": ["encoders"]', '"frozen": ["all"]', "frozen"),

@@ -162,9 +162,9 @@ EXPLAINED = {
     "multiples of 128": "torchao, whose kernels they are, stands aside",
     "whole groups of cp": "the module says the nearest degree",
     "x 128": "seen with the first batch, not before",
-    "beside fp32": "seen with the first step, not before",
+    "not bf16 with fp32 weights": "seen with the first step, not before",
     "splits the backward pass": "compiled in place, where torch's own test does not look",
-    "a pass of the compiler": "without sequence_parallel it has nothing to do",
+    "a compiler pass": "without sequence_parallel it has nothing to do",
     "it needs compile": "without sequence_parallel it has nothing to do",
 }
 

@@ -39,10 +39,10 @@ OSS = other("gpt-oss")
 FP8 = {"precision": "fp8", "fp8_recipe": "rowwise"}
 NARROW = {"master_weights_dtype": "none", "optimizer_state_dtype": "bf16"}
 REFUSED: list[tuple[str, str, Case]] = [
-    ("framework_unsupported", "DistMuon wants", runs(training={"optimizer": "muon"})),
+    ("framework_unsupported", "DistMuon needs", runs(training={"optimizer": "muon"})),
     (
         "layers_not_divisible",
-        "a model part has modules, got parts of 8,0,4,4 layers",
+        "a model part cannot be empty, got parts of 8,0,4,4 layers",
         launch(pp=4, stage_layers=(8, 0, 4, 4), **PIPE),
     ),
     ("framework_unsupported", "rotary", runs("nope")),
@@ -82,7 +82,11 @@ REFUSED: list[tuple[str, str, Case]] = [
         "gpt_oss has no shared",
         runs(moe(OSS, shared_expert_ffn_hidden_size=64)),
     ),
-    ("framework_unsupported", "have no gate", runs(moe(QWEN3, shared_expert_gate=True))),
+    (
+        "framework_unsupported",
+        "have a gate only in qwen3_5",
+        runs(moe(QWEN3, shared_expert_gate=True)),
+    ),
     ("framework_unsupported", "no token is dropped", runs(moe(QWEN3, capacity_factor=1.5))),
     (
         "framework_unsupported",
@@ -90,7 +94,7 @@ REFUSED: list[tuple[str, str, Case]] = [
         runs(moe(QWEN3, num_groups=16, top_k_groups=8)),
     ),
     ("framework_unsupported", "multi-token", runs(other("llama", mtp_num_layers=1))),
-    ("framework_unsupported", "in pairs", runs(other("llama", head_dim=33))),
+    ("framework_unsupported", "need an even head width", runs(other("llama", head_dim=33))),
     ("framework_unsupported", "megatron runtime", runs(runtime="megatron")),
     ("framework_unsupported", "loss scaling", runs(training={"precision": "fp16"})),
     (
@@ -137,7 +141,11 @@ REFUSED: list[tuple[str, str, Case]] = [
     ),
     ("framework_unsupported", "outermost", runs(rank_order="tp-cp-ep-pp-dp")),
     ("experts_not_divisible", "got ep 2, etp 2", runs("mixtral", ep=2, etp=2, **TP2)),
-    ("experts_not_divisible", "borrows", runs("mixtral", ep=8, dp_shard=4)),
+    (
+        "experts_not_divisible",
+        "does not divide data_parallel_shard_degree",
+        runs("mixtral", ep=8, dp_shard=4),
+    ),
     ("framework_unsupported", "not allgather", runs("mixtral", moe_dispatcher="allgather")),
     ("framework_unsupported", "got ep 1", runs("mixtral", moe_dispatcher="deepep")),
     (
@@ -157,20 +165,20 @@ REFUSED: list[tuple[str, str, Case]] = [
     ("offload", "needs ZeRO-3", runs(zero_stage=0, offload_optimizer=True)),
     (
         "offload",
-        "not bf16 beside fp32",
+        "not bf16 with fp32 weights",
         runs(offload_optimizer=True, training={"optimizer_state_dtype": "bf16"}),
     ),
     ("framework_unsupported", "at least 16, got 8", runs(other("llama", head_dim=8))),
     ("offload", "does not offload activations", runs(offload_activations=True)),
-    ("framework_unsupported", "works in place", runs(cross_entropy="in_place")),
+    ("framework_unsupported", "never in place", runs(cross_entropy="in_place")),
     ("framework_unsupported", "always, without a pipeline", runs(overlap_grad_reduce=False)),
     (
         "framework_unsupported",
-        "under a pipeline reduces after",
+        "with a pipeline reduces after",
         runs(pp=2, **{**PIPE, "overlap_grad_reduce": True}),
     ),
-    ("framework_unsupported", "gathers weights ahead", runs(overlap_param_gather=False)),
-    ("framework_unsupported", "a pass of the compiler", runs(overlap_tp=True, **TP2)),
+    ("framework_unsupported", "prefetches weights", runs(overlap_param_gather=False)),
+    ("framework_unsupported", "a compiler pass", runs(overlap_tp=True, **TP2)),
     (
         "framework_unsupported",
         "always overlaps its messages",

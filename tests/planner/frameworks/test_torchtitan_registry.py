@@ -122,7 +122,7 @@ def test_a_registry_module_of_torchtitan_is_read_by_itself() -> None:
     assert TITAN.read is not None
     reading = TITAN.read(files, 64)
     assert (reading.model.num_layers, reading.plan.moe_dispatcher) == (48, "alltoall")
-    assert any("torchtitan's own of qwen3" in one for one in reading.assumed)
+    assert any("taken from torchtitan's qwen3" in one for one in reading.assumed)
     own = text.replace("def qwen3_30b_a3b(", "def mine(")
     with pytest.raises(Unreadable, match="model_registry is none of"):
         TITAN.read(LaunchFiles({"a.py": own}, GivenValues(values={CONFIG: "mine"})), 64)
@@ -176,7 +176,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("tensor_parallel_degree = WORLD", "tensor_parallel = WORLD", "has no parallelism.tensor_par"),
     ("disable_cuda_graphs = True", "disable_cuda_graphs = False", "CUDA graphs"),
     ("c.parallelism.tensor_parallel_degree = WORLD", "c.pipeline = WORLD", "has no pipeline"),
-    ('WORLD["tp"]', "0", "at least 1 is needed"),
+    ('WORLD["tp"]', "0", "must be at least 1"),
     ('WORLD["tp"]', "3", "is not the 16 accelerators"),
     ("local_batch_size = 8", "global_batch_size = 9", "not a multiple of local batch 1"),
     (
@@ -278,7 +278,7 @@ def test_arithmetic_names_and_branches_are_followed() -> None:
 def test_toml_and_other_files_are_told_apart() -> None:
     assert TITAN.read is not None
     script = "torchrun --nproc_per_node 8 -m torchtitan.train --job.config_file x.toml\n"
-    with pytest.raises(Unreadable, match=r"--job.config_file is x.toml .*none that configures"):
+    with pytest.raises(Unreadable, match=r"--job.config_file is x.toml .*none for torchtitan"):
         TITAN.read({"run.sh": script, "x.toml": "[model]\n"}, None)
     with pytest.raises(Unreadable, match="no script calls a training program"):
         TITAN.read({"run.sh": "echo\n"}, None)

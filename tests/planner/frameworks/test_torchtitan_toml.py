@@ -138,7 +138,7 @@ def test_the_command_line_wins() -> None:
         ('flavor = "70B"', 'flavor = "70X"', r"c.toml:6: llama3 has no flavor '70X'.*405B"),
         ('name = "llama3"', 'name = "llama4"', r"c.toml:5: model.name is 'llama4'.*--model"),
         ('flavor = "70B"', 'flavor = "70B"\nmask_token = "x"', r"c.toml:7: model.mask_token"),
-        ('flavor = "70B"', 'flavor = "70B"\nflavor = "8B"', r"c.toml:7: is no TOML: Cannot over"),
+        ('flavor = "70B"', 'flavor = "70B"\nflavor = "8B"', r"c.toml:7: is not TOML: Cannot over"),
         ("seq_len = 8192", "seq_len = nan", r"c.toml:15: training.seq_len must be an integer"),
         ("seq_len = 8192", "seq_len = true", r"c.toml:15: training.seq_len must be an integer"),
         ("seq_len = 8192", "seq_len = " + "9" * 40, "seq_length"),

@@ -107,7 +107,9 @@ def test_a_trainers_yaml_is_read_with_accelerates_beside_it() -> None:
     )  # fmt: skip
     usual = read({"sft.yaml": trainer.replace("gradient_checkpointing: false\n", "")}, 8)
     assert usual.plan.recompute == "full"  # as TRL has it
-    with pytest.raises(Unreadable, match="MEGATRON_LM: FSDP, DeepSpeed and plain copies"):
+    with pytest.raises(
+        Unreadable, match="MEGATRON_LM cannot be read: only FSDP, DeepSpeed and plain"
+    ):
         read({"a.yaml": trainer, "b.yaml": sharded.replace("DEEPSPEED", "MEGATRON_LM")}, None)
 
 
@@ -140,7 +142,7 @@ def test_refusals(name: str) -> None:
     narrow = accelerate.CASES["llama-fsdp"]
     for text, case in (
         ("context parallelism drops the positions", context),
-        ("accelerate's config has FSDP reduce gradients in bf16", narrow),
+        ("accelerate's config makes FSDP reduce gradients in bf16", narrow),
     ):
         assert any(text in reason.text for reason in framework.reasons(*case))
         assert not frameworks.get("accelerate").reasons(*case)
