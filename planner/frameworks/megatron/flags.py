@@ -128,7 +128,7 @@ def _moe(model: ModelSpec, moe: MoESpec, plan: ParallelPlan) -> Iterator[Row]:
         yield "--moe-router-score-function", "sigmoid", "required by the expert bias"
         yield "--moe-router-enable-expert-bias", "load balancing without an auxiliary loss"
     elif moe.top_k == 1:
-        yield "--moe-router-pre-softmax", "softmax before top-1, which has no gradient after it"
+        yield "--moe-router-pre-softmax", "softmax before top-1; after it there is no gradient"
     if moe.capacity_factor is not None:
         yield (
             "--moe-expert-capacity-factor",

@@ -263,11 +263,7 @@ def _other_defaults(
     options: the given options of Megatron-LM.
     """
     if VARIANT in options:
-        yield (
-            "model.transformer_layer_spec",
-            EXPERIMENTAL_LAYERS,
-            "layers with linear or sparse attention",
-        )
+        yield "model.transformer_layer_spec", EXPERIMENTAL_LAYERS, "linear or sparse attention"
     elif not patterns.is_hybrid(model) and (model.moe is not None or model.mla is not None):
         yield (
             "model.transformer_layer_spec",
@@ -283,11 +279,7 @@ def _other_defaults(
     yield "model.persist_layer_norm", "True", "persistent layer norm kernel"
     yield "model.masked_softmax_fusion", "True", "unfused attention: mask and softmax in one kernel"
     yield "model.attention_softmax_in_fp32", "False", "unfused attention: scores keep their dtype"
-    yield (
-        "model.deallocate_pipeline_outputs",
-        "True",
-        "activations freed after the next stage gets them",
-    )
+    yield "model.deallocate_pipeline_outputs", "True", "activations freed after they are sent"
     yield (
         "model.cross_entropy_loss_fusion",
         "False",
@@ -304,11 +296,7 @@ def _other_defaults(
     bucket = int(bucket_parameters(np.float64(plan.dp * plan.cp)))
     yield "comm_overlap.bucket_size", str(bucket), "parameters per gradient bucket, as planned"
     yield "comm_overlap.tp_comm_overlap", "False", "blocking tensor-parallel traffic"
-    yield (
-        "mixed_precision.grad_reduce_in_fp32",
-        "False",
-        "gradients reduced in the dtype of the weights",
-    )
+    yield "mixed_precision.grad_reduce_in_fp32", "False", "gradients reduced in weight dtype"
     yield "optimizer.min_lr", "0.0", "PLACEHOLDER for the smoke run: set your own"
     for end in ("start", "end"):
         yield (

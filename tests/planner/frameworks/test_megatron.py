@@ -116,7 +116,7 @@ def test_samples_of_many_lengths_are_said_where_they_are_assigned_to_ranks() -> 
 
 def test_fused_cross_entropy_is_the_native_one_and_keeps_fp32() -> None:
     said = {flag.name: flag for flag in MEGATRON.write(*launch()).flags}
-    assert "fp32 exponentials stay" in said["--cross-entropy-loss-fusion"].why
+    assert "keeps fp32 exponentials" in said["--cross-entropy-loss-fusion"].why
     assert said["--cross-entropy-fusion-impl"].value == "native"
 
 
