@@ -103,13 +103,13 @@ class Arguments:
         """Notes a word after an option's string value: bash has split an unquoted value."""
         self.assume(
             f"{name} ({word.file}:{word.line}) has several words, a placeholder or a path without "
-            "quotes: the first is taken"
+            "quotes: the first word is used"
         )
 
     def stray(self, word: Argument) -> None:
         """Refuses a word that belongs to no option; only notes one whose text is not known."""
         if not word.known:
-            self.assume(f"{word.file}:{word.line}: {word.text} is taken to hold no arguments")
+            self.assume(f"{word.file}:{word.line}: {word.text} is assumed to hold no arguments")
             return
         text = f"{word.text!r} belongs to no option: unrecognized arguments"
         setting = Setting(name=word.text, file=word.file, line=word.line)
@@ -174,7 +174,7 @@ class Arguments:
             if row.get("type") == "float":
                 float(text)
         except ValueError:
-            return f"it is no {'integer' if row['type'] == 'int' else 'number'}"
+            return f"it is not {'an integer' if row['type'] == 'int' else 'a number'}"
         return ""
 
     # Values of the options.
@@ -259,7 +259,7 @@ class Arguments:
         names = dict.fromkeys(one.name for one in self.foreign())
         if names:
             source = self.own or f"a fork of {self.title}"
-            self.assume(f"unknown upstream, of {source}: {', '.join(names)}")
+            self.assume(f"options of {source}, unknown upstream: {', '.join(names)}")
 
     def unread(self) -> tuple[Setting, ...]:
         """Given options that the framework has and no reader looked up."""

@@ -187,7 +187,7 @@ class Framework:
     parts: tuple[str, ...] = ()
     lacks: Callable[[ModelSpec], Iterable[str]] = field(default=lambda model: (), repr=False)
     partial_training: tuple[Rule, ...] | None = None
-    trains_all: str = "what is written for it trains every weight"
+    trains_all: str = "its launch files train all weights"
     training: Mapping[str, Any] = field(default_factory=dict)
     starts_on: tuple[str, ...] = ()
     competes: bool = True
@@ -307,16 +307,15 @@ def _starts_on_accelerators(vendors: tuple[str, ...]) -> Rule:
     return unsupported(
         lambda c, p: not other_stack(c.cluster, vendors),
         lambda c, p: (
-            f"what is written for it starts on CUDA and ROCm devices: "
-            f"{other_stack(c.cluster, vendors)}"
+            f"its launch files are for CUDA and ROCm devices: {other_stack(c.cluster, vendors)}"
         ),
         "degrees",
     )
 
 
 _ONE_LENGTH = (
-    "what is written reads mock data of one length: leave sample_lengths out to get the same flags "
-    "for a data set of your own"
+    "its launch files read mock data of one length: leave sample_lengths out to get the same flags "
+    "for your own data"
 )
 ONE_LENGTH = unsupported(lambda c, p: not c.training.sample_lengths, _ONE_LENGTH, "degrees")
 # For frameworks with dynamic_cp, which reads a data set of samples.
@@ -328,8 +327,8 @@ ASSIGNED_LENGTHS = unsupported(
 NEXT_TOKEN = unsupported(
     lambda c, p: c.training.loss == "next_token",
     lambda c, p: (
-        f"what is written for it trains on the next token: {c.training.loss} is TRL's, "
-        "NeMo RL's or a loss of your own"
+        f"its launch files train on the next token: for {c.training.loss} use TRL, NeMo RL or your "
+        "own loss"
     ),
     "degrees",
 )

@@ -116,7 +116,7 @@ def only_launch(files: Mapping[str, str], launcher: str, program: str = "") -> P
     if not launches:
         raise Unreadable(f"no call of {launcher} {program} in {main}".replace("  ", " "))
     if len({_words(one) for one in launches}) > 1:
-        raise Unreadable(f"{len(launches)} calls of {launcher}; one can be read", main)
+        raise Unreadable(f"{len(launches)} calls of {launcher}; only one can be read", main)
     return launches[0]
 
 
@@ -152,7 +152,7 @@ def malformed(error: ValidationError, file: str) -> Unreadable:
     first = error.errors(include_url=False, include_context=False)[0]
     place = "".join(f"{part}: " for part in first["loc"])
     what = first["msg"].removeprefix("Value error, ")
-    return Unreadable(f"says what cannot be planned: {place}{what}", file)
+    return Unreadable(f"cannot be planned: {place}{what}", file)
 
 
 def hint(name: str, names: Iterable[str]) -> str:

@@ -38,6 +38,8 @@ def adapter_fields(
     known = get_args(AdapterTarget)
     for name in names:
         if name not in known and targets is not None:
-            text = f"{targets.name}: no adapters are costed at {name[:60]!r}; at {', '.join(known)}"
+            text = (
+                f"{targets.name}: adapters at {name[:60]!r} are not costed, only {', '.join(known)}"
+            )
             raise Unreadable(text, targets.file, targets.line)
     return {"lora_rank": rank, "lora_targets": tuple(names), "lora_dropout": dropout}

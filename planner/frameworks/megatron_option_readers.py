@@ -68,8 +68,8 @@ def tokens(args: Arguments, hidden: int, otherwise: int) -> int:
         args.assume(f"{kind} has {tokenizers.KINDS[kind]} tokens")
         return tokenizers.KINDS[kind]
     args.assume(
-        f"the files do not say how many tokens the vocabulary has: {otherwise} taken, and every "
-        f"10,000 are {1e4 * hidden / 1e6:.3g} million weights of the embedding and as many of an "
+        f"the files do not give the vocabulary size: {otherwise} tokens assumed; every 10,000 "
+        f"tokens are {1e4 * hidden / 1e6:.3g} million weights in the embedding and as many in an "
         "output layer; give --vocab-size (--set --vocab-size=N)"
     )
     return otherwise

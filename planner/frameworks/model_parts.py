@@ -16,27 +16,27 @@ PARTS: dict[str, tuple[Has, str]] = {
     "residual_streams": (lambda m: m.residual_streams > 1, "hyper-connections"),
     "per_layer_inputs": (
         lambda m: m.per_layer_input_size is not None,
-        "an embedding of its own for each layer",
+        "a separate embedding per layer",
     ),
-    "encoders": (lambda m: bool(m.encoders), "an encoder of images or sound"),
+    "encoders": (lambda m: bool(m.encoders), "an image or audio encoder"),
     "embedding_size": (
         lambda m: m.embedding_size not in (None, m.hidden_size),
-        "a word table of another width than the layers",
+        "an embedding width other than the hidden size",
     ),
-    "bidirectional": (lambda m: m.bidirectional, "attention to later tokens"),
-    "no_final_norm": (lambda m: not m.final_norm, "no norm after the last layer"),
-    "other_parameters": (lambda m: m.other_parameters > 0, "parameters outside of every block"),
+    "bidirectional": (lambda m: m.bidirectional, "bidirectional attention"),
+    "no_final_norm": (lambda m: not m.final_norm, "a model without a final norm"),
+    "other_parameters": (lambda m: m.other_parameters > 0, "parameters outside of all blocks"),
     "mtp_layer": (
         lambda m: bool(m.mtp_layer),
-        "prediction layers of other blocks than the last layer's",
+        "prediction layers with other blocks than the last layer",
     ),
     "zero_experts": (
         lambda m: m.moe is not None and m.moe.zero_experts > 0,
-        "experts that pass their tokens on",
+        "zero-computation experts",
     ),
     "expert_latents": (
         lambda m: m.moe is not None and m.moe.latent_size is not None,
-        "routed experts in a latent width",
+        "routed experts with a latent width",
     ),
 }
 # Blocks that every framework supports, with a layer pattern or without.
@@ -50,7 +50,7 @@ def unsaid(model: ModelSpec, blocks: tuple[str, ...], parts: tuple[str, ...]) ->
     pattern = {block for layer in model.layer_pattern for block in layer} - PLAIN
     others = sorted({block.label for block in pattern if block.kind not in blocks})
     if others:
-        yield f"no option says which layers have {', '.join(others)}"
+        yield f"no option for layers with {', '.join(others)}"
     missing = [what for name, (has, what) in PARTS.items() if name not in parts and has(model)]
     if missing:
         yield f"no option for {', '.join(missing)}"

@@ -44,7 +44,7 @@ def left_out(name: str) -> list[str]:
     """A sentence if the preset of that name leaves out the model's image encoder."""
     if not _MULTIMODAL.search(name):
         return []
-    return [f"of {name} the language model alone is costed, without the encoder of its images"]
+    return [f"only the language model of {name} is costed, without its image encoder"]
 
 
 def find(name: str) -> ModelSpec:

@@ -60,7 +60,7 @@ def learning_rate(group: str) -> Flag:
 EVERY_LAYER_OFFLOADED = rule(
     "offload",
     lambda c, p: p.offload_num_layers == 0,
-    "activations of every layer are offloaded, or of none",
+    "it offloads the activations of all layers or of none",
 )
 EQUAL_NODES = unsupported(
     lambda c, p: len({group.accelerators_per_node for group in c.cluster.groups}) == 1,
@@ -81,13 +81,11 @@ LEARNED_POSITIONS = unsupported(
     ),
     "degrees",
 )
-NO_COMPILE = unsupported(
-    lambda c, p: p.compile == 0, "the model's layers are not compiled by torch.compile"
-)
+NO_COMPILE = unsupported(lambda c, p: p.compile == 0, "it does not use torch.compile")
 
 HALF_PRECISION = unsupported(
     lambda c, p: c.training.precision != "fp32",
-    "training wholly in fp32 is written for native PyTorch only, to compare runs",
+    "pure fp32 training is written for native PyTorch only, to compare runs",
 )
 KV_HEADS = rule(
     "kv_heads",
@@ -100,7 +98,7 @@ FP32_STATES = unsupported(
         c.training.master_weights_dtype == "fp32" and c.training.optimizer_state_dtype == "fp32"
     ),
     lambda c, p: (
-        f"master weights and states are fp32, asked: {c.training.master_weights_dtype} and "
+        f"master weights and states are always fp32, got {c.training.master_weights_dtype} and "
         f"{c.training.optimizer_state_dtype}"
     ),
 )
@@ -122,17 +120,19 @@ OFFLOADED_ADAM = rule(
 NO_EMPTY_STAGE = rule(
     "layers_not_divisible",
     lambda c, p: p.of_stage_layers(min, 1) >= 1,
-    lambda c, p: f"every stage has a layer, got {value_words(p.stage_layers)}",
+    lambda c, p: f"every stage needs a layer, got {value_words(p.stage_layers)}",
 )
 # The first and last stage may have no layers: only the embedding, encoders or output layer.
 NO_EMPTY_MIDDLE = rule(
     "layers_not_divisible",
     lambda c, p: p.of_stage_layers(lambda layers: min(layers[1:-1], default=1), 1) >= 1,
-    lambda c, p: f"stages between the ends have a layer, got {value_words(p.stage_layers)}",
+    lambda c, p: (
+        f"stages between the first and last need a layer, got {value_words(p.stage_layers)}"
+    ),
 )
 UNFUSED_LOSS = unsupported(
     lambda c, p: p.cross_entropy == code("cross_entropy", "unfused"),
-    "the loss works on an fp32 copy of the logits: there is no fused one",
+    "it has no fused cross entropy: the loss works on an fp32 copy of the logits",
 )
 
 
@@ -141,7 +141,7 @@ def own_runtime(name: str, *others: str) -> Rule:
     """The plan was costed with the kernels and overlaps of this runtime or one of the others."""
     return unsupported(
         lambda c, p: is_named(p, "runtime", name, *others),
-        lambda c, p: f"the plan is costed for the {p.runtime} runtime, it runs on {name}",
+        lambda c, p: f"the plan is costed for the {p.runtime} runtime, but it runs on {name}",
     )
 
 
@@ -166,10 +166,13 @@ def fixed_part(ok: Callable[[ModelSpec], bool], text: str) -> Rule:
 
 # Parts that no GPT model of the Megatron family has.
 GPT_PARTS: tuple[Rule, ...] = (
-    fixed_part(lambda m: m.position != "alibi", "ALiBi positions have no option"),
-    fixed_part(lambda m: not m.parallel_residual, "attention and MLP never run in parallel"),
-    fixed_part(lambda m: m.norms_per_layer == 2, "a layer has two norms, one before each part"),
-    fixed_part(lambda m: not m.embedding_norm, "there is no norm after the embedding"),
+    fixed_part(lambda m: m.position != "alibi", "it has no ALiBi positions"),
+    fixed_part(lambda m: not m.parallel_residual, "it has no parallel attention and MLP"),
+    fixed_part(
+        lambda m: m.norms_per_layer == 2,
+        "a layer has two norms, before attention and before the MLP",
+    ),
+    fixed_part(lambda m: not m.embedding_norm, "it has no norm after the embedding"),
     fixed_part(lambda m: not m.lm_head_bias, "the output layer has no bias"),
     fixed_part(lambda m: m.norm_bias == (m.norm == "layernorm"), "a LayerNorm always has a bias"),
 )

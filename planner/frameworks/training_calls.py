@@ -17,7 +17,7 @@ _OTHER_KINDS = {
     "mimo": "a decoder with encoders of other kinds of data", "mamba": "a state-space model",
     "hybrid": "a model of attention and other mixers",
 }  # fmt: skip
-DECODERS_ONLY = "only the training of decoders is planned, and nothing given beside it changes that"
+DECODERS_ONLY = "only the training of decoders is planned, whatever else is given"
 NOT_AT_HAND = "is not at hand"
 _TAKES_ARGUMENTS = re.compile(r"^\s*(?:export\s+)?\w+=[\"']?\$\{?[1-9]", re.MULTILINE)
 # Files that hold no commands.

@@ -100,8 +100,8 @@ def notes(missing: Missing) -> Iterator[Note]:
     if missing.rows:
         yield Note(
             code="not_carried",
-            text="Not part of the plan and left at the default; set by hand what the model's "
-            f"config.json says otherwise: {'; '.join(map(str, missing.rows))}.",
+            text="Not part of the plan and left at the default; set by hand if the model's "
+            f"config.json differs: {'; '.join(map(str, missing.rows))}.",
         )
 
 
@@ -110,12 +110,10 @@ def comments(missing: Missing) -> str:
     lines = [f"{_LOST}:", *(f"  {row}" for row in missing.lost)] if missing.lost else []
     if missing.rows:
         lines += [
-            "Not part of the plan and left at the default: set by hand what the model's "
-            "config.json",
-            "says otherwise.",
+            "Not part of the plan and left at the default; set by hand if config.json differs:",
             *(f"  {row}" for row in missing.rows),
         ]
     return "\n".join(map(comment, lines))
 
 
-_LOST = "The model states what has no option here, so that another one is trained"
+_LOST = "The framework has no option for these facts of the model, so it trains another model"

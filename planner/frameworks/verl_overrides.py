@@ -37,14 +37,14 @@ IDLE = re.compile(
 # Keys with words of a layer in their names that do not change its shape.
 SAME = frozenset({"persist_layer_norm"})
 APART = (
-    "it is the actor's training that is costed: a step is one mini-batch of every prompt's "
-    "responses, and generation, reference, reward and critic stand outside"
+    "only the actor's training is costed, one mini-batch of every prompt's responses per step, "
+    "without generation, reference, reward and critic"
 )
 
 
 OFFLOADED = (
-    "weights, gradients and states that wait in host memory between the phases are back for the "
-    "training, and their way is not costed"
+    "weights, gradients and states offloaded between the phases are on the device in training; "
+    "their transfers are not costed"
 )
 
 
@@ -174,7 +174,9 @@ def sizes(overrides: Overrides, context: str, splits: Iterable[str], notes: list
     )
     share = max(batch * replica // (world(overrides).accelerators or 1), 1)
     micro = next(n for n in range(min(max(tokens // longest, 1), share), 0, -1) if share % n == 0)
-    notes.append(f"micro-batches of up to {tokens} tokens are costed as {micro} of the longest")
+    notes.append(
+        f"micro-batches of up to {tokens} tokens are costed as {micro} of the longest sequences"
+    )
     return Sizes(longest, batch, micro)
 
 
@@ -227,5 +229,5 @@ def adapted(overrides: Overrides, model: ModelSpec, group: str) -> dict[str, Any
     dropout = overrides.text(prefix + "dropout", "0.0")
     if not (rank.isdecimal() and re.fullmatch(r"0?\.\d{1,6}|0", dropout)):
         one = overrides.setting(prefix + ("dropout" if rank.isdecimal() else "rank"))
-        raise Unreadable(f"{one.name} is {str(one.value)[:40]!r}: no number", one.file, one.line)
+        raise Unreadable(f"{one.name} is {str(one.value)[:40]!r}, not a number", one.file, one.line)
     return adapter_fields(model, int(rank), stated, float(dropout))

@@ -70,7 +70,7 @@ class YamlFile:
     def notes(self) -> list[str]:
         """Warnings about keys that occur twice."""
         return [
-            f"{self.name}: {key} stands twice, and the last counts (line {self.lines.get(key, 0)})"
+            f"{self.name}: {key} occurs twice, the last one counts (line {self.lines.get(key, 0)})"
             for key in self.repeated
         ]
 

@@ -26,9 +26,9 @@ NO_OPTION = "there is no option for it, and without one it builds or does anothe
 SILENT = "the option would do nothing"
 OWN = "a rule of the planner for any pipeline; the engine deals layers out by itself"
 UNSEEN = {
-    "two norms, one before each part": NO_OPTION,
-    "not compiled by torch.compile": NO_OPTION,
-    "attention and MLP never run in parallel": NO_OPTION,
+    "two norms, before attention": NO_OPTION,
+    "does not use torch.compile": NO_OPTION,
+    "no parallel attention and MLP": NO_OPTION,
     "no norm after the embedding": NO_OPTION,
     "the output layer has no bias": NO_OPTION,
     "no norms on queries and keys": NO_OPTION,

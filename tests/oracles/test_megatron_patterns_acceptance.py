@@ -16,10 +16,10 @@ from tests.tools.checkouts import megatron_lm_versions
 VERSIONS = [version for version in megatron_lm_versions() if version >= "0.19"]
 # Refused although Megatron starts: words of the reason, and why.
 UNSEEN = {
-    "without biases": "biases of one projection have no option: it builds another model",
+    "does not support biases": "biases of one projection have no option: it builds another model",
     "before core 0.20": "its FSDP would gather the whole model at once",
-    "offloads no activations": "the option would do nothing",
-    "no schedule that hides": "an error of its first forward pass",
+    "no activation offload": "the option would do nothing",
+    "no schedule for overlap_ep": "an error of its first forward pass",
     "different numbers": "it would recompute other blocks than planned",
 }
 

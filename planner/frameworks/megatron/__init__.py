@@ -42,7 +42,7 @@ FIELDS = {
         "--pipeline-model-parallel-layout",
         note="of a hybrid model: --hybrid-layer-pattern",
     ),
-    "dp": says("--nnodes", "--nproc_per_node", note="what the other sizes leave of the world"),
+    "dp": says("--nnodes", "--nproc_per_node", note="world size / (tp x cp x pp)"),
     "dp_shard": says("--num-distributed-optimizer-instances", note="dp x cp / dp_shard"),
     "ep": says("--expert-model-parallel-size"),
     "etp": says("--expert-tensor-parallel-size"),
@@ -50,9 +50,9 @@ FIELDS = {
         "--use-distributed-optimizer",
         "--use-megatron-fsdp",
         "--data-parallel-sharding-strategy",
-        note="1: distributed optimizer; 2 and 3: its FSDP, without pipeline",
+        note="1: distributed optimizer; 2 and 3: Megatron-FSDP, without pipeline",
     ),
-    "reshard_after_forward": cannot("its FSDP always frees gathered weights"),
+    "reshard_after_forward": cannot("Megatron-FSDP always frees gathered weights"),
     "micro_batch_size": says("--micro-batch-size", "--global-batch-size"),
     "recompute": says("--recompute-granularity"),
     "recompute_modules": says("--recompute-modules"),
@@ -73,13 +73,15 @@ FIELDS = {
     ),
     "rank_order": says("--use-tp-pp-dp-mapping"),
     "offload_optimizer": says("--optimizer-cpu-offload", "--optimizer-offload-fraction"),
-    "offload_activations": says("--cpu-offloading-num-layers", note="without pipeline, recompute"),
+    "offload_activations": says(
+        "--cpu-offloading-num-layers", note="without pipeline or recompute"
+    ),
     "offload_num_layers": says("--cpu-offloading-num-layers"),
     "attention_kernel": says("--attention-backend"),
     "cross_entropy": says(
         "--cross-entropy-loss-fusion",
         "--cross-entropy-fusion-impl",
-        note="fused: native; in_place is Transformer Engine's, which is disabled",
+        note="fused: native; in_place: te, which Megatron-LM disables",
     ),
     "moe_dispatcher": says("--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend"),
     "overlap_grad_reduce": says("--overlap-grad-reduce"),
@@ -88,7 +90,7 @@ FIELDS = {
     "overlap_ep": says("--overlap-moe-expert-parallel-comm"),
     "overlap_p2p": says("--no-overlap-p2p-communication", note="only interleaving overlaps"),
     "runtime": cannot("Megatron-LM is itself the runtime"),
-    "compile": cannot("its kernels are fused already; torch.compile is torch's own way"),
+    "compile": cannot("its kernels are fused already, without torch.compile"),
 }
 
 
@@ -110,9 +112,9 @@ def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
     """Environment variables that the flags need."""
     name, group = "CUDA_DEVICE_MAX_CONNECTIONS", "environment"
     if plan.zero_stage >= 2:
-        return (flag(group, name, 8, "its FSDP refuses 1: gathers must not queue behind kernels"),)
+        return (flag(group, name, 8, "Megatron-FSDP refuses 1: gathers must not queue"),)
     if plan.tp > 1 or plan.cp > 1:
-        return (flag(group, name, 1, "orders traffic before the kernels that hide it (tp, cp)"),)
+        return (flag(group, name, 1, "launches tp and cp traffic before kernels that hide it"),)
     return ()
 
 
@@ -122,12 +124,12 @@ UNCARRIED = (
         "rotary base", "--rotary-base (10000)", rotary, numerics=("rope_theta", "local_rope_theta")
     ),
     Uncarried(
-        "share of a head that rotates",
+        "share of rotated head dimensions",
         "--rotary-percent (1.0)",
         _plain_rotary,
         numerics=("rotary_share",),
     ),
-    Uncarried("layers without rotation", "--no-rope-freq (none)", _rotary_without_pattern),
+    Uncarried("layers without RoPE", "--no-rope-freq (none)", _rotary_without_pattern),
     Uncarried(
         "rope scaling",
         "--use-rope-scaling, --rope-scaling-factor: Llama 3's (none)",
@@ -154,18 +156,24 @@ UNCARRIED = (
         numerics=("routed_scaling",),
     ),
     Uncarried(
-        "scores of the router",
+        "router scores",
         "--moe-router-score-function, --moe-router-pre-softmax (softmax over the chosen experts)",
         _default_router_scores,
     ),
     Uncarried(
-        "balancing loss",
+        "load-balancing loss",
         "--moe-router-load-balancing-type (aux_loss), --moe-aux-loss-coeff (0)",
         mixture,
     ),
-    Uncarried("weight of the prediction loss", "--mtp-loss-scaling-factor (0.1)", predicts_several),
-    Uncarried("spread of the initial weights", "--init-method-std (0.02)", numerics=("init_std",)),
-    Uncarried("soft-capping of logits or scores, multipliers", "no option", numerics=MULTIPLIERS),
+    Uncarried("weight of the MTP loss", "--mtp-loss-scaling-factor (0.1)", predicts_several),
+    Uncarried(
+        "standard deviation of the initial weights",
+        "--init-method-std (0.02)",
+        numerics=("init_std",),
+    ),
+    Uncarried(
+        "soft-capping of logits or attention scores, multipliers", "no option", numerics=MULTIPLIERS
+    ),
 )
 
 
@@ -200,7 +208,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         notes=(
             Note(
                 code="null_tokenizer",
-                text="Before core 0.18 NullTokenizer adds one id of its own: "
+                text="Before core 0.18 NullTokenizer adds one token: "
                 f"there, give --vocab-size {request.model.vocab_size - 1}.",
             ),
             *unwritten_facts.notes(missing),
@@ -225,7 +233,7 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
-    trains_all="pretrain_gpt.py trains every weight: adapters are Megatron-Bridge's",
+    trains_all="pretrain_gpt.py trains all weights; Megatron-Bridge trains adapters",
     blocks=patterns.BLOCKS,
     parts=patterns.PARTS,
     lacks=patterns.lacks,

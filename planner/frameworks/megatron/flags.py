@@ -28,6 +28,8 @@ DISPATCHERS = {
     "hybridep": "flex",
 }
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+SHARDED = {2: "optimizer states and gradients", 3: "optimizer states, gradients and weights"}
+METHODS = {"block": "the first layers of each model chunk", "uniform": "all layers"}
 
 
 @in_group("MODEL_ARGS")
@@ -42,14 +44,14 @@ def _model(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Iter
     yield "--num-attention-heads", model.num_attention_heads, "query heads"
     yield "--kv-channels", model.head_dim, "width of one head"
     if model.mla is None and model.num_query_groups != model.num_attention_heads:
-        yield "--group-query-attention", "without it the next flag is ignored"
+        yield "--group-query-attention", "without it --num-query-groups is ignored"
         yield "--num-query-groups", model.num_query_groups, "key/value heads"
     yield "--seq-length", training.seq_length, "tokens of one sequence"
     yield "--max-position-embeddings", positions, "at least the sequence length"
     yield (
         "--position-embedding-type",
         POSITIONS[patterns.position(model)],
-        "how tokens know their place",
+        "position encoding",
     )
     yield "--normalization", NORMS[model.norm], "norm of every layer"
     if model.gated_mlp:
@@ -60,38 +62,42 @@ def _model(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Iter
     if biases != "all":
         yield "--disable-bias-linear", "linear layers have no bias"
     if biases == "qkv":
-        yield "--add-qkv-bias", "except the query/key/value projection"
+        yield "--add-qkv-bias", "a bias in the query/key/value projection"
     if model.qk_norm == "head" or model.mla is not None:
         yield "--qk-layernorm", "norms on queries and keys (MLA: on the latents)"
     yield "--hidden-dropout", model.hidden_dropout, "dropout of the residual stream"
-    yield "--attention-dropout", model.attention_dropout, "dropout of the scores"
+    yield "--attention-dropout", model.attention_dropout, "dropout of the attention scores"
     if model.attention_sinks:
         yield "--softmax-type", "learnable", "one learned sink logit per head"
     if model.sliding_window is not None:
-        yield "--window-size", f"{model.sliding_window - 1},0", "tokens seen to the left"
+        yield (
+            "--window-size",
+            f"{model.sliding_window - 1},0",
+            "sliding window: tokens to the left, to the right",
+        )
         if model.full_attention_period is not None:
             yield (
                 "--window-attn-skip-freq",
                 model.full_attention_period,
-                "every n-th layer attends fully",
+                "full attention in every n-th layer",
             )
     if model.mla is not None:
         yield from _mla(model.mla)
     yield from patterns.pattern_options(model)
     if model.mtp_num_layers and not patterns.is_hybrid(model):
-        yield "--mtp-num-layers", model.mtp_num_layers, "extra prediction layers"
+        yield "--mtp-num-layers", model.mtp_num_layers, "multi-token prediction layers"
     for _, row in numerics.rows(model):
         yield row
 
 
 @in_group("MODEL_ARGS")
 def _mla(mla: MLASpec) -> Iterator[Row]:
-    yield "--multi-latent-attention", "keys and values from a latent"
+    yield "--multi-latent-attention", "multi-head latent attention (MLA)"
     if mla.q_lora_rank is not None:
         yield "--q-lora-rank", mla.q_lora_rank, "latent width of queries"
     yield "--kv-lora-rank", mla.kv_lora_rank, "latent width of keys and values"
-    yield "--qk-head-dim", mla.qk_nope_head_dim, "head width without positions"
-    yield "--qk-pos-emb-head-dim", mla.qk_rope_head_dim, "head width with positions"
+    yield "--qk-head-dim", mla.qk_nope_head_dim, "head width without RoPE"
+    yield "--qk-pos-emb-head-dim", mla.qk_rope_head_dim, "head width with RoPE"
     yield "--v-head-dim", mla.v_head_dim, "head width of values"
 
 
@@ -105,7 +111,7 @@ def _moe(model: ModelSpec, moe: MoESpec, plan: ParallelPlan) -> Iterator[Row]:
         yield (
             "--moe-layer-freq",
             patterns.list_expression(kinds),
-            "1: a layer of experts, 0: a dense one",
+            "1: an MoE layer, 0: a dense layer",
         )
     if moe.shared_expert_ffn_hidden_size:
         yield (
@@ -117,38 +123,42 @@ def _moe(model: ModelSpec, moe: MoESpec, plan: ParallelPlan) -> Iterator[Row]:
             yield "--moe-shared-expert-gate", "a gate scales the shared experts"
     if moe.num_groups is not None:
         yield "--moe-router-num-groups", moe.num_groups, "groups of experts"
-        yield "--moe-router-group-topk", moe.top_k_groups, "groups that one token may use"
+        yield "--moe-router-group-topk", moe.top_k_groups, "expert groups per token"
     if moe.score_correction_bias:
-        yield "--moe-router-score-function", "sigmoid", "the balancing bias needs it"
-        yield "--moe-router-enable-expert-bias", "balances without an auxiliary loss"
+        yield "--moe-router-score-function", "sigmoid", "required by the expert bias"
+        yield "--moe-router-enable-expert-bias", "load balancing without an auxiliary loss"
     elif moe.top_k == 1:
-        yield "--moe-router-pre-softmax", "top-1 has no gradient after the softmax"
+        yield "--moe-router-pre-softmax", "softmax before top-1; after it there is no gradient"
     if moe.capacity_factor is not None:
-        yield "--moe-expert-capacity-factor", moe.capacity_factor, "tokens above are dropped"
-    yield "--moe-grouped-gemm", "the experts of a rank in one launch"
-    yield "--moe-router-dtype", "fp32", "stable routing; deepep takes nothing else"
+        yield (
+            "--moe-expert-capacity-factor",
+            moe.capacity_factor,
+            "tokens above the capacity are dropped",
+        )
+    yield "--moe-grouped-gemm", "all experts of a rank in one kernel"
+    yield "--moe-router-dtype", "fp32", "stable routing; required by DeepEP"
     yield (
         "--moe-token-dispatcher-type",
         DISPATCHERS[plan.moe_dispatcher],
-        f"tokens travel by {plan.moe_dispatcher}",
+        f"token dispatch by {plan.moe_dispatcher}",
     )
     if DISPATCHERS[plan.moe_dispatcher] == "flex":
-        yield "--moe-flex-dispatcher-backend", plan.moe_dispatcher, "of the flex dispatcher"
-    yield "--expert-model-parallel-size", plan.ep, "ranks that share the experts"
-    yield "--expert-tensor-parallel-size", plan.etp, "ranks that split one expert"
+        yield "--moe-flex-dispatcher-backend", plan.moe_dispatcher, "backend of the flex dispatcher"
+    yield "--expert-model-parallel-size", plan.ep, "ranks that divide the experts"
+    yield "--expert-tensor-parallel-size", plan.etp, "ranks that split each expert"
     if bias_kind(model) == "all":
-        yield "--no-bias-dropout-fusion", "grouped experts with biases need it off"
+        yield "--no-bias-dropout-fusion", "required by grouped experts with biases"
 
 
 @in_group("PARALLEL_ARGS")
 def _parallel(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
     yield "--tensor-model-parallel-size", plan.tp, "ranks that split every layer"
-    yield "--pipeline-model-parallel-size", plan.pp, "stages of layers"
+    yield "--pipeline-model-parallel-size", plan.pp, "pipeline stages"
     yield "--context-parallel-size", plan.cp, "ranks that split the sequence"
     if plan.sequence_parallel:
-        yield "--sequence-parallel", "norms and dropout split over tp"
+        yield "--sequence-parallel", "sequence split over tp in norms and dropout"
     if plan.cp > 1:
-        yield "--cp-comm-type", CP_COMM[plan.cp_kind], "how keys and values travel"
+        yield "--cp-comm-type", CP_COMM[plan.cp_kind], "exchange of keys and values"
     chunks(model, plan)  # raises Unsupported unless the stages hold every layer once
     uneven = bool(plan.first_stage_layers or plan.last_stage_layers)
     if patterns.is_hybrid(model):
@@ -173,7 +183,7 @@ def _parallel(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
             if layers:
                 yield f"--decoder-{name}-pipeline-num-layers", layers, f"layers of the {name} stage"
     if plan.rank_order == "tp-cp-ep-pp-dp":
-        yield "--use-tp-pp-dp-mapping", "stages next to each other, replicas apart"
+        yield "--use-tp-pp-dp-mapping", "rank order: pipeline inside data parallelism"
 
 
 @in_group("PARALLEL_ARGS")
@@ -181,20 +191,20 @@ def _sharding(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
     if plan.zero_stage >= 1 and training.optimizer != "muon":
         yield "--use-distributed-optimizer", "optimizer states sharded (ZeRO 1)"
     if plan.zero_stage >= 2:
-        yield "--use-megatron-fsdp", f"shards more than states (ZeRO {plan.zero_stage})"
+        yield "--use-megatron-fsdp", f"Megatron-FSDP (ZeRO {plan.zero_stage})"
         yield (
             "--data-parallel-sharding-strategy",
             SHARDING[plan.zero_stage],
-            "what is sharded besides the states",
+            f"{SHARDED[plan.zero_stage]} sharded",
         )
-        yield "--no-gradient-accumulation-fusion", "its FSDP needs a newer TE for it"
-        yield "--ckpt-format", "fsdp_dtensor", "the only format of its FSDP"
+        yield "--no-gradient-accumulation-fusion", "with Megatron-FSDP the fusion needs a newer TE"
+        yield "--ckpt-format", "fsdp_dtensor", "the only format of Megatron-FSDP"
     shard = plan.dp_shard or plan.dp * plan.cp
     if plan.zero_stage >= 1 and shard != plan.dp * plan.cp:
         yield (
             "--num-distributed-optimizer-instances",
             plan.dp * plan.cp // shard,
-            f"states sharded over {shard} ranks, replicated beyond",
+            f"replicas of the states, each sharded over {shard} ranks",
         )
 
 
@@ -214,7 +224,7 @@ def _batch(c: Context, plan: ParallelPlan) -> Iterator[Row]:
 @in_group("PRECISION_ARGS")
 def _precision(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
     if training.precision == "fp16":
-        yield "--fp16", "half-precision weights, dynamic loss scale"
+        yield "--fp16", "fp16 weights, dynamic loss scale"
     else:
         yield "--bf16", "bf16 weights"
     if training.precision == "fp8":
@@ -236,12 +246,12 @@ def _precision(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
 def _recompute(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
     if plan.recompute == "none":
         return
-    yield "--recompute-granularity", plan.recompute, "activations computed again"
+    yield "--recompute-granularity", plan.recompute, "recomputed activations"
     if plan.recompute == "selective":
-        yield "--recompute-modules", plan.recompute_modules, "only in these modules"
+        yield "--recompute-modules", plan.recompute_modules, "recomputed modules"
         return
     per = "per model chunk" if plan.recompute_method == "block" else "per checkpoint"
-    yield "--recompute-method", plan.recompute_method, "which layers"
+    yield "--recompute-method", plan.recompute_method, METHODS[plan.recompute_method]
     each = hybrid.blocks_per_layer(model) if patterns.is_hybrid(model) else 1
     yield "--recompute-num-layers", plan.recompute_num_layers * each, f"layers {per}"
 
@@ -250,18 +260,18 @@ def _recompute(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
 def _kernels(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
     backend, why = plan.attention_kernel, "attention kernel"
     if backend == "flash" and (model.mla is not None or model.attention_sinks):
-        backend_name, why = "fused", "cuDNN flash attention: it knows sinks and unequal head widths"
+        backend_name, why = "fused", "cuDNN attention, for sinks and unequal head widths"
     elif backend == "flash2":
-        backend_name, why = "flash", "attention kernel: flash-attention 2, no newer one installed"
+        backend_name, why = "flash", "flash-attention 2; install no newer one"
     else:
         backend_name = backend
     yield "--attention-backend", backend_name, why
     if plan.cross_entropy != "unfused":
         yield (
             "--cross-entropy-loss-fusion",
-            "compiled kernels, one reduction less; fp32 exponentials stay, 4 bytes per logit",
+            "compiled kernels, one reduction less; keeps fp32 exponentials, 4 bytes per logit",
         )
-        yield "--cross-entropy-fusion-impl", "native", "te is disabled, as unstable"
+        yield "--cross-entropy-fusion-impl", "native", "te is disabled as unstable"
 
 
 @in_group("OVERLAP_ARGS")
@@ -271,11 +281,11 @@ def _overlap(plan: ParallelPlan) -> Iterator[Row]:
     if plan.overlap_param_gather and plan.zero_stage >= 1:
         yield "--overlap-param-gather", "weights gathered during the forward pass"
     if plan.overlap_ep:
-        yield "--overlap-moe-expert-parallel-comm", "communication under another micro-batch"
+        yield "--overlap-moe-expert-parallel-comm", "overlap with another micro-batch"
     if plan.overlap_tp:
-        yield "--tp-comm-overlap", "tensor-parallel traffic behind GEMMs"
+        yield "--tp-comm-overlap", "tensor-parallel traffic overlapped with GEMMs"
     if plan.vpp > 1 and not plan.overlap_p2p:
-        yield "--no-overlap-p2p-communication", "messages between stages block"
+        yield "--no-overlap-p2p-communication", "blocking messages between stages"
 
 
 @in_group("OPTIMIZER_ARGS")
@@ -283,36 +293,37 @@ def _optimizer(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> 
     if training.optimizer == "muon":
         # Every version knows this name; main prefers the two options that it stands for.
         name = "dist_muon" if plan.zero_stage else "muon"
-        yield "--optimizer", name, "matrices made orthogonal; dist: each rank has some of its own"
+        split = ", each rank updates some matrices" if plan.zero_stage else ""
+        yield "--optimizer", name, f"orthogonalized updates{split}"
         yield "--muon-tp-mode", "duplicated", "whole matrices, gathered over tp"
     else:
         yield "--optimizer", training.optimizer, "as planned"
     yield learning_rate("OPTIMIZER_ARGS")
     small = training.optimizer_state_dtype != "fp32"
     if small or plan.offload_optimizer:
-        yield "--use-precision-aware-optimizer", "states in chosen types and places"
+        yield "--use-precision-aware-optimizer", "states in other dtypes or in host memory"
     if small:
         dtype = training.optimizer_state_dtype
-        yield "--exp-avg-dtype", dtype, "first moment"
-        yield "--exp-avg-sq-dtype", dtype, "second moment"
+        yield "--exp-avg-dtype", dtype, "dtype of the first moment"
+        yield "--exp-avg-sq-dtype", dtype, "dtype of the second moment"
     if plan.offload_optimizer:
-        yield "--optimizer-cpu-offload", "states live in host memory"
-        yield "--optimizer-offload-fraction", "1.0", "all of them"
-        yield "--overlap-cpu-optimizer-d2h-h2d", "host copies behind the step"
+        yield "--optimizer-cpu-offload", "optimizer states in host memory"
+        yield "--optimizer-offload-fraction", "1.0", "share of the states: all"
+        yield "--overlap-cpu-optimizer-d2h-h2d", "host copies overlapped with the step"
     if plan.offload_activations:
         which = "the first ones" if plan.offload_num_layers else "all but the last"
         yield (
             "--cpu-offloading-num-layers",
             plan.offload_num_layers or model.num_layers - 1,
-            f"layers whose activations wait in host memory: {which}",
+            f"layers with activations in host memory: {which}",
         )
 
 
 @in_group("DATA_ARGS")
 def _mock(model: ModelSpec) -> Iterator[Row]:
-    yield "--mock-data", "MOCK DATA: nothing to learn; to train, --data-path instead"
+    yield "--mock-data", "MOCK DATA; to train, give --data-path instead"
     yield "--tokenizer-type", "NullTokenizer", "mock data needs no tokenizer"
-    yield "--vocab-size", model.vocab_size, "tokens of the vocabulary"
+    yield "--vocab-size", model.vocab_size, "tokens in the vocabulary"
 
 
 @in_group("DATA_ARGS")
@@ -321,7 +332,7 @@ def _data(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
     yield (
         "--make-vocab-size-divisible-by",
         VOCAB_MULTIPLE,
-        f"rows are padded to a multiple of {VOCAB_MULTIPLE} x tp {plan.tp}",
+        f"embedding rows padded to a multiple of {VOCAB_MULTIPLE} x tp {plan.tp}",
     )
     yield "--padded-vocab-size", padded, "rows of the embedding, as planned"
     yield (
@@ -329,8 +340,8 @@ def _data(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
         0,
         "no evaluation" if samples.are_dealt(plan) else "no evaluation on mock data",
     )
-    yield "--log-interval", 1, "iteration time on every step"
-    yield "--log-throughput", "TFLOP/s per accelerator"
+    yield "--log-interval", 1, "log of every iteration's time"
+    yield "--log-throughput", "log of TFLOP/s per accelerator"
 
 
 def flags(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:

@@ -37,11 +37,11 @@ def options(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
     letters = "M Mamba-2, G gated delta net, * attention, - MLP, E experts"
     stages = "; | ends a chunk of a stage" if plan.pp > 1 else ""
     yield "--hybrid-layer-pattern", layer_pattern(model, plan), letters + stages
-    yield "--spec", SPEC, "the modules of these layers"
+    yield "--spec", SPEC, "modules of a hybrid model"
     for block in blocks_of(model, Mamba2)[:1]:
         yield "--mamba-num-heads", block.num_heads, "heads of a Mamba-2 layer"
-        yield "--mamba-head-dim", block.head_dim, "width of one of them"
-        yield "--mamba-state-dim", block.state_size, "rows of a head's state"
+        yield "--mamba-head-dim", block.head_dim, "width of a Mamba-2 head"
+        yield "--mamba-state-dim", block.state_size, "state size of a head"
         yield "--mamba-num-groups", block.num_groups, "groups of heads that share B and C"
 
 

@@ -29,9 +29,9 @@ def chunks(model: ModelSpec, plan: ParallelPlan) -> tuple[int, ...]:
     least = 0 if named and plan.pp > 1 else 1
     if min(counts) < least or sum(counts) != model.num_layers or per_stage != layers:
         text = (
-            f"stages of {', '.join(map(str, layers))} layers in {plan.vpp} chunks each make chunks "
-            f"of {', '.join(map(str, counts))}: {sum(counts)} of {model.num_layers} layers, and "
-            "none may be empty"
+            f"stages of {', '.join(map(str, layers))} layers in {plan.vpp} chunks each give chunks "
+            f"of {', '.join(map(str, counts))}: {sum(counts)} of {model.num_layers} layers; "
+            "no chunk may be empty"
         )
         code = "vpp_layout" if plan.vpp > 1 else "layers_not_divisible"
         raise Unsupported("Megatron-LM", (Reason(code=code, text=text),))
@@ -64,5 +64,5 @@ def parsed(text: str) -> list[str]:
             raise ValueError("it is longer than any model")
     wrong = re.search(r"[^EtmL|]", text)
     if wrong:
-        raise ValueError(f"{wrong[0]!r} stands for no layer: E, t, m, L and | do")
+        raise ValueError(f"unknown letter {wrong[0]!r}: E, t, m, L and | are known")
     return text.split("|")

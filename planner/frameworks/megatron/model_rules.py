@@ -27,7 +27,7 @@ GRADIENTS: dict[tuple[str, str, str], str | None] = {
 # Megatron-LM's fp8 recipes and their scaling.
 FP8_RECIPES = {
     "tensorwise": "current scaling, one scale per tensor",
-    "delayed": "scales from the steps before, one per tensor",
+    "delayed": "scales from earlier steps, one per tensor",
     "blockwise": "a scale per block of 128 values",
     "mxfp8": "a scale per 32 values, applied by the matrix units",
 }
@@ -71,12 +71,12 @@ def stores_fp8(c: Context) -> bool:
 
 MUON_IN_FP16 = unsupported(
     lambda c, p: c.training.optimizer != "muon" or c.training.precision != "fp16",
-    "its Muon refuses fp16",
+    "Muon does not train in fp16",
     "degrees",
 )
 MUON_IN_FP8 = unsupported(
     lambda c, p: c.training.optimizer != "muon" or not stores_fp8(c),
-    "weights stored in fp8 want the distributed optimizer of Adam, not Muon",
+    "weights stored in fp8 need the distributed optimizer with Adam, not Muon",
     "degrees",
 )
 MODEL_RULES: tuple[Rule, ...] = (
@@ -90,15 +90,15 @@ MODEL_RULES: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: c.model.qk_norm == "none" or (c.model.qk_norm == "head" and not c.model.mla),
         lambda c, p: (
-            f"its query/key norm runs over one head, this model's is "
+            f"query/key norms are per head; this model's are "
             f"{c.model.qk_norm!r}{' on top of the latent norms' if c.model.mla else ''}"
         ),
     ),
     unsupported(
         lambda c, p: bias_kind(c.model) is not None,
         lambda c, p: (
-            "linear biases are all, none, or only the query/key/value one; this model has "
-            f"qkv {c.model.qkv_bias}, attention output {c.model.attention_output_bias}, "
+            "all linear layers have biases, none, or only the query/key/value projection; this "
+            f"model has qkv {c.model.qkv_bias}, attention output {c.model.attention_output_bias}, "
             f"MLP {c.model.mlp_bias}"
             + (
                 f", experts {c.model.moe.expert_bias}, router {c.model.moe.router_bias}"
@@ -113,12 +113,12 @@ MODEL_RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: c.model.mla is None or c.model.mla.q_lora_rank is not None,
-        "since core 0.19 its latent attention without q_lora_rank puts a norm of its own in "
-        "front of the query projection, or leaves out that of the key/value latent",
+        "since core 0.19 latent attention without q_lora_rank adds a norm before the query "
+        "projection or omits the norm of the key/value latent",
     ),
     unsupported(
         lambda c, p: c.model.mla is None or not c.model.qkv_bias,
-        "its latent attention has no bias in the query and key/value projections",
+        "latent attention has no bias in the query and key/value projections",
     ),
     unsupported(
         lambda c, p: c.model.mla is None or c.model.sliding_window is None,
@@ -126,7 +126,7 @@ MODEL_RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: not c.model.mtp_num_layers or c.model.position in ("rope", "none"),
-        lambda c, p: f"multi-token prediction does not go with {c.model.position} positions",
+        lambda c, p: f"multi-token prediction does not support {c.model.position} positions",
     ),
     unsupported(
         lambda c, p: (
@@ -134,7 +134,7 @@ MODEL_RULES: tuple[Rule, ...] = (
             or bias_kind(c.model) != "all"
             or not c.model.moe.shared_expert_ffn_hidden_size
         ),
-        "its shared experts have no biases",
+        "shared experts have no biases",
     ),
     unsupported(
         lambda c, p: (
@@ -142,11 +142,11 @@ MODEL_RULES: tuple[Rule, ...] = (
             or c.model.moe.top_k_groups is None
             or c.model.moe.top_k >= c.model.moe.top_k_groups
         ),
-        "group-limited routing takes top-k over groups, at least one per group",
+        "group-limited routing needs at least as many experts per token as groups per token",
     ),
     unsupported(
         lambda c, p: c.training.precision != "fp8" or c.training.fp8_recipe in FP8_RECIPES,
-        lambda c, p: f"fp8 recipe {c.training.fp8_recipe}; it knows {', '.join(FP8_RECIPES)}",
+        lambda c, p: f"no fp8 recipe {c.training.fp8_recipe}, only {', '.join(FP8_RECIPES)}",
     ),
     unsupported(
         lambda c, p: (
@@ -162,29 +162,27 @@ MODEL_RULES: tuple[Rule, ...] = (
         ),
         lambda c, p: (
             "overlap_ep needs ep > 1, no pipeline or an interleaved one, no recompute of whole "
-            "layers or of moe, no allgather dispatcher and one layer of multi-token prediction "
-            f"at most; got ep {p.ep}, pp {p.pp}, vpp {p.vpp}, recompute "
+            "layers or of moe, no allgather dispatcher and at most one layer of multi-token "
+            f"prediction; got ep {p.ep}, pp {p.pp}, vpp {p.vpp}, recompute "
             f"{', '.join(p.recompute_modules) or p.recompute}, {p.moe_dispatcher}, "
             f"{c.model.mtp_num_layers} such layers"
         ),
     ),
-    unsupported(
-        lambda c, p: p.attention_kernel != _FLASH1, "flash-attention 1 is no backend of it"
-    ),
+    unsupported(lambda c, p: p.attention_kernel != _FLASH1, "it has no flash-attention 1"),
     unsupported(
         lambda c, p: _gradients(c) in GRADIENTS,
         lambda c, p: (
-            f"gradients accumulate and are reduced in one type, fp32 or that of the weights; "
-            f"asked: {c.training.gradient_dtype} buffers, {c.training.gradient_reduce_dtype} "
+            f"gradients are accumulated and reduced in one dtype, fp32 or that of the weights; "
+            f"got {c.training.gradient_dtype} buffers and {c.training.gradient_reduce_dtype} "
             f"reduction with {c.training.precision}"
         ),
     ),
     unsupported(
         lambda c, p: c.training.master_weights_dtype == "fp32",
-        "training without fp32 master weights has no option",
+        "master weights are always fp32",
     ),
     unsupported(
         lambda c, p: c.training.optimizer == "adam" or c.training.optimizer_state_dtype == "fp32",
-        "only Adam keeps its state in less than fp32",
+        "only Adam supports optimizer states below fp32",
     ),
 )

@@ -29,10 +29,7 @@ MARK = re.compile(r"\bmegatron[\s\\]+(sft|pt|rlhf)\b")
 # Kinds of `megatron rlhf`; a sample of a paired one is two sequences in one pass.
 PAIRED = ("dpo",)
 ALIGNED = (*PAIRED, "kto", "grpo")
-APART = (
-    "it is the policy's training that is costed: reference, reward, teacher and generation stand "
-    "outside"
-)
+APART = "only the policy's training is costed, without reference, reward, teacher and generation"
 DEFAULTS = {
     "micro_batch_size": "1",
     "global_batch_size": "16",
@@ -85,7 +82,7 @@ def translated(
         text = "--max_length is missing: --set max_length=..."
         raise Unreadable(text, program.file, program.line)
     if "packing" not in said or said["packing"].text.lower() != "true":
-        notes.append(f"every sample is taken to be as long as --max_length, {length.text} tokens")
+        notes.append(f"every sample is assumed to be as long as --max_length, {length.text} tokens")
     said.pop("packing", None)
     usual = DEFAULTS | (EXPERTS if model.moe is not None else {})
     words = {name: Argument(text, program.file, program.line) for name, text in usual.items()}
@@ -139,7 +136,7 @@ def _adapted(said: dict[str, Argument], model: ModelSpec) -> dict[str, Any]:
     for name, pattern in (("lora_rank", r"[1-9]\d{0,4}"), ("lora_dropout", r"0?\.\d{1,6}|0")):
         if not re.fullmatch(pattern, texts[name]):
             word = said[name]
-            text = f"--{name} {word.text[:40]!r} is no number in its range"
+            text = f"--{name} {word.text[:40]!r} is not a number in its range"
             raise Unreadable(text, word.file, word.line)
     targets = said.pop("target_modules", None)
     for name in (*usual, "lora_alpha", "lora_bias", "use_rslora", "lora_dtype", "merge_lora"):

@@ -11,7 +11,7 @@ from planner.frameworks.arguments import Arguments
 from planner.frameworks.base import Row
 from planner.frameworks.megatron import patterns
 
-WHY = "as the model's config.json says"
+WHY = "from the model's config.json"
 # Values besides the scaling factor that `--use-rope-scaling` fixes (core/models/common/embeddings/
 # rotary_pos_embedding.py), and that latent attention fixes for YaRN (MLATransformerConfig).
 LLAMA3 = {
@@ -33,7 +33,7 @@ def rows(model: ModelSpec) -> Iterator[tuple[str, Row]]:
         yield "init_std", ("--init-method-std", numerics.init_std, WHY)
     if numerics.activation == SQUARED_RELU and not model.gated_mlp:
         yield "activation", ("--squared-relu", WHY)
-        yield "activation", ("--no-bias-gelu-fusion", "the squared ReLU is none")
+        yield "activation", ("--no-bias-gelu-fusion", "a fusion for GELU alone")
     if numerics.routed_scaling is not None and model.moe and model.moe.score_correction_bias:
         yield (
             "routed_scaling",
@@ -55,13 +55,13 @@ def _rotary(model: ModelSpec) -> Iterator[tuple[str, Row]]:
         return
     plain = model.mla is None and not patterns.is_hybrid(model)
     if plain and scaling == RopeScaling(kind="llama3", factor=scaling.factor, **LLAMA3):
-        yield "rope_scaling", ("--use-rope-scaling", "positions stretched as in Llama 3.1")
+        yield "rope_scaling", ("--use-rope-scaling", "RoPE scaling of Llama 3.1")
         yield "rope_scaling", ("--rope-scaling-factor", scaling.factor, WHY)
     scales = {"mscale": scaling.mscale, "mscale_all_dim": scaling.mscale_all_dim}
     if model.mla is not None and scaling == RopeScaling(
         kind="yarn", factor=scaling.factor, **YARN, **scales
     ):
-        yield "rope_scaling", ("--rotary-scaling-factor", scaling.factor, "YaRN's, " + WHY)
+        yield "rope_scaling", ("--rotary-scaling-factor", scaling.factor, "YaRN factor " + WHY)
         for name, option in SCALES.items():
             if (value := scales[name]) is not None:
                 yield "rope_scaling", (option, value, WHY)

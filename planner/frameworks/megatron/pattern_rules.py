@@ -59,8 +59,8 @@ RULES: tuple[Rule, ...] = (
         "heads_not_divisible",
         _mamba_heads,
         lambda c, p: (
-            "Mamba-2 heads divide over tp x cp, its groups over tp, and the groups of a rank over "
-            f"cp or cp over them; got tp {p.tp}, cp {p.cp} and "
+            "Mamba-2 heads must be a multiple of tp x cp, groups a multiple of tp, and the groups "
+            f"of a rank a multiple or a divisor of cp; got tp {p.tp}, cp {p.cp} and "
             + ", ".join(f"{b.num_heads} heads in {b.num_groups} groups" for b in _mamba(c))
         ),
     ),
@@ -68,46 +68,44 @@ RULES: tuple[Rule, ...] = (
         "heads_not_divisible",
         _delta_heads,
         lambda c, p: (
-            f"key and value heads of a gated delta net divide over tp {p.tp} x cp {p.cp}; got "
-            + ", ".join(f"{b.num_key_heads} and {b.num_value_heads}" for b in _delta(c))
+            f"key and value heads of a gated delta net must be multiples of tp {p.tp} x cp {p.cp}; "
+            "got " + ", ".join(f"{b.num_key_heads} and {b.num_value_heads}" for b in _delta(c))
         ),
     ),
     unsupported(
         lambda c, p: (c.training.precision != "fp8") | _fp8_widths(c, p),
         lambda c, p: (
-            "fp8 needs the input projection of Mamba-2 and gated delta nets in multiples of "
-            f"{FP8_MULTIPLE} on each of tp {p.tp} ranks"
+            "fp8 needs input projections of Mamba-2 and gated delta nets with a multiple of "
+            f"{FP8_MULTIPLE} columns on each of tp {p.tp} ranks"
         ),
     ),
     unsupported(
         lambda c, p: (not sparse(c.model)) | (p.cp == 1) | (p.cp_kind == _ALL_GATHER),
-        lambda c, p: (
-            f"sparse attention with context parallelism gathers keys: all_gather, not {p.cp_kind}"
-        ),
+        lambda c, p: f"sparse attention with context parallelism needs all_gather, not {p.cp_kind}",
     ),
     unsupported(
         lambda c, p: not sparse(c.model) or not c.model.attention_output_bias,
-        "sparse attention goes without biases in linear layers",
+        "sparse attention does not support biases in linear layers",
     ),
     unsupported(
         lambda c, p: (not is_hybrid(c.model)) | (p.zero_stage < 3),
-        "before core 0.20 its FSDP gathers no Mamba-2 layer of a hybrid model by itself",
+        "before core 0.20 Megatron-FSDP does not gather Mamba-2 layers one by one",
     ),
     unsupported(
         lambda c, p: (not is_hybrid(c.model)) | (p.offload_activations == 0),
-        "its hybrid model offloads no activations of whole layers",
+        "hybrid models have no activation offload by layer",
     ),
     unsupported(
         lambda c, p: (not is_hybrid(c.model)) | (p.overlap_ep == 0),
-        "its hybrid model has no schedule that hides communication under another micro-batch",
+        "hybrid models have no schedule for overlap_ep",
     ),
     rule(
         "recompute",
         lambda c, p: (
             (not is_hybrid(c.model)) | (p.recompute != _FULL) | bool(blocks_per_layer(c.model))
         ),
-        "its hybrid model recomputes a number of blocks, and these layers have different numbers "
-        "of them",
+        "hybrid models count recompute in blocks, and these layers have different numbers of "
+        "blocks",
     ),
 )
 

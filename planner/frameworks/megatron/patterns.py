@@ -89,7 +89,7 @@ def _all_equal(found: Sequence[Hashable]) -> bool:
 def _attention(model: ModelSpec) -> Iterator[str]:
     found = blocks_of(model, Attention)
     if any(block.chunk for block in found):
-        yield "no option cuts attention into chunks"
+        yield "no option for chunked attention"
     shape = (model.num_attention_heads, model.num_query_groups, model.head_dim)
     shapes = {
         (
@@ -100,21 +100,21 @@ def _attention(model: ModelSpec) -> Iterator[str]:
         for block in found
     }
     if shapes - {shape}:
-        yield "attention has the same heads in every layer"
+        yield "all attention layers have the same heads"
     if any(block.value_head_dim not in (None, model.head_dim) for block in found):
-        yield "outside of latent attention values are as wide as keys"
+        yield "values have the width of keys, except in latent attention"
     if any(block.key_values != "own" for block in found):
-        yield "every attention layer projects keys and values of its own"
+        yield "all attention layers have their own key and value projections"
     if any(block.gate == "head" for block in found) or not _all_equal([b.gate for b in found]):
-        yield "its output gate is for each element, in every attention layer or in none"
+        yield "the attention output gate is elementwise, in all layers or in none"
     if any(block.indexer is not None for block in found):
-        yield "an indexer picks keys of latent attention only"
+        yield "only latent attention has an indexer"
     if not _all_equal([block.window for block in found if block.window is not None]):
-        yield "windows are of one width"
+        yield "all windows have one width"
     if any(block.sinks not in (None, model.attention_sinks) for block in found):
-        yield "every attention layer has sinks, or none"
+        yield "all attention layers have sinks, or none"
     if any(block.qk_norm not in (None, model.qk_norm) for block in found):
-        yield "every attention layer has query/key norms, or none"
+        yield "all attention layers have query/key norms, or none"
 
 
 def _latent(model: ModelSpec) -> Iterator[str]:
@@ -122,7 +122,7 @@ def _latent(model: ModelSpec) -> Iterator[str]:
     if not found:
         return
     if is_hybrid(model):
-        yield "its hybrid model builds latent attention without the norms of the latents"
+        yield "latent attention in hybrid models has no norms of the latents"
     if blocks_of(model, Attention):
         yield "attention is latent in every layer or in none"
     if any(block.window is not None for block in found):
@@ -133,15 +133,15 @@ def _latent(model: ModelSpec) -> Iterator[str]:
         yield "the rotary part of latent keys has no norm"
     indexers = [block.indexer for block in found]
     if any(indexers) and not all(indexers):
-        yield "every latent attention has an indexer, or none"
+        yield "all latent attention layers have an indexer, or none"
     if any(one is not None and not one.key_norm_bias for one in indexers):
         yield "the norm of an indexer's keys has a bias"
     if not _all_equal([_shape(one) for one in indexers if one is not None]):
-        yield "indexers are of one shape"
+        yield "all indexers have one shape"
     if any(one is not None and one.shared for one in indexers):
-        yield "which layers use an earlier layer's choice of keys has options since core 0.19 only"
+        yield "only since core 0.19 can a layer reuse the keys that an earlier indexer chose"
     if any(indexers) and blocks_of(model, GatedDeltaNet):
-        yield "one model has an indexer or a gated delta net, not both"
+        yield "a model has indexers or gated delta nets, not both"
 
 
 def _shape(indexer: Indexer) -> tuple[int, int, int]:
@@ -151,41 +151,41 @@ def _shape(indexer: Indexer) -> tuple[int, int, int]:
 def _recurrent(model: ModelSpec) -> Iterator[str]:
     mamba, delta = blocks_of(model, Mamba2), blocks_of(model, GatedDeltaNet)
     if not _all_equal([(b.num_heads, b.head_dim, b.state_size, b.num_groups) for b in mamba]):
-        yield "Mamba-2 layers are of one shape"
+        yield "all Mamba-2 layers have one shape"
     if any(
         b.convolution != MAMBA_TAPS or not b.convolution_bias or b.bias or not b.gated_norm
         for b in mamba
     ):
         yield (
-            f"its Mamba-2 layer has a convolution of {MAMBA_TAPS} taps with a bias, projections "
-            "without, and a gated norm"
+            f"Mamba-2 layers have a convolution of {MAMBA_TAPS} taps with a bias, projections "
+            "without a bias, and a gated norm"
         )
     if not _all_equal(delta):
-        yield "gated delta nets are of one shape"
+        yield "all gated delta nets have one shape"
     if any(b.channel_decays or b.decay_rank or b.gate_rank or not b.gated for b in delta):
-        yield "its gated delta net has one decay for each head, and a full output gate"
+        yield "gated delta nets have one decay per head and a full-rank output gate"
     if any(b.convolution < 2 for b in delta):
-        yield "its gated delta net has a short convolution"
+        yield "gated delta nets have a short convolution"
 
 
 def _feed_forward(model: ModelSpec) -> Iterator[str]:
     for block in blocks_of(model, MLP):
         if block.width not in (None, model.ffn_hidden_size):
-            yield "the dense MLP has the same width in every layer"
+            yield "all dense MLPs have one width"
         if block.gated not in (None, model.gated_mlp):
-            yield "every MLP is gated, or none"
+            yield "all MLPs are gated, or none"
         if block.bias not in (None, model.mlp_bias):
-            yield "every MLP has biases, or none"
+            yield "all MLPs have biases, or none"
     moe = model.moe
     if moe is not None and moe.latent_size is not None and moe.latent_bias != moe.expert_bias:
-        yield "projections into and out of the experts' latent width have biases as the experts do"
+        yield "latent projections and experts both have biases, or neither"
 
 
 def _prediction(model: ModelSpec) -> Iterator[str]:
     if model.mtp_layer and not is_hybrid(model):
-        yield "a prediction layer is made as the last layer, outside of hybrid models"
+        yield "a prediction layer has the last layer's blocks, except in hybrid models"
     if any(block.kind not in SYMBOLS for block in model.mtp_layer):
-        yield f"a prediction layer holds {', '.join(SYMBOLS)}"
+        yield f"a prediction layer has only {', '.join(SYMBOLS)}"
 
 
 _REASONS: tuple[Callable[[ModelSpec], Iterator[str]], ...] = (
@@ -207,20 +207,24 @@ def pattern_options(model: ModelSpec) -> Iterator[Row]:
     windows = [block.window for block in attention]
     if any(windows):
         width = max(filter(None, windows))
-        yield "--window-size", f"{width - 1},0", "tokens seen to the left"
+        yield "--window-size", f"{width - 1},0", "sliding window: tokens to the left, to the right"
         if not all(windows):
             kinds = [int(_has(layer, lambda block: block.window is not None)) for layer in layers]
-            yield "--window-attn-skip-freq", list_expression(kinds), "0: a layer attends fully"
+            yield (
+                "--window-attn-skip-freq",
+                list_expression(kinds),
+                "0: a layer with full attention",
+            )
     if position(model) == "rope" and not all(block.rope for block in attention):
         kinds = [int(_has(layer, lambda block: not block.rope)) for layer in layers]
-        yield "--no-rope-freq", list_expression(kinds), "1: a layer without positions"
+        yield "--no-rope-freq", list_expression(kinds), "1: a layer without RoPE"
     if any(block.gate == "element" for block in attention):
-        yield "--attention-output-gate", "the output is gated element by element"
+        yield "--attention-output-gate", "elementwise gate on the attention output"
     for indexer in {block.indexer for block in blocks_of(model, LatentAttention)} - {None}:
         yield from _sparse(indexer)
     yield from _delta_net(model)
     if model.moe is not None and model.moe.latent_size is not None:
-        yield "--moe-latent-size", model.moe.latent_size, "width in which routed experts work"
+        yield "--moe-latent-size", model.moe.latent_size, "latent width of routed experts"
 
 
 def _has(layer: Sequence[Sublayer], test: Callable[[Attention], bool]) -> bool:
@@ -229,11 +233,11 @@ def _has(layer: Sequence[Sublayer], test: Callable[[Attention], bool]) -> bool:
 
 def _sparse(indexer: Indexer | None) -> Iterator[Row]:
     assert indexer is not None
-    yield "--experimental-attention-variant", "dsa", "an indexer picks the keys of each query"
+    yield "--experimental-attention-variant", "dsa", "sparse attention: an indexer chooses keys"
     yield "--dsa-indexer-n-heads", indexer.num_heads, "heads of the indexer"
-    yield "--dsa-indexer-head-dim", indexer.head_dim, "width of one of them"
-    yield "--dsa-indexer-topk", indexer.top_k, "keys that one query attends to"
-    yield "--no-rope-fusion", "sparse attention rotates apart"
+    yield "--dsa-indexer-head-dim", indexer.head_dim, "width of an indexer head"
+    yield "--dsa-indexer-topk", indexer.top_k, "keys per query"
+    yield "--no-rope-fusion", "sparse attention has no fused RoPE"
 
 
 def _delta_net(model: ModelSpec) -> Iterator[Row]:
@@ -243,9 +247,9 @@ def _delta_net(model: ModelSpec) -> Iterator[Row]:
             yield (
                 "--experimental-attention-variant",
                 "gated_delta_net",
-                "layers of linear attention",
+                "linear attention layers",
             )
-            yield "--linear-attention-freq", list_expression(kinds), "0: a layer of attention"
+            yield "--linear-attention-freq", list_expression(kinds), "0: an attention layer"
         yield "--linear-conv-kernel-dim", block.convolution, "taps of the short convolution"
         yield "--linear-key-head-dim", block.key_head_dim, "width of a key"
         yield "--linear-value-head-dim", block.value_head_dim, "width of a value"

@@ -44,7 +44,7 @@ def position_kind(args: Arguments) -> str:
         return "rope"
     kind = args.text("--position-embedding-type", "learned_absolute")
     if kind not in POSITIONS:
-        args.assume(f"{kind} positions have no place in a model: none taken")
+        args.assume(f"{kind} positions are not modelled: none assumed")
     return POSITIONS.get(kind, "none")
 
 
@@ -53,13 +53,11 @@ def _vocabulary(args: Arguments, hidden: int) -> int:
     args.has("--make-vocab-size-divisible-by")
     if args.has("--vocab-size"):
         if args.text("--tokenizer-type").startswith("Null"):
-            args.assume(
-                "NullTokenizer has the --vocab-size tokens given (before core 0.18 one more)"
-            )
+            args.assume("NullTokenizer has --vocab-size tokens (before core 0.18 one more)")
         return args.positive("--vocab-size")
     for option in PADDED:
         if args.has(option) and args.words(option):
-            args.assume(f"the vocabulary is as large as {option}")
+            args.assume(f"the vocabulary size is that of {option}")
             return args.positive(option)
     return tokens(args, hidden, ANY_VOCABULARY)
 
@@ -151,7 +149,7 @@ def _fields(args: Arguments, launch: ProgramCall, layers: int) -> dict[str, Any]
 def _sinks(args: Arguments) -> bool:
     kind = args.text("--softmax-type", "vanilla")
     if kind == "off-by-one":
-        args.assume("the off-by-one softmax costs as the plain one")
+        args.assume("the off-by-one softmax is costed as the plain one")
     return kind == "learnable"
 
 
@@ -171,7 +169,7 @@ def _window(args: Arguments, layers: int) -> dict[str, Any]:
         return {}
     match = re.fullmatch(r"\(?\s*(\d{1,8})\s*,\s*(?:0|-1)\s*\)?", text)
     if match is None:
-        args.assume(f"--window-size {text} has no place in a model: full attention taken")
+        args.assume(f"--window-size {text} is not modelled: full attention assumed")
         return {}
     skip = args.text("--window-attn-skip-freq")
     pattern = None
@@ -186,7 +184,9 @@ def _window(args: Arguments, layers: int) -> dict[str, Any]:
         else:
             full = kinds.count(0)
             pattern = max(round(layers / full), 1) if full else None
-            args.assume(f"of {layers} layers {full} attend fully, spread evenly")
+            args.assume(
+                f"the {full} of {layers} layers with full attention are costed as evenly spread"
+            )
     return {"sliding_window": int(match[1]) + 1, "full_attention_period": pattern or None}
 
 
@@ -214,7 +214,7 @@ def _expert_layers(args: Arguments, layers: int) -> dict[str, int]:
                         "layer_offset": offset,
                     }
     dense = pattern.count(0)
-    args.assume(f"--moe-layer-freq {text}: the {dense} dense layers are taken to come first")
+    args.assume(f"--moe-layer-freq {text}: the {dense} dense layers are assumed to come first")
     return {"num_dense_layers": dense, "layer_frequency": 1, "layer_offset": 0}
 
 
@@ -223,14 +223,14 @@ def _experts(args: Arguments, layers: int, ffn: int, biases: bool) -> dict[str, 
         return None
     count = args.positive("--num-experts")
     if count < 2:
-        args.assume("one expert is a dense layer")
+        args.assume("one expert is costed as a dense layer")
         return None
     top = args.positive("--moe-router-topk", 2)
     if top > count:
-        args.refuse(f"--moe-router-topk {top} of {count} experts", "--moe-router-topk")
+        args.refuse(f"--moe-router-topk {top} is above the {count} experts", "--moe-router-topk")
         top = count
     if not args.has("--moe-grouped-gemm"):
-        args.assume("experts are costed as --moe-grouped-gemm runs them, which is not given")
+        args.assume("experts are costed with --moe-grouped-gemm, which is not given")
     groups = args.integer("--moe-router-num-groups") or None
     chosen = args.integer("--moe-router-group-topk") or None
     if groups == 1:
@@ -240,7 +240,7 @@ def _experts(args: Arguments, layers: int, ffn: int, biases: bool) -> dict[str, 
     ):
         args.refuse(
             f"--moe-router-group-topk {chosen} of --moe-router-num-groups {groups} with {count} "
-            "experts: groups of equal size and a number of them are needed",
+            "experts: both options and groups of equal size are needed",
             "--moe-router-num-groups",
             "--moe-router-group-topk",
         )

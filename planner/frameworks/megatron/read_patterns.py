@@ -42,14 +42,14 @@ def listed(text: str, layers: int, counted: tuple[int, int] = (1, 0)) -> list[in
     for part in body.split("+"):
         item = _ITEM.fullmatch(part)
         if item is None:
-            raise ValueError("it is no sum of lists")
+            raise ValueError("it is not a sum of lists")
         values = [int(value) for value in item[1].split(",") if value]
         found += values * min(int(item[2] or 1), layers + 1)
         if len(found) > layers:
             break
     found = (found * min(times, layers + 1))[: layers + 1]
     if len(found) != layers or not set(found) <= {0, 1}:
-        raise ValueError(f"it does not say 0 or 1 for each of {layers} layers")
+        raise ValueError(f"it does not give 0 or 1 for each of {layers} layers")
     return found
 
 
@@ -73,13 +73,13 @@ def hybrid_pattern(args: Arguments) -> str:
     letters = set(text) - {"|", "/"}
     if text and setting is not None and (letters - set(KINDS) or not main.replace("|", "")):
         raise Unreadable(
-            f"{setting.name} {text[:100]}: letters of layers are {' '.join(KINDS)}, between them | "
-            "for stages, and / before a prediction layer",
+            f"{setting.name} {text[:100]}: the letters are {' '.join(KINDS)}, | between "
+            "stages, and / before a prediction layer",
             setting.file,
             setting.line,
         )
     if len(set(predicted)) > 1:
-        args.refuse("all prediction layers of a pattern are the same", PATTERN, OLD)
+        args.refuse("all prediction layers of a pattern must be the same", PATTERN, OLD)
     return text
 
 
@@ -124,7 +124,7 @@ def hybrid_fields(args: Arguments, text: str, fields: dict[str, Any]) -> dict[st
     letters = main.replace("|", "")
     args.has("--spec")
     if set(letters) & {"D", "+"} and fields["mla"] is None:
-        args.assume("letters D and + say --multi-latent-attention")
+        args.assume("letters D and + imply --multi-latent-attention")
     attention = _attention(args, fields, len(letters))
 
     def block(place: int, letter: str) -> dict[str, Any]:
@@ -230,7 +230,7 @@ def _latent(args: Arguments) -> Blocks:
         return {"kind": "latent_attention"}
     args.has("--no-rope-fusion", "--dsa-indexer-loss-coeff", "--dsa-indexer-use-sparse-loss")
     if args.integer("--dsa-indexer-topk-freq", 1) > 1:
-        args.assume("layers that use an earlier layer's choice of keys are costed as choosing")
+        args.assume("layers that reuse an earlier indexer's keys are costed with an indexer")
     indexer = {
         "num_heads": args.positive("--dsa-indexer-n-heads", 64),
         "head_dim": args.positive("--dsa-indexer-head-dim", 128),

@@ -29,17 +29,17 @@ def _training(args: Arguments, batch: int) -> dict[str, Any]:
     half = args.has("--fp16") and not args.has("--bf16")
     precision = "fp16" if half else "bf16"
     if not args.has("--fp16", "--bf16"):
-        args.assume("it trains in fp32, which no plan holds: bf16 taken")
+        args.assume("training in fp32 cannot be planned: bf16 assumed")
     for name in ("fp8", "fp4"):
         if args.has(f"--{name}-format") and args.text("--transformer-impl") == "local":
-            args.assume(f"--transformer-impl local does not compute in {name}: {precision} taken")
+            args.assume(f"--transformer-impl local has no {name}: {precision} assumed")
         elif args.has(f"--{name}-format"):
             precision = name
             if half:
-                args.assume(f"{name} beside fp16 weights is costed as beside bf16 ones")
+                args.assume(f"{name} with fp16 weights is costed as with bf16 weights")
     recipe = args.text("--fp8-recipe", "delayed")
     if recipe == "custom":
-        args.assume("a custom fp8 recipe costs as the tensorwise one")
+        args.assume("a custom fp8 recipe is costed as the tensorwise one")
     args.has("--fp4-recipe")
     gradients = "fp32"
     if args.has("--accumulate-allreduce-grads-in-fp32") and not args.has("--use-torch-fsdp2"):
@@ -71,15 +71,15 @@ def _optimizer(args: Arguments) -> str:
     if name in ("adam", "sgd"):
         return name
     if name not in MUON:
-        args.assume(f"the optimizer {name} costs as Adam")
+        args.assume(f"the optimizer {name} is costed as Adam")
         return "adam"
     mode, steps = args.text("--muon-tp-mode", "duplicated"), args.integer("--muon-num-ns-steps", 5)
     if mode != "duplicated":
-        args.assume(f"--muon-tp-mode {mode} costs as duplicated")
+        args.assume(f"--muon-tp-mode {mode} is costed as duplicated")
     if steps != 5:
-        args.assume(f"{steps} steps of Newton-Schulz cost as 5")
+        args.assume(f"{steps} steps of Newton-Schulz are costed as 5")
     if args.text("--muon-scalar-optimizer", "adam") != "adam":
-        args.assume("parameters without Muon cost as with Adam")
+        args.assume("parameters without Muon are costed with Adam")
     args.has(*MUON_FREE)
     return "muon"
 
@@ -118,7 +118,7 @@ def _tokens(args: Arguments, seq: int, batch: int) -> float | None:
 def _batch(args: Arguments, otherwise: int) -> int:
     """Sequences per step; with a schedule of batch sizes, the last of them."""
     if args.has("--rampup-batch-size", "--step-batch-size-schedule"):
-        args.assume("the batch is costed at its full size, after the ramp")
+        args.assume("the batch is costed at its full size, after the ramp-up")
     schedule = args.text("--step-batch-size-schedule")
     if last := re.search(r":\s*([1-9]\d{0,14})[\s\"']*$", schedule):
         otherwise = int(last[1])
@@ -131,9 +131,9 @@ def plan_and_training(
     tp, pp, cp, dp = degrees(args, size, "--context-parallel-size")
     for name in ("--tensor-parallel-num-weight-shards", "--hierarchical-context-parallel-sizes"):
         if args.has(name):
-            args.assume(f"{name} has no place in a plan and is left out")
+            args.assume(f"{name} is not modelled")
     if not args.has("--micro-batch-size"):
-        args.refuse("--micro-batch-size is missing; 1 taken", code="batch_identity")
+        args.refuse("--micro-batch-size is missing; 1 assumed", code="batch_identity")
     micro = args.positive("--micro-batch-size")
     batch = _batch(args, micro * dp)
     training = TrainingSpec(**_training(args, batch))
@@ -184,25 +184,25 @@ def _sharding(args: Arguments, ranks: int) -> tuple[int, int]:
     if args.has("--use-megatron-fsdp", "--use-custom-fsdp"):
         if not args.has("--data-parallel-sharding-strategy"):
             args.assume(
-                "without --data-parallel-sharding-strategy its FSDP shards weights too (ZeRO 3; "
-                "core 0.12 shards nothing)"
+                "without --data-parallel-sharding-strategy Megatron-FSDP shards weights too "
+                "(ZeRO 3; core 0.12 shards nothing)"
             )
         zero = SHARDING[args.text("--data-parallel-sharding-strategy", "optim_grads_params")]
         if args.text("--ckpt-format", "torch_dist") != "fsdp_dtensor" and not args.has(
             "--use-custom-fsdp"
         ):
-            args.refuse("its FSDP needs --ckpt-format fsdp_dtensor", "--use-megatron-fsdp")
+            args.refuse("Megatron-FSDP needs --ckpt-format fsdp_dtensor", "--use-megatron-fsdp")
     elif args.text("--ckpt-format") == "fsdp_dtensor":
         args.refuse("--ckpt-format fsdp_dtensor needs --use-megatron-fsdp", "--ckpt-format")
     if args.has("--use-torch-fsdp2"):
-        args.assume("torch's FSDP2 is costed as Megatron's FSDP (ZeRO 3)")
+        args.assume("torch's FSDP2 is costed as Megatron-FSDP (ZeRO 3)")
         zero = 3
     copies = args.positive("--num-distributed-optimizer-instances")
     if copies == 1 or zero == 0:
         return zero, 0
     if ranks % copies:
         args.refuse(
-            f"{ranks} ranks of dp x cp are not a multiple of "
+            f"dp x cp = {ranks} ranks are not a multiple of "
             f"--num-distributed-optimizer-instances {copies}",
             "--num-distributed-optimizer-instances",
             code="zero_stage",
@@ -236,7 +236,7 @@ def _recompute(args: Arguments) -> dict[str, Any]:
         if not method or layers < 1:
             args.refuse(
                 "full recompute needs --recompute-method and --recompute-num-layers; uniform and 1 "
-                "taken where they are missing",
+                "assumed if missing",
                 "--recompute-granularity",
                 code="recompute",
             )
@@ -249,14 +249,14 @@ def _recompute(args: Arguments) -> dict[str, Any]:
         return {}
     if method or layers:
         args.refuse(
-            "--recompute-method and --recompute-num-layers go with full recompute only",
+            "--recompute-method and --recompute-num-layers need full recompute",
             "--recompute-method",
             "--recompute-num-layers",
             code="recompute",
         )
     kept = tuple(module for module in dict.fromkeys(modules) if module in RECOMPUTE_MODULES)
     if missing := [module for module in modules if module not in kept]:
-        args.assume(f"recompute of {', '.join(missing)} has no place in a plan and is left out")
+        args.assume(f"recompute of {', '.join(missing)} is not modelled")
     if not kept:
         return {}
     return {"recompute": "selective", "recompute_modules": kept}
@@ -287,7 +287,7 @@ def _attention(args: Arguments) -> str:
         args.refuse("--attention-backend local needs --spec local", "--attention-backend")
     plain = args.text("--transformer-impl") == "local" and not args.has("--use-flash-attn")
     if backend == "auto" and plain:
-        args.assume("--transformer-impl local computes unfused attention")
+        args.assume("--transformer-impl local has unfused attention")
         backend = "local"
     return "unfused" if backend in ("unfused", "local") else "flash"
 
@@ -327,7 +327,7 @@ def _stages(args: Arguments, model: ModelSpec, pp: int) -> tuple[int, dict[str, 
             args.refuse(f"{name} {text[:100]}: {error}", name, code="vpp_layout")
             return 1, {}
         if "m" in "".join(chunks[:-1]):
-            args.assume(f"{name}: multi-token prediction is costed beside the loss")
+            args.assume(f"{name}: multi-token prediction is costed on the stage of the loss")
         return _laid_out(args, model, pp, name, [chunk.count("t") for chunk in chunks])
     extra = [
         int(args.has("--account-for-embedding-in-pipeline-split")),
@@ -336,8 +336,8 @@ def _stages(args: Arguments, model: ModelSpec, pp: int) -> tuple[int, dict[str, 
     per_stage, rest = divmod(model.num_layers + sum(extra), pp)
     if sum(extra) and (first or last):
         args.refuse(
-            "--account-for-embedding-in-pipeline-split and its like exclude "
-            "--decoder-first-pipeline-num-layers and its like",
+            "--account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split "
+            "exclude --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers",
             "--account-for-embedding-in-pipeline-split",
             "--account-for-loss-in-pipeline-split",
         )
@@ -368,7 +368,7 @@ def _laid_out(
     """(vpp, plan fields) for these layers per chunk; name: the option that gives them."""
     wrong = ""
     if len(counts) % pp:
-        wrong = f"{len(counts)} chunks are no multiple of pp {pp}"
+        wrong = f"{len(counts)} chunks are not a multiple of pp {pp}"
     elif sum(counts) != model.num_layers:
         wrong = f"it has {sum(counts)} of {model.num_layers} layers"
     if wrong:

@@ -342,7 +342,7 @@ def reading_of(
 def _model(dialect: Dialect, args: Arguments, launch: ProgramCall, given: GivenValues) -> ModelSpec:
     """The model that the user gives, or else that of the options."""
     if given.model is not None:
-        args.assume(f"the model is {given.model.name}: options are not asked for it")
+        args.assume(f"the model is {given.model.name}: options of the model are ignored")
         if not args.has("--seq-length", "--encoder-seq-length"):
             program = launch.program
             text = "--seq-length is missing: --set --seq-length=..."
@@ -359,7 +359,7 @@ def _refuse_conflicts(args: Arguments, model: ModelSpec) -> None:
         if option in args.given and not (
             option == "--no-position-embedding" and position_kind(args) == "rope"
         ):
-            args.refuse(f"{option} is no longer valid, {instead} is", option)
+            args.refuse(f"{option} is no longer valid: give {instead}", option)
     for one, other in EXCLUSIVE:
         if one in args.given and other in args.given and args.given[other].value != "0":
             args.refuse(f"{one} and {other} exclude each other", one)
@@ -385,14 +385,14 @@ def _check_environment(args: Arguments, launch: ProgramCall) -> None:
     if args.has("--use-megatron-fsdp", "--use-custom-fsdp", "--use-torch-fsdp2"):
         if value == "1":
             args.refuse(
-                f"its FSDP refuses {name}=1",
+                f"Megatron-FSDP refuses {name}=1",
                 "--use-megatron-fsdp",
                 "--use-torch-fsdp2",
                 "--use-custom-fsdp",
             )
     elif (tp > 1 or cp > 1) and value != "1":
         args.assume(
-            f"{name} is 1 in the environment (the script "
+            f"{name} is assumed to be 1 (the script "
             f"{f'sets it to {value}' if value else 'does not set it'}): before Blackwell "
-            f"{TITLE} refuses to start with tp or cp otherwise"
+            f"{TITLE} requires 1 for tp or cp"
         )

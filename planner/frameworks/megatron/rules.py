@@ -77,7 +77,7 @@ EARLY_GATHER = unsupported(
 )
 STABLE_LOSS = unsupported(
     lambda c, p: p.cross_entropy != _IN_PLACE,
-    "Transformer Engine's cross entropy (in_place) is disabled since core 0.18.2: unstable",
+    "since core 0.18.2 Transformer Engine's cross entropy (in_place) is disabled as unstable",
 )
 # DeepEP does not run on GB200 and GB300, HybridEP does; both run on CUDA devices alone
 # (Megatron-Bridge, training/flex_dispatcher_backend.py).
@@ -97,8 +97,7 @@ _DEEPEP_RANKS = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160)
 DEEPEP_RANKS = unsupported(
     lambda c, p: (p.moe_dispatcher != _DEEPEP) | (p.ep == 1) | np.isin(p.etp * p.ep, _DEEPEP_RANKS),
     lambda c, p: (
-        f"deepep communicates over {', '.join(map(str, _DEEPEP_RANKS))} ranks, "
-        f"not over etp {p.etp} x ep {p.ep}"
+        f"deepep supports {', '.join(map(str, _DEEPEP_RANKS))} ranks, not etp {p.etp} x ep {p.ep}"
     ),
 )
 
@@ -122,8 +121,8 @@ SIZE_RULES: tuple[Rule, ...] = (
         "heads_not_divisible",
         lambda c, p: (p.cp == 1) | (p.cp_kind != _A2A) | _heads_over_tp_and_cp(c, p),
         lambda c, p: (
-            f"all-to-all trades the sequence for heads: {c.model.num_attention_heads} heads and "
-            f"{c.model.num_query_groups} key/value heads must divide over tp {p.tp} x cp {p.cp}"
+            f"a2a context parallelism splits heads: {c.model.num_attention_heads} heads and "
+            f"{c.model.num_query_groups} key/value heads must be multiples of tp {p.tp} x cp {p.cp}"
         ),
     ),
     rule(
@@ -139,9 +138,8 @@ SIZE_RULES: tuple[Rule, ...] = (
             | (_expert_dp(p, dense=c.model.moe is None) == p.dp)
         ),
         lambda c, p: (
-            "with the pipeline inside data parallelism, the expert grid (that of a dense model: "
-            f"tp, no cp) needs the dense grid's dp {p.dp}: tp {p.tp}, cp {p.cp}, ep {p.ep}, "
-            f"etp {p.etp}"
+            "rank order tp-cp-ep-pp-dp needs etp x ep = tp x cp (a dense model: cp 1), got "
+            f"tp {p.tp}, cp {p.cp}, ep {p.ep}, etp {p.etp}"
         ),
     ),
 )
@@ -152,12 +150,12 @@ FEATURE_RULES: tuple[Rule, ...] = (
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage < 3) | (p.reshard_after_forward == 1),
-        "its FSDP always frees gathered weights after the forward pass",
+        "Megatron-FSDP always frees gathered weights after the forward pass",
     ),
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage != 1) | (c.training.optimizer != "sgd"),
-        lambda c, p: f"the distributed optimizer runs Adam, not {c.training.optimizer}",
+        lambda c, p: f"the distributed optimizer needs Adam, not {c.training.optimizer}",
     ),
     rule(
         "zero_stage",
@@ -166,7 +164,7 @@ FEATURE_RULES: tuple[Rule, ...] = (
             | ((p.zero_stage <= 1) & ((p.dp_shard == 0) | (p.dp_shard == p.dp * p.cp)))
         ),
         lambda c, p: (
-            "Muon runs replicated or layer-wise over all data-parallel ranks (ZeRO 0 or 1), got "
+            "Muon is replicated or split by layer over all data-parallel ranks (ZeRO 0 or 1), got "
             f"ZeRO {p.zero_stage}, dp_shard {p.dp_shard}"
         ),
     ),
@@ -181,7 +179,7 @@ FEATURE_RULES: tuple[Rule, ...] = (
     EARLY_GATHER,
     unsupported(
         lambda c, p: (p.overlap_tp == 0) | (p.sequence_parallel == 1),
-        "overlapped tensor-parallel traffic needs sequence parallelism",
+        "overlap_tp needs sequence parallelism",
     ),
     rule(
         "offload",
@@ -203,7 +201,7 @@ FEATURE_RULES: tuple[Rule, ...] = (
             )
         ),
         lambda c, p: (
-            f"activation offload works without pipeline and recompute, got pp {p.pp}, "
+            f"activation offload needs pp 1 and no recompute, got pp {p.pp}, "
             f"recompute {p.recompute}"
         ),
     ),
@@ -214,13 +212,13 @@ FEATURE_RULES: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: (p.dynamic_cp == 0) | (p.cp == 1) | ((p.zero_stage < 2) & _can_deal(c.model)),
         lambda c, p: (
-            "--hybrid-context-parallel runs without its FSDP (ZeRO 2 and 3), and latent attention, "
-            "hybrid models and prediction layers do not take the ranks of a sample"
+            "--hybrid-context-parallel does not support Megatron-FSDP (ZeRO 2 and 3), latent "
+            "attention, layer patterns or prediction layers"
         ),
     ),
     unsupported(
         lambda c, p: (p.dynamic_cp == 0) | (p.cp == 1) | (p.cp_kind != _ALL_GATHER),
-        "Transformer Engine gathers no keys of packed samples: dynamic_cp goes with p2p or a2a",
+        "Transformer Engine gathers no keys of packed samples: dynamic_cp needs p2p or a2a",
     ),
     unsupported(
         lambda c, p: (not c.model.attention_sinks) | (p.cp == 1) | (p.cp_kind == _A2A),
@@ -265,7 +263,9 @@ FEATURE_RULES: tuple[Rule, ...] = (
 # Not in FEATURE_RULES: frameworks that descend from Megatron-LM have other schedules.
 SCHEDULES = unsupported(
     lambda c, p: np.isin(p.schedule, _SCHEDULES) | (p.pp == 1),
-    lambda c, p: f"with a pipeline it runs 1F1B, interleaved with vpp > 1, not {p.schedule}",
+    lambda c, p: (
+        f"its pipeline schedules are 1F1B and, with vpp > 1, interleaved 1F1B, not {p.schedule}"
+    ),
 )
 RULES: tuple[Rule, ...] = (
     *MODEL_RULES,

@@ -102,7 +102,7 @@ def translate(args: Arguments) -> None:
         steps = args.positive("--num-steps-per-rollout")
         args.say("--global-batch-size", str(max(samples // steps, 1)), "--rollout-batch-size")
     if args.has("--use-dynamic-batch-size"):
-        args.assume("micro-batches that --max-tokens-per-gpu fills are costed as one sequence")
+        args.assume("micro-batches of --max-tokens-per-gpu tokens are costed as one sequence")
         args.say("--micro-batch-size", "1", "--use-dynamic-batch-size")
     elif "--micro-batch-size" not in args.given and args.given:
         args.say("--micro-batch-size", "1", next(iter(args.given)))

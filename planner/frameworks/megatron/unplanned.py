@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from planner.frameworks.arguments import Arguments
 
-_GRAPHS = "CUDA graphs are the runtime megatron-graphs of published runs, of whole steps only"
-_OFFLOAD = "which tensors fit under the layers' time is not modelled; whole layers are a field"
-_PARTS = "one precision holds for all layers of a plan"
-_HIERARCHY = "hierarchical CP is not modelled: rings and all-to-alls are priced apart (cp_kind)"
-_WGRAD = "weight gradients are taken to follow their layer: no run with them put off was found"
-_OUTER = "outer replicas keep whole states: dp_shard shards within"
-_COMPRESSED = "communication is priced in the dtypes of the training"
-_SHARP = "reductions in the switch are not modelled"
-_DISPATCH = "the dispatcher's own tuning; its kernels are priced as published runs used them"
+_GRAPHS = "only CUDA graphs of whole steps are modelled, as the runtime megatron-graphs"
+_OFFLOAD = "only the offload of whole layers is modelled, not of single tensors"
+_PARTS = "a plan has one precision for all layers"
+_HIERARCHY = "hierarchical CP is not modelled: cp_kind is a ring or an all-to-all, not both"
+_WGRAD = "weight gradients are costed with their layer: no run with a delay was found"
+_OUTER = "states are sharded within groups of dp_shard ranks only"
+_COMPRESSED = "communication is costed in the dtypes of the training"
+_SHARP = "in-switch reductions are not modelled"
+_DISPATCH = "dispatcher kernels are costed as tuned in published runs"
 
 UNPLANNED: dict[str, str] = {
     "--activation-offload-fraction": _OFFLOAD,
@@ -24,8 +24,8 @@ UNPLANNED: dict[str, str] = {
     "--cuda-graph-scope": _GRAPHS,
     "--defer-embedding-wgrad-compute": _WGRAD,
     "--delay-wgrad-compute": _WGRAD,
-    "--distribute-saved-activations": "inputs of recomputed layers are kept whole, or with "
-    "sequence parallelism in shards",
+    "--distribute-saved-activations": "inputs of recomputed layers are costed whole, or "
+    "sharded with sequence parallelism",
     "--enable-cuda-graph": _GRAPHS,
     "--enable-full-sharding-in-hsdp": _OUTER,
     "--external-cuda-graph": _GRAPHS,
@@ -39,19 +39,19 @@ UNPLANNED: dict[str, str] = {
     "--megatron-fsdp-main-params-dtype": "master weights are fp32",
     "--moe-combine-bwd-dtype": _COMPRESSED,
     "--moe-dispatch-fwd-dtype": _COMPRESSED,
-    "--moe-expert-rank-capacity-factor": "tokens are taken to spread evenly over ranks",
+    "--moe-expert-rank-capacity-factor": "tokens are assumed to spread evenly over ranks",
     "--moe-hybridep-num-sms": _DISPATCH,
     "--moe-paged-stash": _OFFLOAD,
-    "--moe-shared-expert-overlap": "shared experts are priced after the all-to-all, not under it",
+    "--moe-shared-expert-overlap": "shared experts are costed without overlap",
     "--offload-modules": _OFFLOAD,
     "--optimizer-cuda-graph": _GRAPHS,
     "--outer-dp-sharding-strategy": _OUTER,
     "--overlap-dispatch-backward-with-experts-wgrad": _WGRAD,
-    "--overlap-param-gather-with-optimizer-step": "the step is priced after all traffic",
+    "--overlap-param-gather-with-optimizer-step": "the step is costed after all communication",
     "--te-precision-config-file": _PARTS,
-    "--use-nccl-ub": "buffers that the network reads directly are not modelled",
+    "--use-nccl-ub": "buffers registered with NCCL are not modelled",
     "--use-sharp": _SHARP,
-    "--use-transformer-engine-op-fuser": "kernels are those of measured runs, which had none",
+    "--use-transformer-engine-op-fuser": "kernels are costed as in measured runs, without a fuser",
 }
 
 

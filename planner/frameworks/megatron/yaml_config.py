@@ -139,7 +139,9 @@ def arguments(config: Config, given: GivenValues) -> Arguments:
     else:
         _take_sections(config.file, args, given)
         if config.call is not None and len(config.call.launch.arguments) > 2:
-            args.assume(f"with {OPTION} the other options of the call are ignored, as it does")
+            args.assume(
+                f"with {OPTION} the other options of the call are ignored, as in Megatron-LM"
+            )
     extra = (one for one in given.settings() if one.name.startswith("--"))
     for one in extra:
         value = [Argument(one.value, one.file, 0)] if isinstance(one.value, str) else []
@@ -178,8 +180,8 @@ def _decoder(args: Arguments) -> None:
                 what = (
                     f"a program that trains an encoder (BERT, T5): {training_calls.DECODERS_ONLY}"
                 )
-            raise Unreadable(f"{shown}: is of {what}", one.file, one.line)
-    args.assume(f"the program is pretrain_gpt.py: {MODEL_ARGS} does not name it")
+            raise Unreadable(f"{shown}: belongs to {what}", one.file, one.line)
+    args.assume(f"the program is assumed to be pretrain_gpt.py: {MODEL_ARGS} does not name it")
 
 
 # --yaml-cfg: attributes in sections.
@@ -220,7 +222,7 @@ def _activation(file: YamlFile, args: Arguments, values: dict[str, Any]) -> None
         known = ", ".join(_ACTIVATIONS)
         raise Unreadable(f"{place} is {kind!r}; it is one of {known}", file.name, line)
     if values.pop("gated_linear_unit", False) and kind != "swiglu":
-        text = f"gated_linear_unit with {kind}: not understood, and changes the MLP's widths"
+        text = f"gated_linear_unit with {kind} is not supported: it changes the MLP's widths"
         raise Unreadable(text, file.name, file.lines.get("language_model.gated_linear_unit", 0))
     if option := _ACTIVATIONS[kind]:
         args.option(option, Argument(option, file.name, line), [], 0)

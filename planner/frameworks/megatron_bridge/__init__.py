@@ -56,10 +56,10 @@ FIELDS = {name: _field(field) for name, field in megatron.FIELDS.items()} | {
         ("model.cross_entropy_loss_fusion", "model.cross_entropy_fusion_impl"),
         "fused: native; in_place: te",
     ),
-    "runtime": Field((ALLOCATOR,), "of Megatron-Core: with expandable segments or without"),
+    "runtime": Field((ALLOCATOR,), "Megatron-Core, with or without expandable segments"),
     # NVIDIA-NeMo/Megatron-Bridge#4586; its nightly documentation needs Megatron-Core's dev branch.
     "dynamic_cp": Field(
-        note="its own loop does not assign samples to ranks with the Megatron-Core it is pinned to"
+        note="its training loop does not assign samples to ranks with its pinned Megatron-Core"
     ),
 }
 
@@ -143,7 +143,7 @@ SCRIPT = """\
 {head}
 set -euo pipefail
 
-# Wherever Megatron-Bridge is installed: recipe.py beside this script is all it needs.
+# Needs an installed Megatron-Bridge, and recipe.py beside this script.
 {bundle}
 {rendezvous}
 export TRAIN_ITERS="${{TRAIN_ITERS:-}}"  # empty: as in recipe.py
@@ -173,7 +173,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     )
     variables = megatron.environment(plan)
     if plan.runtime == EXPANDABLE:
-        why = "memory that comes and goes leaves fewer gaps"
+        why = "less memory fragmentation"
         variables += (flag("environment", ALLOCATOR, "expandable_segments:True", why),)
     head = bash_writer.header("Megatron-Bridge", VERSIONS, request, plan)
     sections = "\n".join(

@@ -220,7 +220,7 @@ def _of_command(found: training_calls.TrainingCall) -> Taken:
             name = value or getattr(next(words, None), "text", "")
         elif equals and not option.startswith("-"):
             if not word.known and (option in KEYS or option.startswith(tuple(GROUPS))):
-                text = f"{word.text[:100]} is not said by the files: --set {option}=..."
+                text = f"{word.text[:100]} is not in the files: --set {option}=..."
                 raise Unreadable(text, word.file, word.line)
             overrides.append((option, Argument(value, word.file, word.line)))
     match = _FACTORY.fullmatch(name.strip("\"' "))
@@ -242,7 +242,7 @@ def _arguments(text: str, file: str, line: int) -> dict[str, Any]:
         assert isinstance(node, ast.Call)
         return {one.arg: ast.literal_eval(one.value) for one in node.keywords if one.arg}
     except (SyntaxError, ValueError, AssertionError):
-        raise Unreadable(f"({text[:80]}) are no arguments of a recipe", file, line) from None
+        raise Unreadable(f"({text[:80]}) are not arguments of a recipe", file, line) from None
 
 
 def _plain_text(text: str, file: str) -> Any:
@@ -261,7 +261,7 @@ def _of_script(found: training_calls.TrainingCall, given: GivenValues) -> Taken:
     values = {one: Said(value, place.file, place.line) for one, value in resolved.items()}
     usual = {one: Said(value, place.file, place.line) for one, value in DEFAULTS.items()}
     source = f"{table()['repository']} {table()['commit']}"
-    notes.append(f"{name} takes {key} and sets it as that of {source} does")
+    notes.append(f"{name} takes {key} and changes it as in {source}")
     return Taken(recipe, usual | values, found, notes)
 
 
@@ -325,7 +325,7 @@ def _of_python(files: Mapping[str, str], file: str) -> Taken:
         if not made and not required:
             program.call(name)
     if not made:
-        text = f"takes no recipe of {TITLE}'s where it can be followed"
+        text = f"no recipe of {TITLE} can be followed in it"
         raise Unreadable(f"{text}: write its function's arguments out", file)
     recipe = made[-1]
     call: Call = recipe.args[0]

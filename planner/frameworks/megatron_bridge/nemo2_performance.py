@@ -158,7 +158,7 @@ def resolved(
     """
     row = table()["scripts"][script]
     if "fails" in row:
-        text = f"{script} of {table()['repository']} {table()['commit']} stops by itself"
+        text = f"{script} of {table()['repository']} {table()['commit']} stops with an error"
         raise said.error(f"{text} ({row['fails']}): give the recipe that it sets")
     config, notes = _configuration(row, said)
     case = _case(script, row, config, said)
@@ -195,7 +195,7 @@ def _configuration(row: Mapping[str, Any], said: Options) -> tuple[dict[str, Any
         source = f"{table()['repository']} {table()['commit']}"
         notes.append(
             f"the recommended configuration of {kind} on {config['num_gpus']} {values['gpu']} is "
-            f"that of {source}"
+            f"from {source}"
         )
     for name, _, column in (*COUNTS, *TRUTHS):
         if column and name in values:
@@ -325,5 +325,5 @@ def _recompute(values: dict[str, Any], config: Mapping[str, Any], said: Options)
         text = "the script stops: recompute_granularity must be selective with recompute_modules"
         raise said.error(f"{text} {'/'.join(modules)}")
     if values.get("model.recompute_num_layers") is not None:
-        text = "the script stops: recompute_num_layers goes not with recompute_modules"
+        text = "the script stops: recompute_num_layers cannot be combined with recompute_modules"
         raise said.error(f"{text} {'/'.join(modules)}")

@@ -40,27 +40,25 @@ def _names_match(c: Context) -> bool:
 PARTIAL_TRAINING: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: not c.training.frozen,
-        "a GPT provider has no option that freezes a part: all is trained, or adapters alone",
+        "no option freezes parts of a model: all weights are trained, or only adapters",
         "degrees",
     ),
     unsupported(
         lambda c, p: c.training.frozen_dtype == "as trained",
-        lambda c, p: (
-            f"frozen weights are kept as they are trained, not in {c.training.frozen_dtype}"
-        ),
+        lambda c, p: f"frozen weights keep the dtype of training, not {c.training.frozen_dtype}",
         "degrees",
     ),
     unsupported(
         lambda c, p: not c.training.lora_rank or _one_class(c),
         lambda c, p: (
-            "LoRA takes Megatron's names, CanonicalLoRA q_proj to down_proj, no recipe both: "
+            "LoRA takes Megatron's names, CanonicalLoRA q_proj to down_proj; they cannot be mixed: "
             + ", ".join(c.training.lora_targets)
         ),
         "degrees",
     ),
     unsupported(
         lambda c, p: not c.training.lora_rank or _names_match(c),
-        "CanonicalLoRA adapts routed experts by the same names and no latent attention: give "
+        "CanonicalLoRA also adapts routed experts by these names, and not latent attention: give "
         "Megatron's names",
         "degrees",
     ),
@@ -75,9 +73,9 @@ def tuning_settings(training: TrainingSpec) -> Iterator[tuple[str, str, str]]:
     yield "peft.target_modules", json.dumps(names), "matrices with adapters"
     yield "peft.dim", str(training.lora_rank), "rank of the adapters"
     yield "peft.alpha", str(2 * training.lora_rank), "PLACEHOLDER for the smoke run: set your own"
-    yield "peft.dropout", str(training.lora_dropout), "before the adapters"
+    yield "peft.dropout", str(training.lora_dropout), "dropout before the adapters"
     yield (
         "checkpoint.pretrained_checkpoint",
         'os.environ.get("PRETRAINED_CHECKPOINT") or "pretrained"',
-        "PLACEHOLDER: directory of the model that the adapters stand beside",
+        "PLACEHOLDER: checkpoint of the base model",
     )

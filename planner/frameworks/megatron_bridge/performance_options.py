@@ -114,7 +114,7 @@ def words(arguments: Sequence[Argument]) -> Words:
         if not all(one.known for one in texts) and not idle:
             asked = ", ".join(f"--set {one}=..." for one in variables(text)) or "write it out"
             shown = name if override is not None else f"--{name} is {text[:200]}"
-            unsaid = f"{shown[:200]}: the files do not say it: {asked}"
+            unsaid = f"{shown[:200]}, which the files do not say: {asked}"
             raise Unreadable(unsaid, word.file, word.line)
         if override is not None:
             found.sets[override[1]] = Said(_value(override[2]), word.file, word.line)
@@ -127,9 +127,7 @@ def words(arguments: Sequence[Argument]) -> Words:
             found.no_effect[name] = Said(text, word.file, word.line)
         else:
             known = hint(name, (*SETS, *PICKS))
-            raise Unreadable(
-                f"--{name} is no option of it that is known{known}", word.file, word.line
-            )
+            raise Unreadable(f"--{name} is not a known option{known}", word.file, word.line)
     return found
 
 
@@ -145,7 +143,7 @@ def _options(
             if _OVERRIDE.fullmatch(word.text) is None:
                 if not word.known:
                     continue
-                text = f"{word.text[:80]!r} is no option and sets nothing (section.name=value)"
+                text = f"{word.text[:80]!r} is neither an option nor a setting (section.name=value)"
                 raise Unreadable(text, word.file, word.line)
             yield word.text, word, [word]
             continue

@@ -43,7 +43,7 @@ PROGRAMS = ("setup_experiment.py", "run_script.py", "run_recipe.py")
 TASKS = ("pretrain", "sft", "peft")
 EACH = {"h100": 8, "b200": 8, "b300": 8, "gb200": 4, "gb300": 4, "vr200": 4, "r100": 1}
 OWN_RECIPE = (
-    "a recipe of one's own is Python code: what it says is known only when it runs; a public one "
+    "your own recipe is Python code, whose settings are known only when it runs; a public recipe "
     "is read by its name"
 )
 _COMMAND = re.compile(r"^.*(?:setup_experiment|run_script|run_recipe)\.py\b.*$", re.MULTILINE)
@@ -156,7 +156,7 @@ def _reading(
 ) -> Reading:
     """Reads the values of a recipe on `size` accelerators."""
     if "pretrain_" not in recipe.name:
-        notes.append("samples are taken to fill their sequences, packed or padded")
+        notes.append("samples are assumed to fill their sequences, packed or padded")
     model = given.model or model_of(values, recipe, notes)
     without_projections(values, model, notes)
     args = _arguments(values, model, notes)
@@ -261,7 +261,7 @@ def _recipe(said: Words, launch: ProgramCall) -> Recipe:
     count = pick("num_gpus")
     if not re.fullmatch(r"[1-9]\d{0,6}", count):
         one = said.picks["num_gpus"]
-        raise Unreadable(f"--num_gpus {count[:40]!r} is no number", one.file, one.line)
+        raise Unreadable(f"--num_gpus {count[:40]!r} is not a number", one.file, one.line)
     gpu, precision = pick("gpu").lower(), pick("compute_dtype", "bf16")
     if precision == "fp8":
         precision = f"fp8_{pick('fp8_recipe', 'cs')}"
@@ -326,7 +326,9 @@ def _override(
     if scaled and batch and base and now and now != base:
         grown = max(batch.value * now // base, 1)
         values["train.global_batch_size"] = replace(batch, value=grown)
-        notes.append(f"the batch of {batch.value} grows with the replicas to {grown}, as it does")
+        notes.append(
+            f"the batch of {batch.value} grows with the replicas to {grown}, as in {TITLE}"
+        )
 
 
 def _replicas(values: Mapping[str, Said], size: int) -> int:

@@ -125,7 +125,7 @@ def model_of(values: dict[str, Said], recipe: Recipe, notes: list[str]) -> Model
         notes.append(f"the vocabulary is that of the recipe's NullTokenizer, {tokens.value} tokens")
     if changes.get("num_layers", model.num_layers) != model.num_layers and model.layer_pattern:
         raise Unreadable(
-            f"num_layers is laid over the pattern of {name.value}", name.file, name.line
+            f"num_layers cannot change the layer pattern of {name.value}", name.file, name.line
         )
     if changes.get("mtp_num_layers") == 0:
         changes["mtp_layer"] = ()

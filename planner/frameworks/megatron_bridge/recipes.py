@@ -59,7 +59,7 @@ def find(name: str, file: str, line: int) -> Recipe:
         every = [*table["recipes"], *table["aliases"]]
         near = get_close_matches(name[:120], every, 3, 0.6)
         hint = f"; the nearest are {', '.join(near)}" if near else ""
-        said = f"{name[:120]} is no public recipe of Megatron-Bridge "
+        said = f"{name[:120]} is not a public recipe of Megatron-Bridge "
         raise Unreadable(f"{said}({table['commit']}){hint}", file, line)
     values = dict(table["recipes"][known])
     count = re.search(r"_(\d+)gpu_", known)

@@ -23,7 +23,7 @@ OWN: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (not patterns.is_hybrid(c.model)) | (p.vpp == 1),
-        lambda c, p: f"its hybrid provider has one chunk for each stage, not {p.vpp}",
+        lambda c, p: f"hybrid models have one chunk per stage, not {p.vpp}",
         "layout",
     ),
     unsupported(
@@ -32,14 +32,14 @@ OWN: tuple[Rule, ...] = (
             or c.model.max_position_embeddings == c.training.seq_length
         ),
         lambda c, p: (
-            f"its position table has as many rows as the sequence has tokens, "
-            f"{c.training.seq_length}; this model's has {c.model.max_position_embeddings}"
+            f"the position table has one row per token of a sequence, {c.training.seq_length}; "
+            f"this model's has {c.model.max_position_embeddings}"
         ),
         "degrees",
     ),
     unsupported(
         lambda c, p: (p.zero_stage < 2) | (p.rank_order == code("rank_order", "tp-cp-ep-dp-pp")),
-        "its FSDP does not go with the tp-pp-dp order of ranks",
+        "Megatron-FSDP does not support the rank order tp-cp-ep-pp-dp",
     ),
 )
 # Rules of Megatron-LM's parser that Bridge does not have: NVIDIA's recipes of DeepSeek-V3 on H100

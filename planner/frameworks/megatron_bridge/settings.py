@@ -268,35 +268,35 @@ def _other_defaults(
         yield (
             "model.transformer_layer_spec",
             "partial(get_gpt_decoder_block_spec, use_transformer_engine=True)",
-            "layer by layer: kinds of layers mix, attention may be latent",
+            "mixed kinds of layers, or latent attention",
         )
     if model.position == "rope":
-        yield "model.apply_rope_fusion", "True", "rotation in one kernel"
+        yield "model.apply_rope_fusion", "True", "RoPE in one kernel"
     fused = model.gated_mlp or bias_kind(model) == "all"
     why = "bias and activation in one kernel" if fused else "GELU without a bias has no such kernel"
     yield "model.bias_activation_fusion", str(fused), why
     yield "model.bias_dropout_fusion", "True", "bias, dropout and residual in one kernel"
-    yield "model.persist_layer_norm", "True", "the norm kernel that stays resident"
+    yield "model.persist_layer_norm", "True", "persistent layer norm kernel"
     yield "model.masked_softmax_fusion", "True", "unfused attention: mask and softmax in one kernel"
-    yield "model.attention_softmax_in_fp32", "False", "unfused attention: scores keep their type"
-    yield "model.deallocate_pipeline_outputs", "True", "activations sent on are freed"
+    yield "model.attention_softmax_in_fp32", "False", "unfused attention: scores keep their dtype"
+    yield "model.deallocate_pipeline_outputs", "True", "activations freed after they are sent"
     yield (
         "model.cross_entropy_loss_fusion",
         "False",
-        "the loss works on an fp32 copy of the logits",
+        "unfused loss on an fp32 copy of the logits",
     )
     if plan.vpp > 1:
         yield "model.virtual_pipeline_model_parallel_size", str(plan.vpp), "chunks per stage"
-    yield "optimizer.use_distributed_optimizer", "False", "every rank keeps all states"
-    yield "ddp.use_distributed_optimizer", "False", "every rank keeps all states"
-    yield "ddp.check_for_nan_in_grad", "True", "stops where gradients are no numbers"
+    yield "optimizer.use_distributed_optimizer", "False", "optimizer states are not sharded"
+    yield "ddp.use_distributed_optimizer", "False", "optimizer states are not sharded"
+    yield "ddp.check_for_nan_in_grad", "True", "stops if gradients are NaN"
     for section in ("ddp", "comm_overlap"):
-        yield f"{section}.overlap_grad_reduce", "False", "gradients after the backward pass"
-        yield f"{section}.overlap_param_gather", "False", "weights before the forward pass"
+        yield f"{section}.overlap_grad_reduce", "False", "gradients reduced after the backward pass"
+        yield f"{section}.overlap_param_gather", "False", "weights gathered before the forward pass"
     bucket = int(bucket_parameters(np.float64(plan.dp * plan.cp)))
-    yield "comm_overlap.bucket_size", str(bucket), "parameters of one message, as the plan counts"
-    yield "comm_overlap.tp_comm_overlap", "False", "tensor-parallel traffic blocks"
-    yield "mixed_precision.grad_reduce_in_fp32", "False", "gradients in the type of the weights"
+    yield "comm_overlap.bucket_size", str(bucket), "parameters per gradient bucket, as planned"
+    yield "comm_overlap.tp_comm_overlap", "False", "blocking tensor-parallel traffic"
+    yield "mixed_precision.grad_reduce_in_fp32", "False", "gradients reduced in weight dtype"
     yield "optimizer.min_lr", "0.0", "PLACEHOLDER for the smoke run: set your own"
     for end in ("start", "end"):
         yield (
@@ -306,9 +306,9 @@ def _other_defaults(
         )
     for name in ("reset_position_ids", "reset_attention_mask", "eod_mask_loss"):
         yield f"dataset.{name}", "False", "plain causal attention over the whole sequence"
-    yield "dataset.random_seed", "1234", "of the mock data"
-    yield "dataset.dataloader_type", '"single"', "one pass, in order"
-    yield "rng.seed", "1234", "of weights and dropout"
+    yield "dataset.random_seed", "1234", "seed of the mock data"
+    yield "dataset.dataloader_type", '"single"', "one pass over the samples, in order"
+    yield "rng.seed", "1234", "seed of weights and dropout"
 
 
 def _after(plan: ParallelPlan, recipe: str) -> Iterator[tuple[str, str, str]]:
@@ -317,10 +317,10 @@ def _after(plan: ParallelPlan, recipe: str) -> Iterator[tuple[str, str, str]]:
         yield (
             "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag",
             "True",
-            "Bridge demands it where mxfp8 weights are gathered",
+            "required by Bridge if mxfp8 weights are gathered",
         )
     if plan.cross_entropy == "in_place":
-        why = "Transformer Engine's, whose gradient takes the place of the logits"
+        why = "Transformer Engine's, which writes gradients over the logits"
         yield "model.cross_entropy_fusion_impl", '"te"', why
 
 

@@ -29,11 +29,11 @@ FIELDS: dict[str, Field] = megatron.FIELDS | {
         "--data-parallel-sharding-strategy",
         note="1: distributed optimizer; 2 and 3: custom FSDP, without pipeline",
     ),
-    "reshard_after_forward": cannot("custom FSDP always frees gathered weights"),
+    "reshard_after_forward": cannot("Megatron's custom FSDP always frees gathered weights"),
     "schedule": says(
         "--num-layers-per-virtual-pipeline-stage",
         "--schedules-method",
-        note="interleaved with vpp > 1, dualpipev as asked, else 1F1B",
+        note="dualpipev, interleaved with vpp > 1, or 1F1B",
     ),
     "offload_optimizer": says("--swap-optimizer"),
     "offload_activations": cannot("--swap-attention swaps modules, not layers"),
@@ -55,7 +55,7 @@ OLDER = {
 }
 UNCARRIED = tuple(replace(row, how=OLDER.get(row.how, row.how)) for row in megatron.UNCARRIED)
 PRETRAIN = '''\
-"""Megatron-LM's pretrain_gpt.py, with MindSpeed's patches in place before it is read."""
+"""Megatron-LM's pretrain_gpt.py, patched by MindSpeed before it is loaded."""
 
 import os
 import runpy
@@ -75,9 +75,11 @@ def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
     group = "environment"
     return (
         *megatron.environment(plan),
-        flag(group, "HCCL_CONNECT_TIMEOUT", 1200, "seconds that nodes may start apart"),
-        flag(group, "PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True", "fewer gaps in memory"),
-        flag(group, "TASK_QUEUE_ENABLE", 2, "kernels are queued from a thread of their own"),
+        flag(group, "HCCL_CONNECT_TIMEOUT", 1200, "seconds to wait for the other nodes"),
+        flag(
+            group, "PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True", "less memory fragmentation"
+        ),
+        flag(group, "TASK_QUEUE_ENABLE", 2, "kernels are queued by a separate thread"),
     )
 
 
@@ -125,5 +127,5 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
-    trains_all="pretrain_gpt.py trains every weight: adapters are MindSpeed-LLM's",
+    trains_all="pretrain_gpt.py trains all weights; MindSpeed-LLM trains adapters",
 )

@@ -37,10 +37,12 @@ def _context(old: Flag, request: PlanRequest, plan: ParallelPlan) -> Iterator[Fl
 def _chunks(old: Flag, request: PlanRequest, plan: ParallelPlan) -> Iterator[Flag]:
     """MindSpeed takes the layers per chunk, not the number of chunks."""
     if plan.schedule == "dualpipe-v":
-        yield flag(old.group, "--schedules-method", "dualpipev", "two chunks per stage, in a V")
+        yield flag(
+            old.group, "--schedules-method", "dualpipev", "two chunks per stage, in a V schedule"
+        )
         return
     layers = request.model.num_layers // (plan.pp * plan.vpp)
-    why = f"interleaved 1F1B: layers of each of the {plan.vpp} chunks per stage"
+    why = f"interleaved 1F1B: layers per chunk, {plan.vpp} chunks per stage"
     yield flag(old.group, "--num-layers-per-virtual-pipeline-stage", layers, why)
 
 
@@ -56,17 +58,17 @@ def _kernels(old: Flag, request: PlanRequest, plan: ParallelPlan) -> Iterator[Fl
     group, model = old.group, request.model
     yield switch(group, "--use-flash-attn", "the NPU's fused attention")
     if model.norm == "rmsnorm":
-        yield switch(group, "--use-fused-rmsnorm", "the norm in one kernel")
+        yield switch(group, "--use-fused-rmsnorm", "RMSNorm in one kernel")
     if model.gated_mlp:
-        yield switch(group, "--use-fused-swiglu", "the gate in one kernel")
+        yield switch(group, "--use-fused-swiglu", "SwiGLU in one kernel")
     if model.mla is not None:
-        yield switch(group, "--no-rope-fusion", "latent attention has no fused rotation")
+        yield switch(group, "--no-rope-fusion", "latent attention has no fused RoPE")
     elif model.position == "rope":
-        yield switch(group, "--use-fused-rotary-pos-emb", "rotation in one kernel")
+        yield switch(group, "--use-fused-rotary-pos-emb", "RoPE in one kernel")
     yield switch(
         group,
         "--no-gradient-accumulation-fusion",
-        "its fused accumulation must be compiled on the machine",
+        "the fused kernel must be compiled on the machine",
     )
 
 

@@ -32,8 +32,8 @@ SAME = {
 }
 # Options that build layers which a ModelSpec cannot have, unless they are 0 or 1.
 FOREIGN = {
-    "--compress-ratios": "of DeepSeek-V4's compressed attention",
-    "--kv-compress": "of DeepSeek-V4's compressed attention",
+    "--compress-ratios": "compressed attention of DeepSeek-V4",
+    "--kv-compress": "compressed attention of DeepSeek-V4",
     "--enable-mhc": "hyper-connections",
     "--n-hash-layers": "experts chosen by hashing",
     "--num-zero-experts": "experts that compute nothing",
@@ -119,7 +119,7 @@ def noop_layers(args: Arguments) -> set[int]:
     except ValueError:
         one = args.given["--noop-layers"]
         raise Unreadable(
-            f"--noop-layers {text[:60]}: layers by number, with commas, are needed",
+            f"--noop-layers {text[:60]}: layer numbers with commas are needed",
             one.file,
             one.line,
         ) from None
@@ -160,7 +160,7 @@ def adapter_fields(args: Arguments) -> dict[str, Any]:
         targets = args.words("--lora-target-modules")
         kept = tuple(one for one in targets if one in LORA_TARGETS)
         if left := [one for one in targets if one not in LORA_TARGETS]:
-            args.assume(f"adapters of {', '.join(left)} have no place in a plan and are left out")
+            args.assume(f"adapters of {', '.join(left)} are not modelled")
         if kept:
             found |= {"lora_rank": rank, "lora_targets": kept}
     args.has("--lora-alpha", "--lora-fusion", "--lora-load", "--lora-ckpt-filter")

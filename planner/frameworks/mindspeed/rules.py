@@ -38,18 +38,18 @@ OWN: tuple[Rule, ...] = (
         "degrees",
     ),
     fixed_part(lambda m: not m.attention_sinks, "core 0.12 has no attention sinks"),
-    fixed_part(lambda m: m.sliding_window is None, "core 0.12 has no option for a window"),
+    fixed_part(lambda m: m.sliding_window is None, "core 0.12 has no option for a sliding window"),
     fixed_part(
         lambda m: m.moe is None or not m.moe.shared_expert_gate,
         "core 0.12 has no option for a gate on the shared experts",
     ),
     unsupported(
         lambda c, p: (not c.model.mtp_num_layers) | (p.cp == 1),
-        lambda c, p: f"core 0.12 predicts several tokens without context parallelism, got {p.cp}",
+        lambda c, p: f"core 0.12 has multi-token prediction only with cp 1, got {p.cp}",
     ),
     unsupported(
         lambda c, p: c.model.moe is None or c.training.precision != "fp16",
-        "experts in one grouped multiplication are bf16 only, not fp16",
+        "grouped experts support bf16, not fp16",
     ),
     unsupported(lambda c, p: c.training.precision != "fp4", "core 0.12 has no fp4"),
     unsupported(
@@ -65,19 +65,21 @@ OWN: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (c.training.optimizer != "muon") | (p.overlap_param_gather == 0),
-        "core 0.12 overlaps the gathering of weights with its own distributed optimizer only",
+        "core 0.12 overlaps weight gathering only with its distributed optimizer, not with Muon",
     ),
     unsupported(
         lambda c, p: p.attention_kernel == _FLASH,
-        lambda c, p: f"attention is always the NPU's fused one, not {p.attention_kernel}",
+        lambda c, p: (
+            f"the attention kernel is always the NPU's fused one, not {p.attention_kernel}"
+        ),
     ),
     unsupported(
         lambda c, p: p.cross_entropy != _IN_PLACE,
-        "the loss in place is a kernel of Transformer Engine, which no NPU has",
+        "cross_entropy in_place needs Transformer Engine, which no NPU has",
     ),
     unsupported(
         lambda c, p: (c.model.moe is None) | ~is_named(p, "moe_dispatcher", *_CUDA_ONLY),
-        "deepep's and hybridep's kernels are for CUDA",
+        "deepep and hybridep run only on CUDA devices",
     ),
     rule(
         "recompute",
@@ -90,14 +92,14 @@ OWN: tuple[Rule, ...] = (
     rule(
         "offload",
         lambda c, p: p.offload_activations == 0,
-        "activations are swapped by module, not by layer as the plan counts them",
+        "activations are swapped by module, and a plan offloads them by layer",
     ),
     unsupported(
         lambda c, p: (
             (p.overlap_tp == 0)
             | (c.training.precision != "fp8" or c.training.fp8_recipe == "mxfp8")
         ),
-        lambda c, p: f"overlap_tp (MC2) knows mxfp8 in fp8 only, not {c.training.fp8_recipe}",
+        lambda c, p: f"in fp8, overlap_tp (MC2) supports only mxfp8, not {c.training.fp8_recipe}",
     ),
     unsupported(
         lambda c, p: (
@@ -117,7 +119,7 @@ OWN: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (p.pp == 1) | np.isin(p.schedule, _OWN_SCHEDULES),
-        lambda c, p: f"its pipelines run {', '.join(SCHEDULES)}, not {p.schedule}",
+        lambda c, p: f"its pipeline schedules are {', '.join(SCHEDULES)}, not {p.schedule}",
     ),
     unsupported(
         lambda c, p: (

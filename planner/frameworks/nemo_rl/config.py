@@ -246,7 +246,7 @@ def _merge_file(
     above: the files that inherit it.
     """
     if name in above:
-        raise Unreadable("its defaults go in a circle", name)
+        raise Unreadable("its defaults form a cycle", name)
     own = _own(name, files, above)
     if own is not None:
         file = yaml_files.read(files[own], own)

@@ -22,8 +22,8 @@ DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 # Algorithms whose samples are pairs that go through one pass together (dpo.py, rm.py: mbs * 2).
 PAIRED = ("dpo", "rm")
 APART = (
-    "only the policy's training is costed, a step being one global batch: generation, reference, "
-    "reward, teacher and critic are not included"
+    "only the policy's training is costed, one global batch per step, without generation, "
+    "reference, reward, teacher and critic"
 )
 # Keys of the policy that do not affect a step's time or memory, or are read elsewhere.
 IDLE = re.compile(
@@ -103,7 +103,9 @@ def sizes(config: Config, replica: int, accelerators: int) -> Sizes:
         share = max(batch * replica // max(accelerators, 1), 1)
         most = min(max(tokens // length, 1), share)
         micro = next(n for n in range(most, 0, -1) if share % n == 0)
-        config.notes.append(f"passes of {tokens} tokens are costed as {micro} of the longest")
+        config.notes.append(
+            f"passes of {tokens} tokens are costed as {micro} of the longest sequences"
+        )
         break
     return Sizes(length, batch, micro)
 
@@ -122,9 +124,9 @@ def world(config: Config, asked: int | None) -> World:
         else:
             nodes -= config.whole(f"{apart}.resources.num_nodes")
         if min(nodes, each) < 1:
-            text = f"{apart}.resources leave no accelerator to train"
+            text = f"{apart}.resources leave no accelerators for training"
             raise Unreadable(text, *config.place(apart))
-        config.notes.append("accelerators that only generate are left out")
+        config.notes.append("accelerators for generation only are not counted")
     return World(nodes, each, nodes * each)
 
 

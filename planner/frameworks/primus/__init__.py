@@ -33,10 +33,10 @@ def _field(field: Field) -> Field:
 
 FIELDS: dict[str, Field] = {name: _field(field) for name, field in megatron.FIELDS.items()} | {
     "dynamic_cp": cannot(
-        "its mock data have one length: samples are not assigned to ranks by length"
+        "its mock data has one length: samples are not assigned to ranks by length"
     ),
     "recompute_layers": says("recompute_layer_ids", note="any layers, by their numbers"),
-    "dp": says("--nnodes", "--nproc_per_node", note="what the other sizes leave of the world"),
+    "dp": says("--nnodes", "--nproc_per_node", note="world size / (tp x cp x pp)"),
     "schedule": says(
         "num_virtual_stages_per_pipeline_rank",
         "patch_primus_pipeline",
@@ -48,7 +48,9 @@ FIELDS: dict[str, Field] = {name: _field(field) for name, field in megatron.FIEL
         "cross_entropy_fusion_impl",
         note="fused: native; in_place: te, which its Megatron-LM still has",
     ),
-    "attention_kernel": says("attention_backend", note="flash: Transformer Engine's fused one"),
+    "attention_kernel": says(
+        "attention_backend", note="flash: Transformer Engine's fused attention"
+    ),
     "moe_dispatcher": says(
         "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "use_turbo_deepep"
     ),
@@ -92,7 +94,7 @@ def environment(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
     training = request.training
     if training.precision == "fp8" and training.fp8_recipe == "mxfp8":
         name = "NVTE_ROCM_ENABLE_MXFP8"
-        variables += (flag("environment", name, 1, "Primus demands it for mxfp8"),)
+        variables += (flag("environment", name, 1, "required by Primus for mxfp8"),)
     return variables
 
 
@@ -125,5 +127,5 @@ FRAMEWORK = Framework(
     render=render,
     read=read,
     recognises=recognises,
-    trains_all="its pre-trainer trains every weight: adapters are its Megatron-Bridge backend's",
+    trains_all="its pre-trainer trains all weights; its Megatron-Bridge backend trains adapters",
 )

@@ -36,7 +36,7 @@ def adapted(experiment: Experiment) -> ModelSpec:
     for key, one in experiment.overrides.items():
         if key in SHAPES and one.value is not None:
             raise Unreadable(
-                f"{key} is laid over {name}: give the model's YAML and those that it extends, or "
+                f"{key} changes {name}: give the model's YAML and those that it extends, or "
                 "the model (--model)",
                 one.file,
                 one.line,
@@ -44,5 +44,5 @@ def adapted(experiment: Experiment) -> ModelSpec:
         if key in RECIPE_OVERRIDES and re.fullmatch(r"\d{1,5}", str(one.value)):
             changes[key] = int(one.value)
     if changes.get("num_layers", model.num_layers) != model.num_layers and model.layer_pattern:
-        raise Unreadable(f"num_layers is laid over the pattern of {name}", file)
+        raise Unreadable(f"num_layers cannot change the layer pattern of {name}", file)
     return ModelSpec(**{**model.model_dump(), **changes}) if changes else model

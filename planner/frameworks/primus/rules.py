@@ -40,26 +40,25 @@ OWN: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (c.model.moe is None) | (p.moe_dispatcher != _HYBRIDEP),
-        "hybridep's kernels are for CUDA",
+        "hybridep runs only on CUDA devices",
     ),
     unsupported(
         lambda c, p: c.training.precision != "fp4",
-        "nvfp4 is a format of NVIDIA's; what it trains in four bits is mxfp4, which is not costed",
+        "nvfp4 is NVIDIA's format; its own fp4 training is in mxfp4, which is not costed",
     ),
     unsupported(
         lambda c, p: (
             (c.training.optimizer != "muon") | (p.zero_stage > 0) | (p.overlap_grad_reduce == 0)
         ),
-        "its Megatron-LM overlaps no gradients of a replicated Muon: ZeRO 1, or no "
-        "overlap_grad_reduce",
+        "Muon with overlap_grad_reduce needs ZeRO 1",
     ),
     unsupported(
         lambda c, p: (p.overlap_tp == 0) | (not _fp8(c)),
-        "its overlapped tensor-parallel traffic is not patched in for fp8",
+        "its overlap_tp does not support fp8",
     ),
     unsupported(
         lambda c, p: (p.pp == 1) | is_named(p, "schedule", *SCHEDULES),
-        lambda c, p: f"its pipelines run {', '.join(SCHEDULES)}, not {p.schedule}",
+        lambda c, p: f"its pipeline schedules are {', '.join(SCHEDULES)}, not {p.schedule}",
     ),
     unsupported(
         lambda c, p: (
@@ -68,7 +67,7 @@ OWN: tuple[Rule, ...] = (
             | ((p.overlap_grad_reduce == 0) & ((p.vpp == 1) | (p.overlap_p2p == 1)))
         ),
         "its own pipeline runtime reduces gradients after the last micro-batch and never waits for "
-        "a message: no overlap_grad_reduce, in a V overlap_p2p",
+        "messages: it needs overlap_grad_reduce off and, in V schedules, overlap_p2p on",
     ),
     unsupported(
         lambda c, p: (
@@ -76,8 +75,7 @@ OWN: tuple[Rule, ...] = (
             | ~is_named(p, "schedule", *_OWN)
             | ((c.model.mtp_num_layers == 0) & (p.overlap_ep == 0))
         ),
-        "its own pipeline runtime supports neither prediction layers nor hidden expert-parallel "
-        "communication",
+        "its own pipeline runtime supports neither prediction layers nor overlap_ep",
     ),
     rule(
         "schedule_micro_batches",
@@ -97,7 +95,7 @@ OWN: tuple[Rule, ...] = (
                 & np.equal(p.last_stage_layers, 0)
             )
         ),
-        "schedules in a V split layers evenly",
+        "V schedules split layers evenly",
     ),
 )
 # Primus has its own schedules, and DeepEP for ROCm from Primus-Turbo; its Megatron-LM of March 2026

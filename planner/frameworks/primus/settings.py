@@ -24,14 +24,18 @@ ALGORITHMS = {"zb-h1": "zero-bubble", "zb-v": "zbv-formatted", "v-half": "v-half
 PLACEHOLDER = "PLACEHOLDER for the smoke run: set your own"
 # Values that are written because a preset has the other one.
 _PRESET: tuple[Row, ...] = (
-    ("bf16", False, "fp16 it is"),
-    ("use_distributed_optimizer", False, "every rank keeps all states"),
-    ("sequence_parallel", False, "norms and dropout whole on every rank"),
-    ("swiglu", False, "one input projection in the MLP"),
-    ("untie_embeddings_and_output_weights", False, "the output layer is the embedding"),
+    ("bf16", False, "training in fp16"),
+    ("use_distributed_optimizer", False, "optimizer states are not sharded"),
+    ("sequence_parallel", False, "sequence not split in norms and dropout"),
+    ("swiglu", False, "MLP without a gate"),
+    (
+        "untie_embeddings_and_output_weights",
+        False,
+        "the output layer shares the embedding's weights",
+    ),
     ("add_bias_linear", True, "linear layers have biases"),
-    ("finetune", False, "from random weights"),
-    ("dataloader_type", "single", "one pass, in order"),
+    ("finetune", False, "starts from random weights"),
+    ("dataloader_type", "single", "one pass over the samples, in order"),
     ("lr_warmup_iters", 0, PLACEHOLDER),
     ("min_lr", 0.0, PLACEHOLDER),
     ("weight_decay", 0.01, PLACEHOLDER),
@@ -50,10 +54,10 @@ def overrides(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
         for name in ("recompute_method", "recompute_num_layers"):
             del said[name]
         ids = ",".join(map(str, recomputed(request.model.num_layers, plan)))
-        yield "recompute_layer_ids", ids, "these layers alone, counted from 0"
+        yield "recompute_layer_ids", ids, "recomputed layers, counted from 0"
     for name, one in said.items():
         if name == "cross_entropy_fusion_impl" and plan.cross_entropy == "in_place":
-            yield name, "te", "Transformer Engine's, whose gradient takes the place of the logits"
+            yield name, "te", "Transformer Engine's, which writes gradients over the logits"
             continue
         value = _attention(one) if name == "attention_backend" else attribute_names.value(one)
         yield name, value, attribute_names.in_keys(one.why)
@@ -61,12 +65,12 @@ def overrides(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
         if name not in said:
             yield name, value, why
     if request.model.position != "rope":
-        yield "add_position_embedding", True, "else only rotary positions start"
+        yield "add_position_embedding", True, "required by positions other than RoPE"
     if plan.pp > 1 and plan.schedule in ALGORITHMS:
         yield from _own_pipeline(plan)
     if request.model.moe is not None and plan.moe_dispatcher == "deepep":
-        yield "enable_primus_turbo", True, "its kernels may replace Megatron-LM's"
-        yield "use_turbo_deepep", True, "DeepEP for ROCm is Primus-Turbo's"
+        yield "enable_primus_turbo", True, "Primus-Turbo kernels in place of Megatron-LM's"
+        yield "use_turbo_deepep", True, "DeepEP for ROCm, from Primus-Turbo"
 
 
 def recomputed(num_layers: int, plan: ParallelPlan) -> list[int]:
@@ -81,17 +85,17 @@ def recomputed(num_layers: int, plan: ParallelPlan) -> list[int]:
 
 
 def _own_pipeline(plan: ParallelPlan) -> Iterator[Row]:
-    yield "patch_primus_pipeline", True, "its own pipeline runtime"
+    yield "patch_primus_pipeline", True, "Primus's own pipeline runtime"
     yield "pp_algorithm", ALGORITHMS[plan.schedule], f"the schedule {plan.schedule}"
-    yield "gradient_accumulation_fusion", True, "else weight gradients cannot be put off"
+    yield "gradient_accumulation_fusion", True, "required to delay weight gradients"
 
 
 def head() -> Iterator[Row]:
     """The keys outside of the overrides, each from the root of the file."""
-    yield "work_group", "amd", "folder of the output"
-    yield "user_name", "root", "folder of the output"
-    yield "exp_name", "smoke-run", "folder of the output"
-    yield "workspace", "./output", "where logs and checkpoints go"
-    yield "modules.pre_trainer.framework", "megatron", "the backend"
+    yield "work_group", "amd", "part of the output path"
+    yield "user_name", "root", "part of the output path"
+    yield "exp_name", "smoke-run", "part of the output path"
+    yield "workspace", "./output", "folder of logs and checkpoints"
+    yield "modules.pre_trainer.framework", "megatron", "training backend"
     yield "modules.pre_trainer.config", TRAINER, "preset of the training"
     yield "modules.pre_trainer.model", MODEL, "preset of any decoder"

@@ -34,11 +34,9 @@ from planner.frameworks.slime.rules import RULES
 VERSIONS = "main of August 2026 (624b824) on Megatron-LM core 0.16 to main"
 
 FIELDS: dict[str, Field] = megatron.FIELDS | {
-    "dynamic_cp": cannot("it assigns samples to ranks by itself, all of them over every cp rank"),
-    "dp": says(
-        "--actor-num-nodes", "--actor-num-gpus-per-node", note="what the other sizes leave of them"
-    ),
-    "zero_stage": cannot("it always turns the distributed optimizer on: ZeRO 1"),
+    "dynamic_cp": cannot("it splits every sample over all cp ranks"),
+    "dp": says("--actor-num-nodes", "--actor-num-gpus-per-node", note="GPUs / (tp x cp x pp)"),
+    "zero_stage": cannot("the distributed optimizer is always on: ZeRO 1"),
     "moe_dispatcher": says(
         "--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend", note="no allgather"
     ),
@@ -57,7 +55,7 @@ set -euo pipefail
 {rendezvous}
 SLIME_PATH="${{SLIME_PATH:-.}}"  # a checkout of slime
 MEGATRON_PATH="${{MEGATRON_PATH:-/root/Megatron-LM}}"  # a checkout of Megatron-LM
-HF_CHECKPOINT="${{HF_CHECKPOINT:-./model}}"  # the model from Hugging Face, of these very sizes
+HF_CHECKPOINT="${{HF_CHECKPOINT:-./model}}"  # the Hugging Face model, with the sizes below
 PROMPT_DATA="${{PROMPT_DATA:-./data.jsonl}}"  # conversations, under the key messages
 {variables}
 {exports}
@@ -82,7 +80,7 @@ ray job submit --address http://127.0.0.1:8265 \\
 NEEDS = Note(
     code="needs",
     text="It starts from a checkpoint (HF_CHECKPOINT, converted to --load) and reads conversations "
-    "(PROMPT_DATA); for reinforcement learning put your rollout's options for ROLLOUT_ARGS, with "
+    "(PROMPT_DATA); for reinforcement learning replace ROLLOUT_ARGS by your rollout, with "
     "--rollout-batch-size x --n-samples-per-prompt as the global batch.",
 )
 
@@ -93,15 +91,15 @@ def rollout(request: PlanRequest, iterations: str) -> Iterator[Row]:
     yield (
         "--rollout-function-path",
         "slime.rollout.sft_rollout.generate_rollout",
-        "samples are taken, not generated",
+        "samples from the data, not generated",
     )
-    yield "--loss-type", "sft_loss", "the next token's"
-    yield "--calculate-per-token-loss", "as pre-training has it"
-    yield "--disable-compute-advantages-and-returns", "there are no rewards"
-    yield "--debug-train-only", "no engines that generate"
-    yield "--input-key", "messages", "conversations"
+    yield "--loss-type", "sft_loss", "next-token loss"
+    yield "--calculate-per-token-loss", "loss averaged over tokens, as in pre-training"
+    yield "--disable-compute-advantages-and-returns", "fine-tuning without rewards"
+    yield "--debug-train-only", "training without inference engines"
+    yield "--input-key", "messages", "key of the conversations"
     yield "--rollout-batch-size", request.training.global_batch_size, "samples of one step"
-    yield "--num-rollout", iterations, "steps: a smoke run"
+    yield "--num-rollout", iterations, "steps of a smoke run"
 
 
 def arguments(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
@@ -168,7 +166,7 @@ FRAMEWORK: Framework = replace(
     render=render,
     read=read,
     recognises=recognises,
-    trains_all="it trains every weight",
+    trains_all="it trains all weights",
     blocks=(),
     parts=(),
     lacks=lacks,

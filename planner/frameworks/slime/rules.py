@@ -13,17 +13,17 @@ OWN: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: np.equal(p.zero_stage, 1),
         lambda c, p: (
-            f"it turns the distributed optimizer on whatever is said, and hands no weights of "
-            f"Megatron's FSDP to its engines: ZeRO 1, not {p.zero_stage}"
+            f"its distributed optimizer is always on, and its engines get no weights from "
+            f"Megatron-FSDP: ZeRO 1, not {p.zero_stage}"
         ),
     ),
     unsupported(
         lambda c, p: (c.model.moe is None) | ~is_named(p, "moe_dispatcher", "allgather"),
-        "sequences vary in length, and it puts alltoall in the place of the allgather dispatcher",
+        "it replaces the allgather dispatcher by alltoall, as sequences vary in length",
     ),
     unsupported(
         lambda c, p: c.model.position != "learned",
-        "its packed samples come without the positions that a learned table asks for",
+        "its packed samples have no positions for learned position embeddings",
         "degrees",
     ),
 )

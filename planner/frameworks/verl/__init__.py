@@ -90,7 +90,7 @@ ray job submit --address http://127.0.0.1:8265 \\
 NEEDS = Note(
     code="needs",
     text="It starts from a checkpoint (MODEL) and generates from prompts (TRAIN_FILES): "
-    "generation, rewards and learning rate are placeholders; the plan is of the actor's training.",
+    "generation, rewards and learning rate are placeholders; the plan is for the actor's training.",
 )
 
 
@@ -109,15 +109,22 @@ def _key(option: str) -> str:
     return next((group + name for group, names in GROUPS.items() if name in names), "")
 
 
+def _missing(name: str) -> str:
+    """Why no override sets a field: Megatron-LM's reason if it has no option either."""
+    if megatron.FIELDS[name].supported:
+        return "verl has no override for it"
+    return _SET_BY_OVERRIDES[name].note
+
+
 _SET_BY_OVERRIDES = {name: _field(field) for name, field in megatron.FIELDS.items()}
 FIELDS: dict[str, Field] = {
-    name: field if field.names else cannot(field.note or "no override says it")
+    name: field if field.names else cannot(_missing(name))
     for name, field in _SET_BY_OVERRIDES.items()
 } | {
-    "dp": says("trainer.nnodes", "trainer.n_gpus_per_node", note="what the others leave of them"),
+    "dp": says("trainer.nnodes", "trainer.n_gpus_per_node", note="GPUs / (tp x cp x pp)"),
     "micro_batch_size": says(MICRO),
     "dynamic_cp": cannot("it splits every sequence over all cp ranks"),
-    "cp_kind": cannot("ring attention"),
+    "cp_kind": cannot("context parallelism is always by p2p (ring attention)"),
     "runtime": cannot("Megatron-Core is the runtime"),
 }
 
@@ -127,19 +134,19 @@ def _rows(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
     training = request.training
     batch, length = training.global_batch_size, training.seq_length
     responses = next(n for n in range(MOST_RESPONSES, 0, -1) if batch % n == 0)
-    yield "algorithm.adv_estimator", "grpo", "advantages within the responses of one prompt"
-    yield "data.max_prompt_length", length // 2, f"with the response {length} tokens"
-    yield "data.max_response_length", length - length // 2, "of the longest one"
-    yield "data.train_batch_size", batch // responses, "prompts of one step"
-    yield MINI, batch // responses, "prompts of one update"
-    yield ROOT + "rollout.n", responses, f"responses of one prompt: {batch} samples of an update"
+    yield "algorithm.adv_estimator", "grpo", "advantages over the responses of each prompt"
+    yield "data.max_prompt_length", length // 2, f"prompt and response: {length} tokens"
+    yield "data.max_response_length", length - length // 2, "tokens of the longest response"
+    yield "data.train_batch_size", batch // responses, "prompts per step"
+    yield MINI, batch // responses, "prompts per update"
+    yield ROOT + "rollout.n", responses, f"responses per prompt: {batch} samples per update"
     yield MICRO, plan.micro_batch_size, "sequences per pass and replica"
-    yield ACTOR + "use_dynamic_bsz", False, "micro-batches of as many sequences"
+    yield ACTOR + "use_dynamic_bsz", False, "micro-batches of equal numbers of sequences"
     half = {"bf16": "bfloat16", "fp16": "float16"}[training.precision]
     yield ENGINE + "dtype", half, "type of weights and activations"
     yield ACTOR + "optim.optimizer", training.optimizer, "as planned"
     yield from _core(request, plan)
-    generation = "PLACEHOLDER of generation: choose by your engine"
+    generation = "PLACEHOLDER of generation: choose for your engine"
     yield ROOT + "rollout.name", "vllm", generation
     yield ROOT + "rollout.tensor_model_parallel_size", plan.tp, generation
     yield ROOT + "rollout.log_prob_micro_batch_size_per_gpu", plan.micro_batch_size, generation
@@ -155,14 +162,14 @@ def _core(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
             yield key, attribute_names.value(one), attribute_names.in_keys(one.why)
     if plan.vpp > 1 and "--num-virtual-stages-per-pipeline-rank" not in core:
         name = ENGINE + "virtual_pipeline_model_parallel_size"
-        yield name, plan.vpp, "chunks of each stage, which the layout counts too"
+        yield name, plan.vpp, "chunks per stage, as in the layout"
     if plan.tp == 1 or not plan.sequence_parallel:
-        yield ENGINE + "sequence_parallel", False, "norms and dropout whole on every rank"
+        yield ENGINE + "sequence_parallel", False, "sequence not split in norms and dropout"
     if plan.zero_stage == 0:
-        yield ENGINE + "use_distributed_optimizer", False, "every rank keeps all states"
+        yield ENGINE + "use_distributed_optimizer", False, "optimizer states are not sharded"
     if "--accumulate-allreduce-grads-in-fp32" not in core:
         name = ENGINE + "override_ddp_config.grad_reduce_in_fp32"
-        yield name, False, f"gradients are added up in {request.training.gradient_dtype}"
+        yield name, False, f"gradients accumulated in {request.training.gradient_dtype}"
 
 
 def _word(value: Any) -> str:
@@ -245,7 +252,7 @@ FRAMEWORK: Framework = replace(
     render=render,
     read=read,
     recognises=recognises,
-    trains_all="every weight is trained: its adapters are not written",
+    trains_all="all weights are trained: verl's adapters are not written",
     blocks=(),
     parts=(),
     lacks=lacks,

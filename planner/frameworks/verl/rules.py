@@ -11,37 +11,37 @@ from planner.frameworks.rules import is_named, optimizers
 from planner.search.constraints import Rule
 
 OWN: tuple[Rule, ...] = (
-    optimizers("adam", "sgd", others="it asks Megatron-Core for no layer-wise optimizer"),
+    optimizers("adam", "sgd", others="it has no layer-wise optimizer of Megatron-Core"),
     unsupported(
         lambda c, p: np.less_equal(p.zero_stage, 1) & (p.dp_shard == 0),
         lambda c, p: (
-            f"its engine wraps Megatron's own data parallelism over all ranks: ZeRO 0 or 1, not "
+            f"its engine uses Megatron's own data parallelism over all ranks: ZeRO 0 or 1, not "
             f"{p.zero_stage} with dp_shard {p.dp_shard}"
         ),
     ),
     unsupported(
         lambda c, p: p.rank_order == code("rank_order", "tp-cp-ep-dp-pp"),
-        "it starts Megatron-Core's process groups in their usual order",
+        "it uses Megatron-Core's default rank order",
     ),
     unsupported(
         lambda c, p: is_named(p, "cross_entropy", "unfused"),
-        "its losses take the log-probabilities of fp32 logits: no fused cross entropy",
+        "its losses need log-probabilities of fp32 logits: no fused cross entropy",
     ),
     unsupported(
         lambda c, p: (p.overlap_tp == 0) & (p.overlap_ep == 0),
-        "it sets up neither userbuffers for tp nor the schedule that hides expert communication",
+        "it has neither overlap_tp nor overlap_ep",
     ),
     unsupported(
         lambda c, p: (p.cp == 1) | is_named(p, "cp_kind", "p2p"),
-        "its packed samples are split for ring attention alone",
+        "its packed samples are split only for ring attention (p2p)",
     ),
     unsupported(
         lambda c, p: p.offload_activations == 0,
-        "its engine has no context of Transformer Engine that sends activations to the host",
+        "its engine has no activation offload",
     ),
     unsupported(
         lambda c, p: (c.model.moe is None) | ~is_named(p, "moe_dispatcher", "allgather"),
-        "sequences vary in length, which the allgather dispatcher does not take",
+        "the allgather dispatcher does not support sequences of different lengths",
     ),
     unsupported(
         lambda c, p: (
@@ -49,12 +49,12 @@ OWN: tuple[Rule, ...] = (
             & (c.training.optimizer_state_dtype == "fp32")
             & (c.training.gradient_dtype == c.training.gradient_reduce_dtype)
         ),
-        "dtype is bf16 or fp16, with moments in fp32",
+        "it trains in bf16 or fp16, with fp32 moments and one dtype of gradients",
         "degrees",
     ),
     unsupported(
         lambda c, p: (c.model.position != "learned") & (c.training.seq_length >= 2),
-        "its packed samples come without the positions that a learned table asks for",
+        "its packed samples have no positions for learned position embeddings",
         "degrees",
     ),
 )

@@ -56,7 +56,7 @@ def test_tpus_are_maxtexts_unless_another_is_asked_for() -> None:
     made = emit(asked("16xtpu-v6e", training=training))
     assert made.framework == "maxtext"
     assert "hardware: tpu" in made.files["config.yml"]
-    with pytest.raises(Unsupported, match="starts on CUDA and ROCm devices: TPU v6e"):
+    with pytest.raises(Unsupported, match="are for CUDA and ROCm devices: TPU v6e"):
         emit(asked("16xtpu-v6e", plan={"dp": 16}, search={"framework": "torchtitan"}))
 
 

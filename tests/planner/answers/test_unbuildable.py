@@ -30,7 +30,7 @@ def asked(framework: str, **changes: Any) -> dict[str, Any]:
     [
         ({"norms_per_layer": 4}, "a layer has two norms, one before each part"),
         ({"parallel_residual": True}, "attention and MLP never run in parallel"),
-        ({"position": "alibi"}, "ALiBi positions have no option"),
+        ({"position": "alibi"}, "no ALiBi positions"),
     ],
 )
 def test_a_model_that_it_cannot_build(changes: dict[str, Any], why: str) -> None:

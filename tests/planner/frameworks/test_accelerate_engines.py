@@ -124,4 +124,4 @@ def test_engines_that_nobody_writes_are_judged_without_another_plan() -> None:
 def test_a_key_that_stands_twice_counts_as_pyyaml_takes_it() -> None:
     reading = read(files_of("FSDP", "num_processes: 32\nfsdp_config:\n  fsdp_version: 2"))
     assert reading.plan.dp == 16
-    assert any("num_processes stands twice" in text for text in reading.assumed)
+    assert any("num_processes occurs twice" in text for text in reading.assumed)

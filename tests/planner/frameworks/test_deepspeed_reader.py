@@ -145,7 +145,7 @@ def test_a_script_that_writes_its_own_json() -> None:
     assert stage is not None
     assert batch is not None
     assert (stage.value, stage.file, stage.line, batch.line) == ("1", "train.sh", 20, 16)
-    assert any("tokens the vocabulary has" in text for text in reading.assumed)
+    assert any("do not give the vocabulary size" in text for text in reading.assumed)
 
 
 def test_the_json_beside_the_script() -> None:

@@ -105,7 +105,7 @@ def test_other_unknown_options_are_said_to_be_a_forks(words: str) -> None:
     reading = read(words)
     assert reading.refusals == ()
     (name,) = {one.name for one in reading.unknown}
-    assert f"unknown upstream, of a fork of Megatron-LM: {name}" in reading.assumed
+    assert f"options of a fork of Megatron-LM, unknown upstream: {name}" in reading.assumed
 
 
 def test_a_sentence_piece_model_has_no_vocabulary_file() -> None:

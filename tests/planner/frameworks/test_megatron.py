@@ -104,7 +104,7 @@ def test_samples_of_many_lengths_are_said_where_they_are_assigned_to_ranks() -> 
     said = {flag.name: flag for flag in MEGATRON.write(request, plan).flags}
     assert said["--max-seqlen-per-dp-cp-rank"].value == "512"
     assert {"--hybrid-context-parallel", "--sft", "--calculate-per-token-loss"} <= set(said)
-    assert "planned: 1083 tokens in the mean, 2048 at most" in said["--data-path"].why
+    assert "planned: 1083 tokens on average, 2048 at most" in said["--data-path"].why
     assert not {"--mock-data", "--vocab-size"} & set(said)
     for name in frameworks.FRAMEWORKS:
         refusals = [reason.text for reason in frameworks.get(name).reasons(request, plan)]
@@ -116,7 +116,7 @@ def test_samples_of_many_lengths_are_said_where_they_are_assigned_to_ranks() -> 
 
 def test_fused_cross_entropy_is_the_native_one_and_keeps_fp32() -> None:
     said = {flag.name: flag for flag in MEGATRON.write(*launch()).flags}
-    assert "fp32 exponentials stay" in said["--cross-entropy-loss-fusion"].why
+    assert "keeps fp32 exponentials" in said["--cross-entropy-loss-fusion"].why
     assert said["--cross-entropy-fusion-impl"].value == "native"
 
 
@@ -229,22 +229,22 @@ REFUSED: list[tuple[str, str, tuple[PlanRequest, ParallelPlan]]] = [
         ("framework_unsupported", "after the embedding", "llama", {"embedding_norm": True}),
         ("framework_unsupported", "output layer", "llama", {"lm_head_bias": True}),
         ("framework_unsupported", "LayerNorm", "gpt", {"norm_bias": False}),
-        ("framework_unsupported", "over one head", "llama", {"qk_norm": "full"}),
+        ("framework_unsupported", "norms are per head", "llama", {"qk_norm": "full"}),
         ("framework_unsupported", "latent norms", "deepseek-v3", {"qk_norm": "head"}),
-        ("framework_unsupported", "biases are", "llama", {"mlp_bias": True}),
-        ("framework_unsupported", "biases are", "gpt-oss", {"qkv_bias": False}),
+        ("framework_unsupported", "layers have biases", "llama", {"mlp_bias": True}),
+        ("framework_unsupported", "layers have biases", "gpt-oss", {"qkv_bias": False}),
         ("framework_unsupported", "rotary", "deepseek-v3", {"position": "none"}),
         ("framework_unsupported", "no bias in", "deepseek-v3", {"qkv_bias": True}),
         (
             "framework_unsupported",
-            "front of the query projection",
+            "before the query projection",
             "deepseek-v3",
             {"mla": {**MLA.model_dump(), "q_lora_rank": None}},
         ),
         ("framework_unsupported", "sliding window", "deepseek-v3", {"sliding_window": 64}),
         (
             "framework_unsupported",
-            "does not go with learned",
+            "does not support learned",
             "gpt",
             {"mtp_num_layers": 1},
         ),
@@ -262,14 +262,14 @@ REFUSED: list[tuple[str, str, tuple[PlanRequest, ParallelPlan]]] = [
         ),
         (
             "framework_unsupported",
-            "at least one per group",
+            "group-limited routing",
             "mixtral",
             {"moe": {**MOE, "num_groups": 4, "top_k_groups": 3}},
         ),
     )
 ]
 REFUSED += [
-    ("framework_unsupported", "one type", launch(training={"gradient_reduce_dtype": "bf16"})),
+    ("framework_unsupported", "one dtype", launch(training={"gradient_reduce_dtype": "bf16"})),
     ("framework_unsupported", "master weights", launch(training={"master_weights_dtype": "none"})),
     (
         "framework_unsupported",
@@ -310,7 +310,7 @@ REFUSED += [
     ),
     ("cp_seq", "2 x cp 2", launch(cp=2, training={"seq_length": 2046})),
     ("cp_seq", "does not split into 2", launch(training={"seq_length": 2047}, **TP2)),
-    ("heads_not_divisible", "all-to-all", launch(cp=8, cp_kind="a2a")),
+    ("heads_not_divisible", "a2a context", launch(cp=8, cp_kind="a2a")),
     ("sequence_parallel", "needs tp > 1", launch(sequence_parallel=True)),
     ("sequence_parallel", "need sequence_parallel", launch("mixtral", tp=2)),
     ("experts_not_divisible", "has no experts", launch(ep=2)),
@@ -319,7 +319,7 @@ REFUSED += [
     ("experts_not_divisible", "need etp 1", launch("gpt-oss", etp=2, **TP2)),
     (
         "experts_not_divisible",
-        "expert grid",
+        "etp x ep = tp x cp",
         launch(pp=2, cp=2, rank_order="tp-cp-ep-pp-dp"),
     ),
     ("framework_unsupported", "torch runtime", launch(runtime="torch")),
@@ -328,16 +328,16 @@ REFUSED += [
     ("framework_unsupported", "not zb-v", launch(pp=2, vpp=2, schedule="zb-v")),
     ("zero_stage", "with pp 2", launch(pp=2, zero_stage=3)),
     ("zero_stage", "always frees", launch(zero_stage=3, reshard_after_forward=False)),
-    ("zero_stage", "runs Adam", launch(training={"optimizer": "sgd"})),
+    ("zero_stage", "needs Adam", launch(training={"optimizer": "sgd"})),
     ("framework_unsupported", "and Muon, not Adafactor", launch(training=ADAFACTOR)),
     ("framework_unsupported", "and Muon, not 8-bit Adam", launch(training=EIGHT_BIT)),
-    ("framework_unsupported", "Muon refuses fp16", launch(training=MUON | FP16)),
+    ("framework_unsupported", "Muon does not train in fp16", launch(training=MUON | FP16)),
     (
         "framework_unsupported",
-        "stored in fp8 want the distributed optimizer of Adam",
+        "stored in fp8 need the distributed optimizer with Adam",
         launch(training=MUON | {"precision": "fp8", "fp8_param_gather": True}, **TP2),
     ),
-    ("zero_stage", "layer-wise over all", launch(training=MUON, zero_stage=3)),
+    ("zero_stage", "split by layer over all", launch(training=MUON, zero_stage=3)),
     ("zero_stage", "ZeRO 1, dp_shard 2", launch(training=MUON, dp_shard=2)),
     (
         "zero_stage",
@@ -347,8 +347,8 @@ REFUSED += [
     ("zero_stage", "dp_shard 3", launch(dp_shard=3)),
     ("zero_stage", "8 replicas of dp_shard 2", launch("mixtral", ep=4, dp_shard=2)),
     ("framework_unsupported", "weight gathering", launch(overlap_grad_reduce=False)),
-    ("framework_unsupported", "tensor-parallel traffic", launch(tp=2, overlap_tp=True)),
-    ("framework_unsupported", "its FSDP (ZeRO 2", launch(cp=2, dynamic_cp=True, zero_stage=2)),
+    ("framework_unsupported", "overlap_tp needs", launch(tp=2, overlap_tp=True)),
+    ("framework_unsupported", "Megatron-FSDP (ZeRO 2", launch(cp=2, dynamic_cp=True, zero_stage=2)),
     ("framework_unsupported", "latent attention", launch("deepseek-v3", cp=2, dynamic_cp=True)),
     (
         "framework_unsupported",
@@ -379,14 +379,14 @@ REFUSED += [
         ),
     ),
     ("framework_unsupported", "flash-attention 1", launch(attention_kernel="flash1")),
-    ("framework_unsupported", "wholly in fp32", launch(training={"precision": "fp32"})),
+    ("framework_unsupported", "pure fp32", launch(training={"precision": "fp32"})),
     (
         "framework_unsupported",
         "fp8 recipe rowwise",
         launch(training={"precision": "fp8", "fp8_recipe": "rowwise"}),
     ),
     ("offload", "distributed optimizer", launch(zero_stage=0, offload_optimizer=True)),
-    ("offload", "without pipeline", launch(pp=2, offload_activations=True)),
+    ("offload", "needs pp 1", launch(pp=2, offload_activations=True)),
     ("recompute", "moe_act", launch(recompute="selective", recompute_modules=("moe_act",))),
     ("recompute", "mla_up_proj", launch(recompute="selective", recompute_modules=("mla_up_proj",))),
     ("recompute", "unfused attention", launch(cp=2, attention_kernel="unfused")),
@@ -399,7 +399,7 @@ REFUSED += [
     ("framework_unsupported", "deepep", launch("mixtral", moe_dispatcher="deepep")),
     (
         "framework_unsupported",
-        "not over etp 1 x ep 12",
+        "not etp 1 x ep 12",
         launch(TWELVE, (3, 4), ep=12, moe_dispatcher="deepep"),
     ),
     ("framework_unsupported", "kernels for GB300", on("2x8xgb300-nvl72", moe_dispatcher="deepep")),

@@ -182,20 +182,20 @@ def test_the_default_run_is_short_and_the_environment_lengthens_it() -> None:
 
 REFUSED: list[tuple[str, tuple[PlanRequest, ParallelPlan]]] = [
     ("learned or rotary positions, not none", launch("nope")),
-    ("as the sequence has tokens, 2048; this model's has 4096", launch("gpt")),
-    ("no option that freezes a part", launch(training={"frozen": ["embedding"]})),
-    ("not in nf4", launch(training={"lora_rank": 8, "frozen_dtype": "nf4"})),
+    ("row per token of a sequence, 2048; this model's has 4096", launch("gpt")),
+    ("no option freezes parts", launch(training={"frozen": ["embedding"]})),
+    ("training, not nf4", launch(training={"lora_rank": 8, "frozen_dtype": "nf4"})),
     (
-        "no recipe both: linear_qkv, up_proj",
+        "cannot be mixed: linear_qkv, up_proj",
         launch(training={"lora_rank": 8, "lora_targets": ["linear_qkv", "up_proj"]}),
     ),
     (
-        "adapts routed experts by the same names",
+        "adapts routed experts by these names",
         launch("mixtral", training={"lora_rank": 8, "lora_targets": ["q_proj", "up_proj"]}),
     ),
-    ("tp-pp-dp order", launch(zero_stage=3, rank_order="tp-cp-ep-pp-dp")),
+    ("rank order tp-cp-ep-pp-dp", launch(zero_stage=3, rank_order="tp-cp-ep-pp-dp")),
     ("costed for the torch runtime", launch(runtime="torch")),
-    ("one chunk for each stage", launch(PATTERNED["bamba"], **{**INTERLEAVED, "pp": 2})),
+    ("one chunk per stage", launch(PATTERNED["bamba"], **{**INTERLEAVED, "pp": 2})),
 ]
 
 

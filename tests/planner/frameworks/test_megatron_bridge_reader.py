@@ -96,7 +96,7 @@ def test_tuning_by_a_recipe_and_with_adapters() -> None:
     assert (usual.lora_rank, len(usual.lora_targets)) == (32, 4)  # those of the class
     asked = read(f"{adapted} peft.dim=4 peft.target_modules=[linear_fc2]").training
     assert (asked.lora_rank, asked.lora_targets) == (4, ("linear_fc2",))
-    with pytest.raises(Unreadable, match="no adapters are costed at 'router'"):
+    with pytest.raises(Unreadable, match="adapters at 'router' are not costed"):
         read(f"{adapted} peft.target_modules=[router]")
 
 
@@ -183,7 +183,7 @@ def test_lint_of_a_script_of_which_a_part_is_no_bash() -> None:
         (SETUP.format(count=64).replace("llama3_70b", "llama3_71b"), "nearest are llama3_70b_pre"),
         (
             SETUP.format(count=64) + " --num_experts 8",
-            "--num_experts is no option.*num_moe_experts",
+            "--num_experts is not a known option.*num_moe_experts",
         ),
         (SETUP.format(count=64) + " --hidden_size 4096", "model.hidden_size 4096 makes"),
         (SETUP.format(count=64) + " model.hybrid_layer_pattern=MMM", "makes .* another model"),
@@ -191,13 +191,13 @@ def test_lint_of_a_script_of_which_a_part_is_no_bash() -> None:
         (SETUP.format(count=64) + " -tp nan", "tensor_model_parallel_size must be a whole number"),
         (SETUP.format(count=64) + " -tp true", "tensor_model_parallel_size must be a whole number"),
         (SETUP.format(count=64) + " -tp [1", "tensor_model_parallel_size must be a whole number"),
-        (SETUP.format(count="many"), "--num_gpus 'many' is no number"),
+        (SETUP.format(count="many"), "--num_gpus 'many' is not a number"),
         (SETUP.format(count=64) + " --task dpo", "--task dpo is not read; pretrain, sft, peft are"),
-        (SETUP.format(count=64) + " stray", "'stray' is no option and sets nothing"),
+        (SETUP.format(count=64) + " stray", "'stray' is neither an option nor a setting"),
         (SETUP.format(count="$COUNT"), r"--num_gpus is \$COUNT.*--set COUNT="),
         (
             SETUP.format(count=64) + " mixed_precision=bf16_with_int4",
-            "'mixed_precision=bf16_with_int4' is no option",
+            "'mixed_precision=bf16_with_int4' is neither an option",
         ),
         ("python run_recipe.py --recipe nemotronh_4b_pretrain_config", "give it \\(--model\\)"),
     ],
@@ -232,7 +232,7 @@ def test_lint_judges_a_published_recipe_without_an_error() -> None:
 def test_a_recipe_of_ones_own_is_refused_by_its_file() -> None:
     assert BRIDGE.read is not None
     assert not BRIDGE.reads_back
-    with pytest.raises(Unreadable, match=r"^recipe.py: a recipe of one's own is Python code"):
+    with pytest.raises(Unreadable, match=r"^recipe.py: your own recipe is Python code"):
         BRIDGE.read({"recipe.py": "def config() -> ConfigContainer: ..."}, 8)
 
 

@@ -198,37 +198,37 @@ UNSAID: dict[str, tuple[ModelSpec, str]] = {
             "values",
             "smollm3",
             {"layer_pattern": [[{**ATTENTION, "value_head_dim": 16}, MLP]]},
-            "as wide as keys",
+            "the width of keys",
         ),
         (
             "shared keys",
             "smollm3",
             {"layer_pattern": [[{**ATTENTION, "key_values": "earlier"}, MLP]]},
-            "of its own",
+            "their own key and value",
         ),
         (
             "some gates",
             "smollm3",
             {"layer_pattern": [[ATTENTION, MLP], [GATED, MLP]]},
-            "output gate is for each element",
+            "output gate is elementwise",
         ),
         (
             "indexer",
             "smollm3",
             {"layer_pattern": [[{**ATTENTION, "indexer": INDEXER}, MLP]]},
-            "latent attention only",
+            "only latent attention",
         ),
         (
             "two windows",
             "smollm3",
             {"layer_pattern": [[WINDOW, MLP], [{**ATTENTION, "window": 64}, MLP]]},
-            "of one width",
+            "windows have one width",
         ),
         (
             "some sinks",
             "smollm3",
             {"layer_pattern": [[ATTENTION, MLP], [{**ATTENTION, "sinks": True}, MLP]]},
-            "has sinks, or none",
+            "have sinks, or none",
         ),
         (
             "some norms",
@@ -240,7 +240,7 @@ UNSAID: dict[str, tuple[ModelSpec, str]] = {
             "latent and Mamba",
             "deepseek-v3.2",
             {"layer_pattern": [[MAMBA], [SPARSE], [EXPERTS]]},
-            "without the norms of the latents",
+            "no norms of the latents",
         ),
         (
             "latent and plain",
@@ -265,7 +265,7 @@ UNSAID: dict[str, tuple[ModelSpec, str]] = {
             "some indexers",
             "deepseek-v3.2",
             {"layer_pattern": [[SPARSE, MLP], [{"kind": "latent_attention"}, EXPERTS]]},
-            "has an indexer, or none",
+            "have an indexer, or none",
         ),
         (
             "indexers of two shapes",
@@ -276,7 +276,7 @@ UNSAID: dict[str, tuple[ModelSpec, str]] = {
                     [{**SPARSE, "indexer": {**INDEXER, "top_k": 64}}, EXPERTS],
                 ]
             },
-            "of one shape",
+            "have one shape",
         ),
         *(
             (
@@ -286,7 +286,7 @@ UNSAID: dict[str, tuple[ModelSpec, str]] = {
                 text,
             )
             for option, value, text in (
-                ("shared", True, "an earlier layer's choice"),
+                ("shared", True, "an earlier indexer"),
                 ("key_norm_bias", False, "keys has a bias"),
             )
         ),
@@ -300,7 +300,7 @@ UNSAID: dict[str, tuple[ModelSpec, str]] = {
             "two Mambas",
             "mamba-2",
             {"layer_pattern": [[MAMBA], [{**MAMBA, "state_size": 64}]]},
-            "Mamba-2 layers are of one shape",
+            "Mamba-2 layers have one shape",
         ),
         (
             "no convolution bias",
@@ -312,26 +312,26 @@ UNSAID: dict[str, tuple[ModelSpec, str]] = {
             "two delta nets",
             "qwen3.5",
             {"layer_pattern": [[DELTA, MLP], [{**DELTA, "key_head_dim": 64}, MLP]]},
-            "delta nets are of one shape",
+            "delta nets have one shape",
         ),
         (
             "channel decays",
             "qwen3.5",
             {"layer_pattern": [[{**DELTA, "channel_decays": True}, MLP]]},
-            "one decay for each head",
+            "one decay per head",
         ),
         (
             "no convolution",
             "qwen3.5",
             {"layer_pattern": [[{**DELTA, "convolution": 1}, MLP]]},
-            "has a short convolution",
+            "have a short convolution",
         ),
         *(
             (f"mlp {option}", "bamba", {"layer_pattern": [[MAMBA, {**MLP, option: value}]]}, text)
             for option, value, text in (
-                ("width", 256, "same width"),
-                ("gated", False, "is gated, or none"),
-                ("bias", True, "has biases, or none"),
+                ("width", 256, "MLPs have one width"),
+                ("gated", False, "are gated, or none"),
+                ("bias", True, "have biases, or none"),
             )
         ),
         (
@@ -346,13 +346,13 @@ UNSAID: dict[str, tuple[ModelSpec, str]] = {
                     "latent_bias": True,
                 }
             },
-            "as the experts do",
+            "both have biases, or neither",
         ),
         (
             "convolutions",
             "smollm3",
             {"layer_pattern": [[{"kind": "short_convolution"}, MLP]], "qk_norm": "head"},
-            "no option says which layers have short convolution; Native PyTorch, Hugging Face "
+            "no option for layers with short convolution; Native PyTorch, Hugging Face "
             "accelerate can",
         ),
         ("copies", "smollm3", {"residual_streams": 4}, "no option for hyper-connections"),
@@ -368,9 +368,9 @@ def test_what_has_no_option_is_refused_in_words(name: str) -> None:
 
 
 REFUSED = [
-    ("Mamba-2 heads divide", launch(PATTERNED["mamba-2"], shape=(1, 3), tp=3)),
+    ("Mamba-2 heads must", launch(PATTERNED["mamba-2"], shape=(1, 3), tp=3)),
     (
-        "groups of a rank over cp",
+        "of a rank a multiple or a divisor of cp",
         launch(
             changed("mamba-2", layer_pattern=[[{**MAMBA, "num_heads": 24, "num_groups": 12}]]),
             tp=2,
@@ -379,18 +379,18 @@ REFUSED = [
     ),
     ("heads of a gated delta net", launch(PATTERNED["qwen3.5"], cp=16)),
     (
-        "multiples of 16",
+        "a multiple of 16",
         launch(
             changed("mamba-2", layer_pattern=[[{**MAMBA, "num_heads": 24}]]),
             training={"precision": "fp8"},
         ),
     ),
     ("all_gather, not p2p", launch(PATTERNED["deepseek-v3.2"], cp=2)),
-    ("without biases", launch(changed("deepseek-v3.2", attention_output_bias=True))),
-    ("before core 0.20 its FSDP", launch(PATTERNED["bamba"], zero_stage=3)),
-    ("offloads no activations", launch(PATTERNED["bamba"], offload_activations=True)),
+    ("does not support biases", launch(changed("deepseek-v3.2", attention_output_bias=True))),
+    ("before core 0.20 Megatron-FSDP", launch(PATTERNED["bamba"], zero_stage=3)),
+    ("no activation offload", launch(PATTERNED["bamba"], offload_activations=True)),
     (
-        "no schedule that hides",
+        "no schedule for overlap_ep",
         launch(PATTERNED["nemotron-3"], ep=2, overlap_ep=True, **TP2),
     ),
     (

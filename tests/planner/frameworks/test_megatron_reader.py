@@ -207,7 +207,7 @@ def test_which_layers_have_experts(pattern: str, kinds: str) -> None:
     ("words", "text"),
     [
         ("--tensor-model-paralel-size 2", "the nearest is --tensor-model-parallel-size"),
-        ("--num-experts four", "--num-experts cannot be 'four': it is no integer"),
+        ("--num-experts four", "--num-experts cannot be 'four': it is not an integer"),
         ("--attention-backend fast", "it is one of flash, fused"),
         ("--swiglu=yes", "--swiglu takes no value"),
         ("--swiglu yes", "'yes' belongs to no option"),
@@ -215,12 +215,12 @@ def test_which_layers_have_experts(pattern: str, kinds: str) -> None:
         ("--split", "--split takes one value, not 0"),
         ("--fp16", "--bf16 and --fp16 exclude each other"),
         ("--batch-size 4", "--batch-size is no longer valid"),
-        ("--checkpoint-activations", "--recompute-activations is"),
-        ("--no-position-embedding", "--position-embedding-type is"),
+        ("--checkpoint-activations", "give --recompute-activations"),
+        ("--no-position-embedding", "give --position-embedding-type"),
         ("--overlap-param-gather", "--overlap-param-gather needs --overlap-grad-reduce"),
         ("--tp-comm-overlap", "--tp-comm-overlap needs --sequence-parallel"),
         ("--recompute-granularity full", "full recompute needs --recompute-method"),
-        ("--recompute-granularity selective --recompute-method block", "full recompute only"),
+        ("--recompute-granularity selective --recompute-method block", "need full recompute"),
         ("--expert-model-parallel-size 2", "--expert-model-parallel-size needs --num-experts"),
         ("--moe-ffn-hidden-size 512", "--moe-ffn-hidden-size needs --num-experts"),
         ("--ckpt-format fsdp_dtensor", "fsdp_dtensor needs --use-megatron-fsdp"),
@@ -229,10 +229,10 @@ def test_which_layers_have_experts(pattern: str, kinds: str) -> None:
         ("--tensor-model-parallel-size 0", "at least 1 is needed"),
         ("--train-iters 5 --train-samples 5", "--train-iters and --train-samples exclude"),
         ("--exp-avg-dtype bf16", "need --use-precision-aware-optimizer"),
-        ("--use-megatron-fsdp", "its FSDP refuses CUDA_DEVICE_MAX_CONNECTIONS=1"),
+        ("--use-megatron-fsdp", "Megatron-FSDP refuses CUDA_DEVICE_MAX_CONNECTIONS=1"),
         ("--use-megatron-fsdp", "--ckpt-format fsdp_dtensor"),
         ("--num-experts 4 --moe-layer-freq '[0]*3+[1]*4'", "each of 8 layers"),
-        ("--pipeline-model-parallel-layout 'Et*8X'", "'X' stands for no layer"),
+        ("--pipeline-model-parallel-layout 'Et*8X'", "unknown letter 'X'"),
         ("--pipeline-model-parallel-layout 'E(t|)*99999999L'", "longer than any model"),
         ("--use-custom-fsdp --use-megatron-fsdp --window-size 8,0", "no version has all options"),
         ("'two words'", "'two words' belongs to no option"),
@@ -268,7 +268,12 @@ def test_fp32_and_what_has_no_place_in_a_plan_is_said() -> None:
     )
     reading = read(script(words, without=("--bf16",)))
     said = "\n".join(reading.assumed)
-    for text in ("trains in fp32", "lion costs as Adam", "recompute of mhc", "offloading 50%"):
+    for text in (
+        "training in fp32",
+        "lion is costed as Adam",
+        "recompute of mhc",
+        "offloading 50%",
+    ):
         assert text in said
     assert reading.plan.recompute_modules == ("mlp",)
 
@@ -279,9 +284,9 @@ def test_fp32_and_what_has_no_place_in_a_plan_is_said() -> None:
         ("--optimizer muon", 0, ""),
         ("--optimizer muon --use-distributed-optimizer", 1, ""),
         ("--optimizer dist_muon --overlap-grad-reduce --overlap-param-gather", 1, ""),
-        ("--optimizer muon --muon-tp-mode blockwise", 0, "blockwise costs as duplicated"),
-        ("--optimizer muon --muon-num-ns-steps 7", 0, "7 steps of Newton-Schulz cost as 5"),
-        ("--optimizer muon --muon-scalar-optimizer lion", 0, "cost as with Adam"),
+        ("--optimizer muon --muon-tp-mode blockwise", 0, "blockwise is costed as duplicated"),
+        ("--optimizer muon --muon-num-ns-steps 7", 0, "7 steps of Newton-Schulz are costed as 5"),
+        ("--optimizer muon --muon-scalar-optimizer lion", 0, "are costed with Adam"),
     ],
 )
 def test_muon_is_read_with_how_it_is_distributed(words: str, zero: int, said: str) -> None:
@@ -297,7 +302,7 @@ def test_a_program_with_options_of_its_own_is_not_blamed_for_them() -> None:
     reading = read(text)
     assert [setting.name for setting in reading.unknown] == ["--my-own"]
     assert reading.refusals == ()
-    assert "unknown upstream, of train_mine.py: --my-own" in reading.assumed
+    assert "options of train_mine.py, unknown upstream: --my-own" in reading.assumed
 
 
 @pytest.mark.parametrize(
@@ -310,7 +315,7 @@ def test_a_program_with_options_of_its_own_is_not_blamed_for_them() -> None:
         (script().replace("--nproc_per_node 8", "--nproc_per_node $GPUS"), "give a cluster"),
         (script().replace("torchrun --nproc_per_node 8", "srun python"), "give a cluster"),
         (script().replace("pretrain_gpt", "pretrain_bert"), "(BERT): only the training"),
-        (script("--hybrid-layer-pattern M*XM"), "letters of layers are M G * - E D +"),
+        (script("--hybrid-layer-pattern M*XM"), "the letters are M G * - E D +"),
         (script("--is-hybrid-model"), "needs --hybrid-layer-pattern"),
         (script(num_layers="99999999"), "num_layers"),
     ],

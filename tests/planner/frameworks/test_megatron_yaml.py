@@ -125,7 +125,7 @@ def test_the_activation_alone_says_what_an_mlp_is() -> None:
     assert not read({"c.yaml": plain.replace("swiglu: False", "swiglu: True")}).model.gated_mlp
     with pytest.raises(Unreadable, match=r"c.yaml:12: .*activation_func is 'silu'; it is one of"):
         read({"c.yaml": SECTIONS.replace("func: swiglu", "func: silu")})
-    with pytest.raises(Unreadable, match="gated_linear_unit with gelu: not understood"):
+    with pytest.raises(Unreadable, match="gated_linear_unit with gelu is not supported"):
         read({"c.yaml": plain.replace("linear_unit: False", "linear_unit: True")})
 
 
@@ -163,7 +163,7 @@ def test_a_key_that_stands_twice_is_said() -> None:
     twice = SECTIONS.replace("  hidden_size: 4096", "  hidden_size: 1024\n  hidden_size: 4096")
     reading = read({"c.yaml": twice})
     assert reading.model.hidden_size == 4096
-    assert any("hidden_size stands twice" in text for text in reading.assumed)
+    assert any("hidden_size occurs twice" in text for text in reading.assumed)
 
 
 def test_options_of_the_command_line_as_keys() -> None:

@@ -153,23 +153,27 @@ def test_every_supported_field_reaches_the_options(field: str) -> None:
 EP2: dict[str, Any] = {"ep": 2, "overlap_ep": True}
 HIDDEN: dict[str, Any] = {"overlap_grad_reduce": False, "overlap_param_gather": False}
 REFUSED: list[tuple[str, str, Case]] = [
-    ("framework_unsupported", "its own distributed", launch(training={"optimizer": "muon"})),
+    (
+        "framework_unsupported",
+        "its distributed optimizer, not",
+        launch(training={"optimizer": "muon"}),
+    ),
     ("framework_unsupported", "attention sinks", launch("gpt-oss")),
     (
         "vpp_layout",
         "splits layers evenly",
         launch(pp=2, vpp=2, schedule="dualpipe-v", stage_layers=(3, 4, 4, 5), **HIDDEN),
     ),
-    ("framework_unsupported", "for a window", launch("gpt-oss")),
+    ("framework_unsupported", "for a sliding window", launch("gpt-oss")),
     ("framework_unsupported", "a gate on the shared", launch("switch")),
     (
         "framework_unsupported",
-        "without context parallelism, got 2",
+        "only with cp 1, got 2",
         launch("deepseek-v3", cp=2),
     ),
     (
         "framework_unsupported",
-        "bf16 only, not fp16",
+        "support bf16, not fp16",
         launch("mixtral", training={"precision": "fp16"}),
     ),
     ("framework_unsupported", "no fp4", launch(training={"precision": "fp4"})),
@@ -181,8 +185,12 @@ REFUSED: list[tuple[str, str, Case]] = [
     ("framework_unsupported", "Adam", launch(training={"optimizer_state_dtype": "bf16"})),
     ("framework_unsupported", "not unfused", launch(attention_kernel="unfused")),
     ("framework_unsupported", "not flash2", launch(attention_kernel="flash2")),
-    ("framework_unsupported", "in place", launch(cross_entropy="in_place")),
-    ("framework_unsupported", "deepep's", launch("mixtral", ep=2, moe_dispatcher="deepep")),
+    ("framework_unsupported", "in_place needs", launch(cross_entropy="in_place")),
+    (
+        "framework_unsupported",
+        "deepep and hybridep",
+        launch("mixtral", ep=2, moe_dispatcher="deepep"),
+    ),
     (
         "recompute",
         "not shared_experts",

@@ -81,7 +81,7 @@ def test_tuning() -> None:
         ("pretrain_llama3_8b -g h100 -ng $NODES", r"--num_gpus is \$NODES, .*: --set NODES="),
         ("pretrain_llama3_8b -g h100 --tensr 2", "unrecognized arguments: --tensr 2"),
         ("pretrain_llama3_8b -g h100 -cg maybe", "--cuda_graphs must be true or false"),
-        ("finetune_llama3_8b -g h100", r"stops by itself \(NameError: name 'use_mcore_fsdp'"),
+        ("finetune_llama3_8b -g h100", r"stops with an error \(NameError: name 'use_mcore_fsdp'"),
         ("pretrain_deepseek_v3 -g h100", "recompute_granularity must be selective"),
     ],
 )

@@ -170,7 +170,7 @@ def test_what_cannot_be_read_is_said(old: str, new: str, text: str) -> None:
 
 def test_a_circle_of_files() -> None:
     one, two = OWN + "defaults: b.yaml\n", OWN + "defaults: a.yaml\n"
-    with pytest.raises(Unreadable, match="circle"):
+    with pytest.raises(Unreadable, match="form a cycle"):
         read({"a.yaml": one, "b.yaml": two}, "megatron")
 
 

@@ -148,10 +148,16 @@ REFUSED: list[tuple[str, tuple[PlanRequest, ParallelPlan]]] = [
     ("no flash-attention on ROCm", on_instinct(launch(attention_kernel="flash2"))),
     ("hybridep", on_instinct(launch("mixtral", ep=4, moe_dispatcher="hybridep"))),
     ("nvfp4", on_instinct(launch(training={"precision": "fp4"}))),
-    ("replicated Muon", on_instinct(launch(training={"optimizer": "muon"}, zero_stage=0))),
-    ("for fp8", on_instinct(launch(training={"precision": "fp8"}, overlap_tp=True, **TP2))),
+    (
+        "Muon with overlap_grad_reduce",
+        on_instinct(launch(training={"optimizer": "muon"}, zero_stage=0)),
+    ),
+    (
+        "does not support fp8",
+        on_instinct(launch(training={"precision": "fp8"}, overlap_tp=True, **TP2)),
+    ),
     ("not gpipe", on_instinct(launch(pp=2, schedule="gpipe"))),
-    ("no overlap_grad_reduce", on_instinct(launch(pp=4, schedule="zb-h1"))),
+    ("overlap_grad_reduce off", on_instinct(launch(pp=4, schedule="zb-h1"))),
     (
         "prediction layers",
         on_instinct(launch("deepseek-v3", pp=2, schedule="zb-h1", ep=8, **NO_OVERLAP)),

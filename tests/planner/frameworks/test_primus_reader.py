@@ -108,7 +108,7 @@ def test_the_three_layers_of_primus() -> None:
     ("change", "files", "text"),
     [
         (("llama3.1_8B", "nobody_7B"), {}, "the model nobody_7B is no preset"),
-        (("fp8: hybrid", "hidden_size: 512"), {}, "hidden_size is laid over"),
+        (("fp8: hybrid", "hidden_size: 512"), {}, "hidden_size changes"),
         (("fp8: hybrid", "lora.rank: 8"), {}, "lora.rank"),
         (("", ""), {"llama3.1_8B.yaml": LLAMA}, "extends base.yaml, which is not among the files"),
     ],

@@ -45,7 +45,9 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
         launch(**RUNS)[1],
     ),
     "position table has 4096 rows": refused(GPT, training={"seq_length": 8192}),
-    "between the ends have a layer, got 8,0,8": refused(stage_layers=(8, 0, 8, 0), pp=4, **PIPE),
+    "between the first and last need a layer, got 8,0,8": refused(
+        stage_layers=(8, 0, 8, 0), pp=4, **PIPE
+    ),
     "ALiBi": refused(other("llama", position="alibi")),
     "need an even head width": refused(other("llama", head_dim=33)),
     "never run in parallel": refused(other("llama", parallel_residual=True)),

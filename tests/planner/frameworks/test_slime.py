@@ -73,8 +73,8 @@ def test_it_is_judged_by_its_own_rules() -> None:
 
 REFUSED = (
     ("ZeRO 1, not 3", launch(zero_stage=3)),
-    ("in the place of the allgather", launch("mixtral", ep=4, moe_dispatcher="allgather")),
-    ("a learned table asks for", launch("gpt")),
+    ("replaces the allgather", launch("mixtral", ep=4, moe_dispatcher="allgather")),
+    ("for learned position embeddings", launch("gpt")),
 )
 
 

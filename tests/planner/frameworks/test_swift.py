@@ -80,8 +80,8 @@ def test_samples_that_are_not_packed_are_taken_at_their_longest() -> None:
     ("change", "text"),
     [
         ((PACKED, "--tuner_type longlora"), "--set tuner_type=full reads it as that"),
-        ((PACKED, "--tuner_type lora --lora_rank x"), "--lora_rank 'x' is no number"),
-        ((PACKED, "--tuner_type lora --target_modules router"), "no adapters are costed at 'rou"),
+        ((PACKED, "--tuner_type lora --lora_rank x"), "--lora_rank 'x' is not a number"),
+        ((PACKED, "--tuner_type lora --target_modules router"), "adapters at 'router' are not"),
         ((PACKED, "--freeze_llm true"), "--freeze_llm true: not understood"),
         ((PACKED, "--task_type seq_cls"), "--task_type seq_cls is not read"),
         (("--max_length 8192", ""), "--max_length is missing"),
@@ -113,8 +113,8 @@ def test_another_task_is_read_as_text_where_that_is_asked_for() -> None:
 
 def test_an_encoder_that_no_preset_holds_is_said_to_be_left_out() -> None:
     seeing = SCRIPT.replace("Qwen3-30B-A3B-Instruct-2507", "Qwen3-VL-8B-Instruct")
-    assert any("the language model alone" in one for one in read(seeing).assumed)
-    assert not any("the language model alone" in one for one in read().assumed)
+    assert any("only the language model of" in one for one in read(seeing).assumed)
+    assert not any("only the language model of" in one for one in read().assumed)
 
 
 def test_the_world_is_asked_for_where_the_environment_leaves_it_open() -> None:

@@ -86,14 +86,14 @@ def test_lint_takes_it_for_its_own() -> None:
 REFUSED = (
     ("no layer-wise optimizer", launch(training={"optimizer": "muon"}, **LOSS)),
     ("ZeRO 0 or 1, not 3", launch(zero_stage=3, **LOSS)),
-    ("in their usual order", launch(rank_order="tp-cp-ep-pp-dp", pp=2, **LOSS)),
+    ("default rank order", launch(rank_order="tp-cp-ep-pp-dp", pp=2, **LOSS)),
     ("no fused cross entropy", launch(cross_entropy="fused")),
-    ("neither userbuffers", launch(overlap_tp=True, **LOSS, **TP2)),
-    ("ring attention alone", launch(cp=2, cp_kind="all_gather", **LOSS)),
-    ("sends activations to the host", launch(offload_activations=True, **LOSS)),
+    ("neither overlap_tp", launch(overlap_tp=True, **LOSS, **TP2)),
+    ("only for ring attention", launch(cp=2, cp_kind="all_gather", **LOSS)),
+    ("no activation offload", launch(offload_activations=True, **LOSS)),
     ("allgather dispatcher", launch("mixtral", ep=4, moe_dispatcher="allgather", **LOSS)),
-    ("dtype is bf16 or fp16", launch(training={"precision": "fp8"}, **LOSS)),
-    ("a learned table asks for", launch("gpt", **LOSS)),
+    ("trains in bf16 or fp16", launch(training={"precision": "fp8"}, **LOSS)),
+    ("for learned position embeddings", launch("gpt", **LOSS)),
 )
 
 
