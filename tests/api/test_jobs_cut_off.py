@@ -210,8 +210,9 @@ def watch(place: Place, twice: set[str], over: threading.Event) -> None:
                 environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             except OSError:
                 continue
-            (folder,) = [one for one in environment if one.startswith(b"TMPDIR=")]
-            jobs[Path(os.fsdecode(folder)).parent.name] += 1
+            # A process that is ending has an empty environment.
+            for folder in (one for one in environment if one.startswith(b"TMPDIR=")):
+                jobs[Path(os.fsdecode(folder)).parent.name] += 1
         twice |= {job for job, runs in jobs.items() if runs > 1}
         time.sleep(0.02)
 
