@@ -23,7 +23,7 @@ def _has_named_modules(c: Context) -> bool:
 
 UNPACKED = unsupported(
     lambda c, p: c.training.frozen_dtype == "as trained",
-    "the script has random weights, bitsandbytes quantizes only loaded ones: no nf4",
+    "the script has random weights, bitsandbytes quantizes only loaded ones: not in nf4",
     "degrees",
 )
 PARTIAL_TRAINING: tuple[Rule, ...] = (

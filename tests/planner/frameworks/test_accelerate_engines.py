@@ -109,7 +109,7 @@ def test_the_launch_line_says_model_and_batch() -> None:
         {**files, "run.slurm": line.replace("--per-device-train-batch-size 4", "")}, None
     )
     assert silent.plan.micro_batch_size == 8
-    assert any("8 as of transformers" in text for text in silent.assumed)
+    assert any("8 as in transformers" in text for text in silent.assumed)
 
 
 def test_engines_that_nobody_writes_are_judged_without_another_plan() -> None:

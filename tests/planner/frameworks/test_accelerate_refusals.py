@@ -53,7 +53,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("zero_stage", "no axis to shard over", runs(shape=(1, 1))),
     ("zero_stage", "dp_shard 1", runs(dp_shard=1)),
     ("zero_stage", "dp_shard 2", runs(dp_shard=2, cp=2)),
-    ("zero_stage", "whole cp groups", runs(dp_shard=2, cp=4)),
+    ("zero_stage", "a multiple of cp", runs(dp_shard=2, cp=4)),
     ("recompute", "whole layers", runs(**SELECTIVE)),
     ("recompute", "block with 16 layers", runs(recompute="full", recompute_num_layers=4)),
     (

@@ -109,7 +109,7 @@ def test_the_stored_list_would_catch_a_wrong_argument() -> None:
     wrong = (
         source.replace("tp_size=", "tensor_size=")
         .replace("pp_size=4", 'pp_size="4"')
-        .replace("torch.bfloat16,  # gradients", "torch.nn.silu,  # gradients")
+        .replace("torch.bfloat16,  # gradient", "torch.nn.silu,  # gradient")
         .replace('precision="bf16"', "precision=16")
     )
     assert len(misfits(wrong)) == 4
@@ -207,7 +207,7 @@ REFUSED: list[tuple[str, str, Case]] = [
     ("framework_unsupported", "its own variant", runs(training={"optimizer": "adafactor"})),
     ("framework_unsupported", "no family of transformers", runs("deepseek-v3")),
     ("framework_unsupported", "gpt_oss models are not among", runs("gpt-oss")),
-    ("framework_unsupported", "a window", runs("gpt-oss")),
+    ("framework_unsupported", "no sliding window", runs("gpt-oss")),
     (
         "framework_unsupported",
         "has no dropout",

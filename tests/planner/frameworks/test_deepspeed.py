@@ -140,7 +140,11 @@ FP16 = {"precision": "fp16", "gradient_dtype": "fp16"}
 SELECTIVE: dict[str, Any] = {"recompute": "selective", "recompute_modules": ("core_attn",)}
 FULL: dict[str, Any] = {"recompute": "full", "recompute_num_layers": 1}
 REFUSED: list[tuple[str, str, Any]] = [
-    ("framework_unsupported", "Megatron-DeepSpeed's", runs(training={"optimizer": "muon"})),
+    (
+        "framework_unsupported",
+        "Megatron-DeepSpeed does not have",
+        runs(training={"optimizer": "muon"}),
+    ),
     ("framework_unsupported", "no experts", runs("mixtral")),
     ("framework_unsupported", "latent", runs("deepseek-v3")),
     ("framework_unsupported", "norms on queries", runs(changed("llama", qk_norm="head"))),

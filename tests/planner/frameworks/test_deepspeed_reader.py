@@ -251,7 +251,7 @@ def test_unknown_keys_are_listed_and_only_strict_sections_refuse_them() -> None:
         ("--zero-stage 3", {}, "--zero-stage is 3, zero_optimization.stage of the JSON is 2"),
         ("", changed(zero_optimization={"stage": 7}), "stages 0 to 3, not 7"),
         ("", changed(train_batch_size="auto"), 'fills in "auto"'),
-        ("", changed(bf16={"enabled": 1}), "bf16.enabled is 1, true or false is needed"),
+        ("", changed(bf16={"enabled": 1}), "bf16.enabled is 1, must be true or false"),
         ("", changed(bf16={}, fp16={"enabled": True}), "train in bf16, the JSON in fp16"),
         ("--fp16", {}, "bf16 and fp16 exclude each other"),
         ("--pipeline-model-parallel-size 2 --no-pipeline-parallel", {}, "needs pp 1, got 2"),
@@ -274,7 +274,7 @@ def test_without_the_json_only_the_arguments_are_read() -> None:
     text = f"deepspeed --num_nodes 1 --num_gpus 8 pretrain_gpt.py {WORDS} --zero-stage 1"
     reading = reader.read({"train.sh": text}, None)
     assert reading.plan.zero_stage == 1
-    assert any("ds.json is not at hand" in text for text in reading.assumed)
+    assert any("ds.json is not among the files" in text for text in reading.assumed)
     plain = reader.read({"train.sh": text.replace("--deepspeed ", "")}, None)
     assert plain.plan.zero_stage == 0
     assert any("without --deepspeed" in text for text in plain.assumed)
@@ -289,7 +289,7 @@ def test_without_the_json_only_the_arguments_are_read() -> None:
         ({"train.sh": f"deepspeed pretrain_gpt.py {WORDS}"}, "give a cluster"),
         (
             {"train.sh": f"deepspeed --num_gpus 8 pretrain_gpt.py {WORDS}", "ds.json": '{\n"a": }'},
-            "ds.json:2: no JSON",
+            "ds.json:2: invalid JSON",
         ),
         ({"train.sh": f"deepspeed pretrain_gpt.py {WORDS}", "ds.json": "[]"}, "a JSON object"),
         (

@@ -101,7 +101,7 @@ REFUSED: list[tuple[str, tuple[PlanRequest, Any]]] = [
     ("multi-token prediction", case("deepseek-v3")),
     ("after the embedding", case(changed("gpt", embedding_norm=True))),
     ("output layer has no bias", case(changed("llama", lm_head_bias=True))),
-    ("as wide as", case(changed("llama", head_dim=64))),
+    ("head width must be", case(changed("llama", head_dim=64))),
     (
         "applies to every layer",
         case(changed("llama", sliding_window=512, full_attention_period=2)),

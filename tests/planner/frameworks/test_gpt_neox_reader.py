@@ -76,8 +76,8 @@ def test_keys_of_the_model(change: str, field: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ('"attention_config": [[["mamba"], 12]]', "layers of mamba"),
-        ('"attention_config": [[["local", "global"], "all"]]', "layers of local"),
+        ('"attention_config": [[["mamba"], 12]]', "mamba layers"),
+        ('"attention_config": [[["local", "global"], "all"]]', "local layers"),
         ('"my_attention_heads": 4', "my_attention_heads"),
         ('"zero_optimization": {"stage": 7}', "stage must be a whole number from 0 to 3"),
     ],

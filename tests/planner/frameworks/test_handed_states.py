@@ -130,6 +130,6 @@ def test_states_are_handed_on_in_the_order_of_the_tokens() -> None:
 
 def test_tokens_of_a_rank_are_whole_chunks_and_reach_back_far_enough() -> None:
     (text,) = refused(DELTA, 384, cp=4, cp_kind="a2a")
-    assert text == "96 tokens of a rank are no multiple of chunks of 64"
+    assert text == "96 tokens of a rank are not a multiple of chunks of 64"
     (text,) = refused(BLOCKS["short convolution"] | {"taps": 18}, cp=4, cp_kind="a2a")
     assert "convolutions look back 17 tokens" in text

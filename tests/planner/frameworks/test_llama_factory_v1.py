@@ -86,10 +86,10 @@ def test_other_engines_optimizers_and_tasks() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [
-        ("name: fsdp2", "name: fsdpturbo", r"dist_config.name fsdpturbo: .*--set dist_config.name"),
+        ("name: fsdp2", "name: fsdpturbo", r"dist_config.name fsdpturbo .*--set dist_config.name"),
         ("model_class: llm", "model_class: other", "must be llm: only decoders"),
         ("max_steps: 10", "bf16: false", "--set bf16=true"),
-        ("max_steps: 10", "cp_mode: ring\ncp_size: 2", "cp_mode ring: ulysses is read"),
+        ("max_steps: 10", "cp_mode: ring\ncp_size: 2", "cp_mode ring cannot be read: only ulysses"),
         ("_batch_size: 64", "_batch_size: 60", "60 is not a multiple of micro_batch_size 2 x 8"),
         ("model: Qwen/Qwen3-4B", "model: a/b", r"\(--model\)"),
         ("max_steps: 10", "peft_config:\n  name: freeze", "freeze cannot be read: only full"),

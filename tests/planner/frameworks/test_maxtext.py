@@ -119,7 +119,7 @@ REFUSED: list[tuple[str, tuple[PlanRequest, Any]]] = [
     ("splash attention or cuDNN's", case(attention_kernel="flash2")),
     ("Tokamax", case(cp=2, cp_kind="p2p")),
     ("2 x cp = 4 parts", case(cp=2, training={"seq_length": 2046})),
-    ("no dispatcher deepep", case("mixtral", ep=2, moe_dispatcher="deepep")),
+    ("not deepep", case("mixtral", ep=2, moe_dispatcher="deepep")),
     ("only together with weights", case(zero_stage=2)),
     ("context and expert axes", case(zero_stage=1, cp=2)),
     ("spans all replicas", case(zero_stage=1, dp_shard=4)),

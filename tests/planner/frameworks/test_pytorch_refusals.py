@@ -61,7 +61,7 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "not split by tensor parallelism": refused("mixtral", etp=2, **TP2),
     "ep 8 does not divide": refused("mixtral", ep=8, dp_shard=4),
     "do not divide over the 16 ranks": refused(experts(expert_ffn_hidden_size=1800)),
-    "no multiples of 8": refused(experts(expert_ffn_hidden_size=1796)),
+    "not multiples of 8": refused(experts(expert_ffn_hidden_size=1796)),
     "not deepep": refused("mixtral", ep=2, moe_dispatcher="deepep"),
     "are not compiled": refused("mixtral", compile=True),
     "operator does not work with experts": refused(
@@ -69,10 +69,10 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     ),
     "multi-token": refused(other("llama", mtp_num_layers=1)),
     "megatron runtime": refused(runtime="megatron"),
-    "asked: fp16": refused(training={"precision": "fp16"}),
+    "got fp16": refused(training={"precision": "fp16"}),
     "none and fp32": refused(training={"master_weights_dtype": "none"}),
     "fp32 and bf16": refused(training={"optimizer_state_dtype": "bf16"}),
-    "asked: bf16, reduced": refused(training={"gradient_dtype": "bf16"}),
+    "got bf16, reduced": refused(training={"gradient_dtype": "bf16"}),
     "reduced in bf16 with ZeRO 3, pp 2": launch(
         training={"gradient_reduce_dtype": "bf16"}, pp=2, **PIPE
     ),
@@ -83,7 +83,7 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "does not pad it": refused(other("llama", vocab_size=32001), **TP2),
     "by all-to-all": refused(cp=2, cp_kind="p2p"),
     "no flash-attention 1": refused(attention_kernel="flash1"),
-    "asked: fused": refused(cross_entropy="fused"),
+    "got fused": refused(cross_entropy="fused"),
     "cannot be tied": launch("qwen2", pp=2, **PIPE),
     "no schedule zb-h1": launch(pp=2, schedule="zb-h1", **PIPE),
     "compiled blocks": launch(pp=2, vpp=2, schedule="zb-v", compile=True, **PIPE),
@@ -101,7 +101,7 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "one layer: uniform": refused(
         recompute="full", recompute_method="uniform", recompute_num_layers=2
     ),
-    "host memory": refused(offload_optimizer=True),
+    "there is no offload": refused(offload_optimizer=True),
     "overlap_grad_reduce true with pp 2": launch(pp=2, **{**PIPE, "overlap_grad_reduce": True}),
     "prefetches weights": refused(overlap_param_gather=False),
     "communication and expert all-to-all": refused(overlap_tp=True),

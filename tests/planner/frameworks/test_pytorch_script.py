@@ -62,7 +62,7 @@ def changed(name: str, value: str) -> dict[str, str]:
         ("tp", "-1", "tp: Input should be greater"),
         ("hidden_size", "'wide'", "hidden_size: Input should be a valid integer"),
         ("stage_layers", "[4, 4, 4]", "3 stages for pp 4"),
-        ("stage_layers", "[4, 0, 4, 4]", "an empty one"),
+        ("stage_layers", "[4, 0, 4, 4]", "an empty stage"),
         ("stage_layers", "'4444'", "list of integers"),
         ("stage_layers", "[4, 4, 4, 4, 1, 4, 4, 4]", "vpp 2 does not go with schedule 1f1b"),
         ("schedule", "'Ring'", "no schedule 'Ring'"),

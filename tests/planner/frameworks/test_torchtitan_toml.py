@@ -143,7 +143,7 @@ def test_the_command_line_wins() -> None:
         ("seq_len = 8192", "seq_len = true", r"c.toml:15: training.seq_len must be an integer"),
         ("seq_len = 8192", "seq_len = " + "9" * 40, "seq_length"),
         ("seq_len = 8192", "seq_len = " + "9" * 5000, "a number or a nesting is too long"),
-        ("seq_len = 8192", "seq_len = " + "[" * 5000, "c.toml: is no TOML"),
+        ("seq_len = 8192", "seq_len = " + "[" * 5000, "c.toml: is not TOML"),
         ('mode = "selective"', 'mode = "some"', "c.toml:27: .*it is one of full, selective"),
         ('["float8"]', "3", "c.toml:7: model.converters must be a list of names"),
         ("steps = 1000", "num_moe_experts = 4", r"c.toml:16: training.num_moe_experts 4: not und"),

@@ -55,7 +55,7 @@ def test_shard_groups_of_axolotl_are_those_of_the_cluster() -> None:
 
 
 def test_what_generates_samples_is_refused_and_other_losses_are_said() -> None:
-    with pytest.raises(Unreadable, match="rl ebft generates samples too"):
+    with pytest.raises(Unreadable, match="rl ebft also generates samples"):
         read(AXOLOTL + "rl: ebft\n")
     assert any("orpo is costed as" in one for one in read(AXOLOTL + "rl: orpo\n").assumed)
 
@@ -70,7 +70,7 @@ def test_llama_factory() -> None:
     assert (reading.model.num_layers, training.seq_length) == (36, 4096)
     assert training.global_batch_size == 2 * 4 * 16
     assert (plan.zero_stage, plan.recompute, plan.runtime) == (3, "full", "deepspeed")
-    assert any("ZeRO 3 by its name" in text for text in reading.assumed)
+    assert any("ZeRO 3 taken from its name" in text for text in reading.assumed)
     packed = read(FACTORY.format(kind="lora") + "quantization_bit: 4\nlora_rank: 16\n").training
     assert (packed.lora_rank, packed.frozen_dtype, len(packed.lora_targets)) == (16, "nf4", 7)
 
