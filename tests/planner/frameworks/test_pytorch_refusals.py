@@ -52,7 +52,7 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "need an even head width": refused(other("llama", head_dim=33)),
     "never run in parallel": refused(other("llama", parallel_residual=True)),
     "two norms": refused(other("llama", norms_per_layer=4)),
-    "per head, not over all heads": refused(other("llama", qk_norm="full")),
+    "norms are per head, not over": refused(other("llama", qk_norm="full")),
     "not within groups": refused("deepseek-v3"),
     "a bias that balances": refused(experts(score_correction_bias=True)),
     "experts have no biases": refused(experts(expert_bias=True)),
