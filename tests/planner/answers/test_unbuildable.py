@@ -28,9 +28,9 @@ def asked(framework: str, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"norms_per_layer": 4}, "a layer has two norms, one before each part"),
-        ({"parallel_residual": True}, "attention and MLP never run in parallel"),
-        ({"position": "alibi"}, "no ALiBi positions"),
+        ({"norms_per_layer": 4}, "a layer has two norms, before attention and before the MLP"),
+        ({"parallel_residual": True}, "it has no parallel attention and MLP"),
+        ({"position": "alibi"}, "it has no ALiBi positions"),
     ],
 )
 def test_a_model_that_it_cannot_build(changes: dict[str, Any], why: str) -> None:

@@ -44,7 +44,7 @@ def test_options_of_the_launcher_win_over_the_config() -> None:
     reading = read(files_of(launch=('"${LAUNCH_ARGS[@]}"', more)))
     assert reading.training.precision == "fp16"
     assert reading.plan.reshard_after_forward is False
-    assert reading.find("--fsdp_reshard_after_forward").line == 45
+    assert reading.find("--fsdp_reshard_after_forward").line == 44
 
 
 def test_unknown_and_unread_keys_are_listed_with_what_may_be_meant() -> None:

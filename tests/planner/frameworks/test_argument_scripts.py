@@ -86,7 +86,7 @@ def test_what_the_plan_does_not_carry_is_listed_before_the_model_and_in_one_note
     assert any("soft-capping" in fact for fact in facts)
     assert ("rotary base" in facts) == ("rope scaling" in facts) == (model.position == "rope")
     assert ("routed scaling factor" in facts) == (model.moe is not None)
-    assert ("weight of the prediction loss" in facts) == (model.mtp_num_layers > 0)
+    assert ("weight of the MTP loss" in facts) == (model.mtp_num_layers > 0)
 
 
 @pytest.mark.parametrize(("name", "case"), SCRIPTS)

@@ -216,7 +216,7 @@ REFUSED: list[tuple[str, str, Case]] = [
     ("framework_unsupported", "fp8: its fp8", runs(training={"precision": "fp8"})),
     (
         "framework_unsupported",
-        "states are fp32",
+        "states are always fp32",
         runs(training={"optimizer_state_dtype": "bf16"}),
     ),
     (

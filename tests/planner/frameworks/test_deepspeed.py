@@ -173,7 +173,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("recompute", "uniformly", runs(pp=2, **FULL)),
     ("offload", "needs Adam", runs(zero_stage=0, offload_optimizer=True, training=FP16)),
     ("offload", "full recompute", runs(offload_activations=True)),
-    ("offload", "every layer", runs(offload_activations=True, offload_num_layers=3)),
+    ("offload", "of all layers", runs(offload_activations=True, offload_num_layers=3)),
     ("framework_unsupported", "cross entropy", runs(cross_entropy="fused")),
     ("framework_unsupported", "BF16 optimizer", runs(overlap_grad_reduce=True)),
     (

@@ -114,7 +114,7 @@ REFUSED: list[tuple[str, tuple[PlanRequest, Any]]] = [
     ("each layer is one checkpoint", case(recompute="full", recompute_num_layers=2)),
     ("accumulate in fp16", case(training={**FP16, "gradient_dtype": "fp32"})),
     ("the position table has 4096", case("gpt", training={"seq_length": 8192})),
-    ("not compiled", case(compile=True)),
+    ("torch.compile", case(compile=True)),
     ("its optimizers are", case(training={"optimizer": "muon"})),
 ]
 

@@ -224,7 +224,7 @@ REFUSED: list[tuple[str, str, tuple[PlanRequest, ParallelPlan]]] = [
     (code, text, launch(changed(base, **update)))
     for code, text, base, update in (
         ("framework_unsupported", "ALiBi", "llama", {"position": "alibi"}),
-        ("framework_unsupported", "in parallel", "llama", {"parallel_residual": True}),
+        ("framework_unsupported", "parallel attention", "llama", {"parallel_residual": True}),
         ("framework_unsupported", "two norms", "llama", {"norms_per_layer": 4}),
         ("framework_unsupported", "after the embedding", "llama", {"embedding_norm": True}),
         ("framework_unsupported", "output layer", "llama", {"lm_head_bias": True}),

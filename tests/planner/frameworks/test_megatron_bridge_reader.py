@@ -79,7 +79,7 @@ def test_tuning_by_the_task_of_a_performance_script() -> None:
 
 def test_an_override_that_the_files_do_not_say_is_asked_for() -> None:
     run = "torchrun --nproc-per-node 8 run_recipe.py --recipe qwen3_8b_pretrain_config "
-    with pytest.raises(Unreadable, match=r"tensor_model_parallel_size=\$TP: .*--set TP="):
+    with pytest.raises(Unreadable, match=r"tensor_model_parallel_size=\$TP, .*--set TP="):
         read(f"{run} checkpoint.save=$DIR model.tensor_model_parallel_size=$TP")
     assert read(f"{run} checkpoint.save=$DIR $EXTRA").refusals == ()
 
@@ -320,7 +320,7 @@ def test_every_recipe_of_a_known_model_is_read_as_its_table_says() -> None:
         try:
             reading = read(f"{launch} --recipe {name}")
         except Unreadable as error:
-            what = r".*(--model|--seq-length is missing|costed at 'in_proj').*"
+            what = r".*(--model|--seq-length is missing|adapters at 'in_proj').*"
             told.add(re.sub(what, r"\1", str(error)))
             continue
         count += 1
@@ -329,4 +329,4 @@ def test_every_recipe_of_a_known_model_is_read_as_its_table_says() -> None:
         assert reading.training.global_batch_size == row["train.global_batch_size"], name
         assert reading.training.seq_length == row["model.seq_length"], name
     assert count > 300
-    assert told == {"--model", "--seq-length is missing", "costed at 'in_proj'"}
+    assert told == {"--model", "--seq-length is missing", "adapters at 'in_proj'"}

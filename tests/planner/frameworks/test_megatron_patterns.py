@@ -187,7 +187,7 @@ def test_patterns_that_megatron_refuses(words: str, text: str) -> None:
 UNSAID: dict[str, tuple[ModelSpec, str]] = {
     name: (changed(base, **fields), text)
     for name, base, fields, text in (
-        ("chunks", "smollm3", {"layer_pattern": [[{**ATTENTION, "chunk": 64}, MLP]]}, "chunks"),
+        ("chunks", "smollm3", {"layer_pattern": [[{**ATTENTION, "chunk": 64}, MLP]]}, "chunked"),
         (
             "heads",
             "smollm3",

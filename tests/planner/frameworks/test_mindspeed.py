@@ -343,4 +343,4 @@ def test_options_that_nobody_has_are_shown() -> None:
     assert MINDSPEED.read is not None
     reading = MINDSPEED.read(files, None)
     assert [setting.name for setting in reading.unknown] == ["--no-such-option"]
-    assert [one for one in reading.assumed if one.endswith("MindSpeed: --no-such-option")]
+    assert [one for one in reading.assumed if one.endswith("upstream: --no-such-option")]

@@ -136,7 +136,7 @@ def test_parts_that_a_file_makes_anew() -> None:
     [
         ({"run.sh": "nemo llm pretrain --factory llama4_70b"}, r"the nearest are llama"),
         ({"run.sh": "nemo llm pretrain --factory hyena_1b"}, r"Hyena1bConfig, .* \(--model\)"),
-        ({"run.sh": "nemo llm pretrain --factory 'llama3_8b(num_nodes=x)'"}, "no arguments"),
+        ({"run.sh": "nemo llm pretrain --factory 'llama3_8b(num_nodes=x)'"}, "not arguments"),
         ({"run.sh": "nemo llm finetune --factory \"llama3_8b(peft_scheme='dora')\""}, "dora"),
         ({"run.sh": "nemo llm pretrain --factory llama3_8b data.global_batch_size=$GBS"},
          "--set data.global_batch_size="),
