@@ -68,7 +68,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     ),
     ("offload", "only FSDP", runs(zero_stage=0, offload_optimizer=True)),
     ("offload", "full recompute", runs(offload_activations=True)),
-    ("offload", "every layer", runs(offload_activations=True, offload_num_layers=3)),
+    ("offload", "all layers or of none", runs(offload_activations=True, offload_num_layers=3)),
     ("framework_unsupported", "flash-attention 1", runs(attention_kernel="flash1")),
     ("framework_unsupported", "sinks", runs("gpt-oss")),
     ("framework_unsupported", "fp32 copy", runs(cross_entropy="fused")),

@@ -104,7 +104,7 @@ REFUSED: list[tuple[str, tuple[PlanRequest, Any]]] = [
     ("a norm and a bias on queries", case(changed("qwen2", qk_norm="head"))),
     ("costed for the torch runtime", case(runtime="torch")),
     ("its optimizers are", case(training={"optimizer": "muon"})),
-    ("master weights and states are fp32", case(training={"optimizer_state_dtype": "bf16"})),
+    ("master weights and states are always fp32", case(training={"optimizer_state_dtype": "bf16"})),
     ("not fp16", case(training=FP16)),
     ("reduced in bf16", case(training={"gradient_reduce_dtype": "fp32"})),
     ("gradients are fp32 or bf16", case(training=FP16)),
@@ -133,7 +133,7 @@ REFUSED: list[tuple[str, tuple[PlanRequest, Any]]] = [
     ("by operator", case(recompute="selective", recompute_modules=("mlp",))),
     ("one policy for all layers", case(recompute="full", recompute_method="uniform")),
     ("only inputs of recomputed layers", case(offload_activations=True)),
-    ("every layer", case(offload_activations=True, offload_num_layers=3)),
+    ("all layers or of none", case(offload_activations=True, offload_num_layers=3)),
 ]
 
 

@@ -67,7 +67,7 @@ def test_unknown_keys_are_listed_and_nanotron_stops_at_them() -> None:
     assert (unknown.name, unknown.file, unknown.line) == (
         "tokens.micro_batchsize",
         "config.yaml",
-        26,
+        25,
     )
     (refusal,) = reading.refusals
     assert refusal.setting == unknown
@@ -91,7 +91,7 @@ def test_what_nanotron_itself_refuses_is_said(text: str, change: tuple[str, str]
 
 
 UNREADABLE: list[tuple[str, dict[str, tuple[str, str]]]] = [
-    ("config.yaml:14: parallelism.dp must be a whole", {"config": ("dp: 16", "dp: many")}),
+    ("config.yaml:13: parallelism.dp must be a whole", {"config": ("dp: 16", "dp: many")}),
     ("parallelism.dp is missing", {"config": ("dp: 16", "dp: null")}),
     ("pp_engine must be one of 1f1b, afab", {"config": (": 1f1b", ": zb")}),
     ("must be one of bfloat16", {"config": (": bfloat16", ": int8")}),
