@@ -38,11 +38,13 @@ def own_data_folder() -> Generator[None, None, None]:
         os.environ[VARIABLE] = before
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """One worker more than there are cores, since tests wait a third of their time: for services,
-    browsers and runs.
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One worker more than there are cores, since tests wait for services, browsers and runs.
+
+    Those of the quick tier do not wait.
     """
-    return len(os.sched_getaffinity(0)) + 1
+    waiting = config.option.markexpr != "quick"
+    return len(os.sched_getaffinity(0)) + waiting
 
 
 def pytest_configure(config: pytest.Config) -> None:
