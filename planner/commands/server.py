@@ -109,8 +109,8 @@ def as_a_job(
 
     job = getattr(client, f"start_{kind}")(document)
     try:
-        print(f"job {job.id} of {client.url}", file=sys.stderr)
         with bar(kind, best=False):
+            print(f"job {job.id} of {client.url}", file=sys.stderr)
             job = client.finished(job)
     except KeyboardInterrupt:
         print(f"\nStopped: cancelling job {job.id}", file=sys.stderr)
