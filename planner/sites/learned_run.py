@@ -85,7 +85,7 @@ def setting(text: str) -> tuple[str, Any]:
 
 def learned_run(log: RunLog, asked: LearningRequest, site: Site) -> LearnedRun:
     """The run of a log, read and priced.  Raises RequestError."""
-    request, taken = request_of(log, asked)
+    request, assumed = request_of(log, asked)
     if reasons := illegal(request, request.named_plan):
         raise RequestError(from_reasons(reasons))
     memory = next((m for name in REPORTS for m in log.memory if m.quantity == name), None)
@@ -95,7 +95,7 @@ def learned_run(log: RunLog, asked: LearningRequest, site: Site) -> LearnedRun:
         "file": one_line(log.name)[:200],
         "code_base": log.code_base,
         "learned_at": datetime.now(UTC),
-        "left_open": taken,
+        "left_open": assumed,
         "assumed": tuple(one_line(one)[:2_000] for one in log.assumed[:MOST_NOTES]),
         "step_s": step.seconds,
         "steps": step.steps,
@@ -140,7 +140,7 @@ def request_of(log: RunLog, asked: LearningRequest) -> tuple[PlanRequest, tuple[
     request = parse_request(document, need_plan=True)
     _check_model(log, request)
     open_fields = [path for path in log.left_open if path not in settings]
-    return request, tuple(_taken(path, request) for path in open_fields)
+    return request, tuple(_assumed(path, request) for path in open_fields)
 
 
 def _document(log: RunLog, request: LearningRequest) -> dict[str, Any]:
@@ -288,8 +288,8 @@ def _check_accelerator(log: RunLog, cluster: ClusterSpec) -> None:
         raise refuse("/cluster", "another_accelerator", detail, own, allowed=(logged,))
 
 
-def _taken(path: str, request: PlanRequest) -> str:
+def _assumed(path: str, request: PlanRequest) -> str:
     """The note on an open field: the value that is assumed for it."""
     part, _, name = path.partition(".")
     value = getattr(getattr(request, part, None), name, None)
-    return path if value is None else f"{path}: {value} taken"
+    return path if value is None else f"{path}: {value} assumed"

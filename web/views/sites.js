@@ -121,7 +121,7 @@ function Lesson({ of }) {
       <div class="actions">
         <button type="button" class="primary" disabled=${busy.value || fresh === 0} onClick=${() => keepAndPlan(of)}>Keep it and find a better plan</button>
         <button type="button" disabled=${busy.value || fresh === 0} onClick=${() => send(of.site, true)}>Keep with ${of.site}</button>
-        <button type="button" onClick=${leave}>Leave it</button>
+        <button type="button" onClick=${leave}>Discard</button>
       </div>
     </div>`;
 }

@@ -43,7 +43,7 @@ def test_shows_first_and_keeps_nothing(planner: Planner) -> None:
     assert "tp 4 · pp 8 · dp 1" in out
     assert "1.618 s · 1.616 to 1.624 s · 160 steps used" in out
     assert "20 skipped or NaN iterations" in out
-    assert "plan.attention_kernel: flash taken" in out
+    assert "plan.attention_kernel: flash assumed" in out
     assert "19.6 GiB max allocated" in out
     assert out.endswith("Nothing is kept: --yes keeps it with site lab.\n")
     assert storage.names() == ()
