@@ -26,7 +26,7 @@ from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.drawing.trace import trace
 from planner.frameworks.base import Unsupported
-from planner.pipelines.requested import read_timeline
+from planner.pipelines.plan_timeline import read_timeline
 from planner.progress import NothingYet, Stopped, Watch, watched
 from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import SpaceTooLarge

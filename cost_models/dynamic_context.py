@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cost_models.activation_memory import micro_batch
 from cost_models.blocks.records import Kernel
-from cost_models.keyed_plans import Setting
+from cost_models.keyed_plans import CostContext
 from cost_models.keys import KeyView
 from cost_models.layer_costs import MicroBatchSeconds, micro_batch_seconds
 from cost_models.packing import FloatArray, lengths_of
@@ -80,7 +80,7 @@ def waiting_share(training: TrainingSpec, plans: Plans) -> FloatArray:
 
 
 @formula("s", "derived")
-def by_sample(s: Setting, keys: KeyView, whole: MicroBatchSeconds) -> MicroBatchSeconds:
+def by_sample(s: CostContext, keys: KeyView, whole: MicroBatchSeconds) -> MicroBatchSeconds:
     """Seconds of a micro-batch of seq_length / cp tokens a rank, where samples run one by one.
 
     That many tokens of a rank are (seq_length / cp) E[c t(l, c)] / E[l] seconds, with c ranks and

@@ -17,7 +17,7 @@ from cost_models.cost_parts import TIME_PARTS
 from cost_models.data_parallel import DataParallelSeconds
 from cost_models.fitted import Fitted, fitted
 from cost_models.kernel_times import KernelTime, Machine
-from cost_models.keyed_plans import FloatArray, KeyedPlans, Setting, gather
+from cost_models.keyed_plans import CostContext, FloatArray, KeyedPlans, gather
 from cost_models.keys import Memo
 from cost_models.layers import layers_of
 from cost_models.network import Fabric
@@ -133,7 +133,7 @@ class CostModel:
         chosen = profile or profile_for(nodes.accelerator)
         link = chosen.collective_link_bytes_per_s or nodes.network[0].bandwidth_bytes_per_s
         fabric = Fabric(nodes.network, chosen, link)
-        self.setting = Setting(
+        self.context = CostContext(
             model, cluster, nodes, training, chosen, fabric,
             Machine(
                 nodes.accelerator, chosen, fabric, training.precision,
@@ -151,16 +151,16 @@ class CostModel:
         """
         if len(plans) == 1:
             plans = plans.as_numbers()  # a third faster than arrays of one
-        gathered = gather(self.setting, plans)
-        memory = StageMemory(self.setting, gathered, all_stages)
-        dp = data_parallel(self.setting, gathered)
-        times = BlockTimes(self.setting, gathered, dp)
-        parts = step_time(self.setting, gathered, dp, times)
-        waiting = imbalance_s(self.setting, gathered, times)
-        parts["stragglers"] = straggler_s(self.setting, plans, parts) + waiting
+        gathered = gather(self.context, plans)
+        memory = StageMemory(self.context, gathered, all_stages)
+        dp = data_parallel(self.context, gathered)
+        times = BlockTimes(self.context, gathered, dp)
+        parts = step_time(self.context, gathered, dp, times)
+        waiting = imbalance_s(self.context, gathered, times)
+        parts["stragglers"] = straggler_s(self.context, plans, parts) + waiting
         total = np.asarray(sum_of(parts[name] for name in TIME_PARTS))
         return Estimates(
-            self.setting.model, total, parts, memory.peak_bytes, memory.needed_bytes, memory,
+            self.context.model, total, parts, memory.peak_bytes, memory.needed_bytes, memory,
             gathered.micro_batches, gathered, times, dp,
         )  # fmt: skip
 
@@ -170,11 +170,11 @@ class CostModel:
 
     def traffic(self, plan: ParallelPlan) -> tuple[GroupTraffic, ...]:
         """The traffic of each kind of process group of a legal plan on the links of each tier."""
-        return tuple(traffic(self.setting, plan))
+        return tuple(traffic(self.context, plan))
 
     def layer_s(self, plan: ParallelPlan) -> float:
         """Seconds of one micro-batch through one layer, forward and backward, with recompute."""
-        s = self.setting
+        s = self.context
         g = gather(s, Plans.from_rows([plan]))
         times = BlockTimes(s, g, data_parallel(s, g))
         again = times.again_s[0] if plan.recompute == "full" else 0.0
@@ -185,17 +185,17 @@ class CostModel:
 
         For plans without a layout; full recompute may be of any number of layers.
         """
-        needed = least_needed_bytes(self.setting, gather(self.setting, plans, mean_stages))
+        needed = least_needed_bytes(self.context, gather(self.context, plans, mean_stages))
         return np.broadcast_to(needed, (len(plans),))
 
     def least_s(self, plans: Plans) -> FloatArray:
         """A lower bound on the seconds of a step, over the same layouts."""
-        seconds = least_step_s(self.setting, gather(self.setting, plans, mean_stages))
+        seconds = least_step_s(self.context, gather(self.context, plans, mean_stages))
         return np.broadcast_to(seconds, (len(plans),))
 
     def gathered(self, plans: Plans) -> KeyedPlans:
         """Plans with their distinct keys and the amounts of these."""
-        return gather(self.setting, plans)
+        return gather(self.context, plans)
 
     def needed_bytes(self, plans: Plans) -> FloatArray:
         """The least memory that the worst stage runs with, without the times."""
@@ -203,4 +203,4 @@ class CostModel:
 
     def needed_bytes_of(self, gathered: KeyedPlans) -> FloatArray:
         """The least memory that the worst stage runs with, of plans with their keys."""
-        return StageMemory(self.setting, gathered, False).needed_bytes
+        return StageMemory(self.context, gathered, False).needed_bytes

@@ -1,4 +1,7 @@
-"""Plans with the distinct keys of their layers, states and stages, for memory and time."""
+"""A batch of plans grouped by the few fields that each cost depends on (see `cost_models/keys.py`).
+
+Each cost is computed once per group, for memory and time.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ STATE_KEY = Key(*GROUP_FIELDS, "runtime")
 
 
 @dataclass(frozen=True)
-class Setting:
+class CostContext:
     """A model on a cluster with a batch, and the rates that apply there.
 
     memo: cached amounts for small sets of keys; none of them depends on the size of the batch.
@@ -73,9 +76,10 @@ class Setting:
 class KeyedPlans:
     """A batch of plans, their distinct keys, and the amounts each key stands for.
 
-    layers, state, stages: how plans share the keys above, and that of how layers fall on stages;
-    layer_plans, state_plans: one row for each key.  held, trained: all weights, in the bytes of a
-    trained one, and those that are; frozen: bytes of the others and of a reference; None: none.
+    layers, state, stages: the groups of plans by LAYER_KEY, by STATE_KEY and by the assignment of
+    layers to stages; layer_plans, state_plans: one row for each key.  held: all weights, as if all
+    were trained; trained: those that are; frozen: bytes of frozen weights and of the reference
+    model; None: there are none.
     """
 
     plans: Plans
@@ -121,7 +125,7 @@ class KeyedPlans:
 
     @cached_property
     def frozen_stage_bytes(self) -> Sequence[tuple[Array, Array]]:
-        """Bytes of the others and of a reference, as they are kept."""
+        """(plain, expert) bytes of frozen weights and of a reference model on each stage slot."""
         if self.frozen is None:
             return [(0.0, 0.0)] * len(self.table.stage)
         return self._per_stage(self.frozen, self.frozen_layer_bytes)
@@ -144,7 +148,7 @@ class KeyedPlans:
             micro_batches=self.micro_batches[rows],
         )
 
-    def relaid(self, model: ModelSpec, plans: Plans) -> KeyedPlans:
+    def with_layout(self, model: ModelSpec, plans: Plans) -> KeyedPlans:
         """The same for plans that differ only in what decides which stage holds or recomputes
         which layers.
         """
@@ -153,7 +157,7 @@ class KeyedPlans:
 
     @cached_property
     def frozen_layer_bytes(self) -> LayerParameters:
-        """Bytes of the others in one layer of each kind."""
+        """(plain, expert) bytes of frozen weights in one layer of each kind."""
         if self.frozen is None:
             return ((0.0, 0.0),) * len(self.held.layers)
         return self._per_layer(self.frozen)
@@ -211,7 +215,7 @@ class _PerStage(Sequence[tuple[Array, Array]]):
 
 
 def gather(
-    s: Setting, plans: Plans, stages_of: Callable[[ModelSpec, Plans], Stages] = stage_table
+    s: CostContext, plans: Plans, stages_of: Callable[[ModelSpec, Plans], Stages] = stage_table
 ) -> KeyedPlans:
     """Find the distinct keys of some plans and what they hold.
 
@@ -230,15 +234,15 @@ def gather(
     )  # fmt: skip
 
 
-def _micro_batch(s: Setting, keys: KeyView) -> tuple[MicroBatch, MicroBatchBytes]:
+def _micro_batch(s: CostContext, keys: KeyView) -> tuple[MicroBatch, MicroBatchBytes]:
     micro = micro_batch(s.model, s.training, keys)
     return micro, micro_batch_bytes(s.model, micro, len(keys))
 
 
 def _held(
-    s: Setting, keys: KeyView
+    s: CostContext, keys: KeyView
 ) -> tuple[HeldParameters, HeldParameters, HeldParameters | None]:
-    """All weights, those that are trained, and bytes of the others."""
+    """All weights, those that are trained, and bytes of the frozen ones."""
     held = held_parameters(s.model, keys, s.training, gathered_amounts(s.training))
     trained, frozen = held, None
     if s.training.freezes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.arrays import sum_of
-from cost_models.keyed_plans import FloatArray, Setting, gather
+from cost_models.keyed_plans import CostContext, FloatArray, gather
 from cost_models.plans import Plans
 from cost_models.sources import Array
 from cost_models.stage_memory import StageMemory
@@ -37,7 +37,7 @@ class LayerAmounts:
     total_bytes: FloatArray
 
 
-def layer_amounts(s: Setting, plans: Plans) -> LayerAmounts:
+def layer_amounts(s: CostContext, plans: Plans) -> LayerAmounts:
     """The amounts of legal plans; stages that a plan does not have are zero."""
     g = gather(s, plans)
     times = BlockTimes(s, g, data_parallel(s, g))

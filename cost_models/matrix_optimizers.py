@@ -22,7 +22,7 @@ from cost_models.blocks.head import Head
 from cost_models.blocks.records import Split, Weight
 from cost_models.kernel_times import HALF_BYTES, Machine
 from cost_models.kernels import gemm_s
-from cost_models.keyed_plans import KeyedPlans, Setting
+from cost_models.keyed_plans import CostContext, KeyedPlans
 from cost_models.optimizer_matrices import Matrix, factors, matrices, newton_schulz_products
 from cost_models.optimizers import OPTIMIZERS
 from cost_models.placement import Axis, Placement
@@ -51,7 +51,7 @@ class MatrixStep:
 class MatrixOptimizer:
     """The matrices of each stage slot under the training's optimizer; (plain, expert) pairs."""
 
-    def __init__(self, s: Setting, g: KeyedPlans) -> None:
+    def __init__(self, s: CostContext, g: KeyedPlans) -> None:
         self._s, self._g = s, g
         self.rule = OPTIMIZERS[s.training.optimizer]
         self._element_bytes = state_memory.element_bytes(s.training, g.runtime).optimizer

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cost_models import overheads
 from cost_models.arrays import sum_of
 from cost_models.cost_parts import MEMORY_PARTS
-from cost_models.keyed_plans import FloatArray, KeyedPlans, Setting, by_schedule
+from cost_models.keyed_plans import CostContext, FloatArray, KeyedPlans, by_schedule
 from cost_models.keys import KeyView
 from cost_models.matrix_optimizers import MatrixOptimizer
 from cost_models.optimizers import OPTIMIZERS
@@ -78,7 +78,7 @@ class StageMemory:
     nothing.
     """
 
-    def __init__(self, s: Setting, g: KeyedPlans, all_stages: bool) -> None:
+    def __init__(self, s: CostContext, g: KeyedPlans, all_stages: bool) -> None:
         # What does not depend on what is in flight, once for stages that are composed alike.
         self._slots = list(_slots(s, g, all_stages))
         self._places = tuple(_stages(g) if all_stages else map(_Slot.place, self._slots))
@@ -156,7 +156,7 @@ class StageMemory:
         return rows
 
 
-def least_needed_bytes(s: Setting, g: KeyedPlans) -> Array:
+def least_needed_bytes(s: CostContext, g: KeyedPlans) -> Array:
     """Bytes that the fullest stage needs at least, whatever stage holds which layers: a bound.
 
     g: of mean stages, which hold no more than the fullest.  One micro-batch is in flight; where
@@ -174,7 +174,7 @@ def least_needed_bytes(s: Setting, g: KeyedPlans) -> Array:
     return needed
 
 
-def _slots(s: Setting, g: KeyedPlans, all_stages: bool) -> Iterator[_Slot]:
+def _slots(s: CostContext, g: KeyedPlans, all_stages: bool) -> Iterator[_Slot]:
     """The compositions of stages; without all_stages each for those plans alone that have it.
 
     Later slots belong to fewer plans (those with more stages that differ), and plans are left out
@@ -227,7 +227,7 @@ def _at(value: Array, plans: Rows) -> Array:
 class _StepAmounts:
     """What comes and goes in a step, laid out per plan once for all slots."""
 
-    def __init__(self, s: Setting, g: KeyedPlans) -> None:
+    def __init__(self, s: CostContext, g: KeyedPlans) -> None:
         plans, at_layer, r = g.plans, g.layers.spread, g.runtime
         self.saved = [at_layer(layer.saved) for layer in g.bytes.layers]
         self.layer_input = at_layer(g.bytes.layer_input)
@@ -267,7 +267,7 @@ class _Slot:
     """
 
     def __init__(
-        self, s: Setting, g: KeyedPlans, slot: int, rows: Rows, step: _StepAmounts,
+        self, s: CostContext, g: KeyedPlans, slot: int, rows: Rows, step: _StepAmounts,
         matrix_states: Array,
     ) -> None:  # fmt: skip
         table, at_stage = g.table, g.stages.spread

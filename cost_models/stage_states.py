@@ -11,13 +11,13 @@ import numpy as np
 from cost_models import overheads, state_memory
 from cost_models.arrays import max_of, sum_of
 from cost_models.data_parallel import HeldParameters
-from cost_models.keyed_plans import KeyedPlans, LayerParameters, Setting, by_schedule
+from cost_models.keyed_plans import CostContext, KeyedPlans, LayerParameters, by_schedule
 from cost_models.sources import Array
 from cost_models.spec import DTYPE_BYTES
 
 
 def stage_states(
-    s: Setting, g: KeyedPlans, slot: int, matrix_states: Array
+    s: CostContext, g: KeyedPlans, slot: int, matrix_states: Array
 ) -> tuple[Array, Array, Array]:
     """Weights (one copy), gradients and optimizer states of one stage slot."""
     weights, gradients, optimizer = state_parts(
@@ -37,7 +37,7 @@ def copies_of(g: KeyedPlans) -> Array:
 
 
 def state_parts(
-    s: Setting, g: KeyedPlans, trained: tuple[Array, Array], frozen: tuple[Array, Array]
+    s: CostContext, g: KeyedPlans, trained: tuple[Array, Array], frozen: tuple[Array, Array]
 ) -> tuple[Array, Array, Array]:
     """Weights (one copy), gradients and optimizer states of (plain, expert) parameters that are
     trained, and of the bytes of those that are not.
@@ -66,7 +66,7 @@ def state_parts(
     return weights, gradients * copies, optimizer * copies * (1.0 - plans.offload_optimizer)
 
 
-def flat_step_bytes(s: Setting, g: KeyedPlans, slot: int) -> Array:
+def flat_step_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     """Bytes of flat buckets (DeepSpeed) and their optimizer step, beyond the states of a slot."""
     flat = g.runtime.flat_buckets
     if not np.any(flat):
@@ -103,7 +103,7 @@ def placeholder_bytes(g: KeyedPlans, slot: int) -> Array:
     return total * overheads.WEIGHT_BYTES * placeholders
 
 
-def gathered_bytes(s: Setting, g: KeyedPlans, slot: int) -> Array:
+def gathered_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     """Bytes of weights that one stage slot has gathered.
 
     FSDP keeps two gathered layers (the one in use and the prefetched one), and all along the root's
@@ -136,7 +136,7 @@ def gathered_bytes(s: Setting, g: KeyedPlans, slot: int) -> Array:
     return copied + np.where(plans.zero_stage == 3, whole, 0.0)
 
 
-def bucket_bytes(s: Setting, g: KeyedPlans, slot: int) -> Array:
+def bucket_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     """Bytes of gradients before they are reduced or accumulated.
 
     ZeRO: a layer's in both dtypes, and the head's.  torch: a layer's in half precision, before they

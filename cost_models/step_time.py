@@ -9,7 +9,7 @@ from cost_models.arrays import per_row, sum_of
 from cost_models.blocks.records import FlashAttention
 from cost_models.data_parallel import DataParallelSeconds, data_parallel_seconds
 from cost_models.dynamic_context import by_sample, is_dynamic, waiting_share
-from cost_models.keyed_plans import FloatArray, KeyedPlans, Setting, by_schedule
+from cost_models.keyed_plans import CostContext, FloatArray, KeyedPlans, by_schedule
 from cost_models.layer_costs import BlockSeconds, MicroBatchSeconds, micro_batch_seconds
 from cost_models.layers import layers_of
 from cost_models.objectives import forward_share, with_reference
@@ -34,7 +34,7 @@ class BlockTimes:
     WITHIN = ("weight_gradient_s", "forward_comm_s")
     BESIDE = ("ep_hidden_s",)
 
-    def __init__(self, s: Setting, g: KeyedPlans, dp: DataParallelSeconds) -> None:
+    def __init__(self, s: CostContext, g: KeyedPlans, dp: DataParallelSeconds) -> None:
         micro = s.memo.of("seconds", g.layer_plans, lambda: _by_key(s, g))
         at_layer = g.layers.spread
         self.kernels = tuple(layer.kernels for layer in micro.layers)
@@ -73,12 +73,12 @@ class BlockTimes:
         )
 
 
-def _by_key(s: Setting, g: KeyedPlans) -> MicroBatchSeconds:
+def _by_key(s: CostContext, g: KeyedPlans) -> MicroBatchSeconds:
     whole = micro_batch_seconds(s.model, s.machine, g.micro, g.layer_plans)
     return by_sample(s, g.layer_plans, whole)
 
 
-def stage_s(s: Setting, g: KeyedPlans, times: BlockTimes, slot: int) -> Array:
+def stage_s(s: CostContext, g: KeyedPlans, times: BlockTimes, slot: int) -> Array:
     """Seconds of one micro-batch through a stage, forward and backward with its collectives."""
     at_stage, table = g.stages.spread, g.table
     seconds: Array = at_stage(table.first[slot]) * times.whole_ends_s[0]
@@ -89,7 +89,7 @@ def stage_s(s: Setting, g: KeyedPlans, times: BlockTimes, slot: int) -> Array:
     return seconds
 
 
-def least_step_s(s: Setting, g: KeyedPlans) -> Array:
+def least_step_s(s: CostContext, g: KeyedPlans) -> Array:
     """A lower bound on the seconds of a step, over all layouts of layers on stages.
 
     The mean stage's kernels and communication of all micro-batches; without full recompute, without
@@ -102,7 +102,7 @@ def least_step_s(s: Setting, g: KeyedPlans) -> Array:
     return g.micro_batches * every / g.plans.pp
 
 
-def data_parallel(s: Setting, g: KeyedPlans) -> DataParallelSeconds:
+def data_parallel(s: CostContext, g: KeyedPlans) -> DataParallelSeconds:
     """The data-parallel and pipeline seconds of some plans, by key."""
     zero = frozenset(np.unique(g.plans.zero_stage).tolist())
     return s.memo.of(
@@ -115,7 +115,7 @@ def data_parallel(s: Setting, g: KeyedPlans) -> DataParallelSeconds:
 
 
 def step_time(
-    s: Setting, g: KeyedPlans, dp: DataParallelSeconds, times: BlockTimes
+    s: CostContext, g: KeyedPlans, dp: DataParallelSeconds, times: BlockTimes
 ) -> dict[str, FloatArray]:
     """TIME_PARTS of one optimizer step; they add up to it."""
     plans, m = g.plans, g.micro_batches
@@ -141,7 +141,7 @@ def step_time(
     return {name: per_row(value, n) for name, value in parts.items()}
 
 
-def _all_stages_s(s: Setting, g: KeyedPlans, times: BlockTimes) -> Array:
+def _all_stages_s(s: CostContext, g: KeyedPlans, times: BlockTimes) -> Array:
     """Seconds of one micro-batch through all stages."""
     at_stage, table = g.stages.spread, g.table
     per_embedding, per_head = times.whole_ends_s
@@ -158,7 +158,7 @@ class _BusiestStage:
     seconds: of one micro-batch through it.
     """
 
-    def __init__(self, s: Setting, g: KeyedPlans, times: BlockTimes) -> None:
+    def __init__(self, s: CostContext, g: KeyedPlans, times: BlockTimes) -> None:
         self._g, self._times = g, times
         self.seconds = stage_s(s, g, times, 0)
         self._slot: NDArray[np.int64] = np.zeros((), dtype=np.int64)
@@ -231,7 +231,7 @@ def alone_micro_batches(plans: Plans, micro_batches: Array) -> Array:
 
 
 @formula("s", "derived")
-def straggler_s(s: Setting, plans: Plans, parts: dict[str, FloatArray]) -> FloatArray:
+def straggler_s(s: CostContext, plans: Plans, parts: dict[str, FloatArray]) -> FloatArray:
     """Seconds lost to the slowest node: a share per doubling of the nodes that sync in every layer.
 
     ZeRO-3 shards and experts synchronise in each layer, where noise does not average out;
@@ -248,7 +248,7 @@ def straggler_s(s: Setting, plans: Plans, parts: dict[str, FloatArray]) -> Float
 
 
 @formula("s", "derived")
-def imbalance_s(s: Setting, g: KeyedPlans, times: BlockTimes) -> FloatArray:
+def imbalance_s(s: CostContext, g: KeyedPlans, times: BlockTimes) -> FloatArray:
     """Seconds for which data-parallel ranks wait for the one whose packs have most attention work.
 
     They synchronise once per step, with ZeRO-2 and 3 in every micro-batch; over the packs between,
@@ -312,7 +312,7 @@ def messages(g: KeyedPlans) -> Array:
 
 
 def _pipeline_s(
-    s: Setting, g: KeyedPlans, dp: DataParallelSeconds, forward: Array, backward: Array
+    s: CostContext, g: KeyedPlans, dp: DataParallelSeconds, forward: Array, backward: Array
 ) -> Array:
     """Pipeline messages that are not hidden.
 

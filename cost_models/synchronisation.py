@@ -12,7 +12,7 @@ from cost_models.blocks.head import Head
 from cost_models.blocks.records import Split
 from cost_models.data_parallel import DataParallelSeconds, Rates, bucket_parameters
 from cost_models.encoders import before_layers
-from cost_models.keyed_plans import KeyedPlans, Setting
+from cost_models.keyed_plans import CostContext, KeyedPlans
 from cost_models.matrix_optimizers import MatrixOptimizer
 from cost_models.measured_tables import Linear, Measured
 from cost_models.objectives import forward_share
@@ -39,7 +39,7 @@ class Sharded:
     Prefetching hides them under the block's own kernels.
     """
 
-    def __init__(self, s: Setting, g: KeyedPlans, dp: DataParallelSeconds) -> None:
+    def __init__(self, s: CostContext, g: KeyedPlans, dp: DataParallelSeconds) -> None:
         plans = g.plans
         memory = s.profile.memory.y[-1] * s.nodes.accelerator.memory_bytes_per_s
         # Kernels slow down by the bytes that are moved meanwhile, not by the time of a slow link.
@@ -164,7 +164,7 @@ class StepSeconds:
 
 
 def step_seconds(
-    s: Setting, g: KeyedPlans, dp: DataParallelSeconds, forward: Array, backward: Array
+    s: CostContext, g: KeyedPlans, dp: DataParallelSeconds, forward: Array, backward: Array
 ) -> StepSeconds:
     """The work that is done once per step.
 
@@ -225,7 +225,7 @@ def step_seconds(
     return StepSeconds(exposed + at_state(dp.tied_reduce_s), tensor, optimizer, offload)
 
 
-def _tensors(s: Setting, g: KeyedPlans, slot: int) -> Array:
+def _tensors(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     """Trained parameter tensors of a stage: its layers', and those of the ends it holds."""
     spread = g.stages.spread
     model, trainable = s.model, TrainableModel(s.model, s.training)
@@ -263,7 +263,7 @@ def optimizer_step_bytes(training: TrainingSpec, runtime: Traits) -> Array:
 class StepCollectives:
     """Reduction and gathering of a stage's parameters once per step, by ZeRO stage."""
 
-    def __init__(self, s: Setting, g: KeyedPlans, dp: DataParallelSeconds) -> None:
+    def __init__(self, s: CostContext, g: KeyedPlans, dp: DataParallelSeconds) -> None:
         plans, spread = g.plans, g.state.spread
         zero = plans.zero_stage
         reduce_bytes = float(DTYPE_BYTES[s.training.gradient_reduce_dtype])
@@ -303,7 +303,7 @@ class StepCollectives:
         )
 
 
-def _offload_s(s: Setting, plans: Plans, owned: Array) -> Array:
+def _offload_s(s: CostContext, plans: Plans, owned: Array) -> Array:
     """Gradients down, CPU Adam, weights up (ZeRO-Offload), one after the other."""
     link = s.nodes.host_link_bytes_per_s
     assert link is not None
@@ -313,7 +313,7 @@ def _offload_s(s: Setting, plans: Plans, owned: Array) -> Array:
     return plans.offload_optimizer * owned * (down + up + 1.0 / per_accelerator)
 
 
-def activation_offload_s(s: Setting, g: KeyedPlans, forward: Array, backward: Array) -> Array:
+def activation_offload_s(s: CostContext, g: KeyedPlans, forward: Array, backward: Array) -> Array:
     """Saved tensors to the host in forward and back in backward, beyond what compute hides."""
     plans = g.plans
     if not np.any(plans.offload_activations):

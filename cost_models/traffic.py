@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cost_models.data_parallel import EMBEDDING
-from cost_models.keyed_plans import FloatArray, KeyedPlans, Setting, gather
+from cost_models.keyed_plans import CostContext, FloatArray, KeyedPlans, gather
 from cost_models.keys import Memo
 from cost_models.matrix_optimizers import MatrixOptimizer
 from cost_models.network import Fabric, crossings, link_bytes
@@ -59,7 +59,7 @@ class _Probe(Fabric):
         return self._measure(self, op, payload_bytes, axis, all_to_all_fraction)
 
 
-def traffic(s: Setting, plan: ParallelPlan) -> Iterator[GroupTraffic]:
+def traffic(s: CostContext, plan: ParallelPlan) -> Iterator[GroupTraffic]:
     """Each kind of group of a legal plan that sends anything, in the order of Placement.
 
     A pipeline's messages are those of a stage between two others.
@@ -111,8 +111,8 @@ def _line_s(tier: int) -> Measure:
     return measure
 
 
-def _only(s: Setting, name: str, measure: Measure) -> Setting:
-    """The setting with the transfers of one kind of group only."""
+def _only(s: CostContext, name: str, measure: Measure) -> CostContext:
+    """The context with the transfers of one kind of group only."""
     accelerator = s.nodes.accelerator.model_copy(update={"memory_bytes_per_s": math.inf})
     fabric = _Probe(s.fabric, name, measure)
     profile = replace(s.profile, measured=None)
@@ -121,11 +121,11 @@ def _only(s: Setting, name: str, measure: Measure) -> Setting:
         fitted=replace(s.machine.fitted, contention=0.0, host_launch_s=0.0),
     )  # fmt: skip
     nodes = s.nodes.model_copy(update={"accelerator": accelerator})
-    # What is kept of the setting holds at its own rates alone.
+    # What is kept of the context holds at its own rates alone.
     return replace(s, nodes=nodes, profile=profile, fabric=fabric, machine=machine, memo=Memo())
 
 
-def _stages_s(s: Setting, g: KeyedPlans) -> FloatArray:
+def _stages_s(s: CostContext, g: KeyedPlans) -> FloatArray:
     """Seconds of a step for each stage: its micro-batches, its messages, and what comes once."""
     dp = data_parallel(s, g)
     times, step = BlockTimes(s, g, dp), StepCollectives(s, g, dp)

@@ -16,7 +16,7 @@ import typer
 
 from planner.accuracy.command import accuracy
 from planner.autotune.command import tune
-from planner.commands import beside_service as service_commands
+from planner.commands import admin_commands
 from planner.commands import catalog as catalog_commands
 from planner.commands import timeline as timeline_commands
 from planner.commands.compare import compare
@@ -305,9 +305,9 @@ def doctor(
 app.command("model")(catalog_commands.model)
 app.command("catalog")(catalog_commands.catalog)
 app.command("accuracy")(accuracy)
-app.command("backup")(service_commands.backup)
-app.command("restore")(service_commands.restore)
-app.command("mcp")(service_commands.mcp)
+app.command("backup")(admin_commands.backup)
+app.command("restore")(admin_commands.restore)
+app.command("mcp")(admin_commands.mcp)
 app.command("compare")(compare)
 app.command("size")(sizing_command.size)
 app.command("lint")(lint_commands.lint)

@@ -106,5 +106,5 @@ def test_the_answer_that_the_readme_shows(
     monkeypatch.setenv("COLUMNS", "88")
     assert cli.run(shlex.split(line)[1:]) == 0
     printed = capsys.readouterr().out.partition("\nNext\n")[0]
-    took = re.compile(r"priced in [\d.]+ m?s")
+    took = re.compile(r"evaluated in [\d.]+ m?s")
     assert took.sub("", printed).strip() == took.sub("", shown).strip()

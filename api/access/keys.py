@@ -12,7 +12,7 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _WORD = re.compile(
     rf"(?:(?P<name>[a-z0-9_.@-]{{1,64}}):(?P<role>{'|'.join(ROLES)}):)?(?P<sha256>[0-9a-f]{{64}})\Z"
 )
-# What runs on the machines of the service, or teaches it something.
+# Endpoints that start jobs, or change what a site has learned.
 _RUNS = re.compile(r"/v1/(validations|calibrations|dryruns|sweeps|sites)(/|\Z)")
 
 

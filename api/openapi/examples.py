@@ -84,7 +84,7 @@ TIMELINE_EXAMPLES["plan"] = {"summary": "The pipeline of a plan", "value": _REQU
 
 SCHEDULE_EXAMPLES: dict[str, Any] = {
     "short": {
-        "summary": "Eight stages with bare times",
+        "summary": "Eight stages whose times are given, without a model",
         "value": {
             "stages": 8,
             "micro_batches": 16,

@@ -10,7 +10,7 @@ from api.openapi.schema import request_body
 from api.problems import declare
 from planner.answers.two_plans import SideBySide, parse_both, side_by_side
 from planner.pipelines.all_schedules import ComparisonAnswer
-from planner.pipelines.requested import read_schedules
+from planner.pipelines.plan_timeline import read_schedules
 
 router = APIRouter(tags=["comparisons"])
 
@@ -34,6 +34,6 @@ def comparison(document: Body) -> Response:
     openapi_extra=request_body(SCHEDULE_EXAMPLES, "ScheduleComparisonRequest"),
 )
 async def schedule_comparison(document: Body, brief: Brief) -> Response:
-    """Every pipeline schedule on one pipeline: of a request's plan, or with bare times."""
+    """Every pipeline schedule on one pipeline: of a request's plan, or with given times."""
     answer = await brief.answer(read_schedules, document)
     return Response(answer, media_type="application/json")

@@ -41,7 +41,7 @@ def _script(document: Any) -> str:
     openapi_extra=request_body({}, "NodeResults"),
 )
 async def one_node_report(document: Files) -> Response:
-    """What its ranks left, held against the estimate."""
+    """What its ranks measured, compared with the estimate."""
     return Response(await run_in_threadpool(_results, document), media_type=JSON)
 
 

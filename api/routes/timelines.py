@@ -11,7 +11,7 @@ from api.dependencies import Body, Brief
 from api.openapi.examples import TIMELINE_EXAMPLES
 from api.openapi.schema import request_body
 from api.problems import declare
-from planner.pipelines.requested import read_timeline
+from planner.pipelines.plan_timeline import read_timeline
 from planner.pipelines.timeline import TimelineAnswer
 
 router = APIRouter(prefix="/timelines", tags=["timelines"])

@@ -50,7 +50,7 @@ class LightningAttention(Recurrence):
             heads=heads,
             head_flop=lightning_flop(BLOCK, head_dim),
             token_s=TOKEN_S,
-            handed=head_dim**2 + 1.0,
+            passed_per_head=head_dim**2 + 1.0,
             gate=inner * self.gate,
         )
 

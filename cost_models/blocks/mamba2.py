@@ -72,14 +72,14 @@ class Mamba2(Recurrence):
             heads=self.num_heads,
             head_flop=ssd_flop(self.chunk_size, self.head_dim, self.state_size, per_group),
             token_s=TOKEN_S,
-            handed=self.head_dim * self.state_size + 1.0,
+            passed_per_head=self.head_dim * self.state_size + 1.0,
             convolved=self._convolved,
             taps=self.convolution,
             gate=self._inner,
             fused_convolution=True,
         )
 
-    def traded(self, model: StackSpec, d: Dims) -> tuple[Array, ...]:
+    def exchanged_widths(self, model: StackSpec, d: Dims) -> tuple[Array, ...]:
         """Gate, values, B, C and time steps; ranks that share a group each get its B and C."""
         ranks = np.maximum(d.tp * d.cp / self.num_groups, 1.0)
         inner, group = self._inner / d.tp, self.num_groups * self.state_size / d.tp * ranks

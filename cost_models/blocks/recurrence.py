@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # Time of computing a rank's state increment and decay before its scan, relative to the scan forward
 # and backward: 4 ranks take 5.73 ms in all, where a quarter of one rank's scan takes 15.56 / 4
 # (fla-org/flash-linear-attention#691: gated delta rule, 32,768 tokens, H800).
-SUMMARY = 0.47
+STATE_SUMMARY_TIME_RATIO = 0.47
 STATE_BYTES = 4.0
 
 
@@ -50,8 +50,8 @@ class Shape:
     through a short convolution with `taps` taps; inner: output of the scan; gate: of that output;
     heads: of the scan.
     head_flop: executed per token and head; token_s: see Scan.
-    handed: numbers per head that a context-parallel rank hands on: the increment and the decay
-    (or transition) of the state over its tokens.
+    passed_per_head: numbers per head that a context-parallel rank passes to the next: the increment
+    and the decay (or transition) of the state over its tokens.
     """
 
     projected: int
@@ -59,7 +59,7 @@ class Shape:
     heads: int
     head_flop: float
     token_s: float
-    handed: float
+    passed_per_head: float
     convolved: int = 0
     taps: int = 1
     gate: int = 0
@@ -78,7 +78,7 @@ class Recurrence(Mixer):
     def small_weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         """The parameters other than the input and output projections."""
 
-    def traded(self, model: StackSpec, d: Dims) -> tuple[Array, ...]:
+    def exchanged_widths(self, model: StackSpec, d: Dims) -> tuple[Array, ...]:
         """Widths of the tensors that ranks exchange before the scan, one all-to-all each."""
         return (self.shape(model).projected / d.tp,)
 
@@ -105,10 +105,10 @@ class Recurrence(Mixer):
         shape, hidden = self.shape(model), float(model.hidden_size)
         tokens = d.tokens
         width, inner = shape.projected / d.tp, shape.inner / d.tp
-        gate, states = shape.gate / d.tp, d.runtime.hands_on_states
+        gate, states = shape.gate / d.tp, d.runtime.passes_recurrent_states
         # Several ranks may need the same part of an exchanged tensor.
-        traded = sum_of(self.traded(model, d)) - width
-        more = np.where(d.cp > 1, traded * (1.0 - states), 0.0)
+        exchanged = sum_of(self.exchanged_widths(model, d)) - width
+        more = np.where(d.cp > 1, exchanged * (1.0 - states), 0.0)
         before = tokens_before(shape.convolved / d.tp, shape.taps - 1, d) * states
         convolved = shape.convolved / d.tp + more * (shape.convolved > 0)
         into = Gemm("mixer in", tokens, width, hidden, gathered_input=True)
@@ -141,18 +141,19 @@ class Recurrence(Mixer):
         scan = Scan("scan", flop, d.tokens * heads / length, length, shape.token_s, shape.matrices)
         summarised = 1.0 * (length < d.seq_length)
         if np.any(summarised):
-            summary = replace(scan, forward_flop=SUMMARY * flop, token_s=SUMMARY * shape.token_s)
+            ratio = STATE_SUMMARY_TIME_RATIO
+            summary = replace(scan, forward_flop=ratio * flop, token_s=ratio * shape.token_s)
             yield replace(summary, name="state summary", active=summarised)
         yield scan
 
     def _communication(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         """Communication between context-parallel ranks, and the received tensors they save."""
-        states, split = d.runtime.hands_on_states, 1.0 * (d.cp > 1)
+        states, split = d.runtime.passes_recurrent_states, 1.0 * (d.cp > 1)
         if np.any(split * (1.0 - states)):
             yield from self._trade(model, d, split * (1.0 - states))
         if np.any(split * states):
             shape = self.shape(model)
-            numbers = d.sequences * shape.heads / d.tp * shape.handed
+            numbers = d.sequences * shape.heads / d.tp * shape.passed_per_head
             yield from _handed_on(numbers, d, split * states)
 
     def _trade(self, model: StackSpec, d: Dims, on: Array) -> Iterator[Record]:
@@ -161,7 +162,7 @@ class Recurrence(Mixer):
         A tensor is copied into rank order before the message and into token order after it, since
         load-balanced attention distributes tokens in another order.
         """
-        widths, inner = self.traded(model, d), self.shape(model).inner / d.tp
+        widths, inner = self.exchanged_widths(model, d), self.shape(model).inner / d.tp
         for width in (*widths, inner):
             payload = d.tokens * width * d.activation_bytes
             yield Collective(("all_to_all",), payload, "cp", times=on)
@@ -171,14 +172,14 @@ class Recurrence(Mixer):
 
 def scanned_tokens(d: Dims) -> Array:
     """Tokens of a sequence that one rank scans: all, where ranks exchange tokens for heads."""
-    return d.seq_length / (1.0 + (d.cp - 1.0) * d.runtime.hands_on_states)
+    return d.seq_length / (1.0 + (d.cp - 1.0) * d.runtime.passes_recurrent_states)
 
 
 def _handed_on(numbers: Array, d: Dims, on: Array) -> Iterator[Record]:
     """An all-gather of `numbers` from each context-parallel rank, saved for backward."""
     every = numbers * d.cp
     yield Collective(("all_gather",), every * STATE_BYTES, "cp", times=on)
-    yield SavedTensor("states handed on", every, STATE_BYTES, active=on)
+    yield SavedTensor("states passed between ranks", every, STATE_BYTES, active=on)
 
 
 def tokens_before(width: Array, count: int, d: Dims) -> Array:

@@ -34,8 +34,8 @@ class Traits:
     """Each collective over the sequence copies its tensor once."""
     gathers_context_under_chunks: Array = 0.0
     """Keys and values are gathered at once, under the first of cp chunks of attention."""
-    hands_on_states: Array = 0.0
-    """Context-parallel ranks hand on states of recurrences; else they trade tokens for heads."""
+    passes_recurrent_states: Array = 0.0
+    """Context-parallel ranks pass on states of recurrences; else an all-to-all shards by heads."""
     merges_context_in_fp32: Array = 0.0
     """What the chunks of a ring contribute is merged in fp32, operator by operator."""
     sums_adapters_with_matrices: Array = 0.0
@@ -145,7 +145,7 @@ class Traits:
     """Selective recompute may name operators (`op`)."""
     whole_interleaved_rounds: Array = 0.0
     """Interleaving takes a multiple of pp micro-batches."""
-    fills_the_pipeline: Array = 0.0
+    needs_pp_micro_batches: Array = 0.0
     """1F1B takes at least pp micro-batches."""
 
 

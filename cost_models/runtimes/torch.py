@@ -16,7 +16,7 @@ RUNTIME = Runtime(
     # distributed/tensor/experimental/_context_parallel.
     gathers_context_under_chunks=1.0,
     # flash-linear-attention fla/ops/cp; MaxText gdn_cp.py (AI-Hypercomputer/maxtext#4968).
-    hands_on_states=1.0,
+    passes_recurrent_states=1.0,
     merges_context_in_fp32=1.0,
     # DTensor adds partial sums (NeMo Automodel 36044ad3, components/_peft/lora.py).
     sums_adapters_with_matrices=1.0,
@@ -49,5 +49,5 @@ RUNTIME = Runtime(
     buffers_every_message=1.0,
     expandable_segments=1.0,
     recomputes_operators=1.0,
-    fills_the_pipeline=1.0,
+    needs_pp_micro_batches=1.0,
 )

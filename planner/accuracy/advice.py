@@ -86,7 +86,7 @@ class Question(Spec):
 
 
 @dataclass(frozen=True)
-class Beside:
+class RecipeComparison:
     """A recipe beside the pick.
 
     report: None where the plan cannot run at all.  gap: how much longer the recipe takes than the
@@ -107,7 +107,7 @@ class Row:
     """One question answered.
 
     pick: the recommended plan, the best where the search is not for time, None where nothing
-    fits.  files: what launches it; none where `unlaunched` says why.
+    fits.  files: what launches it; none where `launch_refusal` says why.
     """
 
     question: Question
@@ -115,8 +115,8 @@ class Row:
     pick: PlanReport | None
     slower_by: float
     files: tuple[str, ...]
-    unlaunched: str
-    beside: Beside | None
+    launch_refusal: str
+    beside: RecipeComparison | None
 
     @property
     def filled(self) -> float | None:
@@ -140,11 +140,11 @@ def advise(question: Question) -> Row:
     pick, slower_by = answer.best, 0.0
     if recommended is not None:
         pick, slower_by = recommended.plan, recommended.slower_by
-    files, unlaunched = _launched(request, answer, pick)
+    files, launch_refusal = _launched(request, answer, pick)
     beside = None
     if question.recipe is not None and pick is not None:
         beside = _beside(request, pick, question.recipe)
-    return Row(question, answer, pick, slower_by, files, unlaunched, beside)
+    return Row(question, answer, pick, slower_by, files, launch_refusal, beside)
 
 
 def _launched(
@@ -165,7 +165,7 @@ def _launched(
     return tuple(bundle.files), ""
 
 
-def _beside(request: PlanRequest, pick: PlanReport, recipe: Recipe) -> Beside:
+def _beside(request: PlanRequest, pick: PlanReport, recipe: Recipe) -> RecipeComparison:
     """A recipe priced for the same question, with the framework that it is written for."""
     framework = frameworks.get(recipe.framework)
     asked = request.for_framework(framework.name)
@@ -174,14 +174,14 @@ def _beside(request: PlanRequest, pick: PlanReport, recipe: Recipe) -> Beside:
     try:
         report = plan_answers.estimate(asked, plan).estimate
     except plan_answers.IllegalPlan:
-        return Beside(plan, None, None, tuple(refusals), "")
+        return RecipeComparison(plan, None, None, tuple(refusals), "")
     refusals += [reason.text for reason in memory_reasons(asked, report)]
     gap = report.iteration_time_s / pick.iteration_time_s - 1.0
     first, second = sorted((pick, report), key=lambda one: one.iteration_time_s)
     reason = "" if pick.plan == plan else against(request, first, second).sentence
     if alone := _alone(asked, report, pick.plan):
         reason += f"; in their plan {alone}"
-    return Beside(plan, report, gap, tuple(refusals), reason)
+    return RecipeComparison(plan, report, gap, tuple(refusals), reason)
 
 
 def _alone(request: PlanRequest, theirs: PlanReport, ours: ParallelPlan) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cost_models.plans import ParallelPlan
-from planner.accuracy.advice import Beside, Row
+from planner.accuracy.advice import RecipeComparison, Row
 from planner.documents.formats import memory_words, plan_words, seconds
 
 _MOST_FRAMEWORKS = 4
@@ -58,11 +58,11 @@ def pick_cells(row: Row) -> tuple[str, ...]:
     asked += [question.objective] if row.pick and not row.answer.picks else []
     name = f"{question.name} ({question.kind})"
     if row.pick is None or row.filled is None:
-        return (name, ", ".join(asked), row.unlaunched, "–", "–", "–")
+        return (name, ", ".join(asked), row.launch_refusal, "–", "–", "–")
     pick = words(row.pick.plan)
     if row.answer.launch is not None:
         pick = f"{row.answer.launch.framework}: {pick}"
-    pick += f"; not launched: {row.unlaunched}" if row.unlaunched else ""
+    pick += f"; not launched: {row.launch_refusal}" if row.launch_refusal else ""
     to_fastest = f"{100 * row.slower_by:.1f} %" if row.answer.picks else "–"
     free = f"{100 * (1 - row.filled):.0f} %"
     return (name, ", ".join(asked), pick, free, _runs(row), to_fastest)
@@ -84,7 +84,7 @@ def recipe_cells(row: Row) -> tuple[str, ...]:
     assert recipe is not None
     source = f"{recipe.by}: {recipe.source}"
     if row.pick is None or beside is None:
-        return (row.question.name, row.unlaunched, "–", "–", "–", source)
+        return (row.question.name, row.launch_refusal, "–", "–", "–", source)
     ours = f"{words(row.pick.plan)}; {seconds(row.pick.iteration_time_s)}"
     theirs = f"{recipe.framework}: {words(beside.plan)}"
     gap = "–"
@@ -94,7 +94,7 @@ def recipe_cells(row: Row) -> tuple[str, ...]:
     return (row.question.name, ours, theirs, gap, why(row, beside), source)
 
 
-def why(row: Row, beside: Beside) -> str:
+def why(row: Row, beside: RecipeComparison) -> str:
     """Why ours is another plan: what theirs is refused for, what the faster one saves and costs."""
     recipe = row.question.recipe
     assert recipe is not None

@@ -26,7 +26,7 @@ from planner.frameworks.devices import other_stack
 
 def assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> list[Note]:
     """The assumptions behind the numbers of this plan, as sentences."""
-    profile, group = model.setting.profile, request.cluster.groups[0]
+    profile, group = model.context.profile, request.cluster.groups[0]
     kinds = {
         "built in": "measured on this accelerator by public micro-benchmarks",
         "scaled": "large matrix products measured on this accelerator, the rest medians of others",

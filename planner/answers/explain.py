@@ -150,7 +150,7 @@ def _report(
     world = cluster.accelerators
     flop = step_flop(request.model, training)
     rate = flop / seconds / world
-    half = model.setting.machine.matrix_flop_per_s
+    half = model.context.machine.matrix_flop_per_s
     peak = cluster.groups[0].accelerator.peak_flop_per_s(training.precision) or half
     lines, recomputed = kernels
     tokens_per_s = training.tokens_per_iteration / seconds
@@ -200,7 +200,7 @@ def _band(
     site = sites.site_of_request(request.site)
     source = site.source if site else ""
     features = error_features(request.model, request.cluster, request.training, plan, parts, source)
-    found = band(sum(parts.values()), features, model.setting.profile, site)
+    found = band(sum(parts.values()), features, model.context.profile, site)
     return ErrorBand(
         low_s=found.low_s, high_s=found.high_s, rows=found.rows, sources=found.sources,
         accelerator_rows=found.accelerator_rows, basis=found.basis,

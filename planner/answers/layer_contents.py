@@ -114,7 +114,7 @@ def layers_answer(request: PlanRequest, plan: ParallelPlan) -> LayersAnswer:
     return LayersAnswer(
         plan=plan,
         num_micro_batches=int(np.max(estimates.num_micro_batches)),
-        profile=model.setting.profile.name,
+        profile=model.context.profile.name,
         layers=tuple(_tables(model, estimates)),
         exchanges=tuple(_exchanges(model, estimates, plan)),
     )
@@ -128,7 +128,7 @@ def _tables(model: CostModel, estimates: Estimates) -> Iterator[LayerTable]:
         """The value of this plan's layers."""
         return float(value[key] if isinstance(value, np.ndarray) and value.ndim else value)
 
-    kinds = layers_of(model.setting.model).kinds
+    kinds = layers_of(model.context.model).kinds
     everything = zip(
         kinds, estimates.kernels, gathered.micro.layers, gathered.table.totals,
         gathered.table.recomputed_totals, strict=True,
@@ -152,7 +152,7 @@ def _tables(model: CostModel, estimates: Estimates) -> Iterator[LayerTable]:
 def _kernel(
     model: CostModel, d: Dims, time: KernelTime, of_plan: Callable[[Array], float], again: bool
 ) -> KernelRow:
-    kernel, machine = time.kernel, model.setting.machine
+    kernel, machine = time.kernel, model.context.machine
     forward_s, flop = of_plan(time.forward_s), of_plan(time.forward_flop)
     moved = of_plan(kernel.forward_bytes) if isinstance(kernel, MemoryBoundKernel) else 0.0
     peak = machine.accelerator.memory_bytes_per_s if moved else machine.matrix_flop_per_s
@@ -160,7 +160,7 @@ def _kernel(
         peak = machine.accelerator.peak_flop_per_s(machine.precision) or peak
     rate = (moved or flop) / forward_s if forward_s else 0.0
     shape, formula = _words(kernel, of_plan)
-    profile = model.setting.profile
+    profile = model.context.profile
     measured = profile.kind == "calibrated"
     return KernelRow(
         kernel=kernel.name,

@@ -93,12 +93,12 @@ def traffic(model: CostModel, plan: ParallelPlan) -> Traffic:
     found = model.traffic(plan)
     estimates = model.evaluate(Plans.from_rows([plan]))
     iteration_s = float(estimates.iteration_time_s[0])
-    tiers = tuple(_tiers(model.setting.nodes, found, iteration_s)) if found else ()
+    tiers = tuple(_tiers(model.context.nodes, found, iteration_s)) if found else ()
     return Traffic(
         iteration_time_s=iteration_s,
         transfer_s=float(np.max(sum(one.seconds for one in found))) if found else 0.0,
         shown_s=sum(float(estimates.time_parts_s[name][0]) for name in TRANSFERS),
-        groups=tuple(_group(model.setting.nodes, one) for one in found),
+        groups=tuple(_group(model.context.nodes, one) for one in found),
         tiers=tiers,
         busiest=max(tiers, key=lambda tier: tier.busy).tier if tiers else None,
     )

@@ -267,14 +267,14 @@ def _replanned(request: PlanRequest, model: CostModel, best: PlanReport | None) 
         return None
     asked = request.model_copy(update={"profile": None, "site": None})
     usual = cost_model(asked)
-    if usual.setting.profile.id == model.setting.profile.id:
+    if usual.context.profile.id == model.context.profile.id:
         return None
     rows = fastest(asked).outcome.best
     if not rows:
         return None
     own = report(model, request, rows[0])
     return Replanned(
-        usual_profile=usual.setting.profile.id,
+        usual_profile=usual.context.profile.id,
         usual_time_s=report(usual, asked, rows[0]).iteration_time_s,
         plan=own,
         slower_by=own.iteration_time_s / best.iteration_time_s - 1.0,
@@ -289,7 +289,7 @@ def illegal(request: PlanRequest, plan: ParallelPlan, rules: tuple[Rule, ...] = 
 
 
 def _common(request: PlanRequest, model: CostModel) -> dict[str, Any]:
-    profile = model.setting.profile
+    profile = model.context.profile
     return {
         "request": request.document(),
         "version": __version__,

@@ -32,7 +32,7 @@ def _head(answer: TuneAnswer, request: PlanRequest) -> Iterator[RenderableType]:
         ],
         indent=2,
     )
-    pieces = ["nothing of this is measured yet"]
+    pieces = ["no runs of this are measured yet"]
     if answer.runs:
         pieces = [f"{_runs(answer.runs)} of this measured, {answer.gpu_hours:.3g} GPU-hours"]
     if answer.other_runs:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 Document = Mapping[str, Any]
 KEY, KEY_FILE = "PLANNER_API_KEY", "PLANNER_API_KEY_FILE"
 _JSON, _EVENTS = "application/json", "text/event-stream"
-_KEPT = ("id", "cached", "links", "spent")  # what a kept answer has besides
+_KEPT = ("id", "cached", "links", "spent")  # metadata of a stored answer
 
 
 class Budget(TypedDict, total=False):
@@ -39,7 +39,7 @@ class Budget(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class AnswerHeaders:
-    """What a kept answer has over HTTP: its id, whether it was there already, where to go on.
+    """Metadata of a stored answer: its id, whether it was stored before, and links to follow.
 
     spent: the bound at which its search ended early, with what to limit; None: it did not.
     """

@@ -221,7 +221,7 @@ class Operations(Calls):
         return self.ask(SideBySide, "POST", "/v1/comparisons", document)
 
     def schedule_comparison(self, document: Document, **budget: Unpack[Budget]) -> ComparisonAnswer:
-        """Every pipeline schedule on one pipeline: of a request's plan, or with bare times."""
+        """Every pipeline schedule on one pipeline: of a request's plan, or with given times."""
         return self.ask(
             ComparisonAnswer, "POST", "/v1/schedule-comparisons", document, query=budget
         )
@@ -469,7 +469,7 @@ class Operations(Calls):
         return self.ask(OneNode, "POST", "/v1/one-node", document)
 
     def one_node_report(self, document: Document) -> ValidationReport:
-        """What its ranks left, held against the estimate."""
+        """What its ranks measured, compared with the estimate."""
         return self.ask(ValidationReport, "POST", "/v1/one-node/results", document)
 
     def healthz(self) -> Health:

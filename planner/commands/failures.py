@@ -34,10 +34,10 @@ def guarded(command: Callable[[], int | None], words: Sequence[str]) -> int:
         return code
     except typer.Abort:
         return OUR_FAULT
-    except (BrokenPipeError, SystemExit) as left:
+    except (BrokenPipeError, SystemExit) as exit_error:
         # typer leaves with a SystemExit where a pipe is closed.
-        if not isinstance(left, BrokenPipeError) and not isinstance(
-            left.__context__, BrokenPipeError
+        if not isinstance(exit_error, BrokenPipeError) and not isinstance(
+            exit_error.__context__, BrokenPipeError
         ):
             raise
         # Whoever read our output has seen enough.
@@ -108,7 +108,7 @@ def _cannot_write(error: OSError) -> int:
 
 
 def _silence(*streams: TextIO) -> None:
-    """Send what is still to come nowhere."""
+    """Send further output to /dev/null."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in streams:
         os.dup2(nowhere, stream.fileno())

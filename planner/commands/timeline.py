@@ -63,9 +63,9 @@ def timeline(
     pipeline: Mapping[str, Any],
     option_values: Mapping[str, Any],
 ) -> int:
-    """When each rank of a pipeline does what: of a plan, or of a schedule with bare times."""
+    """When each rank of a pipeline does what: of a plan, or of a schedule with given times."""
     from planner.drawing.text import timeline_screen
-    from planner.pipelines import requested
+    from planner.pipelines import plan_timeline
     from planner.pipelines import timeline as timelines
     from planner.terminal import output
 
@@ -73,7 +73,7 @@ def timeline(
         source_of(request_file, request),
         pipeline,
         option_values,
-        requested.timeline_of,
+        plan_timeline.timeline_of,
         lambda document: timelines.timeline(timelines.parse_timeline(document)),
         lambda service, document: service.timeline(document),
     )
@@ -96,14 +96,14 @@ def compare_schedules(
 ) -> int:
     """All pipeline schedules side by side: time, bubble, memory, messages, who runs them."""
     from planner.drawing.text import comparison_screen
-    from planner.pipelines import all_schedules, requested
+    from planner.pipelines import all_schedules, plan_timeline
     from planner.terminal import output
 
     answer = _answer(
         source_of(request_file, request),
         pipeline,
         option_values,
-        requested.schedules_of,
+        plan_timeline.schedules_of,
         lambda document: all_schedules.compare_schedules(all_schedules.parse_comparison(document)),
         lambda service, document: service.schedule_comparison(document),
     )
@@ -114,7 +114,7 @@ def compare_schedules(
 def best_timeline(answer: PlanAnswer) -> list[str]:
     """The pipeline of an answer's best plan as SVG; none without stages, or of too many actions."""
     from planner.drawing.svg import svg
-    from planner.pipelines.requested import timeline_of
+    from planner.pipelines.plan_timeline import timeline_of
     from planner.request_parsing.parser import parse_request
 
     best = answer.best

@@ -15,7 +15,7 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(host: str, port: int, database_url: str | None, json: bool) -> int:
-    """Say how this machine is; the exit code."""
+    """Print the diagnosis of this machine; the exit code."""
     from planner.doctor.checks import examine
     from planner.terminal import output
 
@@ -48,7 +48,10 @@ def _table(diagnosis: Diagnosis) -> Table:
 def _verdict(diagnosis: Diagnosis) -> str:
     count = {state: sum(c.state == state for c in diagnosis.checks) for state in _STYLES}
     if not diagnosis.healthy:
-        return f"planner {diagnosis.version}: {count['fail']} to fix before it works"
+        several = "s" * (count["fail"] != 1)
+        return (
+            f"planner {diagnosis.version}: {count['fail']} problem{several} to fix before it works"
+        )
     if count["warn"]:
         several = "s" * (count["warn"] != 1)
         return f"planner {diagnosis.version} works, with {count['warn']} warning{several}"

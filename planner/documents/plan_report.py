@@ -28,9 +28,9 @@ class StageMemory(Document):
 class Memory(Document):
     """Memory of a plan; allocated, reserved and peak (what the driver sees) of the worst stage.
 
-    needed_bytes: the least that the plan runs with; what the peak has beyond it, the allocator
-    gives back before it fails.  chance_of_running_out: that what is needed is more than the
-    capacity, by how far predicted peaks were off; chance_basis: what that rests on.
+    needed_bytes: the least that the plan runs with; the rest of the peak is cache that the
+    allocator frees before it runs out of memory.  chance_of_running_out: that what is needed is
+    more than the capacity, by how far predicted peaks were off; chance_basis: what that rests on.
     """
 
     capacity_bytes: float

@@ -18,7 +18,7 @@ from planner.frameworks.read_results import Refusal, Setting, Unreadable
 
 MAX_NUMBER = 10**15
 # Similarity to a known option from which an unknown one counts as a typo.
-SLIP = 0.92
+MISSPELLING_SIMILARITY = 0.92
 _NEGATIVE = re.compile(r"-\d+$|-\d*\.\d+$")
 
 
@@ -129,7 +129,7 @@ class Arguments:
         self.settings.append(setting)
         if row is None:
             self.unknown.append(setting)
-            near = get_close_matches(name, self.known, 1, SLIP)
+            near = get_close_matches(name, self.known, 1, MISSPELLING_SIMILARITY)
             if near and not self.own:
                 text = f"has no option {name}; the nearest is {near[0]}"
                 self.refuse_at(setting, f"{self.title} ({self.span()}) {text}")

@@ -17,8 +17,8 @@ _OTHER_KINDS = {
     "mimo": "a decoder with encoders of other kinds of data", "mamba": "a state-space model",
     "hybrid": "a model of attention and other mixers",
 }  # fmt: skip
-DECODERS_ONLY = "only the training of decoders is planned, whatever else is given"
-NOT_AT_HAND = "is not at hand"
+DECODERS_ONLY = "only training of decoders is supported"
+NOT_AMONG_FILES = "is not among the given files"
 _TAKES_ARGUMENTS = re.compile(r"^\s*(?:export\s+)?\w+=[\"']?\$\{?[1-9]", re.MULTILINE)
 # Files that hold no commands.
 _DATA = (".json", ".yaml", ".yml", ".toml", ".py", ".txt", ".md", "hostfile", "_env")
@@ -84,12 +84,12 @@ def training_call_if_any(
         return None
 
 
-def with_what_is_absent(error: Unreadable, found: TrainingCall, arguments: bool) -> Unreadable:
+def with_missing_file_hints(error: Unreadable, found: TrainingCall, arguments: bool) -> Unreadable:
     """The error with hints where the missing value may be found: a file to add, or arguments.
 
     arguments: whether the user gave the script any.
     """
-    hints = [f"{note}: add it" for note in found.notes if NOT_AT_HAND in note]
+    hints = [f"{note}: add it" for note in found.notes if NOT_AMONG_FILES in note]
     if not arguments and _TAKES_ARGUMENTS.search(found.files.get(found.script, "")):
         hints.append("the script takes arguments: give them after --")
     asks = " is missing" in error.text or "which the files do not say" in error.text

@@ -114,7 +114,7 @@ def _scaling(rope: Config) -> Keys | None:
         return None
     kind = OLD_KINDS.get(kind, kind) if isinstance(kind, str) else kind
     if kind not in KINDS:
-        rope.left_out.append(f"rope_scaling: {short_text(kind)} is no kind that is known, left out")
+        rope.left_out.append(f"rope_scaling: {short_text(kind)} is an unknown type, ignored")
         return None
     found: Keys = {"kind": kind}
     for name in RopeScaling.model_fields:

@@ -19,7 +19,7 @@ ENVIRONMENT = "environment"  # the group of variables in what a framework writes
 # Options whose defaults follow from other options.
 _DERIVED = frozenset({"--padded-vocab-size", "gradient_accumulation_steps"})
 # Options whose meaning, or default, depends on another field of the plan.
-_HANGS_ON = {
+_DEPENDS_ON = {
     "--num-layers-per-virtual-pipeline-stage": "pp",
     "--expert-tensor-parallel-size": "tp",
     "zero_optimization.overlap_comm": "zero_stage",
@@ -58,13 +58,13 @@ def changes(
     names = dict.fromkeys([*after, *before])
     moved = {
         name
-        for name, field in _HANGS_ON.items()
+        for name, field in _DEPENDS_ON.items()
         if getattr(plan, field) != getattr(reading.plan, field)
     }
     found: dict[str, FlagChange] = {}
     for name in names:
         for change in _change(framework, reading, before.get(name), after.get(name), moved):
-            found.setdefault(change.option, change)  # a spelling of two options goes once
+            found.setdefault(change.option, change)  # an alias of two options is removed once
     return tuple(found.values())
 
 
@@ -87,7 +87,7 @@ def _change(
     if said is None and (after is None or written.name in _DERIVED):
         return
     if said is not None and (other or after is None):
-        why = f"{after.name} says it" if after is not None else "no longer needed"
+        why = f"replaced by {after.name}" if after is not None else "no longer needed"
         yield FlagChange(
             option=said.name, before=_words(said), after=None, why=why, file=said.file,
             line=said.line,

@@ -89,7 +89,7 @@ def lint(
     possible = not launch.contradictions and launch.reading.written
     better = best(launch) if possible else None
     fewest = fewest_changes(launch) if possible and not runs else None
-    profile = launch.costs.setting.profile
+    profile = launch.costs.context.profile
     return LintAnswer(
         request=request.document(),
         version=__version__,

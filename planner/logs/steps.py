@@ -7,7 +7,7 @@ in this order:
    and reports that hold one of these;
 2. reports with skipped or NaN iterations;
 3. the first report after an evaluation or a checkpoint;
-4. times that no step takes, of a clock that was set; where most are of this kind, the log is
+4. implausible step times, such as after the clock was set; where most are of this kind, the log is
    refused, as its times are in another unit;
 5. stragglers: reports of more than 1.5 times the median of the rest.
 
@@ -37,13 +37,13 @@ _REASONS = (
     "warm-up",
     "skipped or NaN iterations",
     "after an evaluation or checkpoint",
-    "a time that no step takes",
+    "implausible step times",
 )
 
 
 @dataclass
 class Series:
-    """The reports of one kind: step number, seconds per step, and what speaks against it.
+    """The reports of one kind: step number, seconds per step, and why it is excluded.
 
     interval: steps per report, where the log says it.
     """

@@ -43,7 +43,7 @@ def step(asked: ReinforcementRequest) -> ReinforcementAnswer:
     exchanged = transfer(model, plan, generating if spec.generation == "other" else 0)
     parts = _parts_s(asked, model, training, exchanged)
     memory = tuple(_memory(asked, training))
-    profile = model.setting.profile
+    profile = model.context.profile
     return ReinforcementAnswer(
         request=asked.document(),
         version=__version__,
@@ -239,7 +239,7 @@ def _notes(spec: ReinforcementSpec) -> Iterator[Note]:
         code="coarse",
         text="Coarser than an answer about training: generation is not modelled but stated, as "
         "one throughput; waiting for the longest responses, lengths that differ, starting and "
-        "stopping engines are in no part, and no published run was held against it.",
+        "stopping engines are in no part, and it was compared with no published run.",
     )
     where = (
         "every rank gathers all of them over the groups of its plan, stages included, and hands "

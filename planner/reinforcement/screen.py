@@ -65,13 +65,14 @@ def _header_rows(
         ],
         indent=2,
     )
-    where = "the same" if spec.generation == "same" else "other"
+    count = f"{answer.generation_accelerators:,}"
+    where = f"the same {count}" if spec.generation == "same" else f"{count} other"
     engines = f"{answer.engines:,} engines of tp {spec.generation_tp}"
     yield Flow(
         [
-            f"generation on {where} {answer.generation_accelerators:,} accelerators",
+            f"generation on {where} accelerators",
             engines,
-            f"{spec.generation_tokens_per_s:,.0f} tokens/s each accelerator, as stated",
+            f"{spec.generation_tokens_per_s:,.0f} tokens/s per accelerator, as stated",
         ],
         indent=2,
     )
@@ -114,7 +115,7 @@ def _transfer(answer: ReinforcementAnswer) -> Iterator[RenderableType]:
         size = amount(one.payload_bytes)
         pieces.append(f"{one.title}: {size} {how} in {seconds(one.seconds)}")
     if not answer.transfer:
-        pieces.append("every rank has them whole")
+        pieces.append("every rank already has all of them")
     yield Flow([f"  weight_transfer: {pieces[0]}", *pieces[1:]], indent=4, style="dim")
 
 

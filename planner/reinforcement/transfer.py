@@ -38,7 +38,7 @@ def transfer(model: CostModel, plan: ParallelPlan, generating: int) -> tuple[Tra
     for title, op, payload_bytes, axis in _exchanges(model, plan, generating):
         ranks = int(np.max(axis.size))
         if ranks > 1 and payload_bytes > 0:
-            seconds = float(np.max(model.setting.fabric.transfer(op, payload_bytes, axis)))
+            seconds = float(np.max(model.context.fabric.transfer(op, payload_bytes, axis)))
             steps.append(
                 TransferStep(
                     title=title, op=op, ranks=ranks, payload_bytes=payload_bytes, seconds=seconds
@@ -52,8 +52,8 @@ def _exchanges(
 ) -> Iterator[tuple[str, Literal["all_gather", "send"], float, Axis]]:
     """(title, operation, payload by nccl-tests' convention, group) of every step."""
     places = Placement(Plans.from_rows([plan]))
-    whole = generation_weight_bytes(model.setting.model)
-    experts = expert_bytes(model.setting.model)
+    whole = generation_weight_bytes(model.context.model)
+    experts = expert_bytes(model.context.model)
     dense = whole - experts
     if plan.zero_stage == 3:
         yield "ZeRO shards", "all_gather", dense / (plan.pp * plan.tp), places.shard
@@ -65,7 +65,7 @@ def _exchanges(
     if not generating:
         yield "pipeline stages", "all_gather", whole, places.pp
         return
-    stride = _apart(model.setting.nodes.network, model.setting.cluster.accelerators + generating)
+    stride = _apart(model.context.nodes.network, model.context.cluster.accelerators + generating)
     yield "to the engines", "send", whole, Axis(np.array([2]), np.array([stride]))
 
 

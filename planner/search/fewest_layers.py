@@ -68,7 +68,7 @@ def _fewest(
     def bytes_with(rows: IntArray, layers: IntArray) -> FloatArray:
         some = gathered.take(rows)
         tried = some.plans.with_columns(recompute_num_layers=layers)
-        return model.needed_bytes_of(some.relaid(model.setting.model, tried))
+        return model.needed_bytes_of(some.with_layout(model.context.model, tried))
 
     # Invariant: `low` does not fit (unless it is high), `high` does.
     low, high = np.ones_like(most), most.copy()

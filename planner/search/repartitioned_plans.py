@@ -51,7 +51,7 @@ def repartitioned_plans(
     places = [place for alike in by_stages.values() for place in alike]
     if not places:
         return
-    amounts = layer_amounts(model.setting, Plans.from_rows([plans[place] for place in places]))
+    amounts = layer_amounts(model.context, Plans.from_rows([plans[place] for place in places]))
     for column, place in enumerate(places):
         share = worth_s / seconds[place] if np.isfinite(worth_s) else 1.0
         for other, other_share in _repartitioned(model, plans[place], amounts, column, share, room):
@@ -71,7 +71,7 @@ def _repartitioned(
 
     share: the largest ratio of interest, if the given plan fits.
     """
-    spec = model.setting.model
+    spec = model.context.model
     now = forward_layers(spec.num_layers, plan)
     layers = _layer_loads(spec, plan, amounts, column, max(now))
     stages = _stages(model, plan, now, layers, amounts, column, room.of_plan(plan))
@@ -121,7 +121,7 @@ def _stages(
     amounts: LayerAmounts, column: int, room_bytes: float,
 ) -> Stages:  # fmt: skip
     """The virtual stages, with the time and memory that do not depend on their layers."""
-    spec = model.setting.model
+    spec = model.context.model
     _, owner, _ = virtual_stages(SCHEDULES[plan.schedule].placement, plan.pp, now)
     fixed = np.zeros(len(now))
     fixed[0] = amounts.embedding_s[column]

@@ -28,12 +28,12 @@ def with_own_counts(
         placement = SCHEDULES[plan.schedule].placement
         if not by_block or plan.pp == 1 or placement == "two-way":
             continue
-        sizes = forward_layers(model.setting.model.num_layers, plan)
+        sizes = forward_layers(model.context.model.num_layers, plan)
         _, owner, _ = virtual_stages(placement, plan.pp, sizes)
         counts = np.arange(max(sizes) + 1)
         alike = plan.model_copy(update={"recompute_layers": ()})
         rows = Plans.of(alike).with_columns(recompute_num_layers=counts)
-        memory = StageMemory(model.setting, gather(model.setting, rows), all_stages=True)
+        memory = StageMemory(model.context, gather(model.context, rows), all_stages=True)
         fits = memory.total_bytes - memory.spare_bytes <= room.of_plan(plan)
         if not fits.any(axis=1).all():
             continue

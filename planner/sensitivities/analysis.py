@@ -117,7 +117,7 @@ def sensitivity(request: PlanRequest, spec: SensitivitySpec) -> SensitivityAnswe
         done += weights[one.name] * len(points)
     step(done, total)
     found.sort(key=_moves, reverse=True)
-    profile = planner.model.setting.profile
+    profile = planner.model.context.profile
     return SensitivityAnswer(
         request=request.document() | {PART: spec.model_dump(mode="json")},
         version=__version__,

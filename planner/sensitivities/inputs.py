@@ -66,7 +66,7 @@ def changed(request: PlanRequest, input_: Input, factor: float) -> Variant:
     """The request with an input multiplied.  Raises RequestError if the result is invalid."""
     if not input_.paths:
         usual = cost_model(request)
-        profile = _SCALED[input_.name](usual.setting.profile, factor)
+        profile = _SCALED[input_.name](usual.context.profile, factor)
         return Variant(request, cost_model(request, profile))
     document = request.document()
     for path in input_.paths:
@@ -134,7 +134,7 @@ def inputs_of(request: PlanRequest) -> Iterator[Input | tuple[str, str]]:
 
 
 def _efficiencies(request: PlanRequest) -> Iterator[Input]:
-    machine = cost_model(request).setting.machine
+    machine = cost_model(request).context.machine
     profile = machine.profile
     used = [profile.gemm[name] for name in {request.training.precision, machine.wide}]
     fastest = max(gemm.tile_fraction for gemm in used)

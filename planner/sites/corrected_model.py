@@ -41,9 +41,9 @@ class SiteCostModel(CostModel):
 
     def _ln(self, plans: Plans, estimates: Estimates) -> NDArray[np.float64]:
         """ln(time at the site / time estimated without it) of plans; shape (plans,)."""
-        accelerator = self.setting.nodes.accelerator
+        accelerator = self.context.nodes.accelerator
         family = profile_for(accelerator).family
-        shares = shares_of(self.setting.model, self.setting.training, plans, estimates.time_parts_s)
+        shares = shares_of(self.context.model, self.context.training, plans, estimates.time_parts_s)
         runtimes = np.broadcast_to(plans.runtime, estimates.iteration_time_s.shape)
         ln = np.zeros(estimates.iteration_time_s.shape)
         for code in np.unique(runtimes).tolist():
@@ -53,8 +53,8 @@ class SiteCostModel(CostModel):
                 accelerator.id,
                 runtime,
                 self.site.source,
-                self.setting.model.hidden_size,
-                self.setting.model.num_layers,
+                self.context.model.hidden_size,
+                self.context.model.num_layers,
             )
             mean, _ = self.site.correction.off(groups)
             ln = np.where(runtimes == code, shares @ mean, ln)

@@ -11,7 +11,7 @@ from planner.sizing.request import SizingRequest, SizingSpec
 from planner.uncertainty.error_band import COVERED, chance_above
 
 # Half the width of the error band in standard deviations, with errors taken as normal.
-REACH = NormalDist().inv_cdf(0.5 + int(COVERED) / 200)
+BAND_HALF_WIDTH_SIGMAS = NormalDist().inv_cdf(0.5 + int(COVERED) / 200)
 
 
 def limited(row: Row, sizing: SizingSpec) -> Row:
@@ -47,7 +47,7 @@ def _log_error(row: Row) -> tuple[float, float]:
     assert band is not None
     assert estimated is not None
     low, high = log(band.low_s / estimated), log(band.high_s / estimated)
-    return 0.5 * (low + high), max(0.5 * (high - low) / REACH, 1e-9)
+    return 0.5 * (low + high), max(0.5 * (high - low) / BAND_HALF_WIDTH_SIGMAS, 1e-9)
 
 
 def least_of(rows: list[Row], places: Iterable[int], *names: str) -> int | None:

@@ -63,7 +63,7 @@ class SharedFiles:
         if present == {name: one.digest for name, one in _here().items()}:
             self._synced = theirs
             return
-        with self._database.writing() as connection, _alone():
+        with self._database.writing() as connection, _exclusive_lock():
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
             self._agree(connection)
 
@@ -117,7 +117,7 @@ def _here() -> dict[Name, Version]:
     found = {}
     for kind in KINDS:
         for path in data_folder(kind).glob("*.json"):
-            with suppress(OSError, UnicodeDecodeError):  # it has just been removed, or is no good
+            with suppress(OSError, UnicodeDecodeError):  # just removed, or unreadable
                 changed_at = path.stat().st_mtime
                 found[Name(kind, path.stem)] = Version(path.read_text("utf-8"), changed_at)
     return found
@@ -139,8 +139,8 @@ def _write(name: Name, version: Version) -> None:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    """Alone among those that change sites here (planner.sites.storage has the same lock)."""
+def _exclusive_lock() -> Iterator[None]:
+    """A lock against others that change sites here (planner.sites.storage has the same one)."""
     folder: Path = data_folder("sites")
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("ab") as file:

@@ -28,7 +28,7 @@ def count_rows(answer: PlanAnswer) -> list[RenderableType]:
         [
             Text.assemble((f"{counts.feasible:,}", "bold"), f" of {counts.enumerated:,} plans fit"),
             f"{counts.dominated:,} dominated",
-            f"{counts.costed:,} priced in {seconds(answer.search_time_s)}",
+            f"{counts.costed:,} evaluated in {seconds(answer.search_time_s)}",
         ],
         ", ",
         indent=2,

@@ -106,7 +106,7 @@ def ranking(answer: PlanAnswer, search: SearchSpec, width: int) -> RenderableTyp
         rows = [_table((*figures, *columns.values()), listed_plans, 0 if alike else left)]
     if below:
         rows.append(Flow([f"in all of them: {below[0]}", *below[1:]], indent=2))
-    return Group(*rows, *_doubt(answer.contenders, answer.best_expected))
+    return Group(*rows, *_tie_notes(answer.contenders, answer.best_expected))
 
 
 def _table(
@@ -136,7 +136,9 @@ def _plan_words_row(headings: Sequence[str], alike: bool, *row: Any) -> Renderab
     return Flow(words, indent=3)
 
 
-def _doubt(contenders: Sequence[Contender], best_expected: str | None) -> Iterator[RenderableType]:
+def _tie_notes(
+    contenders: Sequence[Contender], best_expected: str | None
+) -> Iterator[RenderableType]:
     """Which of the plans listed cannot be told from the first, and which is best on average."""
     ties = [str(i) for i, one in enumerate(contenders[:_MOST_RANKED], 1) if one.tie]
     place = next((i for i, one in enumerate(contenders, 1) if one.id == best_expected), None)

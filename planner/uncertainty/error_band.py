@@ -17,8 +17,8 @@ from planner.uncertainty.posterior import Posterior, posterior
 
 # The percentage of runs that an interval should contain.
 COVERED = "80"
-# Where no kernel of the accelerator was measured, or none but large matrix products (a judgement:
-# with all runs on TPUs left out it holds 82 % of them, once the width holds 70 %).
+# Where no kernel of the accelerator was measured, or none but large matrix products, the interval
+# is doubled (a judgement: fitted without TPU runs, it holds 82 % of them doubled, 70 % plain).
 UNMEASURED = {
     "fallback": "no kernel of this accelerator was measured",
     "scaled": "only large matrix products of this accelerator were measured",

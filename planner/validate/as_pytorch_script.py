@@ -126,7 +126,7 @@ def _plan(plan: ParallelPlan, model: ModelSpec, compiled: bool) -> Iterator[Chan
     if plan.attention_kernel == "flash1":
         yield "attention_kernel", "flash2", "torch has no flash-attention 1"
     if plan.cp > 1 and plan.cp_kind != "a2a" and patterns.in_order(model):
-        yield "cp_kind", "a2a", "states are handed on in the order of the tokens"
+        yield "cp_kind", "a2a", "states pass from rank to rank in the order of the tokens"
     elif plan.cp > 1 and plan.cp_kind == "p2p":
         why = "torch's ring is experimental and runs on GPUs only; keys and values are gathered"
         yield "cp_kind", "all_gather", why

@@ -17,7 +17,7 @@ from cost_models.activation_memory import (
     tensor_bytes,
 )
 from cost_models.blocks.records import Record
-from cost_models.keyed_plans import KeyedPlans, Setting, gather
+from cost_models.keyed_plans import CostContext, KeyedPlans, gather
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.sources import Array
@@ -47,7 +47,7 @@ def expected(request: PlanRequest, rank: int) -> Expected:
     """The estimate of a pipeline rank of the request's plan, in bytes."""
     plan = request.plan
     assert plan is not None
-    s = cost_model(request).setting
+    s = cost_model(request).context
     g = gather(s, Plans.from_rows([plan]))
     memory = StageMemory(s, g, all_stages=True)
     slot = int(g.table.slot_of[rank, 0])
@@ -91,7 +91,7 @@ def _ends(g: KeyedPlans, plan: ParallelPlan, slot: int, in_flight: float) -> flo
 
 
 def _saved(
-    s: Setting, g: KeyedPlans, stages: VirtualStages, index: int
+    s: CostContext, g: KeyedPlans, stages: VirtualStages, index: int
 ) -> Iterator[tuple[str, float]]:
     """The rows of one stage: bytes of all its layers, for one micro-batch."""
     d = g.micro.d

@@ -28,7 +28,7 @@ from planner.progress import Step, Watch, watched
 from tests.fixtures.job_server import ENDLESS, SWEEP, Place, eventually
 from tests.fixtures.service import listening
 
-APP = create_app(Settings(jobs=JobSettings(max_runs=0)))  # jobs are taken, and not run
+APP = create_app(Settings(jobs=JobSettings(max_runs=0)))  # jobs are queued but not run
 ASKED: dict[str, Any] = {
     "model": "gpt2", "cluster": "1x4xh100-sxm",
     "training": {"seq_length": 1024, "global_batch_size": 64},

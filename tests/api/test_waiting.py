@@ -120,7 +120,7 @@ def test_who_leaves_takes_the_work_along(port: int, headers: dict[str, str]) -> 
 
 @pytest.mark.slow
 def test_searches_have_places_of_their_own() -> None:
-    """While one runs, estimates are answered; one search too many is turned away."""
+    """While one runs, estimates are answered; one search too many is refused."""
     with serving(Settings(max_concurrency=1, max_wait_s=0.1)) as port:
         running = asked(port, "/v1/sensitivities", LONG, **STREAM).getresponse()
         assert running.read1().startswith(b"event: progress")

@@ -19,7 +19,7 @@ from cost_models.units import GIB
 from planner.documents.answer import REASONS
 from planner.uncertainty.memory_risk import room
 from tests.browser.links import link
-from tests.browser.test_reach import serious
+from tests.browser.test_accessibility import serious
 
 WEB = Path(__file__).parents[2] / "web"
 REQUEST = {

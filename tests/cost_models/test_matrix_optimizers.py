@@ -132,7 +132,7 @@ def test_stacked_experts_are_a_matrix_each() -> None:
 def test_muon_orthogonalises_every_hidden_matrix_where_nothing_is_sharded() -> None:
     cost, found = estimate("muon", runtime="megatron")
     _, adam = estimate("adam", runtime="megatron")
-    machine = cost.setting.machine
+    machine = cost.context.machine
     products = LAYERS * sum(newton_schulz_s(Matrix(*s, 1.0, False), machine, 5) for s in SHAPES)
     hidden = LAYERS * sum(rows * columns for rows, columns in SHAPES)
     # One state less, read and written, and the passes of an update that is not fused.
@@ -161,7 +161,7 @@ def gathered(optimizer: OptimizerName, part: str, **plan: Any) -> float:
 
 def transfer(cost: CostModel, payload: float, ranks: int) -> float:
     axis = Axis(np.array([ranks]), np.array([1]))
-    return float(np.max(cost.setting.fabric.transfer("all_gather", payload, axis)))
+    return float(np.max(cost.context.fabric.transfer("all_gather", payload, axis)))
 
 
 def test_momenta_are_gathered_over_tensor_parallel_ranks() -> None:
@@ -178,7 +178,7 @@ def test_torch_gathers_sharded_matrices_on_every_rank() -> None:
     cost, found = estimate("muon", **plan)
     by_hand = LAYERS * sum(transfer(cost, 2.0 * r * c, 4) for r, c in SHAPES)
     assert gathered("muon", "dp_comm", **plan) == pytest.approx(by_hand, rel=1e-9)
-    machine = cost.setting.machine
+    machine = cost.context.machine
     products = LAYERS * sum(newton_schulz_s(Matrix(*s, 1.0, False), machine, 5) for s in SHAPES)
     assert float(found.time_parts_s["optimizer"][0]) > products
 

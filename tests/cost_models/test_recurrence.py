@@ -1,4 +1,4 @@
-"""Recurrent mixers over context-parallel ranks: tokens traded for heads, or states handed on."""
+"""Recurrent mixers over context-parallel ranks: all-to-all by heads, or states passed on."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_torch_hands_on_states_whatever_the_length(length: int) -> None:
     found = records(DELTA, length, runtime="torch", cp=4)
     states, tokens = 4 * 32 * 128 * (128 + 128) * 4, 4 * 3 * (2 * 16 + 32) * 128 * 2
     assert sorted(sent(found)) == sorted([("all_gather", states), ("all_gather", tokens)])
-    assert kept(found)["states handed on"] == states
+    assert kept(found)["states passed between ranks"] == states
     summary, scan = (one for one in found if isinstance(one, Scan))
     assert float(scan.tokens) == length / 4
     assert float(scan.sequences) == 32
@@ -106,7 +106,7 @@ def test_a_scan_of_whole_sequences_gains_nothing_from_ranks_but_one_of_parts_doe
         found = CostModel(model, cluster(1, 8), training).evaluate(Plans.of(plan))
         return {name: float(values[0]) for name, values in found.time_parts_s.items()}
 
-    # What is traded grows with the tokens, what is handed on does not.
+    # What is exchanged grows with the tokens, what is passed on does not.
     states = [context_s(length, "torch")["cp_comm"] for length in (LENGTH, 4 * LENGTH)]
     heads = [context_s(length, "megatron")["cp_comm"] for length in (LENGTH, 4 * LENGTH)]
     assert states[1] == pytest.approx(states[0], rel=0.01)

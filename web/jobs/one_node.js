@@ -68,7 +68,7 @@ export function OneNode() {
         <li>Its ranks leave <code>${results[0]}</code>${results.length > 1 ? html` to <code>${results.at(-1)}</code>` : ""}.</li>
         <li><div class="log-drop ${over ? "over" : ""}" onDragOver=${(event) => { event.preventDefault(); setOver(true); }} onDragLeave=${() => setOver(false)} onDrop=${drop}>
           <label class="button"><${Icon} name="upload" /> Results<input type="file" multiple accept=".json" class="for-readers" aria-label="Results of its ranks" onChange=${({ target }) => { judge(target.files); target.value = ""; }} /></label>
-          <p>Drop these ${count(results.length)} files here: time and memory are then held against the estimate.</p></div></li>
+          <p>Drop these ${count(results.length)} files here: time and memory are then compared with the estimate.</p></div></li>
       </ol>
       ${problems.value.length > 0 && html`<${Problems} />`}
       <details><summary>What is smaller than in the plan</summary>

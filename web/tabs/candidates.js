@@ -1,4 +1,4 @@
-/* All priced plans in a table: sort, filter, download, pick and pin. */
+/* All evaluated plans in a table: sort, filter, download, pick and pin. */
 
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
@@ -110,7 +110,7 @@ export default function CandidatesTab() {
     <div class="table-tools">
       <p class="muted">
         ${count(found.counts.enumerated)} combinations, ${count(found.counts.dominated)} of them dominated by another plan;
-        ${" "}${count(found.counts.costed)} priced, ${count(found.counts.feasible)} fit.
+        ${" "}${count(found.counts.costed)} evaluated, ${count(found.counts.feasible)} fit.
       </p>
       <span class="spring"></span>
       ${busy && html`<span role="status">Searching …</span>`}

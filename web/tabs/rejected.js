@@ -85,14 +85,14 @@ function WhyNot() {
   return html`<section class="card why-not" aria-labelledby="why-not">
     <h3 id="why-not">Why not this plan?</h3>
     <form onSubmit=${ask} key=${JSON.stringify(base)}>
-      ${NUMBERS.map((name) => html`<${Whole} key=${name} name=${name} value=${base[name]} onInput=${name === "tp" && setTp} />`)}
+      ${NUMBERS.map((name) => html`<${IntegerField} key=${name} name=${name} value=${base[name]} onInput=${name === "tp" && setTp} />`)}
       ${Object.entries(CHOICES).map(([name, values]) => html`<div class="field" key=${name}>
         <label for=${`why-${name}`}>${fieldLabel(name)}</label>
         <select id=${`why-${name}`} name=${name} onChange=${({ target }) => name === "recompute" && setRecompute(target.value)}>
           ${values.map((one) => html`<option key=${one} value=${one} selected=${one === (name === "recompute" ? recompute : base[name])}>${one}</option>`)}
         </select>
       </div>`)}
-      ${recompute === "full" && html`<${Whole} name="recompute_num_layers" label="Layers recomputed" value=${layers} />`}
+      ${recompute === "full" && html`<${IntegerField} name="recompute_num_layers" label="Layers recomputed" value=${layers} />`}
       <label class="inline"><input type="checkbox" name="sequence_parallel" disabled=${tp === 1} defaultChecked=${base.sequence_parallel} /> Sequence parallel</label>
       <button class="primary" disabled=${told.busy}>${told.busy ? "Explaining …" : "Explain"}</button>
     </form>
@@ -103,7 +103,7 @@ function WhyNot() {
   </section>`;
 }
 
-const Whole = ({ name, value, onInput, label = fieldLabel(name) }) => html`<div class="field">
+const IntegerField = ({ name, value, onInput, label = fieldLabel(name) }) => html`<div class="field">
   <label for=${`why-${name}`}>${label}</label>
   <input id=${`why-${name}`} name=${name} type="number" min="1" max="1000000" required defaultValue=${value}
     onInput=${({ target }) => onInput && onInput(Number(target.value))} />
@@ -126,7 +126,7 @@ function Verdict({ found }) {
     ${estimate && html`<p>${tokensPerSecond(estimate.tokens_per_s)}, ${seconds(estimate.iteration_time_s)} a step,
       ${" "}${bytes(estimate.memory.peak_bytes, units.value)} of ${bytes(estimate.memory.capacity_bytes, units.value)} on stage ${estimate.memory.worst_stage}.
       ${estimate.fits && html` <button type="button" class="link" onClick=${() => pick(estimate.plan)}>Show this plan</button>`}</p>`}
-    ${found.verdict === "slower" && html`<p>The best is faster ${withChance(found.chance_slower)}.</p><${Where} differences=${found.differences_s} />`}
+    ${found.verdict === "slower" && html`<p>The best is faster ${withChance(found.chance_slower)}.</p><${TimeDifferences} differences=${found.differences_s} />`}
     ${change && html`<div class="smallest-change">
       <p><b>The smallest change that fits:</b> ${Object.entries(change.set).map(([name, to]) => `${fieldName(name)} ${value(to)}`).join(", ")}.
         ${" "}Then ${tokensPerSecond(change.tokens_per_s)} with ${bytes(change.peak_bytes, units.value)}.</p>
@@ -142,7 +142,7 @@ function use(change) {
   else pick(change.plan);
 }
 
-function Where({ differences }) {
+function TimeDifferences({ differences }) {
   const labels = Object.fromEntries(timeParts.map(({ key, label }) => [key, label]));
   const rows = Object.entries(differences).filter(([, s]) => Math.abs(s) > 1e-6).slice(0, 6);
   const most = Math.max(...rows.map(([, s]) => Math.abs(s)));

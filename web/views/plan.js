@@ -12,7 +12,7 @@ import { NoPlanFits } from "../answer/no_plan_fits.js";
 import { TABS } from "../registry.js";
 import { answer, report, tab } from "../state.js";
 import { Dialog } from "../ui/dialog.js";
-import { narrow } from "../ui/narrow.js";
+import { isNarrowScreen } from "../ui/narrow_screen.js";
 import { Tabs } from "../ui/tabs.js";
 
 export default function Plan() {
@@ -20,7 +20,7 @@ export default function Plan() {
   return html`
     <div class="plan-view">
       <h1 class="for-readers">Plan</h1>
-      ${narrow.value
+      ${isNarrowScreen.value
         ? html`<${Dialog} title="What to plan" kind="sheet" open=${sheet} onClose=${() => setSheet(false)}><${Form} /><//>`
         : html`<div class="form-column"><${Form} /></div>`}
       <div class="results" id="results" tabindex="-1">

@@ -8,7 +8,7 @@ import { DaysCostChart } from "../charts/days_cost.js";
 import { big, chance, count, energy, money, number, percent, planLine, SPACE, unit } from "../format.js";
 import { canonical } from "../url.js";
 import { Dialog } from "../ui/dialog.js";
-import { narrow } from "../ui/narrow.js";
+import { isNarrowScreen } from "../ui/narrow_screen.js";
 import { Progress } from "../ui/progress.js";
 import { DataTable } from "../ui/table.js";
 import { SizeForm } from "./size_form.js";
@@ -37,7 +37,7 @@ export default function Size() {
   return html`
     <div class="plan-view">
       <h1 class="for-readers">Size</h1>
-      ${narrow.value
+      ${isNarrowScreen.value
         ? html`<${Dialog} title="What to size" kind="sheet" open=${sheet} onClose=${() => setSheet(false)}><${SizeForm} /><//>`
         : html`<div class="form-column"><${SizeForm} /></div>`}
       <div class="results" id="results" tabindex="-1">

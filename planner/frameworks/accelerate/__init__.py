@@ -71,7 +71,7 @@ FIELDS = {
 }
 
 
-UNCARRIED = (
+UNWRITTEN = (
     Uncarried(
         "norm epsilon",
         "rms_norm_eps, layer_norm_epsilon in config.json",
@@ -113,7 +113,7 @@ LAUNCH_ARGS=(
   --main_process_ip "$MASTER_ADDR"
   --main_process_port "$MASTER_PORT"
 )
-{uncarried}
+{unwritten}
 {arrays}
 
 accelerate launch "${{LAUNCH_ARGS[@]}}" "$BUNDLE/train.py" \\
@@ -133,14 +133,14 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     )
     arrays, names = bash_writer.arrays(options)
     missing = unwritten_facts.of(
-        c.model, UNCARRIED, used_numerics(c.model, config_of(c.model) or {})
+        c.model, UNWRITTEN, used_numerics(c.model, config_of(c.model) or {})
     )
     head = bash_writer.header("Hugging Face accelerate", VERSIONS, request, plan)
     script = SCRIPT.format(
         head=head,
         rendezvous=bash_writer.rendezvous(nodes(c.cluster)),
         variables=bash_writer.overridable(options),
-        uncarried=unwritten_facts.comments(missing),
+        unwritten=unwritten_facts.comments(missing),
         arrays=arrays,
         spread=bash_writer.spread(names),
     )

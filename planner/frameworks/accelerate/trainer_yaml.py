@@ -33,7 +33,7 @@ set -euo pipefail
 {bundle}
 MODEL="${{MODEL:-$BUNDLE}}"  # a checkpoint of the model of config.json
 {paths}
-{uncarried}
+{unwritten}
 LAUNCH_ARGS=(
   --config_file "$BUNDLE/accelerate.yaml"
   --num_machines "$NNODES"
@@ -71,7 +71,7 @@ class FineTuningProgram:
         launch, own = list(settings.launch_rows(c, plan)), [*self.rows(c, plan), *shared(c, plan)]
         model = list(settings.model_rows(c))
         known = used_numerics(c.model, config_of(c.model) or {})
-        missing = unwritten_facts.of(c.model, accelerate.UNCARRIED, known)
+        missing = unwritten_facts.of(c.model, accelerate.UNWRITTEN, known)
         identities = bash_writer.header(self.title, self.versions, request, plan).splitlines()[:-1]
         sample = "# A few steps on a sample data set: give config.yaml your own."
         head = "\n".join((*identities, sample))
@@ -80,7 +80,7 @@ class FineTuningProgram:
             rendezvous=bash_writer.rendezvous(nodes(c.cluster)),
             bundle=bash_writer.BUNDLE,
             paths=self.paths,
-            uncarried=unwritten_facts.comments(missing),
+            unwritten=unwritten_facts.comments(missing),
             program=self.program,
         )
         config = {key: value for key, value, _ in model}

@@ -82,7 +82,7 @@ class Programs(Expansion, ABC):
         found = next((one for one in (path, base) if one in known), None)
         found = found or (alike[0] if len(alike) == 1 else None)
         if found is None:
-            self.note(f"{path or 'a script'} is not at hand and was not {verb}")
+            self.note(f"{path or 'a script'} is not among the given files and was not {verb}")
             return
         source = self.text_of(found)
         with self.deeper():

@@ -62,7 +62,7 @@ FIELDS = {
     "runtime": cannot("ColossalAI runs on torch"),
     "compile": cannot("its models are modified in place"),
 }
-UNCARRIED = (
+UNWRITTEN = (
     Uncarried(
         "norm epsilon",
         "rms_norm_eps, layer_norm_epsilon in config.json",
@@ -95,7 +95,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     c = Context(request.model, request.cluster, request.training)
     said, told = arguments(c, plan), tuple(constants(c, plan))
     missing = unwritten_facts.of(
-        c.model, UNCARRIED, used_numerics(c.model, config_of(c.model) or {})
+        c.model, UNWRITTEN, used_numerics(c.model, config_of(c.model) or {})
     )
     head = bash_writer.header("ColossalAI", VERSIONS, request, plan)
     built = python_writer.call(f"return {plugin(c, plan)}", said, indent=4)
@@ -106,7 +106,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     train = TRAIN.format(
         head=head,
         imports=python_writer.imports(IMPORTS, f"{TRAIN} {built} {lines}"),
-        uncarried=unwritten_facts.comments(missing),
+        unwritten=unwritten_facts.comments(missing),
         constants=lines,
         plugin=built,
     )

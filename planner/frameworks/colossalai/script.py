@@ -8,7 +8,7 @@ TRAIN = '''\
 
 {imports}
 
-{uncarried}
+{unwritten}
 
 {constants}
 

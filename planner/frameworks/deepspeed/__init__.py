@@ -71,7 +71,7 @@ FIELDS = {
     "compile": cannot("Megatron-DeepSpeed has its own fused kernels"),
 }
 
-UNCARRIED = (
+UNWRITTEN = (
     Uncarried("norm epsilon", "--layernorm-epsilon (1e-5)", numerics=("norm_epsilon",)),
     Uncarried(
         "rotary base",
@@ -131,7 +131,7 @@ DEEPSPEED_ARGS=(
   --deepspeed_config "$BUNDLE/ds_config.json"
   --data-path "$DATA_PATH"
 )
-{uncarried}
+{unwritten}
 {arrays}
 
 deepspeed "${{LAUNCH_ARGS[@]}}" "$MEGATRON_PATH/pretrain_gpt.py" \\
@@ -178,7 +178,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     keys = list(config(c, plan))
     variables, options = _environment(plan), arguments(c, plan)
     arrays, names = bash_writer.arrays(options)
-    missing = unwritten_facts.of(c.model, UNCARRIED, numerics_fields(c.model))
+    missing = unwritten_facts.of(c.model, UNWRITTEN, numerics_fields(c.model))
     exports = [bash_writer.export(variable) for variable in variables]
     if variables:
         exports.append('export DS_ENV_FILE="$BUNDLE/deepspeed_env"  # carries it to every node')
@@ -190,7 +190,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         length=c.training.seq_length + 1,
         nodes=nodes(c.cluster),
         processes=accelerators_per_node(c.cluster),
-        uncarried=unwritten_facts.comments(missing),
+        unwritten=unwritten_facts.comments(missing),
         arrays=arrays,
         spread=bash_writer.spread(names),
     )

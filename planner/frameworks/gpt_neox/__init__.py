@@ -59,7 +59,7 @@ FIELDS: dict[str, Field] = {
     "runtime": cannot("DeepSpeed is the runtime"),
     "compile": cannot("it has its own kernels"),
 }
-UNCARRIED = (
+UNWRITTEN = (
     Uncarried(
         "norm epsilon",
         "layernorm_epsilon (1e-5), rms_norm_epsilon (1e-8)",
@@ -146,7 +146,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         request,
         plan,
         list(rows(request, plan)),
-        unwritten_facts.of(request.model, UNCARRIED, numerics_fields(request.model)),
+        unwritten_facts.of(request.model, UNWRITTEN, numerics_fields(request.model)),
         _environment(plan),
         (Note(code="padded_vocab", text=f"The embedding has {padded} rows."),),
         words={"vocab_size": vocabulary, "length": request.training.seq_length + 1},

@@ -58,7 +58,7 @@ FIELDS: dict[str, Field] = {
     "runtime": cannot("JAX is the runtime"),
     "compile": cannot("XLA compiles every step"),
 }
-UNCARRIED = (
+UNWRITTEN = (
     Uncarried("norm epsilon", "normalization_layer_epsilon (1e-5)", numerics=("norm_epsilon",)),
     Uncarried(
         "rotary base",
@@ -125,7 +125,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         words["rendezvous"] = ""
     else:
         words["exports"] = "\n".join([COORDINATOR, *map(bash_writer.export, variables)])
-    missing = unwritten_facts.of(c.model, UNCARRIED, numerics_fields(c.model))
+    missing = unwritten_facts.of(c.model, UNWRITTEN, numerics_fields(c.model))
     return LAUNCH.bundle(request, plan, list(rows(c, plan)), missing, variables, words=words)
 
 

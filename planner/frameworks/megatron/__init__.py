@@ -118,7 +118,7 @@ def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
     return ()
 
 
-UNCARRIED = (
+UNWRITTEN = (
     Uncarried("norm epsilon", "--norm-epsilon (1e-5)", numerics=("norm_epsilon",)),
     Uncarried(
         "rotary base", "--rotary-base (10000)", rotary, numerics=("rope_theta", "local_rope_theta")
@@ -186,7 +186,7 @@ def versions(model: ModelSpec) -> str:
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script."""
     arguments, variables = flags(request, plan), environment(plan)
-    missing = unwritten_facts.of(request.model, UNCARRIED, numerics.numerics_fields(request.model))
+    missing = unwritten_facts.of(request.model, UNWRITTEN, numerics.numerics_fields(request.model))
     program = hybrid.PROGRAM if patterns.is_hybrid(request.model) else "pretrain_gpt.py"
     script = launch.script(
         "Megatron-LM",

@@ -21,7 +21,7 @@ set -euo pipefail
 {variables}
 {exports}
 {launch}
-{uncarried}
+{unwritten}
 {arrays}
 
 torchrun "${{LAUNCH_ARGS[@]}}" {program} \\
@@ -50,7 +50,7 @@ def script(
         variables=bash_writer.overridable(arguments),
         exports="\n".join(map(bash_writer.export, variables)),
         launch=bash_writer.torchrun(accelerators_per_node(request.cluster)),
-        uncarried=unwritten_facts.comments(missing),
+        unwritten=unwritten_facts.comments(missing),
         arrays=arrays,
         program=program,
         spread=bash_writer.spread(names),

@@ -32,7 +32,7 @@ SPLITS = (
 FP8 = {"fp8": "fp8", "fp8_recipe": "fp8_recipe", "fp8_param": "fp8_param_gather"}
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
 # Keys that are read elsewhere, or do not affect a step.
-ASIDE = frozenset(
+IGNORED_KEYS = frozenset(
     {"enabled", "activation_checkpointing", "recompute_granularity", "recompute_modules"}
     | {"mtp_num_layers", "cuda_graph_impl", "cuda_graph_modules", "cuda_graph_warmup_steps"}
     | {"train_iters", "mtp_loss_scaling_factor", "mtp_use_repeated_layer", "mtp_detach_heads"}
@@ -45,8 +45,8 @@ def translated(
 ) -> TranslatedLaunch:
     """The run translated to Megatron-LM's options.  Raises Unreadable."""
     config.notes.append(policy.APART)
-    predicts = config.value(f"{GROUP}.mtp_num_layers", 0) not in (0, "0")
-    model = policy.model(config, given, predicts)
+    has_mtp = config.value(f"{GROUP}.mtp_num_layers", 0) not in (0, "0")
+    model = policy.model(config, given, has_mtp)
     training = policy.tuned_fields(config, model, f"{GROUP}.peft")
     world = policy.world(config, accelerators)
     words = (*_sizes(config, world.accelerators), *_engine(config, model, known))
@@ -97,7 +97,7 @@ def _attributes(config: Config, model: ModelSpec) -> Iterator[tuple[str, str]]:
     for group in groups:
         for key, value in config.group(group).items():
             name = RENAMED.get(key, key)
-            idle = key in ASIDE or isinstance(value, dict) or value is None
+            idle = key in IGNORED_KEYS or isinstance(value, dict) or value is None
             if (
                 idle
                 or name not in attribute_names.options()

@@ -288,7 +288,7 @@ def _reading(
     try:
         return reading_of(dialect, args, launch, reached, size, given)
     except Unreadable as error:
-        raise training_calls.with_what_is_absent(error, call, bool(given.positional)) from None
+        raise training_calls.with_missing_file_hints(error, call, bool(given.positional)) from None
 
 
 def reading_of(

@@ -91,7 +91,7 @@ SAID = {
     "--init-method-std (0.02)": "model.init_method_std (0.02)",
     "no option": "no setting",
 }
-UNCARRIED = tuple(replace(row, how=SAID[row.how]) for row in megatron.UNCARRIED if row.how in SAID)
+UNWRITTEN = tuple(replace(row, how=SAID[row.how]) for row in megatron.UNWRITTEN if row.how in SAID)
 
 # The imports that a recipe may need.
 IMPORTS = (
@@ -125,7 +125,7 @@ RECIPE = '''\
 
 {imports}
 
-{uncarried}
+{unwritten}
 
 
 def config() -> ConfigContainer:
@@ -169,7 +169,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         kinds["peft"] = peft
     ordered = {name: said.get(name, []) for name in kinds}
     missing = unwritten_facts.of(
-        request.model, UNCARRIED, megatron.numerics.numerics_fields(request.model)
+        request.model, UNWRITTEN, megatron.numerics.numerics_fields(request.model)
     )
     variables = megatron.environment(plan)
     if plan.runtime == EXPANDABLE:
@@ -183,7 +183,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     recipe = RECIPE.format(
         head=head,
         imports=python_writer.imports(IMPORTS, f"{RECIPE} {sections}"),
-        uncarried=unwritten_facts.comments(missing),
+        unwritten=unwritten_facts.comments(missing),
         sections=sections,
     )
     script = SCRIPT.format(

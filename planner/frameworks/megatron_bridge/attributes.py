@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from planner.frameworks.megatron_bridge.performance_options import Said
+from planner.frameworks.megatron_bridge.performance_options import StatedValue
 from planner.frameworks.read_results import Unreadable
 
 SECTIONS = ("model", "train", "ddp", "optimizer", "comm_overlap")
@@ -43,9 +43,9 @@ SHAPES = frozenset(
 )
 
 
-def attributes(values: Mapping[str, Said]) -> dict[str, Said]:
+def attributes(values: Mapping[str, StatedValue]) -> dict[str, StatedValue]:
     """The values by the names of Megatron-LM's attributes, as the container resolves them."""
-    found: dict[str, Said] = {}
+    found: dict[str, StatedValue] = {}
     for key, one in values.items():
         section, _, name = key.partition(".")
         if not name or section not in SECTIONS or name in (*SHAPES, *RECIPE_OVERRIDES):
@@ -68,7 +68,7 @@ def attributes(values: Mapping[str, Said]) -> dict[str, Said]:
     return found
 
 
-def _precision(values: Mapping[str, Said], found: dict[str, Said]) -> None:
+def _precision(values: Mapping[str, StatedValue], found: dict[str, StatedValue]) -> None:
     """Sets the attributes of mixed precision, which override those of other sections."""
     one = values.get("mixed_precision")
     if one is None:
@@ -86,7 +86,7 @@ def _precision(values: Mapping[str, Said], found: dict[str, Said]) -> None:
         found[name] = replace(one, value=value)
 
 
-def _overlap(values: Mapping[str, Said], found: dict[str, Said]) -> None:
+def _overlap(values: Mapping[str, StatedValue], found: dict[str, StatedValue]) -> None:
     """Sets the overlaps that a CommOverlapConfig turns on unless it has other values."""
     container = values.get("comm_overlap")
     if container is not None:
@@ -95,7 +95,7 @@ def _overlap(values: Mapping[str, Said], found: dict[str, Said]) -> None:
             found[name] = own or replace(container, value=True)
 
 
-def _settle(found: dict[str, Said]) -> None:
+def _settle(found: dict[str, StatedValue]) -> None:
     """Drops or sets attributes that depend on others."""
 
     def value(name: str) -> Any:

@@ -28,7 +28,7 @@ from planner.frameworks.megatron_bridge.nemo2_names import (
     PRECISIONS,
     WORDS,
 )
-from planner.frameworks.megatron_bridge.performance_options import Said
+from planner.frameworks.megatron_bridge.performance_options import StatedValue
 from planner.frameworks.megatron_bridge.recipes import Recipe
 from planner.frameworks.python.static_evaluation import Program
 from planner.frameworks.python.static_values import Call, Unknown
@@ -50,7 +50,7 @@ class Taken:
     """
 
     recipe: Recipe
-    values: dict[str, Said]
+    values: dict[str, StatedValue]
     found: training_calls.TrainingCall
     notes: list[str]
     said_as: dict[str, str] = field(default_factory=dict)
@@ -124,7 +124,7 @@ def taken(files: Mapping[str, str], given: GivenValues) -> Taken:
         made = _of_python(files, file)
     for key, text in given.values.items():
         if key in WORDS:
-            made.values[WORDS[key]] = Said(_plain_text(text, SET), SET, 0)
+            made.values[WORDS[key]] = StatedValue(_plain_text(text, SET), SET, 0)
         elif "." in key and not key.startswith("-"):
             _set(made, key, _plain_text(text, SET), SET, 0)
     for name, one in made.values.items():
@@ -168,12 +168,12 @@ def _with_arguments(
 ) -> Taken:
     """A recipe with the arguments that it is called with."""
     recipe = _find(name, function, words, file, line)
-    values = {key: Said(one, file, line) for key, one in (DEFAULTS | recipe.values).items()}
+    values = {key: StatedValue(one, file, line) for key, one in (DEFAULTS | recipe.values).items()}
     source = f"{table()['repository']} {table()['commit']}, {recipe.path}"
     made = Taken(recipe, values, found, [f"the values of {recipe.name} are those of {source}"])
     for key, value in words.items():
         if key in WORDS and value is not None:
-            made.values[WORDS[key]] = Said(_plain(value), file, line)
+            made.values[WORDS[key]] = StatedValue(_plain(value), file, line)
             made.said_as[WORDS[key]] = key
     return made
 
@@ -182,7 +182,7 @@ def _set(made: Taken, key: str, value: Any, file: str, line: int) -> None:
     """Sets the value that a launch calls `key`, unless it does not affect a step."""
     if key == "trainer.strategy.fsdp":
         sharded = value in ("megatron", "pytorch")
-        made.values["ddp.use_megatron_fsdp"] = Said(sharded, file, line)
+        made.values["ddp.use_megatron_fsdp"] = StatedValue(sharded, file, line)
         return
     name = KEYS.get(key)
     if name is None:
@@ -195,7 +195,7 @@ def _set(made: Taken, key: str, value: Any, file: str, line: int) -> None:
         known = PRECISIONS.get(str(known).removesuffix("()"), known)
         for old in [one for one in made.values if one.startswith("mixed_precision.")]:
             del made.values[old]
-    made.values[name] = Said(known, file, line)
+    made.values[name] = StatedValue(known, file, line)
     made.said_as[name] = key
 
 
@@ -258,8 +258,8 @@ def _of_script(found: training_calls.TrainingCall, given: GivenValues) -> Taken:
     key, resolved, notes = performance.resolved(name, said, table()["recipes"])
     recipe = Recipe(key, f"scripts/performance/llm/{name}.py", 0, resolved)
     place = launch.program
-    values = {one: Said(value, place.file, place.line) for one, value in resolved.items()}
-    usual = {one: Said(value, place.file, place.line) for one, value in DEFAULTS.items()}
+    values = {one: StatedValue(value, place.file, place.line) for one, value in resolved.items()}
+    usual = {one: StatedValue(value, place.file, place.line) for one, value in DEFAULTS.items()}
     source = f"{table()['repository']} {table()['commit']}"
     notes.append(f"{name} takes {key} and changes it as in {source}")
     return Taken(recipe, usual | values, found, notes)
@@ -354,10 +354,10 @@ def _replace(made: Taken, key: str, value: Any, file: str, line: int) -> None:
     """Sets a value, or replaces a whole part, whose old values are then removed."""
     if key == f"trainer.callbacks.{OVERLAP}" or not isinstance(value, Call):
         if isinstance(value, Call):
-            made.values["comm_overlap"] = Said("CommOverlapConfig", file, line)
+            made.values["comm_overlap"] = StatedValue("CommOverlapConfig", file, line)
             for name, one in value.kwargs.items():
                 if isinstance(one, bool):
-                    made.values[f"comm_overlap.{name}"] = Said(one, file, line)
+                    made.values[f"comm_overlap.{name}"] = StatedValue(one, file, line)
         elif not isinstance(value, Unknown) or key in KEYS or key.startswith(tuple(GROUPS)):
             _set(made, key, value, file, line)
         return

@@ -85,7 +85,7 @@ _OVERRIDE = re.compile(r"\+{0,2}([a-z_]+\.[\w.]+)=(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Said:
+class StatedValue:
     """A value of the launch with its file and line."""
 
     value: Any
@@ -97,9 +97,9 @@ class Said:
 class Words:
     """The options of a launch: those of PICKS, those that override the recipe, and the others."""
 
-    picks: dict[str, Said]
-    sets: dict[str, Said]
-    no_effect: dict[str, Said]
+    picks: dict[str, StatedValue]
+    sets: dict[str, StatedValue]
+    no_effect: dict[str, StatedValue]
 
 
 def words(arguments: Sequence[Argument]) -> Words:
@@ -117,14 +117,14 @@ def words(arguments: Sequence[Argument]) -> Words:
             unsaid = f"{shown[:200]}, which the files do not say: {asked}"
             raise Unreadable(unsaid, word.file, word.line)
         if override is not None:
-            found.sets[override[1]] = Said(_value(override[2]), word.file, word.line)
+            found.sets[override[1]] = StatedValue(_value(override[2]), word.file, word.line)
         elif name in SETS:
             value = text.split(",") if name in _LISTS else _value(text)
-            found.sets[SETS[name]] = Said(value, word.file, word.line)
+            found.sets[SETS[name]] = StatedValue(value, word.file, word.line)
         elif name in PICKS:
-            found.picks[name] = Said(text, word.file, word.line)
+            found.picks[name] = StatedValue(text, word.file, word.line)
         elif _NO_EFFECT.match(name):
-            found.no_effect[name] = Said(text, word.file, word.line)
+            found.no_effect[name] = StatedValue(text, word.file, word.line)
         else:
             known = hint(name, (*SETS, *PICKS))
             raise Unreadable(f"--{name} is not a known option{known}", word.file, word.line)

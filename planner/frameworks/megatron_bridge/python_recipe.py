@@ -12,7 +12,7 @@ from typing import Any
 from planner.frameworks.launch_files import CONFIG, GivenValues
 from planner.frameworks.megatron_bridge import recipes
 from planner.frameworks.megatron_bridge.attributes import RECIPE_OVERRIDES, SECTIONS, SHAPES
-from planner.frameworks.megatron_bridge.performance_options import Said
+from planner.frameworks.megatron_bridge.performance_options import StatedValue
 from planner.frameworks.megatron_bridge.recipes import Recipe
 from planner.frameworks.python.static_evaluation import Program
 from planner.frameworks.python.static_values import Call, Unknown
@@ -41,7 +41,7 @@ def _imports(text: str) -> bool:
 
 def recipe_and_settings(
     files: Mapping[str, str], given: GivenValues
-) -> tuple[Recipe, dict[str, Said], str]:
+) -> tuple[Recipe, dict[str, StatedValue], str]:
     """The recipe, the settings that the file overrides, and the file's name.  Raises Unreadable."""
     file = _file(files)
     assert file is not None
@@ -55,7 +55,7 @@ def recipe_and_settings(
         known = ", ".join(made) or "none"
         raise Unreadable(f"which function is the recipe? ({known}); give --config", file)
     container = chosen[0]
-    place = Said(None, file, container.line)
+    place = StatedValue(None, file, container.line)
     recipe = recipes.find(str(container.args[0]), place.file, place.line)
     return recipe, dict(_set(container, file)), file
 
@@ -143,7 +143,7 @@ def _section(call: Call, name: str) -> Any:
     return None
 
 
-def _set(container: Call, file: str) -> Iterator[tuple[str, Said]]:
+def _set(container: Call, file: str) -> Iterator[tuple[str, StatedValue]]:
     """Every field that the file sets, with its line.  Raises Unreadable."""
     for section, owner in container.kwargs.items():
         line = container.lines.get(section, 0)
@@ -154,14 +154,17 @@ def _set(container: Call, file: str) -> Iterator[tuple[str, Said]]:
             text = "the whole model is replaced: give it (--model) and its parallelism as fields"
             raise Unreadable(text, file, line)
         if replaced and section in ("mixed_precision", "comm_overlap"):
-            yield section, Said(owner.short if isinstance(owner, Call) else owner, file, line)
+            yield (
+                section,
+                StatedValue(owner.short if isinstance(owner, Call) else owner, file, line),
+            )
         if not isinstance(owner, Call):
             continue
         for name, value in owner.kwargs.items():
             key, place = f"{section}.{name}", owner.lines.get(name, line)
             if isinstance(value, Unknown) and key not in recipes.relevant() | _SHAPING:
                 continue
-            yield key, Said(_plain(value, key, file), file, place)
+            yield key, StatedValue(_plain(value, key, file), file, place)
 
 
 def _plain(value: Any, name: str, file: str) -> Any:

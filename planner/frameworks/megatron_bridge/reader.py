@@ -25,13 +25,13 @@ from planner.frameworks.megatron_bridge.attributes import (
     attributes,
 )
 from planner.frameworks.megatron_bridge.nemo2_names import MODELS
-from planner.frameworks.megatron_bridge.performance_options import Said, Words, words
+from planner.frameworks.megatron_bridge.performance_options import StatedValue, Words, words
 from planner.frameworks.megatron_bridge.recipe_model import (
     adapted,
+    drop_projection_recompute,
     expandable,
     model_of,
     whole,
-    without_projections,
 )
 from planner.frameworks.megatron_bridge.recipes import Recipe, Selector
 from planner.frameworks.megatron_bridge.rules import EXPANDABLE
@@ -119,13 +119,13 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     launch = found.launch
     for name, text in given.values.items():
         if "." in name and not name.startswith("-"):
-            said.sets[name] = Said(text, SET, 0)
+            said.sets[name] = StatedValue(text, SET, 0)
     recipe = own or _recipe(said, launch)
     _refuse_unknown(said)
     reached = _world(said, launch, recipe, accelerators)
     size = training_calls.accelerators(found, reached, accelerators or recipe.accelerators or None)
-    place = Said(None, launch.program.file, launch.program.line)
-    values = {key: Said(one, place.file, place.line) for key, one in recipe.values.items()}
+    place = StatedValue(None, launch.program.file, launch.program.line)
+    values = {key: StatedValue(one, place.file, place.line) for key, one in recipe.values.items()}
     notes = [f"the values of {recipe.name} are those of {recipe.source}", *found.notes]
     _override(values, said, recipe, size, notes)
     return _reading(values, recipe, given, launch, reached, size, notes)
@@ -146,7 +146,7 @@ def _read_nemo(taken: nemo2.Taken, given: GivenValues) -> Reading:
 
 
 def _reading(
-    values: dict[str, Said],
+    values: dict[str, StatedValue],
     recipe: Recipe,
     given: GivenValues,
     launch: ProgramCall,
@@ -158,7 +158,7 @@ def _reading(
     if "pretrain_" not in recipe.name:
         notes.append("samples are assumed to fill their sequences, packed or padded")
     model = given.model or model_of(values, recipe, notes)
-    without_projections(values, model, notes)
+    drop_projection_recompute(values, model, notes)
     args = _arguments(values, model, notes)
     call = replace(launch, arguments=())
     adapters = adapted(values, model)
@@ -184,7 +184,7 @@ def _call_and_words(
         found = _call(files)
         return found, words(found.launch.arguments), None
     recipe, sets, file = python_recipe.recipe_and_settings(files, given)
-    said = Words({"recipe": Said(recipe.name, file, 1)}, sets, {})
+    said = Words({"recipe": StatedValue(recipe.name, file, 1)}, sets, {})
     last = file.rsplit("/", 1)[-1]
     try:
         found = training_calls.training_call(
@@ -288,7 +288,7 @@ def _world(
 
 
 def _override(
-    values: dict[str, Said], said: Words, recipe: Recipe, size: int, notes: list[str]
+    values: dict[str, StatedValue], said: Words, recipe: Recipe, size: int, notes: list[str]
 ) -> None:
     """Overrides the recipe's values with the launch's and with those that scripts derive."""
     performance = recipes.PERFORMANCE in recipe.path and "recipe" not in said.picks
@@ -331,7 +331,7 @@ def _override(
         )
 
 
-def _replicas(values: Mapping[str, Said], size: int) -> int:
+def _replicas(values: Mapping[str, StatedValue], size: int) -> int:
     """Data-parallel replicas on `size` accelerators; 0 if the other degrees do not divide it."""
     product = 1
     for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size"):
@@ -342,7 +342,7 @@ def _replicas(values: Mapping[str, Said], size: int) -> int:
     return size // product if size % product == 0 else 0
 
 
-def _arguments(values: Mapping[str, Said], model: ModelSpec, notes: list[str]) -> Arguments:
+def _arguments(values: Mapping[str, StatedValue], model: ModelSpec, notes: list[str]) -> Arguments:
     """The values as Megatron-LM's options."""
     document = known_arguments(attribute_names.PACKAGE)
     args = Arguments(TITLE, document["flags"], (max(document["versions"]),))

@@ -12,7 +12,7 @@ from cost_models.spec import ModelSpec
 from planner.frameworks import named_models
 from planner.frameworks.lora_settings import CANONICAL, adapter_fields
 from planner.frameworks.megatron_bridge.attributes import RECIPE_OVERRIDES, SHAPES
-from planner.frameworks.megatron_bridge.performance_options import Said
+from planner.frameworks.megatron_bridge.performance_options import StatedValue
 from planner.frameworks.megatron_bridge.recipes import Recipe
 from planner.frameworks.read_results import Setting, Unreadable
 
@@ -20,7 +20,7 @@ ADAPTERS = ("LoRA", "CanonicalLoRA")
 LORA_RANK = 32
 
 
-def adapted(values: Mapping[str, Said], model: ModelSpec) -> dict[str, Any]:
+def adapted(values: Mapping[str, StatedValue], model: ModelSpec) -> dict[str, Any]:
     """The TrainingSpec fields for LoRA, with the defaults of peft/lora.py."""
     kind = values.get("peft")
     if kind is None or kind.value is None:
@@ -48,7 +48,9 @@ def adapted(values: Mapping[str, Said], model: ModelSpec) -> dict[str, Any]:
     )
 
 
-def without_projections(values: dict[str, Said], model: ModelSpec, notes: list[str]) -> None:
+def drop_projection_recompute(
+    values: dict[str, StatedValue], model: ModelSpec, notes: list[str]
+) -> None:
     """Drops recompute of the up-projections for compressed attention, which has none here.
 
     Megatron-Core counts it as latent attention: DeepSeek-V4's provider sets multi_latent_attention
@@ -62,7 +64,7 @@ def without_projections(values: dict[str, Said], model: ModelSpec, notes: list[s
     notes.append(f"recompute of {UP} in compressed attention is not costed")
 
 
-def expandable(values: Mapping[str, Said], environment: Mapping[str, str]) -> bool:
+def expandable(values: Mapping[str, StatedValue], environment: Mapping[str, str]) -> bool:
     """Whether torch's allocator has expandable segments; the environment overrides the recipe."""
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
         recipe = values.get(f"env_vars.{name}")
@@ -72,14 +74,14 @@ def expandable(values: Mapping[str, Said], environment: Mapping[str, str]) -> bo
     return False
 
 
-def whole(one: Said, key: str) -> int:
+def whole(one: StatedValue, key: str) -> int:
     if not isinstance(one.value, int) or isinstance(one.value, bool):
         text = f"{key} must be a whole number, got {str(one.value)[:60]!r}"
         raise Unreadable(text, one.file, one.line)
     return one.value
 
 
-def _capacity(values: dict[str, Said], model: ModelSpec) -> dict[str, Any]:
+def _capacity(values: dict[str, StatedValue], model: ModelSpec) -> dict[str, Any]:
     """The model field with the experts' capacity factor, which it removes from the values."""
     key = "model.moe_expert_capacity_factor"
     one = values.get(key)
@@ -93,7 +95,7 @@ def _capacity(values: dict[str, Said], model: ModelSpec) -> dict[str, Any]:
     return {"moe": {**model.moe.model_dump(), "capacity_factor": factor}}
 
 
-def model_of(values: dict[str, Said], recipe: Recipe, notes: list[str]) -> ModelSpec:
+def model_of(values: dict[str, StatedValue], recipe: Recipe, notes: list[str]) -> ModelSpec:
     """The model that a recipe names, with the launch's overrides."""
     name = values["model"]
     try:

@@ -53,7 +53,7 @@ OLDER = {
         "YaRN's --rotary-scaling-factor (1.0), --mscale (1.0), --mscale-all-dim (1.0)"
     ),
 }
-UNCARRIED = tuple(replace(row, how=OLDER.get(row.how, row.how)) for row in megatron.UNCARRIED)
+UNWRITTEN = tuple(replace(row, how=OLDER.get(row.how, row.how)) for row in megatron.UNWRITTEN)
 PRETRAIN = '''\
 """Megatron-LM's pretrain_gpt.py, patched by MindSpeed before it is loaded."""
 
@@ -87,7 +87,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script, and the program that runs Megatron-LM with MindSpeed's patches."""
     arguments, variables = flags(request, plan), environment(plan)
     missing = unwritten_facts.of(
-        request.model, UNCARRIED, megatron.numerics.numerics_fields(request.model)
+        request.model, UNWRITTEN, megatron.numerics.numerics_fields(request.model)
     )
     checkout = 'export MEGATRON_PATH="${MEGATRON_PATH:-.}"  # a checkout of core_v0.12.1'
     text = launch.script(

@@ -31,7 +31,7 @@ SAME = {
     "--index-topk-freq": "--dsa-indexer-topk-freq",
 }
 # Options that build layers which a ModelSpec cannot have, unless they are 0 or 1.
-FOREIGN = {
+UNSUPPORTED_OPTIONS = {
     "--compress-ratios": "compressed attention of DeepSeek-V4",
     "--kv-compress": "compressed attention of DeepSeek-V4",
     "--enable-mhc": "hyper-connections",
@@ -56,7 +56,7 @@ def translate(args: Arguments) -> None:
 
     Raises Unreadable if one builds layers that a ModelSpec cannot have.
     """
-    for name, what in FOREIGN.items():
+    for name, what in UNSUPPORTED_OPTIONS.items():
         if name in args.given and args.given[name].value not in ("0", "1"):
             one = args.given[name]
             raise Unreadable(
@@ -96,8 +96,8 @@ def _experts(args: Arguments) -> None:
         return
     step = abs(int(text)) or 1  # -1 and 1: every layer
     kinds = [int(place >= dense and place % step == 0) for place in range(layers)]
-    away = noop_layers(args)
-    kept = [kind for place, kind in enumerate(kinds) if place not in away]
+    noop = noop_layers(args)
+    kept = [kind for place, kind in enumerate(kinds) if place not in noop]
     about = name if name in args.given else "--num-experts"
     args.say(name, "+".join(f"[{kind}]*1" for kind in kept), about)
 

@@ -59,7 +59,7 @@ FIELDS = {
 }
 
 
-UNCARRIED = (
+UNWRITTEN = (
     Uncarried("norm epsilon", "rms_norm_eps (1e-6)", numerics=("norm_epsilon",)),
     Uncarried(
         "rotary base", "rope_theta (10000)", rotary, numerics=("rope_theta", "local_rope_theta")
@@ -117,7 +117,7 @@ def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script and the config."""
     c = Context(request.model, request.cluster, request.training)
-    missing = unwritten_facts.of(c.model, UNCARRIED, numerics_fields(c.model))
+    missing = unwritten_facts.of(c.model, UNWRITTEN, numerics_fields(c.model))
     keys = list(rows(c, plan))
     return LAUNCH.bundle(request, plan, keys, missing, environment(plan), (NEEDS,))
 

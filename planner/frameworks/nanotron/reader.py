@@ -25,9 +25,9 @@ from planner.frameworks.yaml_files import YamlFile
 
 MODEL, MOE = "model.model_config.", "model.model_config.moe_config."
 GRID, OPTIMIZER, TOKENS = "parallelism.", "optimizer.", "tokens."
-LAYERS = 10_000
+MAX_LAYERS = 10_000
 # Similarity from which an unknown key counts as a misspelled known one.
-SLIP = 0.85
+MISSPELLING_SIMILARITY = 0.85
 # Sections that are optional in nanotron's config classes but needed by its trainer.
 SECTIONS = ("tokens", "optimizer", "data_stages", "checkpoints", "logging")
 MODES = ("ALL_REDUCE", "REDUCE_SCATTER")
@@ -78,7 +78,10 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     nodes, each = _processes(launch, accelerators)
     world = nodes * each if nodes and each else accelerators
     if world is not None and world != plan.accelerators:
-        text = f"ParallelContext: tp x cp x dp x pp is {plan.accelerators}, not the {world} started"
+        text = (
+            f"ParallelContext: tp x cp x dp x pp is {plan.accelerators}, "
+            f"but the launch starts {world} processes"
+        )
         refusals.append(_refusal(text, values.settings.get(GRID + "dp")))
     expert_ranks = values.integer(GRID + "expert_parallel_size", default=1)
     if expert_ranks > 1:
@@ -150,7 +153,7 @@ def _misspelled(path: str) -> list[str]:
     section, key = _section(path)
     while section and section not in KEYS:
         section, key = _section(section)
-    return get_close_matches(key[:100], sorted(KEYS[section]), 1, SLIP)
+    return get_close_matches(key[:100], sorted(KEYS[section]), 1, MISSPELLING_SIMILARITY)
 
 
 def _refuse_foreign_model(foreign: Sequence[Setting]) -> None:
@@ -215,7 +218,7 @@ def _model(config: YamlFile, values: Values, assumed: list[str]) -> ModelSpec:
         assumed.append(
             "is_llama_config: plans are written with Qwen2Config, which builds the same layers"
         )
-    layers = values.integer(MODEL + "num_hidden_layers", default=32, most=LAYERS)
+    layers = values.integer(MODEL + "num_hidden_layers", default=32, most=MAX_LAYERS)
     hidden = values.integer(MODEL + "hidden_size", default=4096)
     heads = values.integer(MODEL + "num_attention_heads", default=32)
     llama = values.boolean(MODEL + "is_llama_config")

@@ -111,7 +111,7 @@ class Config:
             return value
         while (match := _REFERENCE.search(value)) is not None:
             if depth > MOST_REFERENCES:
-                raise Unreadable(f"{key}: references go in a circle", *self.place(key))
+                raise Unreadable(f"{key}: circular reference", *self.place(key))
             depth += 1
             found = self._referred(match[1].strip(), key, depth)
             if match[0] == value:

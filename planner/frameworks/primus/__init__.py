@@ -56,14 +56,14 @@ FIELDS: dict[str, Field] = {name: _field(field) for name, field in megatron.FIEL
     ),
     "runtime": cannot("Megatron-LM is the runtime"),
 }
-UNCARRIED = tuple(
+UNWRITTEN = tuple(
     replace(
         row,
         how=attribute_names.in_keys(
             row.how.replace("--mscale-all-dim (0.0)", "--mscale-all-dim (1.0)")
         ),
     )
-    for row in megatron.UNCARRIED
+    for row in megatron.UNWRITTEN
 )
 SCRIPT = """\
 #!/usr/bin/env bash
@@ -102,7 +102,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script and the config."""
     rows = list(overrides(request, plan))
     missing = unwritten_facts.of(
-        request.model, UNCARRIED, megatron.numerics.numerics_fields(request.model)
+        request.model, UNWRITTEN, megatron.numerics.numerics_fields(request.model)
     )
     under = ((OVERRIDES + key, value, why) for key, value, why in rows)
     variables = environment(request, plan)

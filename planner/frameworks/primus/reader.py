@@ -84,7 +84,7 @@ def _call_and_world(
 
 
 def _model_preset(experiment: Experiment) -> dict[str, ExperimentValue]:
-    """The values of the model's preset; if it is not at hand, those that all such presets set."""
+    """The values of the model's preset; if it is not given, those that all such presets set."""
     if experiment.model_at_hand:
         return experiment.preset(experiment.model)
     everywhere = {"sequence_parallel": PRESETS[MODEL]["sequence_parallel"]}

@@ -69,7 +69,7 @@ FIELDS = {
     "runtime": cannot("PyTorch is itself the runtime"),
     "compile": says("compile"),
 }
-UNCARRIED = (
+UNWRITTEN = (
     Uncarried("norm epsilon", "norm_epsilon (1e-5)", numerics=("norm_epsilon",)),
     Uncarried(
         "rotary base", "rotary_base (10000)", rotary, numerics=("rope_theta", "local_rope_theta")
@@ -130,7 +130,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The training script with its CONFIG, and the launch script."""
     c = Context(request.model, request.cluster, request.training)
     entries = flags(c, plan)
-    missing = unwritten_facts.of(c.model, UNCARRIED, {field for _, _, field in NUMERICS})
+    missing = unwritten_facts.of(c.model, UNWRITTEN, {field for _, _, field in NUMERICS})
     allocator = flag(
         "environment",
         "PYTORCH_CUDA_ALLOC_CONF",

@@ -66,20 +66,21 @@ NUMERICS = (
 )
 BY_STAGE = "recompute_layers"
 # Entries that no plan determines: entry, value, reason.
-FREE: tuple[tuple[str, Any, str], ...] = (
+NOT_FROM_PLAN: tuple[tuple[str, Any, str], ...] = (
     ("learning_rate", 1e-3, "PLACEHOLDER for the smoke run: set your own"),
     ("gradient_clip", 1.0, "PLACEHOLDER for the smoke run: largest norm of all gradients"),
     ("seed", 1234, "seed of weights and data, the same for every parallelism"),
 )
-SAID = "from the model's config.json"
+FROM_CONFIG_JSON = "from the model's config.json"
 PLAN = ("tp", "sequence_parallel", "cp", "cp_kind", "pp", "ep", "micro_batch_size",
         "reshard_after_forward", "recompute", "recompute_modules", "recompute_method",
         "recompute_num_layers", "attention_kernel", "compile", "zero_stage")  # fmt: skip
 TRAINING = ("seq_length", "global_batch_size", "precision", "gradient_reduce_dtype", "optimizer")
-# Entries of layer patterns only; RARE: fields of a model that are left out at their default.
+# Entries of layer patterns only; OPTIONAL_MODEL_FIELDS: fields of a model that are left out at
+# their default.
 PATTERN = ("blocks", "layer_pattern")
 OWN_TABLE = "per_layer_input_vocab_size"
-RARE = {
+OPTIONAL_MODEL_FIELDS = {
     "mla": "widths of latent attention",
     "attention_sinks": "one extra score per head, without a token",
     "residual_streams": "residual streams, mixed by every block",
@@ -88,7 +89,7 @@ RARE = {
 }
 KEYS = frozenset(
     (*MODEL, "num_experts", *PLAN, *TRAINING, "stage_layers", "schedule", "dp_replicate",
-     "dp_shard", "train_iters", *(name for name, _, _ in (*NUMERICS, *FREE)))
+     "dp_shard", "train_iters", *(name for name, _, _ in (*NUMERICS, *NOT_FROM_PLAN)))
 )  # fmt: skip
 
 
@@ -99,9 +100,13 @@ def _entries(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
     yield from _of_step(c, plan)
     for name, usual, field in NUMERICS:
         stated = getattr(c.model.numerics, field)
-        why = "NOT stated: set the value of the model's config.json" if stated is None else SAID
+        why = (
+            "NOT stated: set the value of the model's config.json"
+            if stated is None
+            else FROM_CONFIG_JSON
+        )
         yield name, usual if stated is None else stated, why
-    yield from FREE
+    yield from NOT_FROM_PLAN
 
 
 def _of_model(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
@@ -118,7 +123,7 @@ def _of_model(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
         for name, why in EXPERTS.items():
             yield name, getattr(model.moe, name), why
     for name, value in _rare(model).items():
-        yield name, value, RARE[name]
+        yield name, value, OPTIONAL_MODEL_FIELDS[name]
     if patterns.layers(model):
         blocks, layers = patterns.entries(model)
         yield "blocks", blocks, "blocks by name; None: the model's value"
@@ -180,9 +185,9 @@ def _of_step(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
 
 
 def _rare(model: ModelSpec) -> dict[str, Any]:
-    """The fields of RARE that the model sets."""
+    """The fields of OPTIONAL_MODEL_FIELDS that the model sets."""
     fields = ModelSpec.model_fields
-    rare = {name for name in RARE if getattr(model, name) != fields[name].default}
+    rare = {name for name in OPTIONAL_MODEL_FIELDS if getattr(model, name) != fields[name].default}
     if not patterns.compresses(model):  # other blocks have their own option
         rare -= {"attention_sinks"}
     return model.model_dump(
@@ -242,7 +247,7 @@ def specs(config: Mapping[str, Any]) -> tuple[ModelSpec, TrainingSpec, ParallelP
         encoders=before,
         **{name: config[name] for name in MODEL},
         moe=experts if config["num_experts"] else None,
-        **{name: config[name] for name in RARE if name in config},
+        **{name: config[name] for name in OPTIONAL_MODEL_FIELDS if name in config},
         layer_pattern=patterns.pattern(config),
         numerics={field: config[name] for name, _, field in NUMERICS},
     )

@@ -10,7 +10,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from planner.frameworks.pytorch import encoders
-from planner.frameworks.pytorch.config import BY_STAGE, EXPERTS, KEYS, LATER, PATTERN, RARE, specs
+from planner.frameworks.pytorch.config import (
+    BY_STAGE,
+    EXPERTS,
+    KEYS,
+    LATER,
+    OPTIONAL_MODEL_FIELDS,
+    PATTERN,
+    specs,
+)
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 
 SCRIPT, LAUNCH = "train.py", "launch.sh"
@@ -78,7 +86,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     except ValueError as error:
         raise Unreadable(str(error), SCRIPT, block.lineno) from None
     launch = files.get(LAUNCH, "")
-    known = keys.union(PATTERN, RARE, LATER, encoders.KEYS, (BY_STAGE,))
+    known = keys.union(PATTERN, OPTIONAL_MODEL_FIELDS, LATER, encoders.KEYS, (BY_STAGE,))
     return Reading(
         framework="pytorch",
         model=model,

@@ -59,7 +59,7 @@ HF_CHECKPOINT="${{HF_CHECKPOINT:-./model}}"  # the Hugging Face model, with the 
 PROMPT_DATA="${{PROMPT_DATA:-./data.jsonl}}"  # conversations, under the key messages
 {variables}
 {exports}
-{uncarried}
+{unwritten}
 {arrays}
 
 if [ "$NODE_RANK" != 0 ]; then
@@ -114,7 +114,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script, to be called on every node."""
     options, variables = arguments(request, plan), megatron.environment(plan)
     missing = unwritten_facts.of(
-        request.model, megatron.UNCARRIED, megatron.numerics.numerics_fields(request.model)
+        request.model, megatron.UNWRITTEN, megatron.numerics.numerics_fields(request.model)
     )
     arrays, names = bash_writer.arrays(options)
     head = bash_writer.header("slime", VERSIONS, request, plan).splitlines()[:-1]
@@ -125,7 +125,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         rendezvous=bash_writer.rendezvous(nodes(request.cluster)),
         variables=bash_writer.overridable(options),
         exports="\n".join(map(bash_writer.export, variables)),
-        uncarried=unwritten_facts.comments(missing),
+        unwritten=unwritten_facts.comments(missing),
         arrays=arrays,
         each=accelerators_per_node(request.cluster),
         env=f", {env}" if env else "",

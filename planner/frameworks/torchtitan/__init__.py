@@ -74,7 +74,7 @@ FIELDS = {
     "compile": says("compile.enable", "compile.components"),
 }
 
-UNCARRIED = (
+UNWRITTEN = (
     Uncarried("norm epsilon", "DEFAULTS.norm_eps (1e-5)", numerics=("norm_epsilon",)),
     Uncarried(
         "rotary base", "DEFAULTS.rope_theta (10000)", numerics=("rope_theta", "local_rope_theta")
@@ -131,7 +131,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     )
     variables = environment()
     arrays, names = bash_writer.arrays(arguments)
-    missing = unwritten_facts.of(c.model, UNCARRIED, numerics.numerics_fields(c.model))
+    missing = unwritten_facts.of(c.model, UNWRITTEN, numerics.numerics_fields(c.model))
     head = bash_writer.header("torchtitan", VERSIONS, request, plan)
     script = SCRIPT.format(
         head=head,

@@ -15,7 +15,7 @@ from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, megatron, unwritten_facts, verl_overrides
-from planner.frameworks.accelerate import UNCARRIED
+from planner.frameworks.accelerate import UNWRITTEN
 from planner.frameworks.accelerate.rules import lacks
 from planner.frameworks.accelerate.settings import model_rows
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, says
@@ -68,7 +68,7 @@ MODEL="${{MODEL:-$BUNDLE}}"  # a checkpoint of the model of config.json
 TRAIN_FILES="${{TRAIN_FILES:-./train.parquet}}"  # prompts with their rewards' ground truth
 VAL_FILES="${{VAL_FILES:-./test.parquet}}"
 {exports}
-{uncarried}
+{unwritten}
 {overrides}
 
 if [ "$NODE_RANK" != 0 ]; then
@@ -196,14 +196,14 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     rows, variables = list(_rows(request, plan)), megatron.environment(plan)
     model = list(model_rows(Context(request.model, request.cluster, request.training)))
     known = used_numerics(request.model, config_of(request.model) or {})
-    missing = unwritten_facts.of(request.model, UNCARRIED, known)
+    missing = unwritten_facts.of(request.model, UNWRITTEN, known)
     head = bash_writer.header("verl", VERSIONS, request, plan).splitlines()[:-1]
     script = SCRIPT.format(
         head="\n".join((*head, "# Needs a checkpoint and prompts: MODEL and TRAIN_FILES.")),
         rendezvous=bash_writer.rendezvous(nodes(request.cluster)),
         bundle=bash_writer.BUNDLE,
         exports="\n".join(map(bash_writer.export, variables)),
-        uncarried=unwritten_facts.comments(missing),
+        unwritten=unwritten_facts.comments(missing),
         overrides=_overrides(rows),
         each=accelerators_per_node(request.cluster),
     )

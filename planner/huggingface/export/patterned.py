@@ -70,7 +70,7 @@ def _deepseek_v32(model: ModelSpec) -> Keys:
     }  # fmt: skip
 
 
-def _deepseek_v32_built(keys: Keys) -> Fields:
+def _deepseek_v32_fields_read_back(keys: Keys) -> Fields:
     names = {"num_heads": "index_n_heads", "head_dim": "index_head_dim", "top_k": "index_topk"}
     indexer = {option: keys[name] for option, name in names.items()}
     latent: Blocks = {"kind": "latent_attention", "indexer": indexer}
@@ -101,7 +101,7 @@ def _minimax(model: ModelSpec) -> Keys:
     }
 
 
-def _minimax_built(keys: Keys) -> Fields:
+def _minimax_fields_read_back(keys: Keys) -> Fields:
     heads = {"num_heads": keys["num_attention_heads"], "head_dim": keys["head_dim"]}
     linear = {"kind": "lightning_attention", **heads}
     kinds = keys["layer_types"]
@@ -137,7 +137,7 @@ def _llama4(model: ModelSpec) -> Keys:
     }
 
 
-def _llama4_built(keys: Keys) -> Fields:
+def _llama4_fields_read_back(keys: Keys) -> Fields:
     routed, chunk = set(keys["moe_layers"]), {"chunk": keys["attention_chunk_size"]}
     layers = [
         [
@@ -172,7 +172,7 @@ def _smollm3(model: ModelSpec) -> Keys:
     }
 
 
-def _smollm3_built(keys: Keys) -> Fields:
+def _smollm3_fields_read_back(keys: Keys) -> Fields:
     kinds = ({**ATTENTION, "rope": False}, ATTENTION)
     biased = keys["attention_bias"]
     return shape(
@@ -204,7 +204,7 @@ def _qwen3(model: ModelSpec) -> Keys:
     return keys | {"use_sliding_window": True} if keys else {}
 
 
-def _sliding_built(**more: Any) -> Callable[[Keys], Fields]:
+def _sliding_fields_read_back(**more: Any) -> Callable[[Keys], Fields]:
     def built(keys: Keys) -> Fields:
         near = {**ATTENTION, "window": keys["sliding_window"]}
         kinds, biased = keys["layer_types"], keys["attention_bias"]
@@ -215,26 +215,38 @@ def _sliding_built(**more: Any) -> Callable[[Keys], Fields]:
 
 
 FORMS: dict[str, Form] = {
-    "qwen3_5_text": Form("Qwen3_5ForCausalLM", recurrent.qwen3_5, recurrent.qwen3_5_built),
-    "qwen3_next": Form("Qwen3NextForCausalLM", recurrent.qwen3_next, recurrent.qwen3_next_built),
-    "mamba2": Form("Mamba2ForCausalLM", recurrent.mamba2, recurrent.mamba2_built, bare=True),
+    "qwen3_5_text": Form(
+        "Qwen3_5ForCausalLM", recurrent.qwen3_5, recurrent.qwen3_5_fields_read_back
+    ),
+    "qwen3_next": Form(
+        "Qwen3NextForCausalLM", recurrent.qwen3_next, recurrent.qwen3_next_fields_read_back
+    ),
+    "mamba2": Form(
+        "Mamba2ForCausalLM", recurrent.mamba2, recurrent.mamba2_fields_read_back, bare=True
+    ),
     "nemotron_h": Form(
-        "NemotronHForCausalLM", recurrent.nemotron_h, recurrent.nemotron_h_built, True, buffers=True
+        "NemotronHForCausalLM",
+        recurrent.nemotron_h,
+        recurrent.nemotron_h_fields_read_back,
+        True,
+        buffers=True,
     ),
-    "bamba": Form("BambaForCausalLM", recurrent.bamba, recurrent.bamba_built),
-    "lfm2": Form("Lfm2ForCausalLM", recurrent.lfm2, recurrent.lfm2_built),
-    "lfm2_moe": Form("Lfm2MoeForCausalLM", recurrent.lfm2_moe, recurrent.lfm2_built, buffers=True),
+    "bamba": Form("BambaForCausalLM", recurrent.bamba, recurrent.bamba_fields_read_back),
+    "lfm2": Form("Lfm2ForCausalLM", recurrent.lfm2, recurrent.lfm2_fields_read_back),
+    "lfm2_moe": Form(
+        "Lfm2MoeForCausalLM", recurrent.lfm2_moe, recurrent.lfm2_fields_read_back, buffers=True
+    ),
     "deepseek_v32": Form(
-        "DeepseekV32ForCausalLM", _deepseek_v32, _deepseek_v32_built, buffers=True
+        "DeepseekV32ForCausalLM", _deepseek_v32, _deepseek_v32_fields_read_back, buffers=True
     ),
-    "minimax": Form("MiniMaxForCausalLM", _minimax, _minimax_built, buffers=True),
-    "llama4_text": Form("Llama4ForCausalLM", _llama4, _llama4_built),
-    "smollm3": Form("SmolLM3ForCausalLM", _smollm3, _smollm3_built),
+    "minimax": Form("MiniMaxForCausalLM", _minimax, _minimax_fields_read_back, buffers=True),
+    "llama4_text": Form("Llama4ForCausalLM", _llama4, _llama4_fields_read_back),
+    "smollm3": Form("SmolLM3ForCausalLM", _smollm3, _smollm3_fields_read_back),
     "gemma3_text": Form(
-        "Gemma3ForCausalLM", _sliding, _sliding_built(norms_per_layer=4, qk_norm="head")
+        "Gemma3ForCausalLM", _sliding, _sliding_fields_read_back(norms_per_layer=4, qk_norm="head")
     ),
-    "qwen3": Form("Qwen3ForCausalLM", _qwen3, _sliding_built(qk_norm="head")),
-    "olmo3": Form("Olmo3ForCausalLM", _sliding, _sliding_built(qk_norm="full")),
+    "qwen3": Form("Qwen3ForCausalLM", _qwen3, _sliding_fields_read_back(qk_norm="head")),
+    "olmo3": Form("Olmo3ForCausalLM", _sliding, _sliding_fields_read_back(qk_norm="full")),
 }
 
 

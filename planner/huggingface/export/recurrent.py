@@ -1,4 +1,8 @@
-"""Config files of families with recurrent mixers: Qwen3-Next, Nemotron-H, Mamba-2, LFM2."""
+"""Config files of families with recurrent mixers: Qwen3-Next, Nemotron-H, Mamba-2, LFM2.
+
+A function NAME gives the keys of a config.json for a model; NAME_fields_read_back gives the model
+that transformers builds from those keys, by which the config is checked.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,7 @@ def _delta_keys(model: ModelSpec) -> Keys:
     }
 
 
-def _delta_built(keys: Keys, feed_forwards: list[dict[str, Any]]) -> Fields:
+def _delta_fields_read_back(keys: Keys, feed_forwards: list[dict[str, Any]]) -> Fields:
     delta = {
         "kind": "gated_delta_net",
         "num_key_heads": keys["linear_num_key_heads"],
@@ -67,8 +71,8 @@ def qwen3_5(model: ModelSpec) -> Keys:
     return {} if model.moe is not None else _delta_keys(model)
 
 
-def qwen3_5_built(keys: Keys) -> Fields:
-    return _delta_built(keys, [MLP] * len(keys["layer_types"]))
+def qwen3_5_fields_read_back(keys: Keys) -> Fields:
+    return _delta_fields_read_back(keys, [MLP] * len(keys["layer_types"]))
 
 
 def qwen3_next(model: ModelSpec) -> Keys:
@@ -84,11 +88,11 @@ def qwen3_next(model: ModelSpec) -> Keys:
     }  # fmt: skip
 
 
-def qwen3_next_built(keys: Keys) -> Fields:
+def qwen3_next_fields_read_back(keys: Keys) -> Fields:
     dense, shared = set(keys["mlp_only_layers"]), keys["shared_expert_intermediate_size"]
     parts = [MLP if i in dense else EXPERTS for i in range(keys["num_hidden_layers"])]
     more = {"shared_expert_ffn_hidden_size": shared, "shared_expert_gate": True}
-    return _delta_built(keys, parts) | moe_fields(keys, **more)
+    return _delta_fields_read_back(keys, parts) | moe_fields(keys, **more)
 
 
 # Mamba-2: Nemotron-H and Nemotron 3, Bamba, Mamba-2 itself.
@@ -136,7 +140,7 @@ def nemotron_h(model: ModelSpec) -> Keys:
     return keys
 
 
-def nemotron_h_built(keys: Keys) -> Fields:
+def nemotron_h_fields_read_back(keys: Keys) -> Fields:
     mamba = _mamba(
         keys, "mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel",
         "use_conv_bias", "use_bias", "chunk_size",
@@ -200,7 +204,7 @@ def _bamba_mixer(block: Mamba2) -> Keys:
     }
 
 
-def bamba_built(keys: Keys) -> Fields:
+def bamba_fields_read_back(keys: Keys) -> Fields:
     mamba = _mamba(
         keys, "mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv",
         "mamba_conv_bias", "mamba_proj_bias", "mamba_chunk_size",
@@ -236,7 +240,7 @@ def mamba2(model: ModelSpec) -> Keys:
     }
 
 
-def mamba2_built(keys: Keys) -> Fields:
+def mamba2_fields_read_back(keys: Keys) -> Fields:
     mamba = _mamba(
         keys, "num_heads", "head_dim", "state_size", "n_groups", "conv_kernel", "use_conv_bias",
         "use_bias", "chunk_size",
@@ -286,7 +290,7 @@ def lfm2_moe(model: ModelSpec) -> Keys:
     }  # fmt: skip
 
 
-def lfm2_built(keys: Keys) -> Fields:
+def lfm2_fields_read_back(keys: Keys) -> Fields:
     taps = {"kind": "short_convolution", "taps": keys["conv_L_cache"], "bias": keys["conv_bias"]}
     dense = keys.get("num_dense_layers", len(keys["layer_types"]))
     layers: list[Layer] = [

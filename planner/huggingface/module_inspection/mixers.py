@@ -72,7 +72,7 @@ def _attention(module: Module, config: Any, layer: int) -> Fields | None:
     module.take(module.find("k_norm", "k_layernorm", "k_ln") or "")
     fields["qk_norm"] = "none" if norm is None else "head" if norm <= 2 * head_dim else "full"
     fields["sinks"] = module.size("sinks") is not None
-    fields |= _reach(module, config, layer)
+    fields |= _attention_span(module, config, layer)
     index = _indexer(module, config)
     if index:
         fields["indexer"] = index
@@ -92,7 +92,7 @@ def _head_dim(module: Module, config: Any, width: int) -> int | None:
     return width // int(heads) if heads else None
 
 
-def _reach(module: Module, config: Any, layer: int) -> Fields:
+def _attention_span(module: Module, config: Any, layer: int) -> Fields:
     """The window or chunk that a query attends to, if any, and whether it has positions."""
     kinds = getattr(config, "layer_types", None)
     kind = kinds[layer] if isinstance(kinds, (list, tuple)) and layer < len(kinds) else ""

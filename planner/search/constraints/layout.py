@@ -94,9 +94,9 @@ def _schedule(c: Context, p: Plans) -> BoolArray:
     runtime = traits(p.runtime)
     rounds = interleaved & (np.asarray(runtime.whole_interleaved_rounds) > 0)
     plain = p.schedule == code("schedule", "1f1b")
-    fills = plain & (np.asarray(runtime.fills_the_pipeline) > 0)
+    needs_pp = plain & (np.asarray(runtime.needs_pp_micro_batches) > 0)
     return np.asarray(
-        groups.spread(allowed) & (~rounds | (count % p.pp == 0)) & (~fills | (count >= p.pp))
+        groups.spread(allowed) & (~rounds | (count % p.pp == 0)) & (~needs_pp | (count >= p.pp))
     )
 
 

@@ -56,7 +56,7 @@ class Worker:
             bench = Bench(plain, self.job.precision, clock, self.say)
             found |= bench.points(self.job.kernels)
             if bench.left_out:
-                notes.append(f"{bench.left_out} kernels were left out: the time was up")
+                notes.append(f"{bench.left_out} kernels were left out: the time budget was used up")
         else:
             found = self.together(clock)
         return Measured(points=found, notes=tuple(notes), device=clock.device.type)
@@ -98,7 +98,7 @@ class Worker:
 
     def together(self, clock: Clock) -> Points:
         """The measurements on several ranks: contention, collectives, tensor-parallel layers."""
-        self.say("kernels beside each other")
+        self.say("kernels on all ranks at once")
         found: Points = {
             "crowding": list(collectives.crowding(clock)),
             "contention": [

@@ -1,4 +1,4 @@
-"""Validation runs on other machines: rendered as files, submitted, and followed.
+"""Validation runs on this machine or a cluster: rendered as files, submitted, and followed.
 
 An executor is one file and one line here, and has the name of the launcher whose files it uses
 (planner/launchers).  It renders a folder: `train.py` and `job.json` for the worker (see

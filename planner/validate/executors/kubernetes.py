@@ -31,7 +31,7 @@ from planner.validate.executors import (
     only,
     run_name,
 )
-from planner.validate.executors.client import ClientError, call
+from planner.validate.executors.cluster_client import ClientError, call
 
 Kind = Literal["jobset", "trainjob"]
 _RENDER: dict[Kind, Callable[..., Bundle]] = {

@@ -25,7 +25,7 @@ from planner.validate.executors import (
     folders,
     run_name,
 )
-from planner.validate.executors.client import ClientError, call
+from planner.validate.executors.cluster_client import ClientError, call
 
 _MARGIN_S = 300  # extra time limit for the nodes to start and to end
 # Slurm's job states (squeue(1), JOB STATE CODES); all others mean failure.

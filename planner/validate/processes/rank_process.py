@@ -1,4 +1,4 @@
-"""The frame of a process that torchrun starts for one rank."""
+"""Entry of a rank's process: ends with its agent, has low priority, dumps stacks on request."""
 
 from __future__ import annotations
 

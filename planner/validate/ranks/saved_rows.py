@@ -149,7 +149,7 @@ _MADE_ROWS = tuple(
         (r"mixer\|mixer\.convolution |mixer\.gates\|", "convolution output"),
         (r"mixer\|mixer silu", "convolution output"),
         (r"mixer\|mixer div\S* 4", "normed keys"),
-        (r"mixer\|mixer \S*(all_gather|wait_tensor)", "states handed on"),
+        (r"mixer\|mixer \S*(all_gather|wait_tensor)", "states passed between ranks"),
         (r"mixer\|mixer \S+ 5", "chunk inverse"),
         (r"mixer\.\w+_up\||mixer\|mixer\.(\w+_up|gates) ", "gates"),
         (r"mixer\|mixer\.selection ", "selection"),

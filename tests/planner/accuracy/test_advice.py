@@ -56,7 +56,7 @@ def test_advice(question: Question) -> None:
     assert row.pick is not None
     assert row.filled is not None
     assert row.filled <= 0.95
-    assert row.files, row.unlaunched
+    assert row.files, row.launch_refusal
     assert row.answer.frameworks
     launched(row)
     text = PAGE.read_text(encoding="utf-8")
@@ -100,7 +100,7 @@ def test_a_question_without_a_plan() -> None:
     question = SMALL.model_copy(update={"model": "llama-3.1-405b", "recipe": recipe(dp=8)})
     row = advise(question)
     assert row.pick is None
-    assert row.unlaunched == "nothing fits"
+    assert row.launch_refusal == "nothing fits"
     assert "nothing fits" in pick_cells(row)
     assert "nothing fits" in recipe_cells(row)
     assert page([row]).count("nothing fits") == 2
@@ -109,16 +109,16 @@ def test_a_question_without_a_plan() -> None:
 def test_a_model_that_the_framework_cannot_build() -> None:
     row = advise(SMALL.model_copy(update={"model": "mistral-7b", "framework": "deepspeed"}))
     assert row.pick is None
-    assert row.unlaunched.startswith("DeepSpeed cannot build it")
-    assert row.unlaunched in pick_cells(row)
+    assert row.launch_refusal.startswith("DeepSpeed cannot build it")
+    assert row.launch_refusal in pick_cells(row)
 
 
 def test_a_plan_that_no_framework_runs() -> None:
     row = advise(SMALL.model_copy(update={"model": "gemma-2-9b"}))
     assert row.pick is not None
     assert row.files == ()
-    assert row.unlaunched == "no framework here runs it"
-    assert f"not launched: {row.unlaunched}" in pick_cells(row)[2]
+    assert row.launch_refusal == "no framework here runs it"
+    assert f"not launched: {row.launch_refusal}" in pick_cells(row)[2]
 
 
 def test_a_recipe_that_cannot_run() -> None:

@@ -76,7 +76,7 @@ def test_screen_and_files(planner: Planner, tmp_path: Path) -> None:
     code, out, _ = planner(*ASKED, "--emit", "out")
     assert code == 0
     assert max(map(len, out.split("wrote")[0].splitlines())) <= 80
-    assert "nothing of this is measured yet" in out
+    assert "no runs of this are measured yet" in out
     assert "expected to be the fastest; nothing is measured yet" in out
     (folder,) = (tmp_path / "out").iterdir()
     text = (folder / "tune.sh").read_text()

@@ -78,7 +78,9 @@ REFUSED = {
     "no-script": ("read", str(ROOT / "conftest.py")),
     "no-cluster": ("rl", "--model", "llama-3.2-1b", *STEP),
 }
-_TIMES = re.compile(r'"(search_|sizing_)?time_s": [\d.e-]+|(priced in|in|searches in) [\d.]+ m?s\b')
+_TIMES = re.compile(
+    r'"(search_|sizing_)?time_s": [\d.e-]+|(evaluated in|in|searches in) [\d.]+ m?s\b'
+)
 
 
 @pytest.fixture(scope="module")

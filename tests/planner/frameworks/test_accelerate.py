@@ -299,7 +299,7 @@ SMALL = {"seq_length": 32, "global_batch_size": 16, "precision": "bf16"}
 def run_bundle(folder: Path, request: PlanRequest, plan: ParallelPlan) -> list[float]:
     """The losses that the bundle prints when bash runs it on this machine."""
     main = written(folder, ACCELERATE.write(request, plan))
-    shim = [str(ROOT / "tests/fixtures/cpu_accelerators")] if plan.accelerators > 1 else []
+    shim = [str(ROOT / "tests/fixtures/accelerate_on_cpu")] if plan.accelerators > 1 else []
     result = subprocess.run(
         ["bash", main],
         capture_output=True,

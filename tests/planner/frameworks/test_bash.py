@@ -175,7 +175,7 @@ def test_other_scripts_are_followed_where_they_are_at_hand() -> None:
         "$PP",
     ]
     assert {word.file for word in call.arguments} == {"train.sh"}
-    assert done.notes == ["x.sh:3: gone.sh is not at hand and was not read"]
+    assert done.notes == ["x.sh:3: gone.sh is not among the given files and was not read"]
 
 
 def test_what_was_assumed_is_said() -> None:

@@ -38,13 +38,15 @@ def read(
     return megatron.read(LaunchFiles(files_of(words, usual, before), given), None)
 
 
-# What is not at hand.
+# What is missing.
 
 
 def test_what_may_hold_what_is_missing_is_named() -> None:
     shaped = SHAPE.replace("--num-layers 8 ", "")
     usual = f"{shaped} --micro-batch-size 1 --vocab-size 32000 --bf16 ${{MODEL_ARGS[@]}}"
-    with pytest.raises(Unreadable, match=r"--num-layers is missing \(.*m\.sh is not at hand"):
+    with pytest.raises(
+        Unreadable, match=r"--num-layers is missing \(.*m\.sh is not among the given files"
+    ):
         read("", usual, before="source models/m.sh")
     sized = 'SIZE=$1\nif [ "$SIZE" = 7B ]; then LAYERS=32; fi'
     with pytest.raises(Unreadable, match=r"--set LAYERS=.*arguments: give them after --"):

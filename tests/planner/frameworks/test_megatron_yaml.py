@@ -185,7 +185,7 @@ def test_options_of_the_command_line_as_keys() -> None:
 )
 def test_runs_of_other_programs_are_refused(row: str) -> None:
     text = MODEL_ARGS.replace("  --bf16: true", f"  {row}")
-    encodes = "trains an encoder .*: only the training of decoders is planned"
+    encodes = "trains an encoder .*: only training of decoders is supported"
     what = encodes if "bert" in row else "to another program than"
     with pytest.raises(Unreadable, match=what):
         read({"model_config.yaml": text}, 8, PP="1")

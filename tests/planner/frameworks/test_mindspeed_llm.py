@@ -111,7 +111,7 @@ def test_adapters_and_the_loss() -> None:
     assert training.loss == "dpo"
 
 
-@pytest.mark.parametrize("name", sorted(llm.FOREIGN))
+@pytest.mark.parametrize("name", sorted(llm.UNSUPPORTED_OPTIONS))
 def test_layers_that_no_model_has_are_refused_by_name(name: str) -> None:
     row = llm.flags()[name]
     with pytest.raises(Unreadable, match=name):
@@ -121,7 +121,7 @@ def test_layers_that_no_model_has_are_refused_by_name(name: str) -> None:
 def test_the_list_is_more_than_mindspeeds() -> None:
     known = known_arguments("planner.frameworks.mindspeed")["flags"]
     assert len(llm.flags().keys() - known.keys()) > 200
-    assert {*llm.SAME, *llm.FOREIGN} <= llm.flags().keys() | known.keys()
+    assert {*llm.SAME, *llm.UNSUPPORTED_OPTIONS} <= llm.flags().keys() | known.keys()
 
 
 @pytest.mark.exhaustive

@@ -55,7 +55,7 @@ model:
     assert [one.name for one in reading.unread] == ["model.model_config.z_loss_enabled"]
     texts = [one.reason.text for one in reading.refusals]
     assert "the trainer needs the section optimizer" in texts
-    assert "ParallelContext: tp x cp x dp x pp is 4, not the 8 started" in texts
+    assert "ParallelContext: tp x cp x dp x pp is 4, but the launch starts 8 processes" in texts
     assert any("afab keeps all micro-batches" in text for text in reading.assumed)
 
 
@@ -79,7 +79,7 @@ REFUSING: list[tuple[str, tuple[str, str]]] = [
     ("required key data_stages.0.name is missing", ("name: mock data", "sequence_length: 2048")),
     ("expert_parallel_size 2", ("expert_parallel_size: 1", "expert_parallel_size: 2")),
     ("lr_warmup_style must be", ("lr_warmup_style: linear", "lr_warmup_style: null")),
-    ("is 8, not the 16 started", ("dp: 16", "dp: 8")),
+    ("is 8, but the launch starts 16 processes", ("dp: 16", "dp: 8")),
     ("unknown key optimiser.zero; did", ("general:", "optimiser: {zero: 1}\ngeneral:")),
 ]  # fmt: skip
 

@@ -101,7 +101,7 @@ def test_trl() -> None:
     ("text", "says"),
     [
         (TRL.replace("Llama-3.1-8B", "Nobody-9B"), "--model"),
-        (TRL.replace("Llama-3.1-8B", "flan-t5-xxl"), "only the training of decoders is planned"),
+        (TRL.replace("Llama-3.1-8B", "flan-t5-xxl"), "only training of decoders is supported"),
         (
             FACTORY.format(kind="freeze"),
             "freeze cannot be read: only full training, lora and qlora",

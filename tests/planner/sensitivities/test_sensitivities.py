@@ -113,8 +113,8 @@ def test_efficiency_scales_what_it_names(name: str) -> None:
         i for i in inputs_of(request) if isinstance(i, Input) and i.name == f"{name}_efficiency"
     )
     usual, slow = (
-        cost_model(request).setting.profile,
-        changed(request, one, 0.5).model.setting.profile,
+        cost_model(request).context.profile,
+        changed(request, one, 0.5).model.context.profile,
     )
     same = {
         "matrix": slow.gemm["bf16"].memory_fraction == usual.gemm["bf16"].memory_fraction

@@ -19,7 +19,7 @@ import yaml
 
 from planner.documents.problems import RequestError
 from planner.validate import executors
-from planner.validate.executors import Handle, RemoteRun, Status, client, follow
+from planner.validate.executors import Handle, RemoteRun, Status, cluster_client, follow
 from tests.fixtures import kubectl
 from tests.fixtures.crds import refusals
 from tests.fixtures.validation import HOSTILE, IMAGE, ended, program, small_run
@@ -236,7 +236,7 @@ class TestClient:
     ) -> None:  # fmt: skip
         pids = shlex.quote(str(tmp_path / "pids"))
         on_path(word, f"#!/bin/sh\nsleep 1000 &\necho $! >> {pids}\nwait\n")
-        monkeypatch.setattr(client, "TIMEOUT_S", 0.5)
+        monkeypatch.setattr(cluster_client, "TIMEOUT_S", 0.5)
         with pytest.raises(RequestError, match=r"did not answer within 0\.5 s"):
             executors.start(launcher, [small_run(image=IMAGE)], tmp_path / "run")
         for pid in (tmp_path / "pids").read_text().split():

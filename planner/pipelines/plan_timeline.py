@@ -46,7 +46,7 @@ def timeline_of(request: PlanRequest) -> TimelineAnswer:
 
 
 def schedules_of(request: PlanRequest) -> ComparisonAnswer:
-    """Every schedule with what the ranks of the request's plan take.  Raises IllegalPlan."""
+    """Every schedule with the stage times of the request's plan.  Raises IllegalPlan."""
     plan = request.named_plan
     return compare_for_plan(request, plan, *_stage_times(request, plan))
 

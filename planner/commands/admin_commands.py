@@ -1,4 +1,4 @@
-"""`planner backup`, `planner restore` and `planner mcp`: beside the service."""
+"""`planner backup`, `planner restore` and `planner mcp`, for those who run the service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every framework owes: all fields said or refused, whys, quoting, all reasons at once."""
+"""The contract of every framework: all fields written or refused, reasons, quoting, all at once."""
 
 from __future__ import annotations
 

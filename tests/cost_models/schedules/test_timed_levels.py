@@ -1,4 +1,4 @@
-"""The step at many costs at once, against the simulator at each of them."""
+"""Times of one schedule at many costs at once equal the simulator's at each of them."""
 
 from __future__ import annotations
 
