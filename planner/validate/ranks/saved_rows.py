@@ -121,7 +121,7 @@ _ROWS = tuple(
     )
 )
 # The same for blocks of layer patterns, tried first.  The text is "part that saved the tensor|part
-# that created it operator dimensions".
+# that created it operator dimensions", and " longer" for more tokens than others of that part have.
 _MADE_ROWS = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
@@ -155,7 +155,7 @@ _MADE_ROWS = tuple(
         (r"mixer\|mixer\.selection ", "selection"),
         (r"(mixer|mlp)\.\w+\|(mixer|mlp) add", "shifted inputs"),
         (r"mixer\|mixer\.\w+ ", "mixer in output"),
-        (r"mixer\|mixer cat\S* 3", "mixer in output"),  # appended to the tokens before it
+        (r"mixer\|mixer cat\S* 3 longer", "mixer in output"),  # appended to the tokens before it
         (r"(mixer|mlp)\|(mixer|mlp) mul\S* 3", "token before"),
         (r"mixer\|mixer ", "scan output"),
         (r"mlp\|mlp relu", "fc1 output"),
@@ -189,6 +189,10 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
     exchanged = {one.module.removesuffix("output").rstrip(".") for one in saved if _joined(one)}
     several = Counter(one.module for one in saved if _is_input(one))
     ran = {one.module for one in saved if _RESULTS.match(one.operator)}
+    tokens: dict[str, int] = {}
+    for one in saved:
+        if len(one.shape) == 3:
+            tokens[one.module] = min(one.shape[1], tokens.get(one.module, one.shape[1]))
     for one in saved:
         inside = _BLOCK.match(one.module)
         part = _BLOCK.sub("", one.module) or ("block" if inside else "stage")
@@ -206,7 +210,8 @@ def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
         elif part == "mlp" and not f"{one.maker}.".startswith(f"{one.module}."):
             name = "mlp norm output"  # the input of a recomputed MLP
         else:
-            name = _made_row(part, one) or _row(part, one)
+            longer = len(one.shape) == 3 and one.shape[1] > tokens[one.module]
+            name = _made_row(part, one, longer) or _row(part, one)
         # If context parallelism exchanges heads for tokens, the projection's input is a new tensor.
         if name == "attention output" and part == "attention.core":
             name += " by heads" * (one.module.removesuffix(".core") in exchanged)
@@ -227,9 +232,9 @@ def _joined(tensor: Saved) -> bool:
     return (part == "attention.output" and not made) or made == "attention output"
 
 
-def _made_row(part: str, tensor: Saved) -> str:
+def _made_row(part: str, tensor: Saved, longer: bool = False) -> str:
     maker = _BLOCK.sub("", tensor.maker)
-    text = f"{part}|{maker} {tensor.operator} {len(tensor.shape)}"
+    text = f"{part}|{maker} {tensor.operator} {len(tensor.shape)}{' longer' * longer}"
     return next((name for pattern, name in _MADE_ROWS if pattern.match(text)), "")
 
 
