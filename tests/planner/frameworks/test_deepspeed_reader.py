@@ -285,7 +285,7 @@ def test_without_the_json_only_the_arguments_are_read() -> None:
     [
         ({"ds_config.json": json.dumps(JSON)}, "ds_config.json:1: DeepSpeed's JSON alone holds"),
         ({"train.sh": "echo hello"}, "no script calls a training program"),
-        ({"train.sh": f"deepspeed pretrain_bert.py {WORDS}"}, "(BERT): only the training"),
+        ({"train.sh": f"deepspeed pretrain_bert.py {WORDS}"}, "(BERT): only training of decoders"),
         ({"train.sh": f"deepspeed pretrain_gpt.py {WORDS}"}, "give a cluster"),
         (
             {"train.sh": f"deepspeed --num_gpus 8 pretrain_gpt.py {WORDS}", "ds.json": '{\n"a": }'},

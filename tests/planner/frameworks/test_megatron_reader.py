@@ -314,7 +314,7 @@ def test_a_program_with_options_of_its_own_is_not_blamed_for_them() -> None:
         (script(hidden_size="$(nproc)"), "which the files do not say"),
         (script().replace("--nproc_per_node 8", "--nproc_per_node $GPUS"), "give a cluster"),
         (script().replace("torchrun --nproc_per_node 8", "srun python"), "give a cluster"),
-        (script().replace("pretrain_gpt", "pretrain_bert"), "(BERT): only the training"),
+        (script().replace("pretrain_gpt", "pretrain_bert"), "(BERT): only training of decoders"),
         (script("--hybrid-layer-pattern M*XM"), "the letters are M G * - E D +"),
         (script("--is-hybrid-model"), "needs --hybrid-layer-pattern"),
         (script(num_layers="99999999"), "num_layers"),

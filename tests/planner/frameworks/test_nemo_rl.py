@@ -158,7 +158,7 @@ def test_a_base_that_lies_beside() -> None:
         ("enabled: false", "enabled: true", "megatron_cfg and dtensor_cfg of NeMo-RL enabled"),
         ("_size: 2\n", "_size: two\n", "must be a whole number from 1, got 'two'"),
         (": 2048", ": ${mul:2,x}", "mul:2,x.*not resolved: --set policy.max_total"),
-        (": 2048", ": ${policy.max_total_sequence_length}", "go in a circle"),
+        (": 2048", ": ${policy.max_total_sequence_length}", "circular reference"),
         ("    enabled: true\n", "    enabled: true\n    model_overrides: {num_moe_experts: 8}\n",
          "num_moe_experts"),
     ],
