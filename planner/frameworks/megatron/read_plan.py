@@ -140,6 +140,8 @@ def plan_and_training(
     etp = args.positive("--expert-tensor-parallel-size", tp)
     zero, shard = _sharding(args, dp * cp)
     vpp, stages = _stages(args, model, pp)
+    # torch's FSDP2 gathers ahead and reduces beside the backward pass without these options.
+    overlaps = args.has("--use-torch-fsdp2")
     fields: dict[str, Any] = {
         "tp": tp,
         "sequence_parallel": args.has("--sequence-parallel") and tp > 1,
@@ -160,8 +162,8 @@ def plan_and_training(
         "attention_kernel": _attention(args),
         "cross_entropy": _cross_entropy(args),
         "moe_dispatcher": _dispatcher(args) if model.moe is not None else "alltoall",
-        "overlap_grad_reduce": args.has("--overlap-grad-reduce"),
-        "overlap_param_gather": args.has("--overlap-param-gather"),
+        "overlap_grad_reduce": args.has("--overlap-grad-reduce") or overlaps,
+        "overlap_param_gather": args.has("--overlap-param-gather") or overlaps,
         "overlap_tp": args.has("--tp-comm-overlap"),
         "overlap_p2p": not args.has("--no-overlap-p2p-communication"),
         "dynamic_cp": cp > 1 and args.has("--hybrid-context-parallel"),

@@ -102,6 +102,12 @@ def test_torch_fsdp2_keeps_gradients_as_weights() -> None:
         assert half.gradient_dtype == "fp16"
 
 
+def test_torch_fsdp2_overlaps_by_itself() -> None:
+    """Megatron-LM refuses --overlap-param-gather beside it."""
+    plan = read(script("--use-torch-fsdp2 --no-gradient-accumulation-fusion")).plan
+    assert (plan.zero_stage, plan.overlap_grad_reduce, plan.overlap_param_gather) == (3, True, True)
+
+
 def test_options_that_the_reader_names_are_in_the_stored_list_which_spans_all_versions() -> None:
     first, *_, last = KNOWN["versions"]
     assert (first[:4], last[:4]) == ("0.12", "0.20")

@@ -161,8 +161,7 @@ def test_amds_examples() -> None:
     }
     # Examples of large models on one node, and Llama 3.3 70B in fp8.
     assert count["does not fit"] <= 10
-    # Llama 3.1 70B in fp8: exposed gathers, recompute of all layers, and micro-batches of one.
-    assert count["more than two"] <= 1
+    assert count["more than two"] == 0
 
 
 def test_gaps_of_the_allocator_alone_are_no_error() -> None:
