@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from cost_models.activation_memory import saved_tensors, tensor_bytes
 from cost_models.blocks.attention import Attention
 from cost_models.blocks.indexer import BLOCK_RATE
-from cost_models.blocks.records import FlashAttention, Gemm, Record
+from cost_models.blocks.records import FlashAttention, Gemm, MemoryBoundKernel, Record
 from cost_models.dims import dims
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
@@ -106,3 +106,18 @@ def test_its_name_tells_blocks() -> None:
     block = model().layer_pattern[0][0]
     assert isinstance(block, Attention)
     assert block.title == "top 16 blocks of 128 attention"
+
+
+@pytest.mark.parametrize(("gate", "gates"), [("head", 64), ("element", 64 * 128)])
+def test_an_output_gate_is_a_product_forward_and_two_backward(gate: str, gates: int) -> None:
+    """Forward reads the output and the gate and writes their product.  Backward is a product for
+    each side: the gradient times the gate, and times the output.
+    """
+    spec = ModelSpec(**MODEL, layer_pattern=[[{"kind": "attention", "gate": gate}]])
+    found = records(spec, 1024)
+    (kernel,) = (one for one in found if getattr(one, "name", "") == "attention gate")
+    assert isinstance(kernel, MemoryBoundKernel)
+    output = 64 * 128
+    forward = 2 * output + 2 * gates + 2 * output
+    backward = (2 * output + 2 * gates + 2 * output) + (2 * output + 2 * output + 2 * gates)
+    assert (kernel.forward_bytes, kernel.backward_bytes) == (1024 * forward, 1024 * backward)

@@ -225,6 +225,8 @@ def test_which_layers_have_experts(pattern: str, kinds: str) -> None:
         ("--no-position-embedding", "give --position-embedding-type"),
         ("--overlap-param-gather", "--overlap-param-gather needs --overlap-grad-reduce"),
         ("--tp-comm-overlap", "--tp-comm-overlap needs --sequence-parallel"),
+        ("--fp8-param-gather", "--fp8-param-gather needs --fp8-format"),
+        ("--fp4-param-gather", "--fp4-param-gather needs --fp4-format"),
         ("--recompute-granularity full", "full recompute needs --recompute-method"),
         ("--recompute-granularity selective --recompute-method block", "need full recompute"),
         ("--expert-model-parallel-size 2", "--expert-model-parallel-size needs --num-experts"),

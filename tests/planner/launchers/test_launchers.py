@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -123,6 +125,30 @@ def test_the_manifest_fits_its_schema(nodes: int) -> None:
     assert pod["subdomain"] == service["metadata"]["name"]
     address = next(v["value"] for v in container["env"] if v["name"] == "MASTER_ADDR")
     assert address == f"{job['metadata']['name']}-0.{pod['subdomain']}"
+
+
+@pytest.mark.parametrize("launcher", ["kubernetes", "jobset", "trainjob"])
+def test_pods_share_memory_beyond_the_64_mib_that_a_container_has(launcher: str) -> None:
+    """NCCL and data loaders use /dev/shm: a volume in memory stands there."""
+    documents = yaml.safe_load_all(bundle("megatron", launcher).files["job.yaml"])
+    pods = [pod for document in documents for pod in _pods(document)]
+    assert pods
+    for pod in pods:
+        (shared,) = (v["name"] for v in pod["volumes"] if v.get("emptyDir") == {"medium": "Memory"})
+        for container in pod["containers"]:
+            paths = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+            assert paths[shared] == "/dev/shm"
+
+
+def _pods(document: Any) -> Iterator[dict[str, Any]]:
+    """The specifications of pods in a document: what has containers."""
+    if isinstance(document, dict):
+        if "containers" in document:
+            yield document
+        document = list(document.values())
+    if isinstance(document, list):
+        for item in document:
+            yield from _pods(item)
 
 
 @pytest.mark.parametrize("launcher", ["jobset", "trainjob"])

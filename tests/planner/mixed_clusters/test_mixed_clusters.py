@@ -84,6 +84,44 @@ def test_layers_are_split_as_well_as_by_brute_force(
     assert times[split.stage_layers] == min(times.values())
 
 
+@pytest.mark.parametrize("share", [0.5, 0.6, 0.7, 0.8])
+def test_as_many_layers_stand_on_a_group_as_its_room_holds(share: float) -> None:
+    """Of every way to deal 10 layers to 2 stages: one is found if and only if one fits.
+
+    share: of the memory that five layers on each stage take; the second group has twice as much.
+    """
+    asked = request(SMALL)
+    plan = ParallelPlan(pp=2, dp=2)
+    even = Groups(asked.model, asked.cluster, asked.training).evaluate(
+        plan.model_copy(update={"stage_layers": (5, 5)}), (0, 1)
+    )
+    sizes = share * even.stage_bytes * [1, 2]
+    cluster = asked.cluster.model_copy(
+        update={
+            "groups": tuple(
+                group.model_copy(
+                    update={
+                        "accelerator": group.accelerator.model_copy(update={"memory_bytes": size})
+                    }
+                )
+                for group, size in zip(asked.cluster.groups, sizes.tolist(), strict=True)
+            )
+        }
+    )
+    models = Groups(asked.model, cluster, asked.training, memory_risk=0.05)
+    room = models.room_bytes(plan)
+    assert (room < sizes).all()
+    fitting = set()
+    for layers in range(1, 10):
+        split = layers, 10 - layers
+        found = models.evaluate(plan.model_copy(update={"stage_layers": split}), (0, 1))
+        if (found.stage_bytes <= room).all():
+            fitting.add(split)
+    assert len(fitting) < 9
+    found_split = models.partition(plan, (0, 1))
+    assert (found_split in fitting) if fitting else (found_split is None)
+
+
 def test_the_best_way_is_no_slower_than_any_part(answer: MixedAnswer) -> None:
     kinds = [option.kind for option in answer.options]
     assert sorted(set(kinds)) == ["part", "pipeline", "slowest"]
