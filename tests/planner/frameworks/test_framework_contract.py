@@ -45,8 +45,11 @@ from tests.fixtures.patterns import PATTERNED
 from tests.fixtures.tiers import examples
 
 HOSTILE = 'x\'; touch pwned; "$(touch pwned)" `touch pwned` \n touch pwned\r\u2028touch pwned #'
-# Of which golden files are drawn: lines that look like those of a diff, and an end without one.
-LINES = ("a\n", "b\n", "\n", "@@ -0,1 +0,1 @@\n", "=== x\n", "-a\n", "+a\n", "b")
+# Of which golden files are drawn: lines like those of a diff, comments, and an end without one.
+LINES = (
+    "a\n", "b\n", "\n", "@@ 0,1\n", "=== x\n", "+a\n", "b",
+    "# 1\n", "a  # why\n", " a # # 0\n", "#\n",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "case"), ALL_CASES)
@@ -71,8 +74,11 @@ def test_ten_golden_plans_and_none_left_over(name: str) -> None:
 )
 @settings(max_examples=examples(100))
 def test_folded_golden_files_unfold_to_what_was_written(cases: dict[str, dict[str, str]]) -> None:
-    whole, diffs = goldens.fold(cases)
-    assert {case: goldens.unfold(diff, whole) for case, diff in diffs.items()} == cases
+    comments: goldens.Comments = {}
+    bare = {case: goldens.without_comments(files, comments) for case, files in cases.items()}
+    whole, diffs = goldens.fold(bare)
+    unfolded = {case: goldens.unfold(diff, whole) for case, diff in diffs.items()}
+    assert {case: goldens.with_comments(fs, comments) for case, fs in unfolded.items()} == cases
 
 
 @pytest.mark.parametrize("name", NAMES)
