@@ -114,6 +114,7 @@ def plan(
     from planner.documents.problems import refuse
     from planner.drawing.page import paper, write_page
     from planner.drawing.plan_figure import plan_figure
+    from planner.drawing.rendering import drawing
     from planner.terminal import output, screens
 
     source = source_of(request_file, request)
@@ -128,7 +129,8 @@ def plan(
             lambda: plan_answers.find(asked),
             lambda service: cast("PlanAnswer", service.plan(asked.document())),
         )
-    output.write_figures(figures, partial(plan_figure, answer) if answer.best else None)
+    if answer.best:
+        output.write_figures(figures, partial(drawing, partial(plan_figure, answer)))
     if report is not None:
         shown = screens.plan_screen(answer, asked_of(asked), paper())
         pictures = timeline_commands.best_timeline(answer)

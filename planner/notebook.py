@@ -44,9 +44,9 @@ from planner.sites.learn_answer import LearnAnswer
 from planner.sites.screen import learn_screen, site_screen
 from planner.sites.site_corrections import SiteAnswer
 from planner.sizing.answer import SizingAnswer
+from planner.sizing.figure import sizing_figure
 from planner.sizing.request import parse_sizing
 from planner.sizing.screen import sizing_screen
-from planner.sizing.svg_figure import picture
 from planner.sweeps.run import SweepAnswer
 from planner.sweeps.screen import sweep_screen
 from planner.terminal.screens import estimate_screen, plan_screen, why_screen
@@ -82,7 +82,7 @@ PARTS: dict[type[BaseModel], Callable[[Any], Parts]] = {
     PlanAnswer: lambda a: (plan_screen(a, _request_rows(a), paper()), best_timeline(a)),
     EstimateAnswer: lambda a: (estimate_screen(a, _request_rows(a), paper()), []),
     WhyAnswer: lambda a: (why_screen(a, _request_rows(a), paper()), []),
-    SizingAnswer: lambda a: (sizing_screen(a, parse_sizing(a.request)), [picture(a)]),
+    SizingAnswer: lambda a: (sizing_screen(a, parse_sizing(a.request)), [sizing_figure(a)]),
     MixedAnswer: lambda a: (mixed_screen(a), []),
     TimelineAnswer: lambda a: (timeline_screen(a, paper()), [svg(a, "light")]),
     SensitivityAnswer: lambda a: (

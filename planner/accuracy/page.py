@@ -17,7 +17,8 @@ from planner.accuracy.accuracy_answer import (
     ratio_words,
     remarks,
 )
-from planner.accuracy.plot import MOST_SOURCES, drawable, palette, scatter, sources, strip
+from planner.accuracy.plot import MOST_SOURCES, drawable, scatter, sources, strip
+from planner.accuracy.plot import STYLE as PLOT_STYLE
 from planner.accuracy.suspects import Assumption, assumptions, suspects, worst
 from planner.documents.formats import gib, seconds, share
 from planner.drawing.theme import colours
@@ -72,7 +73,7 @@ def page(answer: AccuracyAnswer) -> str:
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
-<style>{colours("auto", ":root")}{palette()}{_STYLE}</style>
+<style>{colours("auto", ":root")}{PLOT_STYLE}{_STYLE}</style>
 </head>
 <body>
 <main>

@@ -8,7 +8,7 @@ from html import escape
 
 from planner.accuracy.accuracy_answer import Row, ratio_words
 from planner.documents.formats import seconds
-from planner.drawing.palette import COLOURS, MARKS
+from planner.drawing.theme import MARKS, SERIES
 
 BAND = 0.10
 MOST_POINTS, MOST_SOURCES = 5_000, 40
@@ -31,22 +31,10 @@ stroke-dasharray:5 4}
 .plot .dot:hover{fill-opacity:1;stroke:var(--ink);stroke-width:1.6}
 .plot .open{fill-opacity:0;stroke-width:1.4}
 .plot .range{fill:none;stroke-width:1.2;stroke-opacity:.7}
-"""
-
-
-def palette() -> str:
-    """The style sheet of the marks' colours, light and dark."""
-
-    def sheet(mode: str) -> str:
-        values = ";".join(f"--s{i}:{colour}" for i, colour in enumerate(COLOURS[mode]))
-        return f":root{{{values}}}"
-
-    kinds = "".join(
-        f".s{i}{{fill:var(--s{i})}}.open.s{i},.range.s{i}{{stroke:var(--s{i})}}\n"
-        for i in range(len(COLOURS["light"]))
-    )
-    dark = f"@media (prefers-color-scheme:dark){{{sheet('dark')}}}"
-    return f"{sheet('light')}{dark}\n{STYLE}{kinds}"
+""" + "".join(
+    f".s{i}{{fill:var(--s{i})}}.open.s{i},.range.s{i}{{stroke:var(--s{i})}}\n"
+    for i in range(SERIES)
+)
 
 
 def drawable(rows: Sequence[Row]) -> list[Row]:
@@ -183,7 +171,7 @@ def _range(i: int, path: str) -> str:
 
 
 def _colour(i: int) -> int:
-    return i % len(COLOURS["light"])
+    return i % SERIES
 
 
 def _mark(i: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -35,7 +35,7 @@ _MOST_ACTIONS = 100_000  # of a timeline in a report
 
 
 class Theme(StrEnum):
-    """Colours of a picture; auto: as the reader's screen, in a PNG light."""
+    """Colours of a picture; auto: as the reader's screen, in PNG and PDF light."""
 
     auto = "auto"
     light = "light"
@@ -78,7 +78,7 @@ def timeline(
         lambda service, document: service.timeline(document),
     )
     wanted = {"svg": svg, "html": html, "trace": trace, "png": png, "pdf": pdf}
-    written = _draw(answer, {kind: path for kind, path in wanted.items() if path}, theme)
+    written = output.write_figures(wanted, partial(_draw, answer, theme.value))
     wrote = [f"wrote {path}" for path in written]
     output.show(answer, json, partial(timeline_screen, answer), wrote)
     return FINE
@@ -178,44 +178,11 @@ def _value(name: str, text: str | bool) -> Any:
         raise error.under(f"/{name}") from None
 
 
-def _draw(answer: TimelineAnswer, paths: Mapping[str, Path], theme: Theme) -> list[Path]:
-    """Draw all first, then write: what is refused leaves nothing half done."""
-    from planner.terminal.output import write_picture
+def _draw(answer: TimelineAnswer, theme: Any, kind: Any) -> bytes:
+    from planner.drawing import html, rendering, svg, trace
 
-    drawn = {path: _DRAWERS[kind](answer, theme.value) for kind, path in paths.items()}
-    for path, data in drawn.items():
-        write_picture(path, data)
-    return list(drawn)
-
-
-def _svg(answer: TimelineAnswer, theme: Any) -> bytes:
-    from planner.drawing.svg import svg
-
-    return svg(answer, theme).encode()
-
-
-def _html(answer: TimelineAnswer, theme: Any) -> bytes:
-    from planner.drawing.html import html
-
-    return html(answer, theme).encode()
-
-
-def _trace(answer: TimelineAnswer, theme: Any) -> bytes:
-    from planner.drawing.trace import trace
-
-    return trace(answer).encode()
-
-
-def _png(answer: TimelineAnswer, theme: Any, kind: Literal["png", "pdf"] = "png") -> bytes:
-    from planner.drawing.png import png
-
-    return png(answer, "dark" if theme == Theme.dark else "light", kind)
-
-
-_DRAWERS: dict[str, Callable[[TimelineAnswer, Any], bytes]] = {
-    "svg": _svg,
-    "html": _html,
-    "trace": _trace,
-    "png": _png,
-    "pdf": partial(_png, kind="pdf"),
-}
+    if kind == "html":
+        return html.html(answer, theme).encode()
+    if kind == "trace":
+        return trace.trace(answer).encode()
+    return rendering.drawing(partial(svg.svg, answer), kind, theme, rendering.SCREEN_INCH)

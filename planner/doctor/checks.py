@@ -25,7 +25,7 @@ _GIB = 1 << 30
 _LEAST_MEMORY_BYTES = _GIB  # a search of a large space and a service beside it
 _LITTLE_SPACE_BYTES, _NO_SPACE_BYTES = _GIB, 50 << 20
 _LEAST_FILES = 1024  # a connection of the service is one
-_EXTRAS = {"plot": "matplotlib", "parquet": "pyarrow", "dask": "dask", "ray": "ray"}
+_EXTRAS = {"plot": "typst", "parquet": "pyarrow", "dask": "dask", "ray": "ray"}
 
 
 class Check(Document):

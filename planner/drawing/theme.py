@@ -1,4 +1,4 @@
-"""Colours and patterns of drawn timelines, light and dark; patterns work without colour."""
+"""Colours, patterns and marks of drawings, light and dark; patterns and marks need no colour."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Literal
 Theme = Literal["auto", "light", "dark"]
 Mode = Literal["light", "dark"]
 
-# Fills are light on a light page and dark on a dark one, so one text colour is readable on all.
+# Fills are light on a light page and dark on a dark one, so one text colour is readable on all;
+# s0 to s7 tell the series of a chart apart.
 COLOURS: dict[Mode, dict[str, str]] = {
     "light": {
         "page": "#ffffff",
@@ -21,6 +22,14 @@ COLOURS: dict[Mode, dict[str, str]] = {
         "W": "#dcaee6",
         "C": "#d1453b",
         "memory": "#8a94a0",
+        "s0": "#1f6fc4",
+        "s1": "#c8501e",
+        "s2": "#2b8a4b",
+        "s3": "#8b4bb8",
+        "s4": "#a87b00",
+        "s5": "#c2387a",
+        "s6": "#157f8a",
+        "s7": "#5d6670",
     },
     "dark": {
         "page": "#14181d",
@@ -34,11 +43,31 @@ COLOURS: dict[Mode, dict[str, str]] = {
         "W": "#75407f",
         "C": "#ff7b72",
         "memory": "#76818d",
+        "s0": "#6cb0ff",
+        "s1": "#ff9a62",
+        "s2": "#6fd08c",
+        "s3": "#cf9bf2",
+        "s4": "#e6bf4f",
+        "s5": "#ff8dbb",
+        "s6": "#58cdd8",
+        "s7": "#aab4be",
     },
 }
 
+SERIES = 8
+# Paths of marks of equal size, centred on (0, 0).
+MARKS = (
+    "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
+    "M-3.6-3.6h7.2v7.2h-7.2z",
+    "M0-4.8L4.4 3.4H-4.4z",
+    "M0-5.2L4.4 0 0 5.2-4.4 0z",
+    "M0 4.8L4.4-3.4H-4.4z",
+    "M-1.5-4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z",
+    "M-4.4 0L-2.2-4H2.2L4.4 0 2.2 4H-2.2z",
+)
+
 # A pattern for each kind besides its colour: stripes, dots, lines; forward has none.
-_SIGNS = {
+SIGNS = {
     "B": "M-1 7L7-1M-1 1L1-1M5 7L7 5",
     "I": "M1.5 1.5h.01M4.5 4.5h.01",
     "W": "M0 1.5h6M0 4.5h6",
@@ -47,7 +76,7 @@ _SIGNS = {
 PATTERNS = "".join(
     f'<pattern id="tl-{kind}" width="6" height="6" patternUnits="userSpaceOnUse">'
     f'<rect class="{kind}-ground" width="6" height="6"/><path class="sign" d="{path}"/></pattern>'
-    for kind, path in _SIGNS.items()
+    for kind, path in SIGNS.items()
 )
 
 _RULES = """
@@ -77,7 +106,7 @@ font-variant-numeric:tabular-nums}
 STYLE = _RULES + "".join(
     f".timeline .{kind}{{fill:url(#tl-{kind})}}"
     f".timeline .{kind}-ground{{fill:{'none' if kind == 'C' else f'var(--{kind})'}}}\n"
-    for kind in _SIGNS
+    for kind in SIGNS
 )
 
 

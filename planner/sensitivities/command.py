@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,7 +28,7 @@ from planner.commands.timeline import PICTURES, Theme, picture
 from planner.terminal.progress_bar import bar
 
 if TYPE_CHECKING:
-    from planner.sensitivities.documents import SensitivityAnswer, SensitivitySpec
+    from planner.sensitivities.documents import SensitivitySpec
 
 
 @request_options(LIMITS)
@@ -57,6 +57,7 @@ def sensitivity(
     """How the answer moves with each input, and where the best plan changes."""
     from planner.answers.emission import NothingFits
     from planner.drawing.page import paper, write_page
+    from planner.drawing.rendering import SCREEN_INCH, drawing
     from planner.sensitivities import analysis
     from planner.sensitivities.screen import sensitivity_screen
     from planner.sensitivities.svg import tornado_svg
@@ -76,13 +77,14 @@ def sensitivity(
             )
     except NothingFits as error:
         return nothing_fits(error.problems, json)
-    written = _draw(answer, svg, {"png": png, "pdf": pdf}, theme)
+    draw = partial(drawing, partial(tornado_svg, answer), theme=theme.value, wide_inch=SCREEN_INCH)
+    written = output.write_figures({"svg": svg, "png": png, "pdf": pdf}, draw)
     if report is not None:
         shown = sensitivity_screen(answer, asked_of(asked), paper())
         title = f"How a plan for {asked.model.name} moves with its inputs"
         write_page(report, title, shown, [tornado_svg(answer, "light")])
-    draw = partial(sensitivity_screen, answer, asked_of(asked))
-    output.show(answer, json, draw, [f"wrote {path}" for path in written])
+    screen = partial(sensitivity_screen, answer, asked_of(asked))
+    output.show(answer, json, screen, [f"wrote {path}" for path in written])
     return FINE
 
 
@@ -104,27 +106,3 @@ def _spec(
     if resolution is not None:
         given["resolution"] = read("resolution", resolution)
     return parse_spec(given if part is None else part | given if isinstance(part, dict) else part)
-
-
-def _draw(
-    answer: SensitivityAnswer,
-    svg: Path | None,
-    figures: Mapping[Literal["png", "pdf"], Path | None],
-    theme: Theme,
-) -> list[Path]:
-    """Draw all pictures before writing any, so that a refusal leaves no partial output."""
-    from planner.terminal.output import write_picture
-
-    drawn: dict[Path, bytes] = {}
-    if svg is not None:
-        from planner.sensitivities.svg import tornado_svg
-
-        drawn[svg] = tornado_svg(answer, theme.value).encode()
-    for kind, path in figures.items():
-        if path is not None:
-            from planner.sensitivities.png import tornado_png
-
-            drawn[path] = tornado_png(answer, "dark" if theme == Theme.dark else "light", kind)
-    for path, data in drawn.items():
-        write_picture(path, data)
-    return list(drawn)

@@ -60,10 +60,10 @@ def size(
 ) -> int:
     """What to rent: days, cost and energy on each kind and number of accelerators."""
     from planner.drawing.page import write_page
+    from planner.drawing.rendering import drawing
     from planner.sizing.compute import size as compute
     from planner.sizing.figure import sizing_figure
     from planner.sizing.screen import sizing_screen
-    from planner.sizing.svg_figure import picture
     from planner.terminal import output
 
     own = dict(sizing)
@@ -78,10 +78,9 @@ def size(
         )
     if report is not None:
         screen = sizing_screen(answer, asked, every_row=True)
-        write_page(report, f"Sizing {asked.base.model.name}", screen, [picture(answer)])
-    if svg is not None:
-        output.write_picture(svg, picture(answer).encode())
-    output.write_figures({"png": png, "pdf": pdf}, partial(sizing_figure, answer))
+        write_page(report, f"Sizing {asked.base.model.name}", screen, [sizing_figure(answer)])
+    figure = partial(drawing, partial(sizing_figure, answer))
+    output.write_figures({"svg": svg, "png": png, "pdf": pdf}, figure)
     output.show(answer, json, lambda screen: sizing_screen(answer, asked, every_row))
     return NOTHING_FITS if answer.fastest is None else FINE
 

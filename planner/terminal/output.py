@@ -84,16 +84,12 @@ def write_picture(path: Path, data: bytes) -> None:
         raise refuse("", "cannot_write", f"cannot write {path}: {error.strerror}") from None
 
 
-def write_figures(paths: Mapping[str, Path | None], draw: Callable[[Any], bytes] | None) -> None:
-    """Draw all that have a file, by kind, then write: what is refused leaves nothing half done.
-
-    draw: None where there is nothing to draw, which the screen says.
-    """
-    if draw is None:
-        return
+def write_figures(paths: Mapping[str, Path | None], draw: Callable[[Any], bytes]) -> list[Path]:
+    """Draw all that have a file, by kind, then write: what is refused leaves nothing half done."""
     drawn = {path: draw(kind) for kind, path in paths.items() if path is not None}
     for path, data in drawn.items():
         write_picture(path, data)
+    return list(drawn)
 
 
 def write_files(files: Mapping[str, str], folder: Path) -> list[Path]:

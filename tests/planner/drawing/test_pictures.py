@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Any
 from xml.etree import ElementTree
 
@@ -13,7 +14,7 @@ import pytest
 from cost_models.schedules import SCHEDULES
 from planner.drawing import timeline_lanes
 from planner.drawing.html import html
-from planner.drawing.png import png
+from planner.drawing.rendering import SCREEN_INCH, drawing
 from planner.drawing.svg import SPAN, svg
 from planner.drawing.theme import COLOURS, Mode
 from planner.drawing.timeline_lanes import KINDS, kinds_in, lanes
@@ -212,8 +213,9 @@ def test_hostile_names_are_escaped() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["1f1b", "zb-v", "pipedream", "one step", "many"])
 def test_png(case: str) -> None:
-    for mode in ("light", "dark"):
-        data = png(run(**CASES[case]), mode)
+    modes: tuple[Mode, ...] = ("light", "dark")
+    for mode in modes:
+        data = drawing(partial(svg, run(**CASES[case])), "png", mode, SCREEN_INCH)
         assert data.startswith(b"\x89PNG")
         assert 5_000 < len(data) < 1_000_000
 

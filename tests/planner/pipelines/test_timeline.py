@@ -277,19 +277,19 @@ def test_command_draws(ask: Any, tmp_path: Path) -> None:
     assert "cannot write" in err
 
 
-def test_png_without_matplotlib(ask: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.drawing.png.find_spec", lambda name: None)
+def test_png_without_typst(ask: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.drawing.rendering.find_spec", lambda name: None)
     both = ["--svg", str(tmp_path / "x.svg"), "--png", str(tmp_path / "x.png")]
     code, out, err = ask("timeline", *WORDS, *both)
     assert (code, out) == (2, "")
-    assert "pip install matplotlib" in err
+    assert "pip install typst" in err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_matplotlib_stays_out_of_the_way(ask: Any) -> None:
-    loaded = "matplotlib" in sys.modules
+def test_typst_stays_out_of_the_way(ask: Any) -> None:
+    loaded = "typst" in sys.modules
     assert ask("timeline", *WORDS)[0] == 0
-    assert ("matplotlib" in sys.modules) == loaded
+    assert ("typst" in sys.modules) == loaded
 
 
 def test_compare_command(ask: Any) -> None:

@@ -14,8 +14,8 @@ from planner.documents.problems import RequestError
 from planner.sizing import rows as rows_module
 from planner.sizing.answer import SizingAnswer
 from planner.sizing.compute import size as compute
+from planner.sizing.figure import sizing_figure
 from planner.sizing.request import parse_sizing
-from planner.sizing.svg_figure import picture
 
 TRAINING = {"seq_length": 4096, "global_batch_size": 512, "tokens": 3e11}
 SIZING = {"accelerators": ["h100-sxm", "mi300x", "a100-80gb"], "sizes": [8, 64, 128, 512]}
@@ -311,7 +311,7 @@ def test_the_screen_names_what_to_rent(capsys: pytest.CaptureFixture[str], tmp_p
 
 
 def test_the_picture_has_a_dot_for_every_priced_row(answer: SizingAnswer) -> None:
-    tree = ElementTree.fromstring(picture(answer))
+    tree = ElementTree.fromstring(sizing_figure(answer))
     titles = [e.text for e in tree.iter("{http://www.w3.org/2000/svg}title")]
     assert len(titles) == len(answer.rows)
     rings = list(tree.iter("{http://www.w3.org/2000/svg}circle"))
