@@ -10,13 +10,8 @@ of the mutants are killed.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import difflib
-import importlib.machinery
-import io
 import os
-import resource
-import signal
 import sys
 import time
 from fnmatch import fnmatch
@@ -24,13 +19,13 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, Phase, settings
 from mutmut.configuration import config
 
+from tests.mutants import other_source
+from tests.mutants.other_source import ROOT
 from tests.mutation.mutants import mutants
 
-ROOT = Path(__file__).parents[2]
 _COST = "tests/cost_models"
 
 
@@ -75,8 +70,6 @@ GUARDS = {
     ),
     "cost_models/*": _named(*_QUICK, "catalog", "calibrations", "stage_memory", "pinned"),
 }  # fmt: skip
-_OURS = ("api", "cost_models", "planner", "tests")
-_MOST_BYTES = 4 * 2**30  # of a mutant that no longer ends
 
 
 def tests_of(path: str) -> list[str]:
@@ -98,38 +91,13 @@ def preload(tests: list[str]) -> None:
         phases=(Phase.explicit, Phase.generate),
         suppress_health_check=list(HealthCheck),
     )
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        if pytest.main([*config().pytest_add_cli_args, "--collect-only", *tests]):
-            raise SystemExit(said.getvalue())
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None) or ""
-        if name.split(".")[0] in _OURS or Path(file).is_relative_to(ROOT / "tests"):
-            del sys.modules[name]
+    other_source.preload([*config().pytest_add_cli_args, *tests])
 
 
 def killed(path: str, source: str, tests: list[str], limit_s: float) -> bool:
     """Whether a test fails in a process that finds this source in the file's place."""
-    child = os.fork()
-    if child:
-        return os.waitpid(child, 0)[1] != 0
-    signal.setitimer(signal.ITIMER_REAL, limit_s)  # nobody handles it: the process ends
-    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
-    quiet = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(quiet, stream)
-    loader = importlib.machinery.SourceFileLoader
-    get_code, place = loader.get_code, str(ROOT / path)
-
-    def mutated(self: importlib.machinery.SourceFileLoader, name: str) -> object:
-        return compile(source, place, "exec") if self.path == place else get_code(self, name)
-
-    loader.get_code = mutated  # type: ignore[method-assign,assignment]
-    try:
-        # One after the other, so that a test collected late costs nothing if an early one fails.
-        answers = (pytest.main([*config().pytest_add_cli_args, test]) for test in tests)
-        os._exit(any(code not in (0, pytest.ExitCode.NO_TESTS_COLLECTED) for code in answers))
-    except BaseException:
-        os._exit(1)
+    runs = [[*config().pytest_add_cli_args, test] for test in tests]
+    return other_source.exit_code(path, source, runs, limit_s) != 0
 
 
 @cache

@@ -15,6 +15,7 @@ from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.mixed_clusters import find
 from planner.mixed_clusters.answer import MixedAnswer
+from planner.mixed_clusters.compute import _worst
 from planner.mixed_clusters.pipeline import Groups
 from planner.request_parsing.parser import parse_request
 
@@ -120,6 +121,23 @@ def test_as_many_layers_stand_on_a_group_as_its_room_holds(share: float) -> None
     assert len(fitting) < 9
     found_split = models.partition(plan, (0, 1))
     assert (found_split in fitting) if fitting else (found_split is None)
+
+
+def test_equal_nodes_are_the_worst_of_the_groups_in_everything() -> None:
+    """By the data sheets: the A100's peak and links, latencies of the slower, prices in shares."""
+    few, many = request(groups(("a100-sxm-80gb", 1, 8), ("h100-sxm", 3, 8))).cluster.groups
+    slow_link = few.network[0].model_copy(update={"latency_s": 1e-3, "oversubscription": 2.0})
+    few = few.model_copy(
+        update={"network": (slow_link, *few.network[1:]), "price_usd_per_accelerator_hour": 1.0}
+    )
+    many = many.model_copy(update={"price_usd_per_accelerator_hour": 3.0})
+    worst = _worst((few, many))
+    assert worst.accelerator.peak_bf16_flop_per_s == 312e12
+    assert worst.accelerator.memory_bytes_per_s == pytest.approx(2.039e12)
+    assert worst.network[0].bandwidth_bytes_per_s == 300e9
+    assert (worst.network[0].latency_s, worst.network[0].oversubscription) == (1e-3, 2.0)
+    assert (worst.nodes, worst.accelerators) == (4, 32)
+    assert worst.price_usd_per_accelerator_hour == (1.0 + 3 * 3.0) / 4
 
 
 def test_the_best_way_is_no_slower_than_any_part(answer: MixedAnswer) -> None:
