@@ -1,7 +1,7 @@
 """The few constants that are fitted to published runs, and their meanings.
 
-Every other constant has a source or a micro-benchmark.  `planner/accuracy/fit_constants.py` fits
-these; `planner/accuracy/leave_out.py` leaves each source out in turn, to measure how well they do
+Every other constant has a source or a micro-benchmark.  `tools/accuracy/fit_constants.py` fits
+these; `tools/accuracy/leave_out.py` leaves each source out in turn, to measure how well they do
 on runs that they were not fitted to.
 """
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from cost_models import formula_index
 from planner import cli
+from tools import formula_index
 
 ROOT = Path(__file__).parent.parent
 GUIDES = {name: (ROOT / name).read_text() for name in ("ARCHITECTURE.md", "CONTRIBUTING.md")}
-PACKAGES = ("api", "cost_models", "planner", "tests", "web")
+PACKAGES = ("api", "cost_models", "planner", "tests", "tools", "web")
 # A program of a command, and the file that declares it.
 TOOLS = {"ruff": "pyproject.toml", "mypy": "pyproject.toml", "lint-imports": "pyproject.toml"}
 
@@ -84,7 +84,7 @@ def exists(dotted: str) -> bool:
 
 def test_the_index_of_formulas_is_current() -> None:
     text = formula_index.FILE.read_text()
-    assert text == formula_index.index(), "python -m cost_models.formula_index --write"
+    assert text == formula_index.index(), "python -m tools.formula_index --write"
 
 
 @guides

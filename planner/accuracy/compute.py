@@ -26,7 +26,6 @@ from planner.accuracy.accuracy_answer import (
     TimeSummary,
     within_range,
 )
-from planner.accuracy.fit_posterior import features_of, seen_runs
 from planner.accuracy.intervals import (
     interval_summary,
     intervals,
@@ -37,10 +36,12 @@ from planner.accuracy.scores import (
     Errors,
     MemoryErrors,
     errors,
+    features_of,
     kendall_tau,
     log_of_ratio,
     memory_errors,
     repeat_spread,
+    seen_runs,
     tau_ceiling,
     top1_regret,
 )

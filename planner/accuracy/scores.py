@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.accuracy.predict import Prediction
+from planner.uncertainty.error_features import ErrorFeatures, error_features
+from planner.uncertainty.posterior import SeenRun
 
 Values = Sequence[float] | np.ndarray
 # Pairs of more plans than this are not all compared for the ceiling; evenly spread ones stand
@@ -36,6 +38,24 @@ def log_ratio(prediction: Prediction) -> float:
     assert prediction.iteration_time_s is not None
     assert prediction.run.iteration_time_s is not None
     return log_of_ratio(prediction.iteration_time_s, prediction.run.iteration_time_s)
+
+
+def features_of(prediction: Prediction) -> ErrorFeatures | None:
+    """Error features of the estimate of a published run; None where it has no parts."""
+    case, plan, parts = prediction.case, prediction.plan, prediction.parts_s
+    if case is None or plan is None or not parts:
+        return None
+    source = prediction.run.source_key
+    return error_features(case.model, case.cluster, case.training, plan, parts, source)
+
+
+def seen_runs(predictions: Iterable[Prediction]) -> tuple[SeenRun, ...]:
+    """The runs that count, with what was missed."""
+    found = []
+    for prediction in predictions:
+        if counts(prediction) and (features := features_of(prediction)) is not None:
+            found.append(SeenRun(features, -log_ratio(prediction)))
+    return tuple(found)
 
 
 def log_of_ratio(predicted: float, published: float) -> float:

@@ -1,7 +1,7 @@
 """The options of the command line that are fields of a request, and the document they make.
 
 Every option is named as its field and says where in the request it belongs.  The table is read
-from `fields.json`, which planner/commands/field_table.py writes from the specs: `planner --help`
+from `fields.json`, which tools/field_table.py writes from the specs: `planner --help`
 must not load the physics.
 """
 

@@ -1,6 +1,6 @@
 """Published runs with what is predicted of them: the evidence that answers point at.
 
-The catalog's file is made by `python -m planner.accuracy.write_scored_runs --write`.
+The catalog's file is made by `python -m tools.accuracy.write_scored_runs --write`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 ln(measured / predicted peak) is distributed as among the published runs: a mean of the runtime, a
 deviation of the source, and noise whose size differs by source (heavy tails).  The catalog has its
 predictive distribution for an unseen source, by runtime
-(`python -m planner.accuracy.fit_posterior --write`, planner/accuracy/fit_memory_posterior.py).
+(`python -m tools.accuracy.fit_posterior --write`, tools/accuracy/fit_memory_posterior.py).
 """
 
 from __future__ import annotations

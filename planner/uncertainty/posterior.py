@@ -5,7 +5,7 @@ that a factor takes, times the error of that factor.  The error is shared by all
 deviations by family of accelerators, by accelerator, by runtime, by source and by model of a source
 (LEVELS: partial pooling); each run adds its own noise.  All of them are normal, so conditioning on
 runs has a closed form (Rasmussen and Williams 2006, section 2.2).  The sizes of the deviations are
-fitted to the runs (`python -m planner.accuracy.fit_posterior --write`).
+fitted to the runs (`python -m tools.accuracy.fit_posterior --write`).
 
 Published runs decide the width of an interval and not its centre: correcting estimates by the mean
 error of other sources does not improve them for runs whose source was left out (planner/accuracy).
@@ -364,7 +364,7 @@ def posterior_document(posterior: Posterior) -> dict[str, Any]:
     return {
         "about": "How far off estimates are by what they lean on "
         "(planner/uncertainty/posterior.py); made by "
-        "python -m planner.accuracy.fit_posterior --write",
+        "python -m tools.accuracy.fit_posterior --write",
         "scales": {
             "factors": dict(
                 zip(FACTORS, (round(x, 5) for x in posterior.scales.factors), strict=True)

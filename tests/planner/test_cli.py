@@ -15,7 +15,7 @@ import pytest
 from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
 from planner import cli
-from planner.commands import field_table, options
+from planner.commands import options
 from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
 from planner.documents.request import SearchSpec
 from planner.reinforcement.documents import ReinforcementSpec
@@ -23,6 +23,7 @@ from planner.request_parsing.model_import import ModelAnswer
 from planner.sizing.request import SizingSpec
 from planner.version import __version__
 from tests.planner.request_parsing.test_parser import ASKED, LLAMA_CONFIG
+from tools import field_table
 
 SMALL = {
     "--model": "llama-3.1-8b",
@@ -40,7 +41,7 @@ STARVED = ["--model", "llama-3.1-405b", "--cluster", "1x1xh100-sxm", *PLANNED[4:
 
 def test_options_are_the_fields_of_the_documents() -> None:
     """The table is a file to keep start-up light, so it is held against the documents."""
-    command = "python -m planner.commands.field_table --write"
+    command = "python -m tools.field_table --write"
     assert options.TABLE.read_text() == field_table.text(), command
     by_part: dict[str, set[str]] = {}
     for field in field_table.table():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import planner
-from planner.accuracy.advice import PAGE, Question, Recipe, Row, advise, questions
-from planner.accuracy.advice_page import line, page, pick_cells, recipe_cells
+from tools.accuracy.advice import PAGE, Question, Recipe, Row, advise, questions
+from tools.accuracy.advice_page import line, page, pick_cells, recipe_cells
 
 QUESTIONS = questions()
 # Seconds each; the others take 0.1 to 0.8.
@@ -60,7 +60,7 @@ def test_advice(question: Question) -> None:
     assert row.answer.frameworks
     launched(row)
     text = PAGE.read_text(encoding="utf-8")
-    again = "python -m planner.accuracy.advice --write"
+    again = "python -m tools.accuracy.advice --write"
     assert line(pick_cells(row)) in text, again
     if question.recipe is not None:
         compared(row, question.recipe)

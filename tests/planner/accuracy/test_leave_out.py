@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from cost_models.fitted import fitted
-from planner.accuracy.fit_constants import BOUNDS, NAMES
-from planner.accuracy.leave_out import POINTS, Effects
+from tools.accuracy.fit_constants import BOUNDS, NAMES
+from tools.accuracy.leave_out import POINTS, Effects
 
 WAITS = "straggler"  # the only constant that moves these rows
 

@@ -6,8 +6,8 @@ import pytest
 
 from planner.accuracy.predict import predict
 from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
-from planner.accuracy.tune_replay import lines, tuned_groups
 from tests.planner.accuracy.published import predictions
+from tools.accuracy.tune_replay import lines, tuned_groups
 
 MODEL = "GPT-181B (BLOOM prequel)"
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.accuracy.tune_replay import tried
 from planner.autotune.policy import UNLIKELY, WORTH, advised, believed, improvement
 from planner.uncertainty.beliefs import Belief
 from planner.uncertainty.error_features import FACTORS, ErrorFeatures, groups_of
 from planner.uncertainty.posterior import posterior
+from tools.accuracy.tune_replay import tried
 
 KNOWN = posterior()
 

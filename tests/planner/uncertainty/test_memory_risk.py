@@ -10,7 +10,10 @@ import pytest
 
 from cost_models.runtimes import RUNTIMES
 from planner import estimate
-from planner.accuracy.fit_memory_posterior import (
+from planner.accuracy.predict import Prediction, predict
+from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
+from planner.uncertainty.memory_risk import ANY, FILE, peaks
+from tools.accuracy.fit_memory_posterior import (
     CHANCES,
     Peak,
     coverage,
@@ -19,10 +22,7 @@ from planner.accuracy.fit_memory_posterior import (
     posterior_draws,
     predicted,
 )
-from planner.accuracy.fit_posterior import LEFT_OUT
-from planner.accuracy.predict import Prediction, predict
-from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
-from planner.uncertainty.memory_risk import ANY, FILE, peaks
+from tools.accuracy.fit_posterior import LEFT_OUT
 
 CAPACITY = 80e9
 

@@ -9,11 +9,11 @@ import pytest
 
 from planner.accuracy.predict import predict
 from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
-from planner.accuracy.write_scored_runs import scored
 from planner.answers.plan_answers import estimate
 from planner.documents.scored_runs import scored_runs
 from planner.request_parsing.parser import parse_request
 from planner.uncertainty.nearest_runs import Evidence, evidence
+from tools.accuracy.write_scored_runs import scored
 
 ASKED: dict[str, Any] = {
     "model": "llama-3.1-70b",
@@ -30,7 +30,7 @@ def of(**changed: Any) -> Evidence:
 
 @pytest.mark.parametrize("source", ["sc21_t2", "titan_h200", "mlperf_dsv3", "mlm_golden"])
 def test_the_table_is_current(source: str) -> None:
-    """Else: python -m planner.accuracy.write_scored_runs --write."""
+    """Else: python -m tools.accuracy.write_scored_runs --write."""
     runs = [run for run in runs_in(PUBLISHED_RUNS) if run.source_key == source]
     kept = [run for run in scored_runs() if run.source == source]
     assert scored(map(predict, runs)) == kept

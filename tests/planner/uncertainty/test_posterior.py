@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.accuracy.fit_posterior import coverage, fit, seen_runs
 from planner.accuracy.intervals import interval_summary, shots
 from planner.accuracy.predict import predict
 from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
+from planner.accuracy.scores import seen_runs
 from planner.uncertainty.error_features import FACTORS, ErrorFeatures, groups_of
 from planner.uncertainty.posterior import (
     USUAL_HIDDEN_SIZE,
@@ -23,6 +23,7 @@ from planner.uncertainty.posterior import (
     published,
     read,
 )
+from tools.accuracy.fit_posterior import coverage, fit
 
 SCALES = Scales((0.1,) * len(FACTORS), (1.0, 0.5, 0.5, 1.0, 2.0, 1.0), 0.05, 0.1, 0.3)
 QUANTILES = {"50": 0.7, "80": 1.3, "95": 2.0}

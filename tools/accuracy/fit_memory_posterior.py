@@ -66,7 +66,7 @@ def document(peaks: Sequence[Peak]) -> dict[str, Any]:
     return {
         "about": "ln(measured / predicted peak) that is exceeded with each chance, by runtime "
         "(planner/uncertainty/memory_risk.py); made by "
-        "python -m planner.accuracy.fit_posterior --write",
+        "python -m tools.accuracy.fit_posterior --write",
         "sources": len({peak.source for peak in peaks}),
         "rows": dict(sorted(Counter(peak.runtime for peak in peaks).items())),
         "chances": [round(chance, 3) for chance in CHANCES],

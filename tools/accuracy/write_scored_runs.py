@@ -1,6 +1,6 @@
 """Make the catalog's table of published runs with their predictions.
 
-`python -m planner.accuracy.write_scored_runs --write` does so; run it after the
+`python -m tools.accuracy.write_scored_runs --write` does so; run it after the
 physics or the posterior changed.
 """
 
@@ -13,13 +13,13 @@ import numpy as np
 
 from cost_models.parameters import total_parameters
 from cost_models.profiles import profile_for
-from planner.accuracy.fit_posterior import LEFT_OUT, features_of
 from planner.accuracy.intervals import intervals
 from planner.accuracy.predict import Prediction, predict
 from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
-from planner.accuracy.scores import counts
+from planner.accuracy.scores import counts, features_of
 from planner.documents.scored_runs import FILE, ScoredRun
 from planner.uncertainty.posterior import SHARES, SeenRun
+from tools.accuracy.fit_posterior import LEFT_OUT
 
 PLAN = (
     "runtime", "tp", "cp", "pp", "vpp", "ep", "dp", "zero_stage", "micro_batch_size", "recompute",

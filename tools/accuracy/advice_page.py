@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cost_models.plans import ParallelPlan
-from planner.accuracy.advice import RecipeComparison, Row
 from planner.documents.formats import memory_words, plan_words, seconds
+from tools.accuracy.advice import RecipeComparison, Row
 
 _MOST_FRAMEWORKS = 4
 _HEAD = """\
@@ -17,7 +17,7 @@ it leaves free, which frameworks run the question (the fastest first, and how mu
 plan of the others is), and how much slower Recommended is than Fastest. Beside it, where NVIDIA,
 AMD or Meta publish a recipe for the same model, accelerators and batch, their plan and ours, both
 priced by this model: nothing that was measured with a recipe is used. Where the two differ, the
-reason is the planner's own sentence. Made by `python -m planner.accuracy.advice --write`;
+reason is the planner's own sentence. Made by `python -m tools.accuracy.advice --write`;
 questions and recipes: `advice.json`.
 
 ## Picks

@@ -1,6 +1,6 @@
 """The table of options that are fields of a document, made from the documents.
 
-    python -m planner.commands.field_table --write
+    python -m tools.field_table --write
 
 `planner --help` must not load the physics, so that the command line reads the table from
 `fields.json`; a test holds the file against the documents.

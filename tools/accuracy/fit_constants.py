@@ -1,7 +1,7 @@
 """Fit the few constants that are learned from published runs, jointly.
 
-`python -m planner.accuracy.fit_constants` prints the constants; `--write` puts them into the
-catalog; `planner/accuracy/leave_out.py` fits them without each source.  The loss is the mean over
+`python -m tools.accuracy.fit_constants` prints the constants; `--write` puts them into the
+catalog; `tools/accuracy/leave_out.py` fits them without each source.  The loss is the mean over
 sources of the mean |ln(predicted / published)|.  Each row counts up to CAP and sources of few rows
 count less, so that neither a large source nor one strange row decides.  Rows of low confidence and
 rows with open inputs are left out.

@@ -1,6 +1,6 @@
 """What each physical term is worth: the error on published runs without it, nothing refitted.
 
-`python -m planner.accuracy.ablation` prints the table in Markdown.
+`python -m tools.accuracy.ablation` prints the table in Markdown.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import numpy as np
 
 from cost_models.fitted import Fitted, documents, fitted
 from cost_models.profiles import Curve, EfficiencyProfile
-from planner.accuracy.fit_constants import ReadRun, read
 from planner.accuracy.predict import Prediction, predict_case
 from planner.accuracy.runs import PUBLISHED_RUNS
 from planner.accuracy.scores import log_ratios
+from tools.accuracy.fit_constants import ReadRun, read
 
 Change = Callable[[EfficiencyProfile], EfficiencyProfile]
 _FREE = 1e6  # a kernel so many times as fast takes no time

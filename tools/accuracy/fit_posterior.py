@@ -1,6 +1,6 @@
 """Fit the catalog's posterior to published runs: how far off each term of an estimate may be.
 
-`python -m planner.accuracy.fit_posterior` prints the scales and the coverage of intervals;
+`python -m tools.accuracy.fit_posterior` prints the scales and the coverage of intervals;
 `--write` puts the posterior into the catalog.  The scales maximise the likelihood of the runs
 (empirical Bayes) under weak priors; outliers get more noise (Student's t with 4 degrees of freedom,
 by reweighting).  The quantiles of intervals are those of runs whose source was left out, each
@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.accuracy import fit_memory_posterior
-from planner.accuracy.predict import Prediction, predict
+from planner.accuracy.predict import predict
 from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
-from planner.accuracy.scores import counts, log_ratio
-from planner.uncertainty.error_features import FACTORS, Array, ErrorFeatures, error_features
+from planner.accuracy.scores import seen_runs
+from planner.uncertainty.error_features import FACTORS, Array
 from planner.uncertainty.memory_risk import FILE as MEMORY_FILE
 from planner.uncertainty.posterior import (
     FILE,
@@ -37,6 +36,7 @@ from planner.uncertainty.posterior import (
     outlier_noise,
     posterior_document,
 )
+from tools.accuracy import fit_memory_posterior
 
 # Functional tests of Megatron-LM: toy sizes in debug modes, which nobody trains with.
 LEFT_OUT = ("mlm_golden",)
@@ -47,24 +47,6 @@ _WIDTH, _NOISE_WIDTH = 1.0, 0.7
 # source that was not seen, which intervals are for, cannot tell the two apart.
 _FITTED = LEVELS[1:-1]
 _CHANCES = (0.02, 0.05, 0.1, 0.2, 0.5, 0.8)  # of larger peaks, to be held against what was measured
-
-
-def features_of(prediction: Prediction) -> ErrorFeatures | None:
-    """Error features of the estimate of a published run; None where it has no parts."""
-    case, plan, parts = prediction.case, prediction.plan, prediction.parts_s
-    if case is None or plan is None or not parts:
-        return None
-    source = prediction.run.source_key
-    return error_features(case.model, case.cluster, case.training, plan, parts, source)
-
-
-def seen_runs(predictions: Iterable[Prediction]) -> tuple[SeenRun, ...]:
-    """The runs that count, with what was missed."""
-    found = []
-    for prediction in predictions:
-        if counts(prediction) and (features := features_of(prediction)) is not None:
-            found.append(SeenRun(features, -log_ratio(prediction)))
-    return tuple(found)
 
 
 def fit(runs: Sequence[SeenRun]) -> Posterior:

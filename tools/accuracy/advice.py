@@ -1,6 +1,6 @@
 """What the planner advises on 24 questions, beside what the vendors publish for the same ones.
 
-`python -m planner.accuracy.advice --write` answers them all and writes ADVICE.md.  Of a recipe
+`python -m tools.accuracy.advice --write` answers them all and writes ADVICE.md.  Of a recipe
 its plan alone is taken, never what was measured with it: both plans are priced by this model.
 """
 
@@ -208,7 +208,7 @@ def answered(questions: Iterable[Question]) -> Iterator[Row]:
 
 def main() -> None:
     """Answer the questions; print the page, or write it."""
-    from planner.accuracy.advice_page import page
+    from tools.accuracy.advice_page import page
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")

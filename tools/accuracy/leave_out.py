@@ -1,6 +1,6 @@
 """How far off each source is when the constants are fitted without it.
 
-`python -m planner.accuracy.leave_out` (about five minutes on two cores).  What a constant does to
+`python -m tools.accuracy.leave_out` (about five minutes on two cores).  What a constant does to
 each row is predicted on a grid of its values, the others as they are; the effects of several
 constants are added up, which is right to first order.  With that, constants are fitted again
 without each source, and the rows of that source are predicted in full with them.
@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.fitted import Fitted, fitted
-from planner.accuracy.fit_constants import BOUNDS, NAMES, ReadRun, loss, read
 from planner.accuracy.intervals import LEAST_OF_KIND
 from planner.accuracy.predict import predict_case
 from planner.accuracy.runs import PUBLISHED_RUNS
 from planner.accuracy.scores import counts, log_ratio
+from tools.accuracy.fit_constants import BOUNDS, NAMES, ReadRun, loss, read
 
 Array = NDArray[np.float64]
 POINTS = 7  # of a constant's grid

@@ -1,4 +1,4 @@
-"""`python -m planner.accuracy.tune_replay`: replays `planner tune` on published tables of plans.
+"""`python -m tools.accuracy.tune_replay`: replays `planner tune` on published tables of plans.
 
 A group is the plans of one model, cluster, batch and precision that a source measured, at least
 LEAST of them; the posterior has not seen its source.  All times are known here, so two numbers can
@@ -18,11 +18,10 @@ from pathlib import Path
 import numpy as np
 from pydantic import FiniteFloat
 
-from planner.accuracy.fit_posterior import features_of
 from planner.accuracy.intervals import left_out
 from planner.accuracy.predict import Prediction, predict
 from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
-from planner.accuracy.scores import counts
+from planner.accuracy.scores import counts, features_of
 from planner.autotune.policy import UNLIKELY, WORTH, advised, believed
 from planner.documents.plan_report import Document
 from planner.uncertainty.error_features import Array, ErrorFeatures

@@ -1,6 +1,6 @@
 """The index of formulas, docs/formulas.md: every `@formula` with its unit, sources and code.
 
-`python -m cost_models.formula_index --write` writes the file; a test holds it current.
+`python -m tools.formula_index --write` writes the file; a test holds it current.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HEAD = """\
 
 Every public formula of the cost model: what it computes, its equation where it is one expression,
 the unit of its result (`1`: a count or a ratio) and the sources it rests on, which are listed at
-the end. Made by `python -m cost_models.formula_index --write` from the code itself.
+the end. Made by `python -m tools.formula_index --write` from the code itself.
 """
 
 
