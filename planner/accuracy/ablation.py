@@ -14,8 +14,8 @@ from cost_models.fitted import Fitted, documents, fitted
 from cost_models.profiles import Curve, EfficiencyProfile
 from planner.accuracy.fit_constants import ReadRun, read
 from planner.accuracy.predict import Prediction, predict_case
-from planner.accuracy.runs import PUBLISHED_RUNS
 from planner.accuracy.scores import log_ratios
+from planner.published_runs.runs import PUBLISHED_RUNS
 
 Change = Callable[[EfficiencyProfile], EfficiencyProfile]
 _FREE = 1e6  # a kernel so many times as fast takes no time

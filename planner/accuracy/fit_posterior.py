@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from planner.accuracy import fit_memory_posterior
 from planner.accuracy.predict import Prediction, predict
-from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
 from planner.accuracy.scores import counts, log_ratio
+from planner.published_runs.runs import PUBLISHED_RUNS, read_runs
 from planner.uncertainty.error_features import FACTORS, Array, ErrorFeatures, error_features
 from planner.uncertainty.memory_risk import FILE as MEMORY_FILE
 from planner.uncertainty.posterior import (

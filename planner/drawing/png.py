@@ -12,7 +12,8 @@ import numpy as np
 from planner.documents.formats import share
 from planner.documents.problems import refuse
 from planner.drawing.theme import COLOURS, Mode
-from planner.drawing.timeline_lanes import (
+from planner.pipelines.timeline import TimelineAnswer
+from planner.pipelines.timeline_lanes import (
     KINDS,
     WAIT,
     FloatArray,
@@ -26,7 +27,6 @@ from planner.drawing.timeline_lanes import (
     mean_s,
     unit,
 )
-from planner.pipelines.timeline import TimelineAnswer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

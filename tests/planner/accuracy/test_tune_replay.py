@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from planner.accuracy.predict import predict
-from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
 from planner.accuracy.tune_replay import lines, tuned_groups
+from planner.published_runs.runs import PUBLISHED_RUNS, read_runs
 from tests.planner.accuracy.published import predictions
 
 MODEL = "GPT-181B (BLOOM prequel)"

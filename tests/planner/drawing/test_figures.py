@@ -13,8 +13,8 @@ from planner import cli, plan, size
 from planner.documents.answer import PlanAnswer
 from planner.drawing.figure import WIDE_INCH
 from planner.drawing.plan_figure import plan_figure
+from planner.drawing.sizing_figure import sizing_figure
 from planner.sizing.answer import SizingAnswer
-from planner.sizing.figure import sizing_figure
 
 TRAINING = {"seq_length": 4096, "global_batch_size": 64}
 WORDS = ["--model", "llama-3.1-8b", "--seq-length", "4096", "--global-batch-size", "64"]

@@ -11,11 +11,11 @@ import pytest
 from planner import estimate, size
 from planner.cli import run
 from planner.documents.problems import RequestError
+from planner.drawing.sizing_svg import picture
 from planner.sizing import rows as rows_module
 from planner.sizing.answer import SizingAnswer
 from planner.sizing.compute import size as compute
 from planner.sizing.request import parse_sizing
-from planner.sizing.svg_figure import picture
 
 TRAINING = {"seq_length": 4096, "global_batch_size": 512, "tokens": 3e11}
 SIZING = {"accelerators": ["h100-sxm", "mi300x", "a100-80gb"], "sizes": [8, 64, 128, 512]}

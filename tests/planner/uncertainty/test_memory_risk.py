@@ -21,7 +21,7 @@ from planner.accuracy.fit_memory_posterior import (
 )
 from planner.accuracy.fit_posterior import LEFT_OUT
 from planner.accuracy.predict import Prediction, predict
-from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
+from planner.published_runs.runs import PUBLISHED_RUNS, runs_in
 from planner.uncertainty.memory_risk import ANY, FILE, peaks
 
 CAPACITY = 80e9
