@@ -14,14 +14,22 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from planner.accuracy.command import accuracy
-from planner.autotune.command import tune
 from planner.commands import admin_commands
 from planner.commands import catalog as catalog_commands
+from planner.commands import lint as lint_commands
+from planner.commands import sites as site_commands
+from planner.commands import size as sizing_command
+from planner.commands import sweep as sweep_commands
 from planner.commands import timeline as timeline_commands
+from planner.commands.accuracy import accuracy
+from planner.commands.calibrate import calibrate
 from planner.commands.compare import compare
+from planner.commands.dryrun import dryrun
 from planner.commands.failures import FINE, NOTHING_FITS, guarded
 from planner.commands.options import request_options
+from planner.commands.ranks import ranks
+from planner.commands.rl import rl
+from planner.commands.sensitivity import sensitivity
 from planner.commands.server import answered, choose, repeated, set_apart
 from planner.commands.shared import (
     LIMITS,
@@ -30,23 +38,15 @@ from planner.commands.shared import (
     Report,
     RequestFile,
     RequestOption,
-    asked_of,
     figure,
     nothing_fits,
     read_request,
     source_of,
 )
-from planner.lint import command as lint_commands
-from planner.reinforcement.command import rl
-from planner.sensitivities.command import sensitivity
-from planner.sites import command as site_commands
-from planner.sizing import command as sizing_command
-from planner.sweeps import command as sweep_commands
+from planner.commands.tune import tune
+from planner.commands.validate import validate
+from planner.commands.validations import validations
 from planner.terminal.progress_bar import bar
-from planner.validate.calibrate.command import calibrate
-from planner.validate.dryrun.command import dryrun
-from planner.validate.results_command import validations
-from planner.validate.run_command import validate
 
 if TYPE_CHECKING:
     from planner.documents.answer import PlanAnswer
@@ -63,7 +63,7 @@ _SERVER = (
 
 def _launchers(incomplete: str) -> list[str]:
     """What completes the name of a launcher."""
-    from planner.launchers import LAUNCHERS
+    from planner.frameworks.launchers import LAUNCHERS
 
     return [name for name in LAUNCHERS if name.startswith(incomplete)]
 
@@ -112,10 +112,12 @@ def plan(
     from planner.answers import plan_answers
     from planner.commands import next_steps
     from planner.documents.problems import refuse
+    from planner.drawing.best_timeline import best_timeline, timeline_here
     from planner.drawing.page import paper, write_page
     from planner.drawing.plan_figure import plan_figure
     from planner.drawing.rendering import drawing
     from planner.terminal import output, screens
+    from planner.terminal.plan_rows import asked_of
 
     source = source_of(request_file, request)
     asked = read_request(source, option_values, limits=True, mixed_cluster=True)
@@ -133,7 +135,9 @@ def plan(
         output.write_figures(figures, partial(drawing, partial(plan_figure, answer)))
     if report is not None:
         shown = screens.plan_screen(answer, asked_of(asked), paper())
-        pictures = timeline_commands.best_timeline(answer)
+        pictures = best_timeline(
+            answer, lambda of: answered(lambda: timeline_here(of), lambda there: there.timeline(of))
+        )
         write_page(report, f"A plan for {asked.model.name}", shown, pictures)
     if json:
         output.print_json(answer)
@@ -158,6 +162,7 @@ def estimate(
     """Time and memory of one plan."""
     from planner.answers import plan_answers
     from planner.terminal import output, screens
+    from planner.terminal.plan_rows import asked_of
     from planner.validate import results
 
     asked = read_request(source_of(request_file, request), option_values, need_plan=True)
@@ -187,6 +192,7 @@ def why(
     """Why a plan cannot run, does not fit or is not the best, and what would."""
     from planner.answers import plan_answers
     from planner.terminal import output, screens
+    from planner.terminal.plan_rows import asked_of
 
     asked = read_request(source_of(request_file, request), option_values, need_plan=True)
     with bar("searching"):
@@ -216,8 +222,9 @@ def emit_files(
 ) -> int:
     """Launch files of a framework, for the request's plan or else the best one."""
     from planner.answers.emission import NothingFits, emit
+    from planner.documents.saving import write_files
     from planner.frameworks.bash_writer import one_script
-    from planner.terminal.output import print_json, write_files
+    from planner.terminal.output import print_json
 
     if output == "":
         raise typer.BadParameter("--output needs a folder")
@@ -246,35 +253,6 @@ def emit_files(
 
 
 @app.command()
-@request_options(PLAN)
-def ranks(
-    *,
-    request_file: RequestFile = None,
-    request: RequestOption = None,
-    order: Annotated[
-        str, typer.Option(metavar="NAME", help="framework whose rank order is shown")
-    ] = "megatron",
-    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="a picture")] = None,
-    json: Json = False,
-    option_values: Mapping[str, Any],
-) -> int:
-    """Which rank of a plan sits where, in which groups, and which links those cross."""
-    from planner.answers import ranks as placing
-    from planner.drawing.rank_map import ranks_screen, ranks_svg
-    from planner.terminal import output
-
-    asked = read_request(source_of(request_file, request), option_values, need_plan=True)
-    answer = answered(
-        lambda: placing.ranks(asked, asked.named_plan, order),
-        lambda service: service.ranks(asked.document(), order=order),
-    )
-    if svg is not None:
-        output.write_picture(svg, ranks_svg(answer).encode())
-    output.show(answer, json, partial(ranks_screen, answer))
-    return FINE
-
-
-@app.command()
 def serve(
     host: Annotated[str | None, typer.Option(help="address to listen on")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535)] = None,
@@ -287,6 +265,14 @@ def serve(
 
 
 @app.command()
+def mcp() -> int:
+    """Offer plan, estimate, why, lint and size as tools to a coding agent, over standard input."""
+    from planner import mcp_server
+
+    return mcp_server.serve()
+
+
+@app.command()
 def doctor(
     host: Annotated[str | None, typer.Option(help="address of the service")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535)] = None,
@@ -294,7 +280,7 @@ def doctor(
 ) -> int:
     """Look at this machine: what the planner lacks here, and what to do."""
     from api.settings import Settings, SettingsError
-    from planner.doctor.command import doctor as examined
+    from planner.commands.doctor import doctor as examined
     from planner.documents.problems import refuse
 
     try:
@@ -309,7 +295,6 @@ app.command("catalog")(catalog_commands.catalog)
 app.command("accuracy")(accuracy)
 app.command("backup")(admin_commands.backup)
 app.command("restore")(admin_commands.restore)
-app.command("mcp")(admin_commands.mcp)
 app.command("compare")(compare)
 app.command("size")(sizing_command.size)
 app.command("lint")(lint_commands.lint)
@@ -323,6 +308,7 @@ app.command("validate")(validate)
 app.command("validations")(validations)
 app.command("calibrate")(calibrate)
 app.add_typer(sweep_commands.app, name="sweep")
+app.command("ranks")(ranks)
 app.command("timeline")(timeline_commands.timeline)
 app.command("compare-schedules")(timeline_commands.compare_schedules)
 app.command("dryrun")(dryrun)
@@ -379,8 +365,8 @@ def _plan_mixed(request: PlanRequest, report: Path | None, json: bool) -> int:
     """The best use of nodes that differ."""
     from planner import mixed_clusters
     from planner.drawing.page import write_page
-    from planner.mixed_clusters.screen import mixed_screen
     from planner.terminal import output
+    from planner.terminal.mixed_screen import mixed_screen
 
     with bar("searching"):
         answer = answered(

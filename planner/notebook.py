@@ -11,50 +11,51 @@ from rich.text import Text
 
 from cost_models.parameters import total_parameters
 from planner.accuracy.accuracy_answer import AccuracyAnswer
-from planner.accuracy.screen import accuracy_screen
 from planner.answers.ranks import RanksAnswer
 from planner.autotune.answer import TuneAnswer
-from planner.autotune.screen import tune_screen
-from planner.commands.shared import asked_of
-from planner.commands.timeline import best_timeline
 from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
 from planner.documents.request import PlanRequest
+from planner.drawing.best_timeline import best_timeline
 from planner.drawing.page import WIDTH, fragment, paper
-from planner.drawing.rank_map import ranks_screen, ranks_svg
+from planner.drawing.rank_map import ranks_svg
+from planner.drawing.sizing_figure import sizing_figure
 from planner.drawing.svg import svg
-from planner.drawing.text import comparison_screen, timeline_screen
+from planner.drawing.tornado_svg import tornado_svg
 from planner.frameworks.base import Bundle
 from planner.lint.findings import LintAnswer
-from planner.lint.screen import lint_screen
 from planner.mixed_clusters.answer import MixedAnswer
-from planner.mixed_clusters.screen import mixed_screen
 from planner.pipelines.all_schedules import ComparisonAnswer
 from planner.pipelines.timeline import TimelineAnswer
 from planner.reinforcement.documents import ReinforcementAnswer
 from planner.reinforcement.parsing import parse_reinforcement
-from planner.reinforcement.screen import reinforcement_screen
 from planner.request_parsing.model_import import ModelAnswer
 from planner.request_parsing.models import parse_model
 from planner.request_parsing.parser import parse_request
 from planner.sensitivities.analysis import PART
 from planner.sensitivities.documents import SensitivityAnswer
-from planner.sensitivities.screen import sensitivity_screen
-from planner.sensitivities.svg import tornado_svg
 from planner.sites.learn_answer import LearnAnswer
-from planner.sites.screen import learn_screen, site_screen
-from planner.sites.site_corrections import SiteAnswer
 from planner.sizing.answer import SizingAnswer
-from planner.sizing.figure import sizing_figure
 from planner.sizing.request import parse_sizing
-from planner.sizing.screen import sizing_screen
 from planner.sweeps.run import SweepAnswer
-from planner.sweeps.screen import sweep_screen
+from planner.terminal.accuracy_screen import accuracy_screen
+from planner.terminal.dryrun_screen import dryrun_screen
+from planner.terminal.lint_screen import lint_screen
+from planner.terminal.mixed_screen import mixed_screen
+from planner.terminal.plan_rows import asked_of
+from planner.terminal.ranks_screen import ranks_screen
+from planner.terminal.reinforcement_screen import reinforcement_screen
 from planner.terminal.screens import estimate_screen, plan_screen, why_screen
+from planner.terminal.sensitivity_screen import sensitivity_screen
+from planner.terminal.site_screens import learn_screen, site_screen
+from planner.terminal.sizing_screen import sizing_screen
+from planner.terminal.sweep_screen import sweep_screen
 from planner.terminal.tables import model_screen
-from planner.validate.dryrun.command import dryrun_screen
+from planner.terminal.timeline_screen import comparison_screen, timeline_screen
+from planner.terminal.tune_screen import tune_screen
+from planner.terminal.validation_screen import validation_screen
+from planner.uncertainty.site_corrections import SiteAnswer
 from planner.validate.dryrun.run import DryRunReport
 from planner.validate.report import ValidationReport
-from planner.validate.screen import validation_screen
 
 Parts = tuple[RenderableType, list[str]]
 

@@ -21,8 +21,8 @@ def text(answer: Any) -> str:
         from rich.console import Console
     except ModuleNotFoundError:
         return BaseModel.__str__(answer)
-    from planner.commands.shared import asked_of
     from planner.request_parsing.parser import parse_request
+    from planner.terminal.plan_rows import asked_of
 
     page = io.StringIO()
     width = min(shutil.get_terminal_size().columns, _MOST_COLUMNS)

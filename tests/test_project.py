@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -26,8 +27,8 @@ LONGER = {
 }
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+def run(*command: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,30 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 def test_tool_is_content(command: tuple[str, ...]) -> None:
     result = run(str(BIN / command[0]), *command[1:])
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "why"),
+    [
+        ("planner/attic/__init__.py", "", "attic"),
+        ("planner/attic.py", "", "attic"),
+        ("planner/search/attic.py", "import planner.answers.picks", "planner.search.attic"),
+    ],
+    ids=["unlisted package", "unlisted module", "import of what stands above"],
+)
+def test_a_package_without_a_place_breaks_the_contract(
+    tmp_path: Path, path: str, text: str, why: str
+) -> None:
+    for package in ("api", "cost_models", "planner"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / path).parent.mkdir(exist_ok=True)
+    (tmp_path / path).write_text(text)
+    result = run(str(BIN / "lint-imports"), "--no-logo", "--no-cache", folder=tmp_path)
+    assert result.returncode == 1, result.stdout
+    assert "Contracts: 3 kept, 1 broken." in result.stdout
+    assert why in result.stdout.partition("Inside planner")[2]
 
 
 def test_files_and_functions_are_short() -> None:

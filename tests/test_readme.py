@@ -10,11 +10,11 @@ import pytest
 
 from planner import cli
 from planner.commands.failures import FINE
+from planner.commands.validate import OUTSIDE
 from planner.data_folder import VARIABLE
 from planner.documents.loading import parse_text
 from planner.request_parsing.parser import parse_request
 from planner.sweeps.grid import parse_grid
-from planner.validate.run_command import OUTSIDE
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -13,7 +13,7 @@ from api.problems import declare
 from api.web_files import send_json
 from planner.documents.scored_runs import ScoredRun, scored_runs
 from planner.request_parsing.parser import parse_request
-from planner.sites import storage
+from planner.uncertainty import site_storage as storage
 from planner.uncertainty.nearest_runs import Evidence, evidence
 
 router = APIRouter(prefix="/accuracy", tags=["accuracy"])

@@ -14,7 +14,7 @@ from api.openapi.schema import request_body
 from api.problems import declare
 from planner.answers.emission import emit, zipped
 from planner.frameworks.base import Bundle
-from planner.launchers import LAUNCHERS
+from planner.frameworks.launchers import LAUNCHERS
 from planner.request_parsing.parser import parse_request
 
 router = APIRouter(prefix="/bundles", tags=["bundles"])

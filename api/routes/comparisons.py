@@ -8,9 +8,10 @@ from api.dependencies import Body, Brief
 from api.openapi.examples import COMPARISON_EXAMPLES, SCHEDULE_EXAMPLES
 from api.openapi.schema import request_body
 from api.problems import declare
-from planner.answers.two_plans import SideBySide, parse_both, side_by_side
+from planner.answers.two_plans import SideBySide, side_by_side
 from planner.pipelines.all_schedules import ComparisonAnswer
 from planner.pipelines.plan_timeline import read_schedules
+from planner.request_parsing.two_requests import parse_both
 
 router = APIRouter(tags=["comparisons"])
 

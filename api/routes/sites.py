@@ -17,11 +17,11 @@ from api.openapi.schema import request_body
 from api.openapi.site_schema import SITE_EXAMPLES
 from api.problems import Refused, declare
 from cost_models.calibrations import PROFILE_NAME
-from planner.sites import storage
 from planner.sites.learn_answer import LearnAnswer
 from planner.sites.posted_runs import answer_of, posted_runs
-from planner.sites.site import Site
-from planner.sites.site_corrections import SiteAnswer
+from planner.uncertainty import site_storage as storage
+from planner.uncertainty.site import Site
+from planner.uncertainty.site_corrections import SiteAnswer
 
 
 async def _shared(request: Request) -> AsyncIterator[None]:

@@ -12,8 +12,8 @@ from cost_models.estimate import CostModel
 from cost_models.fitted import Fitted
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.profiles import EfficiencyProfile, profile_for
-from planner.accuracy.cases import Case, case_of
-from planner.accuracy.runs import Run
+from planner.published_runs.cases import Case, case_of
+from planner.published_runs.runs import Run
 
 # Variants whose times lie further apart are scored in a table of their own.
 OPEN_SPREAD = 0.05

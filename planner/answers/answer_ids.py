@@ -15,7 +15,7 @@ import cost_models
 from cost_models import profiles
 from cost_models.catalog.names import UnknownName
 from planner.documents.request import PlanRequest
-from planner.sites import storage as sites
+from planner.uncertainty import site_storage as sites
 from planner.version import __version__
 
 _DECIDING = (".py", ".json")  # kinds of files on which an answer depends

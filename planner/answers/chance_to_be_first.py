@@ -16,11 +16,11 @@ from planner.documents.answer import Contender
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.search.outcome import Priced
-from planner.sites import storage as sites
-from planner.sites.site import source_of
+from planner.uncertainty import site_storage as sites
 from planner.uncertainty.beliefs import Belief, chances_fastest
 from planner.uncertainty.error_band import SURE, Comparison, chance_above, comparison, known_to
 from planner.uncertainty.error_features import ErrorFeatures, error_features
+from planner.uncertainty.site import source_of
 
 
 def contenders(request: PlanRequest, first: Sequence[Priced]) -> tuple[Contender, ...]:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner import frameworks
+from planner.constraints import Context, Rule
 from planner.documents.request import Bounds, PlanRequest
 from planner.frameworks.devices import usual
 from planner.frameworks.supported import runners
 from planner.progress import Parts, within_a_step
 from planner.search.axes import EXPERT_FIELDS, divisors
-from planner.search.constraints import Context, Rule
 from planner.search.exhaustive import search
 from planner.search.outcome import Outcome
 

@@ -7,11 +7,12 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan
-from planner import frameworks, launchers
+from planner import frameworks
 from planner.answers import plan_answers
 from planner.documents.formats import overflow
 from planner.documents.problems import Problem, RequestError, refuse, shown
 from planner.documents.request import PlanRequest
+from planner.frameworks import launchers
 from planner.frameworks.base import Bundle
 from planner.frameworks.devices import WRITTEN, other_stack, preferred
 
@@ -28,7 +29,7 @@ def emit(request: PlanRequest, launcher: str | None = None) -> Bundle:
 
     For the request's plan (Megatron-LM's unless it names another), or else for the plan that is
     recommended, of the framework that is the fastest unless it names one; launcher: a key of
-    planner.launchers.LAUNCHERS, None for the framework's own script.
+    planner.frameworks.launchers.LAUNCHERS, None for the framework's own script.
 
     Raises planner.frameworks.base.Unsupported with every reason, NothingFits, and RequestError
     for a launcher that is unknown or cannot start these files.

@@ -24,7 +24,7 @@ from planner.answers.pipeline import pipeline
 from planner.answers.recomputed_communication import recomputed_communication_s
 from planner.documents.plan_report import ErrorBand, Memory, Note, Pipeline, PlanReport, StageMemory
 from planner.documents.request import PlanRequest
-from planner.sites import storage as sites
+from planner.uncertainty import site_storage as sites
 from planner.uncertainty.error_band import band
 from planner.uncertainty.error_features import error_features
 from planner.uncertainty.memory_risk import peaks

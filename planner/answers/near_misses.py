@@ -9,11 +9,11 @@ from cost_models.estimate import CostModel
 from cost_models.plans import FIELDS, ParallelPlan, Plans
 from planner.answers.competition import limited
 from planner.answers.explain import report
+from planner.constraints import Rule
 from planner.documents.answer import Change, Nearest, Reason
 from planner.documents.formats import value_words
 from planner.documents.request import Bounds, PlanRequest
 from planner.search.axes import SEARCHED, SpaceTooLarge
-from planner.search.constraints import Rule
 from planner.search.exhaustive import cost_model, search
 from planner.search.outcome import Outcome
 from planner.search.plan_distance import changed_fields

@@ -26,6 +26,7 @@ from planner.answers.other_degrees import rival
 from planner.answers.picks import picks
 from planner.answers.rank_orders import rank_orders
 from planner.answers.unsearched_fields import held_fixed
+from planner.constraints import RULES, Context, Rule, passing, violations
 from planner.documents.answer import (
     Baseline,
     EstimateAnswer,
@@ -44,11 +45,10 @@ from planner.frameworks.devices import WRITTEN, other_stack, preferred
 from planner.frameworks.supported import obstacles, runners
 from planner.progress import NothingYet, within_a_step
 from planner.search.axes import divisors
-from planner.search.constraints import RULES, Context, Rule, passing, violations
 from planner.search.exhaustive import cost_model
 from planner.search.memory_reasons import memory_reasons
 from planner.search.space import Space
-from planner.sites import storage as sites
+from planner.uncertainty import site_storage as sites
 from planner.uncertainty.memory_risk import room_of
 from planner.uncertainty.nearest_runs import evidence
 from planner.version import __version__

@@ -5,9 +5,9 @@ from __future__ import annotations
 from cost_models.estimate import CostModel
 from cost_models.plans import VOCABULARIES, ParallelPlan, Plans, code
 from planner import frameworks
+from planner.constraints import RULES, BoolArray, Context, passing
 from planner.documents.answer import RankOrder
 from planner.documents.request import PlanRequest
-from planner.search.constraints import RULES, BoolArray, Context, passing
 
 
 def rank_orders(

@@ -85,6 +85,17 @@ class RanksAnswer(Document):
     complete: bool
     warnings: tuple[Note, ...]
 
+    def coloured(self) -> tuple[str, tuple[int, ...]]:
+        """The axis that colours a picture, with its coordinates: pp, else the next split axis."""
+        sizes = {axis.name: axis.size for axis in self.axes}
+        likely = ("pp", "dp", "dp_shard", "dp_replicate", "cp", "tp")
+        name = next((n for n in likely if sizes.get(n, 1) > 1), self.axes[0].name)
+        return name, self.coordinates[name]
+
+    def framed(self) -> bool:
+        """Whether the ranks of a tensor-parallel group are adjacent."""
+        return any(axis.name == "tp" and axis.size > 1 == axis.stride for axis in self.axes)
+
 
 def ranks(request: PlanRequest, plan: ParallelPlan, framework: str) -> RanksAnswer:
     """Where a framework puts every rank of a plan.

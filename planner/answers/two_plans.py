@@ -8,22 +8,17 @@ from typing import Any
 from planner.answers.chance_to_be_first import compared
 from planner.answers.plan_answers import IllegalPlan, estimate
 from planner.documents.answer import EstimateAnswer
-from planner.documents.loading import plain
 from planner.documents.plan_report import Document, PlanReport
 from planner.documents.problems import (
     Problem,
     RequestError,
     from_reasons,
     join,
-    unknown_field,
-    wrong_type,
 )
 from planner.documents.request import PlanRequest
-from planner.request_parsing.parser import parse_request
 from planner.version import __version__
 
 Value = float | int | bool | str | tuple[Any, ...] | None
-SIDES = ("a", "b")
 RESULTS = (
     "iteration_time_s", "tokens_per_s", "tokens_per_s_per_accelerator",
     "model_flop_per_s_per_accelerator", "mfu", "mfu_causal", "hfu", "num_micro_batches", "fits",
@@ -70,26 +65,6 @@ class SideBySide(Document):
     rows: tuple[Row, ...]
 
 
-def parse_both(document: Any) -> tuple[PlanRequest, PlanRequest]:
-    """The two requests of {"a", "b"}, each with its plan.  Raises RequestError for both at once."""
-    document = plain(document)
-    if not isinstance(document, dict):
-        raise RequestError([wrong_type("", "an object", document)])
-    problems = [unknown_field("", name, SIDES) for name in document if name not in SIDES]
-    requests = []
-    for side in SIDES:
-        if document.get(side) is None:
-            problems.append(Problem(pointer=join("", side), code="missing", detail="is required"))
-            continue
-        try:
-            requests.append(parse_request(document[side], need_plan=True))
-        except RequestError as error:
-            problems += error.under(join("", side)).problems
-    if problems:
-        raise RequestError(problems)
-    return requests[0], requests[1]
-
-
 def side_by_side(a: PlanRequest, b: PlanRequest) -> SideBySide:
     """Estimate both plans and compare all values.
 
@@ -97,7 +72,7 @@ def side_by_side(a: PlanRequest, b: PlanRequest) -> SideBySide:
     """
     answers: list[EstimateAnswer] = []
     problems: list[Problem] = []
-    for side, request in zip(SIDES, (a, b), strict=True):
+    for side, request in (("a", a), ("b", b)):
         try:
             answers.append(estimate(request, request.named_plan))
         except IllegalPlan as error:

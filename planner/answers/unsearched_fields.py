@@ -16,11 +16,11 @@ from cost_models.plans import FIELDS, VOCABULARIES, ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from planner import frameworks
 from planner.answers.competition import Entry
+from planner.constraints import RULES, Context, Rule, passing
 from planner.documents.answer import HeldFixed
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.search.axes import EXPERT_FIELDS, SEARCHED, Axes
-from planner.search.constraints import RULES, Context, Rule, passing
 from planner.search.exhaustive import cost_model
 from planner.uncertainty.memory_risk import room_of
 

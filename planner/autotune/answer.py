@@ -70,3 +70,8 @@ class TuneAnswer(Document):
     chance_faster: float
     next: NextRun | None
     ending: Ending | None
+
+
+def short_id(name: str) -> str:
+    """As much of a plan's id as a person types."""
+    return name.removeprefix("pl_")[:6]

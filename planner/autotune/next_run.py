@@ -23,15 +23,15 @@ from planner.answers.competition import compete, prepared
 from planner.answers.explain import plan_id, report
 from planner.answers.plan_answers import illegal
 from planner.autotune.answer import Candidate, Ending, NextRun, TuneAnswer
-from planner.autotune.policy import UNLIKELY, WORTH, Advice, advised, believed
 from planner.documents.problems import RequestError, from_reasons, refuse, shown
 from planner.documents.request import PlanRequest
 from planner.search.exhaustive import cost_model
 from planner.search.memory_reasons import memory_reason
-from planner.sites import pricing
-from planner.sites.site import LearnedRun, Site
+from planner.uncertainty import site_pricing as pricing
 from planner.uncertainty.beliefs import Belief
 from planner.uncertainty.error_features import Array, ErrorFeatures, groups_of, shares_of
+from planner.uncertainty.site import LearnedRun, Site
+from planner.uncertainty.tuning_policy import UNLIKELY, WORTH, Advice, advised, believed
 from planner.version import __version__
 
 MOST_CANDIDATES = 64

@@ -8,9 +8,9 @@ from cost_models.plans import ParallelPlan
 from planner.answers.emission import emit, launched
 from planner.autotune.answer import NextRun
 from planner.documents.request import PlanRequest
+from planner.documents.saving import write_files
 from planner.frameworks.base import Bundle
-from planner.launchers import with_file
-from planner.terminal.output import write_files
+from planner.frameworks.launchers import with_file
 
 FILE = "tune.sh"
 LOG = "run.${NODE_RANK:-0}.log"

@@ -52,8 +52,8 @@ from planner.reinforcement.documents import ReinforcementAnswer
 from planner.request_parsing.model_import import ModelAnswer
 from planner.sensitivities.documents import SensitivityAnswer
 from planner.sites.learn_answer import LearnAnswer
-from planner.sites.site_corrections import SiteAnswer
 from planner.sizing.answer import SizingAnswer
+from planner.uncertainty.site_corrections import SiteAnswer
 from planner.validate.one_node import OneNode
 from planner.validate.report import ValidationReport
 

@@ -1,4 +1,4 @@
-"""`planner backup`, `planner restore` and `planner mcp`, for those who run the service."""
+"""`planner backup` and `planner restore`, for those who run the service."""
 
 from __future__ import annotations
 
@@ -28,10 +28,3 @@ def restore(file: Annotated[Path, typer.Argument(help="of planner backup")]) -> 
 def _listed(names: list[str]) -> int:
     print("\n".join(names))
     return FINE
-
-
-def mcp() -> int:
-    """Offer plan, estimate, why, lint and size as tools to a coding agent, over standard input."""
-    from planner.mcp_server import serve
-
-    return serve()

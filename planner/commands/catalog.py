@@ -36,6 +36,7 @@ def model(
     json: Json = False,
 ) -> int:
     """Read a model: a preset or a Hugging Face config.json."""
+    from planner.documents.saving import write_files
     from planner.request_parsing.model_import import described, spelled_out, with_own_code
     from planner.terminal import output, tables
 
@@ -52,7 +53,7 @@ def model(
             lambda service: service.describe_model(spelled_out(document)),
         )
     if save is not None:
-        output.write_files({save.name: answer.model.model_dump_json(indent=1)}, save.parent)
+        write_files({save.name: answer.model.model_dump_json(indent=1)}, save.parent)
     output.show(answer, json, lambda screen: tables.model_screen(answer))
     return FINE
 

@@ -19,7 +19,6 @@ from planner.commands.server import apart
 if TYPE_CHECKING:
     from planner.documents.problems import Problem
     from planner.documents.request import PlanRequest
-    from planner.terminal.plan_rows import RequestSummary
 
 PLAN = "The plan"
 LIMITS = "Limits of the search: a value (8), a range (1..8), or a choice (1,2,4)"
@@ -121,14 +120,6 @@ def read_model(name: str, folder: Path) -> Any:
         called = path.resolve().parent.name if path.stem == "config" else path.stem
         document["_name_or_path"] = called
     return document
-
-
-def asked_of(request: PlanRequest) -> RequestSummary:
-    """The request with what a screen says of it."""
-    from cost_models.parameters import total_parameters
-    from planner.terminal.plan_rows import RequestSummary
-
-    return RequestSummary(request, total_parameters(request.model))
 
 
 def nothing_fits(problems: tuple[Problem, ...], json: bool) -> int:

@@ -25,13 +25,11 @@ from planner.commands.shared import (
 
 if TYPE_CHECKING:
     from planner.commands.server import Client
-    from planner.documents.answer import PlanAnswer
     from planner.documents.request import PlanRequest
     from planner.pipelines.timeline import TimelineAnswer
 
 T = TypeVar("T")
 PICTURES = "Pictures"
-_MOST_ACTIONS = 100_000  # of a timeline in a report
 
 
 class Theme(StrEnum):
@@ -64,10 +62,10 @@ def timeline(
     option_values: Mapping[str, Any],
 ) -> int:
     """When each rank of a pipeline does what: of a plan, or of a schedule with given times."""
-    from planner.drawing.text import timeline_screen
     from planner.pipelines import plan_timeline
     from planner.pipelines import timeline as timelines
     from planner.terminal import output
+    from planner.terminal.timeline_screen import timeline_screen
 
     answer = _answer(
         source_of(request_file, request),
@@ -95,9 +93,9 @@ def compare_schedules(
     option_values: Mapping[str, Any],
 ) -> int:
     """All pipeline schedules side by side: time, bubble, memory, messages, who runs them."""
-    from planner.drawing.text import comparison_screen
     from planner.pipelines import all_schedules, plan_timeline
     from planner.terminal import output
+    from planner.terminal.timeline_screen import comparison_screen
 
     answer = _answer(
         source_of(request_file, request),
@@ -109,24 +107,6 @@ def compare_schedules(
     )
     output.show(answer, json, partial(comparison_screen, answer))
     return FINE
-
-
-def best_timeline(answer: PlanAnswer) -> list[str]:
-    """The pipeline of an answer's best plan as SVG; none without stages, or of too many actions."""
-    from planner.drawing.svg import svg
-    from planner.pipelines.plan_timeline import timeline_of
-    from planner.request_parsing.parser import parse_request
-
-    best = answer.best
-    if best is None or best.plan.pp == 1:
-        return []
-    if 3 * best.num_micro_batches * best.plan.pp * best.plan.vpp > _MOST_ACTIONS:
-        return []
-    document = {**answer.request, "plan": best.plan.model_dump(mode="json")}
-    drawn = answered(
-        lambda: timeline_of(parse_request(document)), lambda service: service.timeline(document)
-    )
-    return [svg(drawn, "light")]
 
 
 def _answer(

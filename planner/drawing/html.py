@@ -16,8 +16,8 @@ import numpy as np
 from planner.documents.formats import seconds, share
 from planner.drawing.svg import WIDTH, legend_notes, svg, top
 from planner.drawing.theme import Theme, colours
-from planner.drawing.timeline_lanes import Lane, headline, lanes
 from planner.pipelines.timeline import TimelineAnswer
+from planner.pipelines.timeline_lanes import Lane, headline, lanes
 
 _TICKS = 10**10  # ticks in the makespan; the file stores times as whole ticks
 _DIGITS = 4  # decimals of the activations held

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 from rich.terminal_theme import TerminalTheme
 
-from planner.terminal.output import write_picture
+from planner.documents.saving import write_picture
 
 WIDTH = 100  # characters
 # A terminal's black, red, green, yellow, blue, magenta, cyan and white, and their bright variants,

@@ -12,7 +12,7 @@ from planner.documents.answer import PlanAnswer
 from planner.documents.formats import plan_words, seconds, share
 from planner.documents.plan_report import PlanReport
 from planner.drawing.theme import MARKS, SERIES, SIGNS, Theme, colours
-from planner.drawing.timeline_lanes import ticks
+from planner.pipelines.timeline_lanes import ticks
 
 _LEAST = 0.001  # share of an iteration; smaller parts are not drawn
 _SIGNS = ("", *SIGNS.values())

@@ -11,7 +11,8 @@ import numpy as np
 
 from planner.documents.formats import share
 from planner.drawing.theme import PATTERNS, STYLE, Theme, colours
-from planner.drawing.timeline_lanes import (
+from planner.pipelines.timeline import TimelineAnswer
+from planner.pipelines.timeline_lanes import (
     KINDS,
     WAIT,
     Lane,
@@ -26,7 +27,6 @@ from planner.drawing.timeline_lanes import (
     ticks,
     unit,
 )
-from planner.pipelines.timeline import TimelineAnswer
 
 WIDTH = 1200
 LEFT, RIGHT, BOTTOM = 64, 100, 34

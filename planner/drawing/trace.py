@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from planner.drawing.timeline_lanes import KINDS, WAIT, Lane, basis, facts, headline, lanes
 from planner.pipelines.timeline import TimelineAnswer
+from planner.pipelines.timeline_lanes import KINDS, WAIT, Lane, basis, facts, headline, lanes
 
 _US = 1e6
 _PROCESS = 1

@@ -17,13 +17,13 @@ import numpy as np
 from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan, Plans, RuntimeName
 from cost_models.spec import ModelSpec
+from planner.constraints import RULES, BoolArray, Context, Level, Rule, violations
 from planner.documents.answer import Reason
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest, Value
 from planner.frameworks.devices import other_stack
 from planner.frameworks.model_parts import unsaid
 from planner.frameworks.read_results import Reading
-from planner.search.constraints import RULES, BoolArray, Context, Level, Rule, violations
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Unsupported(ValueError):
 class Framework:
     """One training framework, as the search, the emitter and the readers see it.
 
-    rules: the rules by which it refuses plans, beyond planner.search.constraints.RULES.
+    rules: the rules by which it refuses plans, beyond planner.constraints.RULES.
     axes: by plan field, the values that a search for this framework takes instead of the usual
     ones; a single value fixes the field, the first one is the simplest.
     splits: from (model, pp, tp) to the layers of each stage, if the framework decides them itself.

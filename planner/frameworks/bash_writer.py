@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Iterable
 
 from cost_models.plans import ParallelPlan
+from planner.constraints import Context
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle, Flag, grouped, one_line
 from planner.frameworks.rules import accumulation
-from planner.search.constraints import Context
 
 # The script's folder, for the files that lie beside it.
 BUNDLE = """\

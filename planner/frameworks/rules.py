@@ -11,9 +11,9 @@ from cost_models.catalog.local import CPU_ID
 from cost_models.optimizers import OPTIMIZERS, OptimizerName
 from cost_models.plans import ParallelPlan, Plans, code, is_one_of
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
+from planner.constraints import BoolArray, Context, Rule
 from planner.documents.formats import value_words
 from planner.frameworks.base import Flag, flag, rule, unsupported
-from planner.search.constraints import BoolArray, Context, Rule
 
 SMOKE_ITERATIONS = 20
 

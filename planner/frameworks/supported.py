@@ -10,8 +10,8 @@ import numpy as np
 from cost_models.plans import VOCABULARIES, Plans, code
 from cost_models.spec import ModelSpec
 from planner import frameworks
+from planner.constraints import Context, Rule
 from planner.frameworks.base import Framework
-from planner.search.constraints import Context, Rule
 
 # Plan fields for which a framework may insist on some value, and all their values.
 CHOICES = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cost_models.plans import Plans
 from cost_models.schedules import SCHEDULES as KNOWN
+from planner.constraints import BoolArray, Rule
 from planner.frameworks.base import unsupported
 from planner.frameworks.rules import is_named
-from planner.search.constraints import BoolArray, Rule
 
 # Our name of a schedule -> torch's.
 SCHEDULES = {

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from cost_models.catalog import local
 from planner.documents.plan_report import Document
 from planner.frameworks import FRAMEWORKS
-from planner.launchers import LAUNCHERS
+from planner.frameworks.launchers import LAUNCHERS
 from planner.version import __version__
 
 

@@ -75,7 +75,7 @@ def _calibrations(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
     found = [steps.run_apart("measure", "measure", at=(i, count), number=i) for i in range(count)]
 
     def write() -> dict[str, Any]:
-        from planner.sites import profiles
+        from planner.uncertainty import profiles
         from planner.validate.calibrate import calibration_request, run
         from planner.validate.calibrate.job import Measured
 

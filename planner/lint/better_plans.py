@@ -11,12 +11,12 @@ from cost_models.plans import FIELDS, ParallelPlan, Plans
 from planner.answers.competition import limited, prepared
 from planner.answers.explain import report
 from planner.answers.near_misses import near_misses, smallest_change
+from planner.constraints import Context, violations
 from planner.documents.answer import Nearest
 from planner.documents.request import Bounds, PlanRequest
 from planner.lint.changed_options import changes
 from planner.lint.findings import Better
 from planner.lint.linted_launch import MINIMUM_GAIN, LintedLaunch, changed
-from planner.search.constraints import Context, violations
 from planner.search.exhaustive import cost_model, search
 from planner.search.plan_distance import CHOICES
 

@@ -16,6 +16,7 @@ from planner.documents.problems import Problem, RequestError
 from planner.documents.request import Bounds
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.read_results import Reading
+from planner.frameworks.sources import framework_of, launch_files, reading_of
 from planner.lint.better_plans import best, fewest_changes, nearest
 from planner.lint.checks import CHECKS
 from planner.lint.findings import (
@@ -29,7 +30,6 @@ from planner.lint.findings import (
 )
 from planner.lint.fixes import with_files
 from planner.lint.linted_launch import LintedLaunch
-from planner.lint.sources import framework_of, launch_files, reading_of
 from planner.uncertainty.error_band import SURE
 from planner.version import __version__
 

@@ -14,6 +14,7 @@ from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
 from planner.answers.chance_to_be_first import compared_prices
 from planner.answers.explain import report
+from planner.constraints import RULES, Context, Rule, violations
 from planner.documents.answer import Reason
 from planner.documents.plan_report import PlanReport
 from planner.documents.problems import Problem
@@ -23,7 +24,6 @@ from planner.frameworks.read_results import Reading, Setting
 from planner.lint.findings import Finding, Severity
 from planner.lint.spellings import spellings
 from planner.request_parsing.consistency import contradictions
-from planner.search.constraints import RULES, Context, Rule, violations
 from planner.search.exhaustive import cost_model
 from planner.search.outcome import Priced
 from planner.uncertainty.memory_risk import Room, room_of

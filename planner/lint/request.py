@@ -11,7 +11,7 @@ from cost_models.spec import ClusterSpec
 from planner.documents.problems import Problem, RequestError, join, shown, wrong_type
 from planner.documents.typed_values import field_problems, require_object
 from planner.frameworks.launch_files import GivenValues
-from planner.lint.sources import checked
+from planner.frameworks.sources import checked
 from planner.request_parsing.models import parse_model
 from planner.request_parsing.parser import parse_cluster
 

@@ -10,7 +10,7 @@ from cost_models.catalog.names import UnknownName
 from planner import frameworks
 from planner.documents.problems import refuse
 from planner.frameworks.read_results import Reading, Unreadable
-from planner.lint.sources import framework_of, reading_of
+from planner.frameworks.sources import framework_of, reading_of
 from planner.logs import options
 from planner.logs.draft import FIELDS, Draft
 from planner.logs.run_log import CodeBase, Fact

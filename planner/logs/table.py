@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator
 
-from planner.accuracy.cases import case_of
-from planner.accuracy.runs import REQUIRED, Run, run_of
 from planner.documents.problems import refuse, shown
 from planner.frameworks.read_results import Reading
 from planner.logs.run_log import Fact, Memory, RunLog, StepTime
+from planner.published_runs.cases import case_of
+from planner.published_runs.runs import REQUIRED, Run, run_of
 
 COLUMNS = {
     "layers": "model.num_layers", "hidden": "model.hidden_size",

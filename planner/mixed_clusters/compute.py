@@ -18,13 +18,13 @@ from cost_models.spec import AcceleratorSpec, ClusterSpec, NetworkTier, NodeGrou
 from cost_models.training_cost import training_cost
 from planner.answers.competition import fastest
 from planner.answers.explain import report
+from planner.constraints import RULES, Context
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.mixed_clusters.answer import GroupName, Kind, MixedAnswer, Option, StageUse
 from planner.mixed_clusters.pipeline import Groups, Result
 from planner.progress import step, within_a_step
 from planner.search.axes import Axes, divisors
-from planner.search.constraints import RULES, Context
 from planner.search.exhaustive import cost_model
 from planner.version import __version__
 

@@ -34,8 +34,8 @@ from planner.documents.typed_values import check_field, looked_up, require_objec
 from planner.frameworks.devices import usual
 from planner.request_parsing.consistency import contradictions
 from planner.request_parsing.models import is_config, parse_model
-from planner.sites import profiles
-from planner.sites import storage as sites
+from planner.uncertainty import profiles
+from planner.uncertainty import site_storage as sites
 
 T = TypeVar("T")
 

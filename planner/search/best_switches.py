@@ -13,7 +13,7 @@ import numpy as np
 
 from cost_models.keys import group
 from cost_models.plans import IntArray, Plans, concatenate
-from planner.search.constraints import BoolArray, Context, Rule, judged, passing
+from planner.constraints import BoolArray, Context, Rule, judged, passing
 from planner.search.option_axes import Switches
 
 Refused = list[tuple[Rule, BoolArray]]

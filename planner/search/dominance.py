@@ -21,8 +21,8 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.plans import Plans
+from planner.constraints import BoolArray
 from planner.search.axes import Axes, encoded
-from planner.search.constraints import BoolArray
 from planner.search.option_axes import OptionAxes
 
 # Fields that a search may open and that have an effect only with certain degrees.

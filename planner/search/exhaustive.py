@@ -15,12 +15,12 @@ import numpy as np
 from cost_models.estimate import CostModel, Estimates
 from cost_models.plans import FloatArray, ParallelPlan, Plans
 from cost_models.profiles import EfficiencyProfile
+from planner.constraints import Rule
 from planner.documents.answer import Counts
 from planner.documents.request import PlanRequest
 from planner.progress import current, step
 from planner.search.axes import SpaceTooLarge
 from planner.search.best_other_degrees import Rivals
-from planner.search.constraints import Rule
 from planner.search.fewest_layers import with_fewest_layers
 from planner.search.outcome import Keeper, Outcome, Score
 from planner.search.partial_plans import PruningBounds
@@ -28,8 +28,8 @@ from planner.search.repartitioned_plans import repartitioned_plans
 from planner.search.simplicity import MOST_FULL, Simplest
 from planner.search.space import Space
 from planner.search.stage_recompute import with_own_counts
-from planner.sites import pricing
-from planner.sites import storage as sites
+from planner.uncertainty import site_pricing as pricing
+from planner.uncertainty import site_storage as sites
 from planner.uncertainty.memory_risk import Room, room_of
 
 __all__ = ["SpaceTooLarge", "cost_model", "search"]

@@ -10,8 +10,8 @@ import numpy as np
 from cost_models.plans import IntArray, Plans
 from cost_models.spec import ModelSpec
 from cost_models.stage_layers import is_loop, middle_layers, virtual_stage_count
+from planner.constraints import BoolArray
 from planner.search.axes import LAYOUT_FIELDS, Axes, divisors
-from planner.search.constraints import BoolArray
 from planner.search.layout_axes import LayoutAxes
 from planner.search.legality import Legality
 

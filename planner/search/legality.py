@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from cost_models.plans import ParallelPlan, Plans
-from planner.search.constraints import BoolArray, Context, Rule, judged
+from planner.constraints import BoolArray, Context, Rule, judged
 from planner.search.option_axes import OptionAxes
 
 

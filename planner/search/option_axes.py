@@ -13,8 +13,8 @@ import numpy as np
 
 from cost_models.plans import RECOMPUTE_MODULES, IntArray, code
 from cost_models.runtimes import RUNTIMES
+from planner.constraints import BoolArray
 from planner.search.axes import SEARCHED, Axes, SpaceTooLarge, encoded
-from planner.search.constraints import BoolArray
 
 _FULL = code("recompute", "full")
 # Rows of one request's table of options.

@@ -10,7 +10,7 @@ import numpy as np
 
 from cost_models.estimate import CostModel
 from cost_models.plans import FloatArray, IntArray, Plans
-from planner.search.constraints import BoolArray, Rule
+from planner.constraints import BoolArray, Rule
 from planner.uncertainty.memory_risk import Room
 
 # Sums of the same terms in another order differ by less.

@@ -6,7 +6,7 @@ import numpy as np
 
 from cost_models.estimate import Estimates
 from cost_models.plans import FIELDS, FloatArray, ParallelPlan, Plans
-from planner.search.constraints import BoolArray
+from planner.constraints import BoolArray
 from planner.search.outcome import Score
 
 # Fields that make one choice together: changing any of them is one change.

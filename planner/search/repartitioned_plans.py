@@ -13,6 +13,7 @@ from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ModelSpec
 from cost_models.stage_layers import forward_layers, virtual_stages
+from planner.constraints.layout_fields import layout_fields
 from planner.search.layer_partition import (
     FloatArray,
     LayerLoads,
@@ -22,7 +23,6 @@ from planner.search.layer_partition import (
     least_s,
     partition_layers,
 )
-from planner.search.layout_fields import layout_fields
 from planner.uncertainty.memory_risk import Room
 
 # A partition is kept if it may come this close to the best one before it: closed forms of the

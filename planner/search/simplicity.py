@@ -6,7 +6,7 @@ import numpy as np
 
 from cost_models.estimate import Estimates
 from cost_models.plans import IntArray, ParallelPlan, Plans, code
-from planner.search.constraints import BoolArray
+from planner.constraints import BoolArray
 
 # Limits of plans that may be recommended: slower than the fastest by this, full to this share.
 MOST_SLOWER = 0.02

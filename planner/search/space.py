@@ -16,11 +16,7 @@ from itertools import chain
 import numpy as np
 
 from cost_models.plans import FloatArray, IntArray, ParallelPlan, Plans, code
-from planner.documents.answer import SpaceAxis
-from planner.documents.request import PlanRequest
-from planner.search.axes import LAYOUT_FIELDS, MOST_CANDIDATES, Axes, SpaceTooLarge, within
-from planner.search.best_switches import settled
-from planner.search.constraints import (
+from planner.constraints import (
     RULES,
     TP_IN_DOMAIN,
     BoolArray,
@@ -29,6 +25,10 @@ from planner.search.constraints import (
     judged,
     passing,
 )
+from planner.documents.answer import SpaceAxis
+from planner.documents.request import PlanRequest
+from planner.search.axes import LAYOUT_FIELDS, MOST_CANDIDATES, Axes, SpaceTooLarge, within
+from planner.search.best_switches import settled
 from planner.search.dominance import Dominance
 from planner.search.layout_axes import LayoutAxes
 from planner.search.layout_tables import Layouts, Ragged, chunk_layers, micro_batch_table

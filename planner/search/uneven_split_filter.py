@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from cost_models.plans import FloatArray, IntArray, Plans
-from planner.search.constraints import BoolArray
+from planner.constraints import BoolArray
 
 # An uneven split may also save recompute: its time may be this share of the time that follows from
 # the busiest rank's smaller work alone.

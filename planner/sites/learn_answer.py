@@ -9,10 +9,10 @@ from planner.documents.plan_report import Document
 from planner.documents.problems import MOST_PROBLEMS, Problem, RequestError, refuse
 from planner.documents.request import PlanRequest
 from planner.logs import RunLog, read_logs
-from planner.sites import storage
 from planner.sites.learned_run import LearningRequest, learned_run
-from planner.sites.pricing import price
-from planner.sites.site import LearnedRun, Site
+from planner.uncertainty import site_storage as storage
+from planner.uncertainty.site import LearnedRun, Site
+from planner.uncertainty.site_pricing import price
 
 # A run that is this many times slower or faster than estimated was probably on another cluster.
 FAR = 2.0

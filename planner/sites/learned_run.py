@@ -13,7 +13,6 @@ from typing import Any
 from cost_models.catalog.models import model as catalog_model
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ClusterSpec
-from planner.accuracy.clusters import accelerator_id
 from planner.answers.plan_answers import illegal
 from planner.documents.loading import scalar
 from planner.documents.problems import RequestError, from_reasons, refuse, shown
@@ -21,9 +20,10 @@ from planner.documents.request import PlanRequest
 from planner.frameworks.base import one_line
 from planner.logs.read import NEEDED
 from planner.logs.run_log import CodeBase, Fact, RunLog
+from planner.published_runs.clusters import accelerator_id
 from planner.request_parsing.parser import parse_request
-from planner.sites.pricing import run_of_plan
-from planner.sites.site import LearnedRun, Site
+from planner.uncertainty.site import LearnedRun, Site
+from planner.uncertainty.site_pricing import run_of_plan
 
 PARTS = ("model", "training", "plan")
 # Fields that identify a model: if one differs, the request is about another model than the log.

@@ -13,13 +13,13 @@ from planner.documents.loading import plain
 from planner.documents.problems import Problem, RequestError, join, wrong_type
 from planner.documents.typed_values import field_problems, looked_up, require_object
 from planner.frameworks.base import one_line
-from planner.lint.sources import checked
+from planner.frameworks.sources import checked
 from planner.logs import lines_of
 from planner.request_parsing.parser import parse_cluster
-from planner.sites import storage
 from planner.sites.learn_answer import LearnAnswer, keep, read_runs
 from planner.sites.learned_run import PARTS, LearningRequest
-from planner.sites.site_corrections import SiteAnswer, site_answer
+from planner.uncertainty import site_storage as storage
+from planner.uncertainty.site_corrections import SiteAnswer, site_answer
 
 FIELDS = ("log", "name", "cluster", "script", "model", "settings", "keep")
 TEXTS = ("log", "name", "script")

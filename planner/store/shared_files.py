@@ -140,7 +140,7 @@ def _write(name: Name, version: Version) -> None:
 
 @contextmanager
 def _exclusive_lock() -> Iterator[None]:
-    """A lock against others that change sites here (planner.sites.storage has the same one)."""
+    """A lock against others that change sites here; planner.uncertainty.site_storage has it too."""
     folder: Path = data_folder("sites")
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("ab") as file:

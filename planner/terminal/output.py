@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from planner.documents.problems import refuse, shown
+from planner.documents.saving import write_picture
 
 # At the end of a line, and the codes of colours behind them.
 _BLANKS = re.compile(r" +((?:\x1b\[[\d;]*m)*)$", re.MULTILINE)
@@ -76,40 +76,16 @@ def print_document(document: Mapping[str, Any]) -> None:
     print(json.dumps(document, indent=2))
 
 
-def write_picture(path: Path, data: bytes) -> None:
-    """Write what a person asked to see, over what was there; RequestError where that cannot be."""
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise refuse("", "cannot_write", f"cannot write {path}: {error.strerror}") from None
+def write_figures(
+    paths: Mapping[str, Path | None], draw: Callable[[Any], bytes] | None
+) -> list[Path]:
+    """Draw all that have a file, by kind, then write: what is refused leaves nothing half done.
 
-
-def write_figures(paths: Mapping[str, Path | None], draw: Callable[[Any], bytes]) -> list[Path]:
-    """Draw all that have a file, by kind, then write: what is refused leaves nothing half done."""
+    draw: None where there is nothing to draw, which the screen says.
+    """
+    if draw is None:
+        return []
     drawn = {path: draw(kind) for kind, path in paths.items() if path is not None}
     for path, data in drawn.items():
         write_picture(path, data)
     return list(drawn)
-
-
-def write_files(files: Mapping[str, str], folder: Path) -> list[Path]:
-    """Write files into a folder that has none of them; where they are now.
-
-    Raises RequestError where that cannot be.
-    """
-    try:
-        if folder.exists() and not folder.is_dir():
-            raise refuse("", "cannot_write", f"{folder} is not a folder")
-        present = [name for name in files if (folder / name).exists()]
-        if present:
-            raise refuse("", "file_exists", f"{folder} already has {', '.join(present)}")
-        for name, text in files.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            if text.startswith("#!"):
-                path.chmod(0o755)
-    except OSError as error:
-        detail = f"cannot write {shown(str(error.filename or folder))}: {error.strerror}"
-        raise refuse("", "cannot_write", detail) from None
-    return [folder / name for name in files]

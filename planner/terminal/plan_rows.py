@@ -9,6 +9,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cost_models.parameters import total_parameters
 from planner.documents.formats import (
     chance,
     days,
@@ -44,6 +45,11 @@ class RequestSummary:
     def mark(self, *pointers: str) -> str:
         """A star where one of these values is a default."""
         return "*" if set(pointers) & set(self.request.defaulted) else ""
+
+
+def asked_of(request: PlanRequest) -> RequestSummary:
+    """The request with what a screen says of it."""
+    return RequestSummary(request, total_parameters(request.model))
 
 
 def report_rows(

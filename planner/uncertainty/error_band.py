@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from math import erf, exp, log, sqrt
 
 from cost_models.profiles import EfficiencyProfile
-from planner.sites.site import Site
 from planner.uncertainty.error_features import FACTORS, ErrorFeatures
 from planner.uncertainty.posterior import Posterior, posterior
+from planner.uncertainty.site import Site
 
 # The percentage of runs that an interval should contain.
 COVERED = "80"

@@ -21,8 +21,8 @@ from cost_models.runtimes import RUNTIMES
 from cost_models.spec import AcceleratorSpec, ClusterSpec, ModelSpec, TrainingSpec
 from planner.documents.formats import listed
 from planner.documents.scored_runs import Evidence, Ground, ScoredRun, scored_runs
-from planner.sites.site import Site
 from planner.uncertainty.error_features import Array
+from planner.uncertainty.site import Site
 
 __all__ = ["Evidence", "evidence"]
 

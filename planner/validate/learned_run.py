@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.sites import storage
-from planner.sites.pricing import run_of_plan
-from planner.sites.site import LearnedRun, Site
+from planner.uncertainty import site_storage as storage
+from planner.uncertainty.site import LearnedRun, Site
+from planner.uncertainty.site_pricing import run_of_plan
 from planner.validate.report import ValidationReport
 
 CODE_BASE = "pytorch"  # every validation runs this framework's script

@@ -11,9 +11,9 @@ from fastapi.testclient import TestClient
 
 from api.settings import Settings
 from planner import cli
-from planner.sites import storage
 from planner.sites.learn_answer import LearnAnswer
-from planner.sites.site_corrections import SiteAnswer
+from planner.uncertainty import site_storage as storage
+from planner.uncertainty.site_corrections import SiteAnswer
 from tests.fixtures.service import serving
 from tests.planner.logs.test_bad_logs import BLOCK, SCRIPT, step, steps
 from tests.planner.sites.runs import CLUSTER, LOGS

@@ -20,8 +20,8 @@ import pytest
 
 from cost_models.parameters import total_parameters
 from planner.documents.problems import RequestError
+from planner.frameworks.sources import files_at
 from planner.lint.lint import read
-from planner.lint.sources import files_at
 from planner.request_parsing.models import parse_model
 from planner.request_parsing.parser import parse_cluster
 from tests.tools.checkouts import checkout

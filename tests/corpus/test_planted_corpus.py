@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
+from planner.frameworks.sources import files_at
 from planner.lint.findings import Finding
 from planner.lint.lint import found_in
-from planner.lint.sources import files_at
 from planner.request_parsing.parser import parse_cluster
 from tests.corpus.test_corpus import path_of, rows
 

@@ -12,11 +12,11 @@ from typing import Any
 from cost_models.data_parallel import held_parameters
 from cost_models.plans import ParallelPlan, Plans
 from planner import frameworks
+from planner.constraints import Context
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle
 from planner.frameworks.rank_orders import grids, order_of
 from planner.frameworks.rules import accumulation
-from planner.search.constraints import Context
 from tests.tools.checkouts import environment
 
 DEEPSPEED = frameworks.get("deepspeed")

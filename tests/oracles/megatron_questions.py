@@ -16,13 +16,13 @@ from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ModelSpec
 from planner import frameworks
+from planner.constraints import Context
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle
 from planner.frameworks.megatron import patterns
 from planner.frameworks.megatron.layout import chunks
 from planner.frameworks.rank_orders import grids, order_of
 from planner.frameworks.rules import accumulation
-from planner.search.constraints import Context
 from tests.tools.checkouts import MEGATRON_LM, checkout, environment, megatron_lm_versions
 
 MEGATRON = frameworks.get("megatron")

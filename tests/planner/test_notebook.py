@@ -15,16 +15,16 @@ from cost_models.spec import ClusterSpec
 from planner.answers.ranks import ranks
 from planner.autotune.next_run import Budget, bound, question, tune
 from planner.drawing.page import fragment
+from planner.frameworks.sources import files_at
 from planner.lint.lint import lint
-from planner.lint.sources import files_at
 from planner.notebook import PARTS
 from planner.pipelines.all_schedules import compare_schedules, parse_comparison
 from planner.pipelines.timeline import parse_timeline, timeline
 from planner.request_parsing.model_import import described
 from planner.request_parsing.parser import parse_cluster, parse_request
 from planner.sites.learn_answer import LearnAnswer, ReadRun
-from planner.sites.site import Site
-from planner.sites.site_corrections import site_answer
+from planner.uncertainty.site import Site
+from planner.uncertainty.site_corrections import site_answer
 from tests.planner.sites.runs import NAMES, run
 
 ASKED: dict[str, Any] = {

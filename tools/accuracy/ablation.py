@@ -13,8 +13,8 @@ import numpy as np
 from cost_models.fitted import Fitted, documents, fitted
 from cost_models.profiles import Curve, EfficiencyProfile
 from planner.accuracy.predict import Prediction, predict_case
-from planner.accuracy.runs import PUBLISHED_RUNS
 from planner.accuracy.scores import log_ratios
+from planner.published_runs.runs import PUBLISHED_RUNS
 from tools.accuracy.fit_constants import ReadRun, read
 
 Change = Callable[[EfficiencyProfile], EfficiencyProfile]

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.accuracy.predict import predict
-from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
 from planner.accuracy.scores import seen_runs
+from planner.published_runs.runs import PUBLISHED_RUNS, read_runs
 from planner.uncertainty.error_features import FACTORS, Array
 from planner.uncertainty.memory_risk import FILE as MEMORY_FILE
 from planner.uncertainty.posterior import (

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from cost_models.fitted import Fitted, fitted
 from planner.accuracy.intervals import LEAST_OF_KIND
 from planner.accuracy.predict import predict_case
-from planner.accuracy.runs import PUBLISHED_RUNS
 from planner.accuracy.scores import counts, log_ratio
+from planner.published_runs.runs import PUBLISHED_RUNS
 from tools.accuracy.fit_constants import BOUNDS, NAMES, ReadRun, loss, read
 
 Array = NDArray[np.float64]

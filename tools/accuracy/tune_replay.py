@@ -20,12 +20,12 @@ from pydantic import FiniteFloat
 
 from planner.accuracy.intervals import left_out
 from planner.accuracy.predict import Prediction, predict
-from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
 from planner.accuracy.scores import counts, features_of
-from planner.autotune.policy import UNLIKELY, WORTH, advised, believed
 from planner.documents.plan_report import Document
+from planner.published_runs.runs import PUBLISHED_RUNS, runs_in
 from planner.uncertainty.error_features import Array, ErrorFeatures
 from planner.uncertainty.posterior import Posterior
+from planner.uncertainty.tuning_policy import UNLIKELY, WORTH, advised, believed
 
 LEAST = 4  # plans of a group
 

@@ -15,9 +15,9 @@ from cost_models.parameters import total_parameters
 from cost_models.profiles import profile_for
 from planner.accuracy.intervals import intervals
 from planner.accuracy.predict import Prediction, predict
-from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
 from planner.accuracy.scores import counts, features_of
 from planner.documents.scored_runs import FILE, ScoredRun
+from planner.published_runs.runs import PUBLISHED_RUNS, runs_in
 from planner.uncertainty.posterior import SHARES, SeenRun
 from tools.accuracy.fit_posterior import LEFT_OUT
 

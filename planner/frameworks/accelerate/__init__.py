@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 
 from cost_models.plans import ParallelPlan
+from planner.constraints import Context
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, unwritten_facts, yaml_files
 from planner.frameworks.accelerate.peft import PARTIAL_TRAINING
@@ -21,7 +22,6 @@ from planner.frameworks.rules import nodes
 from planner.frameworks.unwritten_facts import Uncarried, mixture, rotary
 from planner.huggingface.export.exporter import config_of
 from planner.huggingface.numerics import used_numerics
-from planner.search.constraints import Context
 
 VERSIONS = "accelerate 1.15.0, transformers 5.23.0, torch 2.13"
 

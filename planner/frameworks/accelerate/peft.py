@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from cost_models.spec import TrainingSpec
+from planner.constraints import Context, Rule
 from planner.frameworks.base import Flag, flag, rule, unsupported
 from planner.frameworks.given_values import Values
 from planner.huggingface.export.exporter import config_of
-from planner.search.constraints import Context, Rule
 
 NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 # Model families whose layers have each of NAMES as a separate module.

@@ -14,11 +14,11 @@ from cost_models.blocks import FeedForward
 from cost_models.blocks.attention import Attention
 from cost_models.plans import IntArray, Plans, code
 from cost_models.spec import ModelSpec, TrainingSpec
+from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
 from planner.frameworks.accelerate.settings import OPTIMIZERS
 from planner.frameworks.base import rule, unsupported
 from planner.huggingface.export.exporter import config_of, nearest_family
-from planner.search.constraints import BoolArray, Context, Rule
 
 _FULL = code("recompute", "full")
 _SELECTIVE = code("recompute", "selective")

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from cost_models.optimizers import OptimizerName
 from cost_models.plans import ParallelPlan
 from cost_models.plans.plan import CPKind
+from planner.constraints import Context
 from planner.frameworks.accelerate.peft import adapter_arguments
 from planner.frameworks.base import Flag, flag, switch
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
 from planner.frameworks.yaml_files import Row
 from planner.huggingface.export.exporter import config_of, has_buffers
 from planner.huggingface.numerics import keys_of
-from planner.search.constraints import Context
 
 ATTENTION = {"flash": "sdpa", "flash2": "flash_attention_2", "unfused": "eager"}
 ROTATION: dict[CPKind, str] = {"all_gather": "allgather", "p2p": "alltoall"}

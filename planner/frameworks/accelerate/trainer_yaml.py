@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cost_models.plans import ParallelPlan
+from planner.constraints import Context, Rule
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import accelerate, bash_writer, unwritten_facts, yaml_files
@@ -21,7 +22,6 @@ from planner.frameworks.rules import accumulation, nodes
 from planner.frameworks.yaml_files import Row
 from planner.huggingface.export.exporter import config_of
 from planner.huggingface.numerics import used_numerics
-from planner.search.constraints import Context, Rule
 
 KEYS = ("per_device_train_batch_size", "gradient_accumulation_steps")
 SCRIPT = """\

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from cost_models.plans import ParallelPlan
+from planner.constraints import Context
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, python_writer, unwritten_facts
 from planner.frameworks.base import Bundle, Framework, cannot, flag, says
@@ -15,7 +16,6 @@ from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.unwritten_facts import Uncarried, mixture, rotary
 from planner.huggingface.export.exporter import config_of
 from planner.huggingface.numerics import used_numerics
-from planner.search.constraints import Context
 
 VERSIONS = "ColossalAI main of April 2026 (4f9953b, after 0.5.1), transformers 4.51"
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from cost_models.plans import Plans, code
 from cost_models.spec import ModelSpec
+from planner.constraints import BoolArray, Context, Rule, micro_batches
 from planner.frameworks import rules
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.rules import fixed_part
 from planner.huggingface.export.exporter import config_of, nearest_family
-from planner.search.constraints import BoolArray, Context, Rule, micro_batches
 
 # transformers families with policies for tensor, sequence and pipeline parallelism.
 FAMILIES = ("llama", "qwen2", "qwen3", "gpt2", "mixtral")

@@ -9,13 +9,13 @@ import json
 from collections.abc import Iterator
 
 from cost_models.plans import ParallelPlan
+from planner.constraints import Context
 from planner.frameworks.base import Flag, Row, flag, in_group
 from planner.frameworks.colossalai.rules import STYLES, family
 from planner.frameworks.megatron.layout import chunks
 from planner.frameworks.rules import SMOKE_ITERATIONS, accumulation, train_iterations
 from planner.huggingface.export.exporter import config_of
 from planner.huggingface.numerics import keys_of
-from planner.search.constraints import Context
 
 VOCAB_MULTIPLE = 128
 DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}

@@ -10,6 +10,7 @@ import json
 
 from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
+from planner.constraints import Context
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, unwritten_facts
@@ -25,7 +26,6 @@ from planner.frameworks.deepspeed.reader import read, recognises
 from planner.frameworks.deepspeed.rules import RULES
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.unwritten_facts import MULTIPLIERS, Uncarried, gated, rotary, ungated
-from planner.search.constraints import Context
 
 VERSIONS = "DeepSpeed 0.16 to 0.19; Megatron-DeepSpeed of July 2025 (4efb479)"
 

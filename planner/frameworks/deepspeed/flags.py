@@ -7,9 +7,9 @@ from typing import Any
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
+from planner.constraints import Context
 from planner.frameworks.base import Flag, Row, in_group
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
-from planner.search.constraints import Context
 
 VOCAB_MULTIPLE = 128
 NUMERICS = {

@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.plans import RECOMPUTE_MODULES, Plans, code
+from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.rules import fixed_part
-from planner.search.constraints import BoolArray, Context, Rule
 
 _FULL = code("recompute", "full")
 _SELECTIVE = code("recompute", "selective")

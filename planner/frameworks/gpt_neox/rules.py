@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from cost_models.plans import code
 from cost_models.spec import ModelSpec
+from planner.constraints import Rule
 from planner.frameworks import rules
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.deepspeed.rules import ENGINE
 from planner.frameworks.rules import fixed_part
-from planner.search.constraints import Rule
 
 _SELECTIVE = code("recompute", "selective")
 _UNFUSED = code("attention_kernel", "unfused")

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
+from planner.constraints import Context
 from planner.documents.request import PlanRequest
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
 from planner.frameworks.yaml_files import Row
-from planner.search.constraints import Context
 
 VOCAB_MULTIPLE = 128
 POSITIONS = {"rope": "rotary", "learned": "learned", "alibi": "alibi", "none": "none"}

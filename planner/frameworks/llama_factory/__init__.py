@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cost_models.plans import ParallelPlan
+from planner.constraints import Context
 from planner.frameworks import accelerate
 from planner.frameworks.accelerate import trainer_yaml
 from planner.frameworks.base import Framework, says
 from planner.frameworks.yaml_files import Row
-from planner.search.constraints import Context
 
 VERSIONS = "main of August 2026 (ff6d4d1) with transformers up to 5.8, accelerate 1.15"
 KERNELS = {"flash": "sdpa", "flash2": "fa2", "unfused": "disabled"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cost_models.plans import ParallelPlan
+from planner.constraints import Context
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, unwritten_facts
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
@@ -13,7 +14,6 @@ from planner.frameworks.maxtext.settings import numerics_fields, rows
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.single_config_bundle import OneConfig
 from planner.frameworks.unwritten_facts import MULTIPLIERS, Uncarried, mixture
-from planner.search.constraints import Context
 
 VERSIONS = "main of August 2026 (e591f30)"
 

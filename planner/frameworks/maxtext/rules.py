@@ -11,10 +11,10 @@ import numpy as np
 
 from cost_models.plans import RECOMPUTE_MODULES, Plans, code, is_one_of
 from cost_models.spec import ModelSpec
+from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.maxtext.mesh import shard_ranks, slices
-from planner.search.constraints import BoolArray, Context, Rule
 
 _FULL, _SELECTIVE = code("recompute", "full"), code("recompute", "selective")
 _OPERATORS = 1 << RECOMPUTE_MODULES.index("op")

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from cost_models.numerics import RopeScaling
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
+from planner.constraints import Context
 from planner.frameworks.maxtext.mesh import mesh, on_tpus
 from planner.frameworks.maxtext.rules import block
 from planner.frameworks.rules import SMOKE_ITERATIONS, accumulation, learning_rate, train_iterations
 from planner.frameworks.yaml_files import Row
-from planner.search.constraints import Context
 
 # Model field -> key and reason.
 PLAIN = {

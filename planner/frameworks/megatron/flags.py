@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
 from cost_models.spec import MLASpec, ModelSpec, MoESpec, TrainingSpec
+from planner.constraints import Context
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Flag, Row, in_group
 from planner.frameworks.megatron import hybrid, numerics, patterns
@@ -14,7 +15,6 @@ from planner.frameworks.megatron import packed_samples as samples
 from planner.frameworks.megatron.layout import chunks, layout
 from planner.frameworks.megatron.model_rules import FP8_RECIPES, GRADIENTS, bias_kind
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
-from planner.search.constraints import Context
 
 VOCAB_MULTIPLE = 128
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from cost_models.plans import RECOMPUTE_MODULES, Plans, RecomputeModule, code
 from cost_models.spec import ModelSpec
+from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
 from planner.frameworks.base import unsupported
-from planner.search.constraints import BoolArray, Context, Rule
 
 # (precision, gradient buffer, gradient reduction) -> option; None: its default.
 GRADIENTS: dict[tuple[str, str, str], str | None] = {

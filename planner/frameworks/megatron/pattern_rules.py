@@ -13,10 +13,10 @@ from cost_models.blocks.latent_attention import LatentAttention
 from cost_models.blocks.mamba2 import Mamba2
 from cost_models.plans import Plans, code
 from cost_models.spec import ModelSpec
+from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.megatron.hybrid import blocks_per_layer
 from planner.frameworks.megatron.patterns import blocks_of, is_hybrid
-from planner.search.constraints import BoolArray, Context, Rule
 
 _FULL = code("recompute", "full")
 _ALL_GATHER = code("cp_kind", "all_gather")

@@ -7,11 +7,11 @@ from typing import Any
 
 from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
+from planner.constraints.layout_fields import layout_fields
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.megatron import layout
 from planner.frameworks.megatron.read_patterns import hybrid_pattern
 from planner.frameworks.megatron_option_readers import degrees
-from planner.search.layout_fields import layout_fields
 
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 MUON = ("muon", "dist_muon")

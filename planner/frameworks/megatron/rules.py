@@ -11,11 +11,11 @@ import numpy as np
 
 from cost_models.plans import IntArray, Plans, code
 from cost_models.spec import ModelSpec
+from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.megatron import pattern_rules
 from planner.frameworks.megatron.model_rules import MODEL_RULES, bias_kind, recomputes, stores_fp8
-from planner.search.constraints import BoolArray, Context, Rule
 
 _SCHEDULES = [code("schedule", name) for name in ("1f1b", "interleaved-1f1b")]
 _FLEX = ("deepep", "hybridep")

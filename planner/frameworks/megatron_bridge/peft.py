@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 
 from cost_models.spec import TrainingSpec
+from planner.constraints import Context, Rule
 from planner.frameworks.base import unsupported
-from planner.search.constraints import Context, Rule
 
 # CanonicalLoRA's names.  LoRA adapts fused matrices by Megatron's names; CanonicalLoRA adapts q, k,
 # v, gate and up separately.

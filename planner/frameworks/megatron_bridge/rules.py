@@ -6,13 +6,13 @@ Sources: its `ConfigContainer.validate`, `GPTModelProvider` and `HybridModelProv
 from __future__ import annotations
 
 from cost_models.plans import code
+from planner.constraints import Rule
 from planner.frameworks.base import unsupported
 from planner.frameworks.megatron import patterns
 from planner.frameworks.megatron.model_rules import MUON_IN_FP8
 from planner.frameworks.megatron.rules import EARLY_GATHER, STABLE_LOSS
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.rules import fixed_part, own_runtime
-from planner.search.constraints import Rule
 
 EXPANDABLE = "megatron-2026"  # the runtime whose allocator has expandable segments
 OWN: tuple[Rule, ...] = (

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cost_models.plans import ParallelPlan
+from planner.constraints.layout_fields import layout_fields
 from planner.frameworks import training_calls
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.megatron.reader import (
@@ -18,7 +19,6 @@ from planner.frameworks.megatron.reader import (
 from planner.frameworks.mindspeed import llm
 from planner.frameworks.mindspeed.flags import CP_ALGORITHMS
 from planner.frameworks.read_results import Reading, Unreadable
-from planner.search.layout_fields import layout_fields
 
 TITLE = "MindSpeed"
 CP_KINDS = {name: kind for kind, name in CP_ALGORITHMS.items()}

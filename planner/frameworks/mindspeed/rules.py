@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.plans import RECOMPUTE_MODULES, code
+from planner.constraints import Rule, micro_batches
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.megatron.model_rules import MODEL_RULES
 from planner.frameworks.megatron.rules import FEATURE_RULES, SIZE_RULES
 from planner.frameworks.rules import fixed_part, is_named
-from planner.search.constraints import Rule, micro_batches
 
 VENDOR = "Huawei"
 SCHEDULES = ("1f1b", "interleaved-1f1b", "dualpipe-v")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from cost_models.balanced_layers import stages
 from cost_models.plans import ParallelPlan
+from planner.constraints import Context
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import unwritten_facts
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
-from planner.frameworks.nanotron.layers import stages
 from planner.frameworks.nanotron.reader import read, recognises
 from planner.frameworks.nanotron.rules import RULES
 from planner.frameworks.nanotron.settings import numerics_fields, rows
 from planner.frameworks.single_config_bundle import OneConfig
 from planner.frameworks.unwritten_facts import Uncarried, mixture, rotary
-from planner.search.constraints import Context
 
 VERSIONS = "main of April 2026 (2411b02)"
 

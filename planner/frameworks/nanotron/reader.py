@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cost_models.balanced_layers import stages
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.documents.answer import Reason
@@ -16,7 +17,6 @@ from planner.frameworks import architecture, yaml_files
 from planner.frameworks.bash import ProgramCall, slurm_variables
 from planner.frameworks.given_values import DEGREE, Values, hint, malformed, only_launch, options
 from planner.frameworks.launch_files import given_with
-from planner.frameworks.nanotron.layers import stages
 from planner.frameworks.nanotron.names import KEYS, REQUIRED
 from planner.frameworks.nanotron.rules import BF16, FP32
 from planner.frameworks.nanotron.settings import ENGINES, NUMERICS

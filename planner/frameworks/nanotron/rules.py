@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from cost_models.balanced_layers import stages
 from cost_models.plans import ParallelPlan, Plans, code
+from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
 from planner.frameworks.base import rule, unsupported
-from planner.frameworks.nanotron.layers import stages
 from planner.frameworks.rules import fixed_part, is_named
-from planner.search.constraints import BoolArray, Context, Rule
 
 # Types of gradients, of their reduction, of master weights and of optimizer states.
 FP32 = ("fp32", "fp32", "fp32", "fp32")

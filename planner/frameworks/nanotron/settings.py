@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
+from planner.constraints import Context
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
 from planner.frameworks.yaml_files import Row
-from planner.search.constraints import Context
 
 ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
 NEVER = 1_000_000

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.plans import code
+from planner.constraints import Context, Rule, micro_batches
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.megatron.rules import DISPATCHER_DEVICES, STABLE_LOSS
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.megatron.rules import SCHEDULES as MEGATRON_SCHEDULES
 from planner.frameworks.primus.settings import ALGORITHMS
 from planner.frameworks.rules import is_named
-from planner.search.constraints import Context, Rule, micro_batches
 
 VENDOR = "AMD"
 SCHEDULES = ("1f1b", "interleaved-1f1b", *ALGORITHMS)

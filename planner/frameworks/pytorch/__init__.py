@@ -10,6 +10,7 @@ import textwrap
 from importlib.resources import files
 
 from cost_models.plans import ParallelPlan
+from planner.constraints import Context
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, unwritten_facts
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
@@ -27,7 +28,6 @@ from planner.frameworks.unwritten_facts import (
     rotary,
     ungated,
 )
-from planner.search.constraints import Context
 
 VERSIONS = "torch 2.13"
 FIELDS = {

@@ -9,13 +9,13 @@ from typing import Any
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from cost_models.stage_layers import forward_layers
+from planner.constraints import Context
+from planner.constraints.layout_fields import layout_fields
 from planner.frameworks.base import Flag
 from planner.frameworks.pytorch import encoders, patterns
 from planner.frameworks.rules import accumulation, train_iterations
 from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.torch_sharding import shard_degree
-from planner.search.constraints import Context
-from planner.search.layout_fields import layout_fields
 
 WIDTH = 100  # of a line of the script
 

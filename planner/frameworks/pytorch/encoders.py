@@ -14,10 +14,10 @@ from cost_models.blocks.attention import Attention
 from cost_models.blocks.mlp import MLP
 from cost_models.plans import Plans
 from cost_models.spec import EncoderSpec, ModelSpec, TrainingSpec
+from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.pytorch import patterns
 from planner.frameworks.rules import fixed_part, is_named
-from planner.search.constraints import BoolArray, Context, Rule
 
 # Fields that the blocks of an encoder read, as blocks of the model do.
 STACK = (

@@ -20,10 +20,10 @@ from cost_models.blocks.parallel import Parallel
 from cost_models.blocks.per_layer_input import PerLayerInput
 from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan, Plans
 from cost_models.spec import ModelSpec
+from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.pytorch import patterns
 from planner.frameworks.rules import fixed_part, is_named
-from planner.search.constraints import BoolArray, Context, Rule
 
 _WHOLE = {
     "per_layer_input": "its two matrices are replicated",

@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.plans import RECOMPUTE_MODULES, IntArray, Plans
+from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules, torch_schedules, torch_sharding
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.pytorch import encoders, pattern_rules
 from planner.frameworks.rules import fixed_part, is_named
 from planner.frameworks.torch_sharding import shard_degree, shard_degrees
-from planner.search.constraints import BoolArray, Context, Rule
 
 ATTENTION = ("flash", "flash2", "unfused")
 _BITS = {module: 1 << place for place, module in enumerate(RECOMPUTE_MODULES)}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from planner.constraints import Rule
 from planner.frameworks.base import unsupported
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.rules import is_named
-from planner.search.constraints import Rule
 
 OWN: tuple[Rule, ...] = (
     unsupported(

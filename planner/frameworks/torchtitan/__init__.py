@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from cost_models.blocks.delta_net import GatedDeltaNet
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
+from planner.constraints import Context
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, unwritten_facts
@@ -23,7 +24,6 @@ from planner.frameworks.torchtitan.reader import read, recognises
 from planner.frameworks.torchtitan.rules import RULES
 from planner.frameworks.torchtitan.settings import environment, settings, steps
 from planner.frameworks.unwritten_facts import MULTIPLIERS, Uncarried, mixture, predicts_several
-from planner.search.constraints import Context
 
 VERSIONS = "0.3.0 with torch 2.13"
 MODULE = "plan_config"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from textwrap import wrap
 
 from cost_models.spec import ModelSpec
+from planner.constraints import Context
 from planner.frameworks.base import Flag, one_line
 from planner.frameworks.bash_writer import comment
 from planner.frameworks.torchtitan import numerics
@@ -26,7 +27,6 @@ from planner.frameworks.torchtitan.templates import (
     SINKS,
     WHOLE,
 )
-from planner.search.constraints import Context
 
 # Longest line of the module.
 LINE = 100

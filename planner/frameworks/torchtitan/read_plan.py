@@ -7,13 +7,13 @@ from typing import Any
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES as OURS
 from cost_models.spec import ModelSpec, TrainingSpec
+from planner.constraints.layout_fields import layout_fields
 from planner.frameworks.python.static_values import Call
 from planner.frameworks.read_results import Unreadable
 from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.torchtitan.read_model import Architecture
 from planner.frameworks.torchtitan.rules import ATTENTION, DISPATCHERS
 from planner.frameworks.torchtitan.trainer_settings import TrainerSettings, value_shown
-from planner.search.layout_fields import layout_fields
 
 _OURS_OF = {theirs.lower(): ours for ours, theirs in SCHEDULES.items()}
 _KERNELS = {theirs: ours for ours, theirs in ATTENTION.items()}

@@ -10,13 +10,13 @@ import numpy as np
 
 from cost_models.plans import RECOMPUTE_MODULES, Plans
 from cost_models.spec import ModelSpec, TrainingSpec
+from planner.constraints import BoolArray, Context, Rule
 from planner.documents.formats import value_words
 from planner.frameworks import rules, torch_schedules, torch_sharding
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.rules import fixed_part, is_named
 from planner.frameworks.torch_sharding import shard_degree, shard_degrees
 from planner.frameworks.torchtitan.packages import package_of, rotary_width
-from planner.search.constraints import BoolArray, Context, Rule
 
 ATTENTION = {"flash": "flex", "flash2": "varlen"}
 DISPATCHERS = {"alltoall": "standard", "deepep": "deepep"}

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from cost_models.plans import ParallelPlan
 from cost_models.spec import MLASpec, ModelSpec, MoESpec, TrainingSpec
 from cost_models.stage_layers import forward_layers
+from planner.constraints import Context
 from planner.documents.answer import Reason
 from planner.frameworks.base import Flag, Row, Unsupported, flag, in_group
 from planner.frameworks.rules import SMOKE_ITERATIONS, accumulation
@@ -24,7 +25,6 @@ from planner.frameworks.torchtitan.rules import (
     DISPATCHERS,
     narrow_states,
 )
-from planner.search.constraints import Context
 
 LEARNING_RATE = "1.0e-4"
 CHECKPOINTS = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cost_models.plans import ParallelPlan
+from planner.constraints import Context
 from planner.frameworks import accelerate
 from planner.frameworks.accelerate import trainer_yaml
 from planner.frameworks.accelerate.settings import ATTENTION
 from planner.frameworks.base import Framework, says
 from planner.frameworks.yaml_files import Row
-from planner.search.constraints import Context
 
 VERSIONS = "1.10 (main of July 2026, f2cd577) with transformers 5, accelerate 1.15"
 

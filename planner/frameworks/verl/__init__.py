@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from cost_models.plans import ParallelPlan
+from planner.constraints import Context
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, megatron, unwritten_facts, verl_overrides
@@ -33,7 +34,6 @@ from planner.frameworks.yaml_files import Row
 from planner.frameworks.yaml_files import flags as keys_as_flags
 from planner.huggingface.export.exporter import config_of
 from planner.huggingface.numerics import used_numerics
-from planner.search.constraints import Context
 
 VERSIONS = "main of January 2026 (b178a3c) with Megatron-Core 0.15 and mbridge"
 CONFIG = "config.json"

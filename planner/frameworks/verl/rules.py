@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.plans import code
+from planner.constraints import Rule
 from planner.frameworks.base import unsupported
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.rules import is_named, optimizers
-from planner.search.constraints import Rule
 
 OWN: tuple[Rule, ...] = (
     optimizers("adam", "sgd", others="it has no layer-wise optimizer of Megatron-Core"),

@@ -1,7 +1,7 @@
 """Validation runs on this machine or a cluster: rendered as files, submitted, and followed.
 
 An executor is one file and one line here, and has the name of the launcher whose files it uses
-(planner/launchers).  It renders a folder: `train.py` and `job.json` for the worker (see
+(planner/frameworks/launchers).  It renders a folder: `train.py` and `job.json` for the worker (see
 planner.validate.run_files), `launch.sh`, which starts torchrun, and the files for its cluster.  If
 the cluster's client is installed, it submits that folder and returns a handle, plain JSON with
 which any process can poll, cancel and collect the run.
@@ -22,11 +22,11 @@ from cost_models.catalog.names import UnknownName, resolve
 from cost_models.fields import Spec
 from planner.documents.problems import RequestError, refuse
 from planner.documents.request import PlanRequest
+from planner.documents.saving import write_files
 from planner.frameworks import bash_writer
 from planner.frameworks.base import Bundle
+from planner.frameworks.launchers import CannotLaunch, job_name
 from planner.frameworks.rules import accelerators_per_node, nodes
-from planner.launchers import CannotLaunch, job_name
-from planner.terminal.output import write_files
 
 State = Literal["waiting", "running", "succeeded", "failed", "cancelled", "unknown"]
 ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
@@ -162,7 +162,7 @@ def bundle(launch: RemoteRun, name: str) -> Bundle:
 
 
 def run_name(launch: RemoteRun) -> str:
-    """A unique name of letters, digits and dashes, based on planner.launchers.job_name."""
+    """A unique name of letters, digits and dashes, from planner.frameworks.launchers.job_name."""
     return f"{job_name(launch.request)[:30].strip('-')}-{secrets.token_hex(4)}"
 
 

@@ -19,8 +19,8 @@ import yaml
 
 from planner.documents.problems import refuse, shown
 from planner.frameworks.base import Bundle
-from planner.launchers import jobset, trainjob
-from planner.launchers.kubernetes import FILE, IMAGE
+from planner.frameworks.launchers import jobset, trainjob
+from planner.frameworks.launchers.kubernetes import FILE, IMAGE
 from planner.validate.executors import (
     Handle,
     RemoteRun,

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from planner.documents.plan_report import Note
 from planner.frameworks.base import Bundle
+from planner.frameworks.launchers import CannotLaunch
 from planner.frameworks.rules import nodes
-from planner.launchers import CannotLaunch
 from planner.validate import run_files
 from planner.validate.executors import (
     MAIN,

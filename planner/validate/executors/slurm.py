@@ -13,8 +13,8 @@ from pathlib import Path
 
 from planner.documents.plan_report import Note
 from planner.frameworks.base import Bundle
+from planner.frameworks.launchers import CannotLaunch, slurm
 from planner.frameworks.rules import accelerators_per_node, nodes
-from planner.launchers import CannotLaunch, slurm
 from planner.validate.executors import (
     Handle,
     RemoteRun,

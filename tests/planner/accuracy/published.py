@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from planner.accuracy.predict import Prediction, predict_all
-from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
+from planner.published_runs.runs import PUBLISHED_RUNS, read_runs
 
 
 @cache

@@ -11,13 +11,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from planner.accuracy import command
 from planner.accuracy.accuracy_answer import AccuracyAnswer
 from planner.accuracy.compute import answer_of
-from planner.accuracy.page import page
-from planner.accuracy.plot import MARKS, MOST_POINTS, drawable, scatter, strip
 from planner.accuracy.predict import predict
-from planner.accuracy.runs import read_runs
+from planner.commands import accuracy as command
+from planner.drawing.accuracy_page import page
+from planner.drawing.accuracy_plot import MARKS, MOST_POINTS, drawable, scatter, strip
+from planner.published_runs.runs import read_runs
 from tests.fixtures.commands import Planner
 from tests.planner.accuracy.drawn_runs import ROW, written
 

@@ -12,8 +12,8 @@ import pytest
 from planner.accuracy.accuracy_answer import AccuracyAnswer, ratio_words
 from planner.accuracy.compute import answer_of
 from planner.accuracy.predict import Prediction, predict
-from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
 from planner.accuracy.suspects import assumptions, suspects, worst
+from planner.published_runs.runs import PUBLISHED_RUNS, read_runs
 from tests.planner.accuracy.drawn_runs import ROW, written
 from tests.planner.accuracy.published import predictions
 

@@ -18,9 +18,10 @@ from rich.text import Text
 
 from planner import cli
 from planner.accuracy.compute import answer_of
-from planner.accuracy.page import page
 from planner.accuracy.predict import predict
-from planner.accuracy.runs import (
+from planner.documents.problems import RequestError
+from planner.drawing.accuracy_page import page
+from planner.published_runs.runs import (
     DECIMALS,
     FLAGS,
     INTEGERS,
@@ -31,8 +32,7 @@ from planner.accuracy.runs import (
     read_runs,
     runs_in,
 )
-from planner.accuracy.screen import accuracy_screen, rows_screen
-from planner.documents.problems import RequestError
+from planner.terminal.accuracy_screen import accuracy_screen, rows_screen
 from planner.terminal.output import Screen
 from tests.fixtures.tiers import examples
 from tests.planner.accuracy.drawn_runs import ROW, written

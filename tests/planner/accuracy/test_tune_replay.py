@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.accuracy.predict import predict
-from planner.accuracy.runs import PUBLISHED_RUNS, read_runs
+from planner.published_runs.runs import PUBLISHED_RUNS, read_runs
 from tests.planner.accuracy.published import predictions
 from tools.accuracy.tune_replay import lines, tuned_groups
 

@@ -14,10 +14,11 @@ from planner import plan
 from planner.answers.chance_to_be_first import best_expected, contenders
 from planner.answers.competition import prepared
 from planner.answers.plan_answers import why
-from planner.answers.two_plans import parse_both, side_by_side
+from planner.answers.two_plans import side_by_side
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import PlanRequest
 from planner.request_parsing.parser import parse_request
+from planner.request_parsing.two_requests import parse_both
 from planner.search.exhaustive import search
 from planner.search.outcome import CONTENDERS, Priced
 from planner.terminal.tables import ranking

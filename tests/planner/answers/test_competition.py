@@ -14,10 +14,10 @@ from planner import frameworks
 from planner.answers import emission
 from planner.answers.competition import compete, prepared
 from planner.answers.plan_answers import find
+from planner.constraints import Context
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.frameworks.supported import runners
-from planner.search.constraints import Context
 from planner.search.exhaustive import search
 from planner.search.simplicity import MOST_FULL, MOST_SLOWER, kinds
 

@@ -10,7 +10,8 @@ import pytest
 
 from api.openapi.examples import COMPARISON_EXAMPLES
 from planner import cli
-from planner.answers.two_plans import SideBySide, parse_both, side_by_side
+from planner.answers.two_plans import SideBySide, side_by_side
+from planner.request_parsing.two_requests import parse_both
 
 BOTH: dict[str, Any] = COMPARISON_EXAMPLES["short"]["value"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from planner.sites import storage
+from planner.uncertainty import site_storage as storage
 from tests.fixtures.commands import Planner
 from tests.planner.logs.test_bad_logs import step
 

@@ -14,9 +14,9 @@ from planner import cli, plan, size
 from planner.documents.answer import PlanAnswer
 from planner.drawing.plan_figure import plan_figure
 from planner.drawing.rendering import Kind, drawing
+from planner.drawing.sizing_figure import sizing_figure
 from planner.drawing.theme import Theme
 from planner.sizing.answer import SizingAnswer
-from planner.sizing.figure import sizing_figure
 
 SVG = "{http://www.w3.org/2000/svg}"
 TRAINING = {"seq_length": 4096, "global_batch_size": 64}

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from cost_models.schedules import SCHEDULES
-from planner.drawing import timeline_lanes
 from planner.drawing.html import html
 from planner.drawing.rendering import SCREEN_INCH, drawing
 from planner.drawing.svg import SPAN, svg
 from planner.drawing.theme import COLOURS, Mode
-from planner.drawing.timeline_lanes import KINDS, kinds_in, lanes
 from planner.drawing.trace import trace
+from planner.pipelines import timeline_lanes
 from planner.pipelines.timeline import TimelineAnswer, parse_timeline, timeline
+from planner.pipelines.timeline_lanes import KINDS, kinds_in, lanes
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<script>alert(1)</script>\"'&]]>--><!--"

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner import frameworks
+from planner.constraints import Context
 from planner.documents.request import PlanRequest
 from planner.frameworks.colossalai.settings import plugin
 from planner.huggingface.importer import model_from_config
-from planner.search.constraints import Context
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.colossalai import CASES, DRAWN, PIPED, QWEN3, runs
 from tests.fixtures.goldens import GOLDEN

@@ -15,8 +15,8 @@ from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.megatron import reader as megatron
 from planner.frameworks.mindspeed import llm
 from planner.frameworks.read_results import Reading, Setting, Unreadable
+from planner.frameworks.sources import framework_of, launch_files
 from planner.lint.request import parse_given
-from planner.lint.sources import framework_of, launch_files
 
 SHAPE = (
     "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 "

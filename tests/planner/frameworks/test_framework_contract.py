@@ -23,12 +23,12 @@ from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner import frameworks
+from planner.constraints import Context
 from planner.documents.answer import REASONS
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer
 from planner.frameworks.base import Bundle, Flag, Unsupported, one_line
 from planner.frameworks.read_results import canonical
-from planner.search.constraints import Context
 from tests.fixtures import goldens
 from tests.fixtures.frameworks import ALL_CASES, CASES, DRAWN, NAMES, bundle
 from tests.fixtures.launches import (

@@ -19,7 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from cost_models.spec import ModelSpec
 from planner import frameworks
-from planner.search.constraints import Context, violations
+from planner.constraints import Context, violations
 from tests.fixtures.launches import launch
 
 RANKS, LENGTH, HIDDEN = 4, 64, 32

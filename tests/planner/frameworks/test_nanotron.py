@@ -14,12 +14,12 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cost_models.balanced_layers import stages
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks.nanotron import names
-from planner.frameworks.nanotron.layers import stages
 from planner.frameworks.nanotron.settings import ENGINES
 from planner.frameworks.rank_orders import grids, order_of
 from tests.fixtures.frameworks.nanotron import (

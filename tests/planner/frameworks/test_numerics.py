@@ -18,11 +18,11 @@ from cost_models.numerics import Numerics, RopeScaling
 from cost_models.plans import ParallelPlan, Plans, code
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner import frameworks
+from planner.constraints import RULES, Context
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle, Framework
 from planner.frameworks.supported import CHOICES
 from planner.huggingface import model_from_config
-from planner.search.constraints import RULES, Context
 from tests.fixtures.frameworks import NAMES
 from tests.fixtures.frameworks.mindspeed import ASCEND
 from tests.fixtures.frameworks.primus import INSTINCT

@@ -14,8 +14,8 @@ from rich.console import Console
 from cost_models.plans import ParallelPlan
 from planner.frameworks import FRAMEWORKS
 from planner.lint.findings import CODES, LintAnswer, ReadAnswer
-from planner.lint.screen import lint_screen
 from planner.request_parsing.parser import parse_request
+from planner.terminal.lint_screen import lint_screen
 from tests.planner.lint.test_scripts import PLANTED, SCRIPTS, linted
 
 QUIET = ("qwen_7b", "4x8xh100-sxm")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from planner.frameworks.read_results import canonical
+from planner.frameworks.sources import files_at
 from planner.lint import fixes
 from planner.lint.findings import CODES, FlagChange
 from planner.lint.lint import found_in, lint
 from planner.lint.sarif import sarif
-from planner.lint.sources import files_at
 from planner.request_parsing.parser import parse_cluster
 from tests.planner.lint.test_scripts import PLANTED, SCRIPTS
 

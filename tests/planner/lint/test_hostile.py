@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.documents.problems import RequestError
+from planner.frameworks.sources import MOST_BYTES
 from planner.lint.lint import found_in
-from planner.lint.sources import MOST_BYTES
 from planner.request_parsing.parser import parse_cluster
 from tests.fixtures.call_bound import bounded_work
 from tests.fixtures.tiers import examples

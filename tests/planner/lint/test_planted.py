@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
+from planner.frameworks.sources import files_at, framework_of, launch_files
 from planner.lint.findings import Finding
 from planner.lint.lint import found_in
-from planner.lint.sources import files_at, framework_of, launch_files
 from planner.request_parsing.parser import parse_cluster
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

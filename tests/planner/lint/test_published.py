@@ -18,9 +18,9 @@ import pytest
 from planner.documents.problems import RequestError
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.megatron_bridge import recipes
+from planner.frameworks.sources import files_at
 from planner.lint.findings import Finding
 from planner.lint.lint import found_in
-from planner.lint.sources import files_at
 from planner.request_parsing.parser import parse_cluster
 from tests.tools.checkouts import checkout
 

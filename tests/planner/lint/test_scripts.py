@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from planner.frameworks.sources import files_at
 from planner.lint.findings import CODES, Finding
 from planner.lint.lint import found_in
 from planner.lint.linted_launch import LintedLaunch
-from planner.lint.sources import files_at
 from planner.request_parsing.parser import parse_cluster
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

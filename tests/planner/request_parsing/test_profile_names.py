@@ -13,7 +13,7 @@ from planner import cli
 from planner.answers import plan_answers
 from planner.documents.problems import RequestError
 from planner.request_parsing.parser import parse_request
-from planner.sites import profiles
+from planner.uncertainty import profiles
 from tests.cost_models.test_calibrations import calibration, gemms
 
 REQUEST: dict[str, Any] = {

@@ -18,8 +18,8 @@ from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import TrainingSpec
+from planner.constraints import RULES, TP_IN_DOMAIN, Context, violations
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
-from planner.search.constraints import RULES, TP_IN_DOMAIN, Context, violations
 from planner.search.exhaustive import SpaceTooLarge, cost_model, search
 from planner.search.space import Space
 from tests.fixtures.small_requests import fitting_requests, with_memory, with_usual_splits

@@ -12,7 +12,6 @@ from rich.console import Console
 from cost_models.plans import ParallelPlan, Plans
 from planner.answers.competition import prepared
 from planner.answers.plan_answers import find, why
-from planner.commands.shared import asked_of
 from planner.documents.answer import WhyAnswer
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
@@ -20,6 +19,7 @@ from planner.mixed_clusters.pipeline import Groups
 from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import cost_model, search
 from planner.search.outcome import Outcome
+from planner.terminal.plan_rows import asked_of
 from planner.terminal.screens import why_screen
 from planner.uncertainty.memory_risk import peaks, room, room_of
 from tests.fixtures.small_requests import with_memory

@@ -17,15 +17,15 @@ import planner
 from cost_models.plans import Plans
 from planner.answers.emission import NothingFits
 from planner.answers.plan_answers import IllegalPlan
-from planner.commands.shared import asked_of
 from planner.documents.problems import RequestError
+from planner.drawing.tornado_svg import tornado_svg
 from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import cost_model
 from planner.sensitivities.analysis import parse_sensitivity
 from planner.sensitivities.documents import InputSensitivity, SensitivityAnswer
 from planner.sensitivities.inputs import Input, changed, inputs_of
-from planner.sensitivities.screen import sensitivity_screen
-from planner.sensitivities.svg import tornado_svg
+from planner.terminal.plan_rows import asked_of
+from planner.terminal.sensitivity_screen import sensitivity_screen
 
 ASK: dict[str, Any] = {
     "model": "mixtral-8x7b",

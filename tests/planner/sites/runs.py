@@ -8,7 +8,7 @@ from pathlib import Path
 from planner.logs import RunLog, lines_of, read_log
 from planner.request_parsing.parser import parse_cluster
 from planner.sites.learned_run import LearningRequest, learned_run
-from planner.sites.site import LearnedRun, Site
+from planner.uncertainty.site import LearnedRun, Site
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
 CLUSTER = "128x4xv100"

@@ -24,14 +24,14 @@ from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import cost_model, search
 from planner.search.outcome import Priced
 from planner.sensitivities.inputs import Input, changed, inputs_of
-from planner.sites import storage
-from planner.sites.pricing import price
-from planner.sites.site import Site
 from planner.sizing.request import parse_sizing
 from planner.sweeps.grid import parse_grid
+from planner.uncertainty import site_storage as storage
 from planner.uncertainty.error_band import band
 from planner.uncertainty.error_features import error_features
 from planner.uncertainty.posterior import posterior
+from planner.uncertainty.site import Site
+from planner.uncertainty.site_pricing import price
 from tests.planner.sites.runs import NAMES, run
 
 PLAN = {

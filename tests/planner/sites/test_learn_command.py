@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from planner.logs import stream
-from planner.sites import storage
+from planner.uncertainty import site_storage as storage
 from tests.fixtures.commands import Planner
 from tests.planner.logs.test_bad_logs import BLOCK, SCRIPT, step, steps
 from tests.planner.sites.runs import CLUSTER, LOGS, NAMES

@@ -14,8 +14,9 @@ from planner.answers.answer_ids import answer_id, estimate_id
 from planner.documents.answer import EstimateAnswer
 from planner.documents.request import PlanRequest
 from planner.request_parsing.parser import parse_request
-from planner.sites import profiles, storage
-from planner.sites.site import LearnedRun
+from planner.uncertainty import profiles
+from planner.uncertainty import site_storage as storage
+from planner.uncertainty.site import LearnedRun
 from planner.validate import results
 from planner.validate.learned_run import learn
 from planner.validate.report import ValidationReport

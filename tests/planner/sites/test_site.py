@@ -11,12 +11,12 @@ import pytest
 
 from cost_models.catalog.names import UnknownName
 from planner.documents.problems import RequestError
-from planner.sites import storage
-from planner.sites.pricing import current
-from planner.sites.site import MOST_RUNS, LearnedRun, Site
-from planner.sites.site_corrections import errors, kinds, site_answer
+from planner.uncertainty import site_storage as storage
 from planner.uncertainty.error_features import FACTORS, ErrorFeatures
 from planner.uncertainty.posterior import posterior, site_noise_factor
+from planner.uncertainty.site import MOST_RUNS, LearnedRun, Site
+from planner.uncertainty.site_corrections import errors, kinds, site_answer
+from planner.uncertainty.site_pricing import current
 from tests.planner.sites.runs import NAMES, log, run, site
 
 

@@ -11,10 +11,10 @@ import pytest
 from planner import estimate, size
 from planner.cli import run
 from planner.documents.problems import RequestError
+from planner.drawing.sizing_figure import sizing_figure
 from planner.sizing import rows as rows_module
 from planner.sizing.answer import SizingAnswer
 from planner.sizing.compute import size as compute
-from planner.sizing.figure import sizing_figure
 from planner.sizing.request import parse_sizing
 
 TRAINING = {"seq_length": 4096, "global_batch_size": 512, "tokens": 3e11}

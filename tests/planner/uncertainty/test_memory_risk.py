@@ -11,7 +11,7 @@ import pytest
 from cost_models.runtimes import RUNTIMES
 from planner import estimate
 from planner.accuracy.predict import Prediction, predict
-from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
+from planner.published_runs.runs import PUBLISHED_RUNS, runs_in
 from planner.uncertainty.memory_risk import ANY, FILE, peaks
 from tools.accuracy.fit_memory_posterior import (
     CHANCES,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from planner.accuracy.predict import predict
-from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
 from planner.answers.plan_answers import estimate
 from planner.documents.scored_runs import scored_runs
+from planner.published_runs.runs import PUBLISHED_RUNS, runs_in
 from planner.request_parsing.parser import parse_request
 from planner.uncertainty.nearest_runs import Evidence, evidence
 from tools.accuracy.write_scored_runs import scored

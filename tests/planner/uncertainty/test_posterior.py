@@ -10,8 +10,8 @@ import pytest
 
 from planner.accuracy.intervals import interval_summary, shots
 from planner.accuracy.predict import predict
-from planner.accuracy.runs import PUBLISHED_RUNS, runs_in
 from planner.accuracy.scores import seen_runs
+from planner.published_runs.runs import PUBLISHED_RUNS, runs_in
 from planner.uncertainty.error_features import FACTORS, ErrorFeatures, groups_of
 from planner.uncertainty.posterior import (
     USUAL_HIDDEN_SIZE,

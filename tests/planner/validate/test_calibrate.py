@@ -14,7 +14,7 @@ from cost_models.catalog import local
 from planner import cli
 from planner.documents.request import PlanRequest
 from planner.request_parsing.parser import parse_request
-from planner.sites import profiles
+from planner.uncertainty import profiles
 from planner.validate.calibrate import measurement_points
 from planner.validate.calibrate.job import Kernels
 from planner.validate.run import Options, validate

@@ -17,7 +17,7 @@ import pytest
 
 from planner import frameworks
 from planner.documents.problems import RequestError
-from planner.launchers import launched
+from planner.frameworks.launchers import launched
 from planner.validate import executors
 from planner.validate.executors import Status, follow, remote
 from planner.validate.report import ValidationReport

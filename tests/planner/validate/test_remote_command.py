@@ -11,8 +11,8 @@ import yaml
 
 from planner import cli
 from planner.commands.failures import FINE
+from planner.commands.validate import OUTSIDE
 from planner.validate import executors
-from planner.validate.run_command import OUTSIDE
 from tests.fixtures.crds import refusals
 from tests.fixtures.validation import IMAGE, small_run
 

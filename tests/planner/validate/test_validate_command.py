@@ -15,9 +15,9 @@ from rich.console import Console
 
 from cost_models.cost_parts import TIME_PARTS
 from planner import cli
+from planner.terminal.validation_screen import validation_screen
 from planner.validate.report import ValidationReport
 from planner.validate.run_files import MEANING, PARTS
-from planner.validate.screen import validation_screen
 
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,131 @@
+"""`planner accuracy`: what the model predicts of published runs, and how far off it is."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.commands.failures import FINE
+from planner.commands.shared import Json
+
+if TYPE_CHECKING:
+    from planner.accuracy.predict import Prediction
+
+MOST_SHOTS = 100
+_PATIENCE_S = 1.0  # before a bar says how far it is
+
+
+def accuracy(
+    data: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="measured runs as CSV; else those shipped")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option(metavar="KEY", help="only the rows of this source, each on a line")
+    ] = None,
+    rows: Annotated[bool, typer.Option("--rows", help="every row, with what was assumed")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="the same as a page")] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="a calibration, for rows of the profile it extends"),
+    ] = None,
+    shots: Annotated[
+        str | None,
+        typer.Option(metavar="K,...", help="errors once K runs of a source were seen: 0,1,3,5"),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Predicted against published: time, memory and ranking of measured runs."""
+    from planner.accuracy.compute import answer_of
+    from planner.documents.saving import write_picture
+    from planner.published_runs.runs import PUBLISHED_RUNS
+    from planner.terminal import output
+
+    path = PUBLISHED_RUNS if data is None else data
+    shown = _counts(shots) if shots is not None else ()
+    answer = answer_of(path.name, _predictions(path, source, profile), shown)
+    if html is not None:
+        from planner.drawing.accuracy_page import page
+
+        write_picture(html, page(answer).encode())
+    if json:
+        output.print_json(answer)
+        return FINE
+    from planner.terminal.accuracy_screen import accuracy_screen, rows_screen
+
+    screen = output.Screen()
+    if rows or source is not None:
+        for line in rows_screen(answer):
+            screen.print(line, soft_wrap=True)
+        screen.print()
+    screen.print(accuracy_screen(answer, screen))
+    if html is not None:
+        screen.print(f"\nwrote {html}", soft_wrap=True, markup=False)
+    elif not rows and source is None:
+        screen.print("\nEvery row: --rows, --source KEY; as a page: --html FILE", markup=False)
+    return FINE
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """The numbers of runs to show; raises RequestError."""
+    from planner.documents.problems import refuse
+
+    words = text.split(",")
+    if not all(re.fullmatch("[0-9]{1,3}", word) and int(word) <= MOST_SHOTS for word in words):
+        detail = f"numbers from 0 to {MOST_SHOTS}, such as 0,1,3,5"
+        raise refuse("/shots", "not_allowed", detail, text)
+    return tuple(sorted({int(word) for word in words}))
+
+
+def _predictions(path: Path, source: str | None, profile: str | None) -> Iterator[Prediction]:
+    """A prediction of each row, with a bar on standard error where it takes long."""
+    from planner.accuracy.predict import predict
+    from planner.documents.typed_values import looked_up
+    from planner.published_runs.runs import runs_in
+    from planner.uncertainty import profiles
+
+    chosen = looked_up("/profile", lambda: profiles.find(profile)) if profile else None
+    total = _checked(path, source)
+    runs = (run for run in runs_in(path) if source in (None, run.source_key))
+    yield from _watched((predict(run, profile=chosen) for run in runs), total)
+
+
+def _checked(path: Path, source: str | None) -> int:
+    """How many rows there are; raises RequestError where the file or the source is no good."""
+    from planner.documents.problems import nearest, refuse
+    from planner.published_runs.runs import count_runs, runs_in
+
+    if source is None:
+        return count_runs(path)
+    known: dict[str, int] = {}
+    for run in runs_in(path):
+        known[run.source_key] = known.get(run.source_key, 0) + 1
+    if source not in known:
+        detail = f"no row of {path.name} has this source; it has {', '.join(list(known)[:20])}"
+        close = nearest(source, known)
+        raise refuse("/source", "unknown_source", detail, source, did_you_mean=close)
+    return known[source]
+
+
+def _watched(predictions: Iterator[Prediction], total: int) -> Iterator[Prediction]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = ("predicting", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = progress.add_task("", total=total)
+    started, shown = time.monotonic(), False
+    try:
+        for prediction in predictions:
+            progress.advance(task)
+            if not shown and time.monotonic() - started > _PATIENCE_S:
+                progress.start()
+                shown = True
+            yield prediction
+    finally:
+        progress.stop()

@@ -1,0 +1,227 @@
+"""`planner lint` and `planner read`: launch scripts of users, read and never run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.commands.failures import FINE, NOTHING_FITS
+from planner.commands.server import answered
+from planner.commands.shared import Json
+
+if TYPE_CHECKING:
+    from cost_models.spec import ClusterSpec
+    from planner.frameworks.launch_files import GivenValues
+    from planner.frameworks.read_results import Setting
+    from planner.lint.findings import Better, LintAnswer, ReadAnswer
+
+Files = Annotated[
+    list[str],
+    typer.Argument(metavar="FILE...", help="the launch script, and the files that it names"),
+]
+FrameworkName = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="framework of the launch; recognised where left out"),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="model, where the files do not state it: name or file"),
+]
+Values = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="values that the files leave out: a variable (EP=8), a parameter (10=4), an option "
+        "(--vocab-size=32000) or a key; several times",
+    ),
+]
+Config = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="function to read in a file of configurations"),
+]
+Words = Annotated[
+    list[str] | None,
+    typer.Option("--argument", metavar="WORD", help="of the script; all of them after a --"),
+]
+_CLUSTER = "preset, or shorthand such as 8x8xh100-sxm"
+
+
+def lint(
+    files: Files,
+    cluster: Annotated[str, typer.Option(metavar="NAME", help=_CLUSTER)],
+    framework: FrameworkName = None,
+    model: Model = None,
+    config: Config = None,
+    values: Values = None,
+    argument: Words = None,
+    fix: Annotated[bool, typer.Option("--fix", help="write the changes into the files")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="show the changes as a diff")] = False,
+    each: Annotated[
+        bool, typer.Option("--each", help="every file is a launch of its own; others are skipped")
+    ] = False,
+    sarif: Annotated[bool, typer.Option("--sarif", help="print the findings as SARIF")] = False,
+    json: Json = False,
+) -> int:
+    """What is wrong with a launch script, and the better plan with the flags to change."""
+    from planner.documents.problems import RequestError
+    from planner.frameworks.sources import files_at
+    from planner.lint import fixes
+    from planner.lint.sarif import sarif as document
+    from planner.request_parsing.parser import parse_cluster
+    from planner.terminal import output
+
+    known, given = parse_cluster(cluster), _given(model, config, values, argument)
+    answers = []
+    for launch in [[one] for one in files] if each else [files]:
+        texts = files_at(launch)
+        try:
+            answer = _linted(texts, known, framework, given)
+        except RequestError as error:
+            if each and any(one.code == "no_framework" for one in error.problems):
+                continue
+            raise
+        answers.append(answer)
+        better = fixes.change_to_write(answer) if fix or diff else None
+        if better is not None:
+            _write(launch, texts, better, fix, diff)
+        if not (sarif or diff):
+            _show(answer, texts, json)
+    if sarif:
+        output.print_document(document(one for answer in answers for one in answer.findings))
+    refused = any(answer.verdict in ("refused", "does not fit") for answer in answers)
+    return NOTHING_FITS if refused else FINE
+
+
+def _linted(
+    texts: dict[str, str], cluster: ClusterSpec, framework: str | None, given: GivenValues
+) -> LintAnswer:
+    from planner.lint.lint import lint as linted
+    from planner.lint.request import LintRequest
+
+    asked = LintRequest(texts, cluster, framework, given)
+    return answered(
+        lambda: linted(texts, cluster, framework, given),
+        lambda service: service.lint(asked.document()),
+    )
+
+
+def _show(answer: LintAnswer, texts: Mapping[str, str], json: bool) -> None:
+    from cost_models.parameters import total_parameters
+    from planner.request_parsing.models import parse_model
+    from planner.terminal import output
+    from planner.terminal.lint_screen import lint_screen
+
+    trained, _ = parse_model(answer.request["model"])
+    draw = partial(lint_screen, answer, total_parameters(trained), next(iter(texts)))
+    output.show(answer, json, draw)
+
+
+def _write(
+    paths: Sequence[str], texts: Mapping[str, str], better: Better, fix: bool, diff: bool
+) -> None:
+    """Shows or writes mended files; what must be done by hand goes to standard error."""
+    from planner.lint.fixes import difference
+
+    if diff:
+        print(difference(texts, {**texts, **better.files}), end="")
+    for change in better.by_hand:
+        value = f" {change.after}" if change.after else ""
+        what = "remove" if change.after is None else "set"
+        print(f"by hand: {what} {change.option}{value}: {change.why}", file=sys.stderr)
+    for path, name in zip(paths, texts, strict=True):
+        if fix and name in better.files:
+            Path(path).write_text(better.files[name], encoding="utf-8")
+
+
+def read(
+    files: Files,
+    cluster: Annotated[str | None, typer.Option(metavar="NAME", help=_CLUSTER)] = None,
+    framework: FrameworkName = None,
+    model: Model = None,
+    config: Config = None,
+    values: Values = None,
+    argument: Words = None,
+    json: Json = False,
+) -> int:
+    """What a launch script says, as a request that `planner estimate` takes."""
+    from planner.frameworks.sources import files_at
+    from planner.lint.lint import read as said
+    from planner.lint.request import LintRequest
+    from planner.request_parsing.parser import parse_cluster
+    from planner.terminal import output
+
+    known = None if cluster is None else parse_cluster(cluster)
+    asked = LintRequest(files_at(files), known, framework, _given(model, config, values, argument))
+    answer = answered(
+        lambda: said(asked.files, asked.cluster, asked.framework, asked.given),
+        lambda service: service.read(asked.document()),
+    )
+    if json:
+        output.print_json(answer)
+    else:
+        print(_yaml(answer, cluster), end="")
+    return FINE
+
+
+def script_arguments(words: Sequence[str]) -> list[str]:
+    """The words with what follows a -- as --argument, which is the script's and no file."""
+    before, dashes, after = list(words), "--" in words, list[str]()
+    if dashes:
+        place = before.index("--")
+        before, after = before[:place], before[place + 1 :]
+    return [*before, *(f"--argument={word}" for word in after)]
+
+
+def _given(
+    model: str | None, config: str | None, values: list[str] | None, words: list[str] | None
+) -> GivenValues:
+    from planner.commands.shared import read_model
+    from planner.documents.problems import refuse
+    from planner.frameworks.launch_files import CONFIG
+    from planner.lint.request import parse_given
+
+    said = {} if config is None else {CONFIG: config}
+    for text in values or ():
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise refuse("/set", "usage", f"NAME=VALUE is needed, got {text[:80]!r}")
+        said[name] = value
+    document = {"set": said, "arguments": words or []}
+    named = {} if model is None else {"model": read_model(model, Path())}
+    return parse_given(document | named)
+
+
+def _yaml(answer: ReadAnswer, cluster: str | None) -> str:
+    """The request as YAML, without what is at its default; comments say what was not understood."""
+    import yaml
+
+    from planner.frameworks.bash_writer import comment
+
+    rows = (
+        ("open", answer.open),
+        ("assumed", answer.assumed),
+        ("unknown", map(_place, answer.unknown)),
+        ("refused", (refusal.reason.text for refusal in answer.refusals)),
+        ("not part of a plan", map(_place, answer.unread)),
+    )
+    lines = [comment(f"{title}: {text}") for title, texts in rows for text in texts]
+    if cluster is None:
+        lines.append("# no cluster is named here: give --cluster to `planner estimate`")
+    named = {} if cluster is None else {"cluster": cluster}
+    document = {**answer.request, **named}
+    body = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    return "\n".join([*lines, body])
+
+
+def _place(setting: Setting) -> str:
+    return (
+        f"{setting.name} ({setting.file}:{setting.line})"
+        if setting.line
+        else f"{setting.name} ({setting.file})"
+    )

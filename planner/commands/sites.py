@@ -1,0 +1,221 @@
+"""`planner learn` and `planner sites`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from planner.commands.failures import FINE
+from planner.commands.server import answered, chosen, only_here
+from planner.commands.shared import Json
+
+if TYPE_CHECKING:
+    from planner.commands.server import Client
+    from planner.sites.learn_answer import LearnAnswer
+    from planner.sites.learned_run import LearningRequest
+    from planner.uncertainty.site import Site
+    from planner.uncertainty.site_corrections import SiteAnswer
+
+Logs = Annotated[
+    list[str],
+    typer.Argument(metavar="LOG|-", help="training logs, or a CSV as of `planner accuracy`"),
+]
+SiteName = Annotated[str, typer.Argument(metavar="NAME")]
+_SCRIPT = "the launch script, and the files that it names; fills what the log leaves open"
+_SET = "what log and script leave open, such as plan.recompute=full"
+
+app = typer.Typer(
+    invoke_without_command=True,
+    help="Sites: what was measured of a cluster, calibration and runs.",
+)
+
+
+def learn(
+    logs: Logs,
+    cluster: Annotated[str, typer.Option(metavar="NAME", help="that it ran on, or a part of it")],
+    site: Annotated[str, typer.Option(metavar="NAME", help="name that the runs are kept under")],
+    script: Annotated[list[str] | None, typer.Option(metavar="FILE", help=_SCRIPT)] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE", help="where the log does not print it")
+    ] = None,
+    set: Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUE", help=_SET)] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="keep what was read")] = False,
+    json: Json = False,
+) -> int:
+    """Read training logs, show what they say, and keep it with a site."""
+    from planner.commands.shared import read_model
+    from planner.frameworks.sources import files_at
+    from planner.request_parsing.parser import parse_cluster
+    from planner.sites.learn_answer import keep
+    from planner.sites.learned_run import LearningRequest, setting
+    from planner.terminal import output
+    from planner.terminal.site_screens import learn_screen
+
+    asked = LearningRequest(
+        site=site,
+        cluster=parse_cluster(cluster),
+        model=None if model is None else read_model(model, Path()),
+        settings=dict(map(setting, set or [])),
+        files=files_at(script) if script else None,
+    )
+    document = {} if chosen() is None else _posted(logs, asked)
+    found = answered(lambda: _read_runs(logs, asked), lambda client: client.learn(site, document))
+
+    def kept() -> LearnAnswer:
+        whole = {**document, "keep": True}
+        return answered(lambda: keep(found), lambda client: client.learn(site, whole))
+
+    if json:
+        output.print_json(kept() if yes else found)
+        return FINE
+    output.Screen().print(learn_screen(found))
+    if found.new and (yes or _agreed(found)):
+        found = kept()
+    for line in _ending(found):
+        print(line)
+    return FINE
+
+
+def _read_runs(logs: Sequence[str], request: LearningRequest) -> LearnAnswer:
+    from planner.sites.learn_answer import read_runs
+
+    with ExitStack() as stack:
+        return read_runs([_log_lines(path, stack) for path in logs], request)
+
+
+def _posted(logs: Sequence[str], request: LearningRequest) -> dict[str, Any]:
+    """The document by which a service reads a log.  Raises RequestError."""
+    if len(logs) > 1:
+        only_here("more than one log")
+    if len(request.files or ()) > 1:
+        only_here("more than one file of --script")
+    with ExitStack() as stack:
+        name, lines = _log_lines(logs[0], stack)
+        text = "\n".join(lines)
+    document = {
+        "log": text,
+        "name": name,
+        "cluster": request.cluster.model_dump(mode="json", exclude_none=True),
+        "script": next(iter((request.files or {}).values()), None),
+        "model": request.model,
+        "settings": dict(request.settings or {}),
+    }
+    return {part: value for part, value in document.items() if value is not None}
+
+
+def _log_lines(path: str, stack: ExitStack) -> tuple[str, Iterable[str]]:
+    """(name, lines) of a file or of standard input.  Raises RequestError."""
+    from planner.documents.problems import refuse, shown
+    from planner.logs import lines_of
+
+    if path == "-":
+        return "standard input", lines_of(sys.stdin.buffer)
+    try:
+        if Path(path).is_dir():
+            raise refuse("/log", "no_file", f"{shown(path)} is a folder: name its logs")
+        return Path(path).name, lines_of(stack.enter_context(Path(path).open("rb")))
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        if hasattr(error, "problems"):
+            raise
+        why = getattr(error, "strerror", None) or error
+        raise refuse("/log", "no_file", f"cannot read {shown(path)!r}: {why}") from None
+
+
+def _agreed(answer: LearnAnswer) -> bool:
+    """Whether a person at a terminal wants it kept."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return False
+    what = "this run" if len(answer.new) == 1 else f"these {len(answer.new)} runs"
+    return typer.confirm(f"Keep {what} with site {answer.site}?")
+
+
+def _ending(answer: LearnAnswer) -> Iterator[str]:
+    count, new = answer.site_runs, len(answer.new)
+    site = f"site {answer.site} has {count:,} run{'s' * (count != 1)}"
+    if not new:
+        yield f"Nothing new: {site}, and has all of these already."
+    elif not answer.kept:
+        runs = "it" if new == 1 else "them"
+        yield f"Nothing is kept: --yes keeps {runs} with site {answer.site}."
+    else:
+        yield f"Kept: {site} now."
+        yield f"  planner sites show {answer.site}"
+        yield f"  planner plan --site {answer.site} ..."
+
+
+@app.callback()
+def sites(context: typer.Context, json: Json = False) -> int:
+    """Sites that are kept, or one of them."""
+    if context.invoked_subcommand is not None:
+        return FINE
+    from planner.terminal import output
+    from planner.terminal.site_screens import sites_screen
+
+    found, damaged = answered(_sites_of_machine, _sites_of_service)
+    if json:
+        rows = [one.model_dump(mode="json", exclude={"runs"}) for one in found]
+        output.print_document({"sites": rows, "damaged": damaged})
+        return FINE
+    if found:
+        output.Screen().print(sites_screen(found))
+    for problem in damaged:
+        print(problem)
+    if not (found or damaged):
+        print("no sites yet: `planner learn` or `planner calibrate` makes one")
+    return FINE
+
+
+@app.command()
+def show(name: SiteName, json: Json = False) -> int:
+    """What a site learned, what it cannot tell yet, and how far off it is."""
+    from planner.terminal import output
+    from planner.terminal.site_screens import site_screen
+    from planner.uncertainty.site_corrections import site_answer
+
+    answer = answered(lambda: site_answer(_found(name)), lambda client: client.site(name))
+    output.show(answer, json, lambda screen: site_screen(answer))
+    return FINE
+
+
+@app.command()
+def forget(
+    name: SiteName,
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="this run alone")] = None,
+) -> int:
+    """Forget a site with its calibration, or one of its runs."""
+    from planner.uncertainty import site_storage as storage
+
+    if run is not None:
+        only_here("to forget one run")
+    answered(lambda: storage.forget(name, run), lambda client: client.forget_site(name))
+    print(f"Forgot site {name}." if run is None else f"Forgot run {run} of site {name}.")
+    return FINE
+
+
+def _sites_of_machine() -> tuple[list[SiteAnswer], list[str]]:
+    """The sites of this machine, and what is wrong with the others."""
+    from planner.uncertainty import site_storage as storage
+    from planner.uncertainty.site_corrections import site_answer
+
+    several = [one for _, one in storage.everything()]
+    found = [site_answer(one) for one in several if not isinstance(one, str)]
+    return found, [one for one in several if isinstance(one, str)]
+
+
+def _sites_of_service(client: Client) -> tuple[list[SiteAnswer], list[str]]:
+    rows = client.sites().rows
+    found = [client.site(row.name) for row in rows if row.problem is None]
+    return found, [row.problem for row in rows if row.problem is not None]
+
+
+def _found(name: str) -> Site:
+    from planner.documents.typed_values import looked_up
+    from planner.uncertainty import site_storage as storage
+
+    return looked_up("/site", partial(storage.find, name))

@@ -1,0 +1,123 @@
+"""`planner size`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from planner.commands.failures import FINE, NOTHING_FITS
+from planner.commands.options import merge, part_of, part_options, request_options
+from planner.commands.server import answered, apart
+from planner.commands.shared import (
+    Json,
+    Report,
+    RequestFile,
+    RequestOption,
+    figure,
+    load,
+    read_model,
+    source_of,
+)
+from planner.terminal.progress_bar import bar
+
+if TYPE_CHECKING:
+    from planner.sizing.request import SizingRequest
+
+_PANEL = "Sizing"
+LISTED = {name for name, field in part_of("sizing").items() if field.several}
+
+
+@request_options("Limits of the search")
+@part_options("sizing")
+def size(
+    *,
+    request_file: RequestFile = None,
+    request: RequestOption = None,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PAIR",
+            help="NAME=USD per accelerator-hour; again for more",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    every_row: Annotated[
+        bool,
+        typer.Option("--all", help="every cluster, not only the front", rich_help_panel=_PANEL),
+    ] = False,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="days against cost")] = None,
+    png: Annotated[Path | None, figure("png", "days against cost")] = None,
+    pdf: Annotated[Path | None, figure("pdf", "the same")] = None,
+    report: Report = None,
+    json: Json = False,
+    sizing: Mapping[str, Any],
+    option_values: Mapping[str, Any],
+) -> int:
+    """What to rent: days, cost and energy on each kind and number of accelerators."""
+    from planner.drawing.page import write_page
+    from planner.drawing.rendering import drawing
+    from planner.drawing.sizing_figure import sizing_figure
+    from planner.sizing.compute import size as compute
+    from planner.terminal import output
+    from planner.terminal.sizing_screen import sizing_screen
+
+    own = dict(sizing)
+    if "pue" in option_values:  # a sizing has it in its own part, not in a cluster
+        own["pue"] = option_values["pue"]
+    option_values = {name: value for name, value in option_values.items() if name != "pue"}
+    asked = _read(source_of(request_file, request), option_values, own, price or [])
+    with bar("searching clusters"):
+        answer = answered(
+            lambda: compute(asked, os.cpu_count() or 1),
+            lambda service: service.sizing(asked.document()),
+        )
+    if report is not None:
+        screen = sizing_screen(answer, asked, every_row=True)
+        write_page(report, f"Sizing {asked.base.model.name}", screen, [sizing_figure(answer)])
+    figure = partial(drawing, partial(sizing_figure, answer))
+    output.write_figures({"svg": svg, "png": png, "pdf": pdf}, figure)
+    output.show(answer, json, lambda screen: sizing_screen(answer, asked, every_row))
+    return NOTHING_FITS if answer.fastest is None else FINE
+
+
+def _read(
+    source: str | None, option_values: Mapping[str, Any], own: Mapping[str, str], prices: list[str]
+) -> SizingRequest:
+    from planner.documents.loading import scalar
+    from planner.documents.problems import RequestError, join, refuse
+    from planner.sizing.request import parse_sizing
+
+    document = dict(load(source))
+    folder = Path() if source in (None, "-") else Path(str(source)).parent
+    if isinstance(named := document.get("model"), str):
+        document["model"] = read_model(named, folder)
+    document = merge(document, option_values, limits=True)
+    if "model" in option_values:
+        document["model"] = read_model(option_values["model"], Path())
+    sizing = document.get("sizing")
+    sizing = {} if sizing is None else sizing
+    if not isinstance(sizing, dict):
+        return parse_sizing(document)
+    document, names = apart(document)
+    for name, text in own.items():
+        pointer = join("/sizing", name)
+        try:
+            words = [scalar(word.strip(), pointer) for word in text.split(",")]
+        except RequestError as error:
+            raise error.under("") from None
+        several = name in LISTED
+        sizing[name] = words if several else words[0] if len(words) == 1 else text
+    at = "/sizing/prices_usd_per_accelerator_hour"
+    for pair in prices:
+        kind, equals, usd = pair.partition("=")
+        if not equals:
+            raise refuse(at, "usage", f"--price takes NAME=USD, got {pair[:80]!r}")
+        table = sizing.setdefault("prices_usd_per_accelerator_hour", {})
+        table[kind.strip()] = scalar(usd.strip(), join(at, kind.strip()))
+    asked = parse_sizing({**document, "sizing": sizing})
+    return asked.model_copy(update={"base": asked.base.model_copy(update=names)})

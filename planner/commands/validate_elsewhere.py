@@ -1,0 +1,96 @@
+"""`planner validate --launcher`: the files of a run elsewhere, or the run itself."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planner.commands.failures import FINE
+
+if TYPE_CHECKING:
+    from planner.documents.request import PlanRequest
+    from planner.validate.executors import Handle
+    from planner.validate.report import Tolerance
+    from planner.validate.run import Options
+
+
+def write(
+    launcher: str,
+    request: PlanRequest,
+    options: Options,
+    output: Path | None,
+    image: str,
+    json: bool,
+) -> int:
+    """Print the files that validate a plan elsewhere, or write them into a folder."""
+    from planner.documents.saving import write_files
+    from planner.frameworks.bash_writer import one_script
+    from planner.terminal.output import print_json
+    from planner.validate import executors
+    from planner.validate.executors import remote
+
+    bundle = remote.render(launcher, [request], options, image)
+    written = [] if output is None else write_files(bundle.files, output)
+    if json:
+        print_json(bundle)
+        return FINE
+    if output is None:
+        whole = bundle.main == executors.MAIN  # else a cluster's file, which is printed alone
+        print(one_script(bundle) if whole else bundle.files[bundle.main], end="")
+    for path in written:
+        print(path)
+    for note in bundle.notes:
+        print(f"note: {note.text}", file=sys.stderr)
+    return FINE
+
+
+def submit(
+    launcher: str,
+    request: PlanRequest,
+    options: Options,
+    output: Path | None,
+    image: str,
+    json: bool,
+) -> int:
+    """Submit a run, wait for it and report; if interrupted, the run goes on for `follow`."""
+    from planner.documents.problems import refuse
+    from planner.validate.executors import remote
+
+    if output is None:
+        detail = "a run elsewhere needs a folder that every node sees: --output DIR"
+        raise refuse("/output", "missing", detail)
+    handle = remote.submit(launcher, [request], options, output, image)
+    said = handle.by_hand or f"submitted to {launcher} as {handle.id}; its files: {output}"
+    print(said, file=sys.stderr)
+    return _reported(handle, options.tolerance, json)
+
+
+def follow(folder: Path, tolerance: Tolerance, json: bool) -> int:
+    """Wait for a run that was submitted from a folder, and report."""
+    from planner.validate import executors
+
+    return _reported(executors.started(folder), tolerance, json)
+
+
+def _reported(handle: Handle, tolerance: Tolerance, json: bool) -> int:
+    from planner.commands import validate as run_command
+    from planner.documents.request import PlanRequest
+    from planner.terminal import output
+    from planner.terminal.validation_screen import validation_screen
+    from planner.validate.executors import remote
+    from planner.validate.learned_run import learn
+    from planner.validate.processes.process import RunFailed, Stopped, stoppable
+
+    try:
+        with stoppable(), run_command.progress_lines() as progress:
+            (found,) = remote.reports(handle, tolerance, progress)
+    except Stopped as stopped:
+        print(f"Stopped by {stopped}; the run goes on, from {handle.folder}.", file=sys.stderr)
+        return 128 + stopped.number
+    if isinstance(found, RunFailed):
+        return run_command.failed(found, json)
+    said = learn(PlanRequest.model_validate(found.request), found)
+    output.show(found, json, partial(validation_screen, found), [f"\n{said}"] if said else [])
+    return run_command.OUTSIDE if found.verdict == "outside" else FINE

@@ -1,0 +1,48 @@
+"""The legality rules: functions over arrays of plans, each with a reason code.
+
+A rule is a pure function from (model, cluster, training, plans) to a boolean per plan; the search
+applies it to millions of plans, `why` and the parsers to one.  Frameworks add rules of the same
+form (planner/frameworks).
+"""
+
+from __future__ import annotations
+
+from planner.constraints import degrees, layout, step
+from planner.constraints.degrees import TP_IN_DOMAIN
+from planner.constraints.rule import (
+    BoolArray,
+    Context,
+    Level,
+    Rule,
+    judged,
+    micro_batches,
+    passing,
+    violations,
+)
+
+__all__ = [
+    "RULES", "TP_IN_DOMAIN", "BoolArray", "Context", "Level", "Rule", "judged", "micro_batches",
+    "passing", "violations",
+]  # fmt: skip
+
+# A plan is counted under the first rule that it breaks.
+RULES: tuple[Rule, ...] = (
+    degrees.ADAPTERS,
+    degrees.WORLD_SIZE,
+    step.BATCH,
+    degrees.HEADS,
+    degrees.KV_HEADS,
+    degrees.FFN,
+    degrees.SEQUENCE_PARALLEL,
+    degrees.SEQUENCE,
+    step.DYNAMIC_CP,
+    degrees.EXPERTS,
+    layout.LAYERS,
+    layout.VPP,
+    layout.SCHEDULE,
+    step.ZERO,
+    step.RECOMPUTE,
+    step.OFFLOAD,
+    step.OFFLOADED_LAYERS,
+    step.OFFLOADS_ELEMENTWISE,
+)

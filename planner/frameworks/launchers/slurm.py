@@ -1,0 +1,80 @@
+"""Slurm: one batch script, submitted from the folder of the bundle."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from planner.documents.request import PlanRequest
+from planner.frameworks import bash_writer
+from planner.frameworks.base import Bundle
+from planner.frameworks.launchers import job_name, with_file
+from planner.frameworks.rules import accelerators_per_node, nodes, on_cpus
+
+FILE = "job.sbatch"
+# sbatch copies the script to a spool folder: the bundle stands where it was submitted.
+_HEAD = """\
+#!/usr/bin/env bash
+{about}
+{directives}
+# Yours to add: --account, --partition, --time, --cpus-per-task.
+set -euo pipefail
+
+BUNDLE="${{BUNDLE:-${{SLURM_SUBMIT_DIR:-.}}}}"
+"""
+_TASK = """\
+BUNDLE="$BUNDLE/$SLURM_ARRAY_TASK_ID"  # each task of the array has a folder of its own
+"""
+_EVERY_NODE = """\
+# The first node of the job is the one that the others meet at.
+read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+MASTER_PORT="${{MASTER_PORT:-$((20000 + SLURM_JOB_ID % 20000))}}"
+export MASTER_ADDR MASTER_PORT
+# shellcheck disable=SC2016  # every task expands its own SLURM_NODEID
+srun --kill-on-bad-exit=1 --label \\
+  bash -c 'NODE_RANK="$SLURM_NODEID" exec bash "$@"' start "$BUNDLE/{main}" "$@"
+"""
+_FIRST_NODE = """\
+# The framework's own launcher reaches the other nodes by ssh, through this list of them.
+export HOSTFILE="${{HOSTFILE:-$BUNDLE/hostfile.$SLURM_JOB_ID}}"
+scontrol show hostnames "$SLURM_JOB_NODELIST" | sed 's/$/ slots={processes}/' > "$HOSTFILE"
+exec bash "$BUNDLE/{main}" "$@"
+"""
+
+
+def launch(bundle: Bundle, request: PlanRequest) -> Bundle:
+    """The bundle with a batch script: `sbatch job.sbatch`."""
+    return with_file(
+        bundle, FILE, script(bundle, request, job_name(request)),
+        f"{FILE} starts {bundle.main}: write both into a folder that every node sees (--output), "
+        "and submit it from there.",
+    )  # fmt: skip
+
+
+def script(
+    bundle: Bundle, request: PlanRequest, name: str, tasks: int = 0, time_limit_s: float = 0
+) -> str:
+    """The batch script that calls the bundle's main file; name: letters, digits and dashes.
+
+    tasks: 0 for one job, else an array of so many, each with its bundle in the folder of its
+    number; time_limit_s: of the allocation, 0 for the partition's own.
+    """
+    count, processes = nodes(request.cluster), accelerators_per_node(request.cluster)
+    directives = {
+        "job-name": name,
+        "nodes": count,
+        "ntasks-per-node": 1,
+        "gpus-per-node": 0 if on_cpus(request.cluster) else processes,
+        "exclusive": "",
+        "output": "%a/%x-%A.out" if tasks else "%x-%j.out",
+        "array": f"0-{tasks - 1}" if tasks else 0,
+        "time": ceil(time_limit_s / 60),  # minutes
+    }
+    about = f"{bundle.framework} on {count} nodes of {processes}: sbatch {FILE}"
+    start = _EVERY_NODE if bundle.starts == "every node" else _FIRST_NODE
+    return (_HEAD + (_TASK if tasks else "") + start).format(
+        about=bash_writer.comment(about), processes=processes, main=bundle.main,
+        directives="\n".join(
+            f"#SBATCH --{option}={value}".rstrip("=")
+            for option, value in directives.items() if value != 0
+        ),
+    )  # fmt: skip
