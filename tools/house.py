@@ -156,24 +156,44 @@ def restrictions() -> dict[str, int]:
     for path in files("planner/frameworks"):
         for node in ast.walk(tree(path)):
             match node:
-                case ast.Call(func=ast.Name(id="cannot")):
+                case ast.Call(func=ast.Name(id="cannot"), args=args):
                     found["fields that a framework cannot say"] += 1
-                case ast.Call(func=ast.Name(id="rule" | "unsupported")):
-                    read = {
-                        part.attr
-                        for part in ast.walk(node)
-                        if isinstance(part, ast.Attribute)
-                        and isinstance(part.value, ast.Name)
-                        and part.value.id == "p"
-                    }
+                    found["fields with the values that are left"] += len(args) > 1
+                case ast.Call(func=ast.Name(id="says"), keywords=keywords):
+                    only = any(keyword.arg == "only" for keyword in keywords)
+                    found["fields with the values that are left"] += only
+                case ast.Call(func=ast.Name(id="rule" | "unsupported"), args=args):
                     found["rules"] += 1
-                    found["rules that read one field of a plan"] += len(read) == 1
-                case ast.keyword(arg="axes", value=ast.Dict() as axes):
+                    legal = [arg for arg in args if isinstance(arg, ast.Lambda)][:1]
+                    found["rules that read one field of a plan"] += any(map(_reads_one, legal))
+                case ast.keyword(arg="axes" | "choices", value=ast.Dict() as axes):
                     found["axes of one value"] += sum(
                         isinstance(value, ast.Tuple) and len(value.elts) == 1
                         for value in axes.values
                     )
     return dict(found)
+
+
+# Plan fields that say where another has an effect: a rule on one field may read these too.
+_SAY_WHERE = {"pp", "cp", "dp", "zero_stage", "ep", "tp"}
+
+
+def _reads_one(legal: ast.Lambda) -> bool:
+    """Whether a rule asks for values of one field, at most where a degree or experts count."""
+    read, calls = set[str](), set[str]()
+    for part in ast.walk(legal.body):
+        match part:
+            case ast.Attribute(value=ast.Name(id="p"), attr=field):
+                read.add(field)
+            case ast.Attribute(value=ast.Name(id="c"), attr=spec) if spec != "model":
+                return False
+            case ast.Attribute(value=ast.Attribute(attr="model"), attr=field) if field != "moe":
+                return False
+            case ast.Call(func=func, args=args):
+                calls.add(ast.unparse(func).rpartition(".")[2])
+                read |= {one.value for one in args[1:2] if isinstance(one, ast.Constant)}
+    own = read - {"pp", "cp", "dp"}
+    return len(own or read) == 1 and calls <= {"is_named", "code", "isin"}
 
 
 def complex_functions() -> list[tuple[str, str, int]]:

@@ -12,6 +12,7 @@ from cost_models.catalog.names import UnknownName
 from cost_models.dynamic_context import ranks_of
 from cost_models.effects import is_read
 from cost_models.estimate import CostModel
+from cost_models.fields import Spec
 from cost_models.optimizers import OPTIMIZERS, Optimizer
 from cost_models.packing import lengths_of
 from cost_models.plans import ParallelPlan
@@ -19,6 +20,8 @@ from cost_models.runtimes import RUNTIMES
 from cost_models.spec import ClusterSpec, TrainingSpec
 from cost_models.state_memory import element_bytes
 from cost_models.units import GIB
+from planner import frameworks
+from planner.documents.formats import value_words
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks.devices import other_stack
@@ -66,6 +69,7 @@ def assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> l
         notes.append(("dynamic_cp", _dealt(request.training, plan)))
     if plan.zero_stage and plan.dp * plan.cp > 1:
         notes.append(("sharding", f"ZeRO {plan.zero_stage} over dp x cp"))
+    notes.extend(_taken(request, plan))
     notes.extend(("guessed", text) for text in request.guessed)
     return [_note(*each) for each in notes]
 
@@ -74,6 +78,27 @@ def assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> l
 def _note(code: str, text: str) -> Note:
     """Most plans rest on the same sentences."""
     return Note(code=code, text=text)
+
+
+# Plan fields that follow from others, or from the framework's name.
+_FOLLOW = ("dp", "schedule", "runtime")
+
+
+def _taken(request: PlanRequest, plan: ParallelPlan) -> Iterator[tuple[str, str]]:
+    """What the plan and the training left out, where the framework has it otherwise than usual."""
+    if request.search.framework is None or plan != request.plan:
+        return
+    parts: dict[str, Spec] = {"plan": plan, "training": request.training}
+    found = [
+        f"{name} {value_words(getattr(spec, name))}"
+        for part, spec in parts.items()
+        for name, field in type(spec).model_fields.items()
+        if f"/{part}/{name}" in request.defaulted and is_read(spec, name)
+        if name not in _FOLLOW and getattr(spec, name) != field.default
+    ]
+    if found:
+        title = frameworks.get(request.search.framework).title
+        yield "framework_defaults", f"left out, and as {title} has it: {', '.join(found)}"
 
 
 def _hardware(cluster: ClusterSpec, plan: ParallelPlan) -> Iterator[tuple[str, str]]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cost_models.plans import ParallelPlan
 from planner import frameworks
 from planner.constraints import Context, Rule
-from planner.documents.request import Bounds, PlanRequest
+from planner.documents.request import Bounds, PlanRequest, Value
+from planner.frameworks.base import Framework
 from planner.frameworks.devices import usual
 from planner.frameworks.supported import runners
 from planner.progress import Parts, within_a_step
@@ -91,11 +93,19 @@ def _shared(request: PlanRequest, name: str, others: list[Entry]) -> Entry | Non
     own = frameworks.get(name)
     for other in others:
         its = frameworks.get(str(other.framework))
-        alike = own.axes == its.axes and own.splits == its.splits
+        alike = _varied(own) == _varied(its) and own.splits == its.splits
         if alike and other.outcome.best and not own.reasons(request, other.outcome.best[0]):
             bound, rules = prepared(request.for_framework(name))
             return Entry(name, bound, rules, other.outcome)
     return None
+
+
+def _varied(framework: Framework) -> dict[str, tuple[Value, ...]]:
+    """The axes of a framework that a search without it has otherwise."""
+    usual = ParallelPlan()
+    return {
+        name: values for name, values in framework.axes.items() if values != (getattr(usual, name),)
+    }
 
 
 def prepared(request: PlanRequest) -> tuple[PlanRequest, tuple[Rule, ...]]:

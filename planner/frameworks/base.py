@@ -21,6 +21,7 @@ from planner.constraints import RULES, BoolArray, Context, Level, Rule, violatio
 from planner.documents.answer import Reason
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest, Value
+from planner.frameworks import restrictions
 from planner.frameworks.devices import other_stack
 from planner.frameworks.model_parts import unsaid
 from planner.frameworks.read_results import Reading
@@ -31,25 +32,29 @@ class Field:
     """The options by which a framework sets one field of the plan, or why it has none.
 
     names: the framework's options, environment variables or keys, as the writer spells them;
-    empty if it has none.  note: a condition, or the reason why it has none.
+    empty if it has none.  note: a condition, or the reason why it has none.  only: the values that
+    the framework leaves where the field has an effect, the usual one first; the rule that refuses
+    the others, the axis of the search and the default are made from them.  Empty: every value, or
+    those that its rules on several fields leave.
     """
 
     names: tuple[str, ...] = ()
     note: str = ""
+    only: tuple[Value, ...] = ()
 
     @property
     def supported(self) -> bool:
         return bool(self.names)
 
 
-def says(*names: str, note: str = "") -> Field:
-    """The field is set by these options."""
-    return Field(names, note)
+def says(*names: str, note: str = "", only: tuple[Value, ...] = ()) -> Field:
+    """The field is set by these options, to one of these values."""
+    return Field(names, note, only)
 
 
-def cannot(note: str) -> Field:
-    """The framework has no option for the field, for the reason in the note."""
-    return Field((), note)
+def cannot(note: str, *only: Value) -> Field:
+    """The framework has no option for the field, for the reason in the note: only these values."""
+    return Field((), note, only)
 
 
 class Flag(Spec):
@@ -148,9 +153,12 @@ class Unsupported(ValueError):
 class Framework:
     """One training framework, as the search, the emitter and the readers see it.
 
-    rules: the rules by which it refuses plans, beyond planner.constraints.RULES.
-    axes: by plan field, the values that a search for this framework takes instead of the usual
-    ones; a single value fixes the field, the first one is the simplest.
+    fields: how each field of a plan is set, and which values of it are left.
+    rules: the rules by which it refuses plans, beyond planner.constraints.RULES and those
+    made from the fields.
+    choices: by plan field, the values that a search for this framework takes instead of the usual
+    ones, where several remain; the first one is the simplest.  axes: these, and those made from the
+    fields.
     splits: from (model, pp, tp) to the layers of each stage, if the framework decides them itself.
     read: makes a Reading of files by name, and of the number of accelerators if the files leave it
     open; raises planner.frameworks.read_results.Unreadable.  no_reader: the reason why its emitted
@@ -161,7 +169,8 @@ class Framework:
     of these in a given model that it cannot express.
     partial_training: rules on training with frozen weights or adapters; None: it trains all
     weights, for the reason in trains_all.
-    training: default values of training fields that the request leaves open.
+    training: default values of training fields that the request leaves open, in bf16.  adapters:
+    those where it asks for adapters.
     competes: whether it is searched if the request names no framework; False: it takes the options
     of another framework, which is searched instead.
     starts_on: vendors of planner.frameworks.devices.STACKS on whose accelerators it starts.
@@ -170,8 +179,7 @@ class Framework:
     name: str
     title: str
     versions: str
-    runtime: RuntimeName
-    axes: dict[str, tuple[Value, ...]]
+    choices: dict[str, tuple[Value, ...]]
     rules: tuple[Rule, ...]
     fields: dict[str, Field]
     render: Callable[[PlanRequest, ParallelPlan], Bundle] = field(repr=False)
@@ -189,8 +197,15 @@ class Framework:
     partial_training: tuple[Rule, ...] | None = None
     trains_all: str = "its launch files train all weights"
     training: Mapping[str, Any] = field(default_factory=dict)
+    adapters: Mapping[str, Any] = field(default_factory=dict)
     starts_on: tuple[str, ...] = ()
     competes: bool = True
+    axes: dict[str, tuple[Value, ...]] = field(init=False, repr=False)
+
+    @property
+    def runtime(self) -> RuntimeName:
+        """The runtime whose kernels and overlaps its plans are priced with."""
+        return str(self.fields["runtime"].only[0])
 
     @property
     def reads_back(self) -> bool:
@@ -203,22 +218,18 @@ class Framework:
             if self.partial_training is None
             else self.partial_training
         )
-        dynamic = self.fields["dynamic_cp"]
-        lengths = (
-            (ASSIGNED_LENGTHS,) if dynamic.supported else (ONE_LENGTH, _no_dynamic_cp(dynamic.note))
-        )
-        stages = self.fields["recompute_layers"]
-        alike = () if stages.supported else (_equal_recompute_layers(stages.note),)
+        dynamic = self.fields["dynamic_cp"].supported
         rules = (
             _starts_on_accelerators(self.starts_on),
             _expresses_model(self),
             *partial_training,
-            *lengths,
-            *alike,
+            ASSIGNED_LENGTHS if dynamic else ONE_LENGTH,
             NEXT_TOKEN,
+            *restrictions.rules(self.fields),
             *self.rules,
         )
         object.__setattr__(self, "rules", rules)
+        object.__setattr__(self, "axes", {**restrictions.axes(self.fields), **self.choices})
 
     def unsaid(self, model: ModelSpec) -> tuple[str, ...]:
         """Sentences on the parts of a model that it has no options for."""
@@ -280,16 +291,6 @@ def _expresses_model(framework: Framework) -> Rule:
 def _trains_all_weights(why: str) -> Rule:
     """All weights are trained, without adapters."""
     return unsupported(lambda c, p: not c.training.freezes, why, "degrees")
-
-
-def _no_dynamic_cp(why: str) -> Rule:
-    """Every sequence is split over all context-parallel ranks: there is no dynamic_cp."""
-    return unsupported(lambda c, p: (p.dynamic_cp == 0) | (p.cp == 1), why)
-
-
-def _equal_recompute_layers(why: str) -> Rule:
-    """All stages recompute the same number of layers."""
-    return rule("recompute", lambda c, p: p.recompute_layers == 0, why)
 
 
 def unsupported(

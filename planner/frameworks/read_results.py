@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
 from cost_models.fields import Spec
-from cost_models.plans import ParallelPlan
+from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from cost_models.stage_layers import forward_layers
 from planner.documents.answer import Reason
@@ -76,29 +82,35 @@ class Unreadable(ValueError):
         super().__init__(place + text)
 
 
+# Where a field has no effect, beyond what its document declares: of one plan, or of many.
+_IDLE: dict[str, Callable[[Any, ModelSpec], Any]] = {
+    "dp_shard": lambda p, model: p.dp_shard == p.dp * p.cp,
+    "etp": lambda p, model: model.moe is None,
+    "schedule": lambda p, model: p.pp == 1,
+    "rank_order": lambda p, model: p.dp == 1,
+    "moe_dispatcher": lambda p, model: model.moe is None,
+    "overlap_grad_reduce": lambda p, model: p.dp * p.cp == 1,
+    "overlap_param_gather": lambda p, model: p.dp * p.cp == 1,
+    "overlap_p2p": lambda p, model: p.pp == 1,
+    "overlap_ep": lambda p, model: model.moe is None,
+}
+
+
+def has_effect(field: str, plans: Plans, model: ModelSpec) -> NDArray[np.bool_]:
+    """In which plans another value of the field would run another way."""
+    idle = _IDLE[field](plans, model) if field in _IDLE else False
+    return np.asarray(plans.reads(field) & np.logical_not(idle))
+
+
 def canonical(plan: ParallelPlan, model: ModelSpec) -> ParallelPlan:
     """The plan with every field that has no effect in it reset to its default.
 
     Two plans with the same canonical form run the same way.
     """
-    idle = {
-        "cp_kind": plan.cp == 1,
-        "dynamic_cp": plan.cp == 1,
-        "dp_shard": plan.zero_stage == 0 or plan.dp_shard == plan.dp * plan.cp,
-        "reshard_after_forward": plan.zero_stage < 3,
-        "recompute_method": plan.recompute != "full",
-        "recompute_layers": plan.recompute != "full",
-        "schedule": plan.pp == 1,
-        "rank_order": plan.pp == 1 or plan.dp == 1,
-        "moe_dispatcher": model.moe is None,
-        "overlap_grad_reduce": plan.dp * plan.cp == 1,
-        "overlap_param_gather": plan.dp * plan.cp == 1 or plan.zero_stage == 0,
-        "overlap_tp": plan.tp == 1,
-        "overlap_p2p": plan.pp == 1 or plan.vpp == 1,
-        "overlap_ep": model.moe is None or plan.ep == 1,
+    fields, row = ParallelPlan.model_fields, Plans.of(plan)
+    own = {
+        name: field.default for name, field in fields.items() if not has_effect(name, row, model)
     }
-    fields = ParallelPlan.model_fields
-    own = {name: fields[name].default for name, still in idle.items() if still}
     if plan.pp > 1:
         # Layers given for the first and last stage equal the same layers given for each stage.
         own |= {"first_stage_layers": 0, "last_stage_layers": 0}

@@ -9,7 +9,7 @@ import numpy as np
 
 from cost_models.catalog.local import CPU_ID
 from cost_models.optimizers import OPTIMIZERS, OptimizerName
-from cost_models.plans import ParallelPlan, Plans, code, is_one_of
+from cost_models.plans import ParallelPlan, Plans, is_one_of
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from planner.constraints import BoolArray, Context, Rule
 from planner.documents.formats import value_words
@@ -57,11 +57,6 @@ def learning_rate(group: str) -> Flag:
     return flag(group, "--lr", "1.0e-4", "PLACEHOLDER for the smoke run: set your own")
 
 
-EVERY_LAYER_OFFLOADED = rule(
-    "offload",
-    lambda c, p: p.offload_num_layers == 0,
-    "it offloads the activations of all layers or of none",
-)
 EQUAL_NODES = unsupported(
     lambda c, p: len({group.accelerators_per_node for group in c.cluster.groups}) == 1,
     lambda c, p: (
@@ -81,7 +76,6 @@ LEARNED_POSITIONS = unsupported(
     ),
     "degrees",
 )
-NO_COMPILE = unsupported(lambda c, p: p.compile == 0, "it does not use torch.compile")
 
 HALF_PRECISION = unsupported(
     lambda c, p: c.training.precision != "fp32",
@@ -101,11 +95,6 @@ FP32_STATES = unsupported(
         f"master weights and states are always fp32, got {c.training.master_weights_dtype} and "
         f"{c.training.optimizer_state_dtype}"
     ),
-)
-WHOLE_SHARDS = rule(
-    "zero_stage",
-    lambda c, p: (p.dp_shard == 0) | (p.dp_shard == p.dp * p.cp),
-    lambda c, p: f"shards span all {p.dp * p.cp} data-parallel ranks, not {p.dp_shard}",
 )
 OFFLOADED_ADAM = rule(
     "offload",
@@ -130,19 +119,6 @@ NO_EMPTY_MIDDLE = rule(
         f"stages between the first and last need a layer, got {value_words(p.stage_layers)}"
     ),
 )
-UNFUSED_LOSS = unsupported(
-    lambda c, p: p.cross_entropy == code("cross_entropy", "unfused"),
-    "it has no fused cross entropy: the loss works on an fp32 copy of the logits",
-)
-
-
-@cache
-def own_runtime(name: str, *others: str) -> Rule:
-    """The plan was costed with the kernels and overlaps of this runtime or one of the others."""
-    return unsupported(
-        lambda c, p: is_named(p, "runtime", name, *others),
-        lambda c, p: f"the plan is costed for the {p.runtime} runtime, but it runs on {name}",
-    )
 
 
 @cache

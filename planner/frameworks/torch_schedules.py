@@ -28,17 +28,9 @@ def splits_backward(plans: Plans) -> BoolArray:
 
 RULES: tuple[Rule, ...] = (
     unsupported(
-        lambda c, p: (p.pp == 1) | is_named(p, "schedule", *SCHEDULES),
-        lambda c, p: f"torch has no schedule {p.schedule}",
-    ),
-    unsupported(
         lambda c, p: (p.pp == 1) | (p.compile == 0) | ~splits_backward(p),
         lambda c, p: (
             f"{p.schedule} splits the backward pass, which torch cannot do with compiled blocks"
         ),
     ),
-)
-OVERLAP = unsupported(
-    lambda c, p: (p.pp == 1) | (p.vpp == 1) | (p.overlap_p2p == 1),
-    lambda c, p: f"torch's {p.schedule} always overlaps its messages",
 )

@@ -17,6 +17,7 @@ from cost_models.plans import FIELDS, ParallelPlan
 from cost_models.profiles import profile as find_profile
 from cost_models.spec import ClusterSpec, ModelSpec, NodeGroup, TrainingSpec
 from planner import frameworks
+from planner.constraints import Context
 from planner.documents.limits import bounds, modules
 from planner.documents.loading import plain
 from planner.documents.problems import (
@@ -31,6 +32,7 @@ from planner.documents.problems import (
 )
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.documents.typed_values import check_field, looked_up, require_object, validate
+from planner.frameworks import plan_defaults
 from planner.frameworks.devices import usual
 from planner.request_parsing.consistency import contradictions
 from planner.request_parsing.models import is_config, parse_model
@@ -99,7 +101,12 @@ class _Parser:
         search = self.part("search", self.search) or SearchSpec()
         training = self.part("training", lambda value: self.training(value, search))
         profile, site = self.part("profile", self.profile), self.part("site", self.site)
-        plan = self.part("plan", lambda value: self.plan(value, cluster, search))
+        context = (
+            Context(model, cluster, training)
+            if model is not None and cluster is not None and training is not None
+            else None
+        )
+        plan = self.part("plan", lambda value: self.plan(value, cluster, search, context))
         marks = {name: self.strings(name) for name in ("guessed", "defaulted")}
         kind = RequestError if self.problems else Contradiction
         if model is not None and cluster is not None and training is not None:
@@ -221,9 +228,13 @@ class _Parser:
         """The fields of TrainingSpec; what is left out is as the framework asked for runs it."""
         require_object("/training", value, "an object")
         self.note_defaults("/training", value, TrainingSpec.model_fields)
-        usual = frameworks.get(search.framework).training if search.framework else {}
-        half = value.get("precision", "bf16") == "bf16"
-        return validate("/training", {**(usual if half else {}), **value}, TrainingSpec)
+        usual: dict[str, Any] = {}
+        if search.framework is not None:
+            framework = frameworks.get(search.framework)
+            half = value.get("precision", "bf16") == "bf16"
+            usual |= framework.training if half else {}
+            usual |= framework.adapters if value.get("lora_rank") else {}
+        return validate("/training", {**usual, **value}, TrainingSpec)
 
     def search(self, value: Any) -> SearchSpec:
         """The fields of SearchSpec, and limits on plan fields beside them."""
@@ -247,24 +258,37 @@ class _Parser:
         self.note_defaults("/search", own, _SEARCH_FIELDS)
         return validate("/search", own, SearchSpec).model_copy(update={"limits": limits})
 
-    def plan(self, value: Any, cluster: ClusterSpec | None, search: SearchSpec) -> ParallelPlan:
-        """The fields of ParallelPlan; dp, and the schedule of virtual stages, may be left out."""
+    def plan(
+        self,
+        value: Any,
+        cluster: ClusterSpec | None,
+        search: SearchSpec,
+        context: Context | None,
+    ) -> ParallelPlan:
+        """The fields of ParallelPlan; what is left out is as the framework asked for has it.
+
+        dp, and the schedule of virtual stages, follow from the others.
+        """
         require_object("/plan", value, "an object")
         filled = dict(value)
-        if filled.get("runtime") is None and search.framework is not None:
-            filled["runtime"] = frameworks.get(search.framework).runtime
-        elif search.framework is None and cluster is not None:
+        framework = frameworks.get(search.framework) if search.framework is not None else None
+        if framework is not None and context is not None:
+            filled |= plan_defaults.usual(framework, value, context.model)
+        elif framework is None and cluster is not None:
             for name, (value_there, *_) in usual(cluster).items():
                 if filled.get(name) is None:
                     filled[name] = value_there
-        if filled.get("schedule") is None and _count(filled.get("vpp", 1)) > 1:
+        if filled.get("schedule") is None and plan_defaults.degree(filled.get("vpp", 1)) > 1:
             filled["schedule"] = "interleaved-1f1b"
         if filled.get("dp") is None and cluster is not None:
-            degrees = [_count(filled.get(name, 1)) for name in ("tp", "cp", "pp")]
+            degrees = [plan_defaults.degree(filled.get(name, 1)) for name in ("tp", "cp", "pp")]
             # Rounded down where they do not divide: then a rule says so, with the numbers.
             filled["dp"] = max(1, cluster.accelerators // (degrees[0] * degrees[1] * degrees[2]))
         self.note_defaults("/plan", value, ParallelPlan.model_fields)
         plan = validate("/plan", filled, ParallelPlan)
+        if framework is not None and context is not None:
+            left_out = {name for name in FIELDS if value.get(name) is None}
+            plan = plan_defaults.runnable(framework, context, plan, left_out)
         ordered = modules("/plan/recompute_modules", plan.recompute_modules)
         return plan.model_copy(update={"recompute_modules": ordered})
 
@@ -337,8 +361,3 @@ def _node_group(pointer: str, value: Mapping[str, Any]) -> NodeGroup:
 def _fields(spec: BaseModel) -> dict[str, Any]:
     """The fields of a spec, its parts as they are."""
     return {name: getattr(spec, name) for name in type(spec).model_fields}
-
-
-def _count(value: Any) -> int:
-    """A degree to compute with while its validation is still to come; wrong ones count as 1."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1

@@ -14,7 +14,7 @@ from cost_models.schedules import SCHEDULES
 from planner.documents.request import Bounds, PlanRequest
 
 # Fields whose default may be widened by `search.open`, and the values that opens.
-_OPENED: dict[str, tuple[Any, ...]] = {
+OPENED: dict[str, tuple[Any, ...]] = {
     "offload_optimizer": (False, True),
     "offload_activations": (False, True),
     "rank_order": VOCABULARIES["rank_order"],
@@ -101,7 +101,7 @@ class Axes:
             "recompute": ("none", "selective", "full"),
         }
         opened: dict[str, tuple[Any, ...]] = {
-            n: _OPENED[n] for n in self.request.search.open if n in _OPENED
+            n: OPENED[n] for n in self.request.search.open if n in OPENED
         }
         default = ParallelPlan()
         for field in FIELDS:

@@ -11,7 +11,7 @@ from cost_models.plans import ParallelPlan
 from planner.constraints import Context
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, unwritten_facts, yaml_files
-from planner.frameworks.accelerate.peft import PARTIAL_TRAINING
+from planner.frameworks.accelerate.peft import NAMES, PARTIAL_TRAINING
 from planner.frameworks.accelerate.reader import read, recognises
 from planner.frameworks.accelerate.rules import RULES, lacks
 from planner.frameworks.accelerate.script import train_script
@@ -27,46 +27,58 @@ VERSIONS = "accelerate 1.15.0, transformers 5.23.0, torch 2.13"
 
 FSDP, MESH = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_"
 FIELDS = {
-    "tp": cannot("FSDP 2 with a tp axis fails on transformers 5 (ReplicateParallel is gone)"),
+    "tp": cannot("FSDP 2 with a tp axis fails on transformers 5 (ReplicateParallel is gone)", 1),
     "sequence_parallel": cannot("there is no tensor parallelism"),
     "cp": says(MESH + "cp_size", note="with FSDP"),
-    "cp_kind": says(MESH + "cp_comm_strategy", note="when cp > 1; Ulysses is DeepSpeed's"),
-    "dynamic_cp": cannot("every sequence is split over all cp ranks"),
-    "pp": cannot("ParallelismConfig has no pipeline axis"),
+    "cp_kind": says(
+        MESH + "cp_comm_strategy",
+        note="when cp > 1; Ulysses is DeepSpeed's",
+        only=("all_gather", "p2p"),
+    ),
+    "dynamic_cp": cannot("every sequence is split over all cp ranks", False),
+    "pp": cannot("ParallelismConfig has no pipeline axis", 1),
     "vpp": cannot("ParallelismConfig has no pipeline axis"),
     "dp": says("num_processes", note="world size / cp"),
     "dp_shard": says(MESH + "dp_shard_size", MESH + "dp_replicate_size"),
-    "ep": cannot("ParallelismConfig has no expert axis"),
-    "etp": cannot("ParallelismConfig has no expert axis"),
-    "zero_stage": says("distributed_type", FSDP + "version", note="0: MULTI_GPU; 3: FSDP 2"),
+    "ep": cannot("ParallelismConfig has no expert axis", 1),
+    "etp": cannot("ParallelismConfig has no expert axis", 1),
+    "zero_stage": says(
+        "distributed_type",
+        FSDP + "version",
+        note="0: MULTI_GPU; 3: FSDP 2, which shards weights, gradients and states together",
+        only=(3, 0),
+    ),
     "reshard_after_forward": says(FSDP + "reshard_after_forward"),
     "micro_batch_size": says("--per_device_train_batch_size", "--gradient_accumulation_steps"),
     "recompute": says(
-        FSDP + "activation_checkpointing", "--gradient_checkpointing", note="full or none"
+        FSDP + "activation_checkpointing",
+        "--gradient_checkpointing",
+        note="whole layers or none",
+        only=("none", "full"),
     ),
     "recompute_modules": cannot("whole layers are recomputed"),
-    "recompute_method": cannot("each layer is one checkpoint: block"),
+    "recompute_method": cannot("each layer is one checkpoint", "block"),
     "recompute_num_layers": cannot("each layer is one checkpoint: all layers"),
-    "recompute_layers": cannot("there is no pipeline"),
+    "recompute_layers": cannot("there is no pipeline", ()),
     "schedule": cannot("ParallelismConfig has no pipeline axis"),
     "first_stage_layers": cannot("ParallelismConfig has no pipeline axis"),
     "last_stage_layers": cannot("ParallelismConfig has no pipeline axis"),
-    "stage_layers": cannot("ParallelismConfig has no pipeline axis"),
+    "stage_layers": cannot("ParallelismConfig has no pipeline axis", ()),
     "rank_order": cannot("the mesh is fixed: cp, dp_shard, dp_replicate, innermost first"),
     "offload_optimizer": says(
         FSDP + "offload_params", note="weight and gradient shards are offloaded too"
     ),
     "offload_activations": says(FSDP + "activation_checkpointing_offload", note="with recompute"),
-    "offload_num_layers": cannot("activations of all layers are offloaded, or of none"),
-    "attention_kernel": says("--attn_implementation"),
-    "cross_entropy": cannot("the loss works on an fp32 copy of the logits"),
-    "moe_dispatcher": cannot("every rank has all experts"),
-    "overlap_grad_reduce": cannot("gradients are always reduced during the backward pass"),
-    "overlap_param_gather": cannot("FSDP always prefetches weights"),
+    "offload_num_layers": cannot("activations of all layers are offloaded, or of none", 0),
+    "attention_kernel": says("--attn_implementation", only=("flash", "flash2", "unfused")),
+    "cross_entropy": cannot("the loss works on an fp32 copy of the logits", "unfused"),
+    "moe_dispatcher": cannot("every rank has all experts", "alltoall"),
+    "overlap_grad_reduce": cannot("gradients are always reduced during the backward pass", True),
+    "overlap_param_gather": cannot("FSDP always prefetches weights", True),
     "overlap_tp": cannot("there is no tensor parallelism"),
     "overlap_ep": cannot("every rank has all experts"),
     "overlap_p2p": cannot("ParallelismConfig has no pipeline axis"),
-    "runtime": cannot("accelerate runs on torch"),
+    "runtime": cannot("accelerate runs on torch", "torch"),
     "compile": says("dynamo_config.dynamo_backend"),
 }
 
@@ -168,23 +180,13 @@ FRAMEWORK = Framework(
     name="accelerate",
     title="Hugging Face accelerate",
     versions=VERSIONS,
-    runtime="torch",
-    axes={
-        "runtime": ("torch",),
-        "tp": (1,),
-        "pp": (1,),
-        "ep": (1,),
-        "zero_stage": (3, 0),
-        "cp_kind": ("all_gather", "p2p"),
-        "recompute": ("none", "full"),
-        "cross_entropy": ("unfused",),
-        "overlap_tp": (False,),
-    },
+    choices={},
     rules=RULES,
     fields=FIELDS,
     render=render,
     read=read,
     recognises=recognises,
+    adapters={"lora_targets": NAMES, "gradient_reduce_dtype": "fp32"},
     partial_training=PARTIAL_TRAINING,
     blocks=EVERY_BLOCK,
     parts=EVERY_PART,

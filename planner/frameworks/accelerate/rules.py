@@ -21,10 +21,8 @@ from planner.frameworks.base import rule, unsupported
 from planner.huggingface.export.exporter import config_of, nearest_family
 
 _FULL = code("recompute", "full")
-_SELECTIVE = code("recompute", "selective")
 _FLASH = code("attention_kernel", "flash")
 _UNFUSED = code("attention_kernel", "unfused")
-_BLOCK = code("recompute_method", "block")
 
 
 def lacks(model: ModelSpec) -> Iterator[str]:
@@ -79,9 +77,7 @@ def _reduces(c: Context, p: Plans) -> BoolArray:
 
 RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
-    rules.EVERY_LAYER_OFFLOADED,
     rules.LEARNED_POSITIONS,
-    rules.own_runtime("torch"),
     rules.optimizers(
         *OPTIMIZERS, others="torch's Muon needs a second optimizer for norms and embeddings"
     ),
@@ -92,33 +88,6 @@ RULES: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: (c.training.optimizer != "adam_8bit") | (p.offload_optimizer == 0),
         "torchao's 8-bit Adam runs on the device of the weights: no optimizer offload",
-    ),
-    unsupported(
-        lambda c, p: p.tp == 1,
-        lambda c, p: (
-            f"tp {p.tp}: for FSDP 2 with a tp axis accelerate imports ReplicateParallel, which "
-            "transformers 5 no longer has, and only weights from a checkpoint are split"
-        ),
-        "degrees",
-    ),
-    unsupported(
-        lambda c, p: (p.pp == 1) & (p.stage_layers == 0),
-        lambda c, p: f"ParallelismConfig has no pipeline axis: pp {p.pp}",
-        "layout",
-    ),
-    unsupported(
-        lambda c, p: (p.ep == 1) & (p.etp == 1),
-        lambda c, p: f"ParallelismConfig has no expert axis: ep {p.ep}, etp {p.etp}",
-        "groups",
-    ),
-    unsupported(
-        lambda c, p: c.model.moe is None or p.moe_dispatcher == code("moe_dispatcher", "alltoall"),
-        lambda c, p: f"every rank has all experts, there is no dispatcher {p.moe_dispatcher}",
-    ),
-    rule(
-        "cp_seq",
-        lambda c, p: (p.cp == 1) | (p.cp_kind != code("cp_kind", "a2a")),
-        lambda c, p: f"Ulysses (cp {p.cp}, a2a) runs on DeepSpeed's engine, not with FSDP",
     ),
     rule(
         "cp_seq",
@@ -154,14 +123,6 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "zero_stage",
-        lambda c, p: (p.zero_stage == 0) | (p.zero_stage == 3),
-        lambda c, p: (
-            "FSDP 2 shards weights, gradients and states together: ZeRO 3, or 0 without it, not "
-            f"{p.zero_stage}"
-        ),
-    ),
-    rule(
-        "zero_stage",
         lambda c, p: (p.zero_stage != 3) | (p.dp * p.cp > 1),
         "FSDP has no axis to shard over: dp and cp are 1; use zero_stage 0",
     ),
@@ -175,18 +136,10 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "recompute",
-        lambda c, p: p.recompute != _SELECTIVE,
-        lambda c, p: f"whole layers are recomputed, not {', '.join(p.recompute_modules)}",
-    ),
-    rule(
-        "recompute",
+        lambda c, p: (p.recompute != _FULL) | (p.recompute_num_layers == c.model.num_layers),
         lambda c, p: (
-            (p.recompute != _FULL)
-            | ((p.recompute_method == _BLOCK) & (p.recompute_num_layers == c.model.num_layers))
-        ),
-        lambda c, p: (
-            f"each layer is one checkpoint: block with {c.model.num_layers} layers, got "
-            f"{p.recompute_method} with {p.recompute_num_layers}"
+            f"each layer is one checkpoint: {c.model.num_layers} layers, got "
+            f"{p.recompute_num_layers}"
         ),
     ),
     rule(
@@ -203,10 +156,6 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     unsupported(
-        lambda c, p: p.attention_kernel != code("attention_kernel", "flash1"),
-        "transformers has no flash-attention 1",
-    ),
-    unsupported(
         lambda c, p: (not c.model.attention_sinks) | (p.attention_kernel == _UNFUSED),
         lambda c, p: (
             f"attention sinks need unfused attention, not {p.attention_kernel}: the family has no "
@@ -216,15 +165,6 @@ RULES: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: _attends(c.model) | (p.attention_kernel == _UNFUSED),
         "a family without attention has no attention kernels: unfused",
-    ),
-    rules.UNFUSED_LOSS,
-    unsupported(
-        lambda c, p: (p.overlap_grad_reduce == 1) | (p.dp * p.cp == 1),
-        "gradients are always reduced during the backward pass",
-    ),
-    unsupported(
-        lambda c, p: (p.overlap_param_gather == 1) | (p.zero_stage == 0) | (p.dp * p.cp == 1),
-        "FSDP always prefetches weights",
     ),
     unsupported(
         lambda c, p: c.training.precision in ("bf16", "fp16"),

@@ -147,14 +147,6 @@ def recomputes(plan: ParallelPlan) -> bool:
 
 _OF_TRAINER: tuple[Rule, ...] = (
     unsupported(
-        lambda c, p: p.cp == 1,
-        lambda c, p: (
-            f"cp {p.cp}: samples are packed, and context parallelism drops the positions that "
-            "separate them"
-        ),
-        "degrees",
-    ),
-    unsupported(
         lambda c, p: (
             (p.zero_stage == 0) | (c.training.gradient_reduce_dtype == c.training.precision)
         ),
@@ -173,8 +165,8 @@ PARTIAL_TRAINING: tuple[Rule, ...] = tuple(
 def fields(own: dict[str, Field]) -> dict[str, Field]:
     """Accelerate's fields, with a trainer's own names where they differ."""
     shares = {
-        "cp": cannot("samples are packed, and cp drops their positions"),
-        "cp_kind": cannot("there is no context parallelism"),
+        "cp": cannot("samples are packed, and cp drops the positions that separate them", 1),
+        "cp_kind": cannot("there is no context parallelism", "all_gather"),
         "micro_batch_size": says(*KEYS),
         "compile": says("torch_compile", "dynamo_config.dynamo_backend"),
     }

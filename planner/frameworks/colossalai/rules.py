@@ -22,17 +22,13 @@ FAMILIES = ("llama", "qwen2", "qwen3", "gpt2", "mixtral")
 COUNTED = ("llama", "qwen2", "qwen3")
 RINGS = ("llama",)
 STYLES = {"1f1b": "1f1b", "interleaved-1f1b": "interleaved", "zb-v": "zbv"}
-_STYLES = [code("schedule", name) for name in STYLES]
 _INTERLEAVED = code("schedule", "interleaved-1f1b")
 _ZB_V = code("schedule", "zb-v")
-_ALLTOALL = code("moe_dispatcher", "alltoall")
 _A2A = code("cp_kind", "a2a")
 _P2P = code("cp_kind", "p2p")
 _FULL = code("recompute", "full")
-_SELECTIVE = code("recompute", "selective")
 _UNIFORM = code("recompute_method", "uniform")
 _UNFUSED = code("attention_kernel", "unfused")
-_FLASH = code("attention_kernel", "flash")
 
 
 def family(model: ModelSpec) -> str:
@@ -164,10 +160,6 @@ SIZE_RULES: tuple[Rule, ...] = (
         ),
         "MoE models cannot split the sequence in a pipeline",
     ),
-    unsupported(
-        lambda c, p: (p.pp == 1) | np.isin(p.schedule, _STYLES),
-        lambda c, p: f"its pipelines run {', '.join(STYLES)}, not {p.schedule}",
-    ),
     rule(
         "layers_not_divisible",
         lambda c, p: (p.vpp == 1) | _even(p),
@@ -201,11 +193,6 @@ SIZE_RULES: tuple[Rule, ...] = (
 )
 
 FEATURE_RULES: tuple[Rule, ...] = (
-    rules.own_runtime("torch"),
-    unsupported(
-        lambda c, p: p.compile == 0,
-        "its models are modified in place: no torch.compile",
-    ),
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage < 3) | ((p.cp == 1) & (p.sequence_parallel == 0)),
@@ -220,17 +207,6 @@ FEATURE_RULES: tuple[Rule, ...] = (
         "zero_stage",
         lambda c, p: (c.model.moe is None) | (p.zero_stage <= 1),
         lambda c, p: f"MoE models need ZeRO 0 or 1, not {p.zero_stage}",
-    ),
-    rule(
-        "zero_stage",
-        lambda c, p: (p.zero_stage < 3) | (p.reshard_after_forward == 1),
-        "Gemini always frees gathered weights",
-    ),
-    rules.WHOLE_SHARDS,
-    rule(
-        "recompute",
-        lambda c, p: p.recompute != _SELECTIVE,
-        "whole layers are recomputed, not parts of them",
     ),
     rule(
         "recompute",
@@ -254,21 +230,6 @@ FEATURE_RULES: tuple[Rule, ...] = (
         ),
     ),
     rules.OFFLOADED_ADAM,
-    rule("offload", lambda c, p: p.offload_activations == 0, "activations stay on the accelerator"),
-    unsupported(
-        lambda c, p: (p.attention_kernel == _FLASH) | (p.attention_kernel == _UNFUSED),
-        lambda c, p: f"it uses the installed flash kernel: flash, not {p.attention_kernel}",
-    ),
-    unsupported(
-        lambda c, p: p.cross_entropy == code("cross_entropy", "unfused"),
-        "there is no fused cross entropy",
-    ),
-    unsupported(
-        lambda c, p: (c.model.moe is None) | (p.moe_dispatcher == _ALLTOALL),
-        lambda c, p: f"tokens are dispatched by alltoall, not {p.moe_dispatcher}",
-    ),
-    unsupported(lambda c, p: p.overlap_tp == 0, "tensor-parallel communication is not overlapped"),
-    unsupported(lambda c, p: p.overlap_ep == 0, "expert-parallel communication is not overlapped"),
     unsupported(
         lambda c, p: (
             (p.dp * p.cp == 1)

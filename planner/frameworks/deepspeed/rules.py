@@ -17,7 +17,6 @@ _FULL = code("recompute", "full")
 _SELECTIVE = code("recompute", "selective")
 _CORE_ATTENTION = 1 << RECOMPUTE_MODULES.index("core_attn")
 _UNFUSED = code("attention_kernel", "unfused")
-_FLASH1 = code("attention_kernel", "flash1")
 
 
 def _bf16_optimizer(c: Context, p: Plans) -> BoolArray:
@@ -32,11 +31,9 @@ def _bf16_optimizer(c: Context, p: Plans) -> BoolArray:
 
 PARTS: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
-    rules.EVERY_LAYER_OFFLOADED,
     rules.optimizers("adam", "sgd", others="Megatron-DeepSpeed does not have DeepSpeed's Muon"),
     *rules.GPT_PARTS,
     rules.LEARNED_POSITIONS,
-    rules.NO_COMPILE,
     fixed_part(lambda m: m.moe is None, "its own MoE layers are not planned: no experts"),
     fixed_part(lambda m: m.mla is None, "there is no latent attention"),
     fixed_part(lambda m: m.qk_norm == "none", "there are no norms on queries and keys"),
@@ -50,11 +47,6 @@ PARTS: tuple[Rule, ...] = (
 )
 # Rules of the engine, for any model code on top of it.
 ENGINE: tuple[Rule, ...] = (
-    unsupported(lambda c, p: p.overlap_ep == 0, "expert-parallel communication is not overlapped"),
-    unsupported(
-        lambda c, p: p.attention_kernel != _FLASH1,
-        "flash-attention 1 cannot be installed with its torch",
-    ),
     unsupported(
         lambda c, p: c.training.precision not in ("fp8", "fp4"),
         lambda c, p: (
@@ -70,7 +62,6 @@ ENGINE: tuple[Rule, ...] = (
             f"{c.training.gradient_dtype}"
         ),
     ),
-    rules.own_runtime("deepspeed"),
     rules.HALF_PRECISION,
     rule(
         "kv_heads",
@@ -82,39 +73,6 @@ ENGINE: tuple[Rule, ...] = (
         lambda c, p: (p.cp == 1) | ((p.tp == 1) & (p.pp == 1)),
         lambda c, p: f"Ulysses (cp {p.cp}) runs only without tp and pp, got tp {p.tp}, pp {p.pp}",
     ),
-    rule(
-        "cp_seq",
-        lambda c, p: (p.cp == 1) | (p.cp_kind == code("cp_kind", "a2a")),
-        lambda c, p: f"context parallelism is all-to-all (Ulysses) only, not {p.cp_kind}",
-    ),
-    rule(
-        "layers_not_divisible",
-        lambda c, p: (
-            (c.model.num_layers % p.pp == 0)
-            & (p.first_stage_layers == 0)
-            & (p.last_stage_layers == 0)
-            & (p.stage_layers == 0)
-        ),
-        lambda c, p: f"{c.model.num_layers} layers must be split evenly over pp {p.pp}",
-    ),
-    unsupported(
-        lambda c, p: p.vpp == 1,
-        lambda c, p: f"the pipeline engine has one chunk per stage, not {p.vpp}",
-    ),
-    unsupported(
-        lambda c, p: (p.pp == 1) | (p.schedule == code("schedule", "1f1b")),
-        lambda c, p: f"the pipeline engine runs 1F1B only, not {p.schedule}",
-    ),
-    unsupported(
-        lambda c, p: p.rank_order == code("rank_order", "tp-cp-ep-dp-pp"),
-        "pp is the outermost axis of its topology",
-    ),
-    rule(
-        "zero_stage",
-        lambda c, p: (p.zero_stage < 3) | (p.reshard_after_forward == 1),
-        "ZeRO-3 always frees gathered weights after the forward pass",
-    ),
-    rules.WHOLE_SHARDS,
     rule(
         "recompute",
         lambda c, p: (
@@ -130,22 +88,11 @@ ENGINE: tuple[Rule, ...] = (
             f"{', '.join(p.recompute_modules)} with {p.attention_kernel} attention, cp {p.cp}"
         ),
     ),
-    rule(
-        "recompute",
-        lambda c, p: (
-            (p.recompute != _FULL) | (p.recompute_method == code("recompute_method", "uniform"))
-        ),
-        "DeepSpeed's checkpointing recomputes uniformly, not by block",
-    ),
     rules.OFFLOADED_ADAM,
     rule(
         "offload",
         lambda c, p: (p.offload_activations == 0) | (p.recompute == _FULL),
         "only checkpoints are offloaded: activation offload needs full recompute",
-    ),
-    unsupported(
-        lambda c, p: p.cross_entropy == code("cross_entropy", "unfused"),
-        "there is no fused cross entropy",
     ),
     unsupported(
         lambda c, p: (
@@ -166,6 +113,5 @@ ENGINE: tuple[Rule, ...] = (
             "gradients"
         ),
     ),
-    unsupported(lambda c, p: p.overlap_tp == 0, "tensor-parallel communication is not overlapped"),
 )
 RULES: tuple[Rule, ...] = (*PARTS, *ENGINE)

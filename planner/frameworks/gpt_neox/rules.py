@@ -9,11 +9,10 @@ from cost_models.plans import code
 from cost_models.spec import ModelSpec
 from planner.constraints import Rule
 from planner.frameworks import rules
-from planner.frameworks.base import rule, unsupported
+from planner.frameworks.base import unsupported
 from planner.frameworks.deepspeed.rules import ENGINE
 from planner.frameworks.rules import fixed_part
 
-_SELECTIVE = code("recompute", "selective")
 _UNFUSED = code("attention_kernel", "unfused")
 
 
@@ -23,10 +22,8 @@ def _head_width(model: ModelSpec) -> bool:
 
 OWN: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
-    rules.EVERY_LAYER_OFFLOADED,
     rules.optimizers("adam", "sgd"),
     rules.LEARNED_POSITIONS,
-    rules.NO_COMPILE,
     fixed_part(lambda m: m.moe is None, "its megablocks experts are not planned: no experts"),
     fixed_part(lambda m: m.mla is None, "there is no latent attention"),
     fixed_part(
@@ -55,17 +52,6 @@ OWN: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: (c.model.sliding_window is None) | (p.attention_kernel != _UNFUSED),
         "only flash-attention has a sliding window",
-    ),
-    rule(
-        "cp_seq",
-        lambda c, p: p.cp == 1,
-        lambda c, p: f"sequences are not split over ranks: cp 1, not {p.cp}",
-        "degrees",
-    ),
-    rule(
-        "recompute",
-        lambda c, p: (p.recompute != _SELECTIVE) & (p.recompute_num_layers <= 1),
-        "each layer is one checkpoint: with several per checkpoint it skips some",
     ),
     unsupported(
         lambda c, p: c.training.precision != "fp16" or c.training.gradient_dtype == "fp16",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cost_models.plans import RECOMPUTE_MODULES, Plans, code, is_one_of
+from cost_models.plans import RECOMPUTE_MODULES, Plans, code
 from cost_models.spec import ModelSpec
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
@@ -18,7 +18,6 @@ from planner.frameworks.maxtext.mesh import shard_ranks, slices
 
 _FULL, _SELECTIVE = code("recompute", "full"), code("recompute", "selective")
 _OPERATORS = 1 << RECOMPUTE_MODULES.index("op")
-_ALL_GATHER = code("cp_kind", "all_gather")
 # Decoder block by (experts, norm on queries and keys, bias of their projections).
 BLOCKS = {
     (False, "none", False): "llama2",
@@ -74,8 +73,6 @@ def _batch_is_whole(c: Context, p: Plans) -> BoolArray:
 
 OWN: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
-    rules.EVERY_LAYER_OFFLOADED,
-    rules.own_runtime("jax"),
     rules.optimizers("adam", "sgd", others="its Muon needs the matrix names of each model"),
     rules.FP32_STATES,
     unsupported(
@@ -94,11 +91,6 @@ OWN: tuple[Rule, ...] = (
         lambda c, p: f"gradients are fp32 or bf16, not {c.training.gradient_dtype}",
     ),
     unsupported(
-        lambda c, p: (p.pp == 1) & (p.stage_layers == 0),
-        "its pipeline, a loop in lockstep, is not one of the planned schedules",
-        "layout",
-    ),
-    unsupported(
         lambda c, p: (p.tp == 1) | (p.sequence_parallel == 1),
         "its tensor axis also splits the residual stream: tp needs sequence_parallel",
         "groups",
@@ -107,43 +99,10 @@ OWN: tuple[Rule, ...] = (
         lambda c, p: (c.model.moe is None) | (p.etp == p.tp),
         "experts are split like the other layers: etp is tp",
     ),
-    unsupported(lambda c, p: p.compile == 1, "XLA compiles every step: compile is always on"),
-    unsupported(
-        lambda c, p: p.overlap_tp == 0, "XLA decides which collectives overlap: no key sets it"
-    ),
-    unsupported(
-        lambda c, p: p.overlap_ep == 0,
-        "expert-parallel communication is not overlapped with another micro-batch",
-    ),
-    unsupported(
-        lambda c, p: (p.overlap_grad_reduce == 1) & (p.overlap_param_gather == 1),
-        "XLA always overlaps data-parallel communication",
-    ),
-    rules.UNFUSED_LOSS,
-    unsupported(
-        lambda c, p: is_one_of(p.attention_kernel, "attention_kernel", "flash", "unfused") > 0,
-        lambda c, p: f"its kernels are splash attention or cuDNN's, not {p.attention_kernel}",
-    ),
-    rule(
-        "cp_seq",
-        lambda c, p: (p.cp == 1) | (p.cp_kind == _ALL_GATHER),
-        lambda c, p: f"{p.cp_kind} needs Tokamax's kernels, which are not costed: use all_gather",
-    ),
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | (c.training.seq_length % (2 * p.cp) == 0),
         lambda c, p: f"the sequence must divide into 2 x cp = {2 * p.cp} parts",
-    ),
-    unsupported(
-        lambda c, p: (
-            (c.model.moe is None) | (p.moe_dispatcher == code("moe_dispatcher", "alltoall"))
-        ),
-        lambda c, p: f"tokens are dispatched by all-to-all, not {p.moe_dispatcher}",
-    ),
-    rule(
-        "zero_stage",
-        lambda c, p: p.zero_stage != 2,
-        "gradients are sharded only together with weights (ZeRO 3): no ZeRO 2",
     ),
     rule(
         "zero_stage",
@@ -154,11 +113,6 @@ OWN: tuple[Rule, ...] = (
         "zero_stage",
         lambda c, p: (p.zero_stage != 1) | (p.dp_shard == 0) | (p.dp_shard == p.dp),
         "shard_optimizer_over_data spans all replicas",
-    ),
-    rule(
-        "zero_stage",
-        lambda c, p: (p.zero_stage < 3) | (p.reshard_after_forward == 1),
-        "the loop over layers frees gathered weights after the forward pass",
     ),
     rule(
         "zero_stage",
@@ -191,21 +145,12 @@ OWN: tuple[Rule, ...] = (
     rule(
         "recompute",
         lambda c, p: (p.recompute != _SELECTIVE) | (p.recompute_modules == _OPERATORS),
-        lambda c, p: (
-            "selective recompute is by operator (op, save_dot_with_context_except_mlp), not "
-            f"{', '.join(p.recompute_modules)}"
-        ),
+        lambda c, p: f"recompute_modules is op, not {', '.join(p.recompute_modules)}",
     ),
     rule(
         "recompute",
-        lambda c, p: (
-            (p.recompute != _FULL)
-            | (
-                (p.recompute_method == code("recompute_method", "block"))
-                & (p.recompute_num_layers >= c.model.num_layers)
-            )
-        ),
-        "one policy for all layers, each one checkpoint: block over all layers",
+        lambda c, p: (p.recompute != _FULL) | (p.recompute_num_layers >= c.model.num_layers),
+        "one policy for all layers, each one checkpoint: recompute_num_layers is num_layers",
     ),
     rule(
         "offload",

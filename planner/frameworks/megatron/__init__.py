@@ -52,13 +52,13 @@ FIELDS = {
         "--data-parallel-sharding-strategy",
         note="1: distributed optimizer; 2 and 3: Megatron-FSDP, without pipeline",
     ),
-    "reshard_after_forward": cannot("Megatron-FSDP always frees gathered weights"),
+    "reshard_after_forward": cannot("Megatron-FSDP always frees gathered weights", True),
     "micro_batch_size": says("--micro-batch-size", "--global-batch-size"),
     "recompute": says("--recompute-granularity"),
     "recompute_modules": says("--recompute-modules"),
     "recompute_method": says("--recompute-method"),
     "recompute_num_layers": says("--recompute-num-layers"),
-    "recompute_layers": cannot("--recompute-num-layers is the same on every stage"),
+    "recompute_layers": cannot("--recompute-num-layers is the same on every stage", ()),
     "schedule": says(
         "--num-virtual-stages-per-pipeline-rank", note="interleaved with vpp > 1, else 1F1B"
     ),
@@ -89,8 +89,8 @@ FIELDS = {
     "overlap_tp": says("--tp-comm-overlap"),
     "overlap_ep": says("--overlap-moe-expert-parallel-comm"),
     "overlap_p2p": says("--no-overlap-p2p-communication", note="only interleaving overlaps"),
-    "runtime": cannot("Megatron-LM is itself the runtime"),
-    "compile": cannot("its kernels are fused already, without torch.compile"),
+    "runtime": cannot("Megatron-LM is itself the runtime", "megatron"),
+    "compile": cannot("its kernels are fused already, without torch.compile", False),
 }
 
 
@@ -220,9 +220,7 @@ FRAMEWORK = Framework(
     name="megatron",
     title="Megatron-LM",
     versions=VERSIONS,
-    runtime="megatron",
-    axes={
-        "runtime": ("megatron",),
+    choices={
         "schedule": ("1f1b", "interleaved-1f1b"),
         "moe_dispatcher": ("alltoall", "deepep", "hybridep"),
         "overlap_ep": (False, True),

@@ -86,7 +86,6 @@ MODEL_RULES: tuple[Rule, ...] = (
     MUON_IN_FP8,
     *rules.GPT_PARTS,
     rules.LEARNED_POSITIONS,
-    rules.NO_COMPILE,
     unsupported(
         lambda c, p: c.model.qk_norm == "none" or (c.model.qk_norm == "head" and not c.model.mla),
         lambda c, p: (

@@ -145,13 +145,7 @@ SIZE_RULES: tuple[Rule, ...] = (
 )
 
 FEATURE_RULES: tuple[Rule, ...] = (
-    rules.own_runtime("megatron"),
     rules.HALF_PRECISION,
-    rule(
-        "zero_stage",
-        lambda c, p: (p.zero_stage < 3) | (p.reshard_after_forward == 1),
-        "Megatron-FSDP always frees gathered weights after the forward pass",
-    ),
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage != 1) | (c.training.optimizer != "sgd"),

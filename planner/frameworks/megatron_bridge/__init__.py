@@ -11,7 +11,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, megatron, python_writer, unwritten_facts
-from planner.frameworks.base import Bundle, Field, Framework, flag, grouped
+from planner.frameworks.base import Bundle, Field, Framework, cannot, flag, grouped, says
 from planner.frameworks.megatron_bridge.peft import PARTIAL_TRAINING, adapter_class
 from planner.frameworks.megatron_bridge.reader import OWN_RECIPE, read, recognises
 from planner.frameworks.megatron_bridge.rules import EXPANDABLE, RULES
@@ -56,10 +56,14 @@ FIELDS = {name: _field(field) for name, field in megatron.FIELDS.items()} | {
         ("model.cross_entropy_loss_fusion", "model.cross_entropy_fusion_impl"),
         "fused: native; in_place: te",
     ),
-    "runtime": Field((ALLOCATOR,), "Megatron-Core, with or without expandable segments"),
+    "runtime": says(
+        ALLOCATOR,
+        note="Megatron-Core, with or without expandable segments",
+        only=("megatron", EXPANDABLE),
+    ),
     # NVIDIA-NeMo/Megatron-Bridge#4586; its nightly documentation needs Megatron-Core's dev branch.
-    "dynamic_cp": Field(
-        note="its training loop does not assign samples to ranks with its pinned Megatron-Core"
+    "dynamic_cp": cannot(
+        "its training loop does not assign samples to ranks with its pinned Megatron-Core", False
     ),
 }
 
@@ -207,8 +211,7 @@ FRAMEWORK = Framework(
     name="megatron-bridge",
     title="Megatron-Bridge",
     versions=VERSIONS,
-    runtime="megatron",
-    axes=megatron.FRAMEWORK.axes,
+    choices=megatron.FRAMEWORK.choices,
     rules=RULES,
     fields=FIELDS,
     render=render,

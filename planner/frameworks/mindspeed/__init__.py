@@ -17,7 +17,7 @@ VERSIONS = "Megatron-LM core_v0.12.1 with MindSpeed of July 2026 (028de58)"
 
 FIELDS: dict[str, Field] = megatron.FIELDS | {
     "cp_kind": says("--context-parallel-algo", note="when cp > 1"),
-    "dynamic_cp": cannot("its Megatron-LM (core 0.12.1) has no --hybrid-context-parallel"),
+    "dynamic_cp": cannot("its Megatron-LM (core 0.12.1) has no --hybrid-context-parallel", False),
     "vpp": says(
         "--num-layers-per-virtual-pipeline-stage",
         "--schedules-method",
@@ -29,21 +29,21 @@ FIELDS: dict[str, Field] = megatron.FIELDS | {
         "--data-parallel-sharding-strategy",
         note="1: distributed optimizer; 2 and 3: custom FSDP, without pipeline",
     ),
-    "reshard_after_forward": cannot("Megatron's custom FSDP always frees gathered weights"),
+    "reshard_after_forward": cannot("Megatron's custom FSDP always frees gathered weights", True),
     "schedule": says(
         "--num-layers-per-virtual-pipeline-stage",
         "--schedules-method",
         note="dualpipev, interleaved with vpp > 1, or 1F1B",
     ),
     "offload_optimizer": says("--swap-optimizer"),
-    "offload_activations": cannot("--swap-attention swaps modules, not layers"),
+    "offload_activations": cannot("--swap-attention swaps modules, not layers", False),
     "offload_num_layers": cannot("--swap-attention swaps modules, not layers"),
     "attention_kernel": says("--use-flash-attn", note="the NPU's fused attention"),
     "moe_dispatcher": says("--moe-token-dispatcher-type", note="no deepep"),
     "overlap_tp": says("--use-ascend-mc2"),
     "overlap_ep": says("--moe-fb-overlap"),
-    "runtime": cannot("Megatron-LM is the runtime"),
-    "compile": cannot("its kernels are fused already"),
+    "runtime": cannot("Megatron-LM is the runtime", "megatron"),
+    "compile": cannot("its kernels are fused already", False),
 }
 # Newer options of Megatron-LM -> those of core 0.12.1 for the same fact.
 OLDER = {
@@ -115,9 +115,7 @@ FRAMEWORK = Framework(
     name="mindspeed",
     title="MindSpeed",
     versions=VERSIONS,
-    runtime="megatron",
-    axes={
-        "runtime": ("megatron",),
+    choices={
         "schedule": SCHEDULES,
         "overlap_grad_reduce": (True, False),  # dualpipe-v and overlap_ep need it off
         "overlap_param_gather": (True, False),

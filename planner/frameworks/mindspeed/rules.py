@@ -89,11 +89,6 @@ OWN: tuple[Rule, ...] = (
             + ", ".join(name for name in p.recompute_modules if name not in MODULES)
         ),
     ),
-    rule(
-        "offload",
-        lambda c, p: p.offload_activations == 0,
-        "activations are swapped by module, and a plan offloads them by layer",
-    ),
     unsupported(
         lambda c, p: (
             (p.overlap_tp == 0)

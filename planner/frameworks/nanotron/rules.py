@@ -13,14 +13,12 @@ from cost_models.plans import ParallelPlan, Plans, code
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
 from planner.frameworks.base import rule, unsupported
-from planner.frameworks.rules import fixed_part, is_named
+from planner.frameworks.rules import fixed_part
 
 # Types of gradients, of their reduction, of master weights and of optimizer states.
 FP32 = ("fp32", "fp32", "fp32", "fp32")
 BF16 = ("bf16", "bf16", "none", "bf16")
 _FULL = code("recompute", "full")
-_BLOCK = code("recompute_method", "block")
-_1F1B, _GPIPE = code("schedule", "1f1b"), code("schedule", "gpipe")
 
 
 def kept(c: Context) -> tuple[str, str, str, str]:
@@ -66,19 +64,15 @@ def _split_text(c: Context, p: ParallelPlan) -> str:
 
 
 def _recompute(c: Context, p: Plans) -> BoolArray:
-    whole = (p.recompute != _FULL) | (p.recompute_method == _BLOCK)
-    count = np.zeros(np.shape(whole), dtype=np.int64)
+    count = np.zeros(np.shape(p.recompute), dtype=np.int64)
     for where, counts in _by_grid(c, p):
         count = np.where(where, max(counts), count)
-    return np.asarray(whole & ((p.recompute != _FULL) | (p.recompute_num_layers == count)))
+    return np.asarray((p.recompute != _FULL) | (p.recompute_num_layers == count))
 
 
 def _recompute_text(c: Context, p: ParallelPlan) -> str:
     most = max(stages(c.model, p.pp, p.tp))
-    return (
-        f"recompute_layer applies to every layer: block with {most} layers, got "
-        f"{p.recompute_method} with {p.recompute_num_layers}"
-    )
+    return f"recompute_layer applies to every layer: {most} layers, got {p.recompute_num_layers}"
 
 
 RULES: tuple[Rule, ...] = (
@@ -137,94 +131,23 @@ RULES: tuple[Rule, ...] = (
             f"its mock data need sequences of more than 10 tokens, got {c.training.seq_length}"
         ),
     ),
-    rules.own_runtime("nanotron"),
     rule(
         "kv_heads",
         lambda c, p: c.model.num_query_groups % p.tp == 0,
         lambda c, p: f"{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
         "degrees",
     ),
-    rule(
-        "cp_seq",
-        lambda c, p: p.cp == 1,
-        lambda c, p: (
-            f"cp {p.cp}: the trainer refuses random weights with context parallelism (not "
-            "supported yet)"
-        ),
-        "degrees",
-    ),
-    unsupported(
-        lambda c, p: (p.ep == 1) & (p.etp == 1),
-        lambda c, p: (
-            f"ep {p.ep}, etp {p.etp}: its rank grid has only dp x cp x pp x tp ranks, too few "
-            "with expert_parallel_size"
-        ),
-        "groups",
-    ),
-    unsupported(
-        lambda c, p: c.model.moe is None or is_named(p, "moe_dispatcher", "alltoall", "allgather"),
-        "token_dispatcher_type must be alltoall or allgather",
-    ),
     rule("layers_not_divisible", _split, _split_text, "layout"),
-    unsupported(
-        lambda c, p: (p.pp == 1) | (p.schedule == _1F1B) | (p.schedule == _GPIPE),
-        lambda c, p: f"pp_engine is 1f1b or afab (all forward, all backward), not {p.schedule}",
-    ),
-    unsupported(
-        lambda c, p: (
-            (p.pp == 1) | (p.dp == 1) | (p.rank_order == code("rank_order", "tp-cp-ep-dp-pp"))
-        ),
-        "pp is the outermost axis of its grid",
-    ),
-    rule(
-        "zero_stage",
-        lambda c, p: p.zero_stage <= 1,
-        lambda c, p: f"only optimizer states are sharded: ZeRO 1, not {p.zero_stage}",
-    ),
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage == 0) | (p.dp == 1) | (c.training.gradient_dtype == "bf16"),
         "ZeRO 1 with fp32 gradients over dp ends in NotImplementedError at the first backward "
         "pass: use bf16 gradients or ZeRO 0",
     ),
-    rule(
-        "zero_stage",
-        lambda c, p: (p.zero_stage == 0) | (p.dp_shard == 0) | (p.dp_shard == p.dp * p.cp),
-        lambda c, p: f"states are sharded over all {p.dp} data-parallel ranks, not {p.dp_shard}",
-    ),
-    rule(
-        "recompute",
-        lambda c, p: p.recompute != code("recompute", "selective"),
-        lambda c, p: (
-            f"recompute_layer recomputes whole layers, not {', '.join(p.recompute_modules)}"
-        ),
-    ),
     rule("recompute", _recompute, _recompute_text),
-    rule(
-        "offload",
-        lambda c, p: (p.offload_optimizer == 0) & (p.offload_activations == 0),
-        "nothing is offloaded to the host",
-    ),
-    unsupported(
-        lambda c, p: p.attention_kernel == code("attention_kernel", "flash2"),
-        lambda c, p: f"attention is always flash-attention 2, not {p.attention_kernel}",
-    ),
-    rules.UNFUSED_LOSS,
-    unsupported(
-        lambda c, p: (p.overlap_grad_reduce == 1) | (p.dp == 1),
-        "gradients are always reduced during the last backward pass",
-    ),
-    unsupported(
-        lambda c, p: (p.overlap_param_gather == 0) | (p.zero_stage == 0) | (p.dp == 1),
-        "ZeRO 1 gathers weights after the optimizer step, without overlap",
-    ),
     unsupported(
         lambda c, p: (p.tp == 1) | (p.overlap_tp == 0) | (p.sequence_parallel == 1),
         "tp_linear_async_communication needs tp_mode REDUCE_SCATTER (sequence_parallel)",
-    ),
-    unsupported(
-        lambda c, p: p.compile == 0,
-        "nothing is compiled: norms and RoPE have their own kernels",
     ),
     unsupported(
         lambda c, p: c.training.precision == "bf16",

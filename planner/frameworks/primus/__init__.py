@@ -33,7 +33,7 @@ def _field(field: Field) -> Field:
 
 FIELDS: dict[str, Field] = {name: _field(field) for name, field in megatron.FIELDS.items()} | {
     "dynamic_cp": cannot(
-        "its mock data has one length: samples are not assigned to ranks by length"
+        "its mock data has one length: samples are not assigned to ranks by length", False
     ),
     "recompute_layers": says("recompute_layer_ids", note="any layers, by their numbers"),
     "dp": says("--nnodes", "--nproc_per_node", note="world size / (tp x cp x pp)"),
@@ -54,7 +54,7 @@ FIELDS: dict[str, Field] = {name: _field(field) for name, field in megatron.FIEL
     "moe_dispatcher": says(
         "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "use_turbo_deepep"
     ),
-    "runtime": cannot("Megatron-LM is the runtime"),
+    "runtime": cannot("Megatron-LM is the runtime", "megatron"),
 }
 UNWRITTEN = tuple(
     replace(
@@ -115,9 +115,7 @@ FRAMEWORK = Framework(
     name="primus",
     title="Primus",
     versions=VERSIONS,
-    runtime="megatron",
-    axes={
-        "runtime": ("megatron",),
+    choices={
         "schedule": SCHEDULES,
         "overlap_grad_reduce": (True, False),  # its own pipeline runtime needs it off
         "overlap_param_gather": (True, False),

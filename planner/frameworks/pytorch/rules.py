@@ -15,7 +15,6 @@ from planner.frameworks.pytorch import encoders, pattern_rules
 from planner.frameworks.rules import fixed_part, is_named
 from planner.frameworks.torch_sharding import shard_degree, shard_degrees
 
-ATTENTION = ("flash", "flash2", "unfused")
 _BITS = {module: 1 << place for place, module in enumerate(RECOMPUTE_MODULES)}
 _MODULES = _BITS["core_attn"] | _BITS["mlp"] | _BITS["moe"]
 # torch's grouped matrix products need rows of a multiple of so many bytes.
@@ -86,7 +85,6 @@ RULES: tuple[Rule, ...] = (
     *MODEL_RULES,
     *pattern_rules.RULES,
     *encoders.RULES,
-    rules.own_runtime("torch"),
     rules.optimizers("adam", "sgd", "adafactor", "muon"),
     unsupported(
         lambda c, p: (
@@ -154,20 +152,6 @@ RULES: tuple[Rule, ...] = (
         "degrees",
     ),
     rule(
-        "cp_seq",
-        lambda c, p: (p.cp == 1) | is_named(p, "cp_kind", "a2a", "all_gather"),
-        lambda c, p: (
-            "context parallelism is by all-to-all (a2a) or by gathered keys and values "
-            "(all_gather): torch's own ring is experimental and runs on GPUs only; got "
-            f"{p.cp_kind}"
-        ),
-    ),
-    rule(
-        "experts_not_divisible",
-        lambda c, p: (c.model.moe is None) | (p.etp == 1),
-        lambda c, p: f"experts are not split by tensor parallelism: etp 1, not {p.etp}",
-    ),
-    rule(
         "experts_not_divisible",
         lambda c, p: (c.model.moe is None) | (_expert_copies(p) > 0),
         lambda c, p: (
@@ -196,20 +180,8 @@ RULES: tuple[Rule, ...] = (
         "degrees",
     ),
     unsupported(
-        lambda c, p: (c.model.moe is None) | is_named(p, "moe_dispatcher", "alltoall"),
-        lambda c, p: f"tokens are dispatched by all-to-all, not {p.moe_dispatcher}",
-    ),
-    unsupported(
         lambda c, p: (c.model.moe is None) | (p.compile == 0),
         "token counts per expert change at every step: MoE layers are not compiled",
-    ),
-    unsupported(
-        lambda c, p: is_named(p, "attention_kernel", *ATTENTION),
-        "scaled_dot_product_attention has no flash-attention 1",
-    ),
-    unsupported(
-        lambda c, p: is_named(p, "cross_entropy", "unfused"),
-        lambda c, p: f"the loss is torch's own, unfused; got {p.cross_entropy}",
     ),
     unsupported(
         lambda c, p: (p.pp == 1) | (not c.model.tied_embeddings),
@@ -223,19 +195,6 @@ RULES: tuple[Rule, ...] = (
         lambda c, p: (
             f"compiled layers with tp {p.tp} train differently from uncompiled ones (seen with "
             "torch 2.13 on CPUs): no compile"
-        ),
-    ),
-    unsupported(
-        lambda c, p: is_named(p, "rank_order", "tp-cp-ep-dp-pp"),
-        "pp is the outermost axis of the script's mesh",
-    ),
-    rule(
-        "zero_stage",
-        lambda c, p: (p.zero_stage == 0) | (p.zero_stage == 3),
-        lambda c, p: (
-            "fully_shard splits weights, gradients and states (ZeRO-3), replicate none (ZeRO-0); "
-            f"got ZeRO-{p.zero_stage}. To keep gathered weights, set reshard_after_forward to "
-            "false"
         ),
     ),
     torch_sharding.GROUPS,
@@ -274,11 +233,6 @@ RULES: tuple[Rule, ...] = (
         ),
         lambda c, p: f"each checkpoint is one layer: uniform with 1, not {p.recompute_num_layers}",
     ),
-    rule(
-        "offload",
-        lambda c, p: (p.offload_optimizer == 0) & (p.offload_activations == 0),
-        "there is no offload: fully_shard would also offload the weights",
-    ),
     unsupported(
         lambda c, p: (p.dp * p.cp == 1) | (p.overlap_grad_reduce == (p.pp == 1)),
         lambda c, p: (
@@ -286,14 +240,5 @@ RULES: tuple[Rule, ...] = (
             f"it; got overlap_grad_reduce {str(p.overlap_grad_reduce).lower()} with pp {p.pp}"
         ),
     ),
-    unsupported(
-        lambda c, p: (p.dp * p.cp == 1) | (p.zero_stage == 0) | (p.overlap_param_gather == 1),
-        "fully_shard always prefetches weights (overlap_param_gather)",
-    ),
-    unsupported(
-        lambda c, p: (p.overlap_tp == 0) & (p.overlap_ep == 0),
-        "tensor-parallel communication and expert all-to-all are not overlapped",
-    ),
-    torch_schedules.OVERLAP,
     rules.NO_EMPTY_MIDDLE,
 )

@@ -34,13 +34,13 @@ from planner.frameworks.slime.rules import RULES
 VERSIONS = "main of August 2026 (624b824) on Megatron-LM core 0.16 to main"
 
 FIELDS: dict[str, Field] = megatron.FIELDS | {
-    "dynamic_cp": cannot("it splits every sample over all cp ranks"),
+    "dynamic_cp": cannot("it splits every sample over all cp ranks", False),
     "dp": says("--actor-num-nodes", "--actor-num-gpus-per-node", note="GPUs / (tp x cp x pp)"),
-    "zero_stage": cannot("the distributed optimizer is always on: ZeRO 1"),
+    "zero_stage": cannot("the distributed optimizer is always on, without Megatron-FSDP", 1),
     "moe_dispatcher": says(
         "--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend", note="no allgather"
     ),
-    "runtime": cannot("Megatron-LM is the runtime"),
+    "runtime": cannot("Megatron-LM is the runtime", "megatron"),
 }
 # Megatron-LM's options that slime's own replace or that slime ignores.
 REPLACED = frozenset(

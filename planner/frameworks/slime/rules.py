@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from planner.constraints import Rule
 from planner.frameworks.base import unsupported
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.rules import is_named
 
 OWN: tuple[Rule, ...] = (
-    unsupported(
-        lambda c, p: np.equal(p.zero_stage, 1),
-        lambda c, p: (
-            f"its distributed optimizer is always on, and its engines get no weights from "
-            f"Megatron-FSDP: ZeRO 1, not {p.zero_stage}"
-        ),
-    ),
     unsupported(
         lambda c, p: (c.model.moe is None) | ~is_named(p, "moe_dispatcher", "allgather"),
         "it replaces the allgather dispatcher by alltoall, as sequences vary in length",

@@ -21,7 +21,7 @@ from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.torchtitan import numerics
 from planner.frameworks.torchtitan.module import module
 from planner.frameworks.torchtitan.reader import read, recognises
-from planner.frameworks.torchtitan.rules import RULES
+from planner.frameworks.torchtitan.rules import ATTENTION, DISPATCHERS, RULES
 from planner.frameworks.torchtitan.settings import environment, settings, steps
 from planner.frameworks.unwritten_facts import MULTIPLIERS, Uncarried, mixture, predicts_several
 
@@ -32,8 +32,8 @@ FIELDS = {
     "tp": says("parallelism.tensor_parallel_degree"),
     "sequence_parallel": says("parallelism.enable_sequence_parallel"),
     "cp": says("parallelism.context_parallel_degree"),
-    "cp_kind": cannot("keys and values are gathered (all_gather)"),
-    "dynamic_cp": cannot("every sequence is split over all cp ranks"),
+    "cp_kind": cannot("keys and values are gathered (all_gather)", "all_gather"),
+    "dynamic_cp": cannot("every sequence is split over all cp ranks", False),
     "pp": says("parallelism.pipeline_parallel_degree"),
     "vpp": says("parallelism.module_fqns_per_model_part"),
     "dp": says(
@@ -43,34 +43,44 @@ FIELDS = {
     "ep": says("parallelism.expert_parallel_degree"),
     "etp": cannot("experts are split over tp without expert parallelism, and not with it"),
     "zero_stage": says(
-        "parallelism.data_parallel_shard_degree", note="3: more than one rank per shard group; or 0"
+        "parallelism.data_parallel_shard_degree",
+        note="3: more than one rank per shard group; or 0",
+        only=(3, 0),
     ),
     "reshard_after_forward": says("parallelism.fsdp_reshard_after_forward"),
     "micro_batch_size": says(
         "training.local_batch_size", "parallelism.pipeline_parallel_microbatch_size"
     ),
     "recompute": says("activation_checkpoint"),
-    "recompute_modules": says("activation_checkpoint", note="op: SelectiveAC"),
-    "recompute_method": cannot("full recompute has one layer per checkpoint (uniform, 1)"),
-    "recompute_num_layers": cannot("full recompute has one layer per checkpoint (uniform, 1)"),
-    "recompute_layers": cannot("activation_checkpoint is the same on every stage"),
-    "schedule": says("parallelism.pipeline_parallel_schedule"),
+    "recompute_modules": says("activation_checkpoint", note="op: SelectiveAC", only=(("op",),)),
+    "recompute_method": cannot(
+        "full recompute has one layer per checkpoint (uniform, 1)", "uniform"
+    ),
+    "recompute_num_layers": cannot("full recompute has one layer per checkpoint (uniform, 1)", 1),
+    "recompute_layers": cannot("activation_checkpoint is the same on every stage", ()),
+    "schedule": says("parallelism.pipeline_parallel_schedule", only=tuple(SCHEDULES)),
     "first_stage_layers": says("parallelism.module_fqns_per_model_part"),
     "last_stage_layers": says("parallelism.module_fqns_per_model_part"),
     "stage_layers": says("parallelism.module_fqns_per_model_part"),
-    "rank_order": cannot("pp is the outermost axis of its mesh"),
+    "rank_order": cannot("pp is the outermost axis of its mesh", "tp-cp-ep-dp-pp"),
     "offload_optimizer": says("training.enable_cpu_offload", note="all FSDP shards are offloaded"),
-    "offload_activations": cannot("the trainer does not offload activations"),
+    "offload_activations": cannot("the trainer does not offload activations", False),
     "offload_num_layers": cannot("the trainer does not offload activations"),
-    "attention_kernel": says("attn_backend", note="flash: flex, flash2: varlen"),
-    "cross_entropy": says("compile.components", note="fused: components include loss"),
-    "moe_dispatcher": says("moe_comm_backend"),
+    "attention_kernel": says(
+        "attn_backend", note="flash: flex, flash2: varlen", only=tuple(ATTENTION)
+    ),
+    "cross_entropy": says(
+        "compile.components", note="fused: components include loss", only=("unfused", "fused")
+    ),
+    "moe_dispatcher": says("moe_comm_backend", only=tuple(DISPATCHERS)),
     "overlap_grad_reduce": cannot("always on without a pipeline, off with one"),
-    "overlap_param_gather": cannot("FSDP always prefetches weights"),
+    "overlap_param_gather": cannot("FSDP always prefetches weights", True),
     "overlap_tp": says("compile.enable_async_tensor_parallel"),
-    "overlap_p2p": cannot("schedules with several chunks always overlap messages, others never"),
-    "overlap_ep": cannot("expert-parallel communication is not overlapped"),
-    "runtime": cannot("torchtitan is itself the runtime"),
+    "overlap_p2p": cannot(
+        "schedules with several chunks always overlap messages, others never", True
+    ),
+    "overlap_ep": cannot("expert-parallel communication is not overlapped", False),
+    "runtime": cannot("torchtitan is itself the runtime", "torch"),
     "compile": says("compile.enable", "compile.components"),
 }
 
@@ -172,16 +182,7 @@ FRAMEWORK = Framework(
     name="torchtitan",
     title="torchtitan",
     versions=VERSIONS,
-    runtime="torch",
-    axes={
-        "runtime": ("torch",),
-        "schedule": tuple(SCHEDULES),
-        "cp_kind": ("all_gather",),
-        "zero_stage": (3, 0),
-        "recompute_modules": (("op",),),
-        "recompute_method": ("uniform",),
-        "recompute_num_layers": (1,),
-        "cross_entropy": ("unfused", "fused"),
+    choices={
         "overlap_grad_reduce": (True, False),
         "overlap_tp": (False, True),
         "compile": (False, True),

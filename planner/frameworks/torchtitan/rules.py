@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.plans import RECOMPUTE_MODULES, Plans
+from cost_models.plans import Plans
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import BoolArray, Context, Rule
 from planner.documents.formats import value_words
@@ -26,7 +26,6 @@ FLEX_BLOCK = 128
 FLEX_WIDTH = 16
 # Elements in a tile of NVFP4's kernels.
 NVFP4_BLOCK = 128
-_BY_OPERATOR = 1 << RECOMPUTE_MODULES.index("op")
 
 
 def gradient_dtype(c: Context, pp: int) -> str:
@@ -148,7 +147,6 @@ MODEL_RULES: tuple[Rule, ...] = (
 RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
     *MODEL_RULES,
-    rules.own_runtime("torch"),
     rules.HALF_PRECISION,
     unsupported(
         lambda c, p: c.training.precision != "fp16",
@@ -201,11 +199,6 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "cp_seq",
-        lambda c, p: (p.cp == 1) | is_named(p, "cp_kind", "all_gather"),
-        lambda c, p: f"context parallelism gathers keys and values (all_gather), not {p.cp_kind}",
-    ),
-    rule(
-        "cp_seq",
         lambda c, p: (p.cp == 1) | is_named(p, "attention_kernel", "flash"),
         lambda c, p: f"context parallelism (cp {p.cp}) needs FlexAttention (flash)",
     ),
@@ -215,13 +208,6 @@ RULES: tuple[Rule, ...] = (
         lambda c, p: (
             f"seq_length {c.training.seq_length} is not a multiple of cp {p.cp} x {FLEX_BLOCK}, "
             "the block of FlexAttention's mask"
-        ),
-    ),
-    unsupported(
-        lambda c, p: is_named(p, "attention_kernel", *ATTENTION),
-        lambda c, p: (
-            "attention is FlexAttention (flash) or varlen flash-attention (flash2), not "
-            f"{p.attention_kernel}"
         ),
     ),
     unsupported(
@@ -245,10 +231,6 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     *torch_schedules.RULES,
-    unsupported(
-        lambda c, p: is_named(p, "rank_order", "tp-cp-ep-dp-pp"),
-        "pp is the outermost axis of its mesh",
-    ),
     rule(
         "experts_not_divisible",
         lambda c, p: (c.model.moe is None) | (p.etp == np.where(p.ep == 1, p.tp, 1)),
@@ -266,10 +248,6 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     unsupported(
-        lambda c, p: (c.model.moe is None) | is_named(p, "moe_dispatcher", *DISPATCHERS),
-        lambda c, p: f"tokens are dispatched by all-to-all or DeepEP, not {p.moe_dispatcher}",
-    ),
-    unsupported(
         lambda c, p: (c.model.moe is None) | ~is_named(p, "moe_dispatcher", "deepep") | (p.ep > 1),
         "DeepEP needs expert parallelism, got ep 1",
     ),
@@ -283,14 +261,6 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "zero_stage",
-        lambda c, p: (p.zero_stage == 0) | (p.zero_stage == 3),
-        lambda c, p: (
-            "FSDP shards weights, gradients and states (ZeRO-3) or replicates all (ZeRO-0), not "
-            f"ZeRO-{p.zero_stage}; to keep gathered weights, set reshard_after_forward to false"
-        ),
-    ),
-    rule(
-        "zero_stage",
         lambda c, p: (p.zero_stage == 3) | (p.cp == 1),
         lambda c, p: f"FSDP always shards over cp {p.cp}: ZeRO-0 needs cp 1",
     ),
@@ -301,25 +271,6 @@ RULES: tuple[Rule, ...] = (
     ),
     torch_sharding.GROUPS,
     rule(
-        "recompute",
-        lambda c, p: ~is_named(p, "recompute", "selective") | (p.recompute_modules == _BY_OPERATOR),
-        lambda c, p: (
-            "selective recompute is by operator (op), not by module: "
-            f"{', '.join(p.recompute_modules)}"
-        ),
-    ),
-    rule(
-        "recompute",
-        lambda c, p: (
-            ~is_named(p, "recompute", "full")
-            | (is_named(p, "recompute_method", "uniform") & (p.recompute_num_layers == 1))
-        ),
-        lambda c, p: (
-            "full recompute has one layer per checkpoint: uniform, 1 layer, not "
-            f"{p.recompute_method}, {p.recompute_num_layers}"
-        ),
-    ),
-    rule(
         "offload",
         lambda c, p: (p.offload_optimizer == 0) | (p.zero_stage == 3),
         "only FSDP shards are offloaded: optimizer offload needs ZeRO-3",
@@ -329,15 +280,6 @@ RULES: tuple[Rule, ...] = (
         lambda c, p: (p.offload_optimizer == 0) | (not narrow_states(c.training)),
         "Adam on the host keeps states in the weight dtype, not bf16 with fp32 weights",
     ),
-    rule(
-        "offload",
-        lambda c, p: p.offload_activations == 0,
-        "the trainer does not offload activations",
-    ),
-    unsupported(
-        lambda c, p: is_named(p, "cross_entropy", "unfused", "fused"),
-        "the loss is torch's own, unfused or compiled (fused), never in place",
-    ),
     unsupported(
         lambda c, p: (p.dp * p.cp == 1) | (p.overlap_grad_reduce == (p.pp == 1)),
         lambda c, p: (
@@ -346,27 +288,18 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     unsupported(
-        lambda c, p: (p.dp * p.cp == 1) | (p.zero_stage == 0) | (p.overlap_param_gather == 1),
-        "FSDP always prefetches weights (overlap_param_gather)",
-    ),
-    unsupported(
         lambda c, p: (
             (p.overlap_tp == 0) | ((p.tp > 1) & (p.compile == 1) & (p.sequence_parallel == 1))
         ),
         "asynchronous tensor parallelism is a compiler pass on gathers and reduce-scatters: it "
         "needs compile and sequence_parallel",
     ),
-    torch_schedules.OVERLAP,
     rule(
         "layers_not_divisible",
         lambda c, p: p.of_stage_layers(lambda layers: min(layers[1:-1], default=1), 1) >= 1,
         lambda c, p: (
             f"a model part cannot be empty, got parts of {value_words(p.stage_layers)} layers"
         ),
-    ),
-    unsupported(
-        lambda c, p: p.overlap_ep == 0,
-        "expert-parallel communication is not overlapped with another micro-batch",
     ),
 )
 

@@ -58,16 +58,16 @@ FRAMEWORK: Framework = replace(
             "recompute": says(
                 "gradient_checkpointing",
                 "fsdp_config.fsdp_activation_checkpointing",
-                note="full or none",
+                note="whole layers or none",
+                only=("none", "full"),
             ),
-            "attention_kernel": says("attn_implementation"),
+            "attention_kernel": says("attn_implementation", only=tuple(ATTENTION)),
         }
     ),
     render=PROGRAM.render,
     read=PROGRAM.read,
     recognises=PROGRAM.recognises,
     partial_training=trainer_yaml.PARTIAL_TRAINING,
-    axes=accelerate.FRAMEWORK.axes | {"cp": (1,)},
     training={"gradient_reduce_dtype": "bf16"},
     competes=False,
 )

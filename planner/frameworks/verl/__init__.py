@@ -14,7 +14,7 @@ from typing import Any
 from cost_models.plans import ParallelPlan
 from planner.constraints import Context
 from planner.documents.plan_report import Note
-from planner.documents.request import PlanRequest
+from planner.documents.request import PlanRequest, Value
 from planner.frameworks import bash_writer, megatron, unwritten_facts, verl_overrides
 from planner.frameworks.accelerate import UNWRITTEN
 from planner.frameworks.accelerate.rules import lacks
@@ -109,23 +109,23 @@ def _key(option: str) -> str:
     return next((group + name for group, names in GROUPS.items() if name in names), "")
 
 
-def _missing(name: str) -> str:
-    """Why no override sets a field: Megatron-LM's reason if it has no option either."""
-    if megatron.FIELDS[name].supported:
-        return "verl has no override for it"
-    return _SET_BY_OVERRIDES[name].note
-
-
-_SET_BY_OVERRIDES = {name: _field(field) for name, field in megatron.FIELDS.items()}
+# Values of fields for which Megatron-LM has an option, and verl no override.
+_WITHOUT_OVERRIDE: dict[str, Value] = {
+    "rank_order": "tp-cp-ep-dp-pp",
+    "offload_activations": False,
+    "offload_num_layers": 0,
+    "overlap_tp": False,
+    "overlap_ep": False,
+}
 FIELDS: dict[str, Field] = {
-    name: field if field.names else cannot(_missing(name))
-    for name, field in _SET_BY_OVERRIDES.items()
-} | {
+    **{name: _field(field) for name, field in megatron.FIELDS.items()},
+    **{n: cannot("verl has no override for it", value) for n, value in _WITHOUT_OVERRIDE.items()},
+    "cross_entropy": cannot("its losses need log-probabilities of fp32 logits", "unfused"),
     "dp": says("trainer.nnodes", "trainer.n_gpus_per_node", note="GPUs / (tp x cp x pp)"),
     "micro_batch_size": says(MICRO),
-    "dynamic_cp": cannot("it splits every sequence over all cp ranks"),
-    "cp_kind": cannot("context parallelism is always by p2p (ring attention)"),
-    "runtime": cannot("Megatron-Core is the runtime"),
+    "dynamic_cp": cannot("it splits every sequence over all cp ranks", False),
+    "cp_kind": cannot("context parallelism is always by p2p (ring attention)", "p2p"),
+    "runtime": cannot("Megatron-Core is the runtime", "megatron"),
 }
 
 
@@ -241,11 +241,8 @@ FRAMEWORK: Framework = replace(
     name="verl",
     title="verl",
     versions=VERSIONS,
-    axes={
-        **megatron.FRAMEWORK.axes,
-        "cross_entropy": ("unfused",),
-        "overlap_ep": (False,),
-        "overlap_tp": (False,),
+    choices={
+        name: values for name, values in megatron.FRAMEWORK.choices.items() if not FIELDS[name].only
     },
     rules=RULES,
     fields=FIELDS,

@@ -110,11 +110,11 @@ REFUSED: list[tuple[str, tuple[PlanRequest, Any]]] = [
     ("both places", case("qwen2")),
     ("without a gate has biases", case("nope")),
     ("only flash-attention", case(MISTRAL, attention_kernel="unfused")),
-    ("cp 1, not 2", case(cp=2)),
+    ("cp is 1, not 2", case(cp=2)),
     ("each layer is one checkpoint", case(recompute="full", recompute_num_layers=2)),
     ("accumulate in fp16", case(training={**FP16, "gradient_dtype": "fp32"})),
     ("the position table has 4096", case("gpt", training={"seq_length": 8192})),
-    ("torch.compile", case(compile=True)),
+    ("its own kernels", case(compile=True)),
     ("its optimizers are", case(training={"optimizer": "muon"})),
 ]
 

@@ -322,7 +322,7 @@ REFUSED += [
         "etp x ep = tp x cp",
         launch(pp=2, cp=2, rank_order="tp-cp-ep-pp-dp"),
     ),
-    ("framework_unsupported", "torch runtime", launch(runtime="torch")),
+    ("framework_unsupported", "runtime is megatron, not torch", launch(runtime="torch")),
     ("framework_unsupported", "not gpipe", launch(pp=2, schedule="gpipe")),
     ("framework_unsupported", "torch.compile", launch(compile=True)),
     ("framework_unsupported", "not zb-v", launch(pp=2, vpp=2, schedule="zb-v")),

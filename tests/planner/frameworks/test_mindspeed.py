@@ -196,7 +196,7 @@ REFUSED: list[tuple[str, str, Case]] = [
         "not shared_experts",
         launch("deepseek-v3", recompute="selective", recompute_modules=("shared_experts",)),
     ),
-    ("offload", "swapped by module", launch(offload_activations=True)),
+    ("offload", "swaps modules", launch(offload_activations=True)),
     (
         "framework_unsupported",
         "MC2",

@@ -68,7 +68,7 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
         "mixtral", recompute="selective", recompute_modules=("op",)
     ),
     "multi-token": refused(other("llama", mtp_num_layers=1)),
-    "megatron runtime": refused(runtime="megatron"),
+    "runtime is torch, not megatron": refused(runtime="megatron"),
     "got fp16": refused(training={"precision": "fp16"}),
     "none and fp32": refused(training={"master_weights_dtype": "none"}),
     "fp32 and bf16": refused(training={"optimizer_state_dtype": "bf16"}),
@@ -81,15 +81,15 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "needs sequence_parallel": refused(GPT, tp=2),
     "key/value heads do not divide": refused(tp=8),
     "does not pad it": refused(other("llama", vocab_size=32001), **TP2),
-    "by all-to-all": refused(cp=2, cp_kind="p2p"),
+    "cp_kind is a2a or all_gather, not p2p": refused(cp=2, cp_kind="p2p"),
     "no flash-attention 1": refused(attention_kernel="flash1"),
-    "got fused": refused(cross_entropy="fused"),
+    "not fused": refused(cross_entropy="fused"),
     "cannot be tied": launch("qwen2", pp=2, **PIPE),
-    "no schedule zb-h1": launch(pp=2, schedule="zb-h1", **PIPE),
+    "not zb-h1": launch(pp=2, schedule="zb-h1", **PIPE),
     "compiled blocks": launch(pp=2, vpp=2, schedule="zb-v", compile=True, **PIPE),
     "train differently": refused(compile=True, **TP2),
-    "outermost": refused(rank_order="tp-cp-ep-pp-dp"),
-    "ZeRO-1": refused(zero_stage=1),
+    "outermost": launch(pp=2, **PIPE, rank_order="tp-cp-ep-pp-dp"),
+    "zero_stage is 3 or 0, not 1": refused(zero_stage=1),
     "whole groups of cp": refused(cp=4, dp_shard=2),
     "all-to-all splits by key/value heads": refused(cp=4, **TP2),
     "core_attn, mlp and moe, or operators": refused(
@@ -101,11 +101,13 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "one layer: uniform": refused(
         recompute="full", recompute_method="uniform", recompute_num_layers=2
     ),
-    "there is no offload": refused(offload_optimizer=True),
+    "would also offload the weights": refused(offload_optimizer=True),
     "overlap_grad_reduce true with pp 2": launch(pp=2, **{**PIPE, "overlap_grad_reduce": True}),
     "prefetches weights": refused(overlap_param_gather=False),
-    "communication and expert all-to-all": refused(overlap_tp=True),
-    "overlaps its messages": launch(pp=2, vpp=2, schedule="looped-bfs", overlap_p2p=False, **PIPE),
+    "overlap_tp is false": refused(overlap_tp=True, **TP2),
+    "always overlap messages": launch(
+        pp=2, vpp=2, schedule="looped-bfs", overlap_p2p=False, **PIPE
+    ),
     **pytorch_patterns.REFUSED,
 }
 

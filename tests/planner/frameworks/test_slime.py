@@ -72,7 +72,7 @@ def test_it_is_judged_by_its_own_rules() -> None:
 
 
 REFUSED = (
-    ("ZeRO 1, not 3", launch(zero_stage=3)),
+    ("zero_stage is 1, not 3", launch(zero_stage=3)),
     ("replaces the allgather", launch("mixtral", ep=4, moe_dispatcher="allgather")),
     ("for learned position embeddings", launch("gpt")),
 )

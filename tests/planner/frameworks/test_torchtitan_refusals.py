@@ -95,7 +95,7 @@ REFUSED: list[tuple[str, str, Case]] = [
     ),
     ("framework_unsupported", "multi-token", runs(other("llama", mtp_num_layers=1))),
     ("framework_unsupported", "need an even head width", runs(other("llama", head_dim=33))),
-    ("framework_unsupported", "megatron runtime", runs(runtime="megatron")),
+    ("framework_unsupported", "runtime is torch, not megatron", runs(runtime="megatron")),
     ("framework_unsupported", "loss scaling", runs(training={"precision": "fp16"})),
     (
         "framework_unsupported",
@@ -133,35 +133,47 @@ REFUSED: list[tuple[str, str, Case]] = [
     ("framework_unsupported", "not unfused", runs(attention_kernel="unfused")),
     ("framework_unsupported", "tied embeddings", runs("qwen2", pp=2, **PIPE)),
     ("framework_unsupported", "multi-token prediction runs", runs("deepseek-v3", cp=2)),
-    ("framework_unsupported", "no schedule zb-h1", runs(pp=2, schedule="zb-h1", **PIPE)),
+    ("framework_unsupported", "not zb-h1", runs(pp=2, schedule="zb-h1", **PIPE)),
     (
         "framework_unsupported",
         "splits the backward",
         runs(pp=2, vpp=2, schedule="zb-v", compile=True, **PIPE),
     ),
-    ("framework_unsupported", "outermost", runs(rank_order="tp-cp-ep-pp-dp")),
+    ("framework_unsupported", "outermost", runs(pp=2, rank_order="tp-cp-ep-pp-dp", **PIPE)),
     ("experts_not_divisible", "got ep 2, etp 2", runs("mixtral", ep=2, etp=2, **TP2)),
     (
         "experts_not_divisible",
         "does not divide data_parallel_shard_degree",
         runs("mixtral", ep=8, dp_shard=4),
     ),
-    ("framework_unsupported", "not allgather", runs("mixtral", moe_dispatcher="allgather")),
+    ("framework_unsupported", "not allgather", runs("mixtral", ep=2, moe_dispatcher="allgather")),
     ("framework_unsupported", "got ep 1", runs("mixtral", moe_dispatcher="deepep")),
     (
         "framework_unsupported",
         "padded groups",
         runs("mixtral", ep=2, moe_dispatcher="deepep", training=FP8),
     ),
-    ("zero_stage", "not ZeRO-1", runs(zero_stage=1)),
-    ("zero_stage", "not ZeRO-2", runs(zero_stage=2)),
+    ("zero_stage", "zero_stage is 3 or 0, not 1", runs(zero_stage=1)),
+    ("zero_stage", "zero_stage is 3 or 0, not 2", runs(zero_stage=2)),
     ("zero_stage", "needs cp 1", runs(zero_stage=0, cp=2)),
     ("zero_stage", "nothing to shard", runs(shape=(1, 1))),
     ("zero_stage", "nothing to shard", runs(dp_shard=1)),
     ("zero_stage", "whole groups of cp 4", runs(cp=4, dp_shard=2)),
-    ("recompute", "by operator", runs(recompute="selective", recompute_modules=("core_attn",))),
-    ("recompute", "not block, 1", runs(**{**FULL, "recompute_method": "block"})),
-    ("recompute", "not uniform, 2", runs(recompute="full", recompute_num_layers=2)),
+    (
+        "recompute",
+        "recompute_modules is op",
+        runs(recompute="selective", recompute_modules=("core_attn",)),
+    ),
+    (
+        "recompute",
+        "recompute_method is uniform, not block",
+        runs(**{**FULL, "recompute_method": "block"}),
+    ),
+    (
+        "recompute",
+        "recompute_num_layers is 1, not 2",
+        runs(recompute="full", recompute_num_layers=2),
+    ),
     ("offload", "needs ZeRO-3", runs(zero_stage=0, offload_optimizer=True)),
     (
         "offload",
@@ -170,7 +182,7 @@ REFUSED: list[tuple[str, str, Case]] = [
     ),
     ("framework_unsupported", "at least 16, got 8", runs(other("llama", head_dim=8))),
     ("offload", "does not offload activations", runs(offload_activations=True)),
-    ("framework_unsupported", "never in place", runs(cross_entropy="in_place")),
+    ("framework_unsupported", "not in_place", runs(cross_entropy="in_place")),
     ("framework_unsupported", "always, without a pipeline", runs(overlap_grad_reduce=False)),
     (
         "framework_unsupported",
@@ -181,10 +193,10 @@ REFUSED: list[tuple[str, str, Case]] = [
     ("framework_unsupported", "a compiler pass", runs(overlap_tp=True, **TP2)),
     (
         "framework_unsupported",
-        "always overlaps its messages",
+        "always overlap messages",
         runs(overlap_p2p=False, **INTERLEAVED, **PIPE),
     ),
-    ("framework_unsupported", "not overlapped with another", runs("mixtral", overlap_ep=True)),
+    ("framework_unsupported", "overlap_ep is false", runs("mixtral", ep=2, overlap_ep=True)),
 ]
 # Tested with Megatron-LM, whose rules they are too.
 SHARED_RULES = unreached(frameworks.get("megatron"), [])

@@ -141,7 +141,7 @@ def test_refusals(name: str) -> None:
     context = accelerate.CASES["llama-context-ring"]
     narrow = accelerate.CASES["llama-fsdp"]
     for text, case in (
-        ("context parallelism drops the positions", context),
+        ("cp drops the positions", context),
         ("accelerate's config makes FSDP reduce gradients in bf16", narrow),
     ):
         assert any(text in reason.text for reason in framework.reasons(*case))

@@ -1,0 +1,82 @@
+"""What a framework takes for the fields that a plan given by hand leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from cost_models.plans import FIELDS, ParallelPlan, Plans
+from cost_models.spec import ModelSpec
+from planner.constraints import RULES, Context, passing
+from planner.frameworks.base import Framework
+
+# Each belongs to one kind of recompute.
+_OF_RECOMPUTE = {"recompute_modules": "selective", "recompute_num_layers": "full"}
+
+
+def usual(framework: Framework, given: Mapping[str, Any], model: ModelSpec) -> dict[str, Any]:
+    """The framework's own values of fields that are not given, for a plan without conflicts.
+
+    given: fields as the user wrote them, whose values may be wrong.
+    """
+    found = {name: values[0] for name, values in framework.axes.items() if name != "schedule"}
+    kind = given.get("recompute", "none")
+    for name, own in _OF_RECOMPUTE.items():
+        if kind != own:
+            found.pop(name, None)
+    pp, tp, vpp = (degree(given.get(name)) for name in ("pp", "tp", "vpp"))
+    layers = -(-model.num_layers // (pp * vpp))
+    if framework.splits is not None and 1 < pp <= model.num_layers:
+        stages = framework.splits(model, pp, tp)
+        layers = max(stages)
+        by_hand = ("stage_layers", "first_stage_layers", "last_stage_layers")
+        if len(set(stages)) > 1 and min(stages) > 0 and not any(map(given.get, by_hand)):
+            found["stage_layers"] = stages
+    if kind == "full":
+        uniform = (given.get("recompute_method") or found.get("recompute_method")) == "uniform"
+        found.setdefault("recompute_num_layers", 1 if uniform else layers)
+    return {name: value for name, value in found.items() if given.get(name) is None}
+
+
+def runnable(
+    framework: Framework, context: Context, plan: ParallelPlan, left_out: Collection[str]
+) -> ParallelPlan:
+    """The plan with the least changes to the fields left out with which the framework runs it.
+
+    The plan itself if it runs, or if no such change helps.
+    """
+    rules = (*RULES, *framework.rules)
+    if passing(rules, context, Plans.of(plan)).all():
+        return plan
+    values = {
+        name: dict.fromkeys((getattr(plan, name), *several))
+        for name, several in _alternatives(framework, context, plan).items()
+        if name in left_out
+    }
+    rows = [
+        plan.model_copy(update=dict(zip(values, row, strict=True)))
+        for row in product(*values.values())
+    ]
+    runs = np.flatnonzero(passing(rules, context, Plans.from_rows(rows)))
+    changes = [sum(getattr(rows[i], name) != getattr(plan, name) for name in values) for i in runs]
+    return rows[runs[int(np.argmin(changes))]] if changes else plan
+
+
+def _alternatives(
+    framework: Framework, context: Context, plan: ParallelPlan
+) -> dict[str, tuple[Any, ...]]:
+    """Values that the framework may take instead: what a search for it would try."""
+    tried = {name: values for name, values in framework.axes.items() if name != "schedule"}
+    tried |= {"sequence_parallel": (False, True), "reshard_after_forward": (True, False)}
+    if context.model.moe is not None:
+        tried["etp"] = (1, plan.tp)
+    fixed = ("recompute", *_OF_RECOMPUTE)
+    return {name: values for name, values in tried.items() if name in FIELDS and name not in fixed}
+
+
+def degree(value: Any) -> int:
+    """A degree to compute with while its validation is still to come; wrong ones count as 1."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
