@@ -18,7 +18,7 @@ from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, GivenValues
 from planner.frameworks.lora_settings import adapter_fields
 from planner.frameworks.megatron import attribute_names, printed_arguments
-from planner.frameworks.megatron.printed_arguments import RENAMED, TranslatedLaunch
+from planner.frameworks.megatron.printed_arguments import TranslatedLaunch
 from planner.frameworks.named_models import find, left_out
 from planner.frameworks.read_results import Setting, Unreadable
 from planner.frameworks.training_calls import World
@@ -94,7 +94,7 @@ def translated(
         words[name] = one
     left = []
     for name, word in said.items():
-        ours = RENAMED.get(name, name)
+        ours = attribute_names.of_core(name)
         if ours in attribute_names.options():
             words[ours] = word
         elif name not in usual and not IDLE.search(name) and name not in ("model", "use_hf"):

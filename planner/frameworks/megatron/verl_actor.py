@@ -10,7 +10,7 @@ from planner.frameworks import verl_overrides
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.megatron import attribute_names, printed_arguments
-from planner.frameworks.megatron.printed_arguments import RENAMED, TranslatedLaunch
+from planner.frameworks.megatron.printed_arguments import TranslatedLaunch
 from planner.frameworks.read_results import Setting
 from planner.frameworks.verl_overrides import ACTOR
 
@@ -83,7 +83,7 @@ def _engine(
         name = key.removeprefix(group or "")
         if group is None or (group == ENGINE and name not in DEGREES):
             continue
-        name = RENAMED.get(name, name)
+        name = attribute_names.of_core(name)
         if name in attribute_names.options():
             overrides.asked.add(key)
             attributes[name] = word

@@ -12,10 +12,11 @@ from cost_models.spec import ModelSpec
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, megatron, python_writer, unwritten_facts
 from planner.frameworks.base import Bundle, Field, Framework, flag, grouped
+from planner.frameworks.megatron.options import OPTIONS
 from planner.frameworks.megatron_bridge.peft import PARTIAL_TRAINING, adapter_class
 from planner.frameworks.megatron_bridge.reader import OWN_RECIPE, read, recognises
 from planner.frameworks.megatron_bridge.rules import EXPANDABLE, RULES
-from planner.frameworks.megatron_bridge.settings import TRANSLATION, settings
+from planner.frameworks.megatron_bridge.settings import settings, translated
 from planner.frameworks.rules import accelerators_per_node, nodes
 
 VERSIONS = "Megatron-Bridge main of August 2026 (067f987) on Megatron-Core 0.20"
@@ -46,8 +47,7 @@ def _field(field: Field) -> Field:
     """The field with the names of Megatron-Bridge settings instead of arguments."""
     names: list[str] = []
     for name in field.names:
-        known = TRANSLATION.get(name)
-        names += [said for said, _ in known(("0",))] if known else [name]
+        names += [said for said, _ in translated(name, ("0",))] if name in OPTIONS else [name]
     return replace(field, names=tuple(dict.fromkeys(names)))
 
 
