@@ -7,7 +7,6 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import unwritten_facts
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.megatron import hybrid, launch, numerics, patterns
 from planner.frameworks.megatron.flags import flags
@@ -143,34 +142,24 @@ def versions(model: ModelSpec) -> str:
 
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script."""
-    arguments, variables = flags(request, plan), environment(plan)
-    missing = unwritten_facts.of(request.model, UNWRITTEN, numerics.numerics_fields(request.model))
     program = hybrid.PROGRAM if patterns.is_hybrid(request.model) else "pretrain_gpt.py"
-    script = launch.script(
+    null_tokenizer = Note(
+        code="null_tokenizer",
+        text="Before core 0.18 NullTokenizer adds one token: "
+        f"there, give --vocab-size {request.model.vocab_size - 1}.",
+    )
+    return launch.bundle(
+        "megatron",
         "Megatron-LM",
         versions(request.model),
         request,
         plan,
-        arguments,
-        variables,
-        missing,
+        flags(request, plan),
+        environment(plan),
+        numerics.missing(request.model, UNWRITTEN),
         paths='MEGATRON_PATH="${MEGATRON_PATH:-.}"  # a checkout of Megatron-LM',
         program=f'"$MEGATRON_PATH/{program}"',
-    )
-    return Bundle(
-        framework="megatron",
-        versions=versions(request.model),
-        main="launch.sh",
-        files={"launch.sh": script},
-        flags=(*variables, *arguments),
-        notes=(
-            Note(
-                code="null_tokenizer",
-                text="Before core 0.18 NullTokenizer adds one token: "
-                f"there, give --vocab-size {request.model.vocab_size - 1}.",
-            ),
-            *unwritten_facts.notes(missing),
-        ),
+        notes=(null_tokenizer,),
     )
 
 

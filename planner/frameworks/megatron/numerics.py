@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from cost_models.numerics import RopeScaling
 from cost_models.spec import ModelSpec
+from planner.frameworks import unwritten_facts
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.base import Row
 from planner.frameworks.megatron import options, patterns
 from planner.frameworks.megatron.option_rows import spelled
 from planner.frameworks.megatron.options import CONFIG
+from planner.frameworks.unwritten_facts import Missing, Uncarried
 
 # Values besides the scaling factor that `--use-rope-scaling` fixes (core/models/common/embeddings/
 # rotary_pos_embedding.py), and that latent attention fixes for YaRN (MLATransformerConfig).
@@ -53,12 +55,17 @@ def _rotary(model: ModelSpec) -> Iterator[tuple[str, Row]]:
                 yield "rope_scaling", (option, value, CONFIG)
 
 
-def numerics_fields(model: ModelSpec) -> frozenset[str]:
+def _written(model: ModelSpec) -> frozenset[str]:
     """The fields of Numerics that are written."""
     own = (row for row, _ in spelled(options.OPTIONS.values(), patterns.records(model)))
     return frozenset(
         (*(row.own for row in own if row.record == "numerics"), *(name for name, _ in rows(model)))
     )
+
+
+def missing(model: ModelSpec, table: Iterable[Uncarried]) -> Missing:
+    """The facts of a table that a launch with Megatron-LM's options leaves out."""
+    return unwritten_facts.of(model, table, _written(model))
 
 
 def read(args: Arguments, fields: dict[str, Any]) -> dict[str, Any]:

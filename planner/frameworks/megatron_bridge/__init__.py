@@ -168,9 +168,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     if peft := adapter_class(request.training):
         kinds["peft"] = peft
     ordered = {name: said.get(name, []) for name in kinds}
-    missing = unwritten_facts.of(
-        request.model, UNWRITTEN, megatron.numerics.numerics_fields(request.model)
-    )
+    missing = megatron.numerics.missing(request.model, UNWRITTEN)
     variables = megatron.environment(plan)
     if plan.runtime == EXPANDABLE:
         why = "less memory fragmentation"
