@@ -6,13 +6,15 @@ Other frameworks set the same attributes in files of their own: Primus in YAML, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-from planner.frameworks.arguments import known_arguments
+from planner.frameworks.arguments import Arguments, known_arguments
 from planner.frameworks.base import Flag
+from planner.frameworks.bash import Argument
 from planner.frameworks.megatron.options import OPTIONS
+from planner.frameworks.read_results import Unreadable
 
 PACKAGE = "planner.frameworks.megatron"
 # Switches whose attribute keeps the prefix `no`.
@@ -123,12 +125,31 @@ def words(option: str, given: Any) -> Iterator[str]:
         yield from map(str, given)
 
 
+def take(args: Arguments, option: str, value: Any, name: str, file: str, line: int) -> None:
+    """Sets an option to the value of its attribute; a value with ${ in it is not known.
+
+    name: of the setting in the file.  Raises Unreadable if no words set the option so.
+    """
+    try:
+        said = [Argument(one, file, line, "${" not in one) for one in words(option, value)]
+    except ValueError as error:
+        raise Unreadable(f"{name} {error}, got {str(value)[:60]!r}", file, line) from None
+    if said:
+        row = args.known[option]
+        args.option(option, said[0], said[1:], 0 if is_switch(option) else row.get("nargs", 1))
+
+
 def in_keys(text: str) -> str:
     """A text with each option in it replaced by its attribute."""
+    return respelled(
+        text, lambda one: f"{attribute(one)}: false" if turns_off(one) else attribute(one)
+    )
 
-    def key(match: re.Match[str]) -> str:
-        known = match[0] in known_arguments(PACKAGE)["flags"]
-        said = attribute(match[0]) if known else match[0]
-        return f"{said}: false" if known and turns_off(match[0]) else said
 
-    return re.sub(r"--[a-z0-9][a-z0-9-]*", key, text)
+def respelled(text: str, spell: Callable[[str], str]) -> str:
+    """A text with each option of Megatron-LM in it replaced by another name."""
+
+    def said(match: re.Match[str]) -> str:
+        return spell(match[0]) if match[0] in known_arguments(PACKAGE)["flags"] else match[0]
+
+    return re.sub(r"--[a-z0-9][a-z0-9-]*", said, text)

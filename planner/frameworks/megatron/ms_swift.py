@@ -103,7 +103,11 @@ def translated(
             words[name] = word
     architecture.refuse(left)
     call = ProgramCall(
-        launch.before, program, tuple(_options(words, known)), launch.environment, launch.slurm
+        launch.before,
+        program,
+        tuple(printed_arguments.words_of(words, known)),
+        launch.environment,
+        launch.slurm,
     )
     return TranslatedLaunch(call, model, _world(launch), tuple(notes), tuple(left), training)
 
@@ -147,12 +151,6 @@ def _adapted(said: dict[str, Argument], model: ModelSpec) -> dict[str, Any]:
 
 def _setting(name: str, word: Argument) -> Setting:
     return Setting(name=f"--{name}", value=word.text, file=word.file, line=word.line)
-
-
-def _options(words: Mapping[str, Argument], known: Mapping[str, Any]) -> Iterator[Argument]:
-    for name, word in words.items():
-        one = Setting(name=name, value=word.text, file=word.file, line=word.line)
-        yield from printed_arguments.words(one, known, word.known)
 
 
 def _values_by_option(launch: ProgramCall, given: GivenValues) -> Iterator[tuple[str, Argument]]:

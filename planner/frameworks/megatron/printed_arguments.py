@@ -87,6 +87,13 @@ def words(setting: Setting, fields: Mapping[str, Any], sure: bool = True) -> Ite
         yield Argument(part, setting.file, setting.line, sure)
 
 
+def words_of(values: Mapping[str, Argument], fields: Mapping[str, Any]) -> Iterator[Argument]:
+    """The options and values that set attributes."""
+    for name, word in values.items():
+        one = Setting(name=name, value=word.text, file=word.file, line=word.line)
+        yield from words(one, fields, word.known)
+
+
 def _printed(name: str, text: str) -> Namespace:
     block = text[text.index(BLOCK) :]
     first = text[: len(text) - len(block)].count("\n")

@@ -352,16 +352,6 @@ def _arguments(values: Mapping[str, StatedValue], model: ModelSpec, notes: list[
         args.assume(note)
     for name, one in attributes(values).items():
         option = attribute_names.options().get(attribute_names.of_core(name))
-        if option is None:
-            continue
-        try:
-            said = list(attribute_names.words(option, one.value))
-        except ValueError as error:
-            text = f"{name} {error}, got {str(one.value)[:60]!r}"
-            raise Unreadable(text, one.file, one.line) from None
-        if said:
-            row = args.known[option]
-            wanted = 0 if row["kind"] == "switch" else row.get("nargs", 1)
-            told = [Argument(word, one.file, one.line) for word in said]
-            args.option(option, told[0], told[1:], wanted)
+        if option is not None:
+            attribute_names.take(args, option, one.value, name, one.file, one.line)
     return args
