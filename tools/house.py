@@ -191,7 +191,7 @@ def _reads_one(legal: ast.Lambda) -> bool:
                 return False
             case ast.Call(func=func, args=args):
                 calls.add(ast.unparse(func).rpartition(".")[2])
-                read |= {one.value for one in args[1:2] if isinstance(one, ast.Constant)}
+                read |= {str(one.value) for one in args[1:2] if isinstance(one, ast.Constant)}
     own = read - {"pp", "cp", "dp"}
     return len(own or read) == 1 and calls <= {"is_named", "code", "isin"}
 

@@ -11,6 +11,7 @@ from cost_models.plans.arrays import (
     Plans,
     code,
     concatenate,
+    encoded,
     is_one_of,
 )
 from cost_models.plans.plan import (
@@ -35,5 +36,6 @@ __all__ = [
     "Schedule",
     "code",
     "concatenate",
+    "encoded",
     "is_one_of",
 ]

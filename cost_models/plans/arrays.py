@@ -218,6 +218,11 @@ def code(field: str, name: str) -> int:
     return VOCABULARIES[field].index(name)
 
 
+def encoded(field: str, value: object) -> int:
+    """The integer that a column of Plans holds for a value of one number."""
+    return code(field, str(value)) if field in VOCABULARIES else int(value)  # type: ignore[call-overload]
+
+
 def is_one_of(codes: IntArray, field: str, *names: str) -> FloatArray:
     """1.0 where a column of codes holds one of some names of its vocabulary, else 0.0."""
     flags: FloatArray = _flags(field, names)[codes]

@@ -7,11 +7,22 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from cost_models.fields import Spec
-from cost_models.plans import FIELDS, ParallelPlan
+from cost_models.plans import FIELDS, VOCABULARIES, ParallelPlan
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 
 Objective = Literal["tokens_per_s", "memory_headroom", "cost"]
 Value = int | bool | str | tuple[str, ...] | tuple[int, ...]
+# Fields whose default may be widened by `search.open`, and the values that opens.
+OPENED: dict[str, tuple[Value, ...]] = {
+    "offload_optimizer": (False, True),
+    "offload_activations": (False, True),
+    "rank_order": VOCABULARIES["rank_order"],
+    "cp_kind": VOCABULARIES["cp_kind"],
+    "dynamic_cp": (False, True),
+    "overlap_tp": (False, True),
+    "overlap_ep": (False, True),
+    "moe_dispatcher": VOCABULARIES["moe_dispatcher"],
+}
 
 
 class Bounds(Spec):

@@ -94,6 +94,22 @@ Row = tuple[str, object, str] | tuple[str, str] | Flag
 P = ParamSpec("P")
 
 
+def as_flags(
+    rows: Iterable[Row], group: str = "", spell: Callable[[str, str, Any, str], Flag] = flag
+) -> Iterator[Flag]:
+    """The rows as flags of one group; flags pass unchanged.
+
+    spell: makes the flag of an option with a value.
+    """
+    for row in rows:
+        if isinstance(row, Flag):
+            yield row
+        elif len(row) == 2:
+            yield switch(group, *row)
+        else:
+            yield spell(group, *row)
+
+
 def in_group(
     group: str, spell: Callable[[str, str, Any, str], Flag] = flag
 ) -> Callable[[Callable[P, Iterator[Row]]], Callable[P, Iterator[Flag]]]:
@@ -105,13 +121,7 @@ def in_group(
     def decorate(say: Callable[P, Iterator[Row]]) -> Callable[P, Iterator[Flag]]:
         @wraps(say)
         def flags(*args: P.args, **kwargs: P.kwargs) -> Iterator[Flag]:
-            for row in say(*args, **kwargs):
-                if isinstance(row, Flag):
-                    yield row
-                elif len(row) == 2:
-                    yield switch(group, *row)
-                else:
-                    yield spell(group, *row)
+            yield from as_flags(say(*args, **kwargs), group, spell)
 
         return flags
 

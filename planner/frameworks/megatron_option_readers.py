@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.frameworks import tokenizers
 from planner.frameworks.arguments import Arguments
 
+SPLITS = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size")
 PADDED = ("--padded-vocab-size", "--pad-vocab-size-to")
 # Options that name a tokenizer; the last one is MindSpeed-LLM's and names a model family.
 TOKENIZERS = (
@@ -13,18 +14,17 @@ TOKENIZERS = (
 )  # fmt: skip
 
 
-def degrees(args: Arguments, size: int, cp_name: str) -> tuple[int, int, int, int]:
-    """(tp, pp, cp, dp) on `size` accelerators; cp_name: the option of context parallelism."""
-    names = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", cp_name)
-    tp, pp, cp = (args.positive(name) for name in names)
+def replicas(args: Arguments, size: int, tp: int, pp: int, cp: int, cp_name: str) -> int:
+    """The degree dp on `size` accelerators; cp_name: the option of context parallelism."""
     if size % (tp * pp * cp):
         args.refuse(
             f"{size} accelerators are not a multiple of tp {tp} x cp {cp} x pp {pp} = "
             f"{tp * pp * cp}",
-            *names,
+            *SPLITS,
+            cp_name,
             code="world_size",
         )
-    return tp, pp, cp, max(size // (tp * pp * cp), 1)
+    return max(size // (tp * pp * cp), 1)
 
 
 def query_groups(args: Arguments, heads: int, groups: int, name: str) -> int:

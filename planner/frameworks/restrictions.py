@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan, Plans
+from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan, Plans, encoded
 from planner.constraints import BoolArray, Context, Level, Rule
 from planner.documents.formats import value_words
-from planner.documents.request import Value
+from planner.documents.request import OPENED, Value
 from planner.frameworks.read_results import has_effect
-from planner.search.axes import OPENED, encoded
 
 if TYPE_CHECKING:
     from planner.frameworks.base import Field

@@ -9,21 +9,10 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
-from cost_models.plans import FIELDS, VOCABULARIES, ParallelPlan, code
+from cost_models.plans import FIELDS, ParallelPlan, encoded
 from cost_models.schedules import SCHEDULES
-from planner.documents.request import Bounds, PlanRequest
+from planner.documents.request import OPENED, Bounds, PlanRequest
 
-# Fields whose default may be widened by `search.open`, and the values that opens.
-OPENED: dict[str, tuple[Any, ...]] = {
-    "offload_optimizer": (False, True),
-    "offload_activations": (False, True),
-    "rank_order": VOCABULARIES["rank_order"],
-    "cp_kind": VOCABULARIES["cp_kind"],
-    "dynamic_cp": (False, True),
-    "overlap_tp": (False, True),
-    "overlap_ep": (False, True),
-    "moe_dispatcher": VOCABULARIES["moe_dispatcher"],
-}
 # Fields without effect in a model without experts.
 EXPERT_FIELDS = ("moe_dispatcher", "overlap_ep")
 GROUP_FIELDS = ("tp", "cp", "pp", "ep", "etp", "sequence_parallel")
@@ -144,10 +133,3 @@ def _plain(field: str, value: Any) -> Any:
     """A limit's value in the type of the plan field."""
     default = getattr(ParallelPlan(), field)
     return bool(value) if isinstance(default, bool) else value
-
-
-def encoded(field: str, value: Any) -> int:
-    """The integer a Plans column holds for a value."""
-    if field in VOCABULARIES:
-        return code(field, value)
-    return int(value)

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.plans import Plans
+from cost_models.plans import Plans, encoded
 from planner.constraints import BoolArray
-from planner.search.axes import Axes, encoded
+from planner.search.axes import Axes
 from planner.search.option_axes import OptionAxes
 
 # Fields that a search may open and that have an effect only with certain degrees.

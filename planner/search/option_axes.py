@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.plans import RECOMPUTE_MODULES, IntArray, code
+from cost_models.plans import RECOMPUTE_MODULES, IntArray, code, encoded
 from cost_models.runtimes import RUNTIMES
 from planner.constraints import BoolArray
-from planner.search.axes import SEARCHED, Axes, SpaceTooLarge, encoded
+from planner.search.axes import SEARCHED, Axes, SpaceTooLarge
 
 _FULL = code("recompute", "full")
 # Rows of one request's table of options.

@@ -10,7 +10,7 @@ from planner.frameworks.arguments import Arguments
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.deepspeed.forks import BIGSCIENCE
 from planner.frameworks.deepspeed.json_config import JsonConfig
-from planner.frameworks.megatron_option_readers import degrees
+from planner.frameworks.megatron_option_readers import SPLITS, replicas
 
 FLASH = (
     "--use-flash-attn",
@@ -29,7 +29,9 @@ ADAMS = ("adam", "adamw")
 def plan_and_training(
     args: Arguments, config: JsonConfig, size: int, launch: ProgramCall
 ) -> tuple[ParallelPlan, TrainingSpec]:
-    tp, pp, cp, dp = degrees(args, size, "--ds-sequence-parallel-size")
+    context = "--ds-sequence-parallel-size"
+    tp, pp, cp = (args.positive(name) for name in (*SPLITS, context))
+    dp = replicas(args, size, tp, pp, cp, context)
     if args.has("--no-pipeline-parallel") and pp > 1:
         args.refuse(f"--no-pipeline-parallel needs pp 1, got {pp}", "--no-pipeline-parallel")
     vpp = args.integer("--num-layers-per-virtual-pipeline-stage")

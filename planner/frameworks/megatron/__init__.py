@@ -7,10 +7,10 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import unwritten_facts
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
 from planner.frameworks.megatron import hybrid, launch, numerics, patterns
 from planner.frameworks.megatron.flags import flags
+from planner.frameworks.megatron.options import PLAN_FIELDS
 from planner.frameworks.megatron.pattern_rules import sparse
 from planner.frameworks.megatron.reader import read, recognises
 from planner.frameworks.megatron.rules import RULES
@@ -28,67 +28,24 @@ VERSIONS = "core 0.18 to main (0.20); the flags exist since 0.16"
 # For models with gated delta nets or sparse attention, which core 0.18 builds differently.
 EXPERIMENTAL = "core 0.19 to main (0.20)"
 
-FIELDS = {
-    "tp": says("--tensor-model-parallel-size"),
-    "sequence_parallel": says("--sequence-parallel"),
-    "cp": says("--context-parallel-size"),
-    "cp_kind": says("--cp-comm-type", note="when cp > 1"),
-    "dynamic_cp": says(
-        "--hybrid-context-parallel", "--max-seqlen-per-dp-cp-rank", note="when cp > 1, with --sft"
-    ),
-    "pp": says("--pipeline-model-parallel-size"),
-    "vpp": says(
-        "--num-virtual-stages-per-pipeline-rank",
-        "--pipeline-model-parallel-layout",
-        note="of a hybrid model: --hybrid-layer-pattern",
-    ),
+# Conditions under which the options of a field say it.
+NOTES = {
+    "cp_kind": "when cp > 1",
+    "dynamic_cp": "when cp > 1, with --sft",
+    "vpp": "of a hybrid model: --hybrid-layer-pattern",
+    "dp_shard": "dp x cp / dp_shard",
+    "zero_stage": "1: distributed optimizer; 2 and 3: Megatron-FSDP, without pipeline",
+    "schedule": "interleaved with vpp > 1, else 1F1B",
+    "stage_layers": "of a hybrid model: --hybrid-layer-pattern",
+    "offload_activations": "without pipeline or recompute",
+    "cross_entropy": "fused: native; in_place: te, which Megatron-LM disables",
+    "overlap_param_gather": "when states are sharded",
+    "overlap_p2p": "only interleaving overlaps",
+}
+FIELDS = {name: says(*names, note=NOTES.get(name, "")) for name, names in PLAN_FIELDS.items()} | {
     "dp": says("--nnodes", "--nproc_per_node", note="world size / (tp x cp x pp)"),
-    "dp_shard": says("--num-distributed-optimizer-instances", note="dp x cp / dp_shard"),
-    "ep": says("--expert-model-parallel-size"),
-    "etp": says("--expert-tensor-parallel-size"),
-    "zero_stage": says(
-        "--use-distributed-optimizer",
-        "--use-megatron-fsdp",
-        "--data-parallel-sharding-strategy",
-        note="1: distributed optimizer; 2 and 3: Megatron-FSDP, without pipeline",
-    ),
     "reshard_after_forward": cannot("Megatron-FSDP always frees gathered weights", True),
-    "micro_batch_size": says("--micro-batch-size", "--global-batch-size"),
-    "recompute": says("--recompute-granularity"),
-    "recompute_modules": says("--recompute-modules"),
-    "recompute_method": says("--recompute-method"),
-    "recompute_num_layers": says("--recompute-num-layers"),
     "recompute_layers": cannot("--recompute-num-layers is the same on every stage", ()),
-    "schedule": says(
-        "--num-virtual-stages-per-pipeline-rank", note="interleaved with vpp > 1, else 1F1B"
-    ),
-    "first_stage_layers": says(
-        "--decoder-first-pipeline-num-layers", "--pipeline-model-parallel-layout"
-    ),
-    "last_stage_layers": says(
-        "--decoder-last-pipeline-num-layers", "--pipeline-model-parallel-layout"
-    ),
-    "stage_layers": says(
-        "--pipeline-model-parallel-layout", note="of a hybrid model: --hybrid-layer-pattern"
-    ),
-    "rank_order": says("--use-tp-pp-dp-mapping"),
-    "offload_optimizer": says("--optimizer-cpu-offload", "--optimizer-offload-fraction"),
-    "offload_activations": says(
-        "--cpu-offloading-num-layers", note="without pipeline or recompute"
-    ),
-    "offload_num_layers": says("--cpu-offloading-num-layers"),
-    "attention_kernel": says("--attention-backend"),
-    "cross_entropy": says(
-        "--cross-entropy-loss-fusion",
-        "--cross-entropy-fusion-impl",
-        note="fused: native; in_place: te, which Megatron-LM disables",
-    ),
-    "moe_dispatcher": says("--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend"),
-    "overlap_grad_reduce": says("--overlap-grad-reduce"),
-    "overlap_param_gather": says("--overlap-param-gather", note="when states are sharded"),
-    "overlap_tp": says("--tp-comm-overlap"),
-    "overlap_ep": says("--overlap-moe-expert-parallel-comm"),
-    "overlap_p2p": says("--no-overlap-p2p-communication", note="only interleaving overlaps"),
     "runtime": cannot("Megatron-LM is itself the runtime", "megatron"),
     "compile": cannot("its kernels are fused already, without torch.compile", False),
 }
@@ -185,34 +142,24 @@ def versions(model: ModelSpec) -> str:
 
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script."""
-    arguments, variables = flags(request, plan), environment(plan)
-    missing = unwritten_facts.of(request.model, UNWRITTEN, numerics.numerics_fields(request.model))
     program = hybrid.PROGRAM if patterns.is_hybrid(request.model) else "pretrain_gpt.py"
-    script = launch.script(
+    null_tokenizer = Note(
+        code="null_tokenizer",
+        text="Before core 0.18 NullTokenizer adds one token: "
+        f"there, give --vocab-size {request.model.vocab_size - 1}.",
+    )
+    return launch.bundle(
+        "megatron",
         "Megatron-LM",
         versions(request.model),
         request,
         plan,
-        arguments,
-        variables,
-        missing,
+        flags(request, plan),
+        environment(plan),
+        numerics.missing(request.model, UNWRITTEN),
         paths='MEGATRON_PATH="${MEGATRON_PATH:-.}"  # a checkout of Megatron-LM',
         program=f'"$MEGATRON_PATH/{program}"',
-    )
-    return Bundle(
-        framework="megatron",
-        versions=versions(request.model),
-        main="launch.sh",
-        files={"launch.sh": script},
-        flags=(*variables, *arguments),
-        notes=(
-            Note(
-                code="null_tokenizer",
-                text="Before core 0.18 NullTokenizer adds one token: "
-                f"there, give --vocab-size {request.model.vocab_size - 1}.",
-            ),
-            *unwritten_facts.notes(missing),
-        ),
+        notes=(null_tokenizer,),
     )
 
 

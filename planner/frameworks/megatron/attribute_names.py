@@ -6,37 +6,30 @@ Other frameworks set the same attributes in files of their own: Primus in YAML, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-from planner.frameworks.arguments import known_arguments
+from planner.frameworks.arguments import Arguments, known_arguments
 from planner.frameworks.base import Flag
+from planner.frameworks.bash import Argument
+from planner.frameworks.megatron.options import OPTIONS
+from planner.frameworks.read_results import Unreadable
 
 PACKAGE = "planner.frameworks.megatron"
-# Options whose attribute has another name, and switches that turn such an attribute off.
-_RENAMED = {"--norm-epsilon": "layernorm_epsilon", "--fp8-format": "fp8", "--fp4-format": "fp4"}
-_OFF = {
-    "--disable-bias-linear": "add_bias_linear",
-    "--no-rope-fusion": "apply_rope_fusion",
-    "--no-overlap-p2p-communication": "overlap_p2p_comm",
-    "--no-position-embedding": "add_position_embedding",
-}
 # Switches whose attribute keeps the prefix `no`.
 _KEPT = frozenset(
     f"--no-{what}"
     for what in ("load-optim", "load-rng", "save-optim", "save-rng", "persist-layer-norm")
 )
-# Options whose value holds several numbers: a pair, or one per layer.
-_NUMBERS = frozenset(
-    {
-        "--linear-attention-freq",
-        "--moe-layer-freq",
-        "--no-rope-freq",
-        "--window-attn-skip-freq",
-        "--window-size",
-    }
-)
+# Field of Megatron-Core's configurations -> the parser's other name for it.
+_CORE = {
+    "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
+    "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
+    "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
+    "grad_reduce_in_fp32": "accumulate_allreduce_grads_in_fp32",
+}
+_OF_CORE = {name: field for field, name in _CORE.items()}
 
 
 def _row(option: str) -> dict[str, Any]:
@@ -44,25 +37,48 @@ def _row(option: str) -> dict[str, Any]:
     return found
 
 
+def is_switch(option: str) -> bool:
+    return bool(_row(option)["kind"] == "switch")
+
+
 def turns_off(option: str) -> bool:
     """Whether an option is a switch that sets its attribute to false."""
-    said = option.startswith("--no-") and _row(option)["kind"] == "switch"
-    return option in _OFF or (said and option not in _KEPT)
+    if option in OPTIONS and OPTIONS[option].off:
+        return True
+    return option.startswith("--no-") and is_switch(option) and option not in _KEPT
 
 
 def attribute(option: str) -> str:
     """The attribute that an option sets."""
-    if name := {**_RENAMED, **_OFF}.get(option):
+    if option == "--no-position-embedding":
+        return "add_position_embedding"
+    if option in OPTIONS and (name := OPTIONS[option].attribute):
         return name
     return option.removeprefix("--no-" if turns_off(option) else "--").replace("-", "_")
+
+
+def of_core(field: str) -> str:
+    """The attribute for a field of Megatron-Core's configurations, or for an attribute itself."""
+    return _CORE.get(field, field)
+
+
+def core_name(option: str) -> str:
+    """The field of Megatron-Core's configurations that an option sets."""
+    name = attribute(option)
+    return _OF_CORE.get(name, name)
+
+
+def _has_numbers(option: str) -> bool:
+    """Whether the option's value holds several numbers: a pair, or one per layer."""
+    return option in OPTIONS and OPTIONS[option].numbers
 
 
 def value(flag: Flag) -> Any:
     """What an option sets its attribute to."""
     row, words = _row(flag.name), flag.words[1:]
-    if row["kind"] == "switch":
+    if is_switch(flag.name):
         return not turns_off(flag.name)
-    if flag.name in _NUMBERS:
+    if _has_numbers(flag.name):
         return _numbers(words[0])
     kind = {"int": int, "float": float}.get(row.get("type", "str"), str)
     made = [kind(word) for word in words]
@@ -92,7 +108,7 @@ def words(option: str, given: Any) -> Iterator[str]:
     """
     if given is None:
         return
-    if _row(option)["kind"] == "switch":
+    if is_switch(option):
         if given not in (True, False):
             raise ValueError("must be true or false")
         if bool(given) is not turns_off(option):
@@ -103,18 +119,37 @@ def words(option: str, given: Any) -> Iterator[str]:
         yield str(given)
     elif option == "--window-size":
         yield ",".join(map(str, given))
-    elif option in _NUMBERS:
+    elif _has_numbers(option):
         yield str(given)
     else:
         yield from map(str, given)
 
 
+def take(args: Arguments, option: str, value: Any, name: str, file: str, line: int) -> None:
+    """Sets an option to the value of its attribute; a value with ${ in it is not known.
+
+    name: of the setting in the file.  Raises Unreadable if no words set the option so.
+    """
+    try:
+        said = [Argument(one, file, line, "${" not in one) for one in words(option, value)]
+    except ValueError as error:
+        raise Unreadable(f"{name} {error}, got {str(value)[:60]!r}", file, line) from None
+    if said:
+        row = args.known[option]
+        args.option(option, said[0], said[1:], 0 if is_switch(option) else row.get("nargs", 1))
+
+
 def in_keys(text: str) -> str:
     """A text with each option in it replaced by its attribute."""
+    return respelled(
+        text, lambda one: f"{attribute(one)}: false" if turns_off(one) else attribute(one)
+    )
 
-    def key(match: re.Match[str]) -> str:
-        known = match[0] in known_arguments(PACKAGE)["flags"]
-        said = attribute(match[0]) if known else match[0]
-        return f"{said}: false" if known and turns_off(match[0]) else said
 
-    return re.sub(r"--[a-z0-9][a-z0-9-]*", key, text)
+def respelled(text: str, spell: Callable[[str], str]) -> str:
+    """A text with each option of Megatron-LM in it replaced by another name."""
+
+    def said(match: re.Match[str]) -> str:
+        return spell(match[0]) if match[0] in known_arguments(PACKAGE)["flags"] else match[0]
+
+    return re.sub(r"--[a-z0-9][a-z0-9-]*", said, text)

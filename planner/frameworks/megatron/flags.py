@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
-from cost_models.spec import MLASpec, ModelSpec, MoESpec, TrainingSpec
+from cost_models.spec import ModelSpec, MoESpec, TrainingSpec
 from planner.constraints import Context
 from planner.documents.request import PlanRequest
-from planner.frameworks.base import Flag, Row, in_group
+from planner.frameworks.base import Flag, Row, as_flags
 from planner.frameworks.megatron import hybrid, numerics, patterns
 from planner.frameworks.megatron import packed_samples as samples
 from planner.frameworks.megatron.layout import chunks, layout
 from planner.frameworks.megatron.model_rules import FP8_RECIPES, GRADIENTS, bias_kind
+from planner.frameworks.megatron.option_rows import Records, as_row, spelled
+from planner.frameworks.megatron.options import OPTIONS
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
 
 VOCAB_MULTIPLE = 128
 
 CP_COMM = {"p2p": "p2p", "all_gather": "all_gather", "a2a": "a2a"}
 POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
-NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 DISPATCHERS = {
     "alltoall": "alltoall",
     "allgather": "allgather",
@@ -32,17 +34,12 @@ SHARDED = {2: "optimizer states and gradients", 3: "optimizer states, gradients 
 METHODS = {"block": "the first layers of each model chunk", "uniform": "all layers"}
 
 
-@in_group("MODEL_ARGS")
 def _model(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
     positions = max(training.seq_length, model.max_position_embeddings or 0)
     if patterns.is_hybrid(model):
         yield from hybrid.options(model, plan)
     else:
         yield "--num-layers", model.num_layers, "transformer layers"
-    yield "--hidden-size", model.hidden_size, "width of the residual stream"
-    yield "--ffn-hidden-size", model.ffn_hidden_size, "width of the dense MLP"
-    yield "--num-attention-heads", model.num_attention_heads, "query heads"
-    yield "--kv-channels", model.head_dim, "width of one head"
     if model.mla is None and model.num_query_groups != model.num_attention_heads:
         yield "--group-query-attention", "without it --num-query-groups is ignored"
         yield "--num-query-groups", model.num_query_groups, "key/value heads"
@@ -53,20 +50,15 @@ def _model(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Iter
         POSITIONS[patterns.position(model)],
         "position encoding",
     )
-    yield "--normalization", NORMS[model.norm], "norm of every layer"
-    if model.gated_mlp:
-        yield "--swiglu", "gated MLP: two input projections"
-    if not model.tied_embeddings:
-        yield "--untie-embeddings-and-output-weights", "the output layer has its own weights"
     biases = bias_kind(model)
     if biases != "all":
         yield "--disable-bias-linear", "linear layers have no bias"
     if biases == "qkv":
         yield "--add-qkv-bias", "a bias in the query/key/value projection"
+    if model.mla is not None:
+        yield "--multi-latent-attention", "multi-head latent attention (MLA)"
     if model.qk_norm == "head" or model.mla is not None:
         yield "--qk-layernorm", "norms on queries and keys (MLA: on the latents)"
-    yield "--hidden-dropout", model.hidden_dropout, "dropout of the residual stream"
-    yield "--attention-dropout", model.attention_dropout, "dropout of the attention scores"
     if model.attention_sinks:
         yield "--softmax-type", "learnable", "one learned sink logit per head"
     if model.sliding_window is not None:
@@ -81,31 +73,12 @@ def _model(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Iter
                 model.full_attention_period,
                 "full attention in every n-th layer",
             )
-    if model.mla is not None:
-        yield from _mla(model.mla)
     yield from patterns.pattern_options(model)
-    if model.mtp_num_layers and not patterns.is_hybrid(model):
-        yield "--mtp-num-layers", model.mtp_num_layers, "multi-token prediction layers"
     for _, row in numerics.rows(model):
         yield row
 
 
-@in_group("MODEL_ARGS")
-def _mla(mla: MLASpec) -> Iterator[Row]:
-    yield "--multi-latent-attention", "multi-head latent attention (MLA)"
-    if mla.q_lora_rank is not None:
-        yield "--q-lora-rank", mla.q_lora_rank, "latent width of queries"
-    yield "--kv-lora-rank", mla.kv_lora_rank, "latent width of keys and values"
-    yield "--qk-head-dim", mla.qk_nope_head_dim, "head width without RoPE"
-    yield "--qk-pos-emb-head-dim", mla.qk_rope_head_dim, "head width with RoPE"
-    yield "--v-head-dim", mla.v_head_dim, "head width of values"
-
-
-@in_group("MOE_ARGS")
 def _moe(model: ModelSpec, moe: MoESpec, plan: ParallelPlan) -> Iterator[Row]:
-    yield "--num-experts", moe.num_experts, "routed experts per layer"
-    yield "--moe-ffn-hidden-size", moe.expert_ffn_hidden_size, "width of one expert"
-    yield "--moe-router-topk", moe.top_k, "experts per token"
     if "dense" in model.feed_forwards and not patterns.is_hybrid(model):
         kinds = [int(kind == "moe") for kind in model.feed_forwards]
         yield (
@@ -113,30 +86,10 @@ def _moe(model: ModelSpec, moe: MoESpec, plan: ParallelPlan) -> Iterator[Row]:
             patterns.list_expression(kinds),
             "1: an MoE layer, 0: a dense layer",
         )
-    if moe.shared_expert_ffn_hidden_size:
-        yield (
-            "--moe-shared-expert-intermediate-size",
-            moe.shared_expert_ffn_hidden_size,
-            "width of all shared experts together",
-        )
-        if moe.shared_expert_gate:
-            yield "--moe-shared-expert-gate", "a gate scales the shared experts"
-    if moe.num_groups is not None:
-        yield "--moe-router-num-groups", moe.num_groups, "groups of experts"
-        yield "--moe-router-group-topk", moe.top_k_groups, "expert groups per token"
     if moe.score_correction_bias:
         yield "--moe-router-score-function", "sigmoid", "required by the expert bias"
-        yield "--moe-router-enable-expert-bias", "load balancing without an auxiliary loss"
     elif moe.top_k == 1:
         yield "--moe-router-pre-softmax", "softmax before top-1; after it there is no gradient"
-    if moe.capacity_factor is not None:
-        yield (
-            "--moe-expert-capacity-factor",
-            moe.capacity_factor,
-            "tokens above the capacity are dropped",
-        )
-    yield "--moe-grouped-gemm", "all experts of a rank in one kernel"
-    yield "--moe-router-dtype", "fp32", "stable routing; required by DeepEP"
     yield (
         "--moe-token-dispatcher-type",
         DISPATCHERS[plan.moe_dispatcher],
@@ -144,19 +97,11 @@ def _moe(model: ModelSpec, moe: MoESpec, plan: ParallelPlan) -> Iterator[Row]:
     )
     if DISPATCHERS[plan.moe_dispatcher] == "flex":
         yield "--moe-flex-dispatcher-backend", plan.moe_dispatcher, "backend of the flex dispatcher"
-    yield "--expert-model-parallel-size", plan.ep, "ranks that divide the experts"
-    yield "--expert-tensor-parallel-size", plan.etp, "ranks that split each expert"
     if bias_kind(model) == "all":
         yield "--no-bias-dropout-fusion", "required by grouped experts with biases"
 
 
-@in_group("PARALLEL_ARGS")
 def _parallel(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
-    yield "--tensor-model-parallel-size", plan.tp, "ranks that split every layer"
-    yield "--pipeline-model-parallel-size", plan.pp, "pipeline stages"
-    yield "--context-parallel-size", plan.cp, "ranks that split the sequence"
-    if plan.sequence_parallel:
-        yield "--sequence-parallel", "sequence split over tp in norms and dropout"
     if plan.cp > 1:
         yield "--cp-comm-type", CP_COMM[plan.cp_kind], "exchange of keys and values"
     chunks(model, plan)  # raises Unsupported unless the stages hold every layer once
@@ -182,11 +127,8 @@ def _parallel(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
         ):
             if layers:
                 yield f"--decoder-{name}-pipeline-num-layers", layers, f"layers of the {name} stage"
-    if plan.rank_order == "tp-cp-ep-pp-dp":
-        yield "--use-tp-pp-dp-mapping", "rank order: pipeline inside data parallelism"
 
 
-@in_group("PARALLEL_ARGS")
 def _sharding(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
     if plan.zero_stage >= 1 and training.optimizer != "muon":
         yield "--use-distributed-optimizer", "optimizer states sharded (ZeRO 1)"
@@ -208,20 +150,17 @@ def _sharding(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
         )
 
 
-@in_group("BATCH_ARGS")
 def _batch(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     training = c.training
-    yield "--micro-batch-size", plan.micro_batch_size, "sequences per pass and rank"
     yield (
         "--global-batch-size",
         training.global_batch_size,
         f"= micro batch {plan.micro_batch_size} x accumulation {accumulation(c, plan)} "
         f"x dp {plan.dp}",
     )
-    yield train_iterations("BATCH_ARGS", training)
+    yield train_iterations("", training)
 
 
-@in_group("PRECISION_ARGS")
 def _precision(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
     if training.precision == "fp16":
         yield "--fp16", "fp16 weights, dynamic loss scale"
@@ -242,7 +181,6 @@ def _precision(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
         yield gradients, f"gradients kept and reduced in {training.gradient_dtype}"
 
 
-@in_group("RECOMPUTE_ARGS")
 def _recompute(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
     if plan.recompute == "none":
         return
@@ -256,7 +194,6 @@ def _recompute(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
     yield "--recompute-num-layers", plan.recompute_num_layers * each, f"layers {per}"
 
 
-@in_group("KERNEL_ARGS")
 def _kernels(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
     backend, why = plan.attention_kernel, "attention kernel"
     if backend == "flash" and (model.mla is not None or model.attention_sinks):
@@ -274,21 +211,6 @@ def _kernels(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
         yield "--cross-entropy-fusion-impl", "native", "te is disabled as unstable"
 
 
-@in_group("OVERLAP_ARGS")
-def _overlap(plan: ParallelPlan) -> Iterator[Row]:
-    if plan.overlap_grad_reduce:
-        yield "--overlap-grad-reduce", "gradients reduced during the backward pass"
-    if plan.overlap_param_gather and plan.zero_stage >= 1:
-        yield "--overlap-param-gather", "weights gathered during the forward pass"
-    if plan.overlap_ep:
-        yield "--overlap-moe-expert-parallel-comm", "overlap with another micro-batch"
-    if plan.overlap_tp:
-        yield "--tp-comm-overlap", "tensor-parallel traffic overlapped with GEMMs"
-    if plan.vpp > 1 and not plan.overlap_p2p:
-        yield "--no-overlap-p2p-communication", "blocking messages between stages"
-
-
-@in_group("OPTIMIZER_ARGS")
 def _optimizer(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
     if training.optimizer == "muon":
         # Every version knows this name; main prefers the two options that it stands for.
@@ -298,7 +220,7 @@ def _optimizer(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> 
         yield "--muon-tp-mode", "duplicated", "whole matrices, gathered over tp"
     else:
         yield "--optimizer", training.optimizer, "as planned"
-    yield learning_rate("OPTIMIZER_ARGS")
+    yield learning_rate("")
     small = training.optimizer_state_dtype != "fp32"
     if small or plan.offload_optimizer:
         yield "--use-precision-aware-optimizer", "states in other dtypes or in host memory"
@@ -319,14 +241,12 @@ def _optimizer(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> 
         )
 
 
-@in_group("DATA_ARGS")
 def _mock(model: ModelSpec) -> Iterator[Row]:
     yield "--mock-data", "MOCK DATA; to train, give --data-path instead"
     yield "--tokenizer-type", "NullTokenizer", "mock data needs no tokenizer"
     yield "--vocab-size", model.vocab_size, "tokens in the vocabulary"
 
 
-@in_group("DATA_ARGS")
 def _data(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
     padded = int(padded_vocab_size(model.vocab_size, plan.tp, VOCAB_MULTIPLE))
     yield (
@@ -340,26 +260,43 @@ def _data(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
         0,
         "no evaluation" if samples.are_dealt(plan) else "no evaluation on mock data",
     )
-    yield "--log-interval", 1, "log of every iteration's time"
-    yield "--log-throughput", "log of TFLOP/s per accelerator"
+
+
+def _records(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Records:
+    return replace(
+        patterns.records(model),
+        training=training,
+        plan=plan,
+        expert_plan=plan if model.moe is not None else None,
+    )
+
+
+def _computed(context: Context, plan: ParallelPlan) -> Iterator[Row]:
+    """The options whose value depends on several fields."""
+    model, training = context.model, context.training
+    yield from _model(model, training, plan)
+    if model.moe is not None:
+        yield from _moe(model, model.moe, plan)
+    yield from _parallel(model, plan)
+    yield from samples.sample_options(training, plan)
+    yield from _sharding(training, plan)
+    yield from _batch(context, plan)
+    yield from _precision(training, plan)
+    yield from _recompute(model, plan)
+    yield from _kernels(model, plan)
+    yield from _optimizer(model, training, plan)
+    yield from samples.data(training) if samples.are_dealt(plan) else _mock(model)
+    yield from _data(model, plan)
 
 
 def flags(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
-    """Every argument of the training program, grouped."""
+    """Every argument of the training program, grouped, in the order of OPTIONS."""
     context = Context(request.model, request.cluster, request.training)
-    model, training = request.model, request.training
-    return (
-        *_model(model, training, plan),
-        *(_moe(model, model.moe, plan) if model.moe is not None else ()),
-        *_parallel(model, plan),
-        *samples.sample_options(training, plan),
-        *_sharding(training, plan),
-        *_batch(context, plan),
-        *_precision(training, plan),
-        *_recompute(model, plan),
-        *_kernels(model, plan),
-        *_overlap(plan),
-        *_optimizer(model, training, plan),
-        *(samples.data(training) if samples.are_dealt(plan) else _mock(model)),
-        *_data(model, plan),
+    records = _records(request.model, request.training, plan)
+    rows = [as_row(*one) for one in spelled(OPTIONS.values(), records)]
+    said = {one.name: one for one in as_flags((*rows, *_computed(context, plan)))}
+    return tuple(
+        said[name].model_copy(update={"group": row.group})
+        for name, row in OPTIONS.items()
+        if name in said
     )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cost_models.blocks.mamba2 import Mamba2
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.frameworks.base import Row
 from planner.frameworks.megatron.layout import chunks
-from planner.frameworks.megatron.patterns import SYMBOLS, blocks_of, every_layer
+from planner.frameworks.megatron.patterns import SYMBOLS, every_layer
 
 PROGRAM = "pretrain_hybrid.py"
 SPEC = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
@@ -38,11 +37,6 @@ def options(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
     stages = "; | ends a chunk of a stage" if plan.pp > 1 else ""
     yield "--hybrid-layer-pattern", layer_pattern(model, plan), letters + stages
     yield "--spec", SPEC, "modules of a hybrid model"
-    for block in blocks_of(model, Mamba2)[:1]:
-        yield "--mamba-num-heads", block.num_heads, "heads of a Mamba-2 layer"
-        yield "--mamba-head-dim", block.head_dim, "width of a Mamba-2 head"
-        yield "--mamba-state-dim", block.state_size, "state size of a head"
-        yield "--mamba-num-groups", block.num_groups, "groups of heads that share B and C"
 
 
 def blocks_per_layer(model: ModelSpec) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cost_models.plans import ParallelPlan
+from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, unwritten_facts
-from planner.frameworks.base import Flag
+from planner.frameworks.base import Bundle, Flag
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.unwritten_facts import Missing
 
@@ -30,7 +31,8 @@ torchrun "${{LAUNCH_ARGS[@]}}" {program} \\
 """
 
 
-def script(
+def bundle(
+    name: str,
     title: str,
     versions: str,
     request: PlanRequest,
@@ -40,10 +42,15 @@ def script(
     missing: Missing,
     paths: str,
     program: str,
-) -> str:
-    """The script; paths: lines that set variables to folders; program: its path as a bash word."""
+    others: Mapping[str, str] | None = None,
+    notes: Sequence[Note] = (),
+) -> Bundle:
+    """The script and the other files; name: of the framework.
+
+    paths: lines that set variables to folders.  program: its path as a bash word.
+    """
     arrays, names = bash_writer.arrays(arguments)
-    return SCRIPT.format(
+    script = SCRIPT.format(
         head=bash_writer.header(title, versions, request, plan),
         rendezvous=bash_writer.rendezvous(nodes(request.cluster)),
         paths=paths,
@@ -54,4 +61,12 @@ def script(
         arrays=arrays,
         program=program,
         spread=bash_writer.spread(names),
+    )
+    return Bundle(
+        framework=name,
+        versions=versions,
+        main="launch.sh",
+        files={"launch.sh": script, **(others or {})},
+        flags=(*variables, *arguments),
+        notes=(*notes, *unwritten_facts.notes(missing)),
     )

@@ -18,7 +18,7 @@ from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, GivenValues
 from planner.frameworks.lora_settings import adapter_fields
 from planner.frameworks.megatron import attribute_names, printed_arguments
-from planner.frameworks.megatron.printed_arguments import RENAMED, TranslatedLaunch
+from planner.frameworks.megatron.printed_arguments import TranslatedLaunch
 from planner.frameworks.named_models import find, left_out
 from planner.frameworks.read_results import Setting, Unreadable
 from planner.frameworks.training_calls import World
@@ -94,7 +94,7 @@ def translated(
         words[name] = one
     left = []
     for name, word in said.items():
-        ours = RENAMED.get(name, name)
+        ours = attribute_names.of_core(name)
         if ours in attribute_names.options():
             words[ours] = word
         elif name not in usual and not IDLE.search(name) and name not in ("model", "use_hf"):
@@ -103,7 +103,11 @@ def translated(
             words[name] = word
     architecture.refuse(left)
     call = ProgramCall(
-        launch.before, program, tuple(_options(words, known)), launch.environment, launch.slurm
+        launch.before,
+        program,
+        tuple(printed_arguments.words_of(words, known)),
+        launch.environment,
+        launch.slurm,
     )
     return TranslatedLaunch(call, model, _world(launch), tuple(notes), tuple(left), training)
 
@@ -147,12 +151,6 @@ def _adapted(said: dict[str, Argument], model: ModelSpec) -> dict[str, Any]:
 
 def _setting(name: str, word: Argument) -> Setting:
     return Setting(name=f"--{name}", value=word.text, file=word.file, line=word.line)
-
-
-def _options(words: Mapping[str, Argument], known: Mapping[str, Any]) -> Iterator[Argument]:
-    for name, word in words.items():
-        one = Setting(name=name, value=word.text, file=word.file, line=word.line)
-        yield from printed_arguments.words(one, known, word.known)
 
 
 def _values_by_option(launch: ProgramCall, given: GivenValues) -> Iterator[tuple[str, Argument]]:

@@ -12,7 +12,7 @@ from cost_models.spec import ModelSpec
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.megatron import attribute_names, printed_arguments
-from planner.frameworks.megatron.printed_arguments import RENAMED, TranslatedLaunch
+from planner.frameworks.megatron.printed_arguments import TranslatedLaunch
 from planner.frameworks.nemo_rl import policy
 from planner.frameworks.nemo_rl.config import Config
 from planner.frameworks.read_results import Setting
@@ -96,7 +96,7 @@ def _attributes(config: Config, model: ModelSpec) -> Iterator[tuple[str, str]]:
     groups = (GROUP, f"{GROUP}.model_overrides")
     for group in groups:
         for key, value in config.group(group).items():
-            name = RENAMED.get(key, key)
+            name = attribute_names.of_core(key)
             idle = key in IGNORED_KEYS or isinstance(value, dict) or value is None
             if (
                 idle

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from cost_models.numerics import RopeScaling
 from cost_models.spec import ModelSpec
+from planner.frameworks import unwritten_facts
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.base import Row
-from planner.frameworks.megatron import patterns
+from planner.frameworks.megatron import options, patterns
+from planner.frameworks.megatron.option_rows import spelled
+from planner.frameworks.megatron.options import CONFIG
+from planner.frameworks.unwritten_facts import Missing, Uncarried
 
-WHY = "from the model's config.json"
 # Values besides the scaling factor that `--use-rope-scaling` fixes (core/models/common/embeddings/
 # rotary_pos_embedding.py), and that latent attention fixes for YaRN (MLATransformerConfig).
 LLAMA3 = {
@@ -25,51 +28,44 @@ SQUARED_RELU = "relu2"
 
 
 def rows(model: ModelSpec) -> Iterator[tuple[str, Row]]:
-    """The fields of Numerics that have options, each with its option."""
+    """The fields of Numerics that have several options, each with its option."""
     numerics = model.numerics
-    if numerics.norm_epsilon is not None:
-        yield "norm_epsilon", ("--norm-epsilon", numerics.norm_epsilon, WHY)
-    if numerics.init_std is not None:
-        yield "init_std", ("--init-method-std", numerics.init_std, WHY)
     if numerics.activation == SQUARED_RELU and not model.gated_mlp:
-        yield "activation", ("--squared-relu", WHY)
+        yield "activation", ("--squared-relu", CONFIG)
         yield "activation", ("--no-bias-gelu-fusion", "a fusion for GELU alone")
-    if numerics.routed_scaling is not None and model.moe and model.moe.score_correction_bias:
-        yield (
-            "routed_scaling",
-            ("--moe-router-topk-scaling-factor", numerics.routed_scaling, WHY),
-        )
     if patterns.position(model) == "rope":
         yield from _rotary(model)
 
 
 def _rotary(model: ModelSpec) -> Iterator[tuple[str, Row]]:
-    base, share, scaling = (
-        getattr(model.numerics, name) for name in ("rope_theta", "rotary_share", "rope_scaling")
-    )
-    if base is not None and base == int(base):
-        yield "rope_theta", ("--rotary-base", int(base), WHY)
-    if share is not None and model.mla is None:
-        yield "rotary_share", ("--rotary-percent", share, WHY)
+    scaling = model.numerics.rope_scaling
     if scaling is None or scaling.factor is None:
         return
     plain = model.mla is None and not patterns.is_hybrid(model)
     if plain and scaling == RopeScaling(kind="llama3", factor=scaling.factor, **LLAMA3):
         yield "rope_scaling", ("--use-rope-scaling", "RoPE scaling of Llama 3.1")
-        yield "rope_scaling", ("--rope-scaling-factor", scaling.factor, WHY)
+        yield "rope_scaling", ("--rope-scaling-factor", scaling.factor, CONFIG)
     scales = {"mscale": scaling.mscale, "mscale_all_dim": scaling.mscale_all_dim}
     if model.mla is not None and scaling == RopeScaling(
         kind="yarn", factor=scaling.factor, **YARN, **scales
     ):
-        yield "rope_scaling", ("--rotary-scaling-factor", scaling.factor, "YaRN factor " + WHY)
+        yield "rope_scaling", ("--rotary-scaling-factor", scaling.factor, "YaRN factor " + CONFIG)
         for name, option in SCALES.items():
             if (value := scales[name]) is not None:
-                yield "rope_scaling", (option, value, WHY)
+                yield "rope_scaling", (option, value, CONFIG)
 
 
-def numerics_fields(model: ModelSpec) -> frozenset[str]:
+def _written(model: ModelSpec) -> frozenset[str]:
     """The fields of Numerics that are written."""
-    return frozenset(name for name, _ in rows(model))
+    own = (row for row, _ in spelled(options.OPTIONS.values(), patterns.records(model)))
+    return frozenset(
+        (*(row.own for row in own if row.record == "numerics"), *(name for name, _ in rows(model)))
+    )
+
+
+def missing(model: ModelSpec, table: Iterable[Uncarried]) -> Missing:
+    """The facts of a table that a launch with Megatron-LM's options leaves out."""
+    return unwritten_facts.of(model, table, _written(model))
 
 
 def read(args: Arguments, fields: dict[str, Any]) -> dict[str, Any]:
@@ -77,17 +73,8 @@ def read(args: Arguments, fields: dict[str, Any]) -> dict[str, Any]:
 
     fields: those of the model.
     """
-    found: dict[str, Any] = {}
-    options = {
-        "norm_epsilon": "--norm-epsilon",
-        "init_std": "--init-method-std",
-        "rope_theta": "--rotary-base",
-        "rotary_share": "--rotary-percent",
-        "routed_scaling": "--moe-router-topk-scaling-factor",
-    }
-    for name, option in options.items():
-        if args.has(option) and (value := args.number(option)) > 0:
-            found[name] = value
+    stated = options.fields(args, "numerics")
+    found = {name: value for name, value in stated.items() if value is not None}
     if args.has("--squared-relu"):
         args.has("--no-bias-gelu-fusion")
         found["activation"] = SQUARED_RELU

@@ -19,6 +19,7 @@ from cost_models.blocks.mamba2 import Mamba2
 from cost_models.blocks.mlp import MLP
 from cost_models.spec import ModelSpec
 from planner.frameworks.base import Row
+from planner.frameworks.megatron.option_rows import Records
 
 # The letters of --hybrid-layer-pattern.
 SYMBOLS = {
@@ -220,38 +221,33 @@ def pattern_options(model: ModelSpec) -> Iterator[Row]:
         yield "--no-rope-freq", list_expression(kinds), "1: a layer without RoPE"
     if any(block.gate == "element" for block in attention):
         yield "--attention-output-gate", "elementwise gate on the attention output"
-    for indexer in {block.indexer for block in blocks_of(model, LatentAttention)} - {None}:
-        yield from _sparse(indexer)
-    yield from _delta_net(model)
-    if model.moe is not None and model.moe.latent_size is not None:
-        yield "--moe-latent-size", model.moe.latent_size, "latent width of routed experts"
+    if _indexer(model) is not None:
+        yield "--experimental-attention-variant", "dsa", "sparse attention: an indexer chooses keys"
+        yield "--no-rope-fusion", "sparse attention has no fused RoPE"
+    if blocks_of(model, GatedDeltaNet) and not is_hybrid(model):
+        kinds = [int(isinstance(layer[0], GatedDeltaNet)) for layer in every_layer(model)]
+        yield "--experimental-attention-variant", "gated_delta_net", "linear attention layers"
+        yield "--linear-attention-freq", list_expression(kinds), "0: an attention layer"
 
 
 def _has(layer: Sequence[Sublayer], test: Callable[[Attention], bool]) -> bool:
     return any(isinstance(block, Attention) and test(block) for block in layer)
 
 
-def _sparse(indexer: Indexer | None) -> Iterator[Row]:
-    assert indexer is not None
-    yield "--experimental-attention-variant", "dsa", "sparse attention: an indexer chooses keys"
-    yield "--dsa-indexer-n-heads", indexer.num_heads, "heads of the indexer"
-    yield "--dsa-indexer-head-dim", indexer.head_dim, "width of an indexer head"
-    yield "--dsa-indexer-topk", indexer.top_k, "keys per query"
-    yield "--no-rope-fusion", "sparse attention has no fused RoPE"
+def _indexer(model: ModelSpec) -> Indexer | None:
+    return next(
+        (block.indexer for block in blocks_of(model, LatentAttention) if block.indexer), None
+    )
 
 
-def _delta_net(model: ModelSpec) -> Iterator[Row]:
-    for block in blocks_of(model, GatedDeltaNet)[:1]:
-        if not is_hybrid(model):
-            kinds = [int(isinstance(layer[0], GatedDeltaNet)) for layer in every_layer(model)]
-            yield (
-                "--experimental-attention-variant",
-                "gated_delta_net",
-                "linear attention layers",
-            )
-            yield "--linear-attention-freq", list_expression(kinds), "0: an attention layer"
-        yield "--linear-conv-kernel-dim", block.convolution, "taps of the short convolution"
-        yield "--linear-key-head-dim", block.key_head_dim, "width of a key"
-        yield "--linear-value-head-dim", block.value_head_dim, "width of a value"
-        yield "--linear-num-key-heads", block.num_key_heads, "heads of queries and keys"
-        yield "--linear-num-value-heads", block.num_value_heads, "heads of values"
+def records(model: ModelSpec) -> Records:
+    """The model's records, without those of a plan."""
+    return Records(
+        model=model,
+        mla=model.mla,
+        moe=model.moe,
+        numerics=model.numerics,
+        mamba2=next(iter(blocks_of(model, Mamba2)), None),
+        delta_net=next(iter(blocks_of(model, GatedDeltaNet)), None),
+        indexer=_indexer(model),
+    )

@@ -22,15 +22,6 @@ _PRINTED = re.compile(r"^\s*(?:\S+\s)?\s*([a-z_]\w*) \.{2,} (.*?)\s*$", re.MULTI
 _TRUTH = {"true": True, "false": False}
 
 
-# Field of Megatron-Core's configurations -> the parser's other name for it.
-RENAMED = {
-    "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
-    "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
-    "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
-    "grad_reduce_in_fp32": "accumulate_allreduce_grads_in_fp32",
-}
-
-
 @dataclass(frozen=True)
 class TranslatedLaunch:
     """Another trainer's call translated to Megatron-LM's options, and what these cannot express.
@@ -94,6 +85,13 @@ def words(setting: Setting, fields: Mapping[str, Any], sure: bool = True) -> Ite
     several = row is not None and row.get("nargs") not in (None, 1, "?")
     for part in re.findall(r"[^\s,'\"\[\]]+", text) if several else [text]:
         yield Argument(part, setting.file, setting.line, sure)
+
+
+def words_of(values: Mapping[str, Argument], fields: Mapping[str, Any]) -> Iterator[Argument]:
+    """The options and values that set attributes."""
+    for name, word in values.items():
+        one = Setting(name=name, value=word.text, file=word.file, line=word.line)
+        yield from words(one, fields, word.known)
 
 
 def _printed(name: str, text: str) -> Namespace:

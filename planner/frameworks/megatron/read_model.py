@@ -7,7 +7,7 @@ from typing import Any
 
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.bash import ProgramCall
-from planner.frameworks.megatron import forks
+from planner.frameworks.megatron import forks, options
 from planner.frameworks.megatron.read_patterns import (
     gpt_fields,
     hybrid_fields,
@@ -88,9 +88,9 @@ def _fields(args: Arguments, launch: ProgramCall, layers: int) -> dict[str, Any]
     """The fields of a model whose layers differ only in windows and experts."""
     hidden, heads = (_required(args, launch, name) for name in REQUIRED)
     seq = _required(args, launch, "--seq-length", "--encoder-seq-length")
-    gated = args.has("--swiglu", "--quick-geglu")
-    ffn = int((4 * hidden * 2 / 3) / 64) * 64 if args.has("--swiglu") else 4 * hidden
-    ffn = forks.ffn_width(args, hidden) or args.positive("--ffn-hidden-size", max(ffn, 1))
+    wide = int((4 * hidden * 2 / 3) / 64) * 64 if args.has("--swiglu") else 4 * hidden
+    own = options.fields(args, "model", ffn_hidden_size=max(wide, 1))
+    ffn = forks.ffn_width(args, hidden) or own["ffn_hidden_size"]
     if not args.has("--kv-channels") and hidden % heads:
         args.refuse(
             f"--hidden-size {hidden} is not a multiple of --num-attention-heads {heads}; give "
@@ -119,29 +119,21 @@ def _fields(args: Arguments, launch: ProgramCall, layers: int) -> dict[str, Any]
     qk_norm = args.has("--qk-layernorm")
     if latent and not qk_norm:
         args.assume("latent attention is costed with --qk-layernorm, which is not given")
-    return {
+    return own | {
         "num_layers": layers,
-        "hidden_size": hidden,
-        "num_attention_heads": heads,
         "num_query_groups": groups,
-        "head_dim": args.positive("--kv-channels", max(hidden // heads, 1)),
         "ffn_hidden_size": ffn,
-        "gated_mlp": gated,
+        "gated_mlp": own["gated_mlp"] or args.has("--quick-geglu"),
         "vocab_size": _vocabulary(args, hidden),
-        "tied_embeddings": not args.has("--untie-embeddings-and-output-weights"),
         "qkv_bias": (biases or args.has("--add-qkv-bias")) and not latent,
         "attention_output_bias": biases,
         "mlp_bias": biases and dense,
-        "norm": "rmsnorm" if args.text("--normalization") == "RMSNorm" else "layernorm",
         "qk_norm": "head" if qk_norm and not latent else "none",
         "attention_sinks": _sinks(args),
         "position": position,
         "max_position_embeddings": rows or seq if position == "learned" or rows > seq else None,
-        "hidden_dropout": args.share("--hidden-dropout", 0.1),
-        "attention_dropout": args.share("--attention-dropout", 0.1),
-        "mla": _latent(args) if latent else None,
+        "mla": options.fields(args, "mla") if latent else None,
         "moe": moe,
-        "mtp_num_layers": args.integer("--mtp-num-layers"),
         **_window(args, layers),
     }
 
@@ -151,16 +143,6 @@ def _sinks(args: Arguments) -> bool:
     if kind == "off-by-one":
         args.assume("the off-by-one softmax is costed as the plain one")
     return kind == "learnable"
-
-
-def _latent(args: Arguments) -> dict[str, Any]:
-    return {
-        "q_lora_rank": args.positive("--q-lora-rank") if args.has("--q-lora-rank") else None,
-        "kv_lora_rank": args.positive("--kv-lora-rank", 32),
-        "qk_nope_head_dim": args.positive("--qk-head-dim", 128),
-        "qk_rope_head_dim": args.positive("--qk-pos-emb-head-dim", 64),
-        "v_head_dim": args.positive("--v-head-dim", 128),
-    }
 
 
 def _window(args: Arguments, layers: int) -> dict[str, Any]:
@@ -225,14 +207,13 @@ def _experts(args: Arguments, layers: int, ffn: int, biases: bool) -> dict[str, 
     if count < 2:
         args.assume("one expert is costed as a dense layer")
         return None
-    top = args.positive("--moe-router-topk", 2)
-    if top > count:
+    own = options.fields(args, "moe", expert_ffn_hidden_size=ffn)
+    if (top := own["top_k"]) > count:
         args.refuse(f"--moe-router-topk {top} is above the {count} experts", "--moe-router-topk")
-        top = count
+        own["top_k"] = count
     if not args.has("--moe-grouped-gemm"):
         args.assume("experts are costed with --moe-grouped-gemm, which is not given")
-    groups = args.integer("--moe-router-num-groups") or None
-    chosen = args.integer("--moe-router-group-topk") or None
+    groups, chosen = own["num_groups"], own["top_k_groups"]
     if groups == 1:
         groups = chosen = None
     if (groups is None) != (chosen is None) or (
@@ -245,29 +226,18 @@ def _experts(args: Arguments, layers: int, ffn: int, biases: bool) -> dict[str, 
             "--moe-router-group-topk",
         )
         groups = chosen = None
-    capacity = args.number("--moe-expert-capacity-factor")
     score = args.text("--moe-router-score-function", "softmax")
-    correction = args.has("--moe-router-enable-expert-bias")
-    if correction and score == "softmax":
+    if own["score_correction_bias"] and score == "softmax":
         args.refuse(
             "--moe-router-enable-expert-bias needs --moe-router-score-function sigmoid",
             "--moe-router-enable-expert-bias",
         )
-    args.has("--moe-router-pre-softmax", "--moe-router-dtype")
-    latent = args.integer("--moe-latent-size") or None
-    return {
-        "num_experts": count,
-        "top_k": top,
-        "expert_ffn_hidden_size": args.positive("--moe-ffn-hidden-size", ffn),
-        "shared_expert_ffn_hidden_size": args.integer("--moe-shared-expert-intermediate-size"),
-        "shared_expert_gate": args.has("--moe-shared-expert-gate"),
+    args.has("--moe-router-pre-softmax")
+    return own | {
         "num_groups": groups,
         "top_k_groups": chosen,
         "router_bias": biases,
         "expert_bias": biases,
-        "score_correction_bias": correction,
-        "latent_size": latent,
-        "latent_bias": biases and latent is not None,
-        "capacity_factor": capacity if capacity > 0 else None,
+        "latent_bias": biases and own["latent_size"] is not None,
         **_expert_layers(args, layers),
     }

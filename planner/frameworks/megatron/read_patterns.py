@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.frameworks.arguments import Arguments
+from planner.frameworks.megatron import options
 from planner.frameworks.megatron.patterns import MAMBA_TAPS, SYMBOLS
 from planner.frameworks.read_results import Unreadable
 
@@ -231,12 +232,7 @@ def _latent(args: Arguments) -> Blocks:
     args.has("--no-rope-fusion", "--dsa-indexer-loss-coeff", "--dsa-indexer-use-sparse-loss")
     if args.integer("--dsa-indexer-topk-freq", 1) > 1:
         args.assume("layers that reuse an earlier indexer's keys are costed with an indexer")
-    indexer = {
-        "num_heads": args.positive("--dsa-indexer-n-heads", 64),
-        "head_dim": args.positive("--dsa-indexer-head-dim", 128),
-        "top_k": args.positive("--dsa-indexer-topk", 2048),
-    }
-    return {"kind": "latent_attention", "indexer": indexer}
+    return {"kind": "latent_attention", "indexer": options.fields(args, "indexer")}
 
 
 def _plain(args: Arguments, kind: str, fields: dict[str, Any]) -> Blocks:
@@ -246,23 +242,12 @@ def _plain(args: Arguments, kind: str, fields: dict[str, Any]) -> Blocks:
 
 
 def _mamba(args: Arguments, hidden: int) -> Blocks:
-    head_dim = args.positive("--mamba-head-dim", 64)
-    return {
-        "kind": "mamba2",
-        "num_heads": args.positive("--mamba-num-heads", max(EXPAND * hidden // head_dim, 1)),
-        "head_dim": head_dim,
-        "state_size": args.positive("--mamba-state-dim", 128),
-        "num_groups": args.positive("--mamba-num-groups", 8),
-        "convolution": MAMBA_TAPS,
-    }
+    def heads(read: Mapping[str, int]) -> int:
+        return max(EXPAND * hidden // read["head_dim"], 1)
+
+    own = options.fields(args, "mamba2", num_heads=heads)
+    return {"kind": "mamba2", **own, "convolution": MAMBA_TAPS}
 
 
 def _delta_net(args: Arguments) -> Blocks:
-    return {
-        "kind": "gated_delta_net",
-        "num_key_heads": args.positive("--linear-num-key-heads", 16),
-        "num_value_heads": args.positive("--linear-num-value-heads", 32),
-        "key_head_dim": args.positive("--linear-key-head-dim", 128),
-        "value_head_dim": args.positive("--linear-value-head-dim", 128),
-        "convolution": args.positive("--linear-conv-kernel-dim", 4),
-    }
+    return {"kind": "gated_delta_net", **options.fields(args, "delta_net")}

@@ -9,9 +9,9 @@ from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints.layout_fields import layout_fields
 from planner.frameworks.arguments import Arguments
-from planner.frameworks.megatron import layout
+from planner.frameworks.megatron import layout, options
 from planner.frameworks.megatron.read_patterns import hybrid_pattern
-from planner.frameworks.megatron_option_readers import degrees
+from planner.frameworks.megatron_option_readers import replicas
 
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 MUON = ("muon", "dist_muon")
@@ -128,55 +128,47 @@ def _batch(args: Arguments, otherwise: int) -> int:
 def plan_and_training(
     args: Arguments, model: ModelSpec, size: int
 ) -> tuple[ParallelPlan, TrainingSpec]:
-    tp, pp, cp, dp = degrees(args, size, "--context-parallel-size")
+    own = options.fields(args, "plan")
+    tp, pp, cp, micro = (own[name] for name in ("tp", "pp", "cp", "micro_batch_size"))
+    dp = replicas(args, size, tp, pp, cp, "--context-parallel-size")
     for name in ("--tensor-parallel-num-weight-shards", "--hierarchical-context-parallel-sizes"):
         if args.has(name):
             args.assume(f"{name} is not modelled")
     if not args.has("--micro-batch-size"):
         args.refuse("--micro-batch-size is missing; 1 assumed", code="batch_identity")
-    micro = args.positive("--micro-batch-size")
     batch = _batch(args, micro * dp)
     training = TrainingSpec(**_training(args, batch))
-    etp = args.positive("--expert-tensor-parallel-size", tp)
     zero, shard = _sharding(args, dp * cp)
     vpp, stages = _stages(args, model, pp)
     # torch's FSDP2 gathers ahead and reduces beside the backward pass without these options.
     overlaps = args.has("--use-torch-fsdp2")
-    fields: dict[str, Any] = {
-        "tp": tp,
-        "sequence_parallel": args.has("--sequence-parallel") and tp > 1,
-        "cp": cp,
+    experts = {"etp": 1} if model.moe is None else options.fields(args, "expert_plan")
+    found = {
+        **own,
+        **experts,
+        "sequence_parallel": own["sequence_parallel"] and tp > 1,
         "cp_kind": _cp_kind(args, cp),
-        "pp": pp,
         "vpp": vpp,
         "dp": dp,
         "dp_shard": shard,
-        "ep": args.positive("--expert-model-parallel-size") if model.moe is not None else 1,
-        "etp": etp if model.moe is not None else 1,
         "zero_stage": zero,
-        "micro_batch_size": micro,
         "schedule": "interleaved-1f1b" if vpp > 1 else "1f1b",
-        "rank_order": "tp-cp-ep-pp-dp" if args.has("--use-tp-pp-dp-mapping") else "tp-cp-ep-dp-pp",
         "offload_optimizer": _offloads(args),
         **_offloaded_activations(args, model),
         "attention_kernel": _attention(args),
         "cross_entropy": _cross_entropy(args),
         "moe_dispatcher": _dispatcher(args) if model.moe is not None else "alltoall",
-        "overlap_grad_reduce": args.has("--overlap-grad-reduce") or overlaps,
-        "overlap_param_gather": args.has("--overlap-param-gather") or overlaps,
-        "overlap_tp": args.has("--tp-comm-overlap"),
-        "overlap_p2p": not args.has("--no-overlap-p2p-communication"),
+        "overlap_grad_reduce": own["overlap_grad_reduce"] or overlaps,
+        "overlap_param_gather": own["overlap_param_gather"] or overlaps,
         "dynamic_cp": cp > 1 and args.has("--hybrid-context-parallel"),
-        "overlap_ep": args.has("--overlap-moe-expert-parallel-comm"),
         "runtime": "megatron",
         **_recompute(args),
         **stages,
     }
     # These options count as looked up: they agree with what is costed, or do not affect it.
     args.has("--ckpt-format", "--no-gradient-accumulation-fusion", "--use-mcore-models")
-    args.has("--overlap-cpu-optimizer-d2h-h2d", "--eval-iters", "--log-interval")
-    args.has("--log-throughput", "--lr")
-    return ParallelPlan(**fields), training
+    args.has("--overlap-cpu-optimizer-d2h-h2d", "--eval-iters", "--lr")
+    return ParallelPlan(**found), training
 
 
 def _sharding(args: Arguments, ranks: int) -> tuple[int, int]:

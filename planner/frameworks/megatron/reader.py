@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -26,6 +26,7 @@ from planner.frameworks.megatron import (
     yaml_config,
 )
 from planner.frameworks.megatron import ms_swift as swift
+from planner.frameworks.megatron.changes import Changes
 from planner.frameworks.megatron.printed_arguments import Namespace, TranslatedLaunch
 from planner.frameworks.megatron.read_model import model_fields, position_kind
 from planner.frameworks.megatron.read_plan import plan_and_training
@@ -140,7 +141,8 @@ class Dialect:
 
     model, plan, training: fields that replace those read as Megatron-LM's.
     hybrids: whether it trains hybrid models.  options: its options beyond those of the package.
-    translate: replaces its own options by Megatron-LM's.
+    translate: replaces its own options by Megatron-LM's, after changes, the table of those that do
+    not depend on others.
     world: the processes that train.
     """
 
@@ -154,6 +156,7 @@ class Dialect:
     translate: Callable[[Arguments], None] = lambda args: None
     options: Callable[[], dict[str, Any]] = dict
     world: Callable[[Arguments, World], World] = lambda args, reached: reached
+    changes: Changes = field(default_factory=Changes)
 
 
 # (call, given values, Megatron-LM's options) -> the call translated to these options.
@@ -280,6 +283,7 @@ def _reading(
     """Reads a call of a training program."""
     launch = call.launch
     args = of_call(dialect.title, dialect.package, launch, given, dialect.options())
+    dialect.changes.translate(args)
     dialect.translate(args)
     for note in call.notes:
         args.assume(note)

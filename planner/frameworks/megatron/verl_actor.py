@@ -10,8 +10,7 @@ from planner.frameworks import verl_overrides
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.megatron import attribute_names, printed_arguments
-from planner.frameworks.megatron.printed_arguments import RENAMED, TranslatedLaunch
-from planner.frameworks.read_results import Setting
+from planner.frameworks.megatron.printed_arguments import TranslatedLaunch
 from planner.frameworks.verl_overrides import ACTOR
 
 ENGINE = ACTOR + "megatron."
@@ -83,13 +82,11 @@ def _engine(
         name = key.removeprefix(group or "")
         if group is None or (group == ENGINE and name not in DEGREES):
             continue
-        name = RENAMED.get(name, name)
+        name = attribute_names.of_core(name)
         if name in attribute_names.options():
             overrides.asked.add(key)
             attributes[name] = word
-    for name, word in attributes.items():
-        one = Setting(name=name, value=word.text, file=word.file, line=word.line)
-        yield from printed_arguments.words(one, fields, word.known)
+    yield from printed_arguments.words_of(attributes, fields)
     if [name for name in OFFLOADS if overrides.on(ENGINE + name)]:
         notes.append(verl_overrides.OFFLOADED)
     optimizer = overrides.text(ACTOR + "optim.optimizer", "adam")

@@ -239,15 +239,7 @@ def _take(file: YamlFile, args: Arguments, key: str, value: Any, place: str) -> 
             name = "--" + str(key).replace("_", "-")
             args.option(name, Argument(name, file.name, line), [_argument(value, file, line)], "*")
         return
-    try:
-        words = list(attribute_names.words(option, value))
-    except ValueError as error:
-        raise Unreadable(f"{place} {error}, got {value!r}"[:200], file.name, line) from None
-    if words:
-        row = args.known[option]
-        wanted = 0 if row["kind"] == "switch" else row.get("nargs", 1)
-        said = [_argument(word, file, line) for word in words]
-        args.option(option, said[0], said[1:], wanted)
+    attribute_names.take(args, option, value, place, file.name, line)
 
 
 def _argument(value: Any, file: YamlFile, line: int) -> Argument:

@@ -12,10 +12,12 @@ from cost_models.spec import ModelSpec
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, megatron, python_writer, unwritten_facts
 from planner.frameworks.base import Bundle, Field, Framework, cannot, flag, grouped, says
+from planner.frameworks.megatron import attribute_names
+from planner.frameworks.megatron.options import OPTIONS
 from planner.frameworks.megatron_bridge.peft import PARTIAL_TRAINING, adapter_class
 from planner.frameworks.megatron_bridge.reader import OWN_RECIPE, read, recognises
 from planner.frameworks.megatron_bridge.rules import EXPANDABLE, RULES
-from planner.frameworks.megatron_bridge.settings import TRANSLATION, settings
+from planner.frameworks.megatron_bridge.settings import settings, translated
 from planner.frameworks.rules import accelerators_per_node, nodes
 
 VERSIONS = "Megatron-Bridge main of August 2026 (067f987) on Megatron-Core 0.20"
@@ -46,8 +48,7 @@ def _field(field: Field) -> Field:
     """The field with the names of Megatron-Bridge settings instead of arguments."""
     names: list[str] = []
     for name in field.names:
-        known = TRANSLATION.get(name)
-        names += [said for said, _ in known(("0",))] if known else [name]
+        names += [said for said, _ in translated(name, ("0",))] if name in OPTIONS else [name]
     return replace(field, names=tuple(dict.fromkeys(names)))
 
 
@@ -68,14 +69,14 @@ FIELDS = {name: _field(field) for name, field in megatron.FIELDS.items()} | {
 }
 
 
-# Megatron-LM's argument -> setting, for facts that the spec does not carry.
-SAID = {
-    "--norm-epsilon (1e-5)": "model.layernorm_epsilon (1e-5)",
-    "--rotary-base (10000)": "model.rotary_base (10000)",
-    "--rotary-percent (1.0)": "model.rotary_percent (1.0)",
-    "--use-rope-scaling, --rope-scaling-factor: Llama 3's (none)": (
-        "model.rope_scaling, model.rope_scaling_factor: Llama 3's (none)"
-    ),
+def _setting(option: str) -> str:
+    """The setting for an argument; the model's attribute for one that no launch is given."""
+    found = [name for name, _ in translated(option, ("0",))]
+    return found[0] if found else f"model.{attribute_names.attribute(option)}"
+
+
+# Megatron-LM's arguments for a fact -> the settings, where they are not the same ones.
+OTHERS = {
     "YaRN's --rotary-scaling-factor (1.0), --mscale (1.0), --mscale-all-dim (0.0)": (
         "YaRN's model.rotary_scaling_factor (40), model.mscale (1.0), model.mscale_all_dim (0.0)"
     ),
@@ -83,19 +84,13 @@ SAID = {
     "--squared-relu with --no-bias-gelu-fusion, --openai-gelu (GELU)": (
         "model.activation_func (GELU)"
     ),
-    "--moe-router-topk-scaling-factor (none)": "model.moe_router_topk_scaling_factor (none)",
-    "--moe-router-score-function, --moe-router-pre-softmax (softmax over the chosen experts)": (
-        "model.moe_router_score_function, model.moe_router_pre_softmax (softmax over the chosen "
-        "experts)"
-    ),
-    "--moe-router-load-balancing-type (aux_loss), --moe-aux-loss-coeff (0)": (
-        "model.moe_router_load_balancing_type (aux_loss), model.moe_aux_loss_coeff (0)"
-    ),
-    "--mtp-loss-scaling-factor (0.1)": "model.mtp_loss_scaling_factor (0.1)",
-    "--init-method-std (0.02)": "model.init_method_std (0.02)",
     "no option": "no setting",
 }
-UNWRITTEN = tuple(replace(row, how=SAID[row.how]) for row in megatron.UNWRITTEN if row.how in SAID)
+UNWRITTEN = tuple(
+    replace(row, how=OTHERS.get(row.how) or attribute_names.respelled(row.how, _setting))
+    for row in megatron.UNWRITTEN
+    if not row.how.startswith("--no-rope-freq")
+)
 
 # The imports that a recipe may need.
 IMPORTS = (
@@ -172,9 +167,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     if peft := adapter_class(request.training):
         kinds["peft"] = peft
     ordered = {name: said.get(name, []) for name in kinds}
-    missing = unwritten_facts.of(
-        request.model, UNWRITTEN, megatron.numerics.numerics_fields(request.model)
-    )
+    missing = megatron.numerics.missing(request.model, UNWRITTEN)
     variables = megatron.environment(plan)
     if plan.runtime == EXPANDABLE:
         why = "less memory fragmentation"

@@ -15,7 +15,6 @@ from planner.frameworks.arguments import Arguments, known_arguments
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, GivenValues, given_with
 from planner.frameworks.megatron import attribute_names
-from planner.frameworks.megatron.printed_arguments import RENAMED
 from planner.frameworks.megatron.reader import Dialect, reading_of
 from planner.frameworks.megatron_bridge import nemo2, python_recipe, recipes
 from planner.frameworks.megatron_bridge.attributes import (
@@ -35,7 +34,7 @@ from planner.frameworks.megatron_bridge.recipe_model import (
 )
 from planner.frameworks.megatron_bridge.recipes import Recipe, Selector
 from planner.frameworks.megatron_bridge.rules import EXPANDABLE
-from planner.frameworks.megatron_bridge.settings import TRANSLATION
+from planner.frameworks.megatron_bridge.settings import translated
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 
 TITLE = "Megatron-Bridge"
@@ -203,7 +202,11 @@ def _refuse_unknown(said: Words) -> None:
     for key, one in said.sets.items():
         section, _, name = key.partition(".")
         known = key in recipes.relevant() or name in (*SHAPES, *RECIPE_OVERRIDES)
-        if section != "model" or known or RENAMED.get(name, name) in attribute_names.options():
+        if (
+            section != "model"
+            or known
+            or attribute_names.of_core(name) in attribute_names.options()
+        ):
             continue
         shown = Setting(name=key, value=str(one.value), file=one.file, line=one.line)
         architecture.refuse([shown])
@@ -213,9 +216,8 @@ def _in_bridge_names(reading: Reading) -> Reading:
     """The reading with Bridge's settings for options, without refusals of Megatron-LM's parser."""
 
     def own(one: Setting) -> Setting:
-        known = TRANSLATION.get(one.name)
         told = (one.value,) if isinstance(one.value, str) else one.value or ("0",)
-        names = [name for name, _ in known(told)] if known is not None else []
+        names = [name for name, _ in translated(one.name, told)]
         return one.model_copy(update={"name": names[0]}) if names else one
 
     kept = (one for one in reading.refusals if not _OF_THE_PARSER.match(one.reason.text))
@@ -349,17 +351,7 @@ def _arguments(values: Mapping[str, StatedValue], model: ModelSpec, notes: list[
     for note in notes:
         args.assume(note)
     for name, one in attributes(values).items():
-        option = attribute_names.options().get(RENAMED.get(name, name))
-        if option is None:
-            continue
-        try:
-            said = list(attribute_names.words(option, one.value))
-        except ValueError as error:
-            text = f"{name} {error}, got {str(one.value)[:60]!r}"
-            raise Unreadable(text, one.file, one.line) from None
-        if said:
-            row = args.known[option]
-            wanted = 0 if row["kind"] == "switch" else row.get("nargs", 1)
-            told = [Argument(word, one.file, one.line) for word in said]
-            args.option(option, told[0], told[1:], wanted)
+        option = attribute_names.options().get(attribute_names.of_core(name))
+        if option is not None:
+            attribute_names.take(args, option, one.value, name, one.file, one.line)
     return args

@@ -8,7 +8,7 @@ value is Python source.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Iterator, Set
 
 import numpy as np
 
@@ -17,9 +17,11 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Flag
-from planner.frameworks.megatron import patterns
+from planner.frameworks.megatron import attribute_names, patterns
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.model_rules import bias_kind
+from planner.frameworks.megatron.option_rows import Option
+from planner.frameworks.megatron.options import OPTIONS
 from planner.frameworks.megatron_bridge.peft import tuning_settings
 
 # (setting, Python source of its value)
@@ -43,39 +45,21 @@ def _literal(text: str) -> str:
     return text
 
 
-def _value(*names: str) -> Callable[[Words], Iterator[Said]]:
-    """A translation to settings of these names with the argument's value."""
-
-    def said(words: Words) -> Iterator[Said]:
-        for name in names:
-            yield name, _literal(words[0])
-
-    return said
-
-
-def _source(*settings: str) -> Callable[[Words], Iterator[Said]]:
-    """A translation to settings `name=source`; `{}` in the source is the argument's text."""
-
-    def said(words: Words) -> Iterator[Said]:
-        for setting in settings:
-            name, _, source = setting.partition("=")
+def _said(option: Option, words: Words) -> Iterator[Said]:
+    """The settings that an argument with these words sets."""
+    if (own := option.bridge) is None:
+        own = f"{option.section}.{attribute_names.core_name(option.name)}"
+    for setting in own.split("; ") if own else ():
+        name, _, source = setting.partition("=")
+        if source:
+            source = source.replace("{list}", json.dumps(words))
+            if "{dtype}" in source:
+                source = DTYPES[words[0]]
             yield name, source.replace("{}", ", ".join(words))
-
-    return said
-
-
-def _dtype(name: str) -> Callable[[Words], Iterator[Said]]:
-    def said(words: Words) -> Iterator[Said]:
-        yield name, DTYPES[words[0]]
-
-    return said
-
-
-def _names(name: str) -> Callable[[Words], Iterator[Said]]:
-    def said(words: Words) -> Iterator[Said]:
-        yield name, json.dumps(list(words))
-
-    return said
+        elif attribute_names.is_switch(option.name):
+            yield name, str(not attribute_names.turns_off(option.name))
+        else:
+            yield name, words[0] if option.numbers else _literal(words[0])
 
 
 def _pattern(words: Words) -> Iterator[Said]:
@@ -84,173 +68,15 @@ def _pattern(words: Words) -> Iterator[Said]:
     yield "model.mtp_num_layers", str(words[0].count("/"))
 
 
-_NOTHING = _source()
-# Every argument that the Megatron-LM writer can give.
-TRANSLATION: dict[str, Callable[[Words], Iterator[Said]]] = {
-    "--num-layers": _value("model.num_layers"),
-    "--hidden-size": _value("model.hidden_size"),
-    "--ffn-hidden-size": _value("model.ffn_hidden_size"),
-    "--num-attention-heads": _value("model.num_attention_heads"),
-    "--kv-channels": _value("model.kv_channels"),
-    "--group-query-attention": _NOTHING,  # num_query_groups implies it
-    "--num-query-groups": _value("model.num_query_groups"),
-    "--seq-length": _value("model.seq_length", "dataset.seq_length"),
-    "--max-position-embeddings": _NOTHING,  # the table has seq_length rows
-    "--position-embedding-type": _value("model.position_embedding_type"),
-    "--normalization": _value("model.normalization"),
-    "--norm-epsilon": _value("model.layernorm_epsilon"),
-    "--init-method-std": _value("model.init_method_std"),
-    "--rotary-base": _value("model.rotary_base"),
-    "--rotary-percent": _value("model.rotary_percent"),
-    "--use-rope-scaling": _source("model.rope_scaling=True"),
-    "--rope-scaling-factor": _value("model.rope_scaling_factor"),
-    "--rotary-scaling-factor": _value("model.rotary_scaling_factor"),
-    "--mscale": _value("model.mscale"),
-    "--mscale-all-dim": _value("model.mscale_all_dim"),
-    "--squared-relu": _source("model.activation_func=squared_relu"),
-    "--no-bias-gelu-fusion": _source("model.bias_activation_fusion=False"),
-    "--moe-router-topk-scaling-factor": _value("model.moe_router_topk_scaling_factor"),
-    "--swiglu": _source(
-        "model.gated_linear_unit=True", "model.activation_func=torch.nn.functional.silu"
-    ),
-    "--untie-embeddings-and-output-weights": _source(
-        "model.share_embeddings_and_output_weights=False"
-    ),
-    "--disable-bias-linear": _source("model.add_bias_linear=False"),
-    "--add-qkv-bias": _source("model.add_qkv_bias=True"),
-    "--qk-layernorm": _source("model.qk_layernorm=True"),
-    "--hidden-dropout": _value("model.hidden_dropout"),
-    "--attention-dropout": _value("model.attention_dropout"),
-    "--softmax-type": _value("model.softmax_type"),
-    "--window-size": _source("model.window_size=({})"),
-    "--window-attn-skip-freq": _source("model.window_attn_skip_freq={}"),
-    "--multi-latent-attention": _source("model.multi_latent_attention=True"),
-    "--q-lora-rank": _value("model.q_lora_rank"),
-    "--kv-lora-rank": _value("model.kv_lora_rank"),
-    "--qk-head-dim": _value("model.qk_head_dim"),
-    "--qk-pos-emb-head-dim": _value("model.qk_pos_emb_head_dim"),
-    "--v-head-dim": _value("model.v_head_dim"),
-    "--mtp-num-layers": _value("model.mtp_num_layers"),
-    "--hybrid-layer-pattern": _pattern,
-    "--spec": _NOTHING,  # the provider's own
-    "--mamba-num-heads": _value("model.mamba_num_heads"),
-    "--mamba-head-dim": _value("model.mamba_head_dim"),
-    "--mamba-state-dim": _value("model.mamba_state_dim"),
-    "--mamba-num-groups": _value("model.mamba_num_groups"),
-    "--no-rope-freq": _source("model.no_rope_freq={}"),
-    "--attention-output-gate": _source("model.attention_output_gate=True"),
-    "--experimental-attention-variant": _value("model.experimental_attention_variant"),
-    "--linear-attention-freq": _source("model.linear_attention_freq={}"),
-    "--linear-conv-kernel-dim": _value("model.linear_conv_kernel_dim"),
-    "--linear-key-head-dim": _value("model.linear_key_head_dim"),
-    "--linear-value-head-dim": _value("model.linear_value_head_dim"),
-    "--linear-num-key-heads": _value("model.linear_num_key_heads"),
-    "--linear-num-value-heads": _value("model.linear_num_value_heads"),
-    "--dsa-indexer-n-heads": _value("model.dsa_indexer_n_heads"),
-    "--dsa-indexer-head-dim": _value("model.dsa_indexer_head_dim"),
-    "--dsa-indexer-topk": _value("model.dsa_indexer_topk"),
-    "--no-rope-fusion": _source("model.apply_rope_fusion=False"),
-    "--moe-latent-size": _value("model.moe_latent_size"),
-    "--num-experts": _value("model.num_moe_experts"),
-    "--moe-ffn-hidden-size": _value("model.moe_ffn_hidden_size"),
-    "--moe-router-topk": _value("model.moe_router_topk"),
-    "--moe-layer-freq": _source("model.moe_layer_freq={}"),
-    "--moe-shared-expert-intermediate-size": _value("model.moe_shared_expert_intermediate_size"),
-    "--moe-shared-expert-gate": _source("model.moe_shared_expert_gate=True"),
-    "--moe-router-num-groups": _value("model.moe_router_num_groups"),
-    "--moe-router-group-topk": _value("model.moe_router_group_topk"),
-    "--moe-router-score-function": _value("model.moe_router_score_function"),
-    "--moe-router-enable-expert-bias": _source("model.moe_router_enable_expert_bias=True"),
-    "--moe-router-pre-softmax": _source("model.moe_router_pre_softmax=True"),
-    "--moe-expert-capacity-factor": _value("model.moe_expert_capacity_factor"),
-    "--moe-grouped-gemm": _source("model.moe_grouped_gemm=True"),
-    "--moe-router-dtype": _value("model.moe_router_dtype"),
-    "--moe-token-dispatcher-type": _value("model.moe_token_dispatcher_type"),
-    "--moe-flex-dispatcher-backend": _value("model.moe_flex_dispatcher_backend"),
-    "--expert-model-parallel-size": _value("model.expert_model_parallel_size"),
-    "--expert-tensor-parallel-size": _value("model.expert_tensor_parallel_size"),
-    "--no-bias-dropout-fusion": _source("model.bias_dropout_fusion=False"),
-    "--tensor-model-parallel-size": _value("model.tensor_model_parallel_size"),
-    "--pipeline-model-parallel-size": _value("model.pipeline_model_parallel_size"),
-    "--context-parallel-size": _value("model.context_parallel_size"),
-    "--sequence-parallel": _source("model.sequence_parallel=True"),
-    "--cp-comm-type": _value("model.cp_comm_type"),
-    "--pipeline-model-parallel-layout": _value("model.pipeline_model_parallel_layout"),
-    "--num-virtual-stages-per-pipeline-rank": _value("model.virtual_pipeline_model_parallel_size"),
-    "--decoder-first-pipeline-num-layers": _value("model.num_layers_in_first_pipeline_stage"),
-    "--decoder-last-pipeline-num-layers": _value("model.num_layers_in_last_pipeline_stage"),
-    "--use-tp-pp-dp-mapping": _source("dist.use_tp_pp_dp_mapping=True"),
-    "--use-distributed-optimizer": _source(
-        "ddp.use_distributed_optimizer=True", "optimizer.use_distributed_optimizer=True"
-    ),
-    "--use-megatron-fsdp": _source("ddp.use_megatron_fsdp=True", "dist.use_megatron_fsdp=True"),
-    "--data-parallel-sharding-strategy": _value("ddp.data_parallel_sharding_strategy"),
-    "--no-gradient-accumulation-fusion": _source("model.gradient_accumulation_fusion=False"),
-    "--ckpt-format": _value("checkpoint.ckpt_format"),
-    "--num-distributed-optimizer-instances": _value("ddp.num_distributed_optimizer_instances"),
-    "--micro-batch-size": _value("train.micro_batch_size"),
-    "--global-batch-size": _value("train.global_batch_size"),
-    "--train-iters": _source('train.train_iters=int(os.environ.get("TRAIN_ITERS") or {})'),
-    "--bf16": _source(
-        "mixed_precision.bf16=True",
-        "mixed_precision.params_dtype=torch.bfloat16",
-        "mixed_precision.pipeline_dtype=torch.bfloat16",
-    ),
-    "--fp16": _source(
-        "mixed_precision.fp16=True",
-        "mixed_precision.params_dtype=torch.float16",
-        "mixed_precision.pipeline_dtype=torch.float16",
-    ),
-    "--fp8-format": _value("mixed_precision.fp8"),
-    "--fp8-recipe": _value("mixed_precision.fp8_recipe"),
-    "--fp8-param-gather": _source("mixed_precision.fp8_param_gather=True"),
-    "--fp4-format": _value("mixed_precision.fp4"),
-    "--fp4-recipe": _value("mixed_precision.fp4_recipe"),
-    "--accumulate-allreduce-grads-in-fp32": _source("mixed_precision.grad_reduce_in_fp32=True"),
-    "--grad-reduce-in-bf16": _source("mixed_precision.grad_reduce_in_fp32=False"),
-    "--recompute-granularity": _value("model.recompute_granularity"),
-    "--recompute-modules": _names("model.recompute_modules"),
-    "--recompute-method": _value("model.recompute_method"),
-    "--recompute-num-layers": _value("model.recompute_num_layers"),
-    "--attention-backend": _source("model.attention_backend=AttnBackend.{}"),
-    "--cross-entropy-loss-fusion": _source("model.cross_entropy_loss_fusion=True"),
-    "--cross-entropy-fusion-impl": _value("model.cross_entropy_fusion_impl"),
-    "--overlap-grad-reduce": _source(
-        "ddp.overlap_grad_reduce=True", "comm_overlap.overlap_grad_reduce=True"
-    ),
-    "--overlap-param-gather": _source(
-        "ddp.overlap_param_gather=True", "comm_overlap.overlap_param_gather=True"
-    ),
-    "--overlap-moe-expert-parallel-comm": _source(
-        "comm_overlap.overlap_moe_expert_parallel_comm=True"
-    ),
-    "--tp-comm-overlap": _source("comm_overlap.tp_comm_overlap=True"),
-    "--no-overlap-p2p-communication": _source(
-        "comm_overlap.overlap_p2p_comm=False", "comm_overlap.batch_p2p_comm=True"
-    ),
-    "--optimizer": _value("optimizer.optimizer"),
-    "--muon-tp-mode": _value("optimizer.muon_tp_mode"),
-    "--lr": _value("optimizer.lr"),
-    "--use-precision-aware-optimizer": _source("optimizer.use_precision_aware_optimizer=True"),
-    "--exp-avg-dtype": _dtype("optimizer.exp_avg_dtype"),
-    "--exp-avg-sq-dtype": _dtype("optimizer.exp_avg_sq_dtype"),
-    "--optimizer-cpu-offload": _source("optimizer.optimizer_cpu_offload=True"),
-    "--optimizer-offload-fraction": _value("optimizer.optimizer_offload_fraction"),
-    "--overlap-cpu-optimizer-d2h-h2d": _source("optimizer.overlap_cpu_optimizer_d2h_h2d=True"),
-    "--cpu-offloading-num-layers": _source(
-        "model.cpu_offloading=True", "model.cpu_offloading_num_layers={}"
-    ),
-    "--mock-data": _NOTHING,  # the data set's class
-    "--tokenizer-type": _value("tokenizer.tokenizer_type"),
-    "--vocab-size": _value("tokenizer.vocab_size"),
-    "--make-vocab-size-divisible-by": _NOTHING,  # the model is given the padded size
-    "--padded-vocab-size": _value("model.vocab_size"),
-    "--eval-iters": _value("validation.eval_iters"),
-    "--log-interval": _value("logger.log_interval"),
-    "--log-throughput": _source("logger.log_throughput=True"),
-}
+def translated(name: str, words: Words) -> Iterator[Said]:
+    """The settings that Megatron-LM's argument sets; none if it is not of OPTIONS."""
+    if name == PATTERN:
+        yield from _pattern(words)
+    elif name in OPTIONS:
+        yield from _said(OPTIONS[name], words)
 
 
+PATTERN = "--hybrid-layer-pattern"
 VARIANT = "--experimental-attention-variant"
 EXPERIMENTAL_LAYERS = "variants.get_transformer_block_with_experimental_attention_variant_spec"
 
@@ -335,7 +161,7 @@ def settings(request: PlanRequest, plan: ParallelPlan) -> dict[str, Flag]:
     for name, source, why in _other_defaults(request.model, plan, {one.name for one in options}):
         say(name, source, why)
     for one in options:
-        for name, source in TRANSLATION[one.name](one.words[1:]):
+        for name, source in translated(one.name, one.words[1:]):
             say(name, source, one.why)
     for name, source, why in tuning_settings(request.training):
         say(name, source, why)

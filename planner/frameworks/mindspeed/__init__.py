@@ -6,16 +6,16 @@ from dataclasses import replace
 
 from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer, megatron, unwritten_facts
+from planner.frameworks import bash_writer, megatron
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
 from planner.frameworks.megatron import launch
-from planner.frameworks.mindspeed.flags import flags
+from planner.frameworks.mindspeed.flags import CHANGES, flags
 from planner.frameworks.mindspeed.reader import read, recognises
 from planner.frameworks.mindspeed.rules import RULES, SCHEDULES
 
 VERSIONS = "Megatron-LM core_v0.12.1 with MindSpeed of July 2026 (028de58)"
 
-FIELDS: dict[str, Field] = megatron.FIELDS | {
+FIELDS: dict[str, Field] = CHANGES.fields(megatron.FIELDS) | {
     "cp_kind": says("--context-parallel-algo", note="when cp > 1"),
     "dynamic_cp": cannot("its Megatron-LM (core 0.12.1) has no --hybrid-context-parallel", False),
     "vpp": says(
@@ -40,8 +40,6 @@ FIELDS: dict[str, Field] = megatron.FIELDS | {
     "offload_num_layers": cannot("--swap-attention swaps modules, not layers"),
     "attention_kernel": says("--use-flash-attn", note="the NPU's fused attention"),
     "moe_dispatcher": says("--moe-token-dispatcher-type", note="no deepep"),
-    "overlap_tp": says("--use-ascend-mc2"),
-    "overlap_ep": says("--moe-fb-overlap"),
     "runtime": cannot("Megatron-LM is the runtime", "megatron"),
     "compile": cannot("its kernels are fused already", False),
 }
@@ -85,29 +83,19 @@ def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
 
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script, and the program that runs Megatron-LM with MindSpeed's patches."""
-    arguments, variables = flags(request, plan), environment(plan)
-    missing = unwritten_facts.of(
-        request.model, UNWRITTEN, megatron.numerics.numerics_fields(request.model)
-    )
     checkout = 'export MEGATRON_PATH="${MEGATRON_PATH:-.}"  # a checkout of core_v0.12.1'
-    text = launch.script(
+    return launch.bundle(
+        "mindspeed",
         "MindSpeed",
         VERSIONS,
         request,
         plan,
-        arguments,
-        variables,
-        missing,
+        flags(request, plan),
+        environment(plan),
+        megatron.numerics.missing(request.model, UNWRITTEN),
         paths=f"{bash_writer.BUNDLE}\n{checkout}",
         program='"$BUNDLE/pretrain_gpt.py"',
-    )
-    return Bundle(
-        framework="mindspeed",
-        versions=VERSIONS,
-        main="launch.sh",
-        files={"launch.sh": text, "pretrain_gpt.py": PRETRAIN},
-        flags=(*variables, *arguments),
-        notes=tuple(unwritten_facts.notes(missing)),
+        others={"pretrain_gpt.py": PRETRAIN},
     )
 
 

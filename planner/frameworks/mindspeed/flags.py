@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Flag, flag, switch
+from planner.frameworks.megatron.changes import Changes
 from planner.frameworks.megatron.flags import flags as megatron_flags
 
 CP_ALGORITHMS = {
@@ -14,20 +15,6 @@ CP_ALGORITHMS = {
     "a2a": "ulysses_cp_algo",
     "all_gather": "kvallgather_cp_algo",
 }
-Replace = Callable[[Flag, PlanRequest, ParallelPlan], Iterator[Flag]]
-
-
-def _by_switch(name: str) -> Replace:
-    """A replacement of an argument by a switch."""
-
-    def replace(old: Flag, request: PlanRequest, plan: ParallelPlan) -> Iterator[Flag]:
-        yield switch(old.group, name, old.why)
-
-    return replace
-
-
-def _left_out(old: Flag, request: PlanRequest, plan: ParallelPlan) -> Iterator[Flag]:
-    yield from ()
 
 
 def _context(old: Flag, request: PlanRequest, plan: ParallelPlan) -> Iterator[Flag]:
@@ -72,29 +59,27 @@ def _kernels(old: Flag, request: PlanRequest, plan: ParallelPlan) -> Iterator[Fl
     )
 
 
-# Megatron-LM's argument -> its replacement.
-REPLACED: dict[str, Replace] = {
-    "--cp-comm-type": _context,
-    "--num-virtual-stages-per-pipeline-rank": _chunks,
-    "--use-megatron-fsdp": _by_switch("--use-custom-fsdp"),
-    "--ckpt-format": _left_out,
-    "--no-gradient-accumulation-fusion": _left_out,  # _kernels writes it for every plan
-    "--attention-backend": _kernels,
-    "--tp-comm-overlap": _by_switch("--use-ascend-mc2"),
-    "--overlap-moe-expert-parallel-comm": _by_switch("--moe-fb-overlap"),
-    "--use-precision-aware-optimizer": _left_out,
-    "--optimizer-cpu-offload": _by_switch("--swap-optimizer"),
-    "--optimizer-offload-fraction": _left_out,
-    "--overlap-cpu-optimizer-d2h-h2d": _left_out,
-    "--vocab-size": _vocabulary,
-    "--padded-vocab-size": _left_out,
-}
+CHANGES = Changes(
+    names={
+        "--use-custom-fsdp": "--use-megatron-fsdp",
+        "--use-ascend-mc2": "--tp-comm-overlap",
+        "--moe-fb-overlap": "--overlap-moe-expert-parallel-comm",
+        "--swap-optimizer": "--optimizer-cpu-offload",
+    },
+    left_out=frozenset(
+        {"--ckpt-format", "--use-precision-aware-optimizer", "--optimizer-offload-fraction"}
+        | {"--overlap-cpu-optimizer-d2h-h2d", "--padded-vocab-size"}
+        | {"--no-gradient-accumulation-fusion"}  # _kernels writes it for every plan
+    ),
+    replaced={
+        "--cp-comm-type": _context,
+        "--num-virtual-stages-per-pipeline-rank": _chunks,
+        "--attention-backend": _kernels,
+        "--vocab-size": _vocabulary,
+    },
+)
 
 
 def flags(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
     """Every argument of `pretrain_gpt.py`, grouped."""
-    return tuple(
-        said
-        for one in megatron_flags(request, plan)
-        for said in (REPLACED[one.name](one, request, plan) if one.name in REPLACED else (one,))
-    )
+    return tuple(CHANGES.written(megatron_flags(request, plan), request, plan))

@@ -12,24 +12,27 @@ from typing import Any, get_args
 
 from cost_models.adapters import AdapterTarget
 from planner.frameworks.arguments import Arguments
+from planner.frameworks.megatron.changes import Changes
 from planner.frameworks.read_results import Unreadable
 
-# MindSpeed-LLM's option -> the same option of Megatron-LM.
-SAME = {
-    "--geglu": "--quick-geglu",
-    "--gelu-tanh": "--quick-geglu",  # gated too
-    "--shared-expert-gate": "--moe-shared-expert-gate",
-    "--n-group": "--moe-router-num-groups",
-    "--topk-group": "--moe-router-group-topk",
-    "--qk-nope-head-dim": "--qk-head-dim",
-    "--qk-rope-head-dim": "--qk-pos-emb-head-dim",
-    "--multi-head-latent-attention": "--multi-latent-attention",
-    "--moe-intermediate-size": "--moe-ffn-hidden-size",
-    "--index-n-heads": "--dsa-indexer-n-heads",
-    "--index-head-dim": "--dsa-indexer-head-dim",
-    "--index-topk": "--dsa-indexer-topk",
-    "--index-topk-freq": "--dsa-indexer-topk-freq",
-}
+# Its own names of Megatron-LM's options.
+CHANGES = Changes(
+    {
+        "--geglu": "--quick-geglu",
+        "--gelu-tanh": "--quick-geglu",  # gated too
+        "--shared-expert-gate": "--moe-shared-expert-gate",
+        "--n-group": "--moe-router-num-groups",
+        "--topk-group": "--moe-router-group-topk",
+        "--qk-nope-head-dim": "--qk-head-dim",
+        "--qk-rope-head-dim": "--qk-pos-emb-head-dim",
+        "--multi-head-latent-attention": "--multi-latent-attention",
+        "--moe-intermediate-size": "--moe-ffn-hidden-size",
+        "--index-n-heads": "--dsa-indexer-n-heads",
+        "--index-head-dim": "--dsa-indexer-head-dim",
+        "--index-topk": "--dsa-indexer-topk",
+        "--index-topk-freq": "--dsa-indexer-topk-freq",
+    }
+)
 # Options that build layers which a ModelSpec cannot have, unless they are 0 or 1.
 UNSUPPORTED_OPTIONS = {
     "--compress-ratios": "compressed attention of DeepSeek-V4",
@@ -52,7 +55,7 @@ def flags() -> dict[str, Any]:
 
 
 def translate(args: Arguments) -> None:
-    """Replaces MindSpeed-LLM's options with Megatron-LM's.
+    """Replaces those options of MindSpeed-LLM that depend on others by Megatron-LM's.
 
     Raises Unreadable if one builds layers that a ModelSpec cannot have.
     """
@@ -65,8 +68,6 @@ def translate(args: Arguments) -> None:
                 one.file,
                 one.line,
             )
-    for own, common in SAME.items():
-        args.rename(own, common)
     if "--enable-dsa-indexer" in args.given:
         args.say("--experimental-attention-variant", "dsa", "--enable-dsa-indexer")
     _linear_attention(args)

@@ -97,6 +97,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         _plan,
         training=llm.adapter_fields,
         translate=llm.translate,
+        changes=llm.CHANGES,
         options=llm.flags,
     )
     return read_as(dialect, files, accelerators)

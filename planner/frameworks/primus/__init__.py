@@ -10,7 +10,7 @@ from dataclasses import replace
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import megatron, unwritten_facts
+from planner.frameworks import megatron
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
 from planner.frameworks.megatron import attribute_names
 from planner.frameworks.primus.experiment import recognises
@@ -101,9 +101,7 @@ def environment(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script and the config."""
     rows = list(overrides(request, plan))
-    missing = unwritten_facts.of(
-        request.model, UNWRITTEN, megatron.numerics.numerics_fields(request.model)
-    )
+    missing = megatron.numerics.missing(request.model, UNWRITTEN)
     under = ((OVERRIDES + key, value, why) for key, value, why in rows)
     variables = environment(request, plan)
     return LAUNCH.bundle(

@@ -104,7 +104,8 @@ def _arguments(experiment: Experiment, values: Mapping[str, ExperimentValue]) ->
         args.assume(note)
     for key, one in values.items():
         if key in attribute_names.options():
-            _take(args, attribute_names.options()[key], one)
+            option = attribute_names.options()[key]
+            attribute_names.take(args, option, one.value, key, one.file, one.line)
         elif key not in OWN and not _is_off(one.value):
             said = one.setting(key)
             args.settings.append(said)
@@ -115,20 +116,6 @@ def _arguments(experiment: Experiment, values: Mapping[str, ExperimentValue]) ->
 def _is_off(value: Any) -> bool:
     """Whether a value only switches something off."""
     return not value or (isinstance(value, dict) and value.get("enabled") is False)
-
-
-def _take(args: Arguments, option: str, value: ExperimentValue) -> None:
-    try:
-        words = list(attribute_names.words(option, value.value))
-    except ValueError as error:
-        raise Unreadable(
-            f"{attribute_names.attribute(option)} {error}", value.file, value.line
-        ) from None
-    if words:
-        said = [Argument(word, value.file, value.line, "${" not in word) for word in words]
-        row = args.known[option]
-        wanted = 0 if row["kind"] == "switch" else row.get("nargs", 1)
-        args.option(option, said[0], said[1:], wanted)
 
 
 def _plan(values: Mapping[str, ExperimentValue], plan: ParallelPlan) -> dict[str, Any]:

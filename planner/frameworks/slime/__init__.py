@@ -26,6 +26,7 @@ from planner.frameworks.base import (
     says,
 )
 from planner.frameworks.megatron import reader, slime
+from planner.frameworks.megatron.changes import Changes
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.read_results import Reading, Unreadable
 from planner.frameworks.rules import accelerators_per_node, nodes
@@ -42,10 +43,12 @@ FIELDS: dict[str, Field] = megatron.FIELDS | {
     ),
     "runtime": cannot("Megatron-LM is the runtime", "megatron"),
 }
-# Megatron-LM's options that slime's own replace or that slime ignores.
-REPLACED = frozenset(
-    {"--train-iters", "--mock-data", "--tokenizer-type", "--eval-iters", "--log-interval"}
-    | {"--log-throughput"}
+# Options that slime's own replace or that slime ignores.
+CHANGES = Changes(
+    left_out=frozenset(
+        {"--train-iters", "--mock-data", "--tokenizer-type", "--eval-iters", "--log-interval"}
+        | {"--log-throughput"}
+    )
 )
 SCRIPT = """\
 #!/usr/bin/env bash
@@ -106,16 +109,13 @@ def arguments(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
     """Megatron-LM's options and slime's own."""
     core = flags(request, plan)
     steps = next(str(one.value) for one in core if one.name == "--train-iters")
-    kept = (one for one in core if one.name not in REPLACED)
-    return (*kept, *rollout(request, steps))
+    return (*CHANGES.written(core, request, plan), *rollout(request, steps))
 
 
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script, to be called on every node."""
     options, variables = arguments(request, plan), megatron.environment(plan)
-    missing = unwritten_facts.of(
-        request.model, megatron.UNWRITTEN, megatron.numerics.numerics_fields(request.model)
-    )
+    missing = megatron.numerics.missing(request.model, megatron.UNWRITTEN)
     arrays, names = bash_writer.arrays(options)
     head = bash_writer.header("slime", VERSIONS, request, plan).splitlines()[:-1]
     told = {one.name: str(one.value) for one in variables}

@@ -23,7 +23,6 @@ from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, says
 from planner.frameworks.launch_files import LaunchFiles, given_with
 from planner.frameworks.megatron import attribute_names, reader
 from planner.frameworks.megatron.flags import flags
-from planner.frameworks.megatron.printed_arguments import RENAMED
 from planner.frameworks.megatron.verl_actor import DEGREES, ENGINE
 from planner.frameworks.named_models import of_config
 from planner.frameworks.read_results import Reading
@@ -56,7 +55,6 @@ GROUPS: dict[str, frozenset[str]] = {
         | {"use_precision_aware_optimizer"}
     ),
 }
-_OF_CORE = {attribute: name for name, attribute in RENAMED.items()}
 SCRIPT = """\
 #!/usr/bin/env bash
 {head}
@@ -104,8 +102,7 @@ def _key(option: str) -> str:
     """The override for an option of Megatron-LM; "" if there is none."""
     if option not in attribute_names.options().values():
         return ""
-    attribute = attribute_names.attribute(option)
-    name = _OF_CORE.get(attribute, attribute)
+    name = attribute_names.core_name(option)
     return next((group + name for group, names in GROUPS.items() if name in names), "")
 
 

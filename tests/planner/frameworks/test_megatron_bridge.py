@@ -19,11 +19,11 @@ from cost_models.plans import ParallelPlan
 from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks.megatron.model_rules import MUON_IN_FP8
+from planner.frameworks.megatron.options import OPTIONS
 from planner.frameworks.megatron.patterns import is_hybrid
 from planner.frameworks.megatron.rules import EARLY_GATHER, STABLE_LOSS
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.megatron_bridge import SECTIONS
-from planner.frameworks.megatron_bridge.settings import TRANSLATION
 from tests.fixtures.draws import legal_draws
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.megatron_bridge import CASES, DRAWN
@@ -52,7 +52,7 @@ ADAPTERS = {
 }
 CLASSES = {**STORED, "LoRA": ADAPTERS, "CanonicalLoRA": ADAPTERS}
 ORACLE = Path(__file__).parents[2] / "oracles" / "megatron_bridge_check.py"
-WRITERS = ("flags", "hybrid", "patterns", "numerics")
+WRITERS = ("flags", "hybrid", "patterns", "numerics", "packed_samples")
 
 
 def recipe(request: PlanRequest, plan: ParallelPlan) -> str:
@@ -139,13 +139,13 @@ def test_the_stored_list_would_catch_a_wrong_attribute() -> None:
     assert len(misfits(wrong)) == 4
 
 
-def test_every_argument_of_megatron_has_a_translation() -> None:
+def test_an_option_is_written_by_its_row_or_by_code_and_not_by_both() -> None:
     modules = [import_module(f"planner.frameworks.megatron.{m}") for m in WRITERS]
     named = set(re.findall(r'"(--[a-z0-9-]+)"', "".join(map(inspect.getsource, modules))))
     named |= {"--bf16", "--lr", "--train-iters"}
     named |= {f"--decoder-{end}-pipeline-num-layers" for end in ("first", "last")}
     named |= {"--accumulate-allreduce-grads-in-fp32", "--grad-reduce-in-bf16"}
-    assert set(TRANSLATION) == named
+    assert {name for name, row in OPTIONS.items() if row.codec is None} == named
 
 
 @pytest.mark.parametrize("field", [name for name in CHANGES if BRIDGE.fields[name].supported])
