@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 from cost_models.cost_parts import TIME_PARTS
 from cost_models.estimate import Estimates
 from cost_models.plans import FIELDS, Plans
+from planner.answers.answer_ids import answer_id
 from planner.answers.competition import fastest, prepared
 from planner.documents.plan_report import Document
 from planner.documents.problems import choice, nearest, refuse
 from planner.documents.request import PlanRequest
+from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import search
 
 MOST_ROWS = 10_000
@@ -175,6 +177,16 @@ def _cell(value: Any) -> Any:
     return "+".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
-def dumped_candidates(request: PlanRequest, status: Status, sort: str) -> bytes:
-    """The listed rows as bytes to be stored."""
+def dumped_candidates(answer: bytes, id: str, status: Status, sort: str) -> bytes | str:
+    """The listed rows of a kept answer as bytes to be stored, or why there are none.
+
+    The search is done again, so what it finds must be what the answer is made of.
+    """
+    request = parse_request(json.loads(answer)["request"], mixed_cluster=True)
+    if answer_id("pl", request.document()) != id:
+        site = request.site or request.profile
+        what = f"site {site} has" if site else "the build of the service has"
+        return f"{what} changed since this answer; request a new plan"
+    if len(request.cluster.groups) > 1:
+        return "a cluster of different nodes has no list of candidates"
     return candidates(request, status, sort).dump()

@@ -31,7 +31,7 @@ def _listed(names: list[str]) -> int:
 
 
 def mcp() -> int:
-    """Offer plan, estimate, why, lint and size as tools to a coding agent, over standard input."""
+    """Offer the planner's questions as tools to a coding agent, over standard input."""
     from planner.mcp_server import serve
 
     return serve()
