@@ -21,33 +21,22 @@ from api.head_and_options import Methods
 from api.log import RequestLog
 from api.metrics import Metrics
 from api.openapi import schema
-from api.pool import Pool
+from api.pool import Pool, Worker
 from api.pool_worker import estimates as estimates_of
+from api.pool_worker import serve
 from api.progress_events import Waiting
 from api.route_templates import Addresses
 from api.routes import (
     accuracy,
-    bundles,
     catalog,
-    comparisons,
     estimates,
-    explanations,
     health,
     info,
     jobs,
-    layers,
-    lints,
-    models,
-    one_node,
     plans,
-    ranks,
-    reads,
-    rl,
+    questions,
     saved_plans,
-    sensitivities,
     sites,
-    sizings,
-    timelines,
 )
 from api.settings import Settings
 from api.store_threads import in_store
@@ -63,33 +52,16 @@ _THREADS = 16  # for what needs neither a process nor the store
 _WATCH_S = 5.0
 _SHARE_S = 1.0
 _GZIP_LEVEL = 4  # a plan to a tenth, in a third of the time of the usual 9
-_V1 = (
-    plans,
-    estimates,
-    bundles,
-    timelines,
-    ranks,
-    lints,
-    reads,
-    sensitivities,
-    sizings,
-    rl,
-    catalog,
-    models,
-    explanations,
-    comparisons,
-    info,
-    jobs,
-    saved_plans,
-    sites,
-    accuracy,
-    layers,
-    one_node,
-)
+_V1 = (plans, catalog, info, jobs, saved_plans, sites, accuracy)
 
 
-def create_app(settings: Settings | None = None, store: Store | None = None) -> FastAPI:
-    """The application, with its settings in `app.state.settings`; store: an open one."""
+def create_app(
+    settings: Settings | None = None, store: Store | None = None, worker: Worker = serve
+) -> FastAPI:
+    """The application, with its settings in `app.state.settings`; store: an open one.
+
+    worker: what the processes run that compute.
+    """
     settings = settings or Settings.from_environment()
     rates = None
     if settings.rate:
@@ -98,7 +70,7 @@ def create_app(settings: Settings | None = None, store: Store | None = None) -> 
         title="parallel-planner",
         version=__version__,
         description="The fastest way to train a model on a cluster that fits, and why.",
-        lifespan=partial(_lifespan, opened=store, rates=rates),
+        lifespan=partial(_lifespan, opened=store, rates=rates, worker=worker),
         docs_url=None,  # the usual page loads its scripts from elsewhere
         redoc_url=None,
         openapi_url=None,  # web_files.py sends it compressed
@@ -123,9 +95,9 @@ def create_app(settings: Settings | None = None, store: Store | None = None) -> 
 
 def _add_routes(app: FastAPI, addresses: Addresses) -> None:
     v1 = APIRouter(prefix="/v1", responses=problems.declare(401, 403, 429))
-    for routes in _V1:
-        v1.include_router(routes.router)
-        addresses.add(routes.router.routes, v1.prefix)
+    for router in (*questions.routers(), *(routes.router for routes in _V1)):
+        v1.include_router(router)
+        addresses.add(router.routes, v1.prefix)
     app.router.routes.append(estimates.Plain("/v1/estimates"))
     app.include_router(v1)
     app.include_router(health.router)
@@ -136,11 +108,13 @@ def _add_routes(app: FastAPI, addresses: Addresses) -> None:
 
 
 @asynccontextmanager
-async def _lifespan(app: FastAPI, opened: Store | None, rates: Rates | None) -> AsyncIterator[None]:
+async def _lifespan(
+    app: FastAPI, opened: Store | None, rates: Rates | None, worker: Worker
+) -> AsyncIterator[None]:
     """What the application has while it serves: pools, the store, and what runs beside calls."""
     settings: Settings = app.state.settings
     to_thread.current_default_thread_limiter().total_tokens = _THREADS
-    pools = _pools(settings)
+    pools = _pools(settings, worker)
     for name, pool in pools.items():
         setattr(app.state, name, pool)
     store = await to_thread.run_sync(_open_store, settings, opened)
@@ -161,18 +135,18 @@ async def _lifespan(app: FastAPI, opened: Store | None, rates: Rates | None) -> 
     store.close()
 
 
-def _pools(settings: Settings) -> dict[str, Pool]:
+def _pools(settings: Settings, worker: Worker) -> dict[str, Pool]:
     """Where what is computed; a long search takes no place from what is short."""
     # Callers are told apart by their keys alone: behind one address there may be many.
     shared, wait_s = settings.tells_apart, settings.max_wait_s
     places = partial(Places, shared=shared)
     own_cores = cpu_cores() // settings.workers
     return {
-        "searches": Pool(places(settings.max_concurrency, wait_s), nice=10, warm=True),
-        "brief": Pool(places(settings.max_concurrency, wait_s), nice=5),
+        "searches": Pool(places(settings.max_concurrency, wait_s), worker, nice=10, warm=True),
+        "brief": Pool(places(settings.max_concurrency, wait_s), worker, nice=5),
         # Hundreds of these come and go in a second, so whoever waits has a turn soon.  One process
         # more than its part of the cores: it computes while the answer of another is on its way.
-        "estimates": Batches(places(own_cores + 1, 10 * wait_s), estimates_of),
+        "estimates": Batches(places(own_cores + 1, 10 * wait_s), estimates_of, worker),
     }
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from api.budget import Budget, OverBudget
 from api.fair_limit import Places
-from api.pool import Pool, Process
-from api.pool_worker import Fault
+from api.pool import Pool, Process, Worker
+from api.pool_worker import Fault, serve
 from api.spans import span
 
 _MOST = 16  # questions of one batch
@@ -73,8 +73,13 @@ class Batches(Pool):
     error).
     """
 
-    def __init__(self, places: Places, work: Callable[[list[Any]], list[tuple[str, Any]]]) -> None:
-        super().__init__(places)
+    def __init__(
+        self,
+        places: Places,
+        work: Callable[[list[Any]], list[tuple[str, Any]]],
+        worker: Worker = serve,
+    ) -> None:
+        super().__init__(places, worker)
         self._work = work
         self._queues: dict[tuple[str, Budget], _Queue] = {}
         self._tasks: set[asyncio.Task[None]] = set()

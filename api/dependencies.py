@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Query, Request
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from api.budget import Budget
 from api.field_selection import Fields
 from api.pool import Pool
-from api.pool_worker import dumped
 from api.problems import Refused
 from api.settings import Settings
 from api.store_threads import in_store
-from planner.answers.answer_ids import sites_of
 from planner.documents.loading import MAX_STRING, parse_json
 from planner.store import Store, Unavailable
 
 T = TypeVar("T")
+_NAMES_A_SITE = re.compile(rb'"(site|profile)"\s*:')
 
 
 async def read_document(request: Request) -> Any:
     """The JSON value in the body, within the limit on its size."""
-    document = await _read(request, MAX_STRING)
-    if next(sites_of(document), None) is not None:
-        await share_sites(request)
-    return document
+    return await _read(request, MAX_STRING)
 
 
 async def read_files(request: Request) -> Any:
@@ -64,6 +60,8 @@ async def _read(request: Request, longest: int) -> Any:
                     raise too_large
     except TimeoutError:
         raise Refused("timeout", "the body did not arrive in time") from None
+    if _NAMES_A_SITE.search(body):
+        await share_sites(request)
     try:
         return parse_json(bytes(body), longest)
     except json.JSONDecodeError as error:
@@ -119,12 +117,10 @@ async def wanted_fields(
 class CallPool:
     """A pool as one call uses it: for its caller, within its budget."""
 
-    def __init__(self, request: Request, pool: Pool, budget: Budget) -> None:
-        self._request, self._pool, self._budget = request, pool, budget
-
-    async def answer(self, find: Callable[..., BaseModel], *asked: Any) -> bytes:
-        """The answer of `find` as JSON; see run."""
-        return await self.run(dumped, find, *asked)
+    def __init__(self, request: Request, pool: str, budget: Budget) -> None:
+        """pool: its name in the state of the application."""
+        self._request, self._budget = request, budget
+        self._pool: Pool = getattr(request.app.state, pool)
 
     async def run(self, work: Callable[..., T], *asked: Any) -> T:
         """The result of `work`; `state.spent`: the limit it reached.  Raises as Pool.run does."""
@@ -135,7 +131,7 @@ class CallPool:
 
 def _call_pool(pool: str) -> Callable[..., Awaitable[CallPool]]:
     async def call_pool(request: Request, budget: Annotated[Budget, Depends(stated)]) -> CallPool:
-        return CallPool(request, getattr(request.app.state, pool), budget)
+        return CallPool(request, pool, budget)
 
     return call_pool
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from multiprocessing import forkserver, get_context
 
 CONTEXT = get_context("forkserver")
-CONTEXT.set_forkserver_preload(["api.pool_worker"])
+CONTEXT.set_forkserver_preload(["api.pool_worker", "api.work", "planner.questions.answers"])
 
 
 def start() -> None:

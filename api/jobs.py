@@ -10,49 +10,14 @@ from typing import Any
 
 from anyio import sleep
 from fastapi import Request
-from pydantic import BaseModel
 
 from api.store_threads import in_store
+from planner.documents.service import OVER, JobAnswer, JobPage, JobRow, Kind
 from planner.store import Store
-from planner.store.jobs import OVER, Job, Kind, Progress, State
+from planner.store.jobs import Job
 
 _LOOK_S = 0.4  # between two looks for new events
 _SILENCE_S = 15.0  # after which a comment shows that the line is open
-
-
-class JobRow(BaseModel):
-    """A job in a list."""
-
-    id: str
-    kind: Kind
-    title: str
-    state: State
-    phase: str
-    progress: Progress
-    attempts: int
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    owner: str | None
-    links: dict[str, str]
-
-
-class JobAnswer(JobRow):
-    """A job: what was asked, and in the end its result, or the problem document that says why.
-
-    A cancelled sweep has the rows that were answered until then.
-    """
-
-    request: dict[str, Any]
-    result: dict[str, Any] | None
-    error: dict[str, Any] | None
-
-
-class JobPage(BaseModel):
-    """Some jobs, the newest first; next: the cursor of those after them."""
-
-    rows: tuple[JobRow, ...]
-    next: str | None
 
 
 def answer(job: Job) -> JobAnswer:

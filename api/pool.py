@@ -5,18 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from multiprocessing.connection import Connection
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from anyio import CancelScope, get_cancelled_exc_class, move_on_after, to_thread, wait_readable
 
-from api import pool_worker as children
 from api.budget import Bounds, Budget, OverBudget, Spent, cpu_s, process_use
 from api.fair_limit import Places
 from api.fork_server import CONTEXT
+from api.pool_worker import Fault, serve
 from api.spans import span
 from planner.progress import current
+from planner.questions.question import Question
 
 T = TypeVar("T")
+Worker = Callable[[Connection, int, bool], None]
 
 _STOP_S = 0.5  # until a process that does not stop is killed
 _LOOK_S = 0.2  # between two looks at what a process uses
@@ -31,19 +34,22 @@ class Answered(NamedTuple, Generic[T]):
 
 def _name(work: Callable[..., Any], asked: tuple[Any, ...]) -> str:
     """Of what is computed."""
-    one = asked[0] if work is children.dumped else work
-    return f"{one.__module__}.{one.__name__}"
+    named = [one.name for one in asked[:1] if isinstance(one, Question)]
+    return " ".join([f"{work.__module__}.{work.__name__}", *named])
 
 
 class Pool:
     """Runs each piece of work in a process of its own, as many at a time as there are places.
 
-    Processes start when they are needed, and stay.  nice, warm: see api.pool_worker.serve.
+    Processes start when they are needed, and stay.  worker: what each of them runs; nice, warm: see
+    api.pool_worker.serve.
     """
 
-    def __init__(self, places: Places, nice: int = 0, warm: bool = False) -> None:
+    def __init__(
+        self, places: Places, worker: Worker = serve, nice: int = 0, warm: bool = False
+    ) -> None:
         self.places = places
-        self._start = nice, warm
+        self._start = worker, nice, warm
         self._idle: list[Process] = []
 
     async def run(
@@ -101,11 +107,9 @@ class Pool:
 class Process:
     """One process and the connection to it."""
 
-    def __init__(self, nice: int, warm: bool) -> None:
+    def __init__(self, worker: Worker, nice: int, warm: bool) -> None:
         self.connection, theirs = CONTEXT.Pipe()
-        self.process = CONTEXT.Process(
-            target=children.serve, args=(theirs, nice, warm), daemon=True
-        )
+        self.process = CONTEXT.Process(target=worker, args=(theirs, nice, warm), daemon=True)
         self.process.start()
         theirs.close()
         assert self.process.pid is not None
@@ -139,7 +143,7 @@ class Process:
             raise
         except (EOFError, OSError):
             self.end()
-            raise children.Fault("a worker process died") from None
+            raise Fault("a worker process died") from None
         kind, content = told
         if kind == "error":
             raise content

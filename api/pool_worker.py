@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel
-
 from api.budget import Budget, OverBudget, SearchMonitor
 from api.field_selection import Fields, chosen
 from planner.answers import plan_answers
@@ -24,9 +22,7 @@ from planner.answers.answer_ids import build_id, estimate_id
 from planner.answers.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.drawing.trace import trace
 from planner.frameworks.base import Unsupported
-from planner.pipelines.plan_timeline import read_timeline
 from planner.progress import NothingYet, Stopped, Watch, watched
 from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import SpaceTooLarge
@@ -48,11 +44,6 @@ def error_location(error: BaseException) -> str:
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)[-8:]
     return " ".join([type(error).__name__, *(f"{f.filename}:{f.lineno}" for f in frames)])
-
-
-def dumped(find: Callable[..., BaseModel], *asked: Any) -> bytes:
-    """An answer as its JSON document."""
-    return find(*asked).model_dump_json().encode()
 
 
 class EstimateRequest(NamedTuple):
@@ -101,11 +92,6 @@ def estimates(asked: Sequence[EstimateRequest]) -> list[tuple[str, Any]]:
             else:
                 found[group[0][0]] = "error", _portable_error(error)
     return found
-
-
-def traced(document: Any) -> str:
-    """The trace of the timeline that a document asks for."""
-    return trace(read_timeline(document))
 
 
 def serve(connection: Connection, nice: int, warm: bool) -> None:

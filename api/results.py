@@ -5,30 +5,24 @@ The id is the entity tag as well; a request that names it is not computed again.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import Path, Request, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, create_model
 
-from api.budget import Spent
+from api import work
+from api.budget import Budget, Spent
 from api.dependencies import CallPool
 from api.field_selection import Fields, chosen
 from api.negotiation import JSON
+from api.pool_worker import EstimateRequest
 from api.problems import Refused
 from api.store_threads import in_store
-from planner.answers.answer_ids import answer_id
-from planner.documents.answer import PlanAnswer
 from planner.documents.problems import refuse
-from planner.mixed_clusters.answer import MixedAnswer
-from planner.reinforcement.documents import ReinforcementAnswer
-from planner.sensitivities.documents import SensitivityAnswer
-from planner.sizing.answer import SizingAnswer
+from planner.questions.question import Question
 from planner.store import Store, Unavailable
 
-Kind = Literal["plans", "sizings", "sensitivities", "rl"]
 _FOR_AN_HOUR = "private, max-age=3600"
 _LONGEST_KEY = 255
 Id = Annotated[str, Path(max_length=64, pattern=r"^[a-z]{2}_[0-9a-f]{1,61}$")]
@@ -47,69 +41,67 @@ class StoredAnswer(BaseModel):
     spent: Spent | None
 
 
-class KeptPlan(StoredAnswer, PlanAnswer):
-    """The answer to POST /v1/plans."""
+def kept_class(answer: type[BaseModel]) -> type[BaseModel]:
+    """The class of an answer with what it has over HTTP."""
+    about = "An answer that the service keeps."
+    return create_model(f"Kept{answer.__name__}", __base__=(StoredAnswer, answer), __doc__=about)
 
 
-class KeptMixedPlan(StoredAnswer, MixedAnswer):
-    """The answer to POST /v1/plans where nodes differ."""
-
-
-class KeptSizing(StoredAnswer, SizingAnswer):
-    """The answer to POST /v1/sizings."""
-
-
-class KeptSensitivity(StoredAnswer, SensitivityAnswer):
-    """The answer to POST /v1/sensitivities."""
-
-
-class KeptStep(StoredAnswer, ReinforcementAnswer):
-    """The answer to POST /v1/rl."""
-
-
-async def answer(
-    request: Request,
-    searches: CallPool,
-    kind: Kind,
-    question: Mapping[str, Any],
-    compute: Callable[..., BaseModel],
-    *asked: Any,
-    fields: Fields = (),
+async def kept(
+    request: Request, question: Question, document: Any, budget: Budget, fields: Fields
 ) -> Response:
-    """The kept answer to a resolved question, or else what `compute` makes of `asked`.
+    """The kept answer to what a document asks, or else a new one, which is kept.
 
     fields: what to send of it.
     """
-    id = answer_id(kind[:2], question)
+    brief = CallPool(request, "brief", budget)
+    asked = await brief.run(work.identify, question, document)
     if key := request.headers.get("idempotency-key"):
-        await in_store(_claim, request, key, question, id)
-    if is_known(request, id):
-        return Response(status_code=304, headers={"ETag": etag(id)})
-    content = await in_store(_find, request, id)
-    cached = content is not None
-    if content is None:
-        content = await searches.answer(compute, *asked)
-        spent: Spent | None = request.state.spent
-        # A larger budget finds more; and what a site learned meanwhile may be in it, or may not.
-        if spent is None and answer_id(kind[:2], question) == id:
-            await in_store(keep, request, id, content)
-        return _send(kind, id, cached, chosen(content, fields), spent)
-    return _send(kind, id, cached, chosen(content, fields))
+        await in_store(_claim, request, key, asked)
+    if is_known(request, asked.id):
+        return Response(status_code=304, headers={"ETag": etag(asked.id)})
+    found, spent = await in_store(_find, request, asked.id), None
+    content = found or b""
+    if found is None:
+        searches = CallPool(request, "searches", budget)
+        content, same = await searches.run(work.compute, question, asked)
+        spent = request.state.spent  # a larger budget finds more
+        if spent is None and same:
+            await in_store(keep, request, asked.id, content)
+    if fields:
+        content = await brief.run(chosen, content, fields)
+    return _send(question, asked.id, found is not None, content, spent)
 
 
-async def stored_answer(request: Request, kind: Kind, id: str, fields: Fields = ()) -> Response:
+async def stored(
+    request: Request, question: Question, id: str, budget: Budget, fields: Fields
+) -> Response:
     """The answer with this id.  Raises Refused where it is not kept, or no longer."""
-    content = await in_store(read, request, kind, id)
+    content = await in_store(read, request, question.kept, id)
     if is_known(request, id):
         return Response(status_code=304, headers={"ETag": etag(id)})
-    response = _send(kind, id, True, chosen(content, fields))
+    if fields:
+        content = await CallPool(request, "brief", budget).run(chosen, content, fields)
+    response = _send(question, id, True, content)
     response.headers["Cache-Control"] = _FOR_AN_HOUR
     return response
 
 
-def read(request: Request, kind: Kind, id: str) -> bytes:
-    """The document of a kept answer.  Raises Refused, Unavailable."""
-    content = _store(request).results.get(id) if id.startswith(f"{kind[:2]}_") else None
+async def estimated(request: Request, document: Any, budget: Budget, fields: Fields) -> Response:
+    """An estimate, which has an entity tag and is not kept."""
+    known = request.headers.get("if-none-match", "")
+    estimates = request.app.state.estimates
+    question = EstimateRequest(document, known, fields)
+    id, content = await estimates.one(request.state.caller, budget, question)
+    headers = {"ETag": etag(id)}
+    if content is None:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=JSON, headers=headers)
+
+
+def read(request: Request, prefix: str, id: str) -> bytes:
+    """The document of a kept answer whose id begins so.  Raises Refused, Unavailable."""
+    content = _store(request).results.get(id) if id.startswith(f"{prefix}_") else None
     if content is None:
         detail = f"no answer {id} is kept; repeat the POST to compute it again"
         raise Refused("not-found", detail)
@@ -142,11 +134,9 @@ def _find(request: Request, id: str) -> bytes | None:
         return None
 
 
-def _claim(request: Request, key: str, question: Mapping[str, Any], id: str) -> None:
+def _claim(request: Request, key: str, asked: work.Identified) -> None:
     """Raise Mismatch where the key came before with another question."""
-    content = json.dumps(question, sort_keys=True).encode()
-    fingerprint = hashlib.sha256(content).hexdigest()
-    _store(request).keys.claim(request.state.caller, checked_key(key), fingerprint, id)
+    _store(request).keys.claim(request.state.caller, checked_key(key), asked.digest, asked.id)
 
 
 def checked_key(key: str) -> str:
@@ -158,11 +148,11 @@ def checked_key(key: str) -> str:
 
 
 def _send(
-    kind: Kind, id: str, cached: bool, content: bytes, spent: Spent | None = None
+    question: Question, id: str, cached: bool, content: bytes, spent: Spent | None = None
 ) -> Response:
-    address = f"/v1/{kind}/{id}"
+    address = f"/v1{question.path}/{id}"
     links = {"self": address}
-    if kind == "plans":
+    if question.name == "plan":
         links |= {"candidates": f"{address}/candidates", "web": f"/plans/{id}"}
     told = {"id": id, "cached": cached, "links": links, "spent": spent and spent.document()}
     own = json.dumps(told, separators=(",", ":"))

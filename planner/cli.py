@@ -6,11 +6,10 @@ Everything heavy is imported inside a command, so that `planner --help` answers 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
-from functools import cache, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from functools import cache
+from typing import Annotated
 
 import typer
 
@@ -18,54 +17,26 @@ from planner.commands import admin_commands
 from planner.commands import catalog as catalog_commands
 from planner.commands import lint as lint_commands
 from planner.commands import sites as site_commands
-from planner.commands import size as sizing_command
 from planner.commands import sweep as sweep_commands
-from planner.commands import timeline as timeline_commands
 from planner.commands.accuracy import accuracy
 from planner.commands.calibrate import calibrate
-from planner.commands.compare import compare
 from planner.commands.dryrun import dryrun
-from planner.commands.failures import FINE, NOTHING_FITS, guarded
-from planner.commands.options import request_options
-from planner.commands.ranks import ranks
-from planner.commands.rl import rl
-from planner.commands.sensitivity import sensitivity
-from planner.commands.server import answered, choose, repeated, set_apart
-from planner.commands.shared import (
-    LIMITS,
-    PLAN,
-    Json,
-    Report,
-    RequestFile,
-    RequestOption,
-    figure,
-    nothing_fits,
-    read_request,
-    source_of,
-)
+from planner.commands.failures import FINE, guarded
+from planner.commands.question import command_of
+from planner.commands.server import choose, set_apart
+from planner.commands.shared import Json
 from planner.commands.tune import tune
 from planner.commands.validate import validate
 from planner.commands.validations import validations
-from planner.terminal.progress_bar import bar
+from planner.questions.registry import QUESTIONS
 
-if TYPE_CHECKING:
-    from planner.documents.answer import PlanAnswer
-    from planner.documents.request import PlanRequest
-    from planner.mixed_clusters.answer import MixedAnswer
-
-_LAUNCHERS = "launcher: torchrun, deepspeed, slurm, kubernetes, jobset, trainjob, skypilot"
-
-
+# What a service answers: questions, what it keeps, and jobs.  All others are about this machine.
+_ANSWERED_THERE = {one.command for one in QUESTIONS.values()} | {
+    "catalog", "sites", "validate", "sweep",
+}  # fmt: skip
 _SERVER = (
     "address of a service to ask (or PLANNER_SERVER; key: PLANNER_API_KEY, PLANNER_API_KEY_FILE)"
 )
-
-
-def _launchers(incomplete: str) -> list[str]:
-    """What completes the name of a launcher."""
-    from planner.frameworks.launchers import LAUNCHERS
-
-    return [name for name in LAUNCHERS if name.startswith(incomplete)]
 
 
 app = typer.Typer(
@@ -91,165 +62,14 @@ def _root(
         raise typer.Exit(FINE)
     if context.invoked_subcommand is None and server is not None:
         raise typer.BadParameter("--server goes before a command")
-    choose(server, context.invoked_subcommand or "")
+    command = context.invoked_subcommand or ""
+    choose(server, command, there=command in _ANSWERED_THERE)
     return FINE
 
 
-@app.command()
-@request_options(LIMITS)
-def plan(
-    *,
-    request_file: RequestFile = None,
-    request: RequestOption = None,
-    report: Report = None,
-    png: Annotated[Path | None, figure("png", "memory, time, speed against memory")] = None,
-    pdf: Annotated[Path | None, figure("pdf", "the same")] = None,
-    svg: Annotated[Path | None, figure("svg", "the same")] = None,
-    json: Json = False,
-    option_values: Mapping[str, Any],
-) -> int:
-    """Search for the fastest plan that fits."""
-    from planner.answers import plan_answers
-    from planner.commands import next_steps
-    from planner.documents.problems import refuse
-    from planner.drawing.best_timeline import best_timeline, timeline_here
-    from planner.drawing.page import paper, write_page
-    from planner.drawing.plan_figure import plan_figure
-    from planner.drawing.rendering import drawing
-    from planner.terminal import output, screens
-    from planner.terminal.plan_rows import asked_of
-
-    source = source_of(request_file, request)
-    asked = read_request(source, option_values, limits=True, mixed_cluster=True)
-    figures = {"png": png, "pdf": pdf, "svg": svg}
-    if len(asked.cluster.groups) > 1:
-        if any(figures.values()):
-            raise refuse("", "usage", "figures are of plans on equal nodes; use --report")
-        return _plan_mixed(asked, report, json)
-    with bar("searching"):
-        answer = answered(
-            lambda: plan_answers.find(asked),
-            lambda service: cast("PlanAnswer", service.plan(asked.document())),
-        )
-    if answer.best:
-        output.write_figures(figures, partial(drawing, partial(plan_figure, answer)))
-    if report is not None:
-        shown = screens.plan_screen(answer, asked_of(asked), paper())
-        pictures = best_timeline(
-            answer, lambda of: answered(lambda: timeline_here(of), lambda there: there.timeline(of))
-        )
-        write_page(report, f"A plan for {asked.model.name}", shown, pictures)
-    if json:
-        output.print_json(answer)
-    else:
-        screen = output.Screen()
-        screen.print(screens.plan_screen(answer, asked_of(asked), screen))
-        screen.print("\n[bold]Next[/bold]")
-        for line in next_steps.after_plan(asked, answer, source, option_values):
-            screen.print(f"  {repeated(line)}", soft_wrap=True, markup=False)
-    return NOTHING_FITS if answer.best is None else FINE
-
-
-@app.command()
-@request_options(PLAN)
-def estimate(
-    *,
-    request_file: RequestFile = None,
-    request: RequestOption = None,
-    json: Json = False,
-    option_values: Mapping[str, Any],
-) -> int:
-    """Time and memory of one plan."""
-    from planner.answers import plan_answers
-    from planner.terminal import output, screens
-    from planner.terminal.plan_rows import asked_of
-    from planner.validate import results
-
-    asked = read_request(source_of(request_file, request), option_values, need_plan=True)
-    answer = answered(
-        lambda: plan_answers.estimate(asked, asked.named_plan),
-        lambda service: service.estimate(asked.document()),
-    )
-    if json:
-        output.print_json(answer)
-    else:
-        screen = output.Screen()
-        screen.print(screens.estimate_screen(answer, asked_of(asked), screen))
-        for kept in results.about(asked)[:1]:
-            screen.print(f"\n{kept.sentence}  (planner validations {kept.id})", soft_wrap=True)
-    return FINE if answer.estimate.fits else NOTHING_FITS
-
-
-@app.command()
-@request_options(PLAN)
-def why(
-    *,
-    request_file: RequestFile = None,
-    request: RequestOption = None,
-    json: Json = False,
-    option_values: Mapping[str, Any],
-) -> int:
-    """Why a plan cannot run, does not fit or is not the best, and what would."""
-    from planner.answers import plan_answers
-    from planner.terminal import output, screens
-    from planner.terminal.plan_rows import asked_of
-
-    asked = read_request(source_of(request_file, request), option_values, need_plan=True)
-    with bar("searching"):
-        answer = answered(
-            lambda: plan_answers.why(asked, asked.named_plan),
-            lambda service: service.explanation(asked.document()),
-        )
-    output.show(answer, json, partial(screens.why_screen, answer, asked_of(asked)))
-    return FINE
-
-
-@app.command("emit")
-@request_options(LIMITS)
-def emit_files(
-    *,
-    request_file: RequestFile = None,
-    request: RequestOption = None,
-    output: Annotated[
-        str | None, typer.Option(metavar="DIR", help="write all files into this folder")
-    ] = None,
-    launcher: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help=_LAUNCHERS, autocompletion=_launchers),
-    ] = None,
-    json: Json = False,
-    option_values: Mapping[str, Any],
-) -> int:
-    """Launch files of a framework, for the request's plan or else the best one."""
-    from planner.answers.emission import NothingFits, emit
-    from planner.documents.saving import write_files
-    from planner.frameworks.bash_writer import one_script
-    from planner.terminal.output import print_json
-
-    if output == "":
-        raise typer.BadParameter("--output needs a folder")
-    asked = read_request(
-        source_of(request_file, request), option_values, limits=True, keep_plan=True
-    )
-    try:
-        with bar("searching"):
-            bundle = answered(
-                lambda: emit(asked, launcher),
-                lambda service: service.bundle(asked.document(), launcher=launcher),
-            )
-    except NothingFits as error:
-        return nothing_fits(error.problems, json)
-    written = [] if output is None else write_files(bundle.files, Path(output))
-    if json:
-        print_json(bundle)
-        return FINE
-    if output is None:
-        print(bundle.files[bundle.main] if launcher else one_script(bundle), end="")
-    for path in written:
-        print(path)
-    for note in bundle.notes:
-        print(f"note: {note.text}", file=sys.stderr)
-    return FINE
+for _question in QUESTIONS.values():
+    if _question.command:
+        app.command(_question.command)(command_of(_question))
 
 
 @app.command()
@@ -290,27 +110,16 @@ def doctor(
     return examined(settings.host, settings.port, settings.database_url, json)
 
 
-app.command("model")(catalog_commands.model)
 app.command("catalog")(catalog_commands.catalog)
 app.command("accuracy")(accuracy)
 app.command("backup")(admin_commands.backup)
 app.command("restore")(admin_commands.restore)
-app.command("compare")(compare)
-app.command("size")(sizing_command.size)
-app.command("lint")(lint_commands.lint)
-app.command("read")(lint_commands.read)
-app.command("rl")(rl)
-app.command("learn")(site_commands.learn)
 app.add_typer(site_commands.app, name="sites")
 app.command("tune")(tune)
-app.command("sensitivity")(sensitivity)
 app.command("validate")(validate)
 app.command("validations")(validations)
 app.command("calibrate")(calibrate)
 app.add_typer(sweep_commands.app, name="sweep")
-app.command("ranks")(ranks)
-app.command("timeline")(timeline_commands.timeline)
-app.command("compare-schedules")(timeline_commands.compare_schedules)
 app.command("dryrun")(dryrun)
 
 
@@ -359,24 +168,6 @@ def _application(name: str) -> typer.Typer:
     alone = copy(app)
     alone.registered_commands, alone.registered_groups = chosen, []
     return alone
-
-
-def _plan_mixed(request: PlanRequest, report: Path | None, json: bool) -> int:
-    """The best use of nodes that differ."""
-    from planner import mixed_clusters
-    from planner.drawing.page import write_page
-    from planner.terminal import output
-    from planner.terminal.mixed_screen import mixed_screen
-
-    with bar("searching"):
-        answer = answered(
-            lambda: mixed_clusters.find(request),
-            lambda service: cast("MixedAnswer", service.plan(request.document())),
-        )
-    if report is not None:
-        write_page(report, f"A plan for {request.model.name}", mixed_screen(answer))
-    output.show(answer, json, lambda screen: mixed_screen(answer))
-    return FINE if answer.options else NOTHING_FITS
 
 
 if __name__ == "__main__":

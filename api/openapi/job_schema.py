@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from planner.documents.service import Kind, SavedPlanSpec
 from planner.jobs.documents import CalibrationSpec, DryrunSpec, ValidationSpec
-from planner.store.jobs import Kind
-from planner.store.saved_plans import SavedPlanSpec
 
 PREFIX = "#/components/schemas/"
 # The part of its own that each kind has beside the request.

@@ -15,64 +15,34 @@ router = APIRouter(prefix="/catalog", tags=["catalog"])
 Name = Annotated[str, Path()]
 
 
-class Models(BaseModel):
-    """All model presets."""
-
-    models: tuple[catalog.ModelEntry, ...]
-
-
-class Accelerators(BaseModel):
-    """All accelerators."""
-
-    accelerators: tuple[catalog.AcceleratorEntry, ...]
-
-
-class Clusters(BaseModel):
-    """All cluster presets."""
-
-    clusters: tuple[catalog.ClusterEntry, ...]
-
-
-class Frameworks(BaseModel):
-    """All frameworks."""
-
-    frameworks: tuple[catalog.FrameworkEntry, ...]
-
-
-class Schedules(BaseModel):
-    """All pipeline schedules."""
-
-    schedules: tuple[catalog.ScheduleEntry, ...]
-
-
 @router.get("/models")
-def models() -> Models:
+def models() -> catalog.Models:
     """Model presets: their dims, parameters and source."""
-    return Models(models=catalog.model_entries())
+    return catalog.Models(models=catalog.model_entries())
 
 
 @router.get("/accelerators")
-def accelerators() -> Accelerators:
+def accelerators() -> catalog.Accelerators:
     """Accelerators: what one rank sees, and the node it usually comes in."""
-    return Accelerators(accelerators=catalog.accelerator_entries())
+    return catalog.Accelerators(accelerators=catalog.accelerator_entries())
 
 
 @router.get("/clusters")
-def clusters() -> Clusters:
+def clusters() -> catalog.Clusters:
     """Cluster presets: a node, its links and its network."""
-    return Clusters(clusters=catalog.cluster_entries())
+    return catalog.Clusters(clusters=catalog.cluster_entries())
 
 
 @router.get("/frameworks")
-def frameworks() -> Frameworks:
+def frameworks() -> catalog.Frameworks:
     """Frameworks: versions, how each says every field of a plan, and whether it is read back."""
-    return Frameworks(frameworks=catalog.framework_entries())
+    return catalog.Frameworks(frameworks=catalog.framework_entries())
 
 
 @router.get("/schedules")
-def schedules() -> Schedules:
+def schedules() -> catalog.Schedules:
     """Pipeline schedules: chunks, memory, what they do to the weights, and who has them."""
-    return Schedules(schedules=catalog.schedule_entries())
+    return catalog.Schedules(schedules=catalog.schedule_entries())
 
 
 def _add(kind: str, entry: type[BaseModel]) -> None:

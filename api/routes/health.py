@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel
 
 from api.problems import Refused, declare
 from api.store_threads import storing
+from planner.documents.service import Health
 from planner.store import Store, Unavailable
-from planner.version import __version__
 
 if TYPE_CHECKING:
     from planner.jobs.engine import Engine
 
 router = APIRouter(tags=["health"])
-
-
-class Health(BaseModel):
-    """The service answers."""
-
-    status: Literal["ok"] = "ok"
-    version: str = __version__
 
 
 @router.get("/healthz", responses=declare(403))

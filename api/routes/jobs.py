@@ -3,22 +3,24 @@
 # No postponed annotations: FastAPI could not resolve those that name what is local to a function.
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 
-from api.dependencies import Body, check_owner
-from api.jobs import JobAnswer, JobPage, answer, events, fingerprint, page
+from api import work
+from api.dependencies import Body, Brief, check_owner
+from api.jobs import answer, events, fingerprint, page
 from api.log import audit
 from api.openapi.job_schema import JOB_EXAMPLES
 from api.openapi.schema import request_body
 from api.problems import Refused, declare
 from api.settings import Settings
-from api.store_threads import storing
-from planner.jobs.documents import parse
+from api.store_threads import in_store, storing
+from planner.documents.service import KINDS, JobAnswer, JobPage, Kind, State
 from planner.store import Store
-from planner.store.jobs import KINDS, Job, Kind, NotCancellable, QueueFull, State, StillRunning
+from planner.store.jobs import Job, NotCancellable, QueueFull, StillRunning
 
 RETRY_AFTER_S = 10
 router = APIRouter(tags=["jobs"])
@@ -84,20 +86,20 @@ def _add_start(one: APIRouter, kind: Kind) -> None:
         openapi_extra=request_body(JOB_EXAMPLES[kind], SCHEMAS[kind]),
         name=f"start {kind}",
     )
-    @storing
-    def start(
-        document: Body, request: Request, response: Response, store: Kept,
+    async def start(
+        document: Body, request: Request, response: Response, store: Kept, brief: Brief,
         idempotency_key: Key = None,
     ) -> JobAnswer:  # fmt: skip
         settings: Settings = request.app.state.settings
-        asked = parse(kind, document, settings.jobs)
+        asked = await brief.run(work.checked_job, kind, document, settings.jobs)
+        create = partial(
+            store.jobs.create, kind, asked.document, title=asked.title,
+            most_waiting=settings.jobs.max_queued_jobs, caller=request.state.caller,
+            owner=request.state.key.name,
+            key=idempotency_key, fingerprint=fingerprint(kind, document),
+        )  # fmt: skip
         try:
-            job, new = store.jobs.create(
-                kind, asked.document, title=asked.title,
-                most_waiting=settings.jobs.max_queued_jobs, caller=request.state.caller,
-                owner=request.state.key.name,
-                key=idempotency_key, fingerprint=fingerprint(kind, document),
-            )  # fmt: skip
+            job, new = await in_store(create)
         except QueueFull as error:
             again = {"Retry-After": str(RETRY_AFTER_S)}
             raise Refused("queue-full", str(error), again) from None

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import BaseModel
 
 from api.dependencies import Body, check_owner
 from api.log import audit
@@ -16,28 +15,13 @@ from api.problems import Refused, declare
 from api.store_threads import storing
 from planner.documents.loading import plain
 from planner.documents.problems import RequestError, wrong_type
+from planner.documents.service import SavedPlanAnswer, SavedPlanPage, SavedPlanSpec
 from planner.documents.typed_values import validate
 from planner.store import SavedPlan, Store
-from planner.store.saved_plans import SavedPlanSpec
 
 _PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 router = APIRouter(prefix="/saved-plans", tags=["saved plans"])
 Name = Annotated[str, Path(min_length=1, max_length=200, pattern=_PRINTABLE)]
-
-
-class SavedPlanAnswer(SavedPlanSpec):
-    """A saved plan."""
-
-    name: str
-    saved_at: datetime
-    owner: str | None
-
-
-class SavedPlanPage(BaseModel):
-    """Saved plans in the order of their names; next: the cursor of those after them."""
-
-    rows: tuple[SavedPlanAnswer, ...]
-    next: str | None
 
 
 @router.get("", responses=declare(422, 503))

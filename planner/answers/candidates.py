@@ -173,8 +173,3 @@ def _columns(plans: Plans, estimates: Estimates, tokens: float) -> Columns:
 
 def _cell(value: Any) -> Any:
     return "+".join(map(str, value)) if isinstance(value, list | tuple) else value
-
-
-def dumped_candidates(request: PlanRequest, status: Status, sort: str) -> bytes:
-    """The listed rows as bytes to be stored."""
-    return candidates(request, status, sort).dump()

@@ -4,7 +4,7 @@
     >>> service = Client("http://localhost:8000")
 
 Every operation of the service is a method (planner.client.operations) that takes the same document
-and returns the same class as the planner's own function:
+and returns the same class as the planner's own function; `dir(service)` lists them:
 
     answer = service.plan({"model": "llama-3.1-8b", "cluster": "2x8xh100-sxm", "training": {...}})
     job = service.finished(service.start_sweeps({"base": {...}, "axes": {...}}))
@@ -21,13 +21,12 @@ from pydantic import BaseModel
 
 from planner.client import refusals
 from planner.client.calls import key_of_environment
-from planner.client.documents import JobAnswer
 from planner.client.operations import Operations
 from planner.documents.problems import ServiceError
+from planner.documents.service import OVER, JobAnswer
 from planner.progress import current, step
 
 __all__ = ["Client"]
-_OVER = frozenset({"succeeded", "failed", "cancelled"})
 _PATIENCE_S = 60.0  # of a job's follower, while the service starts again
 _PAUSE_S = 1.0
 
@@ -65,7 +64,7 @@ class Client(Operations):
                         if current().enough():
                             raise KeyboardInterrupt  # the job goes on
                 job = look(job.id)
-                if job.state in _OVER:
+                if job.state in OVER:
                     break
             except ServiceError as error:
                 if not error.passing or time.monotonic() - heard > _PATIENCE_S:
@@ -85,6 +84,6 @@ class Client(Operations):
         except ServiceError as error:
             if error.document["type"] != "/problems/not-cancellable":
                 raise
-        while (job := getattr(self, f"get_{job.kind}")(job.id)).state not in _OVER:
+        while (job := getattr(self, f"get_{job.kind}")(job.id)).state not in OVER:
             time.sleep(_PAUSE_S)
         return job

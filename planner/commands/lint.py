@@ -105,10 +105,11 @@ def _linted(
     from planner.lint.request import LintRequest
 
     asked = LintRequest(texts, cluster, framework, given)
-    return answered(
+    answer: LintAnswer = answered(
         lambda: linted(texts, cluster, framework, given),
         lambda service: service.lint(asked.document()),
     )
+    return answer
 
 
 def _show(answer: LintAnswer, texts: Mapping[str, str], json: bool) -> None:

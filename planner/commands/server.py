@@ -18,27 +18,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 M = TypeVar("M", bound="BaseModel")
 VARIABLE = "PLANNER_SERVER"
-# All others are about this machine.
-_ANSWERED_THERE = frozenset(
-    {
-        "plan", "estimate", "why", "emit", "ranks", "model", "catalog", "compare", "size", "lint",
-        "read", "rl", "learn", "sites", "sensitivity", "validate", "sweep", "timeline",
-        "compare-schedules",
-    }
-)  # fmt: skip
 # What these name is the service's: it has sites and profiles of its own.
 _ITS_OWN = ("profile", "site")
 _url: ContextVar[str | None] = ContextVar("url", default=None)
 
 
-def choose(server: str | None, command: str) -> None:
+def choose(server: str | None, command: str, *, there: bool) -> None:
     """Have a command answered by the service of --server or else $PLANNER_SERVER, or here.
 
-    Raises RequestError for a --server with a command that only this machine can answer.
+    there: whether a service can.  Raises RequestError for a --server with a command that only this
+    machine can answer.
     """
     named = server or os.environ.get(VARIABLE) or None
-    _url.set(named if server or command in _ANSWERED_THERE else None)
-    if command not in _ANSWERED_THERE:
+    _url.set(named if server or there else None)
+    if not there:
         only_here(f"planner {command}")
         if named:
             print(

@@ -69,7 +69,10 @@ def learn(
 
     def kept() -> LearnAnswer:
         whole = {**document, "keep": True}
-        return answered(lambda: keep(found), lambda client: client.learn(site, whole))
+        answer: LearnAnswer = answered(
+            lambda: keep(found), lambda client: client.learn(site, whole)
+        )
+        return answer
 
     if json:
         output.print_json(kept() if yes else found)

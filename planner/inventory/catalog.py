@@ -190,6 +190,36 @@ def schedule_entries() -> tuple[ScheduleEntry, ...]:
     )
 
 
+class Models(Document):
+    """All model presets."""
+
+    models: tuple[ModelEntry, ...]
+
+
+class Accelerators(Document):
+    """All accelerators."""
+
+    accelerators: tuple[AcceleratorEntry, ...]
+
+
+class Clusters(Document):
+    """All cluster presets."""
+
+    clusters: tuple[ClusterEntry, ...]
+
+
+class Frameworks(Document):
+    """All frameworks."""
+
+    frameworks: tuple[FrameworkEntry, ...]
+
+
+class Schedules(Document):
+    """All pipeline schedules."""
+
+    schedules: tuple[ScheduleEntry, ...]
+
+
 Entry = ModelEntry | AcceleratorEntry | ClusterEntry | FrameworkEntry | ScheduleEntry
 LISTINGS: dict[str, Callable[[], tuple[Entry, ...]]] = {
     "models": model_entries,

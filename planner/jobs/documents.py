@@ -11,10 +11,10 @@ from cost_models.fields import Spec
 from planner.documents.loading import plain
 from planner.documents.problems import Problem, RequestError, refuse, wrong_type
 from planner.documents.request import PlanRequest
+from planner.documents.service import Kind
 from planner.documents.typed_values import validate
 from planner.jobs.settings import JobSettings
 from planner.request_parsing.parser import parse_request
-from planner.store.jobs import Kind
 from planner.sweeps.grid import Grid, parse_grid
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]

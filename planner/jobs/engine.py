@@ -28,12 +28,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from planner.data_folder import data_folder
 from planner.documents.problems import internal_document
+from planner.documents.service import OVER
 from planner.jobs.executor import FOLDER, Executor, JobRun
 from planner.jobs.settings import JobSettings
 from planner.jobs.workflows import RUNS_ALONE
 from planner.store import Store, Unavailable
 from planner.store.database import same_file
-from planner.store.jobs import OVER
 
 # The version of the steps and their order (workflows.py).  A job begun under another version is not
 # resumed, so increase it whenever the steps change.

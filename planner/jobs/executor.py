@@ -17,12 +17,13 @@ from opentelemetry import trace
 
 from planner.data_folder import data_folder
 from planner.documents.problems import RequestError, internal_document, problem_document
+from planner.documents.service import Progress
 from planner.jobs.settings import JobSettings
 from planner.jobs.step_process import StepProcess
 from planner.jobs.step_worker import LEASE_EXPIRED, task_line
 from planner.jobs.workflows import RUNS_ALONE, WORKFLOWS, Cancelled
 from planner.store import Store, Unavailable
-from planner.store.jobs import Claim, Job, Progress, Superseded
+from planner.store.jobs import Claim, Job, Superseded
 
 FOLDER = "jobs"  # in the data folder: the files of runs, one folder per job
 _TICK_S = 0.2

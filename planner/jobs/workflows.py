@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Protocol
 
+from planner.documents.service import Kind
 from planner.jobs.documents import DryrunSpec, ValidationSpec, read
 from planner.jobs.settings import JobSettings
-from planner.store.jobs import Kind
 
 
 class Cancelled(BaseException):

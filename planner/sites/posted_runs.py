@@ -27,14 +27,17 @@ SCRIPT = "run.sh"
 _LONGEST_NAME = 200
 
 
-def posted_runs(document: Any, site: str) -> LearnAnswer:
-    """The runs of a posted log, kept with the site if the document asks for it.  RequestError."""
+def posted_runs(document: Any, name: str) -> LearnAnswer:
+    """The runs of a posted log, kept with the site of this name if the document asks for it.
+
+    Raises RequestError.
+    """
     require_object("", document, "an object")
     problems = field_problems(document, FIELDS, ("log", "cluster"))
     problems += [
-        wrong_type(join("", name), "a text", document[name])
-        for name in TEXTS
-        if document.get(name) is not None and not isinstance(document[name], str)
+        wrong_type(join("", part), "a text", document[part])
+        for part in TEXTS
+        if document.get(part) is not None and not isinstance(document[part], str)
     ]
     keeps = document.get("keep", False)
     if not isinstance(keeps, bool):
@@ -45,15 +48,15 @@ def posted_runs(document: Any, site: str) -> LearnAnswer:
         raise RequestError(problems)
     script = document.get("script")
     asked = LearningRequest(
-        site=site,
+        site=name,
         cluster=parse_cluster(document["cluster"]),
         model=plain(document.get("model"), "/model"),
         settings=settings,
         files=None if script is None else checked({SCRIPT: script}),
     )
     text = BytesIO(document["log"].encode("utf-8", "replace"))
-    name = one_line(document.get("name") or "log")[:_LONGEST_NAME]
-    found = read_runs([(name, lines_of(text))], asked)
+    log = one_line(document.get("name") or "log")[:_LONGEST_NAME]
+    found = read_runs([(log, lines_of(text))], asked)
     return keep(found) if keeps else found
 
 

@@ -11,19 +11,16 @@ import json
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import sqlalchemy as sa
 
 from planner.documents.plan_report import Document
+from planner.documents.service import OVER, Kind, Progress, State
 from planner.store.database import Database
 from planner.store.keys import claim as claim_key
 from planner.store.tables import JOB_EVENTS, JOBS
 
-Kind = Literal["validations", "calibrations", "dryruns", "sweeps"]
-State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-OVER: tuple[State, ...] = ("succeeded", "failed", "cancelled")
 MOST_EVENTS = 2000  # kept per job, the newest
 
 
@@ -41,14 +38,6 @@ class StillRunning(ValueError):
 
 class Superseded(BaseException):
     """The job is no longer this run's: another server has it, or it was deleted."""
-
-
-class Progress(Document):
-    """The progress of a job's phase; total 0: unknown."""
-
-    done: int = 0
-    total: int = 0
-    text: str = ""
 
 
 class Job(Document):

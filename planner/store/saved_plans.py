@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Any
 
 import sqlalchemy as sa
-from pydantic import Field
 
-from cost_models.fields import Spec
 from planner.documents.plan_report import Document
 from planner.store.database import Database
 from planner.store.tables import SAVED_PLANS
-
-
-class SavedPlanSpec(Spec):
-    """What is saved under a name: a request as it was asked, complete or not."""
-
-    note: Annotated[str, Field(max_length=4000, pattern=r"^[^\x00]*$")] = ""
-    request: dict[str, Any]
-    answer_id: Annotated[str, Field(max_length=64, pattern="^[a-z]{2}_[0-9a-z]+$")] | None = None
 
 
 class SavedPlan(Document):

@@ -98,10 +98,13 @@ def _results(given: Any, ranks: int) -> list[RankResult]:
     for i, one in enumerate(given[:MOST_RANKS]):
         try:
             result = RankResult.model_validate(one)
-            found[result.rank] = result
         except ValidationError:
+            result = None
+        if result is None or result.amounts is None:  # the script measures memory
             detail = f"file {i + 1} is no rank-N.json of the script"
             problems.append(Problem(pointer=f"/ranks/{i}", code="not_a_result", detail=detail))
+        else:
+            found[result.rank] = result
     if problems:
         raise RequestError(problems)
     if sorted(found) != list(range(ranks)):

@@ -1,8 +1,7 @@
-"""The typed client: its code is that of the OpenAPI document, its answers those of the planner."""
+"""The client: its operations are those of the OpenAPI document, its answers the planner's."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import threading
@@ -14,13 +13,13 @@ import pytest
 from pydantic import BaseModel
 
 import planner
-from api import client_code
 from api.app import create_app
 from api.settings import Settings
 from planner.answers.emission import NothingFits
 from planner.client import Client
+from planner.client.calls import Budget
 from planner.client.events import Event, events
-from planner.client.operations import Operations
+from planner.client.operations import operations
 from planner.documents.answer import PlanAnswer
 from planner.documents.problems import RequestError, ServiceError
 from planner.jobs.settings import JobSettings
@@ -56,34 +55,40 @@ def service() -> Iterator[Client]:
         yield Client(f"http://127.0.0.1:{port}")
 
 
-def test_code_is_that_of_the_document() -> None:
-    for name, text in client_code.code(APP).items():
-        assert (client_code.FOLDER / name).read_text() == text, (
-            "python -m api.client_code --write brings planner/client up to date"
-        )
-
-
-def test_code_follows_the_document(tmp_path: Path) -> None:
-    app = create_app(Settings())
-
-    @app.get("/v1/colours/{id}", description="A colour.")
-    def colour(id: str, shade: int = 3) -> dict[str, int]:
-        return {id: shade}
-
-    (text,) = [text for name, text in client_code.code(app).items() if name == "operations.py"]
-    assert "def colour(self, id: str, *, shade: int = 3) -> dict[str, int]:\n" in text
-    assert 'f"/v1/colours/{part(id)}"' in text
-
-
-def test_every_operation_is_a_method() -> None:
-    named = {
-        _name(operation, path, verb)
-        for path, operations in APP.openapi()["paths"].items()
-        for verb, operation in operations.items()
+def test_operations_are_those_of_the_document() -> None:
+    document = {
+        (_name(operation, path, verb), verb.upper(), path)
+        for path, found in APP.openapi()["paths"].items()
+        for verb, operation in found.items()
     }
-    made = {name for name, _ in inspect.getmembers(Operations, inspect.isfunction)}
-    assert named <= made
-    assert len(named) == sum(map(len, APP.openapi()["paths"].values()))  # none hides another
+    made = {(name, one.verb, one.path) for name, one in operations()}
+    assert made == document
+    assert len({name for name, *_ in made}) == len(made)  # none hides another
+
+
+def test_parameters_are_those_of_the_document() -> None:
+    """Those of a part of the answer or another form of it aside, which no class is of."""
+    paths = APP.openapi()["paths"]
+    for name, one in operations():
+        found = paths[one.path][one.verb.lower()]
+        known = {
+            parameter["name"].replace("-", "_")
+            for parameter in found.get("parameters", ())
+            if parameter["in"] != "path"
+        }
+        assert set(one.takes) <= known, name
+        assert known - set(one.takes) <= {"fields", "format", *Budget.__annotations__}, name
+        assert one.document == ("requestBody" in found), name
+
+
+def test_what_no_operation_takes_is_refused(service: Client) -> None:
+    with pytest.raises(TypeError, match=r"ranks\(document, order=\.\.\., cpu_s=\.\.\."):
+        service.ranks(ASKED, ordre="megatron")
+    with pytest.raises(TypeError, match=r"saved_plan\(name\)"):
+        service.saved_plan()
+    with pytest.raises(AttributeError, match="no operation 'plane'"):
+        service.plane(ASKED)
+    assert {"plan", "kept_plan", "follow_sweeps", "finished", "ask"} <= set(dir(service))
 
 
 @pytest.mark.slow
@@ -189,7 +194,8 @@ class _Following(Client):
 
     def follow_sweeps(self, id: str, *, last_event_id: str | None = None) -> Iterator[Event]:
         self.behind.append(last_event_id)
-        return super().follow_sweeps(id, last_event_id=last_event_id)
+        events: Iterator[Event] = self.__getattr__("follow_sweeps")(id, last_event_id=last_event_id)
+        return events
 
 
 @pytest.mark.slow

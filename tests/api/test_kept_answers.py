@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from api.openapi.examples import SENSITIVITY_EXAMPLES, SIZING_EXAMPLES
 from api.routes import plans as routes
 from cost_models.plans import FIELDS, ParallelPlan
 from planner.answers import plan_answers
+from planner.questions.examples import SENSITIVITY_EXAMPLES, SIZING_EXAMPLES
 from planner.request_parsing.parser import parse_request
 from planner.store import Unavailable
 from planner.store.results import Results

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from api.openapi.examples import LINT_EXAMPLES
 from api.problems import MEDIA_TYPE
 from planner import cli
 from planner.lint.findings import LintAnswer
+from planner.questions.examples import LINT_EXAMPLES
 from tests.fixtures.call_bound import bounded_work
 from tests.planner.lint.test_scripts import SCRIPTS
 

@@ -20,9 +20,9 @@ from schemathesis.specs.openapi.checks import (
 
 from api.app import create_app
 from api.settings import Settings
+from planner.documents.service import KINDS
 from planner.inventory.catalog import LISTINGS
 from planner.jobs.settings import JobSettings
-from planner.store.jobs import KINDS
 from tests.fixtures.service import listening
 
 APP = create_app(Settings(jobs=JobSettings(max_runs=0)))  # jobs are taken, and not run

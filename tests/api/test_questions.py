@@ -13,11 +13,11 @@ from fastapi.testclient import TestClient
 
 import planner
 from api.negotiation import TRACE, ZIP
-from api.openapi.examples import COMPARISON_EXAMPLES, CONFIG_EXAMPLES
 from api.problems import MEDIA_TYPE
 from planner import cli
 from planner.answers.two_plans import SideBySide
 from planner.inventory.catalog import LISTINGS
+from planner.questions.examples import COMPARISON_EXAMPLES, CONFIG_EXAMPLES
 
 ASK: dict[str, Any] = {
     "model": "llama-3.1-8b",

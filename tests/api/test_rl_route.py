@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi.testclient import TestClient
 
 import planner
-from api.openapi.examples import RL_EXAMPLES
 from api.problems import MEDIA_TYPE
+from planner.questions.examples import RL_EXAMPLES
 
 ASK = RL_EXAMPLES["short"]["value"]
 

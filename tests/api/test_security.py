@@ -25,7 +25,6 @@ from api.problem_types import OF_STATUS, TYPES
 from api.problems import MEDIA_TYPE, Refused
 from api.settings import Settings
 from planner import cli
-from planner.answers import ranks
 from planner.frameworks import FRAMEWORKS
 from tests.fixtures.service import listening, serving
 
@@ -177,6 +176,11 @@ def test_deep_and_wide_bodies_are_refused_at_once(client: TestClient) -> None:
             assert len(response.content) < 4_000
 
 
+def fail(*_: object) -> None:
+    """What a worker runs in place of an answer."""
+    raise ZeroDivisionError("SECRET")
+
+
 def test_the_log_tells_of_a_call_and_not_what_was_in_it(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,10 +191,7 @@ def test_the_log_tells_of_a_call_and_not_what_was_in_it(
     client.post("/v1/ranks?order=SECRET", json=ASK | {"model": "SECRET"}, headers=headers)
     client.get("/v1/plans/pl_0%0Alevel=error")
 
-    def fail(*_: object) -> None:
-        raise ZeroDivisionError("SECRET")
-
-    monkeypatch.setattr(ranks, "ranks", fail)
+    monkeypatch.setattr("api.work.answer", fail)
     failed = client.post("/v1/ranks", json=ASK)
     assert failed.status_code == 500
     assert failed.json().keys() == {"type", "title", "status", "detail", "instance", "request_id"}

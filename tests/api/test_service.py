@@ -12,12 +12,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.app import create_app
-from api.openapi.examples import ESTIMATE_EXAMPLES, PLAN_EXAMPLES
 from api.problems import MEDIA_TYPE, ProblemDocument
-from api.results import KeptPlan, StoredAnswer
+from api.results import StoredAnswer, kept_class
 from api.settings import Settings
 from planner import cli
-from planner.documents.answer import EstimateAnswer
+from planner.documents.answer import EstimateAnswer, PlanAnswer
+from planner.questions.examples import ESTIMATE_EXAMPLES, PLAN_EXAMPLES
 from planner.store import Unavailable
 from planner.store.servers import Servers
 from planner.version import __version__
@@ -26,6 +26,7 @@ from tests.fixtures.service import serving
 from tests.planner.documents.test_loading import BAD_TEXTS
 from tests.planner.request_parsing.test_parser import ASKED, BAD, text_of
 
+KeptPlan: Any = kept_class(PlanAnswer)
 SMALL = {**ASKED, "model": "llama-3.1-8b", "cluster": "1x8xh100-sxm"}
 UNHEARD = SMALL | {"search": {"top_k": 7}}  # what no other test asks, so that nobody has kept it
 JSON = {"content-type": "application/json"}
@@ -232,7 +233,7 @@ def fail(*_: object) -> None:
 def test_our_fault_says_nothing_of_its_inside(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("planner.answers.plan_answers.find", fail)
+    monkeypatch.setattr("api.work.compute", fail)
     response = client.post("/v1/plans", json=UNHEARD | {"model": "llama-2-7b"})
     problem(response, 500)
     assert "secret" not in response.text

@@ -55,7 +55,7 @@ def test_a_call_its_wait_and_the_steps_of_a_job(
         server = place.serve()
         server.http.post("/v1/plans", json=SWEEP["base"] | {"plan": None}).raise_for_status()
         assert server.end(server.start("sweeps", SWEEP))["state"] == "succeeded"
-        wanted = {"queue", "compute planner.answers.plan_answers.find", "sweeps ask"}
+        wanted = {"queue", "compute api.work.compute plan", "sweeps ask"}
 
         def names() -> set[str]:
             return {name for name, _ in spans.values()}

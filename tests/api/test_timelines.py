@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from api.openapi.examples import TIMELINE_EXAMPLES
 from api.problems import MEDIA_TYPE
 from planner import cli
 from planner.pipelines.timeline import TimelineAnswer
+from planner.questions.examples import TIMELINE_EXAMPLES
 from tests.fixtures.call_bound import bounded_work
 from tests.planner.pipelines.test_timeline import BAD, SMALL, WORDS
 

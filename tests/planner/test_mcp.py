@@ -11,7 +11,7 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from api.openapi.examples import LINT_EXAMPLES
+from planner.questions.examples import LINT_EXAMPLES
 
 PARTS: dict[str, Any] = {
     "model": "llama-3.1-8b",

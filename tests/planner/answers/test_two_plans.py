@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from api.openapi.examples import COMPARISON_EXAMPLES
 from planner import cli
-from planner.answers.two_plans import SideBySide, side_by_side
-from planner.request_parsing.two_requests import parse_both
+from planner.answers.two_plans import SideBySide, parse_both, side_by_side
+from planner.questions.examples import COMPARISON_EXAMPLES
 
 BOTH: dict[str, Any] = COMPARISON_EXAMPLES["short"]["value"]
 

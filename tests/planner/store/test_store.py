@@ -14,9 +14,10 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+from planner.documents.service import Progress
 from planner.store import Mismatch, Store, Unavailable
 from planner.store.database import migrate
-from planner.store.jobs import NotCancellable, Progress, QueueFull, StillRunning, Superseded
+from planner.store.jobs import NotCancellable, QueueFull, StillRunning, Superseded
 from planner.store.tables import METADATA, REVISION
 from tests.fixtures.postgres import Postgres, postgres
 

@@ -1,4 +1,4 @@
-"""Examples of request bodies in the OpenAPI document, one dictionary for each kind of request."""
+"""Examples of what is asked, one dictionary for each kind of document."""
 
 from __future__ import annotations
 
@@ -218,6 +218,76 @@ SIZING_EXAMPLES: dict[str, Any] = {
                 "sizes": [64, 128, 256],
                 "deadline_days": 30,
             },
+        },
+    }
+}
+
+
+_TABLE_OF_RUNS = """\
+id,gpu,n_gpus,gpus_per_node,model,stack,seq_len,global_batch,tp,pp,dp,micro_batch,zero_stage,\
+precision,recompute,iteration_time_s
+ours-1,H100 SXM 80GB,16,8,llama-3.1-8b,Megatron-LM,8192,128,2,1,8,1,1,bf16,none,6.4
+"""
+SITE_EXAMPLES: dict[str, Any] = {
+    "short": {
+        "summary": "A row of a table, shown and not kept",
+        "value": {"log": _TABLE_OF_RUNS, "cluster": "2x8xh100-sxm", "keep": False},
+    }
+}
+
+
+_TINY_REQUEST = {
+    "model": {
+        "name": "tiny",
+        "num_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "ffn_hidden_size": 256,
+        "vocab_size": 512,
+    },
+    "cluster": "1x1xh100-sxm",
+    "training": {"seq_length": 64, "global_batch_size": 4},
+    "plan": {"tp": 1},
+}
+RESULT_EXAMPLES: dict[str, Any] = {
+    "short": {
+        "summary": "The only rank of a small model",
+        "value": {
+            "request": _TINY_REQUEST,
+            "ranks": [
+                {
+                    "rank": 0,
+                    "ranks": 1,
+                    "host": "node-1",
+                    "stages": [0],
+                    "device": "NVIDIA H100 80GB HBM3",
+                    "threads": 8,
+                    "versions": {"torch": "2.13.0"},
+                    "step_s": [0.0021, 0.002],
+                    "losses": [6.3, 6.2],
+                    "profiled_step_s": 0.0022,
+                    "parts_s": {
+                        "forward": 0.0006,
+                        "backward": 0.0011,
+                        "communication": 0.0,
+                        "optimizer": 0.0003,
+                        "idle": 0.0,
+                        "other": 0.0002,
+                    },
+                    "amounts": {
+                        "parameter_bytes": 370000,
+                        "gathered_bytes": 370000,
+                        "gradient_bytes": 740000,
+                        "optimizer_bytes": 2220000,
+                        "activation_bytes": 900000,
+                        "working_bytes": 400000,
+                        "peak_bytes": 5000000,
+                    },
+                    "allocator_peak_bytes": 20000000,
+                    "saved_tensors": [],
+                    "gradient_errors": {},
+                }
+            ],
         },
     }
 }

@@ -1,0 +1,116 @@
+"""What worker processes compute for the service: answers to questions, and what it keeps of them.
+
+Documents arrive here as JSON values: the process that serves HTTP reads nothing else of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+
+from api.field_selection import Fields, chosen
+from planner.answers.answer_ids import answer_id
+from planner.answers.candidates import Candidates, csv_text
+from planner.documents.service import Kind, SiteEntry, SiteList
+from planner.jobs import documents as jobs
+from planner.jobs.settings import JobSettings
+from planner.questions.question import Form, Question, resolved
+from planner.sites.posted_runs import answer_of
+from planner.uncertainty import site_storage as storage
+from planner.uncertainty.site import Site
+
+
+class Sent(NamedTuple):
+    """An answer as it is sent; file: what to call it."""
+
+    content: bytes
+    file: str = ""
+
+
+class Identified(NamedTuple):
+    """A question that was understood: the id of its answer, a digest of it, the request itself.
+
+    The request is for another worker: its bytes, so that nobody between them reads it.
+    """
+
+    id: str
+    digest: str
+    request: bytes
+
+
+def answer(
+    question: Question,
+    document: Any,
+    parameters: dict[str, str | None],
+    form: Form | None,
+    fields: Fields,
+) -> Sent:
+    """The answer to a question, in a form of its own or as JSON, of which `fields` are wanted."""
+    found = question.answered(question.parsed(document), **parameters)
+    if form is None:
+        return Sent(chosen(_json(found), fields))
+    made = resolved(form.make)(found)
+    return Sent(made.encode() if isinstance(made, str) else made, form.file.format(answer=found))
+
+
+def identify(question: Question, document: Any) -> Identified:
+    """The request in a document, and the id of its answer, which may be kept."""
+    request = question.parsed(document)
+    asked = request.document()
+    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    return Identified(answer_id(question.kept, asked), digest, pickle.dumps(request))
+
+
+def compute(question: Question, asked: Identified) -> tuple[bytes, bool]:
+    """The answer to what was identified, and whether it still has that id.
+
+    A site may have learned meanwhile, and that may be in the answer, or may not.
+    """
+    request = pickle.loads(asked.request)
+    content = _json(question.answered(request))
+    return content, answer_id(question.kept, request.document()) == asked.id
+
+
+def candidate_page(listed: bytes, cursor: int, limit: int, as_table: bool) -> bytes:
+    """Rows of a kept list of candidates."""
+    page = Candidates.load(listed).page(cursor, limit)
+    return csv_text(page).encode() if as_table else _json(page)
+
+
+def checked_job(kind: Kind, document: Any, settings: JobSettings) -> jobs.JobRequest:
+    """The request of a job, and its title."""
+    return jobs.parse(kind, document, settings)
+
+
+def site_list() -> bytes:
+    """The sites that are kept."""
+    return _json(SiteList(rows=tuple(_entry(name, one) for name, one in storage.everything())))
+
+
+def site_answer(name: str) -> bytes | None:
+    """What a site learned; None where there is no such site."""
+    return _json(answer_of(name)) if name in storage.names() else None
+
+
+def forget_site(name: str) -> bool:
+    """Forget a site; whether there was one."""
+    if known := name in storage.names():
+        storage.forget(name)
+    return known
+
+
+def _entry(name: str, site: Site | str) -> SiteEntry:
+    if isinstance(site, str):
+        return SiteEntry(name=name, problem=site)
+    last = max((run.learned_at for run in site.runs), default=None)
+    return SiteEntry(
+        name=name, runs=len(site.runs), learned_at=last, calibrated_at=site.calibrated_at
+    )
+
+
+def _json(answer: BaseModel) -> bytes:
+    return answer.model_dump_json().encode()

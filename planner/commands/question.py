@@ -1,0 +1,69 @@
+"""The command of a question: its own, or one made of its record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any
+
+import typer
+
+from planner.commands.failures import FINE
+from planner.commands.options import request_options
+from planner.commands.server import answered, apart
+from planner.commands.shared import (
+    LIMITS,
+    PLAN,
+    Json,
+    RequestFile,
+    RequestOption,
+    read_document,
+    source_of,
+)
+from planner.questions.question import Question, resolved
+from planner.terminal.progress_bar import bar
+
+
+def command_of(question: Question) -> Callable[..., int]:
+    """The function that its record names, or one with the options of a request and its screen."""
+    if question.function:
+        own: Callable[..., int] = resolved(question.function)
+        return own
+
+    def command(
+        *,
+        request_file: RequestFile = None,
+        request: RequestOption = None,
+        json: Json = False,
+        option_values: Mapping[str, Any],
+        **parameters: str | None,
+    ) -> int:
+        from planner.terminal import output
+        from planner.terminal.plan_rows import asked_of
+
+        source, limits = source_of(request_file, request), not question.of_plan
+        document = read_document(source, option_values, limits=limits, keep_plan=True)
+        known, names = apart(document)
+        asked = question.parsed(known).model_copy(update=names)
+        with bar("searching"):
+            answer = answered(
+                lambda: question.answered(asked, **parameters),
+                lambda service: getattr(service, question.name)(asked.document(), **parameters),
+            )
+        output.show(answer, json, partial(resolved(question.screen), answer, asked_of(asked)))
+        return FINE
+
+    *shared, _ = signature(command, eval_str=True).parameters.values()
+    options = [
+        Parameter(
+            one.name,
+            Parameter.KEYWORD_ONLY,
+            default=one.default,
+            annotation=Annotated[str | None, typer.Option(metavar="NAME", help=one.about)],
+        )
+        for one in question.parameters
+    ]
+    command.__signature__ = Signature([*shared, *options])  # type: ignore[attr-defined]
+    command.__doc__ = question.about.replace("`", "")
+    return request_options(PLAN if question.of_plan else LIMITS)(command)

@@ -1,0 +1,113 @@
+"""Documents that a service sends besides answers: jobs, saved plans, sites, its health."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field
+
+from cost_models.fields import Spec
+from planner.documents.plan_report import Document
+from planner.documents.scored_runs import ScoredRun
+from planner.version import __version__
+
+Kind = Literal["validations", "calibrations", "dryruns", "sweeps"]
+State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+OVER: tuple[State, ...] = ("succeeded", "failed", "cancelled")
+
+
+class Progress(Document):
+    """The progress of a job's phase; total 0: unknown."""
+
+    done: int = 0
+    total: int = 0
+    text: str = ""
+
+
+class JobRow(Document):
+    """A job in a list."""
+
+    id: str
+    kind: Kind
+    title: str
+    state: State
+    phase: str
+    progress: Progress
+    attempts: int
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    owner: str | None
+    links: dict[str, str]
+
+
+class JobAnswer(JobRow):
+    """A job: what was asked, and in the end its result, or the problem document that says why.
+
+    A cancelled sweep has the rows that were answered until then.
+    """
+
+    request: dict[str, Any]
+    result: dict[str, Any] | None
+    error: dict[str, Any] | None
+
+
+class JobPage(Document):
+    """Some jobs, the newest first; next: the cursor of those after them."""
+
+    rows: tuple[JobRow, ...]
+    next: str | None
+
+
+class SavedPlanSpec(Spec):
+    """What is saved under a name: a request as it was asked, complete or not."""
+
+    note: Annotated[str, Field(max_length=4000, pattern=r"^[^\x00]*$")] = ""
+    request: dict[str, Any]
+    answer_id: Annotated[str, Field(max_length=64, pattern="^[a-z]{2}_[0-9a-z]+$")] | None = None
+
+
+class SavedPlanAnswer(SavedPlanSpec):
+    """A saved plan."""
+
+    name: str
+    saved_at: datetime
+    owner: str | None
+
+
+class SavedPlanPage(Document):
+    """Saved plans in the order of their names; next: the cursor of those after them."""
+
+    rows: tuple[SavedPlanAnswer, ...]
+    next: str | None
+
+
+class SiteEntry(Document):
+    """A site; learned_at: its latest run; problem: what is wrong with a file of it."""
+
+    name: str
+    runs: int = 0
+    learned_at: datetime | None = None
+    calibrated_at: str | None = None
+    problem: str | None = None
+
+
+class SiteList(Document):
+    """All sites by name."""
+
+    rows: tuple[SiteEntry, ...]
+
+
+class ScoredRuns(Document):
+    """All published runs in the headline of `planner accuracy`."""
+
+    rows: tuple[ScoredRun, ...]
+
+
+class Health(Document):
+    """The service answers."""
+
+    status: Literal["ok"] = "ok"
+    version: str = __version__

@@ -1,0 +1,105 @@
+"""From a request to its answer, where a question's record cannot name one function for that."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from planner import mixed_clusters
+from planner.answers import plan_answers
+from planner.answers import ranks as placing
+from planner.answers.answer_ids import answer_id
+from planner.answers.candidates import Status, candidates
+from planner.answers.layer_contents import LayersAnswer, layers_answer
+from planner.answers.two_plans import SideBySide, side_by_side
+from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
+from planner.documents.request import PlanRequest
+from planner.lint import lint as linting
+from planner.lint.findings import LintAnswer, ReadAnswer
+from planner.lint.request import LintRequest, parse_lint
+from planner.mixed_clusters.answer import MixedAnswer
+from planner.request_parsing.parser import parse_request
+from planner.request_parsing.two_requests import parse_both
+from planner.sensitivities import analysis
+from planner.sensitivities.documents import SensitivityAnswer, SensitivityRequest
+from planner.uncertainty import site_storage as storage
+from planner.uncertainty.nearest_runs import Evidence, evidence
+
+
+def with_plan(document: Any) -> PlanRequest:
+    """A request that has a plan.  Raises RequestError."""
+    return parse_request(document, need_plan=True)
+
+
+def of_any_cluster(document: Any) -> PlanRequest:
+    """A request whose nodes may differ.  Raises RequestError."""
+    return parse_request(document, mixed_cluster=True)
+
+
+def plan(request: PlanRequest) -> PlanAnswer | MixedAnswer:
+    """The fastest plans that fit, or the ways to use nodes that differ."""
+    differ = len(request.cluster.groups) > 1
+    return mixed_clusters.find(request) if differ else plan_answers.find(request)
+
+
+def estimate(request: PlanRequest) -> EstimateAnswer:
+    """Time and memory of the request's plan."""
+    return plan_answers.estimate(request, request.named_plan)
+
+
+def why(request: PlanRequest) -> WhyAnswer:
+    """What binds the request's plan, and what would be better."""
+    return plan_answers.why(request, request.named_plan)
+
+
+def ranks(request: PlanRequest, order: str) -> placing.RanksAnswer:
+    """Where the ranks of the request's plan sit."""
+    return placing.ranks(request, request.named_plan, order)
+
+
+def layers(request: PlanRequest) -> LayersAnswer:
+    """What the layers of the request's plan are made of."""
+    return layers_answer(request, request.named_plan)
+
+
+def nearest(request: PlanRequest) -> Evidence:
+    """The published runs nearest to the request's plan."""
+    own = storage.site_of_request(request.site)
+    plan = request.named_plan
+    return evidence(request.model, request.cluster, request.training, plan, own)
+
+
+def compare(document: Any) -> SideBySide:
+    """The two requests of a document side by side."""
+    return side_by_side(*parse_both(document))
+
+
+def sensitivity(asked: SensitivityRequest) -> SensitivityAnswer:
+    """How each input moves the answer."""
+    return analysis.sensitivity(asked.request, asked.sensitivity)
+
+
+def lint(asked: LintRequest) -> LintAnswer:
+    """What is wrong with a launch."""
+    return linting.lint(asked.files, asked.named_cluster, asked.framework, asked.given)
+
+
+def read(document: Any) -> ReadAnswer:
+    """What a launch says."""
+    asked = parse_lint(document, need_cluster=False)
+    return linting.read(asked.files, asked.cluster, asked.framework, asked.given)
+
+
+def dumped_candidates(answer: bytes, id: str, status: Status, sort: str) -> bytes | str:
+    """The listed rows of a kept answer as bytes to be stored, or why there are none.
+
+    The search is done again, so what it finds must be what the answer is made of.
+    """
+    request = parse_request(json.loads(answer)["request"], mixed_cluster=True)
+    if answer_id("pl", request.document()) != id:
+        site = request.site or request.profile
+        what = f"site {site} has" if site else "the build of the service has"
+        return f"{what} changed since this answer; request a new plan"
+    if len(request.cluster.groups) > 1:
+        return "a cluster of different nodes has no list of candidates"
+    return candidates(request, status, sort).dump()
