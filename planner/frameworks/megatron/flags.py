@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
@@ -15,7 +14,7 @@ from planner.frameworks.megatron import hybrid, numerics, patterns
 from planner.frameworks.megatron import packed_samples as samples
 from planner.frameworks.megatron.layout import chunks, layout
 from planner.frameworks.megatron.model_rules import FP8_RECIPES, GRADIENTS, bias_kind
-from planner.frameworks.megatron.option_rows import Records, as_row, spelled
+from planner.frameworks.megatron.option_rows import as_row, spelled
 from planner.frameworks.megatron.options import OPTIONS
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
 
@@ -262,15 +261,6 @@ def _data(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
     )
 
 
-def _records(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Records:
-    return replace(
-        patterns.records(model),
-        training=training,
-        plan=plan,
-        expert_plan=plan if model.moe is not None else None,
-    )
-
-
 def _computed(context: Context, plan: ParallelPlan) -> Iterator[Row]:
     """The options whose value depends on several fields."""
     model, training = context.model, context.training
@@ -292,7 +282,7 @@ def _computed(context: Context, plan: ParallelPlan) -> Iterator[Row]:
 def flags(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
     """Every argument of the training program, grouped, in the order of OPTIONS."""
     context = Context(request.model, request.cluster, request.training)
-    records = _records(request.model, request.training, plan)
+    records = patterns.records(request.model, plan)
     rows = [as_row(*one) for one in spelled(OPTIONS.values(), records)]
     said = {one.name: one for one in as_flags((*rows, *_computed(context, plan)))}
     return tuple(

@@ -11,33 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cost_models.blocks.delta_net import GatedDeltaNet
-from cost_models.blocks.indexer import Indexer
-from cost_models.blocks.mamba2 import Mamba2
-from cost_models.numerics import Numerics
-from cost_models.plans import ParallelPlan
-from cost_models.spec import MLASpec, ModelSpec, MoESpec, TrainingSpec
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.base import Row
 
-
-@dataclass(frozen=True)
-class Records:
-    """What a launch says, by the records that hold its fields; None: the launch has no such record.
-
-    expert_plan: the plan of a model with experts.
-    """
-
-    model: ModelSpec
-    mla: MLASpec | None = None
-    moe: MoESpec | None = None
-    numerics: Numerics | None = None
-    mamba2: Mamba2 | None = None
-    delta_net: GatedDeltaNet | None = None
-    indexer: Indexer | None = None
-    training: TrainingSpec | None = None
-    plan: ParallelPlan | None = None
-    expert_plan: ParallelPlan | None = None
+# What a launch says: the records that hold its fields, by name; None: it has no such record.
+Records = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -111,8 +89,9 @@ class Option:
     `codec.usual` in every launch with the record.
     says: the fields of a plan that it says together with other options.
     bridge: Megatron-Bridge's settings with semicolons between them, each `section.name` or
-    `section.name=source`, where {} is the option's text, {list} a list of its words and {dtype}
-    torch's name of a type; empty: none; None: the attribute in the section of the row's group.
+    `section.name=source`, where {} is the option's text, {list} a list of its words, {slashes} the
+    number of slashes in it and {dtype} torch's name of a type; empty: none; None: the attribute in
+    the section of the row's group.
     attribute: the attribute that the parser sets, if it does not have the option's own name.
     off: whether a switch sets its attribute to false; --no-... does that too.
     numbers: whether its text is a pair of numbers or a list with one per layer.
@@ -128,7 +107,7 @@ class Option:
     attribute: str = ""
     off: bool = False
     numbers: bool = False
-    when: Callable[[Records], bool] = lambda records: True
+    when: Callable[[Records], object] = lambda records: True
     group: str = ""
     section: str = ""
 
@@ -181,7 +160,7 @@ def spelled(rows: Iterable[Option], records: Records) -> Iterator[tuple[Option, 
     for row in rows:
         if row.codec is None:
             continue
-        record = getattr(records, row.record)
+        record = records[row.record]
         if record is None or not row.when(records):
             continue
         value = getattr(record, row.own) if row.own else row.codec.usual

@@ -35,11 +35,7 @@ RANK_ORDERS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
 
 def _turns(records: Records) -> bool:
     """Whether the model rotates queries and keys."""
-    return position(records.model) == "rope"
-
-
-def _corrected(records: Records) -> bool:
-    return records.moe is not None and records.moe.score_correction_bias
+    return position(records["model"]) == "rope"
 
 
 def _half(name: str, dtype: str) -> str:
@@ -50,7 +46,8 @@ def _half(name: str, dtype: str) -> str:
 
 _MODEL = grouped(
     "MODEL_ARGS", "model",
-    computed("--hybrid-layer-pattern"),  # Bridge: settings.py
+    computed("--hybrid-layer-pattern",
+        bridge="model.hybrid_layer_pattern; model.mtp_num_layers={slashes}"),
     computed("--spec", bridge=""),  # the provider's own
     alone("--mamba-num-heads", "mamba2.num_heads", whole(), "heads of a Mamba-2 layer"),
     alone("--mamba-head-dim", "mamba2.head_dim", whole(64), "width of a Mamba-2 head"),
@@ -104,16 +101,16 @@ _MODEL = grouped(
     alone("--linear-num-value-heads", "delta_net.num_value_heads", whole(32), "heads of values"),
     alone("--moe-latent-size", "moe.latent_size", OPTIONAL_COUNT, "latent width of routed experts"),
     alone("--mtp-num-layers", "model.mtp_num_layers", COUNT, "multi-token prediction layers",
-        when=lambda records: not is_hybrid(records.model)),
+        when=lambda records: not is_hybrid(records["model"])),
     alone("--norm-epsilon", "numerics.norm_epsilon", NUMBER, CONFIG, attribute="layernorm_epsilon"),
     alone("--init-method-std", "numerics.init_std", NUMBER, CONFIG),
     computed("--squared-relu", bridge="model.activation_func=squared_relu"),
     computed("--no-bias-gelu-fusion", bridge="model.bias_activation_fusion=False"),
     alone("--moe-router-topk-scaling-factor", "numerics.routed_scaling", NUMBER, CONFIG,
-        when=_corrected),
+        when=lambda records: records["moe"] and records["moe"].score_correction_bias),
     alone("--rotary-base", "numerics.rope_theta", WHOLE_NUMBER, CONFIG, when=_turns),
     alone("--rotary-percent", "numerics.rotary_share", NUMBER, CONFIG,
-        when=lambda records: _turns(records) and records.mla is None),
+        when=lambda records: _turns(records) and records["mla"] is None),
     computed("--use-rope-scaling", bridge="model.rope_scaling=True"),
     "--rope-scaling-factor", "--rotary-scaling-factor", "--mscale", "--mscale-all-dim",
 )  # fmt: skip
@@ -128,7 +125,7 @@ _MOE = grouped(
         "width of all shared experts together"),
     alone("--moe-shared-expert-gate", "moe.shared_expert_gate", switch(),
         "a gate scales the shared experts",
-        when=lambda records: bool(records.moe and records.moe.shared_expert_ffn_hidden_size)),
+        when=lambda records: records["moe"].shared_expert_ffn_hidden_size),
     alone("--moe-router-num-groups", "moe.num_groups", OPTIONAL_COUNT, "groups of experts"),
     alone("--moe-router-group-topk", "moe.top_k_groups", OPTIONAL_COUNT, "expert groups per token"),
     "--moe-router-score-function",
@@ -144,7 +141,7 @@ _MOE = grouped(
     alone("--expert-model-parallel-size", "expert_plan.ep", whole(),
         "ranks that divide the experts"),
     alone("--expert-tensor-parallel-size", "plan.etp", whole(lambda read: read["tp"]),
-        "ranks that split each expert", when=lambda records: records.moe is not None),
+        "ranks that split each expert", when=lambda records: records["moe"] is not None),
     computed("--no-bias-dropout-fusion", bridge="model.bias_dropout_fusion=False"),
 )  # fmt: skip
 _PARALLEL = grouped(
@@ -215,7 +212,7 @@ _OVERLAP = grouped(
     alone("--overlap-param-gather", "plan.overlap_param_gather", switch(),
         "weights gathered during the forward pass",
         bridge="ddp.overlap_param_gather=True; comm_overlap.overlap_param_gather=True",
-        when=lambda records: bool(records.plan and records.plan.zero_stage)),
+        when=lambda records: records["plan"].zero_stage),
     alone("--overlap-moe-expert-parallel-comm", "plan.overlap_ep", switch(),
         "overlap with another micro-batch"),
     alone("--tp-comm-overlap", "plan.overlap_tp", switch(),
@@ -223,7 +220,7 @@ _OVERLAP = grouped(
     alone("--no-overlap-p2p-communication", "plan.overlap_p2p", switch(True, False),
         "blocking messages between stages", attribute="overlap_p2p_comm",
         bridge="comm_overlap.overlap_p2p_comm=False; comm_overlap.batch_p2p_comm=True",
-        when=lambda records: records.plan is not None and records.plan.vpp > 1),
+        when=lambda records: records["plan"].vpp > 1),
 )  # fmt: skip
 _OPTIMIZER = grouped(
     "OPTIMIZER_ARGS", "optimizer",

@@ -17,6 +17,7 @@ from cost_models.blocks.indexer import Indexer
 from cost_models.blocks.latent_attention import LatentAttention
 from cost_models.blocks.mamba2 import Mamba2
 from cost_models.blocks.mlp import MLP
+from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.frameworks.base import Row
 from planner.frameworks.megatron.option_rows import Records
@@ -240,14 +241,16 @@ def _indexer(model: ModelSpec) -> Indexer | None:
     )
 
 
-def records(model: ModelSpec) -> Records:
-    """The model's records, without those of a plan."""
-    return Records(
-        model=model,
-        mla=model.mla,
-        moe=model.moe,
-        numerics=model.numerics,
-        mamba2=next(iter(blocks_of(model, Mamba2)), None),
-        delta_net=next(iter(blocks_of(model, GatedDeltaNet)), None),
-        indexer=_indexer(model),
-    )
+def records(model: ModelSpec, plan: ParallelPlan | None = None) -> Records:
+    """What a launch of the model says, by the names of OPTIONS."""
+    return {
+        "model": model,
+        "mla": model.mla,
+        "moe": model.moe,
+        "numerics": model.numerics,
+        "mamba2": next(iter(blocks_of(model, Mamba2)), None),
+        "delta_net": next(iter(blocks_of(model, GatedDeltaNet)), None),
+        "indexer": _indexer(model),
+        "plan": plan,
+        "expert_plan": plan if model.moe is not None else None,
+    }

@@ -20,7 +20,6 @@ from planner.frameworks.base import Flag
 from planner.frameworks.megatron import attribute_names, patterns
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.model_rules import bias_kind
-from planner.frameworks.megatron.option_rows import Option
 from planner.frameworks.megatron.options import OPTIONS
 from planner.frameworks.megatron_bridge.peft import tuning_settings
 
@@ -45,38 +44,27 @@ def _literal(text: str) -> str:
     return text
 
 
-def _said(option: Option, words: Words) -> Iterator[Said]:
-    """The settings that an argument with these words sets."""
-    if (own := option.bridge) is None:
-        own = f"{option.section}.{attribute_names.core_name(option.name)}"
-    for setting in own.split("; ") if own else ():
-        name, _, source = setting.partition("=")
-        if source:
-            source = source.replace("{list}", json.dumps(words))
-            if "{dtype}" in source:
-                source = DTYPES[words[0]]
-            yield name, source.replace("{}", ", ".join(words))
-        elif attribute_names.is_switch(option.name):
-            yield name, str(not attribute_names.turns_off(option.name))
-        else:
-            yield name, words[0] if option.numbers else _literal(words[0])
-
-
-def _pattern(words: Words) -> Iterator[Said]:
-    """The layer pattern of a hybrid model, and its number of prediction layers."""
-    yield "model.hybrid_layer_pattern", json.dumps(words[0])
-    yield "model.mtp_num_layers", str(words[0].count("/"))
-
-
 def translated(name: str, words: Words) -> Iterator[Said]:
     """The settings that Megatron-LM's argument sets; none if it is not of OPTIONS."""
-    if name == PATTERN:
-        yield from _pattern(words)
-    elif name in OPTIONS:
-        yield from _said(OPTIONS[name], words)
+    if name not in OPTIONS:
+        return
+    option = OPTIONS[name]
+    if (own := option.bridge) is None:
+        own = f"{option.section}.{attribute_names.core_name(name)}"
+    for setting in own.split("; ") if own else ():
+        said, _, source = setting.partition("=")
+        if "{dtype}" in source:
+            yield said, DTYPES[words[0]]
+        elif source:
+            source = source.replace("{list}", json.dumps(words))
+            source = source.replace("{slashes}", str("".join(words).count("/")))
+            yield said, source.replace("{}", ", ".join(words))
+        elif attribute_names.is_switch(name):
+            yield said, str(not attribute_names.turns_off(name))
+        else:
+            yield said, words[0] if option.numbers else _literal(words[0])
 
 
-PATTERN = "--hybrid-layer-pattern"
 VARIANT = "--experimental-attention-variant"
 EXPERIMENTAL_LAYERS = "variants.get_transformer_block_with_experimental_attention_variant_spec"
 
