@@ -1,6 +1,6 @@
 """Models read from Hugging Face config.json files by mapping their keys to fields.
 
-Each family has a function, in files by theme, and a line in `families.registry.FAMILIES`.
+Each family is a table of keys and fields in a module of `families`, which is found by being there.
 """
 
 from planner.huggingface.built_models import model_from_modules

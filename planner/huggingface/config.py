@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-# The bounds of ModelSpec, so that a number outside them is reported under its name in the file.
+# The bounds of ModelSpec, for numbers from which its fields are computed.
 WIDTH = 1_000_000
 HEADS = 100_000
 LAYERS = 10_000
@@ -68,19 +68,34 @@ def nearest(name: str, known: Iterable[object]) -> tuple[str, ...]:
 
 
 class Config:
-    """One config object of one family; collects problems and notes while it is read."""
+    """One config object of one family; collects problems and notes while it is read.
+
+    A name may be a path to a key of an inner object: attn_config/alibi.  defaults: those of the
+    family, by key; they come before the defaults that are given when a key is read.
+    """
 
     def __init__(self, data: Mapping[str, Any], family: str, pointer: str = "") -> None:
         self.data = data
         self.family = family
         self.pointer = pointer
+        self.defaults: Mapping[str, Any] = {}
         self.problems: list[Problem] = []
         self.guessed: list[str] = []
         self.left_out: list[str] = []
 
+    def value(self, name: str) -> Any:
+        """What the file gives for this key; None where it says nothing."""
+        outer, _, inner = name.rpartition("/")
+        return (self.nested(outer) if outer else self).data.get(inner)
+
     def states(self, *names: str) -> bool:
         """Whether the file gives one of these keys a value other than null."""
-        return any(self.data.get(name) is not None for name in names)
+        return any(self.value(name) is not None for name in names)
+
+    def spelled(self, names: str) -> str:
+        """The first of these names that the file states, or else the first."""
+        found = names.split()
+        return next((name for name in found if self.states(name)), found[0])
 
     def nested(self, name: str) -> Config:
         """The object under `name`, or an empty one; it shares the lists of faults and guesses."""
@@ -105,12 +120,15 @@ class Config:
 
     def refuse(self, name: str, message: str) -> None:
         """Note a fault of the value of `name`."""
-        got = short_text(self.data[name]) if name in self.data else ""
-        self.problems.append(Problem(f"{self.pointer}/{name}", message, got))
+        value = self.value(name)
+        got = short_text(value) if value is not None or name in self.data else ""
+        problem = Problem(f"{self.pointer}/{name}", message, got)
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def require(self, name: str, default: object, reason: str) -> None:
         """Refuse any value of `name` other than `default`; a file may leave it out."""
-        value = self.data.get(name)
+        value = self.value(name)
         if value is not None and value != default:
             self.refuse(name, f"only {short_text(default)} can be planned: {reason}")
 
@@ -133,24 +151,27 @@ class Config:
         default: used and noted when none is stated; None: the key is required.  because: where
         the default comes from.
         """
-        stated = [name for name in names if self.data.get(name) is not None]
+        if names[0] in self.defaults:
+            default, because = self.defaults[names[0]], ""
+        stated = [name for name in names if self.states(name)]
         if not stated:
             if default is None:
                 self._missing(names)
                 return least
             self.guess(names[0], default, because)
             return default
-        name, value = stated[0], self.data[stated[0]]
+        name, value = stated[0], self.value(stated[0])
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             self.refuse(name, f"must be a whole number from {least} to {most}")
             return least
         for other in stated[1:]:
-            if self.data[other] != value:
+            if self.value(other) != value:
                 self.refuse(other, f"contradicts /{name}, which is {value}")
         return value
 
     def optional(self, name: str, *, most: int, default: int | None) -> int | None:
         """Like count, for a key where null means that the model has no such thing."""
+        default = self.defaults.get(name, default)
         if name in self.data and self.data[name] is None:
             return None
         if name not in self.data and default is None:
@@ -163,7 +184,7 @@ class Config:
 
         null: the meaning of null; None: null counts as not stated.
         """
-        value = self.data.get(name)
+        value, default = self.value(name), self.defaults.get(name, default)
         if value is None and null is not None and name in self.data:
             return null
         if value is None:
@@ -176,7 +197,7 @@ class Config:
 
     def probability(self, name: str, default: float) -> float:
         """The dropout probability under `name`, in [0, 1)."""
-        value = self.data.get(name)
+        value, default = self.value(name), self.defaults.get(name, default)
         if value is None:
             self.guess(name, default)
             return default

@@ -31,7 +31,7 @@ from planner.huggingface.families.registry import (
     TextModel,
     Wrapper,
 )
-from planner.huggingface.families.shared_fields import Fields
+from planner.huggingface.families.rows import Fields
 from planner.huggingface.numerics import numerics
 
 

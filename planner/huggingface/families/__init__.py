@@ -1,1 +1,1 @@
-"""Readers of config.json files: a function per family, with the defaults of its own class."""
+"""Families of config.json files: tables of their keys, read forwards and written backwards."""

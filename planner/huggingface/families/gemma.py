@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
-from planner.huggingface.families.pattern_fields import (
+from planner.huggingface.families import attention, experts
+from planner.huggingface.families.attention import FULL, SLIDING
+from planner.huggingface.families.layers import (
     ATTENTION,
     EXPERTS,
-    FULL,
     MLP,
-    SLIDING,
     Layer,
-    full_attention_every,
+    every,
     kinds,
     pattern,
-    routed,
 )
-from planner.huggingface.families.shared_fields import (
-    RMSNORM_GATED,
-    Fields,
-    attention_bias,
-    gqa,
-    shape,
+from planner.huggingface.families.rows import Family, Fields, Key, Table, family
+
+COMMON = Table(
+    attention.SHAPE,
+    attention.Heads(),
+    attention.RMSNORM_GATED,
+    attention.ATTENTION_BIAS,
+    attention.FOUR_NORMS,
+    attention.QK_NORM_HEAD,
+    attention.DROPOUT,
 )
-
-
-def _common(config: Config, kv_heads: int) -> Fields:
-    fields = gqa(config, shape(config, tied=True), kv_heads=kv_heads, head_dim=256)
-    return (
-        fields
-        | RMSNORM_GATED
-        | attention_bias(config, False)
-        | {
-            "norms_per_layer": 4,
-            "qk_norm": "head",
-            "attention_dropout": config.probability("attention_dropout", 0.0),
-        }
-    )
+GEMMA4_EXPERTS = Table(
+    Key("num_experts", "moe.num_experts", 128),
+    Key("top_k_experts", "moe.top_k", 8),
+    experts.WIDTH,
+)
 
 
 def _shared(config: Config, layers: int, default: int) -> int:
@@ -48,15 +42,13 @@ def _per_layer(config: Config, size: int) -> Fields:
     return {"per_layer_input_size": size, "per_layer_input_vocab_size": rows}
 
 
-def gemma4(config: Config) -> Fields:
+def _gemma4(config: Config, fields: Fields) -> Fields:
     """Full attention has wider heads, fewer key/value heads, and may use its keys as values."""
-    fields = _common(config, 4)
     layers = fields["num_layers"]
     if config.data.get("use_bidirectional_attention") == "all":
         config.refuse("use_bidirectional_attention", "attention here is causal")
-    default = full_attention_every(layers, 6)
-    default[-1] = FULL
-    listed = kinds(config, "layer_types", default, {SLIDING, FULL}, "full in every 6th layer")
+    default, because = every(6)(config, layers)
+    listed = kinds(config, "layer_types", default, {SLIDING, FULL}, because)
     if listed[-1] != FULL:
         listed = [*listed[:-1], FULL]
     local = {**ATTENTION, "window": config.count("sliding_window", most=TOKENS, default=512)}
@@ -66,8 +58,12 @@ def gemma4(config: Config) -> Fields:
     wide = {**MLP, "width": 2 * width} if config.flag("use_double_wide_mlp", False) else MLP
     size = config.count("hidden_size_per_layer_input", least=0, most=WIDTH, default=256)
     more: Layer = []
+    found: Fields = {}
     if config.flag("enable_moe_block", False):
-        fields["moe"], more = _gemma4_experts(config, fields["hidden_size"])
+        found = GEMMA4_EXPERTS(config, fields)
+        # With experts come three more norms and the scales of the router.
+        rest = 4 * fields["hidden_size"] + found["moe.num_experts"]
+        more = [{"kind": "products", "parameters": rest}]
     own: Layer = [{"kind": "per_layer_input", "size": size}] if size else []
     stack = []
     for i, kind in enumerate(listed):
@@ -78,8 +74,8 @@ def gemma4(config: Config) -> Fields:
         if more:
             feed = {"kind": "parallel", "branches": [feed, EXPERTS]}
         stack.append([mixer, feed, *more, *own])
-    fields |= _per_layer(config, size) if size else {}
-    return fields | {"ffn_hidden_size": width} | pattern(stack)
+    found |= _per_layer(config, size) if size else {}
+    return found | {"ffn_hidden_size": width} | pattern(stack)
 
 
 def _gemma4_full(config: Config, fields: Fields, listed: list[str]) -> Fields:
@@ -104,25 +100,11 @@ def _gemma4_full(config: Config, fields: Fields, listed: list[str]) -> Fields:
     return mixer
 
 
-def _gemma4_experts(config: Config, hidden: int) -> tuple[Fields, Layer]:
-    """Experts parallel to the MLP, with three more norms and the scales of the router."""
-    moe = routed(config, experts=("num_experts",), number=128, top_k=("top_k_experts",), chosen=8)
-    moe["expert_ffn_hidden_size"] = config.count("moe_intermediate_size", most=WIDTH)
-    rest = 4 * hidden + moe["num_experts"]
-    return moe, [{"kind": "products", "parameters": rest}]
-
-
-def gemma3n(config: Config) -> Fields:
+def _gemma3n(config: Config, fields: Fields) -> Fields:
     """Four copies of the hidden state (AltUp): each layer works on one and corrects the others."""
-    fields = _common(config, 2)
     layers, hidden = fields["num_layers"], fields["hidden_size"]
-    listed = kinds(
-        config,
-        "layer_types",
-        full_attention_every(layers, 5),
-        {SLIDING, FULL},
-        "full in every 5th layer",
-    )
+    default, because = every(5)(config, layers)
+    listed = kinds(config, "layer_types", default, {SLIDING, FULL}, because)
     local = {**ATTENTION, "window": config.count("sliding_window", most=TOKENS, default=512)}
     mixers = {SLIDING: local, FULL: ATTENTION}
     shared = _shared(config, layers, 15)
@@ -142,8 +124,7 @@ def gemma3n(config: Config) -> Fields:
     }
     stack[0] = [*stack[0], ends]
     stack[-1] = [*stack[-1], ends]
-    fields |= {"ffn_hidden_size": widths[0]} | _per_layer(config, size)
-    return fields | pattern(stack)
+    return {"ffn_hidden_size": widths[0]} | _per_layer(config, size) | pattern(stack)
 
 
 def _widths(config: Config, layers: int) -> list[int]:
@@ -170,3 +151,15 @@ def _altup(config: Config, hidden: int, copies: int) -> Fields:
         ],
         "parameters": copies**2 + copies**3 + 3 * hidden,
     }
+
+
+FAMILIES: dict[str, Family] = {
+    "gemma3n_text": family(
+        "Gemma3nForCausalLM", COMMON, _gemma3n,
+        tie_word_embeddings=True, num_key_value_heads=2, head_dim=256,
+    ),
+    "gemma4_text": family(
+        "Gemma4ForCausalLM", COMMON, _gemma4,
+        tie_word_embeddings=True, num_key_value_heads=4, head_dim=256,
+    ),
+}  # fmt: skip

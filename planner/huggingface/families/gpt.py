@@ -2,152 +2,149 @@
 
 from __future__ import annotations
 
-from planner.huggingface.config import HEADS, TOKENS, WIDTH, Config
-from planner.huggingface.families.shared_fields import (
-    Fields,
-    attention_bias,
-    linear_biases,
+from planner.huggingface.config import HEADS, TOKENS, Config
+from planner.huggingface.families.attention import (
+    ATTENTION_BIAS,
+    BIASED,
+    DROPOUT,
+    EVERY_BIAS,
+    FFN,
+    HIDDEN_DROPOUT,
+    PARALLEL,
+    RESIDUAL_DROPOUT,
+    SHAPE,
     mha,
-    shape,
+)
+from planner.huggingface.families.rows import (
+    Derived,
+    Family,
+    Fields,
+    Hook,
+    Key,
+    Only,
+    Table,
+    family,
+)
+
+FOUR_TIMES = Derived(lambda fields: 4 * fields["hidden_size"], "4 hidden_size")
+ALIBI: Fields = {"position": "alibi"}
+LEARNED: Fields = {"position": "learned"}
+
+
+def _four_times(config: Config, fields: Fields) -> Fields:
+    return {"ffn_hidden_size": 4 * fields["hidden_size"]}
+
+
+# The keys of GPT-2, which may also be given under the usual names.
+N_SHAPE = SHAPE.spelled(
+    num_hidden_layers="n_layer num_hidden_layers",
+    hidden_size="n_embd hidden_size",
+    num_attention_heads="n_head num_attention_heads",
+)
+GPT2 = Table(
+    N_SHAPE,
+    mha,
+    Key("n_inner", "ffn_hidden_size", FOUR_TIMES),
+    RESIDUAL_DROPOUT,
+    Hook(keys=lambda model: {"embd_pdrop": model.hidden_dropout}),
+    Key("attn_pdrop", "attention_dropout", 0.0),
+)
+GPT2_POSITIONS = Table(
+    LEARNED,
+    Key("n_positions max_position_embeddings", "max_position_embeddings", 1024, null=False),
+    BIASED,
 )
 
 
-def _gpt2_shape(config: Config, *, tied: bool, dropout: float) -> Fields:
-    """The keys of GPT-2, which may also be given under the usual names."""
-    fields = shape(
-        config,
-        tied=tied,
-        hidden=("n_embd", "hidden_size"),
-        layers=("n_layer", "num_hidden_layers"),
-        heads=("n_head", "num_attention_heads"),
-    )
-    fields = mha(config, fields)
-    fields["ffn_hidden_size"] = _four_times(config, "n_inner", fields["hidden_size"])
-    fields["hidden_dropout"] = config.probability("resid_pdrop", dropout)
-    fields["attention_dropout"] = config.probability("attn_pdrop", dropout)
-    return fields
+def _opt_positions(config: Config, fields: Fields) -> Fields:
+    """The first two rows of the table are for padding."""
+    rows = config.count("max_position_embeddings", most=TOKENS - 2, default=2048)
+    return {"position": "learned", "max_position_embeddings": rows + 2}
 
 
-def _four_times(config: Config, name: str, hidden: int) -> int:
-    return config.count(name, most=WIDTH, default=4 * hidden, because="4 hidden_size")
-
-
-def _learned(config: Config, *names: str, default: int, extra_rows: int = 0) -> Fields:
-    rows = config.count(*names, most=TOKENS - extra_rows, default=default)
-    return {"position": "learned", "max_position_embeddings": rows + extra_rows}
-
-
-def gpt2(config: Config) -> Fields:
-    positions = _learned(config, "n_positions", "max_position_embeddings", default=1024)
-    return _gpt2_shape(config, tied=True, dropout=0.1) | linear_biases(True) | positions
-
-
-def gpt_bigcode(config: Config) -> Fields:
-    fields = gpt2(config)
-    if config.flag("multi_query", True):
-        fields["num_query_groups"] = 1
-    return fields
-
-
-def gptj(config: Config) -> Fields:
-    return _gpt2_shape(config, tied=False, dropout=0.0) | {
-        "mlp_bias": True,
-        "lm_head_bias": True,
-        "norms_per_layer": 1,
-        "parallel_residual": True,
-    }
-
-
-def gpt_neox(config: Config) -> Fields:
-    fields = mha(config, shape(config, tied=False)) | attention_bias(config, True)
-    return fields | {
-        "ffn_hidden_size": config.count("intermediate_size", most=WIDTH),
-        "mlp_bias": True,
-        "parallel_residual": config.flag("use_parallel_residual", True),
-        "hidden_dropout": config.probability("hidden_dropout", 0.0),
-        "attention_dropout": config.probability("attention_dropout", 0.0),
-    }
-
-
-def opt(config: Config) -> Fields:
-    """OPT; 350m is refused: it projects its embeddings and has no final norm."""
-    fields = mha(config, shape(config, tied=True))
-    hidden = fields["hidden_size"]
-    config.require("word_embed_proj_dim", hidden, "embeddings are as wide as the layers")
-    config.require("do_layer_norm_before", True, "the final norm is always there")
-    config.require("_remove_final_layer_norm", False, "the final norm is always there")
-    config.require("layer_norm_elementwise_affine", True, "norms have parameters")
-    return {
-        **fields,
-        # The first two rows of the table are for padding.
-        **_learned(config, "max_position_embeddings", default=2048, extra_rows=2),
-        **linear_biases(config.flag("enable_bias", True)),
-        "ffn_hidden_size": config.count("ffn_dim", most=WIDTH),
-        "hidden_dropout": config.probability("dropout", 0.1),
-        "attention_dropout": config.probability("attention_dropout", 0.0),
-    }
-
-
-def bloom(config: Config) -> Fields:
-    fields = shape(
-        config,
-        tied=True,
-        hidden=("n_embed", "hidden_size"),
-        layers=("n_layer", "num_hidden_layers"),
-        heads=("n_head", "num_attention_heads"),
-    )
-    return {
-        **mha(config, fields),
-        **linear_biases(True),
-        "ffn_hidden_size": 4 * fields["hidden_size"],
-        "embedding_norm": True,
-        "position": "alibi",
-        "hidden_dropout": config.probability("hidden_dropout", 0.0),
-        "attention_dropout": config.probability("attention_dropout", 0.0),
-    }
-
-
-def falcon(config: Config) -> Fields:
-    """Falcon: 7B shares one key/value head; 40B and 180B have groups and two parallel norms."""
-    fields = mha(config, shape(config, tied=True))
-    heads, hidden = fields["num_attention_heads"], fields["hidden_size"]
+def _falcon(config: Config, fields: Fields) -> Fields:
+    """7B shares one key/value head; 40B and 180B have groups and two parallel norms."""
     new = config.flag("new_decoder_architecture", False)
+    found: Fields = {}
     if new:
-        fields["num_query_groups"] = config.count(
+        heads = fields["num_attention_heads"]
+        found["num_query_groups"] = config.count(
             "num_kv_heads", most=HEADS, default=heads, because="num_attention_heads"
         )
     elif config.flag("multi_query", True, null=False):
-        fields["num_query_groups"] = 1
+        found["num_query_groups"] = 1
     parallel = config.flag("parallel_attn", True, null=False)
     norms = 2
     if parallel:
         norms = config.count("num_ln_in_parallel_attn", most=2, default=2 if new else 1)
-    return fields | {
-        **linear_biases(config.flag("bias", False)),
-        "ffn_hidden_size": _four_times(config, "ffn_hidden_size", hidden),
-        "norms_per_layer": norms,
-        "parallel_residual": parallel,
-        "position": "alibi" if config.flag("alibi", False) else "rope",
-        "hidden_dropout": config.probability("hidden_dropout", 0.0),
-        "attention_dropout": config.probability("attention_dropout", 0.0),
-    }
+    return found | {"norms_per_layer": norms, "parallel_residual": parallel}
 
 
-def mpt(config: Config) -> Fields:
-    fields = mha(
-        config,
-        shape(config, tied=True, hidden=("d_model",), layers=("n_layers",), heads=("n_heads",)),
-    )
-    config.require("expansion_ratio", 4, "the MLP is 4 d_model wide")
-    config.require("no_bias", True, "no layer has a bias")
-    attention = config.nested("attn_config")
-    attention.require("alibi", True, "positions are ALiBi")
-    attention.require("attn_type", "multihead_attention", "key/value heads are not shared")
-    attention.require("qk_ln", False, "queries and keys are not normed")
-    return fields | {
-        "ffn_hidden_size": 4 * fields["hidden_size"],
-        "norm_bias": False,
-        "position": "alibi",
-        "hidden_dropout": config.probability("resid_pdrop", 0.0),
-        "attention_dropout": attention.probability("attn_pdrop", 0.0),
-    }
+FAMILIES: dict[str, Family] = {
+    "bloom": family(
+        "BloomForCausalLM", N_SHAPE.spelled(n_embd="n_embed hidden_size"), mha, BIASED, _four_times,
+        ALIBI, {"embedding_norm": True}, HIDDEN_DROPOUT, DROPOUT,
+        tie_word_embeddings=True,
+    ),
+    "falcon": family(
+        "FalconForCausalLM", SHAPE, mha, _falcon, Key("bias", EVERY_BIAS, False),
+        Key("ffn_hidden_size", "ffn_hidden_size", FOUR_TIMES),
+        Key("alibi", "position", False, means=("alibi", "rope")), HIDDEN_DROPOUT, DROPOUT,
+        tie_word_embeddings=True,
+    ),
+    "gpt2": family(
+        "GPT2LMHeadModel", GPT2_POSITIONS, GPT2,
+        tie_word_embeddings=True, resid_pdrop=0.1, attn_pdrop=0.1,
+    ),
+    "gpt_bigcode": family(
+        "GPTBigCodeForCausalLM", GPT2_POSITIONS, GPT2,
+        Key("multi_query", "num_query_groups", True, means=(1, None)),
+        tie_word_embeddings=True, resid_pdrop=0.1, attn_pdrop=0.1,
+    ),
+    "gpt_neox": family(
+        "GPTNeoXForCausalLM", SHAPE, mha, ATTENTION_BIAS, FFN, {"mlp_bias": True},
+        Key("use_parallel_residual", "parallel_residual", True), HIDDEN_DROPOUT, DROPOUT,
+        attention_bias=True,
+    ),
+    "gptj": family("GPTJForCausalLM", GPT2, PARALLEL, {"mlp_bias": True, "lm_head_bias": True}),
+    "mpt": family(
+        "MptForCausalLM MPTForCausalLM",
+        SHAPE.spelled(
+            num_hidden_layers="n_layers", hidden_size="d_model", num_attention_heads="n_heads",
+        ),
+        mha, Only("expansion_ratio", 4, "the MLP is 4 d_model wide"),
+        Only("no_bias", True, "no layer has a bias"),
+        Only("attn_config/alibi", True, "positions are ALiBi"),
+        Only("attn_config/attn_type", "multihead_attention", "key/value heads are not shared"),
+        Only("attn_config/qk_ln", False, "queries and keys are not normed"), _four_times, ALIBI,
+        {"norm_bias": False}, RESIDUAL_DROPOUT,
+        Key("attn_config/attn_pdrop", "attention_dropout", 0.0),
+        tie_word_embeddings=True,
+    ),
+    "opt": family(  # 350m is refused: it projects its embeddings and has no final norm
+        "OPTForCausalLM", SHAPE, mha,
+        Only(
+            "word_embed_proj_dim", lambda fields: fields["hidden_size"],
+            "embeddings are as wide as the layers",
+        ),
+        Only("do_layer_norm_before", True, "the final norm is always there"),
+        Only("_remove_final_layer_norm", False, "the final norm is always there"),
+        Only("layer_norm_elementwise_affine", True, "norms have parameters"), _opt_positions,
+        Key("enable_bias", EVERY_BIAS, True), Key("ffn_dim", "ffn_hidden_size"),
+        Key("dropout", "hidden_dropout", 0.1), DROPOUT,
+        tie_word_embeddings=True,
+    ),
+    "phi-msft": family(  # Phi-1.5 and Phi-2 as first published, with the key names of GPT-2
+        "PhiForCausalLM MixFormerSequentialForCausalLM",
+        SHAPE.spelled(
+            num_hidden_layers="n_layer", hidden_size="n_embd", num_attention_heads="n_head",
+        ),
+        mha,
+        Key(
+            "n_head_kv", "num_query_groups",
+            Derived(lambda fields: fields["num_attention_heads"], "num_attention_heads"),
+        ),
+        Key("n_inner", "ffn_hidden_size", FOUR_TIMES), BIASED, PARALLEL, {"lm_head_bias": True},
+        RESIDUAL_DROPOUT, Key("attn_pdrop", "attention_dropout", 0.0),
+    ),
+}  # fmt: skip

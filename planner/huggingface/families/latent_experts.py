@@ -2,73 +2,65 @@
 
 from __future__ import annotations
 
+from cost_models.blocks.attention import Attention
+from cost_models.spec import ModelSpec
 from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
-from planner.huggingface.families.mixtures import groups, latent
-from planner.huggingface.families.pattern_fields import (
-    EXPERTS,
+from planner.huggingface.families import attention, experts
+from planner.huggingface.families.attention import (
+    ATTENTION_BIAS,
     FULL,
+    MLA,
+    NO_MLP_BIAS,
+    QK_NORM_HEAD,
+    ROUTED,
+    SLIDING,
+    indexer,
+)
+from planner.huggingface.families.experts import (
+    BALANCED,
+    DEEPSEEK,
+    Groups,
+    Shared,
+    Sparse,
+    prediction,
+)
+from planner.huggingface.families.layers import (
+    ALL_SPARSE,
+    ATTENTION,
+    EXPERTS,
     LATENT,
     LINEAR,
     MLP,
-    SLIDING,
+    Kinds,
     Layer,
-    dense_or_sparse,
-    expert_width,
-    full_attention_every,
+    Layers,
+    dense_first,
+    each_layer,
+    every,
+    is_sparse,
     kinds,
-    latent_experts,
     numbered,
-    pattern,
-    prediction,
     rotary_layers,
-    routed,
+    stack,
+    stacked,
 )
-from planner.huggingface.families.shared_fields import (
-    RMSNORM_GATED,
+from planner.huggingface.families.rows import (
+    Block,
+    Family,
     Fields,
-    attention_bias,
-    gqa,
-    shape,
+    Hook,
+    Key,
+    Keys,
+    NotWritten,
+    Only,
+    Table,
+    family,
 )
 
 
-def _indexer(config: Config, heads: int, top_k: int = 2048) -> Fields:
-    return {
-        "num_heads": config.count("index_n_heads", most=HEADS, default=heads),
-        "head_dim": config.count("index_head_dim", most=WIDTH, default=128),
-        "top_k": config.count("index_topk", most=TOKENS, default=top_k),
-    }
-
-
-def deepseek_v32(config: Config) -> Fields:
-    fields = latent(config) | prediction(config)
-    config.require("mlp_bias", False, "its MLPs have no bias")
-    mixer = {**LATENT, "indexer": _indexer(config, 64)}
-    feeds = dense_or_sparse(config, fields["num_layers"], 3)
-    if EXPERTS in feeds:
-        fields["moe"] = latent_experts(config) | groups(config, 8, 4)
-    return fields | pattern([[mixer, feed] for feed in feeds])
-
-
-def glm_moe_dsa(config: Config) -> Fields:
+def _glm_kinds(config: Config, fields: Fields) -> list[str]:
     """Most layers of GLM-5.2 use the tokens that an earlier layer's indexer has picked."""
-    fields = latent(config, q_rank=2048, nope=192, value=256) | prediction(config)
-    config.require("mlp_bias", False, "its MLPs have no bias")
-    own = _indexer(config, 32)
-    indexers = {"full": own, "shared": {**own, "shared": True}}
-    feeds = dense_or_sparse(config, fields["num_layers"], 3)
-    if EXPERTS in feeds:
-        fields["moe"] = latent_experts(config) | groups(config, 1, 1)
-    listed = _glm_indexers(config, fields["num_layers"])
-    layers = [
-        [{**LATENT, "indexer": indexers[kind]}, feed]
-        for kind, feed in zip(listed, feeds, strict=True)
-    ]
-    return fields | pattern(layers)
-
-
-def _glm_indexers(config: Config, layers: int) -> list[str]:
-    letters = config.data.get("index_topk_pattern")
+    letters, layers = config.data.get("index_topk_pattern"), fields["num_layers"]
     if isinstance(letters, str) and not config.states("indexer_types"):
         if len(letters) != layers or set(letters) - {"F", "S"}:
             config.refuse("index_topk_pattern", f"must be {layers} letters F and S")
@@ -85,51 +77,45 @@ def _glm_indexers(config: Config, layers: int) -> list[str]:
     return kinds(config, "indexer_types", default, {"full", "shared"}, how)
 
 
+def _glm_layers(config: Config, fields: Fields) -> Fields:
+    own = Block("latent_attention", indexer(32))(config, fields)
+    shared = {**own, "indexer": {**own["indexer"], "shared": True}}
+    mixers = [own if kind == "full" else shared for kind in _glm_kinds(config, fields)]
+    return stacked(mixers, dense_first(3).read(config, fields))
+
+
+# DeepSeek-V4: attention to a window and to tokens compressed by 4 (the best of them) or by 128.
 V4_KINDS = {
     0: SLIDING,
     4: "compressed_sparse_attention",
     128: "heavily_compressed_attention",
 }
+V4_KEYS = (
+    Key("q_lora_rank", "q_lora_rank", 1024),
+    Key("o_lora_rank", "o_lora_rank", 1024),
+    Key("o_groups", "o_groups", 8),
+    Key("sliding_window", "window", 128),
+)
 
 
-def deepseek_v4(config: Config) -> Fields:
-    """Four residual streams; attention to a window and to tokens compressed by 4 (top-k) or 128."""
-    fields = shape(config, tied=False) | RMSNORM_GATED
-    for name in ("attention_bias", "mlp_bias"):
-        config.require(name, False, "its projections have no bias")
-    config.require("num_key_value_heads", 1, "all heads share one key")
-    common = {
-        "kind": "compressed_attention",
-        "q_lora_rank": config.count("q_lora_rank", most=WIDTH, default=1024),
-        "o_lora_rank": config.count("o_lora_rank", most=WIDTH, default=1024),
-        "o_groups": config.count("o_groups", most=HEADS, default=8),
-        "window": config.count("sliding_window", most=TOKENS, default=128),
+def _v4_streams(config: Config, fields: Fields) -> Fields:
+    return {"residual_streams": config.count("hc_mult", least=2, most=64, default=4)}
+
+
+def _v4_layers(config: Config, fields: Fields) -> Fields:
+    common = Block("compressed_attention", *V4_KEYS)(config, fields)
+    rates = {
+        rate: config.count(f"compress_rates/{V4_KINDS[rate]}", most=TOKENS, default=rate)
+        for rate in (4, 128)
     }
-    rates = config.nested("compress_rates")
-    some, many = (
-        rates.count(V4_KINDS[rate], most=TOKENS, default=rate) for rate in (4, 128)
-    )  # fmt: skip
-    choice = _indexer(config, 64, top_k=512)
+    choice = Block("compressed_attention", indexer(64, 512, "choice"))(config, fields)
     mixers = {
         SLIDING: common,
-        V4_KINDS[4]: {**common, "compression": some, "choice": choice},
-        V4_KINDS[128]: {**common, "compression": many},
+        V4_KINDS[4]: {**common, **choice, "compression": rates[4]},
+        V4_KINDS[128]: {**common, "compression": rates[128]},
     }
     listed = _v4_kinds(config, fields["num_layers"])
-    moe = latent_experts(config, chosen=6)
-    return (
-        fields
-        | {
-            "num_query_groups": 1,
-            "head_dim": config.count("head_dim", most=WIDTH, default=512),
-            "attention_sinks": True,
-            "attention_dropout": config.probability("attention_dropout", 0.0),
-            "residual_streams": config.count("hc_mult", least=2, most=64, default=4),
-            "moe": moe,
-        }
-        | prediction(config)
-        | pattern([[mixers[kind], EXPERTS] for kind in listed])
-    )
+    return stacked([mixers[kind] for kind in listed], ALL_SPARSE.read(config, fields))
 
 
 def _v4_kinds(config: Config, layers: int) -> list[str]:
@@ -143,124 +129,59 @@ def _v4_kinds(config: Config, layers: int) -> list[str]:
     return kinds(config, "layer_types", default, V4_KINDS.values(), "4 and 128 take turns")
 
 
-def kimi_linear(config: Config) -> Fields:
-    """Kimi delta attention, and latent attention without positions in every fourth layer."""
-    fields = latent(config, q_rank=None) | {"position": "none"} | prediction(config)
-    if config.states("routed_expert_hidden_size"):
-        message = "experts behind a latent, as of Kimi K3, have no public code to plan by"
-        config.refuse("routed_expert_hidden_size", message)
-    linear = config.nested("linear_attn_config")
-    head_dim = _either(config, linear, "linear_head_dim", "head_dim", 128)
-    heads = _either(config, linear, "linear_num_heads", "num_heads", 32)
-    delta = {
-        "kind": "gated_delta_net",
-        "num_key_heads": heads,
-        "num_value_heads": heads,
-        "key_head_dim": head_dim,
-        "value_head_dim": head_dim,
-        "convolution": _either(
-            config, linear, "linear_conv_kernel_dim", "short_conv_kernel_size", 4
-        ),
-        "channel_decays": True,
-        "decay_rank": head_dim,
-        "gate_rank": head_dim,
-    }
-    mixers = {LINEAR: delta, FULL: LATENT}
-    feeds = dense_or_sparse(config, fields["num_layers"], 1)
-    if EXPERTS in feeds:
-        fields["moe"] = _kimi_experts(config)
-    listed = _kimi_kinds(config, linear, fields["num_layers"])
-    return fields | pattern([[mixers[k], feed] for k, feed in zip(listed, feeds, strict=True)])
+# Kimi delta attention, and latent attention without positions in every fourth layer.
+KIMI_WIDTHS = "key_head_dim value_head_dim decay_rank gate_rank"
+KIMI_DELTA = Block(
+    "gated_delta_net",
+    Key("linear_head_dim linear_attn_config/head_dim", KIMI_WIDTHS, 128),
+    Key("linear_num_heads linear_attn_config/num_heads", "num_key_heads num_value_heads", 32),
+    Key("linear_conv_kernel_dim linear_attn_config/short_conv_kernel_size", "convolution", 4),
+    {"channel_decays": True},
+)
 
 
-def _either(config: Config, inner: Config, name: str, other: str, default: int) -> int:
-    """A number that an inner object states, or else the config itself."""
-    if inner.states(other):
-        return inner.count(other, most=WIDTH)
-    return config.count(name, most=WIDTH, default=default)
-
-
-def _kimi_experts(config: Config) -> Fields:
-    names = ("num_experts_per_tok", "num_experts_per_token")
-    ffn = expert_width(config, 1024)
-    shared = config.count("n_shared_experts", "num_shared_experts", most=1000, default=1)
-    count = config.count("n_group", "num_expert_group", most=HEADS, default=1)
-    chosen = config.count("topk_group", most=HEADS, default=1)
-    return {
-        **routed(
-            config, experts=("num_local_experts", "num_experts"), number=256, top_k=names, chosen=8
-        ),
-        "expert_ffn_hidden_size": ffn,
-        "shared_expert_ffn_hidden_size": shared * ffn,
-        "score_correction_bias": True,
-        **({} if count == 1 else {"num_groups": count, "top_k_groups": chosen}),
-    }
-
-
-def _kimi_kinds(config: Config, linear: Config, layers: int) -> list[str]:
+def _kimi_kinds(config: Config, layers: int) -> list[str]:
     """The kind of each layer; a list of full_attn_layers counts from 1."""
-    full = numbered(linear, "full_attn_layers")
+    full = numbered(config, "linear_attn_config/full_attn_layers")
     if full is not None and not config.states("layer_types"):
         return [FULL if i + 1 in full else LINEAR for i in range(layers)]
     default = [FULL if i and i % 4 == 0 else LINEAR for i in range(layers)]
     return kinds(config, "layer_types", default, {FULL, LINEAR}, "full in every fourth layer")
 
 
-def minimax_m2(config: Config) -> Fields:
-    fields = gqa(config, shape(config, tied=False), kv_heads=8, head_dim=128) | RMSNORM_GATED
-    moe = routed(config, experts=("num_local_experts", "num_experts"), number=256, chosen=8)
-    moe |= {
-        "expert_ffn_hidden_size": config.count("intermediate_size", most=WIDTH),
-        "score_correction_bias": True,
-    }
-    fields["attention_dropout"] = config.probability("attention_dropout", 0.0)
-    return fields | {"qk_norm": "full", "moe": moe} | prediction(config, "num_mtp_modules")
+def _kimi_layers(config: Config, fields: Fields) -> Fields:
+    if config.states("routed_expert_hidden_size"):
+        message = "experts behind a latent, as of Kimi K3, have no public code to plan by"
+        config.refuse("routed_expert_hidden_size", message)
+    mixers = {LINEAR: KIMI_DELTA(config, fields), FULL: LATENT}
+    listed = _kimi_kinds(config, fields["num_layers"])
+    return stacked([mixers[kind] for kind in listed], dense_first(1).read(config, fields))
 
 
-def minimax_m3(config: Config) -> Fields:
-    """Most layers attend to the blocks of tokens that their own indexer scores highest."""
-    fields = gqa(config, shape(config, tied=False), kv_heads=4, head_dim=128) | RMSNORM_GATED
-    layers = fields["num_layers"]
-    ffn = config.count("intermediate_size", most=WIDTH)
-    shared = config.count("shared_intermediate_size", most=WIDTH, default=3072)
-    feeds = dense_or_sparse(config, layers, 0)
-    if EXPERTS in feeds:
-        fields["moe"] = {
-            **routed(config, experts=("num_local_experts",), number=128, chosen=4),
-            "expert_ffn_hidden_size": ffn,
-            "shared_expert_ffn_hidden_size": shared,
-            "score_correction_bias": True,
-        }
-    mixers, listed = _m3_mixers(config, layers)
-    modules = "num_nextn_predict_layers" if config.states("num_nextn_predict_layers") else ""
-    return (
-        fields
-        | {
-            "ffn_hidden_size": config.count("dense_intermediate_size", most=WIDTH, default=12_288),
-            "qk_norm": "head",
-            "attention_dropout": config.probability("attention_dropout", 0.0),
-        }
-        | prediction(config, modules or "num_mtp_modules")
-        | pattern([[mixers[k], feed] for k, feed in zip(listed, feeds, strict=True)])
-    )
+# MiniMax-M3: most layers attend to the blocks of tokens that their own indexer scores highest.
 
 
-def _m3_mixers(config: Config, layers: int) -> tuple[dict[str, Fields], list[str]]:
+def _m3_tokens(config: Config, fields: Fields) -> Fields:
+    """The file counts blocks of tokens."""
+    return {"indexer.top_k": fields["indexer.top_k"] * fields["indexer.block_size"]}
+
+
+M3_SPARSE = Block(
+    "attention",
+    Key("index_n_heads sparse_attention_config/sparse_num_index_heads", "indexer.num_heads", 4),
+    Key("index_head_dim sparse_attention_config/sparse_index_dim", "indexer.head_dim", 128),
+    Key(
+        "index_block_size sparse_attention_config/sparse_block_size", "indexer.block_size", 128,
+        null=False,
+    ),
+    Key("index_topk_blocks sparse_attention_config/sparse_topk_blocks", "indexer.top_k", 16),
+    _m3_tokens,
+    {"indexer.key_norm_bias": False, "indexer.query_norm": True, "indexer.head_weights": False},
+)  # fmt: skip
+
+
+def _m3_kinds(config: Config, layers: int) -> Kinds:
     sparse = config.nested("sparse_attention_config")
-    block = _either(config, sparse, "index_block_size", "sparse_block_size", 128)
-    indexer = {
-        "num_heads": _either(config, sparse, "index_n_heads", "sparse_num_index_heads", 4),
-        "head_dim": _either(config, sparse, "index_head_dim", "sparse_index_dim", 128),
-        "block_size": block,
-        "top_k": block * _either(config, sparse, "index_topk_blocks", "sparse_topk_blocks", 16),
-        "key_norm_bias": False,
-        "query_norm": True,
-        "head_weights": False,
-    }
-    mixers: dict[str, Fields] = {
-        FULL: {"kind": "attention"},
-        "minimax_m3_sparse": {"kind": "attention", "indexer": indexer},
-    }
     stated = sparse.data.get("sparse_attention_freq")
     default = [FULL] * layers
     if isinstance(stated, list):
@@ -268,77 +189,141 @@ def _m3_mixers(config: Config, layers: int) -> tuple[dict[str, Fields], list[str
         if len(default) != layers:
             sparse.refuse("sparse_attention_freq", f"must be a list of {layers} of 0 and 1")
             default = [FULL] * layers
-    return mixers, kinds(config, "layer_types", default, mixers, "as the sparse attention says")
+    return default, "as the sparse attention says"
 
 
-def llama4(config: Config) -> Fields:
-    """Layers with RoPE attend inside chunks; every fourth has no RoPE and attends to all tokens."""
-    fields = gqa(config, shape(config, tied=False), kv_heads=8, head_dim=128) | RMSNORM_GATED
-    layers = range(fields["num_layers"])
-    ffn = config.count("intermediate_size", most=WIDTH)
-    fields |= attention_bias(config, False) | {
-        "ffn_hidden_size": config.count("intermediate_size_mlp", most=WIDTH, default=16_384),
-        "attention_dropout": config.probability("attention_dropout", 0.0),
-    }
+def _m3_prediction(config: Config, fields: Fields) -> Fields:
+    stated = config.states("num_nextn_predict_layers")
+    return prediction("num_nextn_predict_layers" if stated else "num_mtp_modules")(config, fields)
+
+
+MINIMAX_M3 = Table(
+    ROUTED,
+    QK_NORM_HEAD,
+    Key("dense_intermediate_size", "ffn_hidden_size", 12_288),
+    Layers({FULL: ATTENTION, "minimax_m3_sparse": M3_SPARSE}, _m3_kinds, dense_first(0)),
+    Sparse(
+        Key("intermediate_size", "moe.expert_ffn_hidden_size"),
+        Key("shared_intermediate_size", "moe.shared_expert_ffn_hidden_size", 3072),
+        Key("num_local_experts", "moe.num_experts", 128),
+        Key("num_experts_per_tok", "moe.top_k", 4),
+        BALANCED,
+    ),
+    _m3_prediction,
+)
+
+
+# Llama 4: layers with RoPE attend inside chunks; every fourth has no RoPE and attends to all.
+
+
+def _llama4_layers(config: Config, fields: Fields) -> Fields:
+    layers = fields["num_layers"]
+    rotary = rotary_layers(config, layers)
+    chunk = config.optional("attention_chunk_size", most=TOKENS, default=8192)
+    local = "chunked_attention"
+    default = [local if flag else FULL for flag in rotary]
+    listed = kinds(config, "layer_types", default, {local, FULL}, "chunks where rotary")
+    mixers: Layer = [
+        ATTENTION
+        | ({"chunk": chunk} if kind == local and chunk is not None else {})
+        | ({} if flag else {"rope": False})
+        for kind, flag in zip(listed, rotary, strict=True)
+    ]
     sparse = numbered(config, "moe_layers")
     if sparse is None:
         step = config.count("interleave_moe_layer_step", most=LAYERS, default=1)
-        sparse = set(layers[step - 1 :: step])
-    mixers = _llama4_mixers(config, len(layers))
-    feeds = [EXPERTS if i in sparse else MLP for i in layers]
-    if EXPERTS in feeds:
-        fields["moe"] = {
-            **routed(config, experts=("num_local_experts",), number=16, chosen=1),
-            "expert_ffn_hidden_size": ffn,
-            "shared_expert_ffn_hidden_size": ffn,
-        }
-    return fields | pattern([list(pair) for pair in zip(mixers, feeds, strict=True)])
+        sparse = set(range(step - 1, layers, step))
+    return stacked(mixers, [EXPERTS if i in sparse else MLP for i in range(layers)])
 
 
-def _llama4_mixers(config: Config, layers: int) -> Layer:
-    rotary = rotary_layers(config, layers)
-    chunk = config.optional("attention_chunk_size", most=TOKENS, default=8192)
-    local, every_token = "chunked_attention", FULL
-    default = [local if flag else every_token for flag in rotary]
-    listed = kinds(config, "layer_types", default, {local, every_token}, "chunks where rotary")
-    mixers = []
-    for kind, flag in zip(listed, rotary, strict=True):
-        mixer: Fields = {"kind": "attention"}
-        if kind == local and chunk is not None:
-            mixer["chunk"] = chunk
-        if not flag:
-            mixer["rope"] = False
-        mixers.append(mixer)
-    return mixers
+def _llama4_keys(model: ModelSpec) -> Keys:
+    layers = each_layer(model)
+    mixers = [layer[0] for layer in layers]
+    chunks = [one.chunk for one in mixers if isinstance(one, Attention)]
+    if len(chunks) < len(layers) or not any(chunks):
+        raise NotWritten
+    return {
+        "moe_layers": [i for i, layer in enumerate(layers) if is_sparse(layer)],
+        "attention_chunk_size": min(filter(None, chunks)),
+        "layer_types": ["chunked_attention" if chunk else FULL for chunk in chunks],
+        "no_rope_layers": [int(getattr(one, "rope", True)) for one in mixers],
+        "use_qk_norm": False,
+    }
 
 
-def mimo_v2_flash(config: Config) -> Fields:
-    """Layers with a window have attention sinks and twice the key/value heads."""
-    fields = gqa(config, shape(config, tied=False), kv_heads=4, head_dim=192) | RMSNORM_GATED
-    layers, groups_ = fields["num_layers"], fields["num_query_groups"]
+LLAMA4_WIDTHS = "moe.expert_ffn_hidden_size moe.shared_expert_ffn_hidden_size"
+
+
+# MiMo-V2: layers with a window have attention sinks and twice the key/value heads.
+
+
+def _mimo_layers(config: Config, fields: Fields) -> Fields:
+    layers, groups = fields["num_layers"], fields["num_query_groups"]
     value = config.count("v_head_dim", most=WIDTH, default=128)
     size = config.count("sliding_window", "sliding_window_size", most=TOKENS, default=129)
-    window = size + config.states("sliding_window_size")
-    wide = config.count("swa_num_key_value_heads", most=HEADS, default=2 * groups_,
+    wide = config.count("swa_num_key_value_heads", most=HEADS, default=2 * groups,
                         because="twice num_key_value_heads")  # fmt: skip
-    local: Fields = {"kind": "attention", "window": window, "value_head_dim": value, "sinks": True}
-    local["num_query_groups"] = wide
-    mixers = {SLIDING: local, FULL: {"kind": "attention", "value_head_dim": value}}
-    default = full_attention_every(layers, 6)
-    default[0] = FULL
+    near = {"window": size + config.states("sliding_window_size"), "sinks": True}
+    mixers = {
+        SLIDING: {**ATTENTION, **near, "value_head_dim": value, "num_query_groups": wide},
+        FULL: {**ATTENTION, "value_head_dim": value},
+    }
+    default, because = every(6)(config, layers)
     stated = config.data.get("hybrid_layer_pattern")
+    default[0] = FULL
     if isinstance(stated, list) and len(stated) == layers:
         default = [SLIDING if flag else FULL for flag in stated]
-    listed = kinds(config, "layer_types", default, mixers, "full in the first and every 6th layer")
-    feeds = dense_or_sparse(config, layers, 1)
-    if EXPERTS in feeds:
-        fields["moe"] = latent_experts(config, shared=0) | groups(config, 1, 1)
-    return (
-        fields
-        | {
-            "ffn_hidden_size": config.count("intermediate_size", most=WIDTH),
-            "qkv_bias": config.flag("attention_bias", False),
-            "attention_dropout": config.probability("attention_dropout", 0.0),
-        }
-        | pattern([[mixers[k], feed] for k, feed in zip(listed, feeds, strict=True)])
-    )
+    listed = kinds(config, "layer_types", default, mixers, f"{because}, and in the first")
+    return stacked([mixers[kind] for kind in listed], dense_first(1).read(config, fields))
+
+
+FAMILIES: dict[str, Family] = {
+    "deepseek_v32": family(
+        "DeepseekV32ForCausalLM", MLA, prediction(), NO_MLP_BIAS,
+        stack(Block("latent_attention", indexer(64)), dense_first(3)),
+        Sparse(DEEPSEEK, Groups(8, 4)),
+    ),
+    "deepseek_v4": family(  # four residual streams
+        "DeepseekV4ForCausalLM", attention.SHAPE, attention.RMSNORM_GATED,
+        Only("attention_bias", False, "its projections have no bias"),
+        Only("mlp_bias", False, "its projections have no bias"),
+        Only("num_key_value_heads", 1, "all heads share one key"), _v4_layers, DEEPSEEK,
+        {"num_query_groups": 1, "attention_sinks": True}, Key("head_dim", "head_dim", 512),
+        attention.DROPOUT, _v4_streams, prediction(),
+        num_experts_per_tok=6,
+    ),
+    "glm_moe_dsa": family(
+        "GlmMoeDsaForCausalLM", MLA, prediction(), NO_MLP_BIAS, _glm_layers,
+        Sparse(DEEPSEEK, Groups()),
+        q_lora_rank=2048, qk_nope_head_dim=192, v_head_dim=256,
+    ),
+    "kimi_linear": family(
+        "KimiLinearForCausalLM", MLA, {"position": "none"}, prediction(), _kimi_layers,
+        Sparse(
+            Key("num_local_experts num_experts", "moe.num_experts", 256),
+            Key("num_experts_per_tok num_experts_per_token", "moe.top_k", 8), experts.WIDTH,
+            Shared("n_shared_experts num_shared_experts", 1, least=1), BALANCED,
+            Groups(names="n_group num_expert_group"),
+        ),
+        q_lora_rank=None, moe_intermediate_size=1024,
+    ),
+    "llama4_text": family(
+        "Llama4ForCausalLM", ROUTED, ATTENTION_BIAS,
+        Key("intermediate_size_mlp", "ffn_hidden_size", 16_384), Hook(_llama4_layers, _llama4_keys),
+        Sparse(
+            Key("num_local_experts", "moe.num_experts", 16),
+            Key("num_experts_per_tok", "moe.top_k", 1), Key("intermediate_size", LLAMA4_WIDTHS),
+        ),
+        num_key_value_heads=8, head_dim=128,
+    ),
+    "mimo_v2_flash": family(
+        "MiMoV2FlashForCausalLM", ROUTED, _mimo_layers, Sparse(DEEPSEEK, Groups()), attention.FFN,
+        attention.QKV_BIAS,
+        num_key_value_heads=4, head_dim=192, n_shared_experts=0,
+    ),
+    "minimax_m3": family("MiniMaxM3ForCausalLM", MINIMAX_M3, num_key_value_heads=4, head_dim=128),
+    "minimax_m3_vl_text": family(
+        "MiniMaxM3VLForCausalLM MiniMaxM3SparseForCausalLM", MINIMAX_M3,
+        num_key_value_heads=4, head_dim=128,
+    ),
+}  # fmt: skip

@@ -1,190 +1,336 @@
-"""Mixture-of-experts families."""
+"""Mixture-of-experts families with attention to all tokens or to a window."""
 
 from __future__ import annotations
 
-from planner.huggingface.config import HEADS, LAYERS, WIDTH, Config
-from planner.huggingface.families.shared_fields import (
-    RMSNORM_GATED,
-    Fields,
-    attention_bias,
-    gqa,
-    llama_shape,
-    shape,
-    window,
+from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
+from planner.huggingface.families import attention, experts
+from planner.huggingface.families.attention import (
+    ATTENTION_BIAS,
+    FULL,
+    GATED,
+    MLA,
+    NO_MLP_BIAS,
+    QK_NORM_FULL,
+    QK_NORM_HEAD,
+    ROUTED,
+    SLIDING,
+    USUAL,
+    QwenWindow,
+    Window,
+    local,
 )
+from planner.huggingface.families.dense import exaone_mixers
+from planner.huggingface.families.experts import (
+    BALANCED,
+    DEEPSEEK,
+    DENSE_FIRST,
+    QWEN_LAYERS,
+    SAME_WIDTH,
+    Groups,
+    Shared,
+    Sparse,
+    prediction,
+    routed,
+)
+from planner.huggingface.families.layers import (
+    ATTENTION,
+    EXPERTS,
+    LATENT,
+    MLP,
+    Feeds,
+    Kinds,
+    Layers,
+    dense_first,
+    every,
+    kinds,
+    pattern,
+    stack,
+    stacked,
+)
+from planner.huggingface.families.rows import Family, Fields, Hook, Key, Only, Table, family
+
+MIXTRAL = Table(GATED, Window(), SAME_WIDTH, routed("num_local_experts num_experts", 2))
+GRANITE = Table(GATED, ATTENTION_BIAS, SAME_WIDTH, routed("num_local_experts num_experts", 2))
+QWEN_EXPERTS = Table(routed(), experts.WIDTH)
 
 
-def _routing(config: Config, names: tuple[str, ...], experts: int, top_k: int | None) -> Fields:
-    """Number of experts and top-k, with the family's defaults."""
+def _dots(config: Config, layers: int) -> Kinds:
+    """Full in the first max_window_layers layers."""
+    full = layers
+    if not config.states("layer_types"):
+        full = config.count("max_window_layers", least=0, most=LAYERS, default=62)
+    null = "sliding_window" in config.data and not config.states("sliding_window")
+    listed = [FULL if null or i < full else SLIDING for i in range(layers)]
+    return listed, "full in the first layers"
+
+
+def latent(dense: int) -> Table:
+    """Latent attention, and experts after the first layers."""
+    return Table(
+        MLA, stack(LATENT, dense_first(dense)), Sparse(DEEPSEEK, Groups()), prediction()
+    )  # fmt: skip
+
+
+def _longcat(config: Config, fields: Fields) -> Fields:
+    """Two attentions and two MLPs in each layer; the experts are parallel to the first MLP."""
+    both: Fields = {"kind": "parallel", "branches": [MLP, EXPERTS]}
+    return pattern([[LATENT, both, LATENT, MLP]])
+
+
+def _alike(config: Config, name: str, default: int) -> int:
+    """A number for all layers, or a list of equal ones."""
+    value = config.data.get(name)
+    if not isinstance(value, list):
+        return config.count(name, most=WIDTH, default=default)
+    if not value or type(value[0]) is not int or len(set(map(str, value))) != 1:
+        config.refuse(name, "only one number for all layers can be planned")
+        return default
+    return int(value[0])
+
+
+def _hunyuan(config: Config, fields: Fields) -> Fields:
+    """A shared expert as wide as the routed ones."""
+    width = fields["ffn_hidden_size"]
+    if config.states("moe_intermediate_size"):
+        width = _alike(config, "moe_intermediate_size", width)
     return {
-        "num_experts": config.count(*names, least=2, most=HEADS, default=experts),
-        "top_k": config.count("num_experts_per_tok", most=LAYERS, default=top_k),
+        "moe.top_k": _alike(config, "moe_topk", 1),
+        "moe.expert_ffn_hidden_size": width,
+        "moe.shared_expert_ffn_hidden_size": _alike(config, "num_shared_expert", 1) * width,
     }
 
 
-def mixtral(config: Config) -> Fields:
-    fields = llama_shape(config, tied=False, kv_heads=8) | RMSNORM_GATED
-    fields |= window(config, fields["num_layers"], size=None)
-    moe = _routing(config, ("num_local_experts", "num_experts"), 8, 2)
-    return fields | {"moe": {**moe, "expert_ffn_hidden_size": fields["ffn_hidden_size"]}}
+def _ernie(config: Config, fields: Fields) -> list[Fields]:
+    """Experts in a range of layers."""
+    layers = fields["num_layers"]
+    first = _layer(config, "moe_layer_start_index", 1)
+    last = _layer(config, "moe_layer_end_index", -1)
+    last = layers - 1 if last == -1 else last
+    step = config.count("moe_layer_interval", most=LAYERS, default=1)
+    sparse = [(i + 1) % step == 0 and first <= i <= last for i in range(layers)]
+    return [EXPERTS if flag else MLP for flag in sparse]
 
 
-def olmoe(config: Config) -> Fields:
-    fields = llama_shape(config, tied=False) | RMSNORM_GATED | attention_bias(config, False)
-    width = fields["hidden_size"] // fields["num_attention_heads"]
-    config.require("head_dim", width, "its query norm is as wide as hidden_size")
-    moe = _routing(config, ("num_experts",), 64, 8)
-    moe["expert_ffn_hidden_size"] = fields["ffn_hidden_size"]
-    return fields | {"qk_norm": "full", "moe": moe}
+def _layer(config: Config, name: str, default: int) -> int:
+    """The number of a layer, -1 for the last."""
+    if config.data.get(name, default) == -1:
+        return -1
+    return config.count(name, least=0, most=WIDTH, default=default)
 
 
-def gpt_oss(config: Config) -> Fields:
-    fields = llama_shape(config, tied=False, kv_heads=8, head_dim=64) | RMSNORM_GATED
-    fields |= attention_bias(config, True) | {"attention_sinks": True}
-    fields |= window(config, fields["num_layers"], size=128, period=2)
-    moe = _routing(config, ("num_local_experts", "num_experts"), 128, 4)
-    moe |= {"expert_ffn_hidden_size": fields["ffn_hidden_size"]}
-    return fields | {"moe": moe | {"router_bias": True, "expert_bias": True}}
+def _exaone(config: Config, fields: Fields) -> Fields:
+    feeds = dense_first(1).read(config, fields)
+    return stacked(exaone_mixers(config, fields["num_layers"]), feeds)
 
 
-def _sparse_layers(config: Config, layers: int) -> Fields:
-    """Qwen: every decoder_sparse_step-th layer has experts, except those of mlp_only_layers.
-
-    Exceptions can be planned only if they are the first layers.
-    """
-    step = config.count("decoder_sparse_step", most=1000, default=1)
-    only = config.data.get("mlp_only_layers") or []
-    if not isinstance(only, list) or any(type(layer) is not int for layer in only):
-        config.refuse("mlp_only_layers", "must be a list of layer numbers")
-        only = []
-    dense = set(only)
-    leading = next(i for i in range(layers + 1) if i not in dense)
-    if any(leading <= i < layers and (i + 1) % step == 0 for i in dense):
-        config.refuse("mlp_only_layers", "only the first layers can be dense ones")
-    return {"layer_frequency": step, "layer_offset": step - 1, "num_dense_layers": leading}
+def _after(config: Config, fields: Fields) -> list[Fields]:
+    """Experts after the first num_dense_layers layers."""
+    layers = fields["num_layers"]
+    dense = config.count("num_dense_layers", least=0, most=LAYERS, default=1)
+    return [MLP if i < dense else EXPERTS for i in range(layers)]
 
 
-def qwen2_moe(config: Config) -> Fields:
-    fields = llama_shape(config, tied=False, kv_heads=16) | RMSNORM_GATED
-    fields["qkv_bias"] = config.flag("qkv_bias", True)
-    config.require("use_sliding_window", False, "its window pattern has no form here")
-    moe = _routing(config, ("num_experts", "num_local_experts"), 60, 4)
-    moe |= _sparse_layers(config, fields["num_layers"]) | {
-        "expert_ffn_hidden_size": config.count("moe_intermediate_size", most=WIDTH, default=1408),
-        "shared_expert_ffn_hidden_size": config.count(
-            "shared_expert_intermediate_size", most=WIDTH, default=5632
+# A gate for each head, and layers with a window that may have more heads: Step 3.5.
+
+
+def _step_layers(config: Config, fields: Fields) -> Fields:
+    layers, heads = fields["num_layers"], fields["num_attention_heads"]
+    gate = "element" if config.data.get("gating", True) not in (True, "per-head") else "head"
+    full: Fields = {**ATTENTION, "gate": gate}
+    size = config.optional("sliding_window", most=TOKENS, default=None)
+    near = full if size is None else {**full, "window": size}
+    more = _sliding_heads(config, heads)
+    if more != heads:
+        groups = {"num_query_groups": fields["num_query_groups"]}
+        near = {**near, "num_attention_heads": more, **groups}
+    mixers = {SLIDING: near, FULL: full}
+    cut = _without_mtp(config, layers)
+    listed = kinds(cut, "layer_types", [FULL] * layers, mixers, "all full")
+    return stacked([mixers[kind] for kind in listed], _step_feeds(config, cut, layers))
+
+
+def _without_mtp(config: Config, layers: int) -> Config:
+    """The config with its lists cut to `layers`: they may include layers of MTP."""
+    stated = config.data.get("num_nextn_predict_layers")
+    extra = stated if type(stated) is int else 0
+    data = {
+        name: value[:layers] if isinstance(value, list) and len(value) == layers + extra else value
+        for name, value in config.data.items()
+    }
+    inner = Config(data, config.family, config.pointer)
+    inner.problems, inner.guessed = config.problems, config.guessed
+    return inner
+
+
+def _sliding_heads(config: Config, heads: int) -> int:
+    names = ("num_sliding_attention_heads", "attention_other_setting/num_attention_heads")
+    return config.count(*names, most=HEADS, default=heads, because="num_attention_heads")
+
+
+def _step_feeds(config: Config, cut: Config, layers: int) -> list[Fields]:
+    """The feed-forward of each layer, listed by kind or by the numbers of layers with experts."""
+    listed = config.data.get("moe_layers_enum")
+    numbers = set(range(3, layers))
+    if isinstance(listed, str) and not config.states("mlp_layer_types"):
+        if not all(part.strip().isdecimal() for part in listed.split(",") if part.strip()):
+            config.refuse("moe_layers_enum", "must be layer numbers with commas between")
+            return [MLP] * layers
+        numbers = {int(part) for part in listed.split(",") if part.strip()}
+    default = ["sparse" if i in numbers else "dense" for i in range(layers)]
+    how = "the first 3 are dense"
+    words = kinds(cut, "mlp_layer_types", default, {"sparse", "dense"}, how)
+    return [EXPERTS if word == "sparse" else MLP for word in words]
+
+
+def _v2_groups(config: Config, fields: Fields) -> Fields:
+    grouped = config.value("topk_method") == "group_limited_greedy"
+    return Groups()(config, fields) if grouped else {}
+
+
+GATE: Fields = {"gate": "element"}
+FAMILIES: dict[str, Family] = {
+    "afmoe": family(  # gated attention, with positions only in layers with a window
+        "AfmoeForCausalLM", GATED, ATTENTION_BIAS, attention.FOUR_NORMS, QK_NORM_HEAD,
+        Layers(
+            {SLIDING: local(1024, GATE, null=False), FULL: {**ATTENTION, **GATE, "rope": False}},
+            every(4, key="global_attn_every_n_layers"), Feeds(_after),
         ),
-        "shared_expert_gate": True,
-    }
-    return fields | {"moe": moe}
-
-
-def qwen3_moe(config: Config) -> Fields:
-    fields = llama_shape(config, tied=False, kv_heads=4) | RMSNORM_GATED
-    fields |= attention_bias(config, False) | {"qk_norm": "head"}
-    if config.flag("use_sliding_window", False):
-        fields |= window(config, fields["num_layers"], size=4096)
-    moe = _routing(config, ("num_experts", "num_local_experts"), 128, 8)
-    moe |= _sparse_layers(config, fields["num_layers"])
-    moe["expert_ffn_hidden_size"] = config.count("moe_intermediate_size", most=WIDTH, default=768)
-    return fields | {"moe": moe}
-
-
-def _deepseek_experts(
-    config: Config, *, experts: int, top_k: int | None, expert_ffn: int, shared: int, dense: int
-) -> Fields:
-    """The expert keys of DeepSeek, which GLM uses too."""
-    config.require("moe_layer_freq", 1, "every layer after the dense ones has experts")
-    ffn = config.count("moe_intermediate_size", most=WIDTH, default=expert_ffn)
-    shared_experts = config.count("n_shared_experts", least=0, most=1000, default=shared)
-    return _routing(config, ("n_routed_experts",), experts, top_k) | {
-        "expert_ffn_hidden_size": ffn,
-        "shared_expert_ffn_hidden_size": shared_experts * ffn,
-        "num_dense_layers": config.count(
-            "first_k_dense_replace", least=0, most=LAYERS, default=dense
+        Sparse(routed(top_k=6), experts.WIDTH, Shared("num_shared_experts", 2)), experts.balanced,
+        head_dim=128, num_experts=64, moe_intermediate_size=1408,
+    ),
+    "deepseek": family(  # the first DeepSeekMoE
+        "DeepseekForCausalLM", GATED, ATTENTION_BIAS, stack(ATTENTION, dense_first(0)),
+        Sparse(DEEPSEEK, {"moe.score_correction_bias": False}),
+        n_routed_experts=64, num_experts_per_tok=6, moe_intermediate_size=1408, n_shared_experts=2,
+    ),
+    "deepseek_v2": family(
+        "DeepseekV2ForCausalLM", MLA, NO_MLP_BIAS, DEEPSEEK, DENSE_FIRST,
+        {"moe.score_correction_bias": False}, _v2_groups,
+        n_routed_experts=64, num_experts_per_tok=None, moe_intermediate_size=1407,
+        n_shared_experts=2,
+    ),
+    "deepseek_v3": family(
+        "DeepseekV3ForCausalLM", MLA, prediction(), DEEPSEEK, DENSE_FIRST, Groups(8, 4),
+        first_k_dense_replace=3,
+    ),
+    "dots1": family(
+        "Dots1ForCausalLM", GATED, ATTENTION_BIAS, QK_NORM_HEAD,
+        Layers({SLIDING: local(4096), FULL: ATTENTION}, _dots, dense_first(0)),
+        Sparse(DEEPSEEK, Groups()),
+        num_key_value_heads=32, n_routed_experts=None, num_experts_per_tok=None,
+        moe_intermediate_size=1408, n_shared_experts=None,
+    ),
+    "ernie4_5_moe": family(
+        "Ernie4_5_MoeForCausalLM", GATED, Key("use_bias", attention.EVERY_BIAS, False),
+        Only("use_bias", False, "its experts have no bias"), stack(ATTENTION, Feeds(_ernie)),
+        Sparse(
+            Key("moe_num_experts", "moe.num_experts", 64), Key("moe_k", "moe.top_k", 6),
+            experts.WIDTH, Shared("moe_num_shared_experts", 2),
         ),
-    }
-
-
-def groups(config: Config, groups: int, top_k: int) -> Fields:
-    """Groups of experts for routing, with the family's defaults; a single group counts as none."""
-    count = config.count("n_group", most=HEADS, default=groups)
-    chosen = config.count("topk_group", most=HEADS, default=top_k)
-    return {} if count == 1 else {"num_groups": count, "top_k_groups": chosen}
-
-
-def latent(
-    config: Config,
-    *,
-    q_rank: int | None = 1536,
-    kv_rank: int = 512,
-    nope: int = 128,
-    rope: int = 64,
-    value: int = 128,
-    layers: tuple[str, ...] = ("num_hidden_layers",),
-    ffn: str = "intermediate_size",
-) -> Fields:
-    """DeepSeek's attention: every head has its own keys and values, from one latent vector."""
-    fields = shape(config, tied=False, layers=layers) | RMSNORM_GATED
-    fields |= attention_bias(config, False)
-    nope = config.count("qk_nope_head_dim", most=WIDTH, default=nope)
-    rope = config.count("qk_rope_head_dim", most=WIDTH, default=rope)
-    return fields | {
-        "num_query_groups": fields["num_attention_heads"],
-        "head_dim": nope + rope,
-        "ffn_hidden_size": config.count(ffn, most=WIDTH),
-        "attention_dropout": config.probability("attention_dropout", 0.0),
-        "mla": {
-            "kv_lora_rank": config.count("kv_lora_rank", most=WIDTH, default=kv_rank),
-            "q_lora_rank": config.optional("q_lora_rank", most=WIDTH, default=q_rank),
-            "qk_nope_head_dim": nope,
-            "qk_rope_head_dim": rope,
-            "v_head_dim": config.count("v_head_dim", most=WIDTH, default=value),
-        },
-    }
-
-
-def _mtp(config: Config) -> Fields:
-    """Multi-token prediction, only if the file states it: class defaults differ by release."""
-    depth = config.count(
-        "num_nextn_predict_layers",
-        "num_mtp_layers",
-        least=0,
-        most=16,
-        default=0,
-        because="no multi-token prediction",
-    )
-    return {"mtp_num_layers": depth}
-
-
-def deepseek_v2(config: Config) -> Fields:
-    fields = latent(config)
-    config.require("mlp_bias", False, "its MLPs have no bias")
-    moe = _deepseek_experts(config, experts=64, top_k=None, expert_ffn=1407, shared=2, dense=0)
-    if config.data.get("topk_method") == "group_limited_greedy":
-        moe |= groups(config, 1, 1)
-    return fields | {"moe": moe}
-
-
-def deepseek_v3(config: Config) -> Fields:
-    fields = latent(config) | _mtp(config)
-    moe = _deepseek_experts(config, experts=256, top_k=8, expert_ffn=2048, shared=1, dense=3)
-    moe |= groups(config, 8, 4) | {"score_correction_bias": True}
-    return fields | {"moe": moe}
-
-
-def glm4_moe(config: Config) -> Fields:
-    fields = (
-        gqa(config, shape(config, tied=False), kv_heads=8, even=False)
-        | RMSNORM_GATED
-        | _mtp(config)
-    )
-    moe = _deepseek_experts(config, experts=128, top_k=8, expert_ffn=1408, shared=1, dense=1)
-    moe |= groups(config, 1, 1) | {"score_correction_bias": True}
-    return fields | {
-        "ffn_hidden_size": config.count("intermediate_size", most=WIDTH),
-        "qkv_bias": config.flag("attention_bias", False),
-        "qk_norm": "head" if config.flag("use_qk_norm", False) else "none",
-        "attention_dropout": config.probability("attention_dropout", 0.0),
-        "moe": moe,
-    }
+        experts.balanced,
+        tie_word_embeddings=True, num_key_value_heads=4, moe_intermediate_size=1536,
+    ),
+    "exaone_moe": family(
+        "ExaoneMoeForCausalLM", GATED, QK_NORM_HEAD, _exaone, Sparse(DEEPSEEK, Groups()),
+        prediction(),
+        num_key_value_heads=32, n_routed_experts=64, moe_intermediate_size=1024,
+    ),
+    "flex_olmo": family(
+        "FlexOlmoForCausalLM", GATED, ATTENTION_BIAS, QK_NORM_FULL, routed(top_k=5), SAME_WIDTH,
+        num_experts=7,
+    ),
+    "glm4_moe": family(
+        "Glm4MoeForCausalLM", attention.SHAPE, attention.Heads(even=False), attention.RMSNORM_GATED,
+        prediction(), DEEPSEEK, DENSE_FIRST, Groups(), attention.FFN, attention.QKV_BIAS,
+        Key("use_qk_norm", "qk_norm", False, means=("head", "none")), attention.DROPOUT,
+        num_key_value_heads=8, n_routed_experts=128, moe_intermediate_size=1408,
+        first_k_dense_replace=1,
+    ),
+    "glm4_moe_lite": family(
+        "Glm4MoeLiteForCausalLM", latent(1),
+        q_lora_rank=768, qk_nope_head_dim=192, v_head_dim=256, n_routed_experts=64,
+        num_experts_per_tok=4, moe_intermediate_size=1536,
+    ),
+    "gpt_oss": family(
+        "GptOssForCausalLM", GATED, SAME_WIDTH, routed("num_local_experts num_experts", 4),
+        Window(128, 2), {"attention_sinks": True, "moe.router_bias": True, "moe.expert_bias": True},
+        ATTENTION_BIAS,
+        num_key_value_heads=8, head_dim=64, attention_bias=True, num_local_experts=128,
+    ),
+    "granitemoe": family("GraniteMoeForCausalLM", GRANITE, num_local_experts=8),
+    "granitemoeshared": family(
+        "GraniteMoeSharedForCausalLM", GRANITE, experts.SHARED_WIDTH,
+        num_local_experts=8, shared_intermediate_size=0,
+    ),
+    "hunyuan_v1_moe": family(
+        "HunYuanMoEV1ForCausalLM", GATED, ATTENTION_BIAS, QK_NORM_HEAD,
+        Key("num_experts num_local_experts", "moe.num_experts"), _hunyuan,
+    ),
+    "longcat_flash": family(
+        "LongcatFlashForCausalLM",
+        MLA.spelled(num_hidden_layers="num_layers", intermediate_size="ffn_hidden_size"),
+        Only("router_bias", False, "its router has no bias"),
+        Key("n_routed_experts", "moe.num_experts", 512),
+        Key("moe_topk num_experts_per_tok", "moe.top_k", 12),
+        Key("expert_ffn_hidden_size", "moe.expert_ffn_hidden_size", 2048),
+        Key("zero_expert_num", "moe.zero_experts", 256), BALANCED, _longcat,
+    ),
+    "minimax_m2": family(
+        "MiniMaxM2ForCausalLM", ROUTED, QK_NORM_FULL,
+        Key("intermediate_size", "moe.expert_ffn_hidden_size"),
+        routed("num_local_experts num_experts", 8), BALANCED, prediction("num_mtp_modules"),
+        num_key_value_heads=8, head_dim=128, num_local_experts=256,
+    ),
+    "mistral4": family(
+        "Mistral4ForCausalLM", latent(0),
+        q_lora_rank=1024, kv_lora_rank=256, qk_nope_head_dim=64, n_routed_experts=128,
+        num_experts_per_tok=4,
+    ),
+    "mixtral": family("MixtralForCausalLM", MIXTRAL, num_key_value_heads=8, num_local_experts=8),
+    "olmoe": family(
+        "OlmoeForCausalLM", GATED, ATTENTION_BIAS,
+        Only("head_dim", attention.even_width, "its query norm is as wide as hidden_size"),
+        QK_NORM_FULL, routed(top_k=8), SAME_WIDTH,
+        num_experts=64,
+    ),
+    "phimoe": family(
+        "PhimoeForCausalLM PhiMoEForCausalLM", USUAL, {"gated_mlp": True}, ATTENTION_BIAS, Window(),
+        Key("lm_head_bias", "lm_head_bias", False), SAME_WIDTH,
+        routed("num_local_experts num_experts", 2),
+        num_key_value_heads=8, num_local_experts=16,
+    ),
+    "qwen2_moe": family(
+        "Qwen2MoeForCausalLM", GATED,
+        Only("use_sliding_window", False, "its window pattern has no form here"),
+        Hook(keys=lambda model: {"use_sliding_window": False}), Key("qkv_bias", "qkv_bias", True),
+        QWEN_EXPERTS,
+        Key("shared_expert_intermediate_size", "moe.shared_expert_ffn_hidden_size", 5632),
+        {"moe.shared_expert_gate": True}, QWEN_LAYERS,
+        num_key_value_heads=16, num_experts=60, num_experts_per_tok=4, moe_intermediate_size=1408,
+    ),
+    "qwen3_moe": family(  # Keys of the class before it, which this one ignores.
+        "Qwen3MoeForCausalLM", GATED, QK_NORM_HEAD, QwenWindow(first=False),
+        Hook(keys=lambda model: {"qkv_bias": model.qkv_bias}), QWEN_EXPERTS,
+        Hook(keys=lambda model: {"shared_expert_intermediate_size": 0}), QWEN_LAYERS,
+        ATTENTION_BIAS,
+        num_key_value_heads=4, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768,
+    ),
+    "solar_open": family(
+        "SolarOpenForCausalLM", ROUTED, ATTENTION_BIAS, DEEPSEEK, Groups(), prediction(),
+        num_key_value_heads=8, head_dim=128, n_routed_experts=128, moe_intermediate_size=1280,
+    ),
+    "step3p5": family(
+        "Step3p5ForCausalLM", attention.SHAPE,
+        Key("num_key_value_heads num_attention_groups", "num_query_groups", 8),
+        Key("head_dim", "head_dim", 128), attention.RMSNORM_GATED, ATTENTION_BIAS, QK_NORM_HEAD,
+        NO_MLP_BIAS, _step_layers,
+        Sparse(
+            Key("n_routed_experts moe_num_experts", "moe.num_experts", 288),
+            Key("num_experts_per_tok moe_top_k", "moe.top_k", 8), experts.WIDTH,
+            Key("share_expert_dim share_expert_dims", "moe.shared_expert_ffn_hidden_size", 1280),
+            BALANCED,
+        ),
+        attention.FFN, attention.DROPOUT, prediction(),
+        moe_intermediate_size=1280,
+    ),
+}  # fmt: skip

@@ -6,8 +6,8 @@ By default, every sequence is planned with one image of the size in the file.
 from __future__ import annotations
 
 from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
-from planner.huggingface.families.pattern_fields import ATTENTION, MLP, numbered, pattern
-from planner.huggingface.families.shared_fields import Fields
+from planner.huggingface.families.layers import ATTENTION, MLP, numbered, pattern
+from planner.huggingface.families.rows import Fields
 
 SIDE = 100_000  # pixels, or patches
 USUAL_PATCHES = 1024  # in an image whose size the file does not state

@@ -21,7 +21,7 @@ from cost_models.spec import ModelSpec
 from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks.accelerate import names
-from planner.huggingface.export.exporter import WRITERS, config_of
+from planner.huggingface.export.exporter import UNIFORM, config_of
 from tests.fixtures.frameworks.accelerate import (
     CASES,
     COPIES,
@@ -261,7 +261,7 @@ def test_every_family_is_written_by_some_model() -> None:
         config = config_of(model)
         assert config is not None
         found[config["model_type"]] = model
-    assert set(found) == set(WRITERS)
+    assert set(found) == set(UNIFORM)
 
 
 # Real runs.

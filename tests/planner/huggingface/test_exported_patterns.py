@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from cost_models.parameters import total_parameters
 from cost_models.spec import ModelSpec
 from planner import frameworks
+from planner.huggingface.export.exporter import PATTERNED as FAMILIES
 from planner.huggingface.export.exporter import config_of, nearest_family
-from planner.huggingface.export.patterned import FORMS
 from planner.huggingface.module_inspection import inspect_model
 from tests.fixtures.launches import launch
 from tests.fixtures.patterns import PATTERNED
@@ -50,7 +50,7 @@ def looked(made: Any) -> ModelSpec:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FORMS)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_what_is_read_of_a_family_is_written_and_builds_the_same_model(family: str) -> None:
     model = looked(built(family, **STATED.get(family, {})))
     keys = config_of(model)
