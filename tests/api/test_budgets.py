@@ -12,10 +12,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.app import create_app
+from api.budget import Budget, SearchMonitor, Spent
 from api.fair_limit import Places
 from api.problems import Refused
 from api.settings import Settings
 from cost_models.catalog import models
+from planner.progress import Step
 from tests.fixtures.service import listening, serving
 from tests.planner.request_parsing.test_parser import ASKED
 
@@ -64,6 +66,23 @@ def test_what_a_call_states_over_the_bound_of_the_service_does_not_count() -> No
     with serving(Settings(max_question_cpu_s=0.3, max_concurrency=1)) as client:
         most = client.post("/v1/plans?cpu_s=500", json=HOPELESS).json()
         assert (most["spent"]["bound"], most["spent"]["allowed"]) == ("cpu_s", 0.3)
+
+
+def test_a_search_is_told_to_stop_at_its_candidates_or_at_half_of_its_seconds() -> None:
+    """The other half is for explaining what it has found."""
+    shown: list[Step] = []
+    monitor = SearchMonitor(Budget(cpu_s=1e9, memory_bytes=1 << 40, candidates=10), shown.append)
+    for done, enough in ((9, False), (10, True)):
+        monitor.show(Step(done, 100))
+        assert monitor.enough() is enough
+    assert monitor.spent == Spent("candidates", 10, 10)
+    assert [step.done for step in shown] == [9, 10]
+    for cpu_s, enough in ((1.0, False), (1e-3, True)):
+        monitor = SearchMonitor(Budget(cpu_s, 1 << 40, 10), shown.append)
+        until = time.process_time() + 0.6e-3
+        while time.process_time() < until:
+            pass
+        assert monitor.enough() is enough
 
 
 def test_a_search_cut_short_is_marked_and_not_kept(client: TestClient) -> None:

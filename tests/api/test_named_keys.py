@@ -14,7 +14,7 @@ import structlog
 from fastapi.testclient import TestClient
 
 from api import log
-from api.access.keys import Key, required_role
+from api.access.keys import ROLES, Key, Role, required_role
 from api.settings import Settings, SettingsError
 from planner.jobs.settings import JobSettings
 from tests.fixtures.job_server import SWEEP
@@ -43,6 +43,12 @@ def of(name: str) -> dict[str, str]:
 def service() -> Iterator[TestClient]:
     with serving(Settings(api_keys_sha256=WORDS, jobs=JobSettings(max_runs=0))) as client:
         yield client
+
+
+@pytest.mark.parametrize(("role", "others"), [("read", 1), ("plan", 2), ("jobs", 3), ("admin", 4)])
+def test_a_key_may_do_what_the_roles_before_its_own_may(role: Role, others: int) -> None:
+    key = Key("someone", role, "0" * 64)
+    assert [key.may(other) for other in ROLES] == [True] * others + [False] * (4 - others)
 
 
 @pytest.mark.parametrize(

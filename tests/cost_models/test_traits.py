@@ -20,6 +20,7 @@ from tests.fixtures.traits import (
     GROUPS,
     HALF_SUM,
     HEADS,
+    LATENT,
     LAYER,
     LAYERS,
     LLAMA,
@@ -43,6 +44,7 @@ from tests.fixtures.traits import (
     S,
     V,
     constant_collectives,
+    gathered_again,
     kernel,
     legal,
     measured_wrapper,
@@ -283,7 +285,7 @@ CASES: dict[str, Case] = {
         {"megatron": 2 * S * (2 * F + H), "torch": 2 * S * (2 * F + 2 * H)},
     ),
     "fused_loss_in_place": Case(
-        named("logits", "kept", head=True, cross_entropy="fused"),
+        named("logits", "kept", end="head", cross_entropy="fused"),
         {"torch": 2 * S * V, "megatron": 4 * S * V},
     ),
     "keeps_mlp_products": Case(
@@ -302,7 +304,7 @@ CASES: dict[str, Case] = {
         },
     ),
     "half_precision_logits": Case(
-        named("logits", "kept", head=True, **UNFUSED_LOSS), {"jax": 2 * S * V, "torch": 4 * S * V}
+        named("logits", "kept", end="head", **UNFUSED_LOSS), {"jax": 2 * S * V, "torch": 4 * S * V}
     ),
     "autograd_loss": Case(
         # Half-precision logits; with autograd fp32 ones and their gradient too; and the gradient of
@@ -521,3 +523,46 @@ def test_a_trait_changes_what_it_says(trait: str) -> None:
 
 def test_every_trait_has_a_case() -> None:
     assert list(CASES) == list(TRAITS)
+
+
+HALF_ADAPTERS = TRAINING.model_copy(update={"lora_rank": 16})
+ADAPTERS = FP8.model_copy(update={"lora_rank": 16})
+SHARED = MOE.model_copy(
+    update={"moe": MOE.moe and MOE.moe.model_copy(update={"shared_expert_ffn_hidden_size": F})}
+)
+BY_LAYER = GPT.model_copy(update={"per_layer_input_size": 64, "per_layer_input_vocab_size": V})
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        # Of a sequence over two ranks, whole or a half: latents, what shared experts and the head
+        # read; and what is gathered again for the gradient of a weight.
+        Case(
+            named("mla norm output", "kept", MLA, **SP),
+            {"torch": 2 * S * LATENT, "megatron": S * LATENT},
+        ),
+        Case(named("shared input", "kept", SHARED, **SP), {"torch": 2 * S * H, "megatron": 0}),
+        Case(
+            named("last norm output", "kept", end="head", **SP),
+            {"torch": 2 * S * H, "megatron": S * H},
+        ),
+        Case(gathered_again, {"torch": 0, "megatron": S * H}),
+        # The norm of each layer's own input, after the embedding.
+        Case(
+            named("per-layer norm statistics", "kept", BY_LAYER, end="embedding"),
+            {"torch": 4 * S * LAYERS, "megatron": 0},
+        ),
+        # What was cast of frozen weights and of adapters of rank 16: a byte each way.
+        Case(
+            lambda r: part("weights", GPT, ADAPTERS)(r) - part("weights", GPT, HALF_ADAPTERS)(r),
+            {
+                "megatron": (1 + 1) * LAYERS * (LAYER + 16 * (4 * H + 2 * H + 2 * (H + F))),
+                "deepspeed": 0,
+            },
+        ),
+    ],
+)
+def test_a_trait_holds_wherever_it_matters(case: Case) -> None:
+    found = {runtime: case.measure(runtime) for runtime in case.expected}
+    assert found == pytest.approx(case.expected, rel=1e-9)

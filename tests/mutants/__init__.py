@@ -1,0 +1,1 @@
+"""Places broken on purpose, each with the test that must notice."""
