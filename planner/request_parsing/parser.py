@@ -89,11 +89,7 @@ class _Parser:
         document = self.document
         self.refuse_unknown("", document, PARTS)
         required = ("model", "cluster", "training") + (("plan",) if need_plan else ())
-        self.problems += [
-            Problem(pointer=join("", name), code="missing", detail="is required")
-            for name in required
-            if document.get(name) is None
-        ]
+        self.problems += [_missing(name) for name in required if document.get(name) is None]
         model = self.part("model", self.model)
         cluster = self.part("cluster", self.cluster)
         search = self.part("search", self.search) or SearchSpec()
@@ -102,12 +98,13 @@ class _Parser:
         plan = self.part("plan", lambda value: self.plan(value, cluster, search))
         marks = {name: self.strings(name) for name in ("guessed", "defaulted")}
         kind = RequestError if self.problems else Contradiction
-        if model is not None and cluster is not None and training is not None:
-            self.problems += contradictions(model, cluster, training, mixed_cluster)
-            if site is not None and len(cluster.groups) > 1:
-                detail = "a site corrects times on equal nodes only"
-                self.problems.append(Problem(pointer="/site", code="mixed", detail=detail))
-        if self.problems or model is None or cluster is None or training is None:
+        if model is None or cluster is None or training is None:
+            raise kind(self.problems)
+        self.problems += contradictions(model, cluster, training, mixed_cluster)
+        if site is not None and len(cluster.groups) > 1:
+            detail = "a site corrects times on equal nodes only"
+            self.problems.append(Problem(pointer="/site", code="mixed", detail=detail))
+        if self.problems:
             raise kind(self.problems)
         return PlanRequest(
             model=model,
@@ -342,3 +339,7 @@ def _fields(spec: BaseModel) -> dict[str, Any]:
 def _count(value: Any) -> int:
     """A degree to compute with while its validation is still to come; wrong ones count as 1."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
+
+
+def _missing(name: str) -> Problem:
+    return Problem(pointer=join("", name), code="missing", detail="is required")
