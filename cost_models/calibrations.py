@@ -215,6 +215,13 @@ def _measured_collectives(points: Iterable[CollectivePoint]) -> dict[str, Collec
     return tables
 
 
+def _optimizer_s(points: Points) -> tuple[float, float]:
+    """Seconds of an optimizer step per tensor, and per parameter."""
+    sizes = [(o.parameters / o.tensors, o.seconds / o.tensors) for o in points.optimizer]
+    per = linear_through(sizes)
+    return per.fixed_s, per.per_unit_s
+
+
 def measured(points: Points, synchronous: bool) -> Measured:
     """The tables of these points."""
     lines: dict[tuple[str, str], list[tuple[float, float]]] = {}
@@ -225,11 +232,6 @@ def measured(points: Points, synchronous: bool) -> Measured:
         ratios.setdefault(c.kernel, [(1, 1.0)]).append((c.ranks, c.seconds / c.alone_s))
     lost = [c.seconds / c.collective_s for c in points.contention]
     sent = [(p.bytes, p.seconds) for p in points.collectives if p.op == "send_recv"]
-    tensors = None
-    if points.optimizer:
-        per = linear_through([(o.parameters / o.tensors, o.seconds / o.tensors)
-                              for o in points.optimizer])  # fmt: skip
-        tensors = (per.fixed_s, per.per_unit_s)
     return Measured(
         gemm=_grids(
             (
@@ -249,7 +251,7 @@ def measured(points: Points, synchronous: bool) -> Measured:
         ),
         host={(h.runtime, h.direction): h.seconds for h in points.host},
         wrapper={key: linear_through(found) for key, found in lines.items()},
-        optimizer=tensors,
+        optimizer=_optimizer_s(points) if points.optimizer else None,
         crowding={kernel: tuple(sorted(found)) for kernel, found in ratios.items()},
         contention=float(np.median(lost)) if lost else None,
         message=linear_through(sent) if sent else None,

@@ -11,6 +11,7 @@ from cost_models.blocks.records import FlashAttention, Gemm, Kernel, MemoryBound
 from cost_models.dims import Dims
 from cost_models.fitted import Fitted
 from cost_models.kernels import attention_s, gemm_flop, gemm_s, memory_pass_s
+from cost_models.measured_tables import Measured
 from cost_models.network import Fabric
 from cost_models.profiles import EfficiencyProfile
 from cost_models.sources import Array, formula
@@ -128,6 +129,24 @@ def _forward_flop(kernel: Gemm | FlashAttention | Scan) -> Array:
     return gemm_flop(kernel.m, kernel.n, kernel.k) * kernel.groups
 
 
+def _measured_pass_s(
+    kernel: MemoryBoundKernel, machine: Machine, measured: Measured
+) -> tuple[Array, Array, Array] | None:
+    precision = machine.precision
+    if kernel.kind == "repeat kv" and (precision, "forward") in measured.attention:
+        return 0.0, 0.0, 0.0  # inside the measured attention
+    slower = measured.slowdown("memory", machine.neighbours)
+    sides = {"forward": kernel.forward_bytes, "backward": kernel.backward_bytes}
+    tables = {side: measured.passes.get((precision, kernel.kind, side)) for side in sides}
+    if not any(tables.values()):
+        return None
+    forward, backward = (
+        slower * sides[side] / table.rate(sides[side]) if table else 0.0
+        for side, table in tables.items()
+    )
+    return forward, backward, 0.0
+
+
 def _measured_s(kernel: Kernel, machine: Machine) -> tuple[Array, Array, Array] | None:
     """Measured forward, backward and weight-gradient seconds; None if they were not measured.
 
@@ -138,20 +157,7 @@ def _measured_s(kernel: Kernel, machine: Machine) -> tuple[Array, Array, Array] 
         return None
     precision = machine.precision
     if isinstance(kernel, MemoryBoundKernel):
-        if kernel.kind == "repeat kv" and (precision, "forward") in measured.attention:
-            return 0.0, 0.0, 0.0  # inside the measured attention
-        slower = measured.slowdown("memory", machine.neighbours)
-        sides = {"forward": kernel.forward_bytes, "backward": kernel.backward_bytes}
-        found = {side: (precision, kernel.kind, side) for side in sides}
-        if not any(key in measured.passes for key in found.values()):
-            return None
-        forward, backward = (
-            slower * sides[side] / measured.passes[key].rate(sides[side])
-            if key in measured.passes
-            else 0.0
-            for side, key in found.items()
-        )
-        return forward, backward, 0.0
+        return _measured_pass_s(kernel, machine, measured)
     slower = measured.slowdown("gemm", machine.neighbours)
     flop = _forward_flop(kernel) * slower
     if isinstance(kernel, FlashAttention):
@@ -230,25 +236,13 @@ def _gemm_time(
     m, n, k, groups = kernel.m, kernel.n, kernel.k, kernel.groups
     narrow = machine.precision in NARROW_BYTES and kernel.fp8
     precision = machine.precision if narrow else machine.wide
-    peak = machine.matrix_flop_per_s
-    if narrow:
-        own = machine.accelerator.peak_flop_per_s(precision)
-        assert own is not None
-        peak = own * (FP8_RECIPE_FRACTION[machine.fp8_recipe] if precision == "fp8" else 1.0)
+    peak = _narrow_flop_per_s(machine) if narrow else machine.matrix_flop_per_s
     peak *= machine.fitted.sustained_fraction(machine.profile.steady)
     efficiency = machine.profile.gemm[precision]
     width = d.activation_bytes
     element = NARROW_BYTES[precision] if narrow else width
 
-    one = (1.0, 1.0, WEIGHT_GRADIENT_FRACTION)
-    fractions: tuple[Array, ...] = machine.profile.grouped_gemm if kernel.grouped else one
-    if kernel.grouped:
-        alone = (np.asarray(groups) == 1.0) & (np.asarray(d.runtime.calls_one_expert_plainly) > 0)
-        fractions = tuple(
-            np.where(alone, plain, share) for plain, share in zip(one, fractions, strict=True)
-        )
-    if not kernel.tensor_cores:
-        fractions = (VECTOR_FRACTION,) * 3
+    fractions = _peak_fractions(kernel, machine, d)
 
     def seconds(which: int, a: Array, b: Array, c: Array, output_bytes: Array = width) -> Array:
         return gemm_s(
@@ -270,17 +264,9 @@ def _gemm_time(
     if narrow and precision == "fp8" and machine.profile.family == "hopper":
         backward = backward / SPLIT_ACCUMULATOR
     if narrow:
-        # Transformer Engine reads 2 and writes the value and its transpose, one byte each; one
-        # that is compiled into the kernel before reads less.  Where one scale holds for the whole
-        # tensor, each rank casts its shard before the gather.
-        whole = precision == "fp8" and machine.fp8_recipe in WHOLE_TENSOR_RECIPES
-        shard = d.sharded_tokens / d.tokens if whole else 1.0
-        inputs = m * k * groups * (shard if kernel.gathered_input else 1.0)
-        gradients = m * n * groups * (shard if kernel.scattered_output else 1.0)
-        r, fused = d.runtime, 2.0 * d.compiled
-        forward = forward + memory_s((r.cast_forward_bytes - fused) * inputs)
-        again = r.recast_bytes * inputs * kernel.trained
-        backward = backward + memory_s((r.cast_backward_bytes - fused) * gradients + again)
+        cast_forward, cast_backward = _cast_bytes(kernel, machine, d)
+        forward = forward + memory_s(cast_forward)
+        backward = backward + memory_s(cast_backward)
     of_weights = last if kernel.weights else 0.0
     return _time(kernel, forward, backward, of_weights, gemm_flop(m, n, k) * groups)
 
@@ -301,3 +287,40 @@ def kernel_times(records: Iterable[Record], machine: Machine, d: Dims) -> dict[K
         for record in records
         if isinstance(record, Kernel)
     }
+
+
+def _narrow_flop_per_s(machine: Machine) -> float:
+    """The peak rate of matrix products in the machine's number format of one byte or less."""
+    own = machine.accelerator.peak_flop_per_s(machine.precision)
+    assert own is not None
+    return own * (FP8_RECIPE_FRACTION[machine.fp8_recipe] if machine.precision == "fp8" else 1.0)
+
+
+def _peak_fractions(kernel: Gemm, machine: Machine, d: Dims) -> tuple[Array, ...]:
+    """Of the peak rate: what the forward, input-gradient and weight-gradient products reach."""
+    if not kernel.tensor_cores:
+        return (VECTOR_FRACTION,) * 3
+    one = (1.0, 1.0, WEIGHT_GRADIENT_FRACTION)
+    if not kernel.grouped:
+        return one
+    plainly = np.asarray(d.runtime.calls_one_expert_plainly) > 0
+    alone = (np.asarray(kernel.groups) == 1.0) & plainly
+    shares = machine.profile.grouped_gemm
+    return tuple(np.where(alone, plain, share) for plain, share in zip(one, shares, strict=True))
+
+
+def _cast_bytes(kernel: Gemm, machine: Machine, d: Dims) -> tuple[Array, Array]:
+    """Read and written to cast the inputs of the forward pass, and of the backward pass.
+
+    Transformer Engine reads 2 and writes the value and its transpose, one byte each; one that is
+    compiled into the kernel before reads less.  Where one scale holds for the whole tensor, each
+    rank casts its shard before the gather.
+    """
+    whole = machine.precision == "fp8" and machine.fp8_recipe in WHOLE_TENSOR_RECIPES
+    shard = d.sharded_tokens / d.tokens if whole else 1.0
+    inputs = kernel.m * kernel.k * kernel.groups * (shard if kernel.gathered_input else 1.0)
+    gradients = kernel.m * kernel.n * kernel.groups * (shard if kernel.scattered_output else 1.0)
+    r, fused = d.runtime, 2.0 * d.compiled
+    again = r.recast_bytes * inputs * kernel.trained
+    backward = (r.cast_backward_bytes - fused) * gradients + again
+    return (r.cast_forward_bytes - fused) * inputs, backward

@@ -165,11 +165,7 @@ class TrainableModel:
         """The records as they run, from (record, whether its part is trained) of each block."""
         if not self.training.freezes:
             return tuple(record for record, _ in records)
-        gemms = {
-            id(record): replace(record, trained=False)
-            for record, trained in records
-            if isinstance(record, Gemm) and record.weights and not trained
-        }
+        gemms = _frozen(records)
         frozen = {gemm.name: gemm for gemm in gemms.values()}
         unpacked = _unpacked(frozen.values(), d) if packed else {}
         changed: list[Record] = []
@@ -177,14 +173,11 @@ class TrainableModel:
             match record:
                 case Gemm() if id(record) in gemms:
                     gemm = gemms[id(record)]
-                    if unpacked:
-                        changed.append(unpacked[gemm.name])
+                    changed += [unpacked[gemm.name]] if unpacked else []
                     changed += [gemm, *self._beside(gemm, d)]
                 case TensorParallel():
-                    columns, rows = (
-                        tuple(gemms.get(id(gemm), gemm) for gemm in side)
-                        for side in (record.columns, record.rows)
-                    )
+                    columns = tuple(gemms.get(id(gemm), gemm) for gemm in record.columns)
+                    rows = tuple(gemms.get(id(gemm), gemm) for gemm in record.rows)
                     changed.append(replace(record, columns=columns, rows=rows))
                 case SavedTensor() if record.name in INPUTS:
                     changed += self._input(record, frozen, d)
@@ -297,6 +290,15 @@ def _part(block: Block, name: str) -> str:
     if isinstance(block, Mixer):
         return "mixers"
     return "routers" if name.startswith("router") else "feed_forwards"
+
+
+def _frozen(records: Iterable[tuple[Record, bool]]) -> dict[int, Gemm]:
+    """By the id of its record: each matrix product whose weights stay as they are."""
+    return {
+        id(record): replace(record, trained=False)
+        for record, trained in records
+        if isinstance(record, Gemm) and record.weights and not trained
+    }
 
 
 def _unpacked(gemms: Iterable[Gemm], d: Dims) -> dict[str, MemoryBoundKernel]:

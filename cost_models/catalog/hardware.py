@@ -122,6 +122,11 @@ def _named_cluster(name: str, nodes: int | None) -> ClusterSpec:
     return parse_shorthand(name)
 
 
+def _refuse_too_many(text: str, accelerators: int) -> None:
+    if accelerators > _MAX_ACCELERATORS:
+        _refuse(text, f"more than {_MAX_ACCELERATORS} accelerators")
+
+
 def parse_shorthand(text: str) -> ClusterSpec:
     """A cluster from '8x8xh100-sxm', '64xh100-sxm' or '4xdgx-h100'.
 
@@ -134,8 +139,8 @@ def parse_shorthand(text: str) -> ClusterSpec:
     if match is None:
         _refuse(text, "not a cluster")
     first, second, name = match.groups()
-    if any(len(number) > 7 for number in (first, second or "")):
-        _refuse(text, f"more than {_MAX_ACCELERATORS} accelerators")
+    if max(len(first), len(second or "")) > 7:
+        _refuse_too_many(text, _MAX_ACCELERATORS + 1)
     count, per_node = int(first), None if second is None else int(second)
     if count < 1:
         _refuse(text, "the first number must be >= 1")
@@ -144,20 +149,17 @@ def parse_shorthand(text: str) -> ClusterSpec:
             _refuse(text, "accelerators per node must be >= 1")
         if name not in accelerator_ids():
             _refuse(text, f"unknown accelerator {name!r}", _nearest(name, accelerator_ids()))
-        if count * per_node > _MAX_ACCELERATORS:
-            _refuse(text, f"more than {_MAX_ACCELERATORS} accelerators")
+        _refuse_too_many(text, count * per_node)
         return cluster_of(key, node_group(name, count, per_node))
     if name in cluster_ids():
         entry = cluster_entry(name)
         per_unit = entry.nodes_per_unit * accelerator_entry(entry.accelerator).node.accelerators
-        if count * per_unit > _MAX_ACCELERATORS:
-            _refuse(text, f"more than {_MAX_ACCELERATORS} accelerators")
+        _refuse_too_many(text, count * per_unit)
         return _preset(entry, count * entry.nodes_per_unit)
     if name not in accelerator_ids():
         known = {**cluster_ids(), **accelerator_ids()}
         _refuse(text, f"unknown accelerator or preset {name!r}", _nearest(name, known))
-    if count > _MAX_ACCELERATORS:
-        _refuse(text, f"more than {_MAX_ACCELERATORS} accelerators")
+    _refuse_too_many(text, count)
     typical = accelerator_entry(name).node.accelerators
     if count > typical and count % typical:
         _refuse(text, f"{count} is not a multiple of the {typical} accelerators of a node")

@@ -204,8 +204,7 @@ class ParallelPlan(Spec):
             data = {("runtime" if name == "stack" else name): data[name] for name in data}
         return data
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _recompute_fields(self) -> None:
         if self.recompute == "selective" and not self.recompute_modules:
             raise ValueError("selective recompute needs recompute_modules")
         if self.recompute != "selective" and self.recompute_modules:
@@ -214,18 +213,25 @@ class ParallelPlan(Spec):
             raise ValueError("full recompute needs recompute_num_layers >= 1")
         if self.recompute != "full" and self.recompute_num_layers:
             raise ValueError("recompute_num_layers belong to full recompute")
+
+    def _layers_of_stages(self) -> None:
+        two_way = SCHEDULES[self.schedule].placement == "two-way"
+        counts = {self.pp, self.pp if two_way else self.pp * self.vpp}
+        if len(self.stage_layers) not in counts:
+            wanted = " or ".join(str(count) for count in sorted(counts))
+            raise ValueError(f"stage_layers names {len(self.stage_layers)} of {wanted} stages")
+        if self.first_stage_layers or self.last_stage_layers:
+            raise ValueError("give stage_layers, or first/last_stage_layers, not both")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        self._recompute_fields()
         if self.offload_num_layers and not self.offload_activations:
             raise ValueError("offload_num_layers belong to offload_activations")
         if self.recompute_layers:
             self._some_layers()
         if self.stage_layers:
-            two_way = SCHEDULES[self.schedule].placement == "two-way"
-            counts = {self.pp, self.pp if two_way else self.pp * self.vpp}
-            if len(self.stage_layers) not in counts:
-                wanted = " or ".join(str(count) for count in sorted(counts))
-                raise ValueError(f"stage_layers names {len(self.stage_layers)} of {wanted} stages")
-            if self.first_stage_layers or self.last_stage_layers:
-                raise ValueError("give stage_layers, or first/last_stage_layers, not both")
+            self._layers_of_stages()
         chunks = SCHEDULES[self.schedule].chunk_counts
         if self.vpp not in chunks if chunks else self.vpp < 2:
             allowed = " or ".join(str(n) for n in chunks) or "2 or more"

@@ -68,10 +68,9 @@ def block_order(stages: int, micro_batches: int, block: Block, limit: int) -> Or
             return None
         action = plans[rank][cursor[rank]]
         stage = last - rank if action.chunk else rank
-        if action.kind is Kind.INPUT_GRADIENT:
-            return action if gradient_from[stage][action.micro_batch] <= slot else None
-        arrived = forward_from[stage][action.micro_batch] <= slot
-        return action if arrived and held[rank] < limit else None
+        backward = action.kind is Kind.INPUT_GRADIENT
+        arrived = (gradient_from if backward else forward_from)[stage][action.micro_batch] <= slot
+        return action if arrived and (backward or held[rank] < limit) else None
 
     def run(rank: int, slot: int) -> bool:
         """Run one action of the rank in this slot; False if none can run."""

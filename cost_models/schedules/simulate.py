@@ -8,6 +8,7 @@ until the transfer is done.  Everything is deterministic.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,6 +112,13 @@ def simulate(
     return run(order, routes, times, links, reduce_s, share)
 
 
+def _refuse_deadlock(order: Order, cursor: Sequence[int]) -> None:
+    stuck = [rank for rank, actions in enumerate(order) if cursor[rank] < len(actions)]
+    if stuck:
+        action = order[stuck[0]][cursor[stuck[0]]]
+        raise Deadlock(f"ranks {stuck[:8]} wait for ever at {action}")
+
+
 def run(
     order: Order,
     routes: list[Route],
@@ -125,10 +133,7 @@ def run(
     waiting = list(range(ranks))
     while waiting:
         waiting += state.advance(waiting.pop())
-    stuck = [rank for rank in range(ranks) if state.cursor[rank] < len(order[rank])]
-    if stuck:
-        action = order[stuck[0]][state.cursor[stuck[0]]]
-        raise Deadlock(f"ranks {stuck[:8]} wait for ever at {action}")
+    _refuse_deadlock(order, state.cursor)
     starts = state.starts
     finish = np.array(state.clock) + np.broadcast_to(np.asarray(reduce_s, np.float64), (ranks,))
     makespan = float(finish.max())

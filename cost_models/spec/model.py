@@ -163,6 +163,12 @@ class StackSpec(Spec):
             raise ValueError("rmsnorm has no bias")
         if self.full_attention_period is not None and self.sliding_window is None:
             raise ValueError("full_attention_period needs sliding_window")
+        self._blocks_of_layers()
+        if self.moe is not None and "moe" not in self.feed_forwards:
+            raise ValueError("moe is given, but no layer is a mixture-of-experts layer")
+        return self
+
+    def _blocks_of_layers(self) -> None:
         if self.layer_pattern and self.sliding_window is not None:
             raise ValueError("give layer_pattern or sliding_window, not both")
         if len(self.layer_pattern) > self.num_layers:
@@ -174,9 +180,6 @@ class StackSpec(Spec):
         for block in dict.fromkeys(block for layer in self.layer_pattern for block in layer):
             if missing := block.missing(self):
                 raise ValueError(missing)
-        if self.moe is not None and "moe" not in self.feed_forwards:
-            raise ValueError("moe is given, but no layer is a mixture-of-experts layer")
-        return self
 
     @property
     def attention_kind(self) -> AttentionKind:

@@ -13,7 +13,6 @@ from cost_models.optimizers import OPTIMIZERS, OptimizerName
 
 Precision = Literal["bf16", "fp16", "fp8", "fp4", "fp32"]
 FP8Recipe = Literal["tensorwise", "delayed", "rowwise", "blockwise", "mxfp8"]
-Dtype = Literal["fp32", "bf16", "fp16", "fp8"]
 Part = Literal["embedding", "encoders", "norms", "mixers", "routers", "feed_forwards", "head"]
 Loss = Literal["next_token", "dpo", "reward", "distillation"]
 FrozenDtype = Literal["as trained", "nf4"]

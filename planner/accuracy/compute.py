@@ -181,14 +181,14 @@ def _open(rows: Iterable[Row]) -> OpenTime:
     return OpenTime(within_range_share=inside, **asdict(found))
 
 
+def _counts_as_peak(row: Row) -> bool:
+    settled = row.confidence != "low" and row.table != "open"
+    return bool(settled and row.predicted_peak_bytes and row.published_peak_bytes)
+
+
 def _memory(rows: Sequence[Row]) -> MemorySummary:
     """Peaks of confident rows whose plan is known, and every confident out-of-memory row."""
-    own = [
-        row
-        for row in rows
-        if row.confidence != "low" and row.table != "open"
-        if row.predicted_peak_bytes and row.published_peak_bytes
-    ]
+    own = list(filter(_counts_as_peak, rows))
     found = _peaks(own)
     by_source: dict[str, SourceMemory] = {}
     for source, part in _by(own, lambda row: row.source_key).items():

@@ -6,7 +6,7 @@ A row is always judged as if no run of its source had been seen.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from random import Random
 
@@ -108,32 +108,37 @@ def shots(runs: Iterable[SeenRun], counts: Sequence[int]) -> dict[str, Shots]:
     for run in runs:
         by_source[run.features.groups[3]].append(run)
     enough = {key: own for key, own in by_source.items() if len(own) >= max(counts) + 2}
-    found: dict[str, dict[str, float]] = {str(count): {} for count in counts}
-    of_kind: dict[str, dict[str, list[float]]] = {str(count): defaultdict(list) for count in counts}
-    for source, own in enough.items():
-        features = [run.features for run in own]
-        _, shared = left_out(source).joint(features)
-        noise = posterior().scales.noise_variance(features)
-        ln = np.array([run.ln for run in own])
-        kinds = np.array([_kind(run) for run in own])
-        for count in counts:
-            random = Random(count)
-            draws = [random.sample(range(len(own)), count) for _ in range(DRAWS if count else 1)]
-            errors = np.array([_of_the_others(ln, shared, noise, draw) for draw in draws])
-            found[str(count)][source] = float(np.mean(np.nanmedian(errors, 1)))
-            for kind in set(kinds.tolist()):
-                if (kinds == kind).sum() >= max(LEAST_OF_KIND, count + 1):
-                    middle = np.nanmedian(errors[:, kinds == kind], 1)
-                    of_kind[str(count)][kind].append(float(np.mean(middle)))
-    return {
-        count: Shots(
-            mean=float(np.mean(list(errors.values()))),
-            mean_by_kind={kind: float(np.mean(own)) for kind, own in of_kind[count].items()},
-            by_source=errors,
-        )
-        for count, errors in found.items()
-        if errors
-    }
+    if not enough:
+        return {}
+    return {str(count): _after(count, enough) for count in counts}
+
+
+def _after(count: int, by_source: Mapping[str, Sequence[SeenRun]]) -> Shots:
+    """The errors once `count` rows of each source were seen."""
+    found: dict[str, float] = {}
+    of_kind: dict[str, list[float]] = defaultdict(list)
+    for source, own in by_source.items():
+        errors, kinds = _errors(source, own, count), np.array([_kind(run) for run in own])
+        found[source] = float(np.mean(np.nanmedian(errors, 1)))
+        for kind in set(kinds.tolist()):
+            if (kinds == kind).sum() >= max(LEAST_OF_KIND, count + 1):
+                middle = np.nanmedian(errors[:, kinds == kind], 1)
+                of_kind[kind].append(float(np.mean(middle)))
+    return Shots(
+        mean=float(np.mean(list(found.values()))),
+        mean_by_kind={kind: float(np.mean(own)) for kind, own in of_kind.items()},
+        by_source=found,
+    )
+
+
+def _errors(source: str, own: Sequence[SeenRun], count: int) -> Array:
+    """|ln| of the rows of a source over draws of those that were seen, shape (draws, rows)."""
+    features = [run.features for run in own]
+    _, shared = left_out(source).joint(features)
+    noise = posterior().scales.noise_variance(features)
+    ln, random = np.array([run.ln for run in own]), Random(count)
+    draws = [random.sample(range(len(own)), count) for _ in range(DRAWS if count else 1)]
+    return np.array([_of_the_others(ln, shared, noise, draw) for draw in draws])
 
 
 def _of_the_others(ln: Array, shared: Array, noise: Array, seen: list[int]) -> Array:

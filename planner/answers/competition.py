@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,16 +47,8 @@ def compete(request: PlanRequest, top_k: int | None = None, best_only: bool = Fa
     context = Context(request.model, request.cluster, request.training)
     named = request.search.framework
     able = (named,) if named else runners(context)
-    entries: list[Entry] = []
-    by_memory = request.search.objective == "memory_headroom"
-    told = Parts(len(able), lowest="peak_bytes" if by_memory else "iteration_time_s")
-    for name in able:
-        with told.part():
-            entry = _shared(request, name, entries)
-            entries.append(entry or _entry(request, name, top_k, best_only or bool(entries)))
-    fitting = sorted(
-        (one for one in entries if one.outcome.best), key=lambda one: one.outcome.score
-    )
+    entries = _entries(request, able, top_k, best_only)
+    fitting = sorted((one for one in entries if one.outcome.best), key=_score)
     if not fitting:
         free = None if named else _entry(request, None, top_k)
         if free is not None and (free.outcome.best or not entries):
@@ -63,6 +56,29 @@ def compete(request: PlanRequest, top_k: int | None = None, best_only: bool = Fa
         return [_entry(request, able[0], top_k) if best_only else entries[0]]
     if best_only or fitting[0].outcome is entries[0].outcome:
         return fitting
+    return _searched_whole(request, fitting, top_k)
+
+
+def _entries(
+    request: PlanRequest, able: Sequence[str], top_k: int | None, best_only: bool
+) -> list[Entry]:
+    """What each framework finds; of all but the first only the best plan."""
+    entries: list[Entry] = []
+    by_memory = request.search.objective == "memory_headroom"
+    told = Parts(len(able), lowest="peak_bytes" if by_memory else "iteration_time_s")
+    for name in able:
+        with told.part():
+            entry = _shared(request, name, entries)
+            entries.append(entry or _entry(request, name, top_k, best_only or bool(entries)))
+    return entries
+
+
+def _score(entry: Entry) -> float:
+    return entry.outcome.score
+
+
+def _searched_whole(request: PlanRequest, fitting: list[Entry], top_k: int | None) -> list[Entry]:
+    """The entries, the winner and those that share its outcome with more than its best plan."""
     with within_a_step():
         whole = _entry(request, fitting[0].framework, top_k)
     if whole.outcome.score > fitting[0].outcome.score:  # it was stopped

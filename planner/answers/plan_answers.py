@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -309,29 +310,32 @@ def _evidence(request: PlanRequest, plan: ParallelPlan) -> Evidence:
     return evidence(request.model, request.cluster, request.training, plan, site)
 
 
+def _by_hand(request: PlanRequest) -> Iterator[ParallelPlan]:
+    """The plans that one tries in turn by hand, the fewest ranks for a copy of the model first."""
+    world, layers = request.cluster.accelerators, request.model.num_layers
+    domain = request.cluster.groups[0].network[0].domain_accelerators or world
+    experts = request.model.moe.num_experts if request.model.moe is not None else 1
+    sizes = divisors(world)
+    narrow = [size for size in sizes if size <= domain]
+    for full, product in itertools.product((False, True), sizes):
+        for tp in (t for t in reversed(narrow) if product % t == 0):
+            pp, dp = product // tp, world // product
+            ep = max(e for e in narrow if experts % e == 0 and (tp * dp) % e == 0)
+            if pp <= layers:
+                yield ParallelPlan(
+                    tp=tp, pp=pp, dp=dp, ep=ep, sequence_parallel=tp > 1,
+                    recompute="full" if full else "none",
+                    recompute_num_layers=-(-layers // pp) if full else 0,
+                )  # fmt: skip
+
+
 def _baseline(
     request: PlanRequest, model: CostModel, rules: tuple[Rule, ...], best: PlanReport | None
 ) -> Baseline | None:
     """The plan that a careful engineer would choose by hand, and the best plan's speedup."""
     if best is None:
         return None
-    world = request.cluster.accelerators
-    domain = request.cluster.groups[0].network[0].domain_accelerators or world
-    experts = request.model.moe.num_experts if request.model.moe is not None else 1
-    sizes = divisors(world)
-    rows = []
-    for recompute in (False, True):
-        for product in sizes:
-            for tp in (t for t in reversed(sizes) if t <= domain and product % t == 0):
-                pp, dp = product // tp, world // product
-                ep = max(e for e in sizes if e <= domain and not (experts % e or (tp * dp) % e))
-                if pp <= request.model.num_layers:
-                    rows.append(ParallelPlan(
-                        tp=tp, pp=pp, dp=dp, ep=ep, sequence_parallel=tp > 1,
-                        recompute="full" if recompute else "none",
-                        recompute_num_layers=-(-request.model.num_layers // pp) if recompute else 0,
-                    ))  # fmt: skip
-    plans = Plans.from_rows(rows)
+    plans = Plans.from_rows(list(_by_hand(request)))
     context = Context(request.model, request.cluster, request.training)
     legal = passing((*RULES, *rules), context, plans)
     if not legal.any():

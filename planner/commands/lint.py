@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ from planner.commands.shared import Json
 
 if TYPE_CHECKING:
     from cost_models.spec import ClusterSpec
+    from planner.documents.problems import RequestError
     from planner.frameworks.launch_files import GivenValues
     from planner.frameworks.read_results import Setting
     from planner.lint.findings import Better, LintAnswer, ReadAnswer
@@ -83,19 +85,23 @@ def lint(
         try:
             answer = _linted(texts, known, framework, given)
         except RequestError as error:
-            if each and any(one.code == "no_framework" for one in error.problems):
+            if each and _no_launch(error):
                 continue
             raise
         answers.append(answer)
-        better = fixes.change_to_write(answer) if fix or diff else None
-        if better is not None:
-            _write(launch, texts, better, fix, diff)
+        if fix or diff:
+            _write(launch, texts, fixes.change_to_write(answer), fix, diff)
         if not (sarif or diff):
             _show(answer, texts, json)
     if sarif:
-        output.print_document(document(one for answer in answers for one in answer.findings))
-    refused = any(answer.verdict in ("refused", "does not fit") for answer in answers)
-    return NOTHING_FITS if refused else FINE
+        output.print_document(document(chain.from_iterable(one.findings for one in answers)))
+    verdicts = {answer.verdict for answer in answers}
+    return FINE if verdicts.isdisjoint({"refused", "does not fit"}) else NOTHING_FITS
+
+
+def _no_launch(error: RequestError) -> bool:
+    """Whether a file is refused since it starts no framework."""
+    return any(one.code == "no_framework" for one in error.problems)
 
 
 def _linted(
@@ -124,11 +130,13 @@ def _show(answer: LintAnswer, texts: Mapping[str, str], json: bool) -> None:
 
 
 def _write(
-    paths: Sequence[str], texts: Mapping[str, str], better: Better, fix: bool, diff: bool
+    paths: Sequence[str], texts: Mapping[str, str], better: Better | None, fix: bool, diff: bool
 ) -> None:
     """Shows or writes mended files; what must be done by hand goes to standard error."""
     from planner.lint.fixes import difference
 
+    if better is None:
+        return
     if diff:
         print(difference(texts, {**texts, **better.files}), end="")
     for change in better.by_hand:

@@ -42,21 +42,29 @@ def problem_lines(problems: Sequence[Problem], words: Sequence[str]) -> list[str
     return lines
 
 
+def _kind(problem: Problem, option: str) -> str:
+    """What `planner catalog` lists all names of."""
+    if "accelerator" in problem.pointer or problem.pointer.startswith("/sizing"):
+        return "accelerators"
+    return f"{option[2:]}s"
+
+
 def _line(problem: Problem, words: Sequence[str]) -> str:
     option = _option(problem, words)
     text = problem.detail if not option else problem.detail.removeprefix(f"{option} ")
-    if problem.code == "unknown_name" and 0 < len(problem.allowed) <= _MOST_CHOICES:
+    few = len(problem.allowed) <= _MOST_CHOICES
+    if problem.code == "unknown_name" and problem.allowed and few:
         text += f"; one of {', '.join(map(str, problem.allowed))}"
     if problem.did_you_mean:
         text += f"; did you mean {' or '.join(problem.did_you_mean)}?"
-    if problem.code == "unknown_name" and len(problem.allowed) > _MOST_CHOICES and option:
-        of_kinds = "accelerator" in problem.pointer or problem.pointer.startswith("/sizing")
-        kind = "accelerators" if of_kinds else f"{option[2:]}s"
-        text += f"; planner catalog {kind} lists all {len(problem.allowed)}"
+    if problem.code == "unknown_name" and option and not few:
+        text += f"; planner catalog {_kind(problem, option)} lists all {len(problem.allowed)}"
     if option in _EXAMPLES and problem.code != "missing" and not problem.did_you_mean:
         text += f"; for example {option} {_EXAMPLES[option]}"
-    if problem.code == "usage":
-        return text
+    return text if problem.code == "usage" else _placed(problem, option, text)
+
+
+def _placed(problem: Problem, option: str, text: str) -> str:
     if " and " in option:
         text = text.replace("is required", "are required")
     return f"{option or problem.pointer or '/'}: {text}"

@@ -5,7 +5,7 @@ The parts of time and memory are named in cost_models/cost_parts.py, the reasons
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -13,35 +13,72 @@ from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Document, PlanReport
 from planner.documents.scored_runs import Evidence
 
-REASONS: dict[str, str] = {
-    "memory": "a stage needs more than the accelerator has",
-    "memory_risk": "the risk of running out of memory exceeds the request's limit",
-    "world_size": "tp x cp x pp x dp is not the number of accelerators",
-    "batch_identity": "the global batch is not micro batch x accumulation x dp",
-    "heads_not_divisible": "attention heads do not divide over tp (and cp for all-to-all)",
-    "kv_heads": "key/value heads and tp do not divide each other",
-    "ffn_not_divisible": "an MLP width does not divide over tp or etp",
-    "layers_not_divisible": "the layers do not split over the stages as asked",
-    "vpp_layout": "the layers of a stage do not split into vpp chunks",
-    "schedule_micro_batches": "the schedule cannot run with this many micro-batches",
-    "tp_exceeds_domain": "tp is wider than the fastest network domain",
-    "experts_not_divisible": "experts do not divide over ep, or ep x etp over the ranks",
-    "sequence_parallel": "sequence parallelism needs tp > 1 (and experts with tp need it)",
-    "cp_seq": "the sequence does not split over cp (and tp)",
-    "zero_stage": "the runtime cannot combine this ZeRO stage with the pipeline",
-    "recompute": "the recompute choice does not fit the layers or kernels",
-    "offload": "the host has no memory or link for what is offloaded",
-    "fp8_shape": "widths or tokens are no multiples of what kernels in fp8 take",
-    "adapters": "the model has none of the matrices that adapters are asked for",
-    "framework_unsupported": "the chosen framework cannot run it",
-    "user_limit": "a limit of the request",
+
+class Meaning(NamedTuple):
+    """What a code says: after "refused for", short enough for a list; and as a sentence."""
+
+    short: str
+    sentence: str
+
+
+REASONS = {
+    "memory": Meaning("memory", "a stage needs more than the accelerator has"),
+    "memory_risk": Meaning(
+        "the risk of running out of memory",
+        "the risk of running out of memory exceeds the request's limit",
+    ),
+    "world_size": Meaning(
+        "the number of accelerators",
+        "the product of tp, cp, pp and dp is not the number of accelerators",
+    ),
+    "batch_identity": Meaning(
+        "the batch size", "the global batch is not micro batch x accumulation x dp"
+    ),
+    "heads_not_divisible": Meaning(
+        "attention heads", "attention heads do not divide over tp (and cp for all-to-all)"
+    ),
+    "kv_heads": Meaning("key/value heads", "key/value heads and tp do not divide each other"),
+    "ffn_not_divisible": Meaning("the MLP width", "an MLP width does not divide over tp or etp"),
+    "layers_not_divisible": Meaning(
+        "layers per stage", "the layers do not split over the stages as asked"
+    ),
+    "vpp_layout": Meaning("layers per chunk", "the layers of a stage do not split into vpp chunks"),
+    "schedule_micro_batches": Meaning(
+        "micro-batches of the schedule", "the schedule cannot run with this many micro-batches"
+    ),
+    "tp_exceeds_domain": Meaning(
+        "tp beyond the fastest domain",
+        "a tensor-parallel group is wider than the fastest network domain",
+    ),
+    "experts_not_divisible": Meaning(
+        "experts", "experts do not divide over ep, or ep x etp over the ranks"
+    ),
+    "sequence_parallel": Meaning(
+        "sequence parallelism", "sequence parallelism needs tp > 1 (and experts with tp need it)"
+    ),
+    "cp_seq": Meaning("the sequence over cp", "the sequence does not split over cp (and tp)"),
+    "zero_stage": Meaning(
+        "ZeRO with the pipeline", "the runtime cannot combine this ZeRO stage with the pipeline"
+    ),
+    "recompute": Meaning("recompute", "the recompute choice does not fit the layers or kernels"),
+    "offload": Meaning("offload", "the host has no memory or link for what is offloaded"),
+    "fp8_shape": Meaning(
+        "fp8 widths", "widths or tokens are no multiples of what kernels in fp8 take"
+    ),
+    "adapters": Meaning(
+        "adapters", "the model has none of the matrices that adapters are asked for"
+    ),
+    "framework_unsupported": Meaning("the framework", "the chosen framework cannot run it"),
+    "user_limit": Meaning("the request's limits", "a limit of the request"),
 }
 
 
 class Reason(Document):
     """Why a plan cannot run: a code of REASONS, a sentence with numbers, and the numbers."""
 
-    code: str
+    code: str = Field(
+        json_schema_extra={"x-meanings": {code: said.sentence for code, said in REASONS.items()}}
+    )
     text: str
     numbers: dict[str, float] = Field({})
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cost_models.units import GIB
+from planner.documents.answer import REASONS
 from planner.documents.plan_report import Memory
 
 _MOST_KINDS = 6  # that one line names
@@ -134,35 +135,9 @@ def memory_words(plan: Mapping[str, Any]) -> list[str]:
     return words
 
 
-# The codes of planner.documents.answer.REASONS, after "refused for": short enough for a list.
-REASON_WORDS = {
-    "memory": "memory",
-    "memory_risk": "the risk of running out of memory",
-    "world_size": "the number of accelerators",
-    "batch_identity": "the batch size",
-    "heads_not_divisible": "attention heads",
-    "kv_heads": "key/value heads",
-    "ffn_not_divisible": "the MLP width",
-    "layers_not_divisible": "layers per stage",
-    "vpp_layout": "layers per chunk",
-    "schedule_micro_batches": "micro-batches of the schedule",
-    "tp_exceeds_domain": "tp beyond the fastest domain",
-    "experts_not_divisible": "experts",
-    "sequence_parallel": "sequence parallelism",
-    "cp_seq": "the sequence over cp",
-    "zero_stage": "ZeRO with the pipeline",
-    "recompute": "recompute",
-    "offload": "offload",
-    "fp8_shape": "fp8 widths",
-    "adapters": "adapters",
-    "framework_unsupported": "the framework",
-    "user_limit": "the request's limits",
-}
-
-
 def reason_words(code: str) -> str:
     """A reason code in words."""
-    return REASON_WORDS.get(code, code.replace("_", " "))
+    return REASONS[code].short if code in REASONS else code.replace("_", " ")
 
 
 def value_words(value: Any) -> str:

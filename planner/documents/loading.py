@@ -111,6 +111,19 @@ def plain(value: Any, pointer: str = "", longest: int = MAX_STRING) -> Any:
         raise (_too_many() if budget[0] < 0 else error.under(pointer)) from None
 
 
+def _keys(value: Any) -> Iterable[Any]:
+    """The keys of an object, the places of a list."""
+    if isinstance(value, (list, tuple)):
+        yield from range(len(value))
+    elif not isinstance(value, dict):
+        raise refuse("", "wrong_type", f"must be plain data, got a {type(value).__name__}")
+    else:
+        for key in value:
+            if not isinstance(key, str):
+                raise refuse("", "wrong_type", "keys must be strings", key)
+            yield key
+
+
 def _plain(value: Any, depth: int, budget: list[int], longest: int, config: bool = False) -> Any:
     """The copy; pointers of errors grow on their way out, since few documents have any."""
     budget[0] -= 1
@@ -124,16 +137,9 @@ def _plain(value: Any, depth: int, budget: list[int], longest: int, config: bool
         return _scalar(value, longest=longest)
     if depth == 0:
         raise _too_deep("")
-    if not isinstance(value, (dict, list, tuple)):
-        raise refuse("", "wrong_type", f"must be plain data, got a {type(value).__name__}")
     copy: dict[Any, Any] = {}
-    keys: Iterable[Any] = range(len(value))
-    if isinstance(value, dict):
-        config = config or not CONFIG_MARKS.isdisjoint(value)
-        keys = value
-    for key in keys:
-        if isinstance(value, dict) and not isinstance(key, str):
-            raise refuse("", "wrong_type", "keys must be strings", key)
+    config = config or (isinstance(value, dict) and not CONFIG_MARKS.isdisjoint(value))
+    for key in _keys(value):
         try:
             copy[_scalar(key)] = _plain(value[key], depth - 1, budget, longest, config)
         except RequestError as error:

@@ -81,27 +81,28 @@ def _change(
         yield from _variable(reading, before, after)
         return
     said = _setting(framework, reading, written.name)
-    other = said is not None and said.name != written.name
     if _value(before) == _value(after) and (said.name if said else written.name) not in moved:
         return
-    if said is None and (after is None or written.name in _DERIVED):
+    if said is None:
+        if after is not None and written.name not in _DERIVED:
+            yield FlagChange(option=after.name, before=None, after=_value(after), why=after.why)
         return
-    if said is not None and (other or after is None):
-        why = f"replaced by {after.name}" if after is not None else "no longer needed"
+    if after is None:
+        yield _removed(said, "no longer needed")
+    elif said.name != written.name:
+        yield _removed(said, f"replaced by {after.name}")
+        yield FlagChange(option=after.name, before=None, after=_value(after), why=after.why)
+    elif _bare(_words(said)) != _bare(_value(after)):
         yield FlagChange(
-            option=said.name, before=_words(said), after=None, why=why, file=said.file,
-            line=said.line,
+            option=after.name, before=_words(said), after=_value(after), why=after.why,
+            file=said.file, line=said.line,
         )  # fmt: skip
-    if after is not None and (said is None or other or _bare(_words(said)) != _bare(_value(after))):
-        place = said if said is not None and not other else None
-        yield FlagChange(
-            option=after.name,
-            before=_words(place) if place else None,
-            after=_value(after),
-            why=after.why,
-            file=place.file if place else "",
-            line=place.line if place else 0,
-        )
+
+
+def _removed(said: Setting, why: str) -> FlagChange:
+    return FlagChange(
+        option=said.name, before=_words(said), after=None, why=why, file=said.file, line=said.line
+    )
 
 
 def _variable(reading: Reading, before: Flag | None, after: Flag | None) -> Iterator[FlagChange]:

@@ -19,7 +19,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "hint")
 
 # The reasons why a plan is refused, and codes that only a script can have.
 CODES: dict[str, str] = {
-    **REASONS,
+    **{code: said.sentence for code, said in REASONS.items()},
     "unknown_option": "the framework has no such option and stops",
     "unknown_key": "the framework has no such key and silently goes on without it",
     "ignored_option": "the framework reads this option only beside another one",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.lint.findings import Better, FlagChange, LintAnswer
@@ -54,16 +54,18 @@ def fixed_files(files: Mapping[str, str], changes: Iterable[FlagChange]) -> Fixe
             continue
         rows, place = lines[anchor[0]], anchor[1]
         rows[place] = _with(rows[place], change, _inside(rows[:place]))
-    # A line that only continued a removed option is removed too.
-    texts = {
-        name: "\n".join(
-            row
-            for place, row in enumerate(rows)
-            if row.strip() != "\\" or files[name].split("\n")[place].strip() == "\\"
-        )
-        for name, rows in lines.items()
-    }
+    texts = {name: _joined(rows, files[name].split("\n")) for name, rows in lines.items()}
     return FixedFiles(texts, tuple(left))
+
+
+def _joined(rows: Sequence[str], before: Sequence[str]) -> str:
+    """The text of a file; a line that only continued a removed option is removed too."""
+    kept = (
+        row
+        for row, was in zip(rows, before, strict=True)
+        if row.strip() != "\\" or was.strip() == "\\"
+    )
+    return "\n".join(kept)
 
 
 def with_files(files: Mapping[str, str], better: Better | None) -> Better | None:

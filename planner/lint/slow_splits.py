@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from planner.documents.formats import share
 from planner.lint.findings import Finding
@@ -65,6 +66,23 @@ def ep_across_nodes(launch: LintedLaunch) -> Iterator[Finding]:
     yield from slow(launch, "ep_across_nodes", "warning", text, changes, ("ep",))
 
 
+def _shorter_pipelines(launch: LintedLaunch) -> list[dict[str, Any]]:
+    """The plan with fewer stages and more ranks of tp or dp instead."""
+    plan = launch.plan
+    even = {"first_stage_layers": 0, "last_stage_layers": 0, "stage_layers": ()}
+    shorter = [
+        {"pp": pp, other: getattr(plan, other) * (plan.pp // pp)}
+        | (even if _uneven(launch) else {})
+        for pp in divisors(plan.pp)[:-1]
+        for other in ("tp", "dp")
+        if other == "dp" or plan.tp * (plan.pp // pp) <= launch.domain
+    ]
+    if plan.vpp == 1:
+        return shorter
+    whole = [change for change in shorter if change["pp"] == 1]
+    return shorter + [{**change, "vpp": 1, "schedule": "1f1b"} for change in whole]
+
+
 def few_micro_batches(launch: LintedLaunch) -> Iterator[Finding]:
     """A pipeline with too few micro-batches."""
     plan, own = launch.plan, launch.own
@@ -76,19 +94,8 @@ def few_micro_batches(launch: LintedLaunch) -> Iterator[Finding]:
         f"{share(bubble)} of the iteration is the pipeline's bubble"
     )
     smaller = [{"micro_batch_size": n} for n in divisors(plan.micro_batch_size)[:-1]]
-    shorter = [
-        {"pp": pp, other: getattr(plan, other) * (plan.pp // pp)}
-        for pp in divisors(plan.pp)[:-1]
-        for other in ("tp", "dp")
-        if other == "dp" or plan.tp * (plan.pp // pp) <= launch.domain
-    ]
-    unlayered = {"first_stage_layers": 0, "last_stage_layers": 0, "stage_layers": ()}
-    shorter = [{**change, **(unlayered if _uneven(launch) else {})} for change in shorter]
-    if plan.vpp > 1:
-        shorter += [
-            {**change, "vpp": 1, "schedule": "1f1b"} for change in shorter if change["pp"] == 1
-        ]
-    told = list(slow(launch, "few_micro_batches", "warning", text, [*smaller, *shorter], ("pp",)))
+    changes = [*smaller, *_shorter_pipelines(launch)]
+    told = list(slow(launch, "few_micro_batches", "warning", text, changes, ("pp",)))
     if not told and bubble >= _LARGE_BUBBLE:
         text += "; a larger batch shortens it, or more data and less pipeline parallelism"
         told = [finding("few_micro_batches", "warning", text, launch.place("pp"))]

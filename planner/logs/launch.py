@@ -8,7 +8,7 @@ from typing import Any
 from cost_models.catalog import models
 from cost_models.catalog.names import UnknownName
 from planner import frameworks
-from planner.documents.problems import refuse
+from planner.documents.problems import RequestError, refuse
 from planner.frameworks.read_results import Reading, Unreadable
 from planner.frameworks.sources import framework_of, reading_of
 from planner.logs import options
@@ -51,21 +51,26 @@ def _derive(code_base: CodeBase, draft: Draft) -> None:
         for field in ("plan.tp", "plan.pp"):
             draft.say(field, 1, 0)
     _printed_degrees(draft)
-    split = 1
-    for name in ("tp", "pp", "cp"):
-        split *= draft.number(f"plan.{name}") or (1 if name == "cp" else 0)
-    ranks, dp = draft.number("accelerators"), draft.number("plan.dp")
-    batch, micro = (draft.number(f) for f in ("training.global_batch_size", _MICRO))
-    if not dp and split and ranks and ranks % split == 0:
-        dp = ranks // split
-    if not dp and batch and micro and draft.micro_batches:
-        dp = batch // (micro * draft.micro_batches)
-    if dp:
+    tp, pp = (draft.number(f"plan.{name}") or 0 for name in ("tp", "pp"))
+    split = tp * pp * (draft.number("plan.cp") or 1)
+    batch, steps = draft.number("training.global_batch_size"), draft.micro_batches
+    if dp := _data_parallel(draft, split):
         draft.say("plan.dp", dp, 0)
         if split:
             draft.say("accelerators", dp * split, 0)
-        if batch and draft.micro_batches and batch % (dp * draft.micro_batches) == 0:
-            draft.say(_MICRO, batch // (dp * draft.micro_batches), 0)
+        if batch and steps and batch % (dp * steps) == 0:
+            draft.say(_MICRO, batch // (dp * steps), 0)
+
+
+def _data_parallel(draft: Draft, split: int) -> int | None:
+    """The data-parallel degree; split: ranks of one copy of the model, 0 where not known."""
+    ranks, steps = draft.number("accelerators"), draft.micro_batches
+    if dp := draft.number("plan.dp"):
+        return dp
+    if split and ranks and ranks % split == 0:
+        return ranks // split
+    batch, micro = (draft.number(f) for f in ("training.global_batch_size", _MICRO))
+    return batch // (micro * steps) if batch and micro and steps else None
 
 
 _MICRO = "plan.micro_batch_size"
@@ -146,23 +151,30 @@ def _given(files: Mapping[str, str], draft: Draft, launch: Reading | None) -> Re
         return None
     framework = framework_of(files, None)
     reading = reading_of(framework, files, draft.number("accelerators"))
-    said = _values(launch) if launch else {}
-    mine = {**said, **{path: fact.value for path, fact in draft.facts.items()}}
+    mine = {path: fact.value for path, fact in draft.facts.items()}
     printed = {path for path, fact in draft.facts.items() if fact.line}
-    printed |= {path for path in said if launch and _place(launch, path)[1]}
+    if launch:
+        said = _values(launch)
+        mine = said | mine
+        printed |= {path for path in said if _place(launch, path)[1]}
     for field, value in _values(reading).items():
         logged = mine.get(field)
         both = field in printed and _place(reading, field)[1] and field not in OF_ONE_LAUNCH
         if (field in IDENTITY or both) and logged is not None and logged != value:
-            what = "model" if field.startswith("model.") else "run"
-            raise refuse(
-                "/files",
-                f"another_{what}",
-                f"the files are of another {what}: they say {field} {value}, the log {logged}",
-                value if isinstance(value, (int, str)) else str(value),
-                allowed=(logged if isinstance(logged, (int, str)) else str(logged),),
-            )
+            raise _another(field, value, logged)
     return reading
+
+
+def _another(field: str, value: Any, logged: Any) -> RequestError:
+    """The refusal of files that say another value than the log."""
+    what = "model" if field.startswith("model.") else "run"
+    return refuse(
+        "/files",
+        f"another_{what}",
+        f"the files are of another {what}: they say {field} {value}, the log {logged}",
+        value if isinstance(value, (int, str)) else str(value),
+        allowed=(logged if isinstance(logged, (int, str)) else str(logged),),
+    )
 
 
 def _values(reading: Reading) -> dict[str, Any]:

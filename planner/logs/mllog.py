@@ -78,9 +78,10 @@ class MlLog(Reader):
     def _event(self, event: dict[str, Any], line: int) -> None:
         key, value = event.get("key"), event.get("value")
         meta, when = event.get("metadata"), _number(event.get("time_ms"))
-        if not isinstance(key, str) or when is None:
-            return
-        meta = meta if isinstance(meta, dict) else {}
+        if isinstance(key, str) and when is not None:
+            self._known(key, value, meta if isinstance(meta, dict) else {}, when, line)
+
+    def _known(self, key: str, value: Any, meta: dict[str, Any], when: float, line: int) -> None:
         if key == "run_start":
             self.draft.start("run_start", line)
         if key == "submission_benchmark" and isinstance(value, str):

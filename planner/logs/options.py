@@ -84,6 +84,15 @@ def reading(code_base: CodeBase, printed: Printed, name: str, size: int | None) 
     return read.model_copy(update={**settings, "assumed": assumed, "refusals": ()})
 
 
+def _allowed_words(row: Mapping[str, object], text: str) -> tuple[str, ...]:
+    """The values of an option as words; none where it does not take them."""
+    words = words_of(text)
+    if "nargs" not in row:
+        words = (",".join(words) if len(words) == 1 else f"[{','.join(words)}]",)
+    choices = row.get("choices")
+    return words if not isinstance(choices, list) or set(words) <= set(choices) else ()
+
+
 def _options(
     known: Mapping[str, dict[str, object]], printed: Printed
 ) -> Iterator[tuple[list[str], int]]:
@@ -101,12 +110,7 @@ def _options(
         elif kind == "store" and PRIVATE.isdisjoint(name.split("_")):
             if option == plain and text in ("False", "True"):
                 continue
-            row = known[option]
-            words = words_of(text)
-            if "nargs" not in row:
-                words = (",".join(words) if len(words) == 1 else f"[{','.join(words)}]",)
-            choices = row.get("choices")
-            if words and (not isinstance(choices, list) or set(words) <= set(choices)):
+            if words := _allowed_words(known[option], text):
                 yield [option, *words], line
         elif text == "False" and off in known:
             yield [off], line

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from itertools import chain, islice
+from typing import Any
 
 import numpy as np
 
@@ -93,6 +94,11 @@ def _one(runs: tuple[RunLog, ...], name: str) -> tuple[RunLog, ...]:
     return runs
 
 
+def _tokens_of_a_step(values: Mapping[str, Any]) -> int | None:
+    batch, length = (values.get(f"training.{f}") for f in ("global_batch_size", "seq_length"))
+    return batch * length if isinstance(batch, int) and isinstance(length, int) else None
+
+
 def _read(lines: Iterable[str], name: str, files: Mapping[str, str]) -> RunLog:
     draft = Draft(name)
     readers = [kind(draft) for kind in READERS]
@@ -106,17 +112,14 @@ def _read(lines: Iterable[str], name: str, files: Mapping[str, str]) -> RunLog:
     step = _step(draft)
     facts, both = launch.read(code_base, draft, files)
     values = {fact.field: fact.value for fact in facts}
-    batch, length = (values.get(f"training.{f}") for f in ("global_batch_size", "seq_length"))
-    tokens = _median(draft, "tokens")
-    if isinstance(batch, int) and isinstance(length, int):
-        tokens = batch * length / step.seconds
+    tokens = _tokens_of_a_step(values)
     return RunLog(
         name=name,
         code_base=code_base,
         facts=facts,
         reading=both,
         step=step,
-        tokens_per_s=tokens,
+        tokens_per_s=_median(draft, "tokens") if tokens is None else tokens / step.seconds,
         tflops_per_accelerator=_median(draft, "tflops"),
         memory=tuple(draft.memory[one] for one in sorted(draft.memory)),
         left_open=tuple(one for one in NEEDED if one not in values),

@@ -31,6 +31,8 @@ _DEGREES = re.compile(r"Building device mesh with parallelism: (.*)")
 _MODEL = re.compile(r"(?:Building|Model) (?:\w+/)?(llama3|qwen3|deepseek_v3|gpt_oss) ([\w.-]+)")
 _DEVICE = re.compile(r"capacity: (.+?) with ([\d.]+)GiB memory")
 _CONFIG = re.compile(r"Running with (?:args|configs?): (\{.*)")
+_FLOAT8 = re.compile(r"^(?=.*loat8).*(?:Swapped to|training active|enabled|Float8)", re.DOTALL)
+_SHARDED = re.compile("Applied (?:FSDP|HSDP)|dp mode=fully_shard")
 _CHECKPOINTING = re.compile(r"Applied (full|selective) activation checkpointing")
 RATES, STAMPS = "tokens/s of an accelerator", "time stamps of the steps"
 
@@ -49,6 +51,16 @@ KEYS = {
     "model.name": "model.family",
     "model.flavor": "model.flavor",
 }
+
+
+def _degrees(text: str) -> dict[str, int] | None:
+    """Sizes by dimension of the mesh that a line prints; None where it prints none."""
+    if found := _MESH.search(text):
+        sizes = map(int, re.findall(r"\d+", found[2]))
+        return dict(zip(re.findall(r"\w+", found[1]), sizes, strict=False))
+    if found := _DEGREES.search(text):
+        return {name: int(size) for name, size in re.findall(r"(\w+)=(\d{1,12})", found[1])}
+    return None
 
 
 class Torchtitan(Reader):
@@ -109,17 +121,13 @@ class Torchtitan(Reader):
             draft.say("plan.micro_batch_size", int(found[1]), line)
             draft.samples(int(found[2]), line)
             draft.say("training.seq_length", int(found[4]), line)
-        elif found := _MESH.search(text):
-            names = re.findall(r"\w+", found[1])
-            self._mesh(dict(zip(names, map(int, re.findall(r"\d+", found[2])), strict=False)), line)
-        elif found := _DEGREES.search(text):
-            pairs = re.findall(r"(\w+)=(\d{1,12})", found[1])
-            self._mesh({name: int(size) for name, size in pairs}, line)
+        elif (degrees := _degrees(text)) is not None:
+            self._mesh(degrees, line)
         elif found := _CHECKPOINTING.search(text):
             draft.say("plan.recompute", found[1], line)
         elif "torch.compile" in text and "Compiling" in text:
             draft.say("plan.compile", True, line)
-        elif "loat8" in text and re.search(r"(?:Swapped to|training active|enabled|Float8)", text):
+        elif _FLOAT8.search(text):
             draft.say("training.precision", "fp8", line)
         elif found := _DEVICE.search(text):
             draft.say("accelerator", found[1][:100], line)
@@ -127,7 +135,7 @@ class Torchtitan(Reader):
             self._config(found[1], line)
         if found := _MODEL.search(text):
             self._model(found[1], found[2], line)
-        if "Applied FSDP" in text or "Applied HSDP" in text or "dp mode=fully_shard" in text:
+        if _SHARDED.search(text):
             # Its default frees gathered weights after the forward pass, except in a pipeline.
             draft.say("plan.zero_stage", 3 if (draft.number("plan.pp") or 1) == 1 else 2, line)
 

@@ -64,9 +64,8 @@ class Trainer(Reader):
             return self._printed(text, number)
         if "Model config " in text and text.rstrip().endswith("{"):
             return self.block.add("{", number)
-        if (bar := _BAR.search(text)) and int(bar[2]) == self.total and not self.done:
-            hours, minutes, seconds = (int(part or 0) for part in bar.groups()[2:])
-            self._bar(int(bar[1]), hours * 3600.0 + minutes * 60.0 + seconds, number)
+        if bar := _BAR.search(text):
+            self._progress(bar, number)
         if found := _SAID.search(text):
             self._said(found[1], found[2], number)
         for name, value in _METRIC.findall(text):
@@ -88,6 +87,11 @@ class Trainer(Reader):
             self.accumulated = int(value)
         elif name in FIELDS and value:
             self.draft.say(FIELDS[name], value, line)
+
+    def _progress(self, bar: re.Match[str], number: int) -> None:
+        if int(bar[2]) == self.total and not self.done:
+            hours, minutes, seconds = (int(part or 0) for part in bar.groups()[2:])
+            self._bar(int(bar[1]), hours * 3600.0 + minutes * 60.0 + seconds, number)
 
     def _bar(self, step: int, elapsed: float, line: int) -> None:
         if self.last is not None and step < self.last[0]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -335,6 +336,14 @@ def _actions(result: Simulation) -> tuple[tuple[TimelineAction, ...], ...]:
     )
 
 
+def _sent(result: Simulation) -> Iterator[tuple[int, Kind, int, int, float]]:
+    """(rank, kind, micro-batch, chunk, end in s) of every action that sends its result on."""
+    for rank, (order, ends) in enumerate(zip(result.order, result.end_s, strict=True)):
+        for (kind, batch, chunk), end in zip(order, ends.tolist(), strict=True):
+            if kind != Kind.WEIGHT_GRADIENT:
+                yield rank, kind, batch, chunk, end
+
+
 def _waits(result: Simulation, routes: list[Route], links: Links) -> tuple[tuple[Wait, ...], ...]:
     """When each rank waits for messages, in order.
 
@@ -351,31 +360,28 @@ def _waits(result: Simulation, routes: list[Route], links: Links) -> tuple[tuple
     last = len(routes[0]) - 1
     # When the message of (micro-batch, position) was ready to leave, forward and backward.
     ready = ([[0.0] * (last + 1) for _ in routes], [[0.0] * (last + 1) for _ in routes])
-    for rank, (order, ends) in enumerate(zip(result.order, result.end_s, strict=True)):
-        for (kind, batch, chunk), end in zip(order, ends.tolist(), strict=True):
-            if kind != Kind.WEIGHT_GRADIENT:
-                ready[kind != Kind.FORWARD][batch][place[way[batch]][rank, chunk]] = end
+    for rank, kind, batch, chunk, end in _sent(result):
+        ready[kind != Kind.FORWARD][batch][place[way[batch]][rank, chunk]] = end
     hold_s = links.transfer_s if links.blocking else 0.0
     rounding_s = 1e-12 * result.makespan_s
-    found = []
-    for rank, order in enumerate(result.order):
-        waits: list[Wait] = []
+
+    def of_rank(rank: int) -> Iterator[Wait]:
+        def elsewhere(batch: int, position: int) -> bool:
+            return 0 <= position <= last and spots[way[batch]][position][0] != rank
+
         free = float(result.start_s[rank][0])
         starts, ends = result.start_s[rank].tolist(), result.end_s[rank].tolist()
-        for (kind, batch, chunk), start, end in zip(order, starts, ends, strict=True):
+        for (kind, batch, chunk), start, end in zip(result.order[rank], starts, ends, strict=True):
+            idle_since, free = free, end
             if kind == Kind.WEIGHT_GRADIENT:
-                free = end
                 continue
-            step = -1 if kind == Kind.FORWARD else 1
-            route, position = spots[way[batch]], place[way[batch]][rank, chunk]
-            source, target = position + step, position - step
-            if start > free and 0 <= source <= last and route[source][0] != rank:
-                since = max(free, ready[kind != Kind.FORWARD][batch][source])
+            step, position = -1 if kind == Kind.FORWARD else 1, place[way[batch]][rank, chunk]
+            if start > idle_since and elsewhere(batch, position + step):
+                since = max(idle_since, ready[kind != Kind.FORWARD][batch][position + step])
                 if start - since > rounding_s:
-                    waits.append(Wait(since, start))
-            free = end
-            if hold_s and 0 <= target <= last and route[target][0] != rank:
+                    yield Wait(since, start)
+            if hold_s and elsewhere(batch, position - step):
                 free = end + hold_s
-                waits.append(Wait(end, free))
-        found.append(tuple(waits))
-    return tuple(found)
+                yield Wait(end, free)
+
+    return tuple(tuple(of_rank(rank)) for rank in range(len(result.order)))

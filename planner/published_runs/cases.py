@@ -239,6 +239,17 @@ def _micro_batches(
     return [{"micro_batch_size": micro}]
 
 
+_ONE_OR_MORE = ("1f1b", "interleaved-1f1b")  # schedule, by whether a rank has several chunks
+
+
+def _whole_chunks(model: ModelSpec, chunks: int) -> bool:
+    """Whether they get equal shares of the layers.
+
+    The two ends may each count for a layer (Megatron, account_for_..._in_pipeline_split).
+    """
+    return model.num_layers % chunks == 0 or (model.num_layers + 2) % chunks == 0
+
+
 def _pipelines(run: Run, model: ModelSpec, pp: int, chunked: bool) -> list[dict[str, Any]]:
     """Schedule and chunks per rank; several where the row does not say how it interleaves.
 
@@ -250,12 +261,8 @@ def _pipelines(run: Run, model: ModelSpec, pp: int, chunked: bool) -> list[dict[
     if pp > 1 and not vpp and (unclear or schedule == "interleaved-1f1b"):
         fewest = 1 if unclear and schedule == "1f1b" else 2
         counts = range(fewest, MOST_CHUNKS + 1)
-        # The two ends may each count for a layer (Megatron, account_for_..._in_pipeline_split).
-        whole = {model.num_layers, model.num_layers + 2}
-        found = [v for v in counts if any(layers % (pp * v) == 0 for layers in whole)]
-        return [
-            {"schedule": "1f1b" if v == 1 else "interleaved-1f1b", "vpp": v} for v in found or [1]
-        ]
+        found = [v for v in counts if _whole_chunks(model, pp * v)] or [1]
+        return [{"schedule": _ONE_OR_MORE[v > 1], "vpp": v} for v in found]
     return [{"schedule": schedule, "vpp": _chunks(schedule, vpp)}]
 
 

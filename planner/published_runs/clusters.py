@@ -117,33 +117,15 @@ def cluster_for(run: Run) -> Read:
     entry = accelerator_entry(found.value)
     ranks, counted = ranks_of(run, entry)
     assumptions = [*found.assumptions, *counted]
-    typical = entry.node.accelerators
-    per_node = run.integer("gpus_per_node") or typical
-    if not run.integer("gpus_per_node"):
-        assumptions.append(f"{per_node} accelerators per node: not stated, typical")
-    if counted and ranks != run.integer("n_gpus") and run.integer("n_gpus"):
-        per_node *= 2
-    nics_shared = per_node
-    domain = max(tier.domain_accelerators or 1 for tier in entry.node.domains)
-    if domain > typical and per_node > typical:
-        # A rack's links span its nodes; the row counts the rack.
-        per_node, nics_shared = typical, typical
-    per_node = min(per_node, ranks)
+    nics_shared = _accelerators_of_a_node(run, entry, ranks, bool(counted), assumptions)
+    per_node = min(nics_shared, ranks)
     if ranks % per_node:
         per_node = next(size for size in range(per_node, 0, -1) if ranks % size == 0)
         assumptions.append(f"{per_node} accelerators per node, so that {ranks} are whole nodes")
     network: tuple[NetworkTier, ...] = ()
     if ranks > per_node:
         rate = nic_bytes_per_s(run["interconnect"], nics_shared)
-        nic = entry.node.network
-        if rate is not None and not RATES_BYTES_PER_S[0] <= rate <= RATES_BYTES_PER_S[1]:
-            assumptions.append(f"{rate * 8 / 1e9:.3g} Gb/s per accelerator is no network's rate")
-            rate = None
-        if rate is None:
-            gbit = nic.bandwidth_bytes_per_s * 8 / 1e9
-            assumptions.append(f"{gbit:.0f} Gb/s NIC per accelerator: typical")
-        else:
-            network = (nic.model_copy(update={"bandwidth_bytes_per_s": rate, "name": "network"}),)
+        network = _network(rate, entry.node.network, assumptions)
     named = (c.link_bytes_per_s for c in clusters() if _named(c, run["interconnect"]))
     link = next(named, None)
     if link is not None:
@@ -167,6 +149,35 @@ def cluster_for(run: Run) -> Read:
         cluster = cluster.model_copy(update={"reserved_bytes_per_accelerator": _TPU_RESERVED_BYTES})
         assumptions.append("nothing lost between buffers: XLA places them before it runs")
     return Read(cluster, tuple(assumptions))
+
+
+def _accelerators_of_a_node(
+    run: Run, entry: AcceleratorEntry, ranks: int, counted: bool, assumptions: list[str]
+) -> int:
+    """Of as many the row speaks, or the catalog; counted: whether ranks are no whole devices."""
+    typical, stated = entry.node.accelerators, run.integer("gpus_per_node")
+    if not stated:
+        assumptions.append(f"{typical} accelerators per node: not stated, typical")
+    per_node = stated or typical
+    if counted and run.integer("n_gpus") and ranks != run.integer("n_gpus"):
+        per_node *= 2
+    domain = max(tier.domain_accelerators or 1 for tier in entry.node.domains)
+    # A rack's links span its nodes; the row counts the rack.
+    return min(per_node, typical) if domain > typical else per_node
+
+
+def _network(
+    rate: float | None, nic: NetworkTier, assumptions: list[str]
+) -> tuple[NetworkTier, ...]:
+    """The network of a row; none of its own where it states no rate that a network has."""
+    if rate is not None and not RATES_BYTES_PER_S[0] <= rate <= RATES_BYTES_PER_S[1]:
+        assumptions.append(f"{rate * 8 / 1e9:.3g} Gb/s per accelerator is no network's rate")
+        rate = None
+    if rate is None:
+        gbit = nic.bandwidth_bytes_per_s * 8 / 1e9
+        assumptions.append(f"{gbit:.0f} Gb/s NIC per accelerator: typical")
+        return ()
+    return (nic.model_copy(update={"bandwidth_bytes_per_s": rate, "name": "network"}),)
 
 
 def _named(entry: ClusterEntry, text: str) -> bool:

@@ -77,6 +77,11 @@ def nic_bytes_per_s(text: str, per_node: int) -> float | None:
     return None
 
 
+def _gbit_of(unit: str) -> int:
+    """Gb/s in one Tb/s, GB/s and so on."""
+    return (1000 if unit[0:1] in ("t", "T") else 1) * (8 if unit[1:2] == "B" else 1)
+
+
 def _rate(clause: str) -> tuple[float, int | None] | None:
     """(Gb/s of one NIC or of the sum, number of NICs where stated) of one clause."""
     rails = re.search(
@@ -91,11 +96,8 @@ def _rate(clause: str) -> tuple[float, int | None] | None:
         # A bare number is a rate only behind a count of NICs: "8x ConnectX-7 400", "4x200".
         if not unit and (match.group("count") is None or value < 10):
             continue
-        if not value:
-            continue
-        value *= 1000 if unit[0:1] in ("t", "T") else 1
-        value *= 8 if "B" in unit and unit[1:2] == "B" else 1
-        return value, many
+        if value:
+            return value * _gbit_of(unit), many
     for pattern, gbit in _GENERATIONS:
         if named := re.search(rf"(?:(\d+) ?[x×*] ?)?\b(?:{pattern})\b", clause.lower()):
             return float(gbit), int(named.group(1)) if named.group(1) else count

@@ -91,28 +91,24 @@ def recompute_of(run: Run, torch: bool, default: str | None = None) -> list[dict
     if not run.known("recompute"):
         if default:
             return [{"recompute": default}]
+        if not torch:
+            return [none, selective, _every_nth_layer(4), _every_nth_layer(2), full]
         # Pax keeps all products but those inside attention (SAVE_DOT_WITH_NO_BATCH_DIM).
         dots = [{**selective, "recompute_modules": ("core_attn",)}] if "pax" in run["stack"] else []
-        return (
-            [none, *dots, full]
-            if torch
-            else [none, selective, _every_nth_layer(4), _every_nth_layer(2), full]
-        )
+        return [none, *dots, full]
     if named := _modules(text):
         return [{"recompute": "selective", "recompute_modules": named}]
     if some := re.search(r"(\d+) (?:of \d+ )?layers|block[- =:(]+(\d+)", text):
         count = max(int(some.group(1) or some.group(2)), 1)
         return [{"recompute": "full", "recompute_method": "block", "recompute_num_layers": count}]
-    if "select" in text or "partial" in text:
+    if re.search("select|partial", text):
         # "... recomputes layernorm+moe_act; ...": what stands in brackets is some other runs'.
         said = re.search(r"\brecomputes ([a-z_+, ]+)", notes)
-        if named := _modules(said.group(1) if said else ""):
-            return [{"recompute": "selective", "recompute_modules": named}]
-        return [selective]
-    if re.search(
-        r"full|^(1|yes|true|on|all|enabled|ac)$|block|uniform|checkpoint|every layer", text
-    ):
-        return [none] if re.search(r"\bno\b|without|disabled", text) else [full]
+        named = _modules(said.group(1) if said else "")
+        return [{"recompute": "selective", "recompute_modules": named} if named else selective]
+    every = r"full|^(1|yes|true|on|all|enabled|ac)$|block|uniform|checkpoint|every layer"
+    if re.search(every, text) and not re.search(r"\bno\b|without|disabled", text):
+        return [full]
     return [none]
 
 

@@ -7,6 +7,7 @@ family, and is listed as an assumption.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,12 +69,16 @@ class Read:
     assumptions: tuple[str, ...] = ()
 
 
+def _name(run: Run) -> str:
+    """What reaches logs and pages: printable, and never empty."""
+    printed = "".join(c if c.isprintable() else " " for c in run["model"])
+    return " ".join(_CUT.sub("", printed).split())[:200] or "model"
+
+
 def model_of(run: Run) -> Read:
     """The ModelSpec of a row.  Raises ValueError with what is missing or contradictory."""
     assumptions: list[str] = []
-    # A name reaches logs and pages: printable, and never empty.
-    printed = "".join(c if c.isprintable() else " " for c in run["model"])
-    name = " ".join(_CUT.sub("", printed).split())[:200] or "model"
+    name = _name(run)
     stated = {field: run.integer(column) for column, field in DIMS.items()}
     spec = {field: value for field, value in stated.items() if value}
     if (gated := run.flag("gated")) is not None:
@@ -100,8 +105,12 @@ def model_of(run: Run) -> Read:
     if run.is_layer:
         base["num_layers"] = 1
         base["moe"] = base.get("moe") and {**base["moe"], "num_dense_layers": 0, "layer_offset": 0}
+    return Read(_spec(name, base), tuple(assumptions))
+
+
+def _spec(name: str, fields: Mapping[str, Any]) -> ModelSpec:
     try:
-        return Read(ModelSpec(name=name, **base), tuple(assumptions))
+        return ModelSpec(name=name, **fields)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
@@ -200,45 +209,49 @@ def _arch(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
 
 def _experts(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
     """The routed part, where the row or the preset has one."""
-    experts, top_k, width = (run.integer(c) for c in ("experts", "topk", "moe_ffn"))
+    columns = (("num_experts", "experts"), ("top_k", "topk"), ("expert_ffn_hidden_size", "moe_ffn"))
+    stated = {field: value for field, column in columns if (value := run.integer(column))}
     notes = run.notes.lower()
-    moe: dict[str, Any] | None = base.get("moe")
-    if moe is None and experts and experts > 1:
-        moe = {"num_experts": experts, "top_k": top_k or 1,
-               "expert_ffn_hidden_size": width or base.get("ffn_hidden_size")
-               or 4 * (base.get("hidden_size") or 0)}  # fmt: skip
-        for column, value in (("topk", top_k), ("moe_ffn", width)):
-            if not value:
-                taken = moe["top_k" if column == "topk" else "expert_ffn_hidden_size"]
-                assumptions.append(f"{column} not stated: {taken}")
-    if moe is None:
+    moe: dict[str, Any]
+    if base.get("moe") is not None:
+        moe = base["moe"] | stated
+    elif stated.get("num_experts", 0) > 1:
+        width = base.get("ffn_hidden_size") or 4 * (base.get("hidden_size") or 0)
+        moe = {"top_k": 1, "expert_ffn_hidden_size": width} | stated
+        for field, column in columns:
+            if field not in stated:
+                assumptions.append(f"{column} not stated: {moe[field]}")
+    else:
         return
-    moe = dict(moe)
-    stated = (("num_experts", experts), ("top_k", top_k), ("expert_ffn_hidden_size", width))
-    moe.update({field: value for field, value in stated if value})
     if moe.get("num_groups") and moe["num_experts"] % moe["num_groups"]:
         moe["num_groups"] = moe["top_k_groups"] = None
-    dense = re.search(r"dense_layers=(\d+)", notes) or re.search(
-        r"first (\d+) layers? dense", notes
-    )
-    if dense:
-        moe["num_dense_layers"] = int(dense.group(1))
-    elif "first layer dense" in notes:
-        moe["num_dense_layers"] = 1
-    elif "all layers moe" in notes:
-        moe["num_dense_layers"] = 0
-    layers = base.get("num_layers") or 1
-    moe["num_dense_layers"] = min(moe.get("num_dense_layers", 0), layers - 1)
+    dense, layers = _dense_layers(notes), base.get("num_layers") or 1
+    dense = moe.get("num_dense_layers", 0) if dense is None else dense
+    moe["num_dense_layers"] = min(dense, layers - 1)
     if re.search(
         r"every (?:other|second) layer (?:is )?moe|moe (?:in )?every (?:other|second)", notes
     ):
         moe["layer_frequency"], moe["layer_offset"] = 2, 1
-    shared = re.search(r"(\d+) shared experts?(?: \((\d+)\))?", notes)
-    if shared:
-        count, total = int(shared.group(1)), shared.group(2)
-        moe["shared_expert_ffn_hidden_size"] = (
-            int(total) if total else count * moe["expert_ffn_hidden_size"]
-        )
+    moe |= _shared_expert(notes, moe["expert_ffn_hidden_size"])
     base["moe"] = moe
     if moe.get("imbalance_factor", 1.0) == 1.0:
         assumptions.append("experts evenly loaded")
+
+
+def _shared_expert(notes: str, width: int) -> dict[str, int]:
+    """The shared experts, which count as one of their whole width."""
+    found = re.search(r"(\d+) shared experts?(?: \((\d+)\))?", notes)
+    if not found:
+        return {}
+    total = int(found.group(2)) if found.group(2) else int(found.group(1)) * width
+    return {"shared_expert_ffn_hidden_size": total}
+
+
+def _dense_layers(notes: str) -> int | None:
+    """How many layers come before the experts; None where the notes do not say."""
+    for pattern in (r"dense_layers=(\d+)", r"first (\d+) layers? dense"):
+        if found := re.search(pattern, notes):
+            return int(found.group(1))
+    if "first layer dense" in notes:
+        return 1
+    return 0 if "all layers moe" in notes else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,9 @@ def degrees_of(
     cp = run.integer("cp") or 1
     if ranks % cp:
         raise ValueError(f"cp {cp} does not divide {ranks} accelerators")
-    pairs, open_pairs = _tensor_and_pipeline(run, ranks, per_node, model, training, software, notes)
+    pairs, open_pairs = _tensor_and_pipeline(
+        run, ranks // cp, per_node, model, training, software, notes
+    )
     opened += open_pairs
     options = []
     for tp, pp in pairs:
@@ -61,48 +63,61 @@ def degrees_of(
             options.append(fixed)
     alone = options[0]
     if not opened:
-        if run.integer("dp") not in (None, 0, alone["dp"]):
-            notes.append(
-                f"dp {alone['dp']} = accelerators / (tp cp pp); the row prints {run['dp']}"
-            )
-        if model.num_attention_heads % alone["tp"]:
-            notes.append(
-                f"{model.num_attention_heads} heads over tp {alone['tp']}: in equal shares"
-            )
+        notes += _remarks(run, model, alone)
     if all(option["dp"] > training.global_batch_size for option in options):
         batch = training.global_batch_size
         raise ValueError(f"global_batch {batch} is below dp {alone['dp']}: ranks without work")
     return Degrees(tuple(options), tuple(dict.fromkeys(opened)), tuple(dict.fromkeys(notes)))
 
 
+def _remarks(run: Run, model: ModelSpec, alone: Mapping[str, Any]) -> Iterator[str]:
+    """Where the only arrangement is not what the row prints, or splits unevenly."""
+    if run.integer("dp") not in (None, 0, alone["dp"]):
+        yield f"dp {alone['dp']} = accelerators / (tp cp pp); the row prints {run['dp']}"
+    if model.num_attention_heads % alone["tp"]:
+        yield f"{model.num_attention_heads} heads over tp {alone['tp']}: in equal shares"
+
+
 def _tensor_and_pipeline(
     run: Run,
-    ranks: int,
+    world: int,
     per_node: int,
     model: ModelSpec,
     training: TrainingSpec,
     software: Software,
     notes: list[str],
 ) -> tuple[list[tuple[int, int]], list[str]]:
-    """The (tp, pp) a row may mean, and which of the two it leaves open."""
+    """The (tp, pp) a row may mean, and which of the two it leaves open; world: ranks over cp."""
     tp, pp, dp = (run.integer(name) or None for name in ("tp", "pp", "dp"))
-    world = ranks // (run.integer("cp") or 1)
     missing = [name for name, value in (("tp", tp), ("pp", pp)) if value is None]
+    known = (tp or 1, pp or 1)
     if not missing:
-        return [(tp or 1, pp or 1)], []
-    if (software.lineage == "torch" or run.integer("zero_stage") == 3) and not dp:
+        return [known], []
+    sharded = software.lineage == "torch" or run.integer("zero_stage") == 3
+    if sharded and not dp:
         notes.append(f"{' and '.join(missing)} 1: not stated, sharded data parallel")
-        return [(tp or 1, pp or 1)], []
+        return [known], []
     if dp and len(missing) == 1:
-        rest = max(world // ((tp or pp or 1) * dp), 1)
+        rest = max(world // (known[0] * known[1] * dp), 1)
         notes.append(f"{missing[0]} {rest}: from the other degrees")
         return [(tp or rest, pp or rest)], []
-    pairs = [
-        pair
-        for pair in _pairs(tp, pp, world, per_node, model)
-        if world // (pair[0] * pair[1]) == (dp or world // (pair[0] * pair[1]))
-        and not training.global_batch_size % (world // (pair[0] * pair[1]))
-    ]
+    able = _pairs(tp, pp, world, per_node, model)
+    pairs = _fitting(able, world, dp, training.global_batch_size)
+    return _fastest_of(pairs, missing, notes)
+
+
+def _fitting(
+    pairs: Iterable[tuple[int, int]], world: int, dp: int | None, batch: int
+) -> list[tuple[int, int]]:
+    """The (tp, pp) whose copies of the model share the batch, and are as many as stated."""
+    copies = {(tp, pp): world // (tp * pp) for tp, pp in pairs}
+    return [pair for pair, n in copies.items() if n == (dp or n) and batch % n == 0]
+
+
+def _fastest_of(
+    pairs: list[tuple[int, int]], missing: list[str], notes: list[str]
+) -> tuple[list[tuple[int, int]], list[str]]:
+    """The (tp, pp) that are left to try, and which of the two stay open."""
     if not pairs:
         raise ValueError(f"{' and '.join(missing)} not stated, and no value divides the rest")
     if pairs == [(1, 1)]:
@@ -142,28 +157,9 @@ def _experts(
             notes.append(f"ep {run['ep']} without experts: 1")
         return [(1, 1)]
     ranks = tp * copies
-    ep = run.integer("ep")
-    if ep and ep > moe.num_experts:
-        raise ValueError(f"ep {ep} is above the {moe.num_experts} experts")
-    if ep and ranks % ep:
-        raise ValueError(f"ep {ep} does not divide tp x cp x dp = {ranks}")
-    if ep and moe.num_experts % ep:
-        notes.append(f"{moe.num_experts} experts over ep {ep}: in equal shares")
-    found = re.search(r"\betp ?[=:]? ?(\d+)", f"etp {run['etp']} {run.notes}".lower())
-    stated = int(found.group(1)) if found else None
-    if stated and (ranks % stated or ranks % ((ep or 1) * stated)):
-        raise ValueError(f"ep {ep or 1} x etp {stated} does not divide tp x cp x dp = {ranks}")
-    if ep is None and software.lineage == "torch":
-        notes.append("ep 1: not stated")
-        ep = 1
-    # Experts split over tensor ranks by default in Megatron-Core, and nowhere in the recipes that
-    # fold the two (since 2024): both are tried.
-    if stated is None and re.search("bridge|nemo-mlperf", run["stack"].lower()):
-        stated = 1  # Megatron-Bridge perf_recipes @067f987d, also of MLPerf v6.0's plans
-    tensor = [stated] if stated else ([tp] if run.year < 2024 else list(dict.fromkeys((1, tp))))
-    expert = [ep] if ep else [
-        2**i for i in range(7) if not moe.num_experts % 2**i and 2**i <= _MOST_EXPERT_RANKS
-    ]  # fmt: skip
+    ep = _stated_ep(run, moe.num_experts, ranks, software, notes)
+    tensor = _expert_tensor_degrees(run, ep or 1, tp, ranks)
+    expert = [ep] if ep else _usual_expert_degrees(moe.num_experts)
     legal = [(e, t) for e in expert for t in tensor if not ranks % (e * t)]
     legal = legal or [(expert[0], 1)]
     if len({e for e, _ in legal}) > 1:
@@ -175,6 +171,45 @@ def _experts(
             "tensor parallelism of the experts: not stated, the fastest that fits of 1 and tp"
         )
     return legal
+
+
+def _usual_expert_degrees(experts: int) -> list[int]:
+    powers = (2**i for i in range(7))
+    return [ep for ep in powers if experts % ep == 0 and ep <= _MOST_EXPERT_RANKS]
+
+
+def _stated_ep(
+    run: Run, experts: int, ranks: int, software: Software, notes: list[str]
+) -> int | None:
+    """The ep of a row; None where it is to be tried."""
+    ep = run.integer("ep")
+    if ep is None and software.lineage == "torch":
+        notes.append("ep 1: not stated")
+        return 1
+    if not ep:
+        return ep
+    if ep > experts:
+        raise ValueError(f"ep {ep} is above the {experts} experts")
+    if ranks % ep:
+        raise ValueError(f"ep {ep} does not divide tp x cp x dp = {ranks}")
+    if experts % ep:
+        notes.append(f"{experts} experts over ep {ep}: in equal shares")
+    return ep
+
+
+def _expert_tensor_degrees(run: Run, ep: int, tp: int, ranks: int) -> list[int]:
+    """The etp that a row may mean."""
+    found = re.search(r"\betp ?[=:]? ?(\d+)", f"etp {run['etp']} {run.notes}".lower())
+    stated = int(found.group(1)) if found else None
+    if stated and (ranks % stated or ranks % (ep * stated)):
+        raise ValueError(f"ep {ep} x etp {stated} does not divide tp x cp x dp = {ranks}")
+    # Experts split over tensor ranks by default in Megatron-Core, and nowhere in the recipes that
+    # fold the two (since 2024): both are tried.
+    if stated is None and re.search("bridge|nemo-mlperf", run["stack"].lower()):
+        stated = 1  # Megatron-Bridge perf_recipes @067f987d, also of MLPerf v6.0's plans
+    if stated:
+        return [stated]
+    return [tp] if run.year < 2024 else list(dict.fromkeys((1, tp)))
 
 
 def _sequence_parallel(run: Run, tp: int, software: Software, notes: list[str]) -> bool:
@@ -204,14 +239,16 @@ def _zero(run: Run, software: Software, pp: int, moe: bool, notes: list[str]) ->
     if stage == 0 and bf16 and software.plan["runtime"] == "deepspeed":
         stage = 1
         notes.append("ZeRO stage 1: DeepSpeed's BF16_Optimizer shards its states at stage 0 too")
-    # "... false in MoE configurations" says nothing of a dense model.
-    keeps = re.search(r"reshard_after_forward false( in moe)?", run.notes.lower())
-    if keeps and keeps.group(1) and not moe:
-        keeps = None
     # Under a pipeline torch gathers once per step (FSDP2 with pipelining).
-    if torch and (stage == 2 or (stage == 3 and (keeps or pp > 1))):
+    if torch and (stage == 2 or (stage == 3 and (_keeps_gathered(run, moe) or pp > 1))):
         return {"zero_stage": 3, "reshard_after_forward": False}
     return {"zero_stage": stage}
+
+
+def _keeps_gathered(run: Run, moe: bool) -> bool:
+    """Whether the notes say so; "... false in MoE configurations" says nothing of a dense model."""
+    found = re.search(r"reshard_after_forward false( in moe)?", run.notes.lower())
+    return found is not None and (moe or found.group(1) is None)
 
 
 def _shard_group(run: Run, ranks: int) -> dict[str, Any]:

@@ -167,6 +167,28 @@ def _check_columns(columns: Sequence[str], name: Any) -> None:
         raise refuse("", "duplicate_column", f"{name} has the column {twice[0]} twice")
 
 
+def _numbers(
+    text: Mapping[str, str], columns: Iterable[str], kind: str, errors: list[str]
+) -> Iterator[tuple[str, float]]:
+    """The columns that a row states, as numbers."""
+    for column in columns:
+        value = text.get(column, "")
+        if value.lower() in UNKNOWN or (value.lower() == "none" and columns is not FLAGS):
+            continue
+        if columns is FLAGS and value.lower() in YES + NO:
+            yield column, float(value.lower() in YES)
+            continue
+        try:
+            # "1,024": thousands are grouped in many tables.
+            parsed = float(_GROUPED.sub("", value))
+        except ValueError:
+            parsed = math.nan
+        if not math.isfinite(parsed) or parsed < 0:
+            errors.append(f"{column}: {shown(value)} is not {kind}")
+        else:
+            yield column, parsed
+
+
 def run_of(row: Mapping[str, str | None], number: int = 1) -> Run:
     """One row as it stands; what can't be read is an error of it."""
     # Cells without a heading have the key None; blank cells are not kept.
@@ -181,32 +203,14 @@ def run_of(row: Mapping[str, str | None], number: int = 1) -> Run:
     decimals: dict[str, float] = {}
     errors: list[str] = []
 
-    def numbers(columns: Iterable[str], kind: str) -> Iterable[tuple[str, float]]:
-        for column in columns:
-            value = text.get(column, "")
-            if value.lower() in UNKNOWN or (value.lower() == "none" and columns is not FLAGS):
-                continue
-            if columns is FLAGS and value.lower() in YES + NO:
-                yield column, float(value.lower() in YES)
-                continue
-            try:
-                # "1,024": thousands are grouped in many tables.
-                parsed = float(_GROUPED.sub("", value))
-            except ValueError:
-                parsed = math.nan
-            if not math.isfinite(parsed) or parsed < 0:
-                errors.append(f"{column}: {shown(value)} is not {kind}")
-            else:
-                yield column, parsed
-
-    for column, value in numbers(INTEGERS, "a whole number"):
+    for column, value in _numbers(text, INTEGERS, "a whole number", errors):
         if value != int(value) or value > 10**9:
             errors.append(f"{column}: {shown(text[column])} is not a whole number up to 1e9")
         else:
             integers[column] = int(value)
-    for column, value in numbers(FLAGS, "0 or 1"):
+    for column, value in _numbers(text, FLAGS, "0 or 1", errors):
         flags[column] = value > 0
-    for column, value in numbers(DECIMALS, "a number"):
+    for column, value in _numbers(text, DECIMALS, "a number", errors):
         if LEAST <= value <= MOST:
             decimals[column] = value
         elif value:  # 0 stands for what was not measured

@@ -140,31 +140,23 @@ def software_of(run: Run) -> tuple[Software, tuple[str, ...]]:
 def attention_kernel(run: Run, software: Software) -> str:
     """The attention of a row: as its column says, else by its flag and year."""
     stated = run["attention_kernel"].lower()
-    year = run.year
-    if any(word in stated for word in ("unfused", "eager", "naive", "math", "none")):
+    year, flag = run.year, run.flag("flash_attention")
+
+    def says(*words: str) -> bool:
+        return any(word in stated for word in words)
+
+    if says("unfused", "eager", "naive", "math", "none"):
         return "unfused"
-    flash = any(word in stated for word in _FUSED)
-    if not flash and run.flag("flash_attention") is not None:
-        flash = bool(run.flag("flash_attention"))
-    elif not flash:
-        flash = year >= FLASH_SINCE
-    if not flash:
+    if not says(*_FUSED) and not (year >= FLASH_SINCE if flag is None else flag):
         return "unfused"
-    if any(
-        word in stated for word in ("flash3", "fa3", "flash-3", "flash-attention-3", "cudnn", "fa4")
-    ):
+    if says("flash3", "fa3", "flash-3", "flash-attention-3", "cudnn", "fa4"):
         return "flash"
     if "flash1" in stated or ("fsdp1" in run["stack"].lower() and year <= 2023):
         # MPT's ALiBi needed the Triton kernel of flash-attn 1 until flash-attn 2.4.2 (llm-foundry
         # attention.py, attn_impl "triton").
         return "flash1"
-    if (
-        any(
-            word in stated
-            for word in ("flash2", "fa2", "flash-2", "flash-attention-2", "sdpa", "xformers")
-        )
-        or year < FLASH3_SINCE
-    ):
+    second = says("flash2", "fa2", "flash-2", "flash-attention-2", "sdpa", "xformers")
+    if second or year < FLASH3_SINCE:
         return "flash2"
     return str(software.plan.get("attention_kernel", "flash"))
 

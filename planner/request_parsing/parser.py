@@ -91,11 +91,7 @@ class _Parser:
         document = self.document
         self.refuse_unknown("", document, PARTS)
         required = ("model", "cluster", "training") + (("plan",) if need_plan else ())
-        self.problems += [
-            Problem(pointer=join("", name), code="missing", detail="is required")
-            for name in required
-            if document.get(name) is None
-        ]
+        self.problems += [_missing(name) for name in required if document.get(name) is None]
         model = self.part("model", self.model)
         cluster = self.part("cluster", self.cluster)
         search = self.part("search", self.search) or SearchSpec()
@@ -109,12 +105,13 @@ class _Parser:
         plan = self.part("plan", lambda value: self.plan(value, cluster, search, context))
         marks = {name: self.strings(name) for name in ("guessed", "defaulted")}
         kind = RequestError if self.problems else Contradiction
-        if model is not None and cluster is not None and training is not None:
-            self.problems += contradictions(model, cluster, training, mixed_cluster)
-            if site is not None and len(cluster.groups) > 1:
-                detail = "a site corrects times on equal nodes only"
-                self.problems.append(Problem(pointer="/site", code="mixed", detail=detail))
-        if self.problems or model is None or cluster is None or training is None:
+        if model is None or cluster is None or training is None:
+            raise kind(self.problems)
+        self.problems += contradictions(model, cluster, training, mixed_cluster)
+        if site is not None and len(cluster.groups) > 1:
+            detail = "a site corrects times on equal nodes only"
+            self.problems.append(Problem(pointer="/site", code="mixed", detail=detail))
+        if self.problems:
             raise kind(self.problems)
         return PlanRequest(
             model=model,
@@ -361,3 +358,7 @@ def _node_group(pointer: str, value: Mapping[str, Any]) -> NodeGroup:
 def _fields(spec: BaseModel) -> dict[str, Any]:
     """The fields of a spec, its parts as they are."""
     return {name: getattr(spec, name) for name in type(spec).model_fields}
+
+
+def _missing(name: str) -> Problem:
+    return Problem(pointer=join("", name), code="missing", detail="is required")

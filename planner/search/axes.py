@@ -41,6 +41,12 @@ class SpaceTooLarge(ValueError):
         return type(self), self._given
 
 
+# Derived, or values of the layout and recompute axes (LayoutAxes, OptionAxes).
+_ELSEWHERE = ({*LAYOUT_FIELDS} - {"schedule"}) | {
+    "dp", "recompute_modules", "recompute_num_layers", "recompute_layers",
+}  # fmt: skip
+
+
 class Axes:
     """The values of every axis for one request.
 
@@ -80,7 +86,7 @@ class Axes:
         chosen: dict[str, tuple[Any, ...]] = {
             "tp": degrees,
             "cp": degrees,
-            "pp": tuple(p for p in degrees if p <= model.num_layers) or (1,),
+            "pp": tuple(p for p in degrees if p <= model.num_layers),
             "ep": divisors(model.moe.num_experts) if model.moe is not None else (1,),
             "etp": degrees if moe else (1,),
             "sequence_parallel": (False, True),
@@ -94,10 +100,7 @@ class Axes:
         }
         default = ParallelPlan()
         for field in FIELDS:
-            # Derived, or values of the layout and recompute axes (LayoutAxes, OptionAxes).
-            if field == "dp" or (field in LAYOUT_FIELDS and field != "schedule"):
-                continue
-            if field in ("recompute_modules", "recompute_num_layers", "recompute_layers"):
+            if field in _ELSEWHERE:
                 continue
             values = chosen.get(field) or opened.get(field) or (getattr(default, field),)
             if self.own is not None and getattr(self.own, field) not in values:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from math import ceil, gcd
 
@@ -95,28 +95,26 @@ class LayoutAxes:
         """(schedule, vpp, first, last, 1 + place in split_table or 0) for one pipeline."""
         names = self._axes.values["schedule"]
         if pp == 1 and self._usual_splits:
-            # Without a pipeline there is no schedule to choose.
-            plain = [name for name in names if 1 in SCHEDULES[name].chunk_counts]
-            if plain and self._axes.allows("vpp", 1):
-                yield (code("schedule", "1f1b" if "1f1b" in plain else plain[0]), 1, 0, 0, 0)
+            if (plain := _plain(names)) and self._axes.allows("vpp", 1):
+                yield code("schedule", plain), 1, 0, 0, 0
             return
+        useful = [name for name in names if name != "gpipe" or not self.gpipe_dominated]
         for first, last, explicit, divisible in self._splits(pp):
-            for name in names:
-                if name == "gpipe" and self.gpipe_dominated:
-                    continue
+            uneven = bool(first or last or explicit)
+            for name in useful:
                 schedule = SCHEDULES[name]
-                uneven = bool(first or last or explicit)
                 if uneven and schedule.placement != "loop":
                     continue  # waves and two directions split evenly, see virtual_stages
                 for v in self._chunk_counts(schedule, divisible):
                     yield (code("schedule", name), v, first, last, explicit)
+        yield from self._balanced_rows(pp, useful)
+
+    def _balanced_rows(
+        self, pp: int, names: Sequence[str]
+    ) -> Iterator[tuple[int, int, int, int, int]]:
         for placement, v, sizes, _ in self._balanced_layouts.get(pp, ()):
             for name in names:
-                schedule = SCHEDULES[name]
-                if name == "gpipe" and self.gpipe_dominated:
-                    continue
-                counts = schedule.chunk_counts
-                if schedule.placement == placement and (v in counts if counts else v > 1):
+                if _places(SCHEDULES[name], placement, v):
                     yield code("schedule", name), v, 0, 0, 1 + self.split_table.index(sizes)
 
     def _chunk_counts(self, schedule: PipelineSchedule, divisible: int) -> Iterable[int]:
@@ -194,3 +192,15 @@ class LayoutAxes:
         layers = layers_of(model)
         layer = layer_matrix_parameters(model, layers.kinds[layers.order[-1]])
         return min(max(ceil(head / layer), 1), MOST_LAYERS_LIGHTER)
+
+
+def _plain(names: Sequence[str]) -> str | None:
+    """The schedule of a plan without a pipeline, where there is none to choose."""
+    plain = [name for name in names if 1 in SCHEDULES[name].chunk_counts]
+    return "1f1b" if "1f1b" in plain else next(iter(plain), None)
+
+
+def _places(schedule: PipelineSchedule, placement: str, chunks: int) -> bool:
+    """Whether a schedule places so many chunks on a rank, and in this way."""
+    counts = schedule.chunk_counts
+    return schedule.placement == placement and (chunks in counts if counts else chunks > 1)

@@ -56,10 +56,11 @@ class OptionAxes:
     @cached_property
     def columns(self) -> dict[str, IntArray]:
         """All combinations as one table: ZeRO stage, recompute and other open fields."""
+        settled = {*SEARCHED, *self.switches.columns}
         open_fields = [
             field
             for field, values in self._axes.values.items()
-            if field not in SEARCHED and len(values) != 1 and field not in self.switches.columns
+            if field not in settled and len(values) != 1
         ]
         axes: list[list[dict[str, int]]] = [
             list(self._zero_rows()),
@@ -122,28 +123,24 @@ class OptionAxes:
 
     def _recompute_rows(self) -> Iterator[dict[str, int]]:
         """none; each selective set; full with n layers (0: all of the chunk)."""
-        limits = self._axes.request.search.limits
         for name in self._axes.values["recompute"]:
             if name == "none":
                 yield {"recompute": 0}
             elif name == "selective":
                 for bits in self.selective_sets:
                     yield {"recompute": 1, "recompute_modules": bits}
-            elif "recompute_num_layers" in limits:
-                counts = range(1, self._axes.request.model.num_layers + 1)
-                for n in self._axes.allowed("recompute_num_layers", counts):
-                    if n >= 1:
-                        yield {"recompute": _FULL, "recompute_num_layers": int(n)}
-            elif self.every_layer_count:
-                for n in range(1, self._axes.request.model.num_layers + 1):
-                    yield {"recompute": _FULL, "recompute_num_layers": n}
             else:
-                yield {"recompute": _FULL, "recompute_num_layers": 0}
-                if self._axes.own is not None and self._axes.own.recompute_num_layers:
-                    yield {
-                        "recompute": _FULL,
-                        "recompute_num_layers": self._axes.own.recompute_num_layers,
-                    }
+                for n in self._full_counts():
+                    yield {"recompute": _FULL, "recompute_num_layers": n}
+
+    def _full_counts(self) -> list[int]:
+        """Layers that full recompute may be of; 0 is all of a chunk."""
+        counts, own = range(1, self._axes.request.model.num_layers + 1), self._axes.own
+        if "recompute_num_layers" in self._axes.request.search.limits:
+            return [int(n) for n in self._axes.allowed("recompute_num_layers", counts) if n >= 1]
+        if self.every_layer_count:
+            return [*counts]
+        return [0, own.recompute_num_layers] if own and own.recompute_num_layers else [0]
 
     @property
     def every_layer_count(self) -> bool:

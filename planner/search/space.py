@@ -138,10 +138,16 @@ class Space:
             self._count(partial, here, kept)
             yield from self._laid_out(partial, kept, size, most_s)
             if hopeless is not None:
-                for plans in chain(*(self._laid_out(hopeless, t, size) for t in (usual, kept))):
-                    self.hopeless += len(plans)
-                    self.dominated += self.other_layer_counts(plans)
-                    yield plans.take(slice(0))  # nothing to price: the caller reports progress
+                yield from self._counted_hopeless(hopeless, (usual, kept), size)
+
+    def _counted_hopeless(
+        self, hopeless: PartialPlans, tables: Iterable[Ragged], size: int
+    ) -> Iterator[Plans]:
+        """Empty chunks, of which there is nothing to price, so that the caller reports progress."""
+        for plans in chain(*(self._laid_out(hopeless, table, size) for table in tables)):
+            self.hopeless += len(plans)
+            self.dominated += self.other_layer_counts(plans)
+            yield plans.take(slice(0))
 
     def _partial_plans(self, counts: IntArray, micro: Ragged, uncounted: bool) -> PartialPlans:
         """Each group with every micro-batch size and option, if some layout may make that legal.

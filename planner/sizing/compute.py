@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -23,6 +23,12 @@ from planner.sizing.request import SizingRequest
 from planner.sizing.rows import CHECKPOINT_BYTES_PER_PARAMETER, cluster_of_kind, clusters_of, row_of
 from planner.sizing.smallest import fewest_of_kind
 from planner.version import __version__
+
+
+def _first_of_kind(rows: Sequence[Row], kinds: Iterable[str]) -> dict[str, int | None]:
+    """By kind: the first row with a plan."""
+    planned = [(i, row.accelerator) for i, row in enumerate(rows) if not row.reason]
+    return {kind: next((i for i, own in planned if own == kind), None) for kind in kinds}
 
 
 def size(request: SizingRequest, workers: int = 1) -> SizingAnswer:
@@ -55,13 +61,7 @@ def size(request: SizingRequest, workers: int = 1) -> SizingAnswer:
         fastest=least(allowed, "days", "cost_usd"),
         fewest=fewest,
         stops_paying=next((s for s in _steps(rows, _hull(rows, front)) if _costly(rows, s)), None),
-        smallest={
-            kind: next(
-                (i for i, row in enumerate(rows) if row.accelerator == kind and not row.reason),
-                None,
-            )
-            for kind in request.sizing.accelerators
-        },
+        smallest=_first_of_kind(rows, request.sizing.accelerators),
         fits_from=fits_from,
         best_of_kind=of_kind,
         rivals=tuple(rivals(rows, chosen, of_kind)),

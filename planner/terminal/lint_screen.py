@@ -33,34 +33,34 @@ _MOST_UNREAD = 8
 _MOST = {"error": 12, "warning": 8, "hint": 4}  # findings that are listed of a kind
 
 
-def lint_screen(
-    answer: LintAnswer, parameters: float, main: str, console: Console
-) -> RenderableType:
-    """The answer to `planner lint`; parameters: of the model; main: the launch script."""
+def _head(answer: LintAnswer, parameters: float, main: str) -> list[RenderableType]:
+    """The verdict and the number of findings; what was judged."""
     words, style = _VERDICTS[answer.verdict]
     counts = ", ".join(
         f"{n} {name}{'s' * (n != 1)}"
         for name in _HEADS
         if (n := sum(finding.severity == name for finding in answer.findings))
     )
-    request = answer.request
-    group, training = request["cluster"]["groups"][0], request["training"]
-    rows: list[RenderableType] = [
-        Text.assemble((main, "bold"), " ", (words, style), f" · {counts}" if counts else ""),
-        Flow(
-            [
-                answer.framework,
-                f"{short(parameters)} parameters",
-                f"{group['nodes']} x {group['accelerators_per_node']} "
-                f"{group['accelerator']['name']}",
-                f"sequence {training['seq_length']:,}",
-                f"batch {training['global_batch_size']:,}",
-                training["precision"],
-            ],
-            indent=2,
-            style="dim",
-        ),
+    group, training = answer.request["cluster"]["groups"][0], answer.request["training"]
+    judged = [
+        answer.framework,
+        f"{short(parameters)} parameters",
+        f"{group['nodes']} x {group['accelerators_per_node']} {group['accelerator']['name']}",
+        f"sequence {training['seq_length']:,}",
+        f"batch {training['global_batch_size']:,}",
+        training["precision"],
     ]
+    return [
+        Text.assemble((main, "bold"), " ", (words, style), f" · {counts}" if counts else ""),
+        Flow(judged, indent=2, style="dim"),
+    ]
+
+
+def lint_screen(
+    answer: LintAnswer, parameters: float, main: str, console: Console
+) -> RenderableType:
+    """The answer to `planner lint`; parameters: of the model; main: the launch script."""
+    rows = _head(answer, parameters, main)
     for severity in _HEADS:
         rows += _findings(severity, [f for f in answer.findings if f.severity == severity])
     if answer.estimate is not None:

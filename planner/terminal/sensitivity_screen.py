@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -68,6 +68,24 @@ def _plan(
     yield Flow([f"  {first}", *words], indent=2)
 
 
+def _cut(title: str, longest: int) -> str:
+    return title if len(title) <= longest else f"{title[: longest - 3]}..."
+
+
+def _nearest_values(rows: list[Row], asked_ends: Sequence[str]) -> Iterator[RenderableType]:
+    """The ends that are not those asked for, since only some values are possible."""
+    others = [
+        f"{row.title} {words}"
+        for row in rows
+        for bar in row.bars
+        if (words := factor_words(bar.factor)) not in asked_ends
+    ]
+    if others:
+        yield Flow(
+            [f"^ nearest possible value: {others[0]}", *others[1:]], ", ", indent=2, style="dim"
+        )
+
+
 def _tornado(
     answer: SensitivityAnswer, rows: list[Row], console: Console
 ) -> Iterator[RenderableType]:
@@ -89,12 +107,11 @@ def _tornado(
     most = reach(rows)
     letters = console.options.ascii_only
     for row in rows:
-        for again in (False, True) if row.again else (False,):
+        for again in (False, True)[: 1 + row.again]:
             left, right = _ends(row, asked_ends, again)
             title, value = ("  planned again", "") if again else (row.title, row.value)
-            title = title if len(title) <= names else f"{title[: names - 3]}..."
             line = Text(no_wrap=True, overflow="ellipsis", style="dim" if again else "")
-            line.append(f"{title:{names}}  {value:>{values}}  {left:>{low}} ")
+            line.append(f"{_cut(title, names):{names}}  {value:>{values}}  {left:>{low}} ")
             line.append_text(_bars(row, again, side, most, letters))
             line.append(f" {right:>{high}}")
             if elastic and not again:
@@ -102,16 +119,7 @@ def _tornado(
             yield line
     marks = {up: signs[letters] for up, signs in _SIGNS.items()}
     yield Text(f"{marks[False]} input lower, {marks[True]} input higher", "dim")
-    others = [
-        f"{row.title} {factor_words(bar.factor)}"
-        for row in rows
-        for bar in row.bars
-        if factor_words(bar.factor) not in asked_ends
-    ]
-    if others:
-        yield Flow(
-            [f"^ nearest possible value: {others[0]}", *others[1:]], ", ", indent=2, style="dim"
-        )
+    yield from _nearest_values(rows, asked_ends)
 
 
 def _column_factors(answer: SensitivityAnswer) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -155,6 +155,10 @@ def _choice(head: str, limits: str, row: Row) -> Iterator[RenderableType]:
     )  # fmt: skip
 
 
+def _told(value: float | None, words: Callable[[float], str]) -> str:
+    return "-" if value is None else words(value)
+
+
 def _table(answer: SizingAnswer, shown: list[int]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
     for name in ("number", "kind", "days", "cost", "energy", "MFU", "free", "tokens/$", ""):
@@ -168,18 +172,14 @@ def _table(answer: SizingAnswer, shown: list[int]) -> Table:
         assert row.days is not None
         assert row.mfu is not None
         assert row.memory_headroom is not None
-        marks = [_EXCEEDS[name] for name in row.exceeds]
-        if i == answer.cheapest:
-            marks.append("cheapest")
-        if i == answer.fastest:
-            marks.append("fastest")
+        best = {"cheapest": answer.cheapest, "fastest": answer.fastest}
+        marks = [*(_EXCEEDS[name] for name in row.exceeds)]
+        marks += [name for name, place in best.items() if place == i]
         table.add_row(
             f"{row.accelerators:,}", row.accelerator,
             f"{row.days:,.0f}" if row.days >= 100 else f"{row.days:.3g}",
-            "-" if row.cost_usd is None else dollars(row.cost_usd),
-            "-" if row.energy_kwh is None else energy(row.energy_kwh),
-            share(row.mfu), share(row.memory_headroom),
-            "-" if row.tokens_per_usd is None else short(row.tokens_per_usd),
+            _told(row.cost_usd, dollars), _told(row.energy_kwh, energy),
+            share(row.mfu), share(row.memory_headroom), _told(row.tokens_per_usd, short),
             ", ".join(marks), style="dim" if row.exceeds else "",
         )  # fmt: skip
     return table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -30,6 +30,7 @@ from planner.documents.formats import (
     short,
     usual_schedule,
 )
+from planner.documents.plan_report import PlanReport
 from planner.documents.request import SearchSpec
 from planner.inventory.catalog import (
     AcceleratorEntry,
@@ -61,6 +62,39 @@ _LEAST_RECOMPUTE = 9  # cells for what is recomputed
 _RECOMPUTE = ("recompute", "recompute_modules", "recompute_method", "recompute_num_layers")
 
 
+def _shown_fields(
+    search: SearchSpec, plans: Sequence[Mapping[str, Any]], usual: Mapping[str, Any]
+) -> set[str]:
+    """The plan fields that the request varies, and those that are unusual in a plan."""
+    shown = {*_ALWAYS_RANKED, *_varied(search)}
+    shown |= {name for name in _RANKED if any(plan[name] != usual[name] for plan in plans)}
+    return shown if all(map(usual_schedule, plans)) else shown | {"schedule"}
+
+
+def _figures(first: Sequence[PlanReport], rivals: Sequence[Contender]) -> list[list[str]]:
+    """The columns of what the plans reach, each with its heading."""
+    figures = [
+        ["#", *map(str, range(1, len(first) + 1))],
+        ["tokens/s", *(f"{report.tokens_per_s:,.0f}" for report in first)],
+        ["s/iter", *(f"{report.iteration_time_s:,.4g}" for report in first)],
+        ["GiB", *(gib(report.memory.peak_bytes) for report in first)],
+    ]
+    if rivals:
+        figures.append(["best?", *(chance(one.chance_best) for one in rivals)])
+    return figures
+
+
+def _same_in_all(columns: dict[str, list[str]], left: int) -> tuple[list[str], int]:
+    """Take columns of one value out until the others fit: what they say, and the room then left."""
+    below: list[str] = []
+    for name in sorted(columns, key=lambda name: name in _RANKED):
+        heading, cell, *others = columns[name]
+        if left < _LEAST_RECOMPUTE and {cell} >= {*others}:
+            left += _width(columns.pop(name))
+            below.append(f"{heading} {'no' if cell == '-' else cell}")
+    return below, left
+
+
 def ranking(answer: PlanAnswer, search: SearchSpec, width: int) -> RenderableType:
     """The first five, with the plan fields that the request varies or that say something.
 
@@ -69,30 +103,15 @@ def ranking(answer: PlanAnswer, search: SearchSpec, width: int) -> RenderableTyp
     first = answer.plans[:_MOST_RANKED]
     plans = [report.plan.model_dump() for report in first]
     usual = ParallelPlan().model_dump()
-    shown = {*_ALWAYS_RANKED, *_varied(search)}
-    shown |= {name for name in _RANKED if any(plan[name] != usual[name] for plan in plans)}
-    if not all(map(usual_schedule, plans)):
-        shown.add("schedule")
+    shown = _shown_fields(search, plans, usual)
     columns = {
         name: [_RANKED.get(name, name.replace("_", " ")), *(_cell(plan[name]) for plan in plans)]
         for name in usual
-        if name in shown and name not in _RECOMPUTE
+        if name in shown - {*_RECOMPUTE}
     }
-    figures = [
-        ["#", *map(str, range(1, len(first) + 1))],
-        ["tokens/s", *(f"{report.tokens_per_s:,.0f}" for report in first)],
-        ["s/iter", *(f"{report.iteration_time_s:,.4g}" for report in first)],
-        ["GiB", *(gib(report.memory.peak_bytes) for report in first)],
-    ]
-    if rivals := answer.contenders[: len(first)]:
-        figures.append(["best?", *(chance(one.chance_best) for one in rivals)])
+    figures = _figures(first, answer.contenders[: len(first)])
     left = width - sum(map(_width, (*figures, *columns.values())))
-    below: list[str] = []
-    for name in sorted(columns, key=lambda name: name in _RANKED):
-        heading, cell, *others = columns[name]
-        if left < _LEAST_RECOMPUTE and {cell} >= {*others}:
-            left += _width(columns.pop(name))
-            below.append(f"{heading} {'no' if cell == '-' else cell}")
+    below, left = _same_in_all(columns, left)
     listed_plans = zip(*(cells for _, *cells in (*figures, *columns.values())), plans, strict=True)
     headings = [heading for heading, *_ in columns.values()]
     recomputed = [recompute_words(plan) for plan in plans]
@@ -180,6 +199,17 @@ def _cell(value: int | bool | str | Sequence[int]) -> str:
     return str(value) if isinstance(value, (int, str)) else ",".join(map(str, value)) or "-"
 
 
+def _dimension(answer: ModelAnswer, name: str, value: Any) -> str:
+    """A field of a model in words."""
+    if name == "layer_pattern":
+        return kinds_words(answer.layers)
+    if name == "encoders":
+        return "; ".join(f"{e.name}, {e.num_layers} layers" for e in answer.model.encoders)
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {v}" for k, v in value.items() if v not in (None, False, 0))
+    return str(value)
+
+
 def model_screen(answer: ModelAnswer) -> RenderableType:
     """The answer to `planner model`: what it counts, its dims, and what was guessed."""
     model, total, active = answer.model, answer.parameters, answer.active_parameters
@@ -189,14 +219,8 @@ def model_screen(answer: ModelAnswer) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     usual = {name: field.default for name, field in ModelSpec.model_fields.items()}
     for name, value in model.model_dump(exclude={"name"}).items():
-        if name == "layer_pattern":
-            value = kinds_words(answer.layers) if value else value
-        elif name == "encoders":
-            value = "; ".join(f"{e.name}, {e.num_layers} layers" for e in model.encoders) or value
-        elif isinstance(value, dict):
-            value = ", ".join(f"{k} {v}" for k, v in value.items() if v not in (None, False, 0))
         if value != usual[name]:
-            grid.add_row(f"  {name}", str(value))
+            grid.add_row(f"  {name}", _dimension(answer, name, value))
     rows: list[RenderableType] = [Flow([Text(model.name, "bold"), *counts], "  ", indent=2), grid]
     said = (("Not stated, so assumed:", answer.guessed), ("Left out:", answer.warnings))
     for heading, lines in said:

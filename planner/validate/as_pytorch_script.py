@@ -112,7 +112,6 @@ def _training(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Change]:
 
 
 def _plan(plan: ParallelPlan, model: ModelSpec, compiled: bool) -> Iterator[Change]:
-    data = plan.dp * plan.cp
     yield "runtime", "torch", "the run has torch's kernels and overlap"
     yield "cross_entropy", "unfused", "the loss is torch's own"
     yield "rank_order", "tp-cp-ep-dp-pp", "the script's mesh has stages outermost"
@@ -130,6 +129,16 @@ def _plan(plan: ParallelPlan, model: ModelSpec, compiled: bool) -> Iterator[Chan
     elif plan.cp > 1 and plan.cp_kind == "p2p":
         why = "torch's ring is experimental and runs on GPUs only; keys and values are gathered"
         yield "cp_kind", "all_gather", why
+    yield from _sharded(plan)
+    if plan.pp > 1 and plan.vpp > 1:
+        yield "overlap_p2p", True, "torch's schedules of several stages per rank always overlap"
+    yield from _eager(plan, model, compiled)
+    yield from _recompute(plan)
+
+
+def _sharded(plan: ParallelPlan) -> Iterator[Change]:
+    """What FSDP2 does with weights and gradients."""
+    data = plan.dp * plan.cp
     if data > 1:
         yield "overlap_grad_reduce", plan.pp == 1, "FSDP2 reduces in the backward pass"
     if plan.zero_stage in (1, 2):
@@ -142,8 +151,10 @@ def _plan(plan: ParallelPlan, model: ModelSpec, compiled: bool) -> Iterator[Chan
         yield "reshard_after_forward", False, why
     if plan.zero_stage and data > 1:
         yield "overlap_param_gather", True, "FSDP2 always gathers ahead"
-    if plan.pp > 1 and plan.vpp > 1:
-        yield "overlap_p2p", True, "torch's schedules of several stages per rank always overlap"
+
+
+def _eager(plan: ParallelPlan, model: ModelSpec, compiled: bool) -> Iterator[Change]:
+    """The first reason not to compile, where the plan does."""
     for plain, why in (
         (plan.tp > 1, "compiled layers over tp train wrongly in torch 2.13"),
         (bool(patterns.layers(model)), "loops over chunks of a sequence would be unrolled"),
@@ -153,7 +164,6 @@ def _plan(plan: ParallelPlan, model: ModelSpec, compiled: bool) -> Iterator[Chan
         if plain and plan.compile:
             yield "compile", False, why
             break
-    yield from _recompute(plan)
 
 
 def _recompute(plan: ParallelPlan) -> Iterator[Change]:

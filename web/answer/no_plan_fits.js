@@ -3,10 +3,11 @@
 import { html } from "htm/preact";
 import { bytes, count, planLine, seconds, value, words } from "../format.js";
 import { planAlone } from "../form/encoders.js";
-import { REASONS } from "./rejection_reasons.js";
+import { useReasons } from "./rejection_reasons.js";
 import { answer, apply, resolved, units } from "../state.js";
 
 export function NoPlanFits() {
+  const meaning = useReasons();
   const { counts, nearest } = answer.value;
   const reasons = Object.entries(counts.rejected).sort((a, b) => b[1] - a[1]);
   const encoders = resolved.value?.model.encoders.length > 0;
@@ -19,7 +20,7 @@ export function NoPlanFits() {
       <h3>Why the other plans were rejected</h3>
       <table class="reasons"><caption class="for-readers">Plans rejected, by reason</caption><tbody>
         ${reasons.map(([code, number]) => html`<tr key=${code}>
-          <th scope="row">${REASONS[code] ?? words(code)}</th><td class="number">${count(number)}</td>
+          <th scope="row">${meaning(code)}</th><td class="number">${count(number)}</td>
           <td class="reason-bar"><i style=${{ width: `${Math.max(0.5, (100 * number) / most)}%` }}></i></td>
           <td class="muted">${counts.examples[code] ?? ""}</td></tr>`)}
       </tbody></table>

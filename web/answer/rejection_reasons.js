@@ -1,25 +1,10 @@
-/* Texts for the reasons in an answer's `counts.rejected`, by code. */
+/* What the codes in an answer's `counts.rejected` mean, as the service's description says. */
 
-export const REASONS = {
-  memory: "Out of memory, or likely to be",
-  memory_risk: "Too likely to run out of memory",
-  world_size: "Degrees do not multiply to the number of accelerators",
-  batch_identity: "Batch is not micro batch × accumulation × DP",
-  heads_not_divisible: "TP does not divide the attention heads",
-  kv_heads: "TP and the key/value heads do not divide",
-  ffn_not_divisible: "TP does not divide the MLP width",
-  layers_not_divisible: "Layers do not divide over the stages",
-  vpp_layout: "Layers do not divide over the virtual stages",
-  schedule_micro_batches: "Schedule cannot run this number of micro-batches",
-  tp_exceeds_domain: "TP group is wider than the fastest links",
-  experts_not_divisible: "EP does not divide the experts",
-  sequence_parallel: "Sequence parallelism needs TP",
-  cp_seq: "CP does not divide the sequence",
-  zero_stage: "ZeRO stage does not work with the pipeline",
-  recompute: "Recompute does not match the layers",
-  fp8_shape: "Widths do not match the fp8 kernels",
-  adapters: "No matrix for the adapters",
-  offload: "Host memory cannot hold what is offloaded",
-  framework_unsupported: "The framework cannot run it",
-  user_limit: "Outside of your limits",
-};
+import { words } from "../format.js";
+import { useSchemas } from "../form/schema.js";
+
+export function useReasons() {
+  const meanings = useSchemas()?.Reason.properties.code["x-meanings"] ?? {};
+  const said = (code) => meanings[code] ?? words(code);
+  return (code) => said(code)[0].toUpperCase() + said(code).slice(1);
+}

@@ -7,7 +7,7 @@ import { ChartFrame } from "../charts/frame.js";
 import { timeParts } from "../charts/palette.js";
 import { bytes, count, fieldLabel, fieldName, percent, planLine, seconds, tokensPerSecond, value, withChance } from "../format.js";
 import { answer, apply, pick, report, request, resolved, units } from "../state.js";
-import { REASONS } from "../answer/rejection_reasons.js";
+import { useReasons } from "../answer/rejection_reasons.js";
 import { Icon } from "../ui/icon.js";
 import { RefusalNotice } from "../ui/notices.js";
 
@@ -21,8 +21,9 @@ export default function RejectedTab() {
 }
 
 function Rejected({ counts }) {
+  const meaning = useReasons();
   const rows = Object.entries(counts.rejected)
-    .map(([code, number]) => ({ code, reason: REASONS[code] ?? code, count: number, example: counts.examples[code] ?? "" }))
+    .map(([code, number]) => ({ code, reason: meaning(code), count: number, example: counts.examples[code] ?? "" }))
     .sort((a, b) => b.count - a.count);
   const most = rows[0]?.count ?? 1;
   const columns = [
@@ -118,11 +119,12 @@ const HEADS = {
 };
 
 function Verdict({ found }) {
+  const meaning = useReasons();
   const [icon, head] = HEADS[found.verdict];
   const { estimate, smallest_change: change } = found;
   return html`<div class=${`why-verdict ${icon}`}>
     <h4><${Icon} name=${icon} /> ${head(found)}</h4>
-    ${found.reasons.length > 0 && html`<ul>${found.reasons.map(({ code, text }) => html`<li key=${code}><b>${REASONS[code] ?? code}.</b> ${text}</li>`)}</ul>`}
+    ${found.reasons.length > 0 && html`<ul>${found.reasons.map(({ code, text }) => html`<li key=${code}><b>${meaning(code)}.</b> ${text}</li>`)}</ul>`}
     ${estimate && html`<p>${tokensPerSecond(estimate.tokens_per_s)}, ${seconds(estimate.iteration_time_s)} a step,
       ${" "}${bytes(estimate.memory.peak_bytes, units.value)} of ${bytes(estimate.memory.capacity_bytes, units.value)} on stage ${estimate.memory.worst_stage}.
       ${estimate.fits && html` <button type="button" class="link" onClick=${() => pick(estimate.plan)}>Show this plan</button>`}</p>`}

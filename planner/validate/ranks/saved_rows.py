@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 from cost_models.fields import Spec
@@ -183,38 +184,70 @@ def rows(saved: Iterable[Saved]) -> tuple[SavedRow, ...]:
     return tuple(row.model_copy(update={"count": count}) for row, count in found.items())
 
 
+def _part(one: Saved) -> str:
+    """The module of a tensor inside its block, or where it stands outside of all."""
+    return _BLOCK.sub("", one.module) or ("block" if _BLOCK.match(one.module) else "stage")
+
+
+def _kept_for_the_core(part: str, one: Saved) -> str:
+    """What attention reads besides its inputs; empty for other tensors."""
+    if part == "attention.core" and one.maker.endswith("attention.indexer"):
+        return "indexer choice"
+    # A mask is created once, in the first step, for all layers.
+    return "window mask" if part == "attention.core" and one.operator in _MASK else ""
+
+
+@dataclass(frozen=True)
+class _Modules:
+    """What all saved tensors together say of their modules.
+
+    exchanged: which exchange heads for tokens; inputs: how many each attention has; ran: which
+    attention ran in this pass; tokens: the fewest of a module's tensors.
+    """
+
+    exchanged: set[str]
+    inputs: Counter[str]
+    ran: set[str]
+    tokens: dict[str, int]
+
+    @classmethod
+    def of(cls, saved: tuple[Saved, ...]) -> _Modules:
+        tokens: dict[str, int] = {}
+        for one in saved:
+            if len(one.shape) == 3:
+                tokens[one.module] = min(one.shape[1], tokens.get(one.module, one.shape[1]))
+        return cls(
+            {one.module.removesuffix("output").rstrip(".") for one in saved if _joined(one)},
+            Counter(one.module for one in saved if _is_input(one)),
+            {one.module for one in saved if _RESULTS.match(one.operator)},
+            tokens,
+        )
+
+
 def _named(saved: tuple[Saved, ...]) -> Iterator[tuple[str, Saved]]:
     dropped: Counter[str] = Counter()
     inputs: Counter[str] = Counter()
-    exchanged = {one.module.removesuffix("output").rstrip(".") for one in saved if _joined(one)}
-    several = Counter(one.module for one in saved if _is_input(one))
-    ran = {one.module for one in saved if _RESULTS.match(one.operator)}
-    tokens: dict[str, int] = {}
+    modules = _Modules.of(saved)
     for one in saved:
-        if len(one.shape) == 3:
-            tokens[one.module] = min(one.shape[1], tokens.get(one.module, one.shape[1]))
-    for one in saved:
-        inside = _BLOCK.match(one.module)
-        part = _BLOCK.sub("", one.module) or ("block" if inside else "stage")
+        part = _part(one)
         if part == "block" and one.maker == one.module:
             dropped[one.module] += 1
             name = ("attention", "mlp")[dropped[one.module] > 1] + " dropout mask"
-        elif part == "attention.core" and one.maker.endswith("attention.indexer"):
-            name = "indexer choice"
-        elif part == "attention.core" and one.operator in _MASK:
-            name = "window mask"  # created once, in the first step, for all layers
+        elif known := _kept_for_the_core(part, one):
+            name = known
         elif _is_input(one):
-            order = _INPUTS if one.module in ran else _CHECKPOINTED
-            name = order[inputs[one.module] % 3] if several[one.module] > 1 else "query"
+            order = _INPUTS if one.module in modules.ran else _CHECKPOINTED
+            several = modules.inputs[one.module] > 1
+            name = order[inputs[one.module] % 3] if several else "query"
             inputs[one.module] += 1
         elif part == "mlp" and not f"{one.maker}.".startswith(f"{one.module}."):
             name = "mlp norm output"  # the input of a recomputed MLP
         else:
-            longer = len(one.shape) == 3 and one.shape[1] > tokens[one.module]
+            longer = len(one.shape) == 3 and one.shape[1] > modules.tokens[one.module]
             name = _made_row(part, one, longer) or _row(part, one)
         # If context parallelism exchanges heads for tokens, the projection's input is a new tensor.
         if name == "attention output" and part == "attention.core":
-            name += " by heads" * (one.module.removesuffix(".core") in exchanged)
+            name += " by heads" * (one.module.removesuffix(".core") in modules.exchanged)
         yield "encoder " * bool(_ENCODER.match(one.module)) + name, one
 
 

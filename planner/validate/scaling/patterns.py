@@ -76,6 +76,24 @@ def _block(block: Sublayer, scale: Scale) -> Sublayer:
     return block.model_copy(update=_fields(block, scale))
 
 
+def _mamba2(block: Mamba2, scale: Scale) -> dict[str, Any]:
+    groups = min(block.num_groups, scale.tp)
+    shared = max(1, round(block.num_heads * scale.shrunk / groups))
+    dims = {name: scale.dim(getattr(block, name)) for name in ("head_dim", "state_size")}
+    return {"num_groups": groups, "num_heads": groups * shared, **dims}
+
+
+def _delta_net(block: GatedDeltaNet, scale: Scale) -> dict[str, Any]:
+    shared = min(block.num_value_heads // block.num_key_heads, _MOST_SHARED)
+    keys = scale.heads(block.num_key_heads)
+    dims = {n: scale.dim(getattr(block, n)) for n in ("key_head_dim", "value_head_dim")}
+    ranks = {
+        "decay_rank": block.decay_rank and scale.dim(block.decay_rank),
+        "gate_rank": block.gate_rank and scale.dim(block.gate_rank),
+    }
+    return {"num_key_heads": keys, "num_value_heads": keys * shared, **dims, **ranks}
+
+
 def _fields(block: Sublayer, scale: Scale) -> dict[str, Any]:
     """The new values of a block's scaled fields."""
     if isinstance(block, Attention):
@@ -86,19 +104,9 @@ def _fields(block: Sublayer, scale: Scale) -> dict[str, Any]:
         narrow = {n: scale.width(getattr(block, n)) for n in ("q_lora_rank", "o_lora_rank")}
         return {"o_groups": 1, "window": scale.tokens(block.window), **narrow}
     if isinstance(block, Mamba2):
-        groups = min(block.num_groups, scale.tp)
-        shared = max(1, round(block.num_heads * scale.shrunk / groups))
-        dims = {name: scale.dim(getattr(block, name)) for name in ("head_dim", "state_size")}
-        return {"num_groups": groups, "num_heads": groups * shared, **dims}
+        return _mamba2(block, scale)
     if isinstance(block, GatedDeltaNet):
-        shared = min(block.num_value_heads // block.num_key_heads, _MOST_SHARED)
-        keys = scale.heads(block.num_key_heads)
-        dims = {n: scale.dim(getattr(block, n)) for n in ("key_head_dim", "value_head_dim")}
-        ranks = {
-            "decay_rank": block.decay_rank and scale.dim(block.decay_rank),
-            "gate_rank": block.gate_rank and scale.dim(block.gate_rank),
-        }
-        return {"num_key_heads": keys, "num_value_heads": keys * shared, **dims, **ranks}
+        return _delta_net(block, scale)
     if isinstance(block, LightningAttention):
         heads, dim = block.num_heads, block.head_dim
         return {"num_heads": heads and scale.heads(heads), "head_dim": dim and scale.dim(dim)}

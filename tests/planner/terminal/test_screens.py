@@ -14,7 +14,6 @@ from rich.console import Console, RenderableType
 from cost_models.cost_parts import MEMORY_PARTS, TIME_PARTS
 from planner.documents.answer import REASONS, Launch, Pick
 from planner.documents.formats import (
-    REASON_WORDS,
     days,
     dollars,
     energy,
@@ -138,10 +137,6 @@ def test_no_code_and_no_python_in_words() -> None:
     )
     text = drawn(lambda console: screens.why_screen(answer, ASKED, console))
     assert "set recompute_modules layernorm,mlp, offload_optimizer true: peak 60.0 GiB" in text
-
-
-def test_reasons_have_words() -> None:
-    assert list(REASON_WORDS) == list(REASONS)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
