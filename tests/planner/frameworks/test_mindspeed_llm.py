@@ -121,7 +121,7 @@ def test_layers_that_no_model_has_are_refused_by_name(name: str) -> None:
 def test_the_list_is_more_than_mindspeeds() -> None:
     known = known_arguments("planner.frameworks.mindspeed")["flags"]
     assert len(llm.flags().keys() - known.keys()) > 200
-    assert {*llm.SAME, *llm.UNSUPPORTED_OPTIONS} <= llm.flags().keys() | known.keys()
+    assert {*llm.CHANGES.names, *llm.UNSUPPORTED_OPTIONS} <= llm.flags().keys() | known.keys()
 
 
 @pytest.mark.exhaustive
