@@ -14,10 +14,10 @@ import pytest
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
-from planner import cli
 from planner.commands import field_table, options
 from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
 from planner.documents.request import SearchSpec
+from planner.questions import commands
 from planner.reinforcement.documents import ReinforcementSpec
 from planner.request_parsing.model_import import ModelAnswer
 from planner.sizing.request import SizingSpec
@@ -202,7 +202,7 @@ def test_names_are_completed() -> None:
         found = options.COMPLETIONS[name](typed)
         assert full in found
         assert all(one.startswith(typed) for one in found)
-    assert cli._launchers("sl") == ["slurm"]
+    assert commands._launchers("sl") == ["slurm"]
 
 
 def test_a_search_that_is_enough_answers_with_what_it_has() -> None:
