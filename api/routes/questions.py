@@ -17,7 +17,7 @@ from api.dependencies import Body, CallPool, Files, Stated, WantedFields
 from api.field_selection import Fields
 from api.openapi.schema import NOT_CHANGED, STREAMED, request_body
 from api.problems import declare
-from planner.questions.question import Form, Parameter, Question
+from planner.questions.question import Form, Parameter, Question, resolved
 from planner.questions.registry import LEARN, QUESTIONS
 
 
@@ -99,7 +99,7 @@ def _endpoint(question: Question) -> Any:
 def _argument(question: Question, one: Parameter) -> tuple[str, Any, Any]:
     """(name, type, default) of a parameter in the path or behind it."""
     if f"{{{one.name}}}" in question.path:
-        return one.name, Annotated[str, Path(pattern=one.pattern)], Argument.empty
+        return one.name, Annotated[str, Path(pattern=resolved(one.pattern))], Argument.empty
     about = Query(max_length=64, description=one.description)
     return one.name, Annotated[str if one.default else str | None, about], one.default
 

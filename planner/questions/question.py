@@ -13,16 +13,16 @@ Effort = Literal["brief", "long", "batch"]
 
 @dataclass(frozen=True)
 class Parameter:
-    """What is asked beside the document, by name; choices: names the function or table of them.
+    """What is asked beside the document, by name; choices: names the table of what it may be.
 
-    pattern: of what stands in the path.
+    pattern: names the pattern of what stands in the path.
     """
 
     name: str
     about: str = ""
     default: str | None = None
     choices: str = ""
-    pattern: str | None = None
+    pattern: str = ""
 
     @property
     def description(self) -> str:

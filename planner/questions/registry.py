@@ -24,7 +24,7 @@ LEARN = Question(
     body="LessonRequest",
     effort="long",
     files=True,
-    parameters=(Parameter("name", pattern="^[a-z0-9][a-z0-9._-]{0,63}$"),),
+    parameters=(Parameter("name", pattern="cost_models.calibrations:PROFILE_NAME"),),
     command="learn",
     function="planner.commands.sites:learn",
 )

@@ -14,8 +14,8 @@ import pytest
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
-from planner import cli
 from planner.commands import options
+from planner.commands import plans as commands
 from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
 from planner.documents.request import SearchSpec
 from planner.reinforcement.documents import ReinforcementSpec
@@ -203,7 +203,7 @@ def test_names_are_completed() -> None:
         found = options.COMPLETIONS[name](typed)
         assert full in found
         assert all(one.startswith(typed) for one in found)
-    assert cli._launchers("sl") == ["slurm"]
+    assert commands._launchers("sl") == ["slurm"]
 
 
 def test_a_search_that_is_enough_answers_with_what_it_has() -> None:
