@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from planner import cli
-from planner.answers.two_plans import SideBySide, parse_both, side_by_side
+from planner.answers.two_plans import SideBySide, side_by_side
 from planner.questions.examples import COMPARISON_EXAMPLES
+from planner.request_parsing.two_requests import parse_both
 
 BOTH: dict[str, Any] = COMPARISON_EXAMPLES["short"]["value"]
 
