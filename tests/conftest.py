@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
@@ -23,7 +24,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Set in continuous integration: there every tool is installed, so a skipped test is a hole.
 STRICT = os.environ.get("PLANNER_TESTS_STRICT") == "1"
 # There tests wait for a browser or a service under load, compare many drawn plans, or search often.
-SLOW_FOLDERS = ("browser", "benchmarks", "frameworks", "mixed")
+SLOW_FOLDERS = (
+    "browser", "benchmarks", "frameworks", "lint", "mixed_clusters", "sensitivities", "sizing",
+)  # fmt: skip
+ALL_SLOW = re.compile(r"^pytestmark = .*mark\.(slow|exhaustive)\b", re.MULTILINE)  # of a module
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -41,14 +45,18 @@ def own_data_folder() -> Generator[None, None, None]:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """One worker more than there are cores, since tests wait for services, browsers and runs.
 
-    Those of the quick tier do not wait.
+    Those of the quick tier do not wait.  Files that are named run in this process: workers take
+    longer to start.
     """
+    if config.args and all(Path(arg.partition("::")[0]).is_file() for arg in config.args):
+        return 0
     waiting = config.option.markexpr != "quick"
     return len(os.sched_getaffinity(0)) + waiting
 
 
 def pytest_configure(config: pytest.Config) -> None:
     tiers.exhaustive = config.option.markexpr == "exhaustive"
+    tiers.quick = config.option.markexpr == "quick"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -60,9 +68,13 @@ def pytest_collection() -> Generator[None, None, None]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The quick tier does not even import the folders of which it takes nothing."""
-    quick = config.option.markexpr == "quick"
-    return True if quick and collection_path.name in SLOW_FOLDERS else None
+    """The quick tier does not even import the folders and modules of which it takes nothing."""
+    if config.option.markexpr != "quick":
+        return None
+    if collection_path.is_dir():
+        return True if collection_path.name in SLOW_FOLDERS else None
+    slow = collection_path.suffix == ".py" and ALL_SLOW.search(collection_path.read_text())
+    return True if slow else None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -185,6 +185,7 @@ FIELDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fields", "names"), FIELDS.items(), ids=FIELDS)
 def test_a_part_of_an_answer(client: TestClient, fields: str, names: set[str]) -> None:
     whole = client.post("/v1/estimates", json=DOCUMENTS[2]).json()

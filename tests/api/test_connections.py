@@ -111,6 +111,7 @@ def _send_on(connection: socket.socket, call: bytes) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_answers_are_compressed_where_the_caller_takes_it(client: TestClient) -> None:
     plain = client.post("/v1/timelines", json=TIMELINE, headers={"accept-encoding": "identity"})
     packed = client.post("/v1/timelines", json=TIMELINE, headers={"accept-encoding": "gzip"})

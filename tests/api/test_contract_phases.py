@@ -2,7 +2,7 @@
 
 That all a schema allows is accepted is asked of GET alone: what a POST takes depends on the names
 in the catalog, on fields that contradict each other, on the budget in the address, and on whether
-its Idempotency-Key came before, none of which a schema can say.  test_openapi.py asks more of each
+its Idempotency-Key came before, none of which a schema can say.  test_contract.py asks more of each
 operation.
 """
 

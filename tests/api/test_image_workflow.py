@@ -44,6 +44,7 @@ def test_it_is_what_its_schema_asks(schema: str, file: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 def test_its_lines_are_sound_bash(name: str) -> None:
     command = ["shellcheck", "--shell", "bash", "-"]

@@ -110,6 +110,7 @@ def test_without_a_store_there_are_answers(
     assert int(response.headers["retry-after"]) > 0
 
 
+@pytest.mark.slow
 def test_candidates_are_all_that_were_priced(client: TestClient) -> None:
     answer = client.post("/v1/plans", json=ASK).json()
     address = answer["links"]["candidates"]

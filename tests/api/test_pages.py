@@ -37,6 +37,7 @@ def test_no_other_origin_is_named(file) -> None:
     assert re.findall(r"(?:https?|wss?)://|[\"'(]//", text) == []
 
 
+@pytest.mark.slow
 def test_every_file_is_sent(client: TestClient) -> None:
     for file in FILES:
         answer = client.get(f"/web/{file.relative_to(WEB).as_posix()}")

@@ -34,6 +34,7 @@ def asked(path: str, capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "command"),
     [
@@ -83,6 +84,7 @@ def test_a_bundle_as_archive(client: TestClient) -> None:
     assert modes["launch.sh"] & 0o111
 
 
+@pytest.mark.slow
 def test_a_config_is_read(client: TestClient) -> None:
     response = client.post("/v1/models/import", json=CONFIG)
     assert response.status_code == 200, response.text

@@ -59,6 +59,7 @@ NEEDS: dict[str, dict[str, Any]] = {
 HOSTILE = "\"'`$(touch pwned)`</script><script>alert(1)</script>;{{7*7}} %0d%0a ../../x \\"
 
 
+@pytest.mark.slow
 def test_keys_stand_before_everything_that_knows_or_computes() -> None:
     with serving(WITH_KEYS) as client:
         for path in OPEN:
@@ -142,6 +143,7 @@ def test_an_id_of_the_caller_is_kept_where_it_is_sane(client: TestClient) -> Non
     assert problem["request_id"] == "mine"
 
 
+@pytest.mark.slow
 def test_every_answer_has_the_headers(client: TestClient) -> None:
     answers = [client.get(path) for path in (*OPEN, "/nowhere", "/v1/info", "/web/app.js")]
     answers.append(client.post("/v1/plans", content=b"{"))

@@ -45,6 +45,7 @@ def problem_of(body: bytes) -> ProblemDocument:
     return ProblemDocument.model_validate_json(body)
 
 
+@pytest.mark.slow
 def test_plan_is_the_document_of_the_command_line(
     client: TestClient, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,7 +57,9 @@ def test_what_is_kept_of_one_batch_holds_for_another(name: str, training: dict[s
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize(
+    "cluster", [CLUSTERS[0], *(pytest.param(each, marks=pytest.mark.slow) for each in CLUSTERS[1:])]
+)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_a_plan_costs_the_same_alone_as_in_a_batch(name: str, cluster: str, seed: int) -> None:
     """At least 20 different plans in a batch, drawn from the space that is searched."""

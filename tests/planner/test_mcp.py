@@ -13,6 +13,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from planner.questions.examples import LINT_EXAMPLES
 
+pytestmark = pytest.mark.slow
 PARTS: dict[str, Any] = {
     "model": "llama-3.1-8b",
     "cluster": "1x8xh100-sxm",
@@ -22,7 +23,6 @@ LINT: dict[str, Any] = next(iter(LINT_EXAMPLES.values()))["value"]
 MOST_CHARACTERS = 60_000  # that an agent may have to read
 
 
-@pytest.mark.slow
 def test_every_tool_answers() -> None:
     async def ask() -> None:
         command = StdioServerParameters(command=sys.executable, args=["-m", "planner.cli", "mcp"])

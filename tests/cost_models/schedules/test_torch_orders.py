@@ -15,8 +15,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from torch.distributed.pipelining import schedules as torch_schedules
-from torch.distributed.pipelining.stage import PipelineStage
 
 from cost_models.schedules import SCHEDULES
 from cost_models.schedules.base import Action, Kind, Order
@@ -62,6 +60,10 @@ ODD_CASES = [
 
 def torch_lists(name: str, stages: int, micro_batches: int, chunks: int) -> list[list[Any]]:
     """The action list per rank, as torch's class makes it on the first one."""
+    # Imported here: it takes seconds, and every worker collects this file.
+    from torch.distributed.pipelining import schedules as torch_schedules
+    from torch.distributed.pipelining.stage import PipelineStage
+
     kind = torch_schedules.get_schedule_class(name)
     parts = []
     for chunk in range(chunks):

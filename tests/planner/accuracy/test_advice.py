@@ -113,6 +113,7 @@ def test_a_model_that_the_framework_cannot_build() -> None:
     assert row.launch_refusal in pick_cells(row)
 
 
+@pytest.mark.slow
 def test_a_plan_that_no_framework_runs() -> None:
     row = advise(SMALL.model_copy(update={"model": "gemma-2-9b"}))
     assert row.pick is not None
@@ -121,6 +122,7 @@ def test_a_plan_that_no_framework_runs() -> None:
     assert f"not launched: {row.launch_refusal}" in pick_cells(row)[2]
 
 
+@pytest.mark.slow
 def test_a_recipe_that_cannot_run() -> None:
     """No price, but the reason of the rule."""
     row = advise(SMALL.model_copy(update={"recipe": recipe(tp=3, dp=2)}))
@@ -131,12 +133,14 @@ def test_a_recipe_that_cannot_run() -> None:
     assert recipe_cells(row)[3] == "–"
 
 
+@pytest.mark.slow
 def test_a_recipe_that_runs_out_of_memory() -> None:
     row = advise(SMALL.model_copy(update={"recipe": recipe(dp=8, micro_batch_size=8)}))
     assert row.beside is not None
     assert any("GiB over" in text for text in row.beside.refusals)
 
 
+@pytest.mark.slow
 def test_a_recipe_that_recomputes_for_nothing() -> None:
     """The setting of ours that would help most in it is named."""
     first = advise(SMALL)

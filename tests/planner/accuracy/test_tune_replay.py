@@ -12,6 +12,7 @@ from tools.accuracy.tune_replay import lines, tuned_groups
 MODEL = "GPT-181B (BLOOM prequel)"
 
 
+@pytest.mark.slow
 def test_a_recorded_group() -> None:
     """22 plans of one model: known after a few, where intervals alone ask for most of them."""
     rows = [run for run in read_runs(PUBLISHED_RUNS) if run["model"] == MODEL]

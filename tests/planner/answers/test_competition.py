@@ -38,6 +38,7 @@ def answer() -> PlanAnswer:
     return find(asked())
 
 
+@pytest.mark.slow
 def test_the_headline_is_the_fastest_of_all_frameworks(answer: PlanAnswer) -> None:
     request = asked()
     able = runners(Context(request.model, request.cluster, request.training))
@@ -61,6 +62,7 @@ def test_by_memory_the_frameworks_stand_in_the_order_of_their_free_memory() -> N
     assert min(one.slower_by for one in answer.frameworks) < 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "cluster", "why"),
     [
@@ -147,6 +149,7 @@ def test_experts_are_exchanged_over_more_ranks_than_usual_only_where_that_is_muc
     assert usual < wide
 
 
+@pytest.mark.slow
 def test_what_is_recommended_is_written(answer: PlanAnswer) -> None:
     bundle = emission.emit(asked())
     assert answer.launch is not None
@@ -155,6 +158,7 @@ def test_what_is_recommended_is_written(answer: PlanAnswer) -> None:
     assert bundle.files == own.files
 
 
+@pytest.mark.slow
 def test_a_schedule_that_no_framework_runs_is_priced_without_a_launch() -> None:
     found = find(asked(limits={"schedule": Bounds(values=("zb-h2",)), "pp": Bounds(values=(4,))}))
     assert found.best is not None

@@ -83,6 +83,7 @@ class TestSearch:
             search=SearchSpec.model_validate(fields),
         )
 
+    @pytest.mark.slow
     def test_every_synchronous_schedule_is_in_the_space(self) -> None:
         names = set()
         for name in SCHEDULES:
@@ -93,6 +94,7 @@ class TestSearch:
                 names.add(name)
         assert names == set(SCHEDULES)  # asynchronous ones too, when asked for
 
+    @pytest.mark.slow
     def test_asynchronous_schedules_only_when_asked_for(self) -> None:
         best = search(self.ask(limits={"pp": {"min": 2}}, top_k=200)).best
         assert all(SCHEDULES[plan.schedule].synchronous for plan in best)
@@ -102,6 +104,7 @@ class TestSearch:
         assert answer.best.pipeline is not None
         assert "one update old" in answer.best.pipeline.staleness
 
+    @pytest.mark.slow
     def test_the_answer_says_which_time_it_shows(self) -> None:
         answer = find(self.ask(limits={"pp": {"min": 4}}))
         for report in answer.plans:

@@ -63,6 +63,7 @@ def check_report(report: PlanReport, request: PlanRequest) -> None:
 
 
 class TestAnswer:
+    @pytest.mark.slow
     def test_every_report_adds_up(self, answer: PlanAnswer) -> None:
         request = ask("mixtral-8x7b")
         assert answer.best == answer.plans[0]
@@ -82,6 +83,7 @@ class TestAnswer:
         assert best.energy_kwh is not None
         assert best.energy_kwh > 0
 
+    @pytest.mark.slow
     def test_without_tokens_there_is_no_cost(self, dense: PlanAnswer) -> None:
         best = dense.best
         assert best is not None
@@ -122,6 +124,7 @@ class TestBaseline:
 
 
 class TestNothingFits:
+    @pytest.mark.slow
     def test_says_by_how_much_and_what_would_fit(self) -> None:
         answer = find(ask("llama-3.1-405b", "2x8xh100-sxm", 8192, 64))
         assert answer.best is None

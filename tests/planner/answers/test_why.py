@@ -132,6 +132,7 @@ def test_the_rule_is_named(
 
 
 # A search each: of the cases of one reason the first; the others with the exhaustive tests.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "request_", "fields", "named"),
     [
@@ -179,6 +180,7 @@ def test_drawn_plans_get_a_change_that_fits(request_: PlanRequest, fields: dict[
 
 
 class TestVerdicts:
+    @pytest.mark.slow
     def test_the_best_plan_is_best(self) -> None:
         best = find(ask()).best
         assert best is not None
@@ -195,6 +197,7 @@ class TestVerdicts:
         assert answer.slower_by == pytest.approx(gap / answer.best.iteration_time_s)
         assert next(iter(answer.differences_s)) == "tp_comm"
 
+    @pytest.mark.slow
     def test_a_small_change_is_small(self) -> None:
         """70B on 32 ranks with tp 8: recompute, ZeRO or stages, not a new plan."""
         plan = ParallelPlan(tp=8, sequence_parallel=True, dp=4)
@@ -203,6 +206,7 @@ class TestVerdicts:
         assert change is not None
         assert len(set(change.set) - {"dp", "recompute_num_layers", "recompute_modules"}) == 1
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "fields",
         [

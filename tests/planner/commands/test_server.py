@@ -447,6 +447,7 @@ def test_something_else_listens(planner: Planner) -> None:
         server.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("headers", "body"),
     [

@@ -31,6 +31,7 @@ def examined(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> dict
     return {check["name"]: check for check in document["checks"]}
 
 
+@pytest.mark.slow
 def test_a_healthy_machine(healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = examined(capsys, 0)
     assert {found[name]["state"] for name in ("data folder", "address", "planning")} == {"ok"}

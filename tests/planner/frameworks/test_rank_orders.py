@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,11 +21,6 @@ from planner.frameworks import FRAMEWORKS
 from planner.frameworks.rank_orders import ORDERS, Grid, NoOrder, grids, order_of
 from tests.fixtures.tiers import examples
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
-    from megatron.core.parallel_state import RankGenerator
-
 FEW = st.sampled_from([1, 2, 3, 4, 8])
 MANY = settings(
     max_examples=examples(200),
@@ -31,6 +28,13 @@ MANY = settings(
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
+
+
+def imported(module: str) -> Any:
+    """A framework's module, imported by the test: every worker collects this file, for seconds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return import_module(module)
 
 
 def ranks(grid: Grid, *names: str) -> list[list[int]]:
@@ -45,7 +49,8 @@ def test_dense_groups_are_megatrons(tp: int, cp: int, dp: int, pp: int, inside: 
     plan = ParallelPlan(tp=tp, cp=cp, dp=dp, pp=pp, rank_order=order)
     dense, experts = grids(order_of("megatron", plan), plan)
     assert experts is None
-    theirs = RankGenerator(tp=tp, ep=1, dp=dp, pp=pp, cp=cp, order=order)
+    state = imported("megatron.core.parallel_state")
+    theirs = state.RankGenerator(tp=tp, ep=1, dp=dp, pp=pp, cp=cp, order=order)
     for names in (("tp",), ("cp",), ("dp",), ("pp",), ("cp", "dp"), ("tp", "pp"), ("tp", "cp")):
         expected = sorted(map(sorted, theirs.get_ranks("-".join(names))))
         assert sorted(ranks(dense, *names)) == expected
@@ -63,7 +68,8 @@ def test_expert_groups_are_megatrons(
     _, experts = grids(order_of("megatron", plan), plan)
     assert experts is not None
     edp = tp * cp * dp // (etp * ep)
-    theirs = RankGenerator(tp=etp, ep=ep, dp=edp, pp=pp, cp=1, order=order)
+    state = imported("megatron.core.parallel_state")
+    theirs = state.RankGenerator(tp=etp, ep=ep, dp=edp, pp=pp, cp=1, order=order)
     for ours, name in (("etp", "tp"), ("ep", "ep"), ("edp", "dp"), ("pp", "pp")):
         assert sorted(ranks(experts, ours)) == sorted(map(sorted, theirs.get_ranks(name)))
 
@@ -73,7 +79,8 @@ def test_expert_groups_are_megatrons(
 def test_groups_are_deepspeeds(tp: int, dp: int, pp: int) -> None:
     plan = ParallelPlan(tp=tp, dp=dp, pp=pp)
     dense, _ = grids(order_of("deepspeed", plan), plan)
-    theirs = PipeModelDataParallelTopology(num_pp=pp, num_mp=tp, num_dp=dp)
+    topology = imported("deepspeed.runtime.pipe.topology")
+    theirs = topology.PipeModelDataParallelTopology(num_pp=pp, num_mp=tp, num_dp=dp)
     for ours, name in (("tp", "model"), ("dp", "data"), ("pp", "pipe")):
         if dense.size(ours) > 1:
             assert sorted(ranks(dense, ours)) == sorted(theirs.get_axis_comm_lists(name))

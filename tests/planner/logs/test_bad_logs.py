@@ -175,6 +175,7 @@ def test_a_gigabyte_is_refused_at_its_end(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.code == "too_large"
 
 
+@pytest.mark.slow
 def test_memory_stays_small() -> None:
     """Lines are let go of: 10 MB of them take less than 1 MB."""
 

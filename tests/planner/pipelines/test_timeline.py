@@ -262,6 +262,7 @@ def test_command_prints_the_document(ask: Any, tmp_path: Path) -> None:
     assert TimelineAnswer.model_validate_json(out) == run(schedule="gpipe")
 
 
+@pytest.mark.slow
 def test_command_draws(ask: Any, tmp_path: Path) -> None:
     files = {kind: tmp_path / f"x.{kind}" for kind in ("svg", "html", "trace", "png")}
     options = [word for kind, path in files.items() for word in (f"--{kind}", str(path))]

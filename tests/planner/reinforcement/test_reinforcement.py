@@ -252,6 +252,7 @@ WORDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run([*WORDS, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)

@@ -94,6 +94,7 @@ def test_a_huge_file_is_not_read(saved: Path) -> None:
         profiles.find("mine")
 
 
+@pytest.mark.slow
 def test_commands_take_it(saved: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     request = tmp_path / "request.json"
     request.write_text(json.dumps(REQUEST))

@@ -174,6 +174,7 @@ def check_against_brute_force(request: PlanRequest) -> None:
     assert not search(short, full=True).best
 
 
+@pytest.mark.slow
 @settings(
     max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
@@ -243,6 +244,7 @@ def test_no_random_legal_plan_is_better_fifty_times(request_: PlanRequest) -> No
     assume(drawn == 10_000 and fitting)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
@@ -390,6 +392,7 @@ class TestFoundByReview:
         asked = ask("llama-3.1-405b", "32x8xh100-sxm", 131072, 64, limits=limits)
         assert search(asked).counts is not None
 
+    @pytest.mark.slow
     def test_offloaded_activations_try_every_layer_count(self) -> None:
         limits = {"offload_activations": Bounds(values=(True,))}
         asked = ask("llama-3.1-8b", "1x8xh100-sxm", 8192, 64, limits=limits)

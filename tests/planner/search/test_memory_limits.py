@@ -108,6 +108,7 @@ def turned_away() -> WhyAnswer:
     return why(asked(memory_risk="1%"), fullest)
 
 
+@pytest.mark.slow
 def test_why_says_that_the_risk_is_too_large(turned_away: WhyAnswer) -> None:
     assert turned_away.verdict == "may run out"
     assert turned_away.estimate is not None

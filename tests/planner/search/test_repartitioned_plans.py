@@ -52,6 +52,7 @@ def best(request: PlanRequest) -> tuple[ParallelPlan, float]:
     return plan, float(cost_model(request).evaluate(Plans.of(plan)).iteration_time_s[0])
 
 
+@pytest.mark.slow
 def test_a_large_encoder_gets_a_stage_of_its_own() -> None:
     encoder = EncoderSpec(
         num_layers=40, hidden_size=4096, num_attention_heads=32, ffn_hidden_size=14336,

@@ -104,6 +104,7 @@ def test_fixed_numbers_are_those_of_an_estimate() -> None:
     assert asked > 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["matrix", "attention", "memory"])
 def test_efficiency_scales_what_it_names(name: str) -> None:
     """Kernels of that kind, and no others, take as much less time as the factor says."""

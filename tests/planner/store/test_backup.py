@@ -22,7 +22,7 @@ def at(folder: Path, monkeypatch: pytest.MonkeyPatch, url: str | None) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def test_there_and_back(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -25,7 +25,7 @@ __all__ = ["postgres"]
 BYTES = 10_000
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/kept/planner.sqlite"
@@ -227,6 +227,7 @@ def server_at(folder: Path) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 def test_servers_share_profiles_and_sites(postgres: Postgres, tmp_path: Path) -> None:
     url = postgres.database()
     servers = {name: (tmp_path / name, Store.open(url)) for name in ("a", "b")}

@@ -79,6 +79,7 @@ def submitted(made: Bundle, folder: Path) -> list[str]:
     return (stubs / "calls").read_text().splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", ["megatron", "deepspeed"])
 def test_the_job_of_64_nodes_passes_shellcheck(framework: str, tmp_path: Path) -> None:
     if shutil.which("shellcheck") is None:
