@@ -11,6 +11,7 @@ from api.problems import Refused, declare
 from api.store_threads import storing
 from planner.documents.service import Health
 from planner.store import Store, Unavailable
+from planner.version import __version__
 
 if TYPE_CHECKING:
     from planner.jobs.engine import Engine
@@ -21,7 +22,7 @@ router = APIRouter(tags=["health"])
 @router.get("/healthz", responses=declare(403))
 async def healthz() -> Health:
     """Whether the service is alive, also while it is computing."""
-    return Health()
+    return Health(version=__version__)
 
 
 @router.get("/readyz", responses=declare(403, 503))
@@ -40,7 +41,7 @@ def readyz(request: Request) -> Health:
     engine: Engine | None = request.app.state.engine
     if engine is not None and not engine.is_ready:
         raise Refused("unavailable", "the job engine is not running")
-    return Health()
+    return Health(version=__version__)
 
 
 @router.get(
