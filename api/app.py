@@ -41,12 +41,12 @@ from api.routes import (
 from api.settings import Settings
 from api.store_threads import in_store
 from cost_models.catalog.local import cpu_cores
-from planner.store import Unavailable
+from planner.running.store import Unavailable
 from planner.version import __version__
 
 if TYPE_CHECKING:
-    from planner.jobs.engine import Engine
-    from planner.store import Store
+    from planner.running.jobs.engine import Engine
+    from planner.running.store import Store
 
 _THREADS = 16  # for what needs neither a process nor the store
 _WATCH_S = 5.0
@@ -180,12 +180,12 @@ async def _run_jobs(app: FastAPI) -> None:
 
 
 def _engine(store: Store, settings: Settings) -> Engine:
-    from planner.jobs.engine import Engine
+    from planner.running.jobs.engine import Engine
 
     return Engine(store, settings.database_url, settings.jobs)
 
 
 def _open_store(settings: Settings, store: Store | None) -> Store:
-    from planner.store import Store
+    from planner.running.store import Store
 
     return store or Store.open(settings.database_url, settings.max_result_bytes)

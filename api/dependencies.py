@@ -19,7 +19,7 @@ from api.problems import Refused
 from api.settings import Settings
 from api.store_threads import in_store
 from planner.documents.loading import MAX_STRING, parse_json
-from planner.store import Store, Unavailable
+from planner.running.store import Store, Unavailable
 
 T = TypeVar("T")
 _NAMES_A_SITE = re.compile(rb'"(site|profile)"\s*:')

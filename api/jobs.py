@@ -13,8 +13,8 @@ from fastapi import Request
 
 from api.store_threads import in_store
 from planner.documents.service import OVER, JobAnswer, JobPage, JobRow, Kind
-from planner.store import Store
-from planner.store.jobs import Job
+from planner.running.store import Store
+from planner.running.store.jobs import Job
 
 _LOOK_S = 0.4  # between two looks for new events
 _SILENCE_S = 15.0  # after which a comment shows that the line is open

@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 
 from api.budget import Budget, OverBudget, SearchMonitor
 from api.field_selection import Fields, chosen
-from planner.answers import plan_answers
-from planner.answers.answer_ids import build_id, estimate_id
-from planner.answers.plan_answers import IllegalPlan
+from planner.answers.plans import plan_answers
+from planner.answers.plans.answer_ids import build_id, estimate_id
+from planner.answers.plans.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Unsupported
+from planner.inputs.requests.parser import parse_request
 from planner.progress import NothingYet, Stopped, Watch, watched
-from planner.request_parsing.parser import parse_request
 from planner.search.exhaustive import SpaceTooLarge
 
 build_id()  # once, before the processes that share it are forked

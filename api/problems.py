@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from api.budget import OverBudget
 from api.problem_types import OF_STATUS, TYPES
-from planner.answers.plan_answers import IllegalPlan
+from planner.answers.plans.plan_answers import IllegalPlan
 from planner.documents.problems import (
     Problem,
     RequestError,
@@ -24,9 +24,9 @@ from planner.documents.problems import (
     problem_document,
 )
 from planner.frameworks.base import Unsupported
-from planner.request_parsing.models import UnsupportedModel
+from planner.inputs.requests.models import UnsupportedModel
+from planner.running.store import Mismatch, Unavailable
 from planner.search.exhaustive import SpaceTooLarge
-from planner.store import Mismatch, Unavailable
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 5

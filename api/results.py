@@ -21,7 +21,7 @@ from api.problems import Refused
 from api.store_threads import in_store
 from planner.documents.problems import refuse
 from planner.questions.question import Question
-from planner.store import Store, Unavailable
+from planner.running.store import Store, Unavailable
 
 _FOR_AN_HOUR = "private, max-age=3600"
 _LONGEST_KEY = 255

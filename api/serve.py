@@ -15,7 +15,7 @@ from api.http_workers import LISTENER, Workers
 from api.settings import Settings, SettingsError
 from planner.data_folder import data_folder
 from planner.documents.problems import refuse
-from planner.validate.processes.torchrun_agent import die_with_parent
+from planner.running.validate.processes.torchrun_agent import die_with_parent
 
 _KEEP_ALIVE_S = 30
 _SHUTDOWN_TIMEOUT_S = 30  # for requests in progress when the service is told to stop
@@ -51,7 +51,7 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
     from api.app import create_app
     from api.log import JsonHandler
     from api.protocol import MOST_HEADER_BYTES, HeaderTimeoutProtocol
-    from planner.store import Store, Unavailable
+    from planner.running.store import Store, Unavailable
 
     try:  # also migrates the tables, before the first request
         store = Store.open(settings.database_url, settings.max_result_bytes)

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from api.access.keys import ROLES, Key, Role
 from api.access.people import parse_roles
-from planner.jobs.settings import JobSettings
+from planner.running.jobs.settings import JobSettings
 
 _TAKES_ONLY = JobSettings(max_runs=0)
 _JOB_BOUNDS: dict[str, tuple[int, int]] = {

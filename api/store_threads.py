@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 from anyio import CapacityLimiter, fail_after, to_thread
 from anyio.lowlevel import RunVar
 
-from planner.store import Unavailable
+from planner.running.store import Unavailable
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from api.field_selection import Fields, chosen
-from planner.answers.answer_ids import answer_id
-from planner.answers.candidates import Candidates, csv_text
+from planner.answers.plans.answer_ids import answer_id
+from planner.answers.plans.candidates import Candidates, csv_text
 from planner.documents.service import Kind, SiteEntry, SiteList
-from planner.jobs import documents as jobs
-from planner.jobs.settings import JobSettings
+from planner.evidence.uncertainty import site_storage as storage
+from planner.evidence.uncertainty.site import Site
+from planner.learning.sites.posted_runs import answer_of
 from planner.questions.question import Form, Question, resolved
-from planner.sites.posted_runs import answer_of
-from planner.uncertainty import site_storage as storage
-from planner.uncertainty.site import Site
+from planner.running.jobs import documents as jobs
+from planner.running.jobs.settings import JobSettings
 
 
 class Sent(NamedTuple):

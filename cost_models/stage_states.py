@@ -110,7 +110,7 @@ def gathered_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     weights (word table and head); or all weights of the stage where it does not reshard.  Without
     ZeRO torch (replicate) keeps masters once more, in the dtype it computes in.  Where there are no
     masters that is a copy too many: it stands for what eager norms keep in fp32, which is not
-    counted (planner/accuracy/README.md).
+    counted (planner/learning/accuracy/README.md).
     """
     plans, half, runtime = g.plans, s.training.weight_bytes, g.runtime
     stage: Array = sum_of(g.stage_parameters[slot])

@@ -14,8 +14,8 @@ and the service, whole or as keywords, and return the same answers as typed obje
 `planner.documents.problems.RequestError` for a request that cannot be understood, with a JSON
 pointer to each problem; `plan`, `why` and `sensitivity` raise
 `planner.search.exhaustive.SpaceTooLarge` where the limits leave more plans than one search may
-price; `estimate` raises `planner.answers.plan_answers.IllegalPlan`, with every reason, for a plan
-that cannot run at all. That nothing fits is an answer, not an error.
+price; `estimate` raises `planner.answers.plans.plan_answers.IllegalPlan`, with every reason, for a
+plan that cannot run at all. That nothing fits is an answer, not an error.
 
 `rl` prices a step of reinforcement learning.  `sweep` asks many requests at once, a grid of them,
 and returns a table.
@@ -31,14 +31,14 @@ from typing import TYPE_CHECKING, Any
 from planner.version import __version__
 
 if TYPE_CHECKING:
+    from planner.answers.mixed_clusters.answer import MixedAnswer
+    from planner.answers.reinforcement.documents import ReinforcementAnswer
+    from planner.answers.sensitivities.documents import SensitivityAnswer
+    from planner.answers.sizing.answer import SizingAnswer
     from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
     from planner.documents.request import PlanRequest
     from planner.frameworks.base import Bundle
-    from planner.mixed_clusters.answer import MixedAnswer
-    from planner.reinforcement.documents import ReinforcementAnswer
-    from planner.sensitivities.documents import SensitivityAnswer
-    from planner.sizing.answer import SizingAnswer
-    from planner.sweeps.run import SweepAnswer
+    from planner.running.sweeps.run import SweepAnswer
 
 __all__ = ["__version__", "emit", "estimate", "plan", "rl", "sensitivity", "size", "sweep", "why"]
 
@@ -51,8 +51,8 @@ def plan(
     Where nodes differ, a MixedAnswer: the ways to use them, the fastest of `options` first.
     Raises RequestError, SpaceTooLarge.
     """
-    from planner import mixed_clusters
-    from planner.answers import plan_answers
+    from planner.answers import mixed_clusters
+    from planner.answers.plans import plan_answers
 
     request = _request(document, parts, mixed_cluster=True)
     return (
@@ -66,7 +66,7 @@ def estimate(
     document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any
 ) -> EstimateAnswer:
     """Time and memory of the request's plan.  Raises RequestError, IllegalPlan."""
-    from planner.answers import plan_answers
+    from planner.answers.plans import plan_answers
 
     request = _request(document, parts, need_plan=True)
     return plan_answers.estimate(request, request.named_plan)
@@ -77,7 +77,7 @@ def why(document: PlanRequest | Mapping[str, Any] | None = None, **parts: Any) -
 
     Raises RequestError, SpaceTooLarge.
     """
-    from planner.answers import plan_answers
+    from planner.answers.plans import plan_answers
 
     request = _request(document, parts, need_plan=True)
     return plan_answers.why(request, request.named_plan)
@@ -93,10 +93,10 @@ def emit(
 
     For `search.framework`, Megatron-LM where it names none; launcher: torchrun, deepspeed, slurm,
     kubernetes, jobset, trainjob or skypilot.  Raises RequestError, or its kind
-    planner.answers.emission.NothingFits where no plan fits, SpaceTooLarge, and
+    planner.answers.plans.emission.NothingFits where no plan fits, SpaceTooLarge, and
     planner.frameworks.base.Unsupported with every reason.
     """
-    from planner.answers import emission
+    from planner.answers.plans import emission
 
     return emission.emit(_request(document, parts), launcher)
 
@@ -107,8 +107,8 @@ def size(document: Mapping[str, Any] | None = None, **parts: Any) -> SizingAnswe
     The document has `model`, `training` with its tokens, and `sizing` (deadline, budget, kinds,
     sizes, ...).  Raises RequestError, SpaceTooLarge.
     """
-    from planner.sizing.compute import size as compute
-    from planner.sizing.request import parse_sizing
+    from planner.answers.sizing.compute import size as compute
+    from planner.answers.sizing.request import parse_sizing
 
     asked = {name: _plain(part) for name, part in {**(document or {}), **parts}.items()}
     return compute(parse_sizing(asked))
@@ -121,9 +121,9 @@ def sensitivity(
 
     For the request's plan, or else the best one; its part `sensitivity` may name `inputs`,
     `factors` and a `resolution`.  Raises RequestError, or its kind
-    planner.answers.emission.NothingFits where no plan fits, SpaceTooLarge, IllegalPlan.
+    planner.answers.plans.emission.NothingFits where no plan fits, SpaceTooLarge, IllegalPlan.
     """
-    from planner.sensitivities import analysis
+    from planner.answers.sensitivities import analysis
 
     asked = analysis.parse_sensitivity(_document(document, parts))
     return analysis.sensitivity(asked.request, asked.sensitivity)
@@ -136,10 +136,10 @@ def rl(
 
     The part `reinforcement` says what a step is, and how fast responses are generated.  For the
     request's plan, or else the fastest.  Raises RequestError, or its kind
-    planner.answers.emission.NothingFits where no plan fits, SpaceTooLarge, IllegalPlan.
+    planner.answers.plans.emission.NothingFits where no plan fits, SpaceTooLarge, IllegalPlan.
     """
-    from planner.reinforcement.compute import step
-    from planner.reinforcement.parsing import parse_reinforcement
+    from planner.answers.reinforcement.compute import step
+    from planner.answers.reinforcement.parsing import parse_reinforcement
 
     return step(parse_reinforcement(_document(document, parts)))
 
@@ -167,13 +167,13 @@ def sweep(
     results: a folder where each result is kept once it is there; a sweep that was ended goes on
     from it.  backend: local, ray or dask.  workers: how many at a time, None: one per core.
     shard: 3/64 asks only the third of 64 parts.  Raises RequestError where the grid is no
-    good, planner.sweeps.workers.WorkersLost where workers die again and again.
+    good, planner.running.sweeps.workers.WorkersLost where workers die again and again.
     """
     from pathlib import Path
 
     from planner.documents.problems import RequestError, wrong_type
-    from planner.sweeps.grid import parse_grid
-    from planner.sweeps.run import sweep as run
+    from planner.running.sweeps.grid import parse_grid
+    from planner.running.sweeps.run import sweep as run
 
     if not isinstance(document, Mapping | None):
         raise RequestError([wrong_type("", "an object", document)])
@@ -192,8 +192,8 @@ def _request(
     need_plan: bool = False,
     mixed_cluster: bool = False,
 ) -> PlanRequest:
-    from planner.print_answers import install
-    from planner.request_parsing.parser import parse_request
+    from planner.inputs.requests.parser import parse_request
+    from planner.presentation.print_answers import install
 
     install()
     return parse_request(
@@ -228,6 +228,6 @@ def __dir__() -> list[str]:
 
 
 if "IPython" in sys.modules:  # in a notebook answers show themselves
-    from planner.notebook import install
+    from planner.presentation.notebook import install
 
     install()

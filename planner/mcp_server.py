@@ -9,7 +9,7 @@ from typing import Any
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
-from planner.answers.plan_answers import IllegalPlan
+from planner.answers.plans.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.frameworks.base import Unsupported
 from planner.questions.question import Question, Tool

@@ -24,7 +24,7 @@ MOST_LINES, MOST_FUNCTION_LINES = 400, 60
 MOST_COMPLEX_FUNCTIONS = 64  # above a complexity of 15; to be below 30
 # Product code that is longer, and why.
 LONGER = {
-    "planner/store/migrations/versions/0001_first.py upgrade": "the declaration of all tables",
+    "planner/running/store/migrations/versions/0001_first.py upgrade": "declares all tables",
 }
 
 
@@ -52,9 +52,10 @@ def test_tool_is_content(command: tuple[str, ...]) -> None:
     [
         ("planner/attic/__init__.py", "", "attic"),
         ("planner/attic.py", "", "attic"),
-        ("planner/search/attic.py", "import planner.answers.picks", "planner.search.attic"),
+        ("planner/answers/attic/__init__.py", "", "attic"),
+        ("planner/search/attic.py", "import planner.answers.plans.picks", "planner.search.attic"),
     ],
-    ids=["unlisted package", "unlisted module", "import of what stands above"],
+    ids=["unlisted room", "unlisted module", "unlisted package", "import of what stands above"],
 )
 def test_a_package_without_a_place_breaks_the_contract(
     tmp_path: Path, path: str, text: str, why: str
@@ -67,8 +68,8 @@ def test_a_package_without_a_place_breaks_the_contract(
     (tmp_path / path).write_text(text)
     result = run(str(BIN / "lint-imports"), "--no-logo", "--no-cache", folder=tmp_path)
     assert result.returncode == 1, result.stdout
-    assert "Contracts: 3 kept, 1 broken." in result.stdout
-    assert why in result.stdout.partition("Inside planner")[2]
+    assert ", 1 broken." in result.stdout
+    assert why in result.stdout.partition("Broken contracts")[2]
 
 
 def test_files_and_functions_are_short() -> None:

@@ -10,12 +10,12 @@ import planner
 from cost_models.catalog.models import model
 from cost_models.spec import TrainingSpec
 from planner import emit, estimate, plan, why
-from planner.answers.emission import NothingFits
-from planner.answers.plan_answers import IllegalPlan
+from planner.answers.mixed_clusters.answer import MixedAnswer
+from planner.answers.plans.emission import NothingFits
+from planner.answers.plans.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.frameworks.base import Unsupported
-from planner.mixed_clusters.answer import MixedAnswer
-from planner.request_parsing.parser import parse_request
+from planner.inputs.requests.parser import parse_request
 from planner.search.exhaustive import SpaceTooLarge
 
 DOCUMENT = {

@@ -13,8 +13,8 @@ from planner.commands.failures import FINE
 from planner.commands.validate import OUTSIDE
 from planner.data_folder import VARIABLE
 from planner.documents.loading import parse_text
-from planner.request_parsing.parser import parse_request
-from planner.sweeps.grid import parse_grid
+from planner.inputs.requests.parser import parse_request
+from planner.running.sweeps.grid import parse_grid
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

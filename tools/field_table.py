@@ -17,11 +17,11 @@ from pydantic import BaseModel
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec, NodeGroup, TrainingSpec
+from planner.answers.pipelines.timeline import TimelineRequest
+from planner.answers.reinforcement.documents import ReinforcementSpec
+from planner.answers.sizing.request import SizingSpec
 from planner.commands.options import TABLE, Field, Part
 from planner.documents.request import PlanRequest, SearchSpec
-from planner.pipelines.timeline import TimelineRequest
-from planner.reinforcement.documents import ReinforcementSpec
-from planner.sizing.request import SizingSpec
 
 # What is an object in a document and a name on the command line.
 _NAMED = (

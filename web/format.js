@@ -22,7 +22,7 @@ export const percent = (share, digits = 3) =>
 /* A chance in whole percent, never 0 or 100 %, since it is estimated. */
 export const chance = (value) =>
   unit(value > 0 && value < 0.01 ? "< 1" : value > 0.99 ? "> 99" : number(Math.round(value * 100), 3), "%");
-/* How likely one plan is faster than another; SURE as in planner/uncertainty/error_band.py. */
+/* How likely one plan is faster than another; SURE as in planner/evidence/uncertainty/error_band.py. */
 const SURE = 0.95;
 export const withChance = (value) =>
   `with a chance of ${chance(value)}${value < SURE ? ": they cannot be told apart, measure both" : ""}`;

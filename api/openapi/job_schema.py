@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from planner.documents.service import Kind, SavedPlanSpec
-from planner.jobs.documents import CalibrationSpec, DryrunSpec, ValidationSpec
+from planner.running.jobs.documents import CalibrationSpec, DryrunSpec, ValidationSpec
 
 PREFIX = "#/components/schemas/"
 # The part of its own that each kind has beside the request.

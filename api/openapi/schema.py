@@ -1,6 +1,6 @@
 """The OpenAPI description of a request: the specs, and the short forms a user may write.
 
-The body is read by `planner.request_parsing.parser`, not by FastAPI, so that one parser and one
+The body is read by `planner.inputs.requests.parser`, not by FastAPI, so that one parser and one
 wording of errors serve the command line, Python and HTTP; this module describes what it takes.
 """
 
@@ -16,13 +16,13 @@ from api.openapi import job_schema, site_schema
 from api.problems import ProblemDocument
 from cost_models.plans import FIELDS, ParallelPlan
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
+from planner.answers.pipelines.all_schedules import ComparisonRequest
+from planner.answers.pipelines.timeline import TimelineRequest
+from planner.answers.reinforcement.documents import PART as STEP
+from planner.answers.reinforcement.documents import ReinforcementSpec
+from planner.answers.sensitivities.documents import SensitivitySpec
+from planner.answers.sizing.request import PARTS, SizingSpec
 from planner.documents.request import SearchSpec
-from planner.pipelines.all_schedules import ComparisonRequest
-from planner.pipelines.timeline import TimelineRequest
-from planner.reinforcement.documents import PART as STEP
-from planner.reinforcement.documents import ReinforcementSpec
-from planner.sensitivities.documents import SensitivitySpec
-from planner.sizing.request import PARTS, SizingSpec
 
 _PREFIX = "#/components/schemas/"
 _KEYS = {

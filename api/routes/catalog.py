@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from api.problems import Refused, declare
 from cost_models.catalog.names import UnknownName
-from planner.inventory import catalog
+from planner.answers.inventory import catalog
 
 router = APIRouter(prefix="/catalog", tags=["catalog"])
 Name = Annotated[str, Path()]

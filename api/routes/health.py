@@ -10,11 +10,11 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from api.problems import Refused, declare
 from api.store_threads import storing
 from planner.documents.service import Health
-from planner.store import Store, Unavailable
+from planner.running.store import Store, Unavailable
 from planner.version import __version__
 
 if TYPE_CHECKING:
-    from planner.jobs.engine import Engine
+    from planner.running.jobs.engine import Engine
 
 router = APIRouter(tags=["health"])
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 
 from api.settings import Settings
+from planner.answers.inventory import info as about
+from planner.answers.pipelines.timeline import MOST_ACTIONS
 from planner.documents import loading
-from planner.inventory import info as about
-from planner.pipelines.timeline import MOST_ACTIONS
 
 router = APIRouter(tags=["info"])
 

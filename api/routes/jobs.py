@@ -19,8 +19,8 @@ from api.problems import Refused, declare
 from api.settings import Settings
 from api.store_threads import in_store, storing
 from planner.documents.service import KINDS, JobAnswer, JobPage, Kind, State
-from planner.store import Store
-from planner.store.jobs import Job, NotCancellable, QueueFull, StillRunning
+from planner.running.store import Store
+from planner.running.store.jobs import Job, NotCancellable, QueueFull, StillRunning
 
 RETRY_AFTER_S = 10
 router = APIRouter(tags=["jobs"])

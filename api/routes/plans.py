@@ -13,8 +13,8 @@ from api import negotiation, results, work
 from api.dependencies import Brief, Searches
 from api.problems import Refused, declare
 from api.store_threads import in_store
-from planner.answers.answer_ids import packed
-from planner.answers.candidates import (
+from planner.answers.plans.answer_ids import packed
+from planner.answers.plans.candidates import (
     MOST_ROWS,
     SORTED_BY,
     CandidatePage,

@@ -17,7 +17,7 @@ from planner.documents.loading import plain
 from planner.documents.problems import RequestError, wrong_type
 from planner.documents.service import SavedPlanAnswer, SavedPlanPage, SavedPlanSpec
 from planner.documents.typed_values import validate
-from planner.store import SavedPlan, Store
+from planner.running.store import SavedPlan, Store
 
 _PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 router = APIRouter(prefix="/saved-plans", tags=["saved plans"])

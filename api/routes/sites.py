@@ -16,8 +16,8 @@ from api.problems import Refused, declare
 from api.routes import questions
 from cost_models.calibrations import PROFILE_NAME
 from planner.documents.service import SiteList
+from planner.evidence.uncertainty.site_corrections import SiteAnswer
 from planner.questions.registry import LEARN
-from planner.uncertainty.site_corrections import SiteAnswer
 
 
 async def _shared(request: Request) -> AsyncIterator[None]:

@@ -1,1 +1,1 @@
-"""From a request to its answer: plans, picks, explanations, comparisons and launch files."""
+"""Every kind of answer: plans first, then what else is asked about a training."""

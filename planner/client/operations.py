@@ -17,7 +17,7 @@ from planner.questions.registry import QUESTIONS
 
 _BUDGET = tuple(Budget.__annotations__)
 _HEADERS = {"idempotency_key": "idempotency-key", "last_event_id": "last-event-id"}
-_JOBS, _CATALOG = "planner.documents.service", "planner.inventory.catalog"
+_JOBS, _CATALOG = "planner.documents.service", "planner.answers.inventory.catalog"
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,10 @@ def _of_jobs(kind: str) -> Iterator[tuple[str, Operation]]:
 
 _OTHERS = {
     "plan_candidates": Operation(
-        "GET", "/v1/plans/{id}/candidates", "planner.answers.candidates:CandidatePage",
+        "GET", "/v1/plans/{id}/candidates", "planner.answers.plans.candidates:CandidatePage",
         ("status", "sort", "limit", "cursor", *_BUDGET),
     ),
-    "info": Operation("GET", "/v1/info", "planner.inventory.info:Info"),
+    "info": Operation("GET", "/v1/info", "planner.answers.inventory.info:Info"),
     "jobs": Operation("GET", "/v1/jobs", f"{_JOBS}:JobPage", ("kind", "state", "limit", "cursor")),
     "saved_plans": Operation(
         "GET", "/v1/saved-plans", f"{_JOBS}:SavedPlanPage", ("limit", "cursor")
@@ -93,7 +93,10 @@ _OTHERS = {
     "forget_saved_plan": Operation("DELETE", "/v1/saved-plans/{name}"),
     "sites": Operation("GET", "/v1/sites", f"{_JOBS}:SiteList", _BUDGET),
     "site": Operation(
-        "GET", "/v1/sites/{name}", "planner.uncertainty.site_corrections:SiteAnswer", _BUDGET
+        "GET",
+        "/v1/sites/{name}",
+        "planner.evidence.uncertainty.site_corrections:SiteAnswer",
+        _BUDGET,
     ),
     "forget_site": Operation("DELETE", "/v1/sites/{name}"),
     "published_runs": Operation("GET", "/v1/accuracy/runs", f"{_JOBS}:ScoredRuns"),

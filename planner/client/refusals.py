@@ -90,7 +90,7 @@ def _other(url: str, version: Version) -> ServiceError | None:
 
 
 def _request_error(problems: tuple[Problem, ...]) -> RequestError:
-    from planner.answers.emission import NothingFits
+    from planner.answers.plans.emission import NothingFits
 
     if [one.code for one in problems] == ["nothing_fits"]:
         return NothingFits(problems[0].detail)

@@ -14,7 +14,7 @@ from planner.commands.failures import FINE
 from planner.commands.shared import Json
 
 if TYPE_CHECKING:
-    from planner.accuracy.predict import Prediction
+    from planner.learning.accuracy.predict import Prediction
 
 MOST_SHOTS = 100
 _PATIENCE_S = 1.0  # before a bar says how far it is
@@ -40,22 +40,22 @@ def accuracy(
     json: Json = False,
 ) -> int:
     """Predicted against published: time, memory and ranking of measured runs."""
-    from planner.accuracy.compute import answer_of
     from planner.documents.saving import write_picture
-    from planner.published_runs.runs import PUBLISHED_RUNS
-    from planner.terminal import output
+    from planner.evidence.published_runs.runs import PUBLISHED_RUNS
+    from planner.learning.accuracy.compute import answer_of
+    from planner.presentation.terminal import output
 
     path = PUBLISHED_RUNS if data is None else data
     shown = _counts(shots) if shots is not None else ()
     answer = answer_of(path.name, _predictions(path, source, profile), shown)
     if html is not None:
-        from planner.drawing.accuracy_page import page
+        from planner.presentation.drawing.accuracy_page import page
 
         write_picture(html, page(answer).encode())
     if json:
         output.print_json(answer)
         return FINE
-    from planner.terminal.accuracy_screen import accuracy_screen, rows_screen
+    from planner.presentation.terminal.accuracy_screen import accuracy_screen, rows_screen
 
     screen = output.Screen()
     if rows or source is not None:
@@ -83,10 +83,10 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def _predictions(path: Path, source: str | None, profile: str | None) -> Iterator[Prediction]:
     """A prediction of each row, with a bar on standard error where it takes long."""
-    from planner.accuracy.predict import predict
     from planner.documents.typed_values import looked_up
-    from planner.published_runs.runs import runs_in
-    from planner.uncertainty import profiles
+    from planner.evidence.published_runs.runs import runs_in
+    from planner.evidence.uncertainty import profiles
+    from planner.learning.accuracy.predict import predict
 
     chosen = looked_up("/profile", lambda: profiles.find(profile)) if profile else None
     total = _checked(path, source)
@@ -97,7 +97,7 @@ def _predictions(path: Path, source: str | None, profile: str | None) -> Iterato
 def _checked(path: Path, source: str | None) -> int:
     """How many rows there are; raises RequestError where the file or the source is no good."""
     from planner.documents.problems import nearest, refuse
-    from planner.published_runs.runs import count_runs, runs_in
+    from planner.evidence.published_runs.runs import count_runs, runs_in
 
     if source is None:
         return count_runs(path)

@@ -13,14 +13,14 @@ from planner.commands.failures import FINE
 
 def backup(file: Annotated[Path, typer.Argument(help="a new file")]) -> int:
     """Write all that the service keeps into one file; it may run meanwhile."""
-    from planner.store.backup import backup as written
+    from planner.running.store.backup import backup as written
 
     return _listed(written(file, os.environ.get("PLANNER_DATABASE_URL") or None))
 
 
 def restore(file: Annotated[Path, typer.Argument(help="of planner backup")]) -> int:
     """Put a backup into an empty data folder, and its database; the service is stopped."""
-    from planner.store.backup import restore as restored
+    from planner.running.store.backup import restore as restored
 
     return _listed(restored(file, os.environ.get("PLANNER_DATABASE_URL") or None))
 

@@ -47,10 +47,10 @@ def calibrate(
     With a plan only what that plan needs; without a request the full set of sizes.
     """
     from planner.commands.validate import failed, progress_lines, stopped
-    from planner.terminal import output
-    from planner.uncertainty import profiles
-    from planner.validate.calibrate import calibration_request, run
-    from planner.validate.processes.process import RunFailed, Stopped, stoppable
+    from planner.evidence.uncertainty import profiles
+    from planner.presentation.terminal import output
+    from planner.running.validate.calibrate import calibration_request, run
+    from planner.running.validate.processes.process import RunFailed, Stopped, stoppable
 
     option_values = dict(option_values)
     site = option_values.pop("site", None)

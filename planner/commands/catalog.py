@@ -37,8 +37,8 @@ def model(
 ) -> int:
     """Read a model: a preset or a Hugging Face config.json."""
     from planner.documents.saving import write_files
-    from planner.request_parsing.model_import import described, spelled_out, with_own_code
-    from planner.terminal import output, tables
+    from planner.inputs.requests.model_import import described, spelled_out, with_own_code
+    from planner.presentation.terminal import output, tables
 
     folder = Path(name)
     if folder.is_dir():
@@ -60,8 +60,8 @@ def model(
 
 def catalog(kind: Annotated[Kind, typer.Argument()] = Kind.models, json: Json = False) -> int:
     """What is known by name: models, accelerators, clusters, frameworks, schedules."""
-    from planner.inventory import catalog as listed
-    from planner.terminal import output, tables
+    from planner.answers.inventory import catalog as listed
+    from planner.presentation.terminal import output, tables
 
     entries = answered(
         listed.LISTINGS[kind],

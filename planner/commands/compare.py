@@ -22,11 +22,11 @@ def compare(
     json: Json = False,
 ) -> int:
     """Two plans side by side: what differs in what is asked, and in what comes of it."""
-    from planner.answers.two_plans import side_by_side
+    from planner.answers.plans.two_plans import side_by_side
     from planner.documents.problems import RequestError
-    from planner.request_parsing.two_requests import SIDES
-    from planner.terminal import output
-    from planner.terminal.tables import comparison_table
+    from planner.inputs.requests.two_requests import SIDES
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.tables import comparison_table
 
     problems: list[Problem] = []
     requests: list[PlanRequest] = []

@@ -9,15 +9,15 @@ from planner.commands.failures import BAD_INPUT, FINE
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from planner.doctor.checks import Diagnosis
+    from planner.running.doctor.checks import Diagnosis
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(host: str, port: int, database_url: str | None, json: bool) -> int:
     """Print the diagnosis of this machine; the exit code."""
-    from planner.doctor.checks import examine
-    from planner.terminal import output
+    from planner.presentation.terminal import output
+    from planner.running.doctor.checks import examine
 
     diagnosis = examine(host, port, database_url)
     if json:

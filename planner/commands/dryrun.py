@@ -14,7 +14,7 @@ from planner.commands.options import request_options
 from planner.commands.shared import PLAN, Json, RequestFile, RequestOption, read_request, source_of
 
 if TYPE_CHECKING:
-    from planner.validate.dryrun.run import Progress
+    from planner.running.validate.dryrun.run import Progress
 
 
 @request_options(PLAN)
@@ -30,10 +30,10 @@ def dryrun(
     option_values: Mapping[str, Any],
 ) -> int:
     """Trace ranks of a plan at full scale, without a GPU, and compare with the estimate."""
-    from planner.terminal import output
-    from planner.terminal.dryrun_screen import dryrun_screen
-    from planner.validate.dryrun.run import dry_run
-    from planner.validate.dryrun.trace_process import TraceFailed
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.dryrun_screen import dryrun_screen
+    from planner.running.validate.dryrun.run import dry_run
+    from planner.running.validate.dryrun.trace_process import TraceFailed
 
     asked = read_request(source_of(request_file, request), option_values, need_plan=True)
     try:

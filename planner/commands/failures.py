@@ -53,7 +53,7 @@ def _report(error: Exception, words: Sequence[str]) -> int:
     json = "--json" in words
     from planner.commands.option_messages import problem_lines
     from planner.documents.problems import ServiceError, internal_document, problem_document
-    from planner.terminal.output import print_document
+    from planner.presentation.terminal.output import print_document
 
     if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
         return _cannot_write(error)

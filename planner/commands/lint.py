@@ -17,10 +17,10 @@ from planner.commands.shared import Json
 
 if TYPE_CHECKING:
     from cost_models.spec import ClusterSpec
+    from planner.answers.lint.findings import Better, LintAnswer, ReadAnswer
     from planner.documents.problems import RequestError
     from planner.frameworks.launch_files import GivenValues
     from planner.frameworks.read_results import Setting
-    from planner.lint.findings import Better, LintAnswer, ReadAnswer
 
 Files = Annotated[
     list[str],
@@ -71,12 +71,12 @@ def lint(
     json: Json = False,
 ) -> int:
     """What is wrong with a launch script, and the better plan with the flags to change."""
+    from planner.answers.lint import fixes
+    from planner.answers.lint.sarif import sarif as document
     from planner.documents.problems import RequestError
     from planner.frameworks.sources import files_at
-    from planner.lint import fixes
-    from planner.lint.sarif import sarif as document
-    from planner.request_parsing.parser import parse_cluster
-    from planner.terminal import output
+    from planner.inputs.requests.parser import parse_cluster
+    from planner.presentation.terminal import output
 
     known, given = parse_cluster(cluster), _given(model, config, values, argument)
     answers = []
@@ -107,8 +107,8 @@ def _no_launch(error: RequestError) -> bool:
 def _linted(
     texts: dict[str, str], cluster: ClusterSpec, framework: str | None, given: GivenValues
 ) -> LintAnswer:
-    from planner.lint.lint import lint as linted
-    from planner.lint.request import LintRequest
+    from planner.answers.lint.lint import lint as linted
+    from planner.answers.lint.request import LintRequest
 
     asked = LintRequest(texts, cluster, framework, given)
     answer: LintAnswer = answered(
@@ -120,9 +120,9 @@ def _linted(
 
 def _show(answer: LintAnswer, texts: Mapping[str, str], json: bool) -> None:
     from cost_models.parameters import total_parameters
-    from planner.request_parsing.models import parse_model
-    from planner.terminal import output
-    from planner.terminal.lint_screen import lint_screen
+    from planner.inputs.requests.models import parse_model
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.lint_screen import lint_screen
 
     trained, _ = parse_model(answer.request["model"])
     draw = partial(lint_screen, answer, total_parameters(trained), next(iter(texts)))
@@ -133,7 +133,7 @@ def _write(
     paths: Sequence[str], texts: Mapping[str, str], better: Better | None, fix: bool, diff: bool
 ) -> None:
     """Shows or writes mended files; what must be done by hand goes to standard error."""
-    from planner.lint.fixes import difference
+    from planner.answers.lint.fixes import difference
 
     if better is None:
         return
@@ -159,11 +159,11 @@ def read(
     json: Json = False,
 ) -> int:
     """What a launch script says, as a request that `planner estimate` takes."""
+    from planner.answers.lint.lint import read as said
+    from planner.answers.lint.request import LintRequest
     from planner.frameworks.sources import files_at
-    from planner.lint.lint import read as said
-    from planner.lint.request import LintRequest
-    from planner.request_parsing.parser import parse_cluster
-    from planner.terminal import output
+    from planner.inputs.requests.parser import parse_cluster
+    from planner.presentation.terminal import output
 
     known = None if cluster is None else parse_cluster(cluster)
     asked = LintRequest(files_at(files), known, framework, _given(model, config, values, argument))
@@ -190,10 +190,10 @@ def script_arguments(words: Sequence[str]) -> list[str]:
 def _given(
     model: str | None, config: str | None, values: list[str] | None, words: list[str] | None
 ) -> GivenValues:
+    from planner.answers.lint.request import parse_given
     from planner.commands.shared import read_model
     from planner.documents.problems import refuse
     from planner.frameworks.launch_files import CONFIG
-    from planner.lint.request import parse_given
 
     said = {} if config is None else {CONFIG: config}
     for text in values or ():

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cost_models.plans import ParallelPlan
-from planner.answers import plan_answers
+from planner.answers.plans import plan_answers
 from planner.commands.options import FIELDS, STANDARD_INPUT, command_line
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import PlanRequest

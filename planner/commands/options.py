@@ -61,7 +61,7 @@ def _names(kind: str) -> Callable[[str], list[str]]:
     """What completes the name of a catalog entry."""
 
     def complete(incomplete: str) -> list[str]:
-        from planner.inventory.catalog import LISTINGS
+        from planner.answers.inventory.catalog import LISTINGS
 
         return [entry.id for entry in LISTINGS[kind]() if entry.id.startswith(incomplete)]
 

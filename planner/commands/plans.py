@@ -25,7 +25,7 @@ from planner.commands.shared import (
     read_request,
     source_of,
 )
-from planner.terminal.progress_bar import bar
+from planner.presentation.terminal.progress_bar import bar
 
 if TYPE_CHECKING:
     from planner.documents.request import PlanRequest
@@ -53,15 +53,15 @@ def plan(
     option_values: Mapping[str, Any],
 ) -> int:
     """Search for the fastest plan that fits."""
-    from planner.answers import plan_answers
+    from planner.answers.plans import plan_answers
     from planner.commands import next_steps
     from planner.documents.problems import refuse
-    from planner.drawing.best_timeline import best_timeline, timeline_here
-    from planner.drawing.page import paper, write_page
-    from planner.drawing.plan_figure import plan_figure
-    from planner.drawing.rendering import drawing
-    from planner.terminal import output, screens
-    from planner.terminal.plan_rows import asked_of
+    from planner.presentation.drawing.best_timeline import best_timeline, timeline_here
+    from planner.presentation.drawing.page import paper, write_page
+    from planner.presentation.drawing.plan_figure import plan_figure
+    from planner.presentation.drawing.rendering import drawing
+    from planner.presentation.terminal import output, screens
+    from planner.presentation.terminal.plan_rows import asked_of
 
     source = source_of(request_file, request)
     asked = read_request(source, option_values, limits=True, mixed_cluster=True)
@@ -96,10 +96,10 @@ def plan(
 
 def _plan_mixed(request: PlanRequest, report: Path | None, json: bool) -> int:
     """The best use of nodes that differ."""
-    from planner import mixed_clusters
-    from planner.drawing.page import write_page
-    from planner.terminal import output
-    from planner.terminal.mixed_screen import mixed_screen
+    from planner.answers import mixed_clusters
+    from planner.presentation.drawing.page import write_page
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.mixed_screen import mixed_screen
 
     with bar("searching"):
         answer = answered(
@@ -121,10 +121,10 @@ def estimate(
     option_values: Mapping[str, Any],
 ) -> int:
     """Time and memory of one plan."""
-    from planner.answers import plan_answers
-    from planner.terminal import output, screens
-    from planner.terminal.plan_rows import asked_of
-    from planner.validate import results
+    from planner.answers.plans import plan_answers
+    from planner.presentation.terminal import output, screens
+    from planner.presentation.terminal.plan_rows import asked_of
+    from planner.running.validate import results
 
     asked = read_request(source_of(request_file, request), option_values, need_plan=True)
     answer = answered(
@@ -157,10 +157,10 @@ def emit_files(
     option_values: Mapping[str, Any],
 ) -> int:
     """Launch files of a framework, for the request's plan or else the best one."""
-    from planner.answers.emission import NothingFits, emit
+    from planner.answers.plans.emission import NothingFits, emit
     from planner.documents.saving import write_files
     from planner.frameworks.bash_writer import one_script
-    from planner.terminal.output import print_json
+    from planner.presentation.terminal.output import print_json
 
     if output == "":
         raise typer.BadParameter("--output needs a folder")

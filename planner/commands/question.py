@@ -21,8 +21,8 @@ from planner.commands.shared import (
     read_document,
     source_of,
 )
+from planner.presentation.terminal.progress_bar import bar
 from planner.questions.question import Question, resolved
-from planner.terminal.progress_bar import bar
 
 
 def command_of(question: Question) -> Callable[..., int]:
@@ -39,8 +39,8 @@ def command_of(question: Question) -> Callable[..., int]:
         option_values: Mapping[str, Any],
         **parameters: str | None,
     ) -> int:
-        from planner.terminal import output
-        from planner.terminal.plan_rows import asked_of
+        from planner.presentation.terminal import output
+        from planner.presentation.terminal.plan_rows import asked_of
 
         source, limits = source_of(request_file, request), not question.of_plan
         document = read_document(source, option_values, limits=limits, keep_plan=True)

@@ -28,11 +28,11 @@ def ranks(
     option_values: Mapping[str, Any],
 ) -> int:
     """Which rank of a plan sits where, in which groups, and which links those cross."""
-    from planner.answers import ranks as placing
+    from planner.answers.plans import ranks as placing
     from planner.documents.saving import write_picture
-    from planner.drawing.rank_map import ranks_svg
-    from planner.terminal import output
-    from planner.terminal.ranks_screen import ranks_screen
+    from planner.presentation.drawing.rank_map import ranks_svg
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.ranks_screen import ranks_screen
 
     asked = read_request(source_of(request_file, request), option_values, need_plan=True)
     answer = answered(

@@ -16,7 +16,7 @@ from planner.commands.shared import (
     read_document,
     source_of,
 )
-from planner.terminal.progress_bar import bar
+from planner.presentation.terminal.progress_bar import bar
 
 
 @request_options(LIMITS)
@@ -30,10 +30,10 @@ def rl(
     option_values: Mapping[str, Any],
 ) -> int:
     """Time and memory of a step of GRPO or PPO: generation, scoring, training, new weights."""
-    from planner.reinforcement.compute import step
-    from planner.reinforcement.parsing import parse_reinforcement
-    from planner.terminal import output
-    from planner.terminal.reinforcement_screen import reinforcement_screen
+    from planner.answers.reinforcement.compute import step
+    from planner.answers.reinforcement.parsing import parse_reinforcement
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.reinforcement_screen import reinforcement_screen
 
     source = source_of(request_file, request)
     document = read_document(source, option_values, limits=True, keep_plan=True)
@@ -48,8 +48,8 @@ def rl(
 
 def _with(document: dict[str, Any], own: Mapping[str, str | bool]) -> dict[str, Any]:
     """The document with the options of the step over it."""
+    from planner.answers.reinforcement.documents import PART
     from planner.documents.loading import scalar
-    from planner.reinforcement.documents import PART
 
     given = {
         name: scalar(value.strip(), f"/{PART}/{name}") if isinstance(value, str) else value

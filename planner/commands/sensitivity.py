@@ -24,10 +24,10 @@ from planner.commands.shared import (
     source_of,
 )
 from planner.commands.timeline import PICTURES, Theme, picture
-from planner.terminal.progress_bar import bar
+from planner.presentation.terminal.progress_bar import bar
 
 if TYPE_CHECKING:
-    from planner.sensitivities.documents import SensitivitySpec
+    from planner.answers.sensitivities.documents import SensitivitySpec
 
 
 @request_options(LIMITS)
@@ -54,14 +54,14 @@ def sensitivity(
     option_values: Mapping[str, Any],
 ) -> int:
     """How the answer moves with each input, and where the best plan changes."""
-    from planner.answers.emission import NothingFits
-    from planner.drawing.page import paper, write_page
-    from planner.drawing.rendering import SCREEN_INCH, drawing
-    from planner.drawing.tornado_svg import tornado_svg
-    from planner.sensitivities import analysis
-    from planner.terminal import output
-    from planner.terminal.plan_rows import asked_of
-    from planner.terminal.sensitivity_screen import sensitivity_screen
+    from planner.answers.plans.emission import NothingFits
+    from planner.answers.sensitivities import analysis
+    from planner.presentation.drawing.page import paper, write_page
+    from planner.presentation.drawing.rendering import SCREEN_INCH, drawing
+    from planner.presentation.drawing.tornado_svg import tornado_svg
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.plan_rows import asked_of
+    from planner.presentation.terminal.sensitivity_screen import sensitivity_screen
 
     source = source_of(request_file, request)
     document = load(source)
@@ -92,8 +92,8 @@ def _spec(
     part: Any, names: str | None, factors: str | None, resolution: str | None
 ) -> SensitivitySpec:
     """The `sensitivity` part of the request file, overridden by the command line's options."""
+    from planner.answers.sensitivities.analysis import PART, parse_spec
     from planner.documents.loading import scalar
-    from planner.sensitivities.analysis import PART, parse_spec
 
     def read(name: str, text: str) -> Any:
         return scalar(text.strip(), f"/{PART}/{name}")

@@ -98,7 +98,7 @@ def as_a_job(
     job; then this is what it has found so far.  Raises RequestError, ServiceError,
     KeyboardInterrupt where a cancelled job has found nothing.
     """
-    from planner.terminal.progress_bar import bar
+    from planner.presentation.terminal.progress_bar import bar
 
     job = getattr(client, f"start_{kind}")(document)
     try:

@@ -68,7 +68,7 @@ def read_request(
     mixed_cluster: bool = False,
 ) -> PlanRequest:
     """The request of a file, with options over it; mixed_cluster: nodes may differ."""
-    from planner.request_parsing.parser import parse_request
+    from planner.inputs.requests.parser import parse_request
 
     merged = read_document(
         source, option_values, limits=limits, keep_plan=keep_plan, document=document
@@ -125,7 +125,7 @@ def read_model(name: str, folder: Path) -> Any:
 def nothing_fits(problems: tuple[Problem, ...], json: bool) -> int:
     """Say that there is no plan to go on with; the exit code."""
     from planner.documents.problems import problem_document
-    from planner.terminal.output import print_document
+    from planner.presentation.terminal.output import print_document
 
     if json:
         print_document(problem_document(problems))

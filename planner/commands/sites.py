@@ -17,10 +17,10 @@ from planner.commands.shared import Json
 
 if TYPE_CHECKING:
     from planner.commands.server import Client
-    from planner.sites.learn_answer import LearnAnswer
-    from planner.sites.learned_run import LearningRequest
-    from planner.uncertainty.site import Site
-    from planner.uncertainty.site_corrections import SiteAnswer
+    from planner.evidence.uncertainty.site import Site
+    from planner.evidence.uncertainty.site_corrections import SiteAnswer
+    from planner.learning.sites.learn_answer import LearnAnswer
+    from planner.learning.sites.learned_run import LearningRequest
 
 Logs = Annotated[
     list[str],
@@ -51,11 +51,11 @@ def learn(
     """Read training logs, show what they say, and keep it with a site."""
     from planner.commands.shared import read_model
     from planner.frameworks.sources import files_at
-    from planner.request_parsing.parser import parse_cluster
-    from planner.sites.learn_answer import keep
-    from planner.sites.learned_run import LearningRequest, setting
-    from planner.terminal import output
-    from planner.terminal.site_screens import learn_screen
+    from planner.inputs.requests.parser import parse_cluster
+    from planner.learning.sites.learn_answer import keep
+    from planner.learning.sites.learned_run import LearningRequest, setting
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.site_screens import learn_screen
 
     asked = LearningRequest(
         site=site,
@@ -86,7 +86,7 @@ def learn(
 
 
 def _read_runs(logs: Sequence[str], request: LearningRequest) -> LearnAnswer:
-    from planner.sites.learn_answer import read_runs
+    from planner.learning.sites.learn_answer import read_runs
 
     with ExitStack() as stack:
         return read_runs([_log_lines(path, stack) for path in logs], request)
@@ -115,7 +115,7 @@ def _posted(logs: Sequence[str], request: LearningRequest) -> dict[str, Any]:
 def _log_lines(path: str, stack: ExitStack) -> tuple[str, Iterable[str]]:
     """(name, lines) of a file or of standard input.  Raises RequestError."""
     from planner.documents.problems import refuse, shown
-    from planner.logs import lines_of
+    from planner.inputs.logs import lines_of
 
     if path == "-":
         return "standard input", lines_of(sys.stdin.buffer)
@@ -157,8 +157,8 @@ def sites(context: typer.Context, json: Json = False) -> int:
     """Sites that are kept, or one of them."""
     if context.invoked_subcommand is not None:
         return FINE
-    from planner.terminal import output
-    from planner.terminal.site_screens import sites_screen
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.site_screens import sites_screen
 
     found, damaged = answered(_sites_of_machine, _sites_of_service)
     if json:
@@ -177,9 +177,9 @@ def sites(context: typer.Context, json: Json = False) -> int:
 @app.command()
 def show(name: SiteName, json: Json = False) -> int:
     """What a site learned, what it cannot tell yet, and how far off it is."""
-    from planner.terminal import output
-    from planner.terminal.site_screens import site_screen
-    from planner.uncertainty.site_corrections import site_answer
+    from planner.evidence.uncertainty.site_corrections import site_answer
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.site_screens import site_screen
 
     answer = answered(lambda: site_answer(_found(name)), lambda client: client.site(name))
     output.show(answer, json, lambda screen: site_screen(answer))
@@ -192,7 +192,7 @@ def forget(
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="this run alone")] = None,
 ) -> int:
     """Forget a site with its calibration, or one of its runs."""
-    from planner.uncertainty import site_storage as storage
+    from planner.evidence.uncertainty import site_storage as storage
 
     if run is not None:
         only_here("to forget one run")
@@ -203,8 +203,8 @@ def forget(
 
 def _sites_of_machine() -> tuple[list[SiteAnswer], list[str]]:
     """The sites of this machine, and what is wrong with the others."""
-    from planner.uncertainty import site_storage as storage
-    from planner.uncertainty.site_corrections import site_answer
+    from planner.evidence.uncertainty import site_storage as storage
+    from planner.evidence.uncertainty.site_corrections import site_answer
 
     several = [one for _, one in storage.everything()]
     found = [site_answer(one) for one in several if not isinstance(one, str)]
@@ -219,6 +219,6 @@ def _sites_of_service(client: Client) -> tuple[list[SiteAnswer], list[str]]:
 
 def _found(name: str) -> Site:
     from planner.documents.typed_values import looked_up
-    from planner.uncertainty import site_storage as storage
+    from planner.evidence.uncertainty import site_storage as storage
 
     return looked_up("/site", partial(storage.find, name))

@@ -23,10 +23,10 @@ from planner.commands.shared import (
     read_model,
     source_of,
 )
-from planner.terminal.progress_bar import bar
+from planner.presentation.terminal.progress_bar import bar
 
 if TYPE_CHECKING:
-    from planner.sizing.request import SizingRequest
+    from planner.answers.sizing.request import SizingRequest
 
 _PANEL = "Sizing"
 LISTED = {name for name, field in part_of("sizing").items() if field.several}
@@ -59,12 +59,12 @@ def size(
     option_values: Mapping[str, Any],
 ) -> int:
     """What to rent: days, cost and energy on each kind and number of accelerators."""
-    from planner.drawing.page import write_page
-    from planner.drawing.rendering import drawing
-    from planner.drawing.sizing_figure import sizing_figure
-    from planner.sizing.compute import size as compute
-    from planner.terminal import output
-    from planner.terminal.sizing_screen import sizing_screen
+    from planner.answers.sizing.compute import size as compute
+    from planner.presentation.drawing.page import write_page
+    from planner.presentation.drawing.rendering import drawing
+    from planner.presentation.drawing.sizing_figure import sizing_figure
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.sizing_screen import sizing_screen
 
     own = dict(sizing)
     if "pue" in option_values:  # a sizing has it in its own part, not in a cluster
@@ -88,9 +88,9 @@ def size(
 def _read(
     source: str | None, option_values: Mapping[str, Any], own: Mapping[str, str], prices: list[str]
 ) -> SizingRequest:
+    from planner.answers.sizing.request import parse_sizing
     from planner.documents.loading import scalar
     from planner.documents.problems import RequestError, join, refuse
-    from planner.sizing.request import parse_sizing
 
     document = dict(load(source))
     folder = Path() if source in (None, "-") else Path(str(source)).parent

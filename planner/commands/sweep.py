@@ -16,9 +16,9 @@ from planner.commands.shared import Json, load, read_model
 
 if TYPE_CHECKING:
     from planner.commands.server import Client
-    from planner.sweeps.grid import Grid
-    from planner.sweeps.question import Result
-    from planner.sweeps.run import SweepAnswer
+    from planner.running.sweeps.grid import Grid
+    from planner.running.sweeps.question import Result
+    from planner.running.sweeps.run import SweepAnswer
 
 _TABLES = "Tables"
 _BACKENDS = "local, ray ($RAY_ADDRESS) or dask ($DASK_SCHEDULER_ADDRESS); else on this machine"
@@ -68,8 +68,8 @@ def sweep(
 
     `planner sweep merge GRID DIR...` makes one table of the results of shards.
     """
-    from planner.sweeps.run import sweep as run
-    from planner.sweeps.workers import WorkersLost
+    from planner.running.sweeps.run import sweep as run
+    from planner.running.sweeps.workers import WorkersLost
 
     if (client := service()) is not None:
         if (results, workers, backend, shard) != (None, None, "local", "1/1"):
@@ -99,7 +99,7 @@ def merge(
 ) -> int:
     """One table of a grid from the results of its shards; asks nothing."""
     from planner.documents.problems import refuse, shown
-    from planner.sweeps.run import merge as merged
+    from planner.running.sweeps.run import merge as merged
 
     for folder in results:
         if not folder.is_dir():
@@ -109,7 +109,7 @@ def merge(
 
 def _sweep_on_service(client: Client, source: str) -> SweepAnswer:
     """The answer of a sweep that a service runs as a job."""
-    from planner.sweeps.run import SweepAnswer
+    from planner.running.sweeps.run import SweepAnswer
 
     document = load(source)
     base, folder = document.get("base"), Path() if source == "-" else Path(source).parent
@@ -119,7 +119,7 @@ def _sweep_on_service(client: Client, source: str) -> SweepAnswer:
 
 
 def _grid(source: str) -> Grid:
-    from planner.sweeps.grid import parse_grid
+    from planner.running.sweeps.grid import parse_grid
 
     folder = Path() if source == "-" else Path(source).parent
     return parse_grid(load(source), lambda name: read_model(name, folder))
@@ -149,7 +149,7 @@ def _watched(
 def _show(answer: SweepAnswer, csv: Path | None, parquet: Path | None, json: bool) -> int:
     """Write and print the answer; the exit code is nonzero if a question hit an internal error."""
     from planner.documents.saving import write_picture
-    from planner.terminal import output
+    from planner.presentation.terminal import output
 
     code = OUR_FAULT if answer.outcomes.get("failed") else FINE
 
@@ -164,7 +164,7 @@ def _show(answer: SweepAnswer, csv: Path | None, parquet: Path | None, json: boo
     if json:
         output.print_json(answer)
         return code
-    from planner.terminal.sweep_screen import sweep_screen
+    from planner.presentation.terminal.sweep_screen import sweep_screen
 
     screen = output.Screen()
     screen.print(sweep_screen(answer, screen.width))

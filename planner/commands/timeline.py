@@ -24,9 +24,9 @@ from planner.commands.shared import (
 )
 
 if TYPE_CHECKING:
+    from planner.answers.pipelines.timeline import TimelineAnswer
     from planner.commands.server import Client
     from planner.documents.request import PlanRequest
-    from planner.pipelines.timeline import TimelineAnswer
 
 T = TypeVar("T")
 PICTURES = "Pictures"
@@ -62,10 +62,10 @@ def timeline(
     option_values: Mapping[str, Any],
 ) -> int:
     """When each rank of a pipeline does what: of a plan, or of a schedule with given times."""
-    from planner.pipelines import plan_timeline
-    from planner.pipelines import timeline as timelines
-    from planner.terminal import output
-    from planner.terminal.timeline_screen import timeline_screen
+    from planner.answers.pipelines import plan_timeline
+    from planner.answers.pipelines import timeline as timelines
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.timeline_screen import timeline_screen
 
     answer = _answer(
         source_of(request_file, request),
@@ -93,9 +93,9 @@ def compare_schedules(
     option_values: Mapping[str, Any],
 ) -> int:
     """All pipeline schedules side by side: time, bubble, memory, messages, who runs them."""
-    from planner.pipelines import all_schedules, plan_timeline
-    from planner.terminal import output
-    from planner.terminal.timeline_screen import comparison_screen
+    from planner.answers.pipelines import all_schedules, plan_timeline
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.timeline_screen import comparison_screen
 
     answer = _answer(
         source_of(request_file, request),
@@ -159,7 +159,7 @@ def _value(name: str, text: str | bool) -> Any:
 
 
 def _draw(answer: TimelineAnswer, theme: Any, kind: Any) -> bytes:
-    from planner.drawing import html, rendering, svg, trace
+    from planner.presentation.drawing import html, rendering, svg, trace
 
     if kind == "html":
         return html.html(answer, theme).encode()

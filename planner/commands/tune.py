@@ -21,10 +21,10 @@ from planner.commands.shared import (
 )
 
 if TYPE_CHECKING:
-    from planner.autotune.answer import TuneAnswer
-    from planner.autotune.next_run import Budget, Question
     from planner.documents.request import PlanRequest
-    from planner.uncertainty.site import Site
+    from planner.evidence.uncertainty.site import Site
+    from planner.running.autotune.answer import TuneAnswer
+    from planner.running.autotune.next_run import Budget, Question
 
 _PANEL = "Tuning"
 _EMIT = "write the launch files of the next run into a folder of its own in here"
@@ -63,10 +63,10 @@ def tune(
 
     Ends where a plan more than 1 % faster than the best measured one is unlikely (5 %).
     """
-    from planner.autotune.next_run import Budget, bound, question, tune
-    from planner.terminal import output
-    from planner.terminal.progress_bar import bar
-    from planner.terminal.tune_screen import tune_screen
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.progress_bar import bar
+    from planner.presentation.terminal.tune_screen import tune_screen
+    from planner.running.autotune.next_run import Budget, bound, question, tune
 
     if launcher is not None and emit is None:
         raise typer.BadParameter("--launcher needs --emit")
@@ -99,8 +99,8 @@ def _request_and_site(document: dict[str, Any]) -> tuple[PlanRequest, Site]:
     """The request, and its site: a new one where nothing is kept yet.  Raises RequestError."""
     from planner.documents.problems import RequestError, refuse, wrong_type
     from planner.documents.typed_values import looked_up
-    from planner.request_parsing.parser import parse_request
-    from planner.uncertainty import site_storage as storage
+    from planner.evidence.uncertainty import site_storage as storage
+    from planner.inputs.requests.parser import parse_request
 
     name = document.pop("site", None)
     if name is None:
@@ -116,10 +116,10 @@ def _request_and_site(document: dict[str, Any]) -> tuple[PlanRequest, Site]:
 def _tune_locally(request: PlanRequest, site: Site, budget: Budget, json: bool) -> int:
     """Run plans on this machine until the tuning ends."""
     from planner.commands.validate import failed, progress_lines, stopped
-    from planner.jobs.tuning import bound_here, tuned_here
-    from planner.terminal import output
-    from planner.terminal.tune_screen import tune_screen
-    from planner.validate.processes.process import RunFailed, Stopped, stoppable
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.tune_screen import tune_screen
+    from planner.running.jobs.tuning import bound_here, tuned_here
+    from planner.running.validate.processes.process import RunFailed, Stopped, stoppable
 
     request = bound_here(request)
     try:
@@ -145,7 +145,7 @@ def _emitted(
     question: Question, answer: TuneAnswer, folder: Path, launcher: str | None
 ) -> tuple[TuneAnswer, str]:
     """The answer with its files written, and where the framework's own script is."""
-    from planner.autotune.script import bundle_of, write_once
+    from planner.running.autotune.script import bundle_of, write_once
 
     run = answer.next
     assert run is not None

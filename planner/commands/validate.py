@@ -19,8 +19,8 @@ from planner.commands.shared import PLAN, Json, RequestFile, RequestOption, read
 if TYPE_CHECKING:
     from planner.commands.server import Client
     from planner.documents.request import PlanRequest
-    from planner.validate.processes.process import RunFailed, Stopped
-    from planner.validate.run import Options
+    from planner.running.validate.processes.process import RunFailed, Stopped
+    from planner.running.validate.run import Options
 
 OUTSIDE = 3  # exit code: a prediction is outside the tolerance
 _RUN, _LIMITS, _ELSEWHERE = "The run", "Limits of the run", "On other machines"
@@ -97,9 +97,9 @@ def validate(
     Exit code 3: outside the tolerance; 0: within it, or the repeats scatter too widely to tell.
     """
     from planner.commands import validate_elsewhere as remote_command
-    from planner.validate.processes.process import Limits
-    from planner.validate.report import Tolerance
-    from planner.validate.run import Options, default_tolerance
+    from planner.running.validate.processes.process import Limits
+    from planner.running.validate.report import Tolerance
+    from planner.running.validate.run import Options, default_tolerance
 
     if submit and launcher is None:
         raise typer.BadParameter("--submit needs --launcher")
@@ -135,12 +135,12 @@ def _validate_locally(
     request: PlanRequest, options: Options, output: Path | None, json: bool
 ) -> int:
     """Validate on this machine; store the report and add the run to the request's site."""
-    from planner.terminal import output as outputs
-    from planner.terminal.validation_screen import validation_screen
-    from planner.validate import results
-    from planner.validate.learned_run import learn
-    from planner.validate.processes.process import RunFailed, Stopped, stoppable
-    from planner.validate.run import validate as run
+    from planner.presentation.terminal import output as outputs
+    from planner.presentation.terminal.validation_screen import validation_screen
+    from planner.running.validate import results
+    from planner.running.validate.learned_run import learn
+    from planner.running.validate.processes.process import RunFailed, Stopped, stoppable
+    from planner.running.validate.run import validate as run
 
     try:
         with stoppable(), progress_lines() as progress:
@@ -161,9 +161,9 @@ def _validate_on_service(
     client: Client, request: PlanRequest, own: Mapping[str, Any], json: bool
 ) -> int:
     """Validate on the machine of a service."""
-    from planner.terminal import output
-    from planner.terminal.validation_screen import validation_screen
-    from planner.validate.report import ValidationReport
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.validation_screen import validation_screen
+    from planner.running.validate.report import ValidationReport
 
     spec = {name: value for name, value in own.items() if value is not None}
     document = request.document() | {"validation": spec}
@@ -196,7 +196,7 @@ def stopped(by: Stopped) -> int:
 
 def failed(error: RunFailed, json: bool) -> int:
     """Report why a run failed, with the last lines of its log; returns the exit code."""
-    from planner.terminal.output import print_document
+    from planner.presentation.terminal.output import print_document
 
     if json:
         print_document(error.document())

@@ -11,9 +11,9 @@ from planner.commands.failures import FINE
 
 if TYPE_CHECKING:
     from planner.documents.request import PlanRequest
-    from planner.validate.executors import Handle
-    from planner.validate.report import Tolerance
-    from planner.validate.run import Options
+    from planner.running.validate.executors import Handle
+    from planner.running.validate.report import Tolerance
+    from planner.running.validate.run import Options
 
 
 def write(
@@ -27,9 +27,9 @@ def write(
     """Print the files that validate a plan elsewhere, or write them into a folder."""
     from planner.documents.saving import write_files
     from planner.frameworks.bash_writer import one_script
-    from planner.terminal.output import print_json
-    from planner.validate import executors
-    from planner.validate.executors import remote
+    from planner.presentation.terminal.output import print_json
+    from planner.running.validate import executors
+    from planner.running.validate.executors import remote
 
     bundle = remote.render(launcher, [request], options, image)
     written = [] if output is None else write_files(bundle.files, output)
@@ -56,7 +56,7 @@ def submit(
 ) -> int:
     """Submit a run, wait for it and report; if interrupted, the run goes on for `follow`."""
     from planner.documents.problems import refuse
-    from planner.validate.executors import remote
+    from planner.running.validate.executors import remote
 
     if output is None:
         detail = "a run elsewhere needs a folder that every node sees: --output DIR"
@@ -69,7 +69,7 @@ def submit(
 
 def follow(folder: Path, tolerance: Tolerance, json: bool) -> int:
     """Wait for a run that was submitted from a folder, and report."""
-    from planner.validate import executors
+    from planner.running.validate import executors
 
     return _reported(executors.started(folder), tolerance, json)
 
@@ -77,11 +77,11 @@ def follow(folder: Path, tolerance: Tolerance, json: bool) -> int:
 def _reported(handle: Handle, tolerance: Tolerance, json: bool) -> int:
     from planner.commands import validate as run_command
     from planner.documents.request import PlanRequest
-    from planner.terminal import output
-    from planner.terminal.validation_screen import validation_screen
-    from planner.validate.executors import remote
-    from planner.validate.learned_run import learn
-    from planner.validate.processes.process import RunFailed, Stopped, stoppable
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.validation_screen import validation_screen
+    from planner.running.validate.executors import remote
+    from planner.running.validate.learned_run import learn
+    from planner.running.validate.processes.process import RunFailed, Stopped, stoppable
 
     try:
         with stoppable(), run_command.progress_lines() as progress:

@@ -17,8 +17,8 @@ def validations(
     json: Json = False,
 ) -> int:
     """Results of `planner validate` that are kept, the latest first."""
-    from planner.terminal import output
-    from planner.validate import results
+    from planner.presentation.terminal import output
+    from planner.running.validate import results
 
     if name is None:
         kept = results.everything()
@@ -34,8 +34,8 @@ def validations(
     if json:
         output.print_document(one.model_dump(mode="json"))
         return FINE
-    from planner.terminal.validation_screen import validation_screen
-    from planner.validate.report import ValidationReport
+    from planner.presentation.terminal.validation_screen import validation_screen
+    from planner.running.validate.report import ValidationReport
 
     screen = output.Screen()
     screen.print(validation_screen(ValidationReport.model_validate(one.report), screen))

@@ -5,25 +5,25 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from planner import mixed_clusters
-from planner.answers import plan_answers
-from planner.answers import ranks as placing
-from planner.answers.answer_ids import answer_id
-from planner.answers.candidates import Status, candidates
-from planner.answers.layer_contents import LayersAnswer, layers_answer
-from planner.answers.two_plans import SideBySide, side_by_side
+from planner.answers import mixed_clusters
+from planner.answers.lint import lint as linting
+from planner.answers.lint.findings import LintAnswer, ReadAnswer
+from planner.answers.lint.request import LintRequest, parse_lint
+from planner.answers.mixed_clusters.answer import MixedAnswer
+from planner.answers.plans import plan_answers
+from planner.answers.plans import ranks as placing
+from planner.answers.plans.answer_ids import answer_id
+from planner.answers.plans.candidates import Status, candidates
+from planner.answers.plans.layer_contents import LayersAnswer, layers_answer
+from planner.answers.plans.two_plans import SideBySide, side_by_side
+from planner.answers.sensitivities import analysis
+from planner.answers.sensitivities.documents import SensitivityAnswer, SensitivityRequest
 from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
 from planner.documents.request import PlanRequest
-from planner.lint import lint as linting
-from planner.lint.findings import LintAnswer, ReadAnswer
-from planner.lint.request import LintRequest, parse_lint
-from planner.mixed_clusters.answer import MixedAnswer
-from planner.request_parsing.parser import parse_request
-from planner.request_parsing.two_requests import parse_both
-from planner.sensitivities import analysis
-from planner.sensitivities.documents import SensitivityAnswer, SensitivityRequest
-from planner.uncertainty import site_storage as storage
-from planner.uncertainty.nearest_runs import Evidence, evidence
+from planner.evidence.uncertainty import site_storage as storage
+from planner.evidence.uncertainty.nearest_runs import Evidence, evidence
+from planner.inputs.requests.parser import parse_request
+from planner.inputs.requests.two_requests import parse_both
 
 
 def with_plan(document: Any) -> PlanRequest:

@@ -18,6 +18,9 @@ from cost_models.profiles import EfficiencyProfile
 from planner.constraints import Rule
 from planner.documents.answer import Counts
 from planner.documents.request import PlanRequest
+from planner.evidence.uncertainty import site_pricing as pricing
+from planner.evidence.uncertainty import site_storage as sites
+from planner.evidence.uncertainty.memory_risk import Room, room_of
 from planner.progress import current, step
 from planner.search.axes import SpaceTooLarge
 from planner.search.best_other_degrees import Rivals
@@ -28,9 +31,6 @@ from planner.search.repartitioned_plans import repartitioned_plans
 from planner.search.simplicity import MOST_FULL, Simplest
 from planner.search.space import Space
 from planner.search.stage_recompute import with_own_counts
-from planner.uncertainty import site_pricing as pricing
-from planner.uncertainty import site_storage as sites
-from planner.uncertainty.memory_risk import Room, room_of
 
 __all__ = ["SpaceTooLarge", "cost_model", "search"]
 

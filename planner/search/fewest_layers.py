@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from cost_models.estimate import CostModel
 from cost_models.keyed_plans import KeyedPlans
 from cost_models.plans import IntArray, Plans, code, concatenate
+from planner.evidence.uncertainty.memory_risk import Room
 from planner.search.space import Space
-from planner.uncertainty.memory_risk import Room
 
 FloatArray = NDArray[np.float64]
 _FULL = code("recompute", "full")

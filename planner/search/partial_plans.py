@@ -11,7 +11,7 @@ import numpy as np
 from cost_models.estimate import CostModel
 from cost_models.plans import FloatArray, IntArray, Plans
 from planner.constraints import BoolArray, Rule
-from planner.uncertainty.memory_risk import Room
+from planner.evidence.uncertainty.memory_risk import Room
 
 # Sums of the same terms in another order differ by less.
 ROUNDING = 1.0 - 1e-9

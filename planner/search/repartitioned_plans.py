@@ -14,6 +14,7 @@ from cost_models.schedules import SCHEDULES
 from cost_models.spec import ModelSpec
 from cost_models.stage_layers import forward_layers, virtual_stages
 from planner.constraints.layout_fields import layout_fields
+from planner.evidence.uncertainty.memory_risk import Room
 from planner.search.layer_partition import (
     FloatArray,
     LayerLoads,
@@ -23,7 +24,6 @@ from planner.search.layer_partition import (
     least_s,
     partition_layers,
 )
-from planner.uncertainty.memory_risk import Room
 
 # A partition is kept if it may come this close to the best one before it: closed forms of the
 # pipeline are no more exact.

@@ -12,7 +12,7 @@ from cost_models.plans import ParallelPlan, Plans
 from cost_models.schedules import SCHEDULES
 from cost_models.stage_layers import forward_layers, virtual_stages
 from cost_models.stage_memory import StageMemory
-from planner.uncertainty.memory_risk import Room
+from planner.evidence.uncertainty.memory_risk import Room
 
 
 def with_own_counts(

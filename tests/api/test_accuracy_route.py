@@ -6,7 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from planner.documents.scored_runs import scored_runs
-from planner.uncertainty.nearest_runs import Evidence
+from planner.evidence.uncertainty.nearest_runs import Evidence
 
 
 @pytest.mark.slow

@@ -18,12 +18,12 @@ from api.budget import Budget, OverBudget
 from api.fair_limit import Places
 from api.pool_worker import EstimateRequest, Fault
 from api.problems import Refused
-from planner.answers import plan_answers
-from planner.answers.plan_answers import IllegalPlan
+from planner.answers.plans import plan_answers
+from planner.answers.plans.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
+from planner.inputs.requests.parser import parse_request
 from planner.progress import step
-from planner.request_parsing.parser import parse_request
-from tests.planner.request_parsing.test_parser import ASKED
+from tests.planner.inputs.requests.test_parser import ASKED
 
 ALIKE = {**ASKED, "model": "llama-3.1-8b", "cluster": "2x8xh100-sxm"}
 PLANS: list[dict[str, Any]] = [

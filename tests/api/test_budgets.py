@@ -19,7 +19,7 @@ from api.settings import Settings
 from cost_models.catalog import models
 from planner.progress import Step
 from tests.fixtures.service import listening, serving
-from tests.planner.request_parsing.test_parser import ASKED
+from tests.planner.inputs.requests.test_parser import ASKED
 
 DEEP = models.model("llama-3.1-8b").model_dump(mode="json") | {"name": "deep", "num_layers": 10_000}
 EXPLOSIVE: dict[str, Any] = {

@@ -15,15 +15,15 @@ from pydantic import BaseModel
 import planner
 from api.app import create_app
 from api.settings import Settings
-from planner.answers.emission import NothingFits
+from planner.answers.plans.emission import NothingFits
 from planner.client import Client
 from planner.client.calls import Budget
 from planner.client.events import Event, events
 from planner.client.operations import operations
 from planner.documents.answer import PlanAnswer
 from planner.documents.problems import RequestError, ServiceError
-from planner.jobs.settings import JobSettings
 from planner.progress import Step, Watch, watched
+from planner.running.jobs.settings import JobSettings
 from tests.fixtures.job_server import ENDLESS, SWEEP, Place, eventually
 from tests.fixtures.service import listening
 

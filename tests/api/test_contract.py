@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 
 from api.app import create_app
 from api.settings import Settings
-from planner.jobs.settings import JobSettings
+from planner.running.jobs.settings import JobSettings
 from tests.fixtures.service import listening, operations
 
 APP = create_app(Settings(jobs=JobSettings(max_runs=0)))  # jobs are taken, and not run

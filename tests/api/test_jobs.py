@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from api.app import create_app
 from api.settings import Settings
-from planner.jobs.settings import JobSettings
+from planner.running.jobs.settings import JobSettings
 from tests.fixtures.job_server import ENDLESS, SWEEP, TINY, TWO_RANKS, Place, Server, eventually
 
 pytestmark = pytest.mark.slow  # real services, real runs
@@ -101,7 +101,7 @@ def test_what_is_cancelled_leaves_no_process(server: Server, place: Place) -> No
     runs = server.start("validations", TWO_RANKS | {"validation": {"steps": 1000}})
     waits = server.start("validations", TWO_RANKS)
     server.until(runs, state="running", phase="run")
-    eventually(lambda: len(place.runs("planner.validate.ranks.worker")) >= 2, "two ranks")
+    eventually(lambda: len(place.runs("planner.running.validate.ranks.worker")) >= 2, "two ranks")
     assert server.http.post(waits["links"]["cancel"]).json()["state"] == "cancelled"
     answer = server.http.post(runs["links"]["cancel"])
     assert (answer.status_code, answer.json()["state"]) == (202, "cancelling")
@@ -131,7 +131,7 @@ def test_a_run_leaves_a_core_free(tmp_path: Path) -> None:
         server = place.serve()
         brief = {"steps": 1, "check_numerics": False}
         job = server.start("validations", TWO_RANKS | {"validation": brief})
-        ranks = eventually(lambda: place.runs("planner.validate.ranks.worker"), "ranks")
+        ranks = eventually(lambda: place.runs("planner.running.validate.ranks.worker"), "ranks")
         assert {len(os.sched_getaffinity(pid)) for pid in ranks} == {max(1, usable - 1)}
         assert len(os.sched_getaffinity(server.process.pid)) == usable
         done = server.end(job)
@@ -199,7 +199,7 @@ def test_what_cannot_run_is_refused_at_once(
 def test_without_torch_it_says_how_to_install_it(
     client: TestClient, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("planner.validate.run.find_spec", lambda name: None)
+    monkeypatch.setattr("planner.running.validate.run.find_spec", lambda name: None)
     answer = client.post(f"/v1/{kind}", json=TINY)
     assert answer.status_code == 422
     (problem,) = answer.json()["errors"]

@@ -29,7 +29,7 @@ from tests.fixtures.job_server import (
 from tests.fixtures.postgres import Postgres, postgres
 
 __all__ = ["postgres"]
-WORKER = "planner.validate.ranks.worker"
+WORKER = "planner.running.validate.ranks.worker"
 
 
 @pytest.fixture
@@ -75,7 +75,9 @@ def test_a_server_killed_in_each_phase_of_a_validation(place: Place) -> None:
 # Kind, document, how many processes of which module it runs, in which phase.  Ranks take long to
 # start, so they are left to the exhaustive tests.
 LONG = [
-    pytest.param("sweeps", ENDLESS, 1, "planner.jobs.step_worker", "ask", marks=pytest.mark.slow),
+    pytest.param(
+        "sweeps", ENDLESS, 1, "planner.running.jobs.step_worker", "ask", marks=pytest.mark.slow
+    ),
     pytest.param(
         "validations", TWO_RANKS | {"validation": {"steps": 1000}}, 2, WORKER, "run",
         marks=pytest.mark.exhaustive,
@@ -186,7 +188,9 @@ def test_a_server_that_hangs_has_nothing_running_when_another_goes_on(
         job = hangs.start("validations", TINY | {"validation": {"steps": 1000}})
         eventually(lambda: place.runs(WORKER), "its rank")
         hangs.process.send_signal(signal.SIGSTOP)
-        eventually(lambda: not place.runs("planner.jobs.step_worker"), "the end", 4 * LEASE_S)
+        eventually(
+            lambda: not place.runs("planner.running.jobs.step_worker"), "the end", 4 * LEASE_S
+        )
         assert place.runs(WORKER) == []
         other = place.serve()
         eventually(lambda: place.runs(WORKER), "its rank again")
@@ -205,7 +209,7 @@ def watch(place: Place, twice: set[str], over: threading.Event) -> None:
     """Note jobs of which two runs live at one time."""
     while not over.is_set():
         jobs: Counter[str] = Counter()
-        for pid in place.runs("planner.jobs.step_worker"):
+        for pid in place.runs("planner.running.jobs.step_worker"):
             try:
                 environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             except OSError:

@@ -14,12 +14,12 @@ from fastapi.testclient import TestClient
 
 from api.routes import plans as routes
 from cost_models.plans import FIELDS, ParallelPlan
-from planner.answers import plan_answers
+from planner.answers.plans import plan_answers
+from planner.evidence.uncertainty.memory_risk import room_of
+from planner.inputs.requests.parser import parse_request
 from planner.questions.examples import SENSITIVITY_EXAMPLES, SIZING_EXAMPLES
-from planner.request_parsing.parser import parse_request
-from planner.store import Unavailable
-from planner.store.results import Results
-from planner.uncertainty.memory_risk import room_of
+from planner.running.store import Unavailable
+from planner.running.store.results import Results
 from tests.fixtures.service import serving
 
 ASK: dict[str, Any] = {

@@ -10,10 +10,10 @@ from fastapi.testclient import TestClient
 
 from api.problems import MEDIA_TYPE
 from planner import cli
-from planner.lint.findings import LintAnswer
+from planner.answers.lint.findings import LintAnswer
 from planner.questions.examples import LINT_EXAMPLES
 from tests.fixtures.call_bound import bounded_work
-from tests.planner.lint.test_scripts import SCRIPTS
+from tests.planner.answers.lint.test_scripts import SCRIPTS
 
 NAME = "llama3_8b.sh"
 FILES = {NAME: (SCRIPTS / NAME).read_text()}

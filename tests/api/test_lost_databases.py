@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from planner.doctor.checks import _job_database
-from planner.store import Store, Unavailable
+from planner.running.doctor.checks import _job_database
+from planner.running.store import Store, Unavailable
 from tests.fixtures.job_server import ENDLESS, Place, eventually
 
-RUNNER = "planner.jobs.step_worker"
+RUNNER = "planner.running.jobs.step_worker"
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from api import log
 from api.access.keys import ROLES, Key, Role, required_role
 from api.settings import Settings, SettingsError
-from planner.jobs.settings import JobSettings
+from planner.running.jobs.settings import JobSettings
 from tests.fixtures.job_server import SWEEP
 from tests.fixtures.service import serving
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from api.app import create_app
 from api.settings import Settings
+from planner.answers.inventory.catalog import LISTINGS
 from planner.documents.service import KINDS
-from planner.inventory.catalog import LISTINGS
 
 
 def test_description_is_whole() -> None:

@@ -14,7 +14,7 @@ import pytest
 from api.access.people import parse_roles
 from api.app import create_app
 from api.settings import Settings
-from planner.jobs.settings import JobSettings
+from planner.running.jobs.settings import JobSettings
 from tests.fixtures.job_server import SWEEP
 from tests.fixtures.service import listening
 

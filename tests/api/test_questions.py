@@ -15,8 +15,8 @@ import planner
 from api.negotiation import TRACE, ZIP
 from api.problems import MEDIA_TYPE
 from planner import cli
-from planner.answers.two_plans import SideBySide
-from planner.inventory.catalog import LISTINGS
+from planner.answers.inventory.catalog import LISTINGS
+from planner.answers.plans.two_plans import SideBySide
 from planner.questions.examples import COMPARISON_EXAMPLES, CONFIG_EXAMPLES
 
 ASK: dict[str, Any] = {

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from api.problems import MEDIA_TYPE
 from planner import cli
-from planner.answers.ranks import RanksAnswer
+from planner.answers.plans.ranks import RanksAnswer
 
 ASK: dict[str, Any] = {
     "model": "llama-3.1-8b",

@@ -18,13 +18,13 @@ from api.settings import Settings
 from planner import cli
 from planner.documents.answer import EstimateAnswer, PlanAnswer
 from planner.questions.examples import ESTIMATE_EXAMPLES, PLAN_EXAMPLES
-from planner.store import Unavailable
-from planner.store.servers import Servers
+from planner.running.store import Unavailable
+from planner.running.store.servers import Servers
 from planner.version import __version__
 from tests.fixtures.call_bound import bounded_work
 from tests.fixtures.service import serving
 from tests.planner.documents.test_loading import BAD_TEXTS
-from tests.planner.request_parsing.test_parser import ASKED, BAD, text_of
+from tests.planner.inputs.requests.test_parser import ASKED, BAD, text_of
 
 KeptPlan: Any = kept_class(PlanAnswer)
 SMALL = {**ASKED, "model": "llama-3.1-8b", "cluster": "1x8xh100-sxm"}
@@ -103,7 +103,7 @@ def test_illegal_plan_is_a_problem_with_reasons(client: TestClient) -> None:
         (path, name)
         for path in ("/v1/plans", "/v1/estimates")
         for name in BAD
-        # Of all questions this one is answered: tests/planner/mixed_clusters.
+        # Of all questions this one is answered: tests/planner/answers/mixed_clusters.
         if (path, name) != ("/v1/plans", "mixed cluster")
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 import api
 from api.settings import _BOUNDS, _JOB_BOUNDS, Settings, SettingsError
-from planner.jobs.settings import JobSettings
+from planner.running.jobs.settings import JobSettings
 
 KEY = "a" * 64
 

@@ -11,12 +11,12 @@ from fastapi.testclient import TestClient
 
 from api.settings import Settings
 from planner import cli
-from planner.sites.learn_answer import LearnAnswer
-from planner.uncertainty import site_storage as storage
-from planner.uncertainty.site_corrections import SiteAnswer
+from planner.evidence.uncertainty import site_storage as storage
+from planner.evidence.uncertainty.site_corrections import SiteAnswer
+from planner.learning.sites.learn_answer import LearnAnswer
 from tests.fixtures.service import serving
-from tests.planner.logs.test_bad_logs import BLOCK, SCRIPT, step, steps
-from tests.planner.sites.runs import CLUSTER, LOGS
+from tests.planner.inputs.logs.test_bad_logs import BLOCK, SCRIPT, step, steps
+from tests.planner.learning.sites.runs import CLUSTER, LOGS
 
 LOG = (LOGS / "megatron_gpt_64_nodes.log").read_text()
 ASK: dict[str, Any] = {"log": LOG, "cluster": CLUSTER}

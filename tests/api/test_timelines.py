@@ -10,10 +10,10 @@ from fastapi.testclient import TestClient
 
 from api.problems import MEDIA_TYPE
 from planner import cli
-from planner.pipelines.timeline import TimelineAnswer
+from planner.answers.pipelines.timeline import TimelineAnswer
 from planner.questions.examples import TIMELINE_EXAMPLES
 from tests.fixtures.call_bound import bounded_work
-from tests.planner.pipelines.test_timeline import BAD, SMALL, WORDS
+from tests.planner.answers.pipelines.test_timeline import BAD, SMALL, WORDS
 
 HEADERS = {"content-type": "application/json"}
 

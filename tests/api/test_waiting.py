@@ -17,14 +17,14 @@ import uvicorn
 from api.app import create_app
 from api.problems import MEDIA_TYPE
 from api.settings import Settings
-from planner.answers.emission import NothingFits
-from planner.answers.plan_answers import IllegalPlan
+from planner.answers.plans.emission import NothingFits
+from planner.answers.plans.plan_answers import IllegalPlan
 from planner.documents.answer import Reason
 from planner.documents.problems import Contradiction, Problem, RequestError
 from planner.frameworks.base import Unsupported
-from planner.request_parsing.models import UnsupportedModel
+from planner.inputs.requests.models import UnsupportedModel
 from planner.search.exhaustive import SpaceTooLarge
-from tests.planner.request_parsing.test_parser import ASKED
+from tests.planner.inputs.requests.test_parser import ASKED
 
 SMALL = {**ASKED, "model": "llama-3.1-8b", "cluster": "1x8xh100-sxm"}
 # Searches for a minute and longer.

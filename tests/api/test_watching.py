@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 import api
 from api.settings import Settings
-from planner.jobs.settings import JobSettings
+from planner.running.jobs.settings import JobSettings
 from tests.fixtures.job_server import SWEEP
 from tests.fixtures.service import serving
 

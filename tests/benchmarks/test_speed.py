@@ -21,9 +21,9 @@ from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
-from planner.answers.competition import compete
+from planner.answers.plans.competition import compete
 from planner.documents.request import PlanRequest
-from planner.request_parsing.parser import parse_request
+from planner.inputs.requests.parser import parse_request
 from planner.search.exhaustive import CHUNK, cost_model, search
 from planner.search.space import Space
 

@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from planner.documents.scored_runs import scored_runs
 from tests.browser.links import link, unpacked
-from tests.planner.sites.runs import LOGS
+from tests.planner.learning.sites.runs import LOGS
 
 ON_V100 = {
     "model": "gpt2",

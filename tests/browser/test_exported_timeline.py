@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from planner.drawing.html import html
-from planner.drawing.theme import COLOURS
-from planner.pipelines.timeline import parse_timeline, timeline
+from planner.answers.pipelines.timeline import parse_timeline, timeline
+from planner.presentation.drawing.html import html
+from planner.presentation.drawing.theme import COLOURS
 
 ANSWER = timeline(
     parse_timeline(

@@ -11,8 +11,8 @@ from typing import Any
 from playwright.sync_api import Page, expect
 
 from tests.browser.links import link
-from tests.planner.lint.test_scripts import PLANTED, SCRIPTS
-from tests.planner.sites.runs import LOGS
+from tests.planner.answers.lint.test_scripts import PLANTED, SCRIPTS
+from tests.planner.learning.sites.runs import LOGS
 
 # A config.json as a user has it: a Llama of their own make.
 OWN: dict[str, Any] = {

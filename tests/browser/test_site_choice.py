@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect
 from planner.data_folder import VARIABLE
 from tests.browser.conftest import Service
 from tests.browser.links import link, unpacked
-from tests.planner.sites.runs import CLUSTER, LOGS, NODES
+from tests.planner.learning.sites.runs import CLUSTER, LOGS, NODES
 
 ON_V100: dict[str, Any] = {
     "model": "gpt2",

@@ -16,7 +16,7 @@ from playwright.sync_api import Locator, Page, expect
 from cost_models.catalog.hardware import accelerator
 from cost_models.plans import ParallelPlan
 from cost_models.units import GIB
-from planner.uncertainty.memory_risk import room
+from planner.evidence.uncertainty.memory_risk import room
 from tests.browser.links import link
 from tests.browser.test_accessibility import serious
 

@@ -79,7 +79,7 @@ def test_the_script_for_one_node_of_ones_own_cluster(page: Page, shot: Callable[
     with page.expect_download() as saved:
         page.get_by_role("button", name="Script for one node").click()
     text = saved.value.path().read_text()
-    assert "planner.validate.ranks.worker" in text
+    assert "planner.running.validate.ranks.worker" in text
     own = page.get_by_role("region", name="One node of your cluster")
     expect(own).to_contain_text("2 × H100")
     expect(own).to_contain_text("planner-run/rank-1.json")

@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 from cost_models.parameters import total_parameters
+from planner.answers.lint.lint import read
 from planner.documents.problems import RequestError
 from planner.frameworks.sources import files_at
-from planner.lint.lint import read
-from planner.request_parsing.models import parse_model
-from planner.request_parsing.parser import parse_cluster
+from planner.inputs.requests.models import parse_model
+from planner.inputs.requests.parser import parse_cluster
 from tests.tools.checkouts import checkout
 
 HERE = Path(__file__).parent

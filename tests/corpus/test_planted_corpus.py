@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
+from planner.answers.lint.findings import Finding
+from planner.answers.lint.lint import found_in
 from planner.frameworks.sources import files_at
-from planner.lint.findings import Finding
-from planner.lint.lint import found_in
-from planner.request_parsing.parser import parse_cluster
+from planner.inputs.requests.parser import parse_cluster
 from tests.corpus.test_corpus import path_of, rows
 
 # Name -> repository and end of the path in launches.csv, the cluster.

@@ -12,7 +12,7 @@ from cost_models.dynamic_context import alike, ranks_of, waiting_share
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
-from planner.request_parsing.parser import parse_cluster
+from planner.inputs.requests.parser import parse_cluster
 
 LLAMA = model("llama-3.1-8b")
 CLUSTER = parse_cluster("2x8xh100-sxm")

@@ -13,7 +13,7 @@ from cost_models.flops import forward_flop, step_flop
 from cost_models.parameters import total_parameters
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
-from planner.request_parsing.parser import parse_cluster
+from planner.inputs.requests.parser import parse_cluster
 
 LLAMA = model("llama-3.1-8b")
 PARAMETERS = total_parameters(LLAMA)

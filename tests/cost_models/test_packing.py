@@ -17,7 +17,7 @@ from cost_models.flops import forward_flop, step_flop
 from cost_models.packing import expected_maximum, packed_span, variation, window_of
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
-from planner.request_parsing.parser import parse_cluster
+from planner.inputs.requests.parser import parse_cluster
 from tests.fixtures.layers import one_micro_batch
 
 LLAMA = model("llama-3.1-8b")

@@ -22,7 +22,7 @@ from cost_models.parameters import total_parameters
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ModelSpec, Part, TrainingSpec
 from cost_models.trainable import INPUTS, NF4_BYTES, TrainableModel
-from planner.request_parsing.parser import parse_cluster
+from planner.inputs.requests.parser import parse_cluster
 from tests.fixtures.layers import one_micro_batch
 
 HIDDEN, FFN, HEADS, VOCAB, TOKENS, RANK = 64, 160, 4, 256, 32, 8

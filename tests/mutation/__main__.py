@@ -55,7 +55,7 @@ GUARDS = {
     "cost_models/catalog/*": [f"{_COST}/test_catalog.py", f"{_COST}/test_profiles.py"],
     **{
         f"cost_models/{name}.py": [
-            *_named("spec"), "tests/planner/request_parsing/test_parser.py",
+            *_named("spec"), "tests/planner/inputs/requests/test_parser.py",
             *_named(*_QUICK, "pinned"),
         ]
         for name in ("fields", "plans", "spec")

@@ -14,15 +14,15 @@ import pytest
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
+from planner.answers.reinforcement.documents import ReinforcementSpec
+from planner.answers.sizing.request import SizingSpec
 from planner.commands import options
 from planner.commands import plans as commands
 from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
 from planner.documents.request import SearchSpec
-from planner.reinforcement.documents import ReinforcementSpec
-from planner.request_parsing.model_import import ModelAnswer
-from planner.sizing.request import SizingSpec
+from planner.inputs.requests.model_import import ModelAnswer
 from planner.version import __version__
-from tests.planner.request_parsing.test_parser import ASKED, LLAMA_CONFIG
+from tests.planner.inputs.requests.test_parser import ASKED, LLAMA_CONFIG
 from tools import field_table
 
 SMALL = {
@@ -207,9 +207,9 @@ def test_names_are_completed() -> None:
 
 
 def test_a_search_that_is_enough_answers_with_what_it_has() -> None:
-    from planner.answers.plan_answers import find
+    from planner.answers.plans.plan_answers import find
+    from planner.inputs.requests.parser import parse_request
     from planner.progress import Watch, watched
-    from planner.request_parsing.parser import parse_request
 
     training = {"seq_length": 4096, "global_batch_size": 256}
     asked = {"model": "llama-3.1-70b", "cluster": "8x8xh100-sxm", "training": training}

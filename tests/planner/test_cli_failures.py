@@ -15,10 +15,10 @@ from rich.panel import Panel
 from rich.text import Text
 
 from planner import cli
-from planner.terminal.output import Screen
+from planner.presentation.terminal.output import Screen
 from tests.fixtures.call_bound import bounded_work
 from tests.planner.documents.test_loading import BAD_TEXTS
-from tests.planner.request_parsing.test_parser import ASKED, BAD, text_of
+from tests.planner.inputs.requests.test_parser import ASKED, BAD, text_of
 from tests.planner.test_cli import ALONE, NAMED, PLANNED, STARVED
 
 NUMBERS = ",".join(map(str, range(1, 257)))
@@ -109,7 +109,7 @@ def test_our_fault(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError("of our own\nmaking")
 
-    monkeypatch.setattr("planner.answers.plan_answers.find", fail)
+    monkeypatch.setattr("planner.answers.plans.plan_answers.find", fail)
     status, out, err = ask("plan", *PLANNED)
     assert (status, out) == (1, "")
     assert err.splitlines()[0] == "planner failed: ZeroDivisionError: of our own"

@@ -10,8 +10,8 @@ from shutil import copy
 import pytest
 
 from tests.fixtures.commands import Planner
-from tests.planner.lint.test_scripts import PLANTED, SCRIPTS
-from tests.planner.sites.runs import CLUSTER, LOGS
+from tests.planner.answers.lint.test_scripts import PLANTED, SCRIPTS
+from tests.planner.learning.sites.runs import CLUSTER, LOGS
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 3072,

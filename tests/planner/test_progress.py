@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from planner import mixed_clusters
-from planner.answers import plan_answers
+from planner.answers import mixed_clusters
+from planner.answers.plans import plan_answers
+from planner.answers.sensitivities.analysis import parse_sensitivity, sensitivity
+from planner.answers.sizing.compute import size
+from planner.answers.sizing.request import parse_sizing
 from planner.cli import run
+from planner.inputs.requests.parser import parse_request
+from planner.presentation.terminal import progress_bar
 from planner.progress import Step, Stopped, Watch, step, watched, within_a_step
-from planner.request_parsing.parser import parse_request
-from planner.sensitivities.analysis import parse_sensitivity, sensitivity
-from planner.sizing.compute import size
-from planner.sizing.request import parse_sizing
-from planner.terminal import progress_bar
 
 SMALL: dict[str, Any] = {
     "model": "gpt2",
@@ -111,7 +111,8 @@ def test_a_bar_is_for_a_terminal_that_waits(tmp_path: Path) -> None:
     """On standard error, where that is a terminal; standard output has the document alone."""
     ours, theirs = pty.openpty()
     program = (
-        "import sys; from planner import cli; from planner.terminal import progress_bar; "
+        "import sys; from planner import cli; "
+        "from planner.presentation.terminal import progress_bar; "
         "progress_bar.PATIENCE_S = -1.0; "
         "sys.exit(cli.run(['plan', '--model', 'gpt2', '--cluster', '1x8xh100-sxm', "
         "'--seq-length', '1024', '--global-batch-size', '64', '--json']))"

@@ -27,12 +27,12 @@ from cost_models.catalog.hardware import parse_shorthand
 from cost_models.plans import RECOMPUTE_MODULES, VOCABULARIES, ParallelPlan
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.answers import ranks
+from planner.answers.pipelines import timeline
+from planner.answers.plans import ranks
 from planner.constraints import RULES, Context, violations
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.pipelines import timeline
-from planner.request_parsing.parser import parse_request
+from planner.inputs.requests.parser import parse_request
 from planner.search.axes import divisors
 from planner.search.exhaustive import cost_model
 from tests.fixtures import draws

@@ -12,9 +12,9 @@ import numpy as np
 
 from cost_models.fitted import Fitted, documents, fitted
 from cost_models.profiles import Curve, EfficiencyProfile
-from planner.accuracy.predict import Prediction, predict_case
-from planner.accuracy.scores import log_ratios
-from planner.published_runs.runs import PUBLISHED_RUNS
+from planner.evidence.published_runs.runs import PUBLISHED_RUNS
+from planner.learning.accuracy.predict import Prediction, predict_case
+from planner.learning.accuracy.scores import log_ratios
 from tools.accuracy.fit_constants import ReadRun, read
 
 Change = Callable[[EfficiencyProfile], EfficiencyProfile]

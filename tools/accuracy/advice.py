@@ -19,16 +19,16 @@ from pydantic import ValidationError
 from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
 from planner import frameworks
-from planner.answers import plan_answers
-from planner.answers.emission import emit
-from planner.answers.other_degrees import against, choice
+from planner.answers.plans import plan_answers
+from planner.answers.plans.emission import emit
+from planner.answers.plans.other_degrees import against, choice
 from planner.documents.answer import PlanAnswer
 from planner.documents.formats import share
 from planner.documents.plan_report import PlanReport
 from planner.documents.problems import RequestError
 from planner.documents.request import Objective, PlanRequest
 from planner.frameworks.base import Unsupported
-from planner.request_parsing.parser import parse_request
+from planner.inputs.requests.parser import parse_request
 from planner.search.memory_reasons import memory_reasons
 
 _QUESTIONS = Path(__file__).with_name("advice.json")

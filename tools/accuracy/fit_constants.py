@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from cost_models.fitted import FILE, Fitted, documents, fitted
-from planner.accuracy.predict import predict_case, read_case
-from planner.accuracy.scores import log_ratios
-from planner.published_runs.cases import Case
-from planner.published_runs.runs import PUBLISHED_RUNS, Run, read_runs
+from planner.evidence.published_runs.cases import Case
+from planner.evidence.published_runs.runs import PUBLISHED_RUNS, Run, read_runs
+from planner.learning.accuracy.predict import predict_case, read_case
+from planner.learning.accuracy.scores import log_ratios
 
 CAP = 0.2
 FULL_WEIGHT_ROWS = 5  # a source with fewer counts for less

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from planner.accuracy.predict import Prediction
-from planner.uncertainty.error_features import Array
-from planner.uncertainty.memory_risk import ANY
-from planner.uncertainty.posterior import FREEDOM
+from planner.evidence.uncertainty.error_features import Array
+from planner.evidence.uncertainty.memory_risk import ANY
+from planner.evidence.uncertainty.posterior import FREEDOM
+from planner.learning.accuracy.predict import Prediction
 
 CHANCES = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, *(i / 20 for i in range(2, 19)),
@@ -65,7 +65,7 @@ def document(peaks: Sequence[Peak]) -> dict[str, Any]:
     runtimes = sorted({peak.runtime for peak in peaks})
     return {
         "about": "ln(measured / predicted peak) that is exceeded with each chance, by runtime "
-        "(planner/uncertainty/memory_risk.py); made by "
+        "(planner/evidence/uncertainty/memory_risk.py); made by "
         "python -m tools.accuracy.fit_posterior --write",
         "sources": len({peak.source for peak in peaks}),
         "rows": dict(sorted(Counter(peak.runtime for peak in peaks).items())),

@@ -18,12 +18,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.accuracy.predict import predict
-from planner.accuracy.scores import seen_runs
-from planner.published_runs.runs import PUBLISHED_RUNS, read_runs
-from planner.uncertainty.error_features import FACTORS, Array
-from planner.uncertainty.memory_risk import FILE as MEMORY_FILE
-from planner.uncertainty.posterior import (
+from planner.evidence.published_runs.runs import PUBLISHED_RUNS, read_runs
+from planner.evidence.uncertainty.error_features import FACTORS, Array
+from planner.evidence.uncertainty.memory_risk import FILE as MEMORY_FILE
+from planner.evidence.uncertainty.posterior import (
     FILE,
     LEVELS,
     OF_MODEL,
@@ -36,6 +34,8 @@ from planner.uncertainty.posterior import (
     outlier_noise,
     posterior_document,
 )
+from planner.learning.accuracy.predict import predict
+from planner.learning.accuracy.scores import seen_runs
 from tools.accuracy import fit_memory_posterior
 
 # Functional tests of Megatron-LM: toy sizes in debug modes, which nobody trains with.

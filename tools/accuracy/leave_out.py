@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.fitted import Fitted, fitted
-from planner.accuracy.intervals import LEAST_OF_KIND
-from planner.accuracy.predict import predict_case
-from planner.accuracy.scores import counts, log_ratio
-from planner.published_runs.runs import PUBLISHED_RUNS
+from planner.evidence.published_runs.runs import PUBLISHED_RUNS
+from planner.learning.accuracy.intervals import LEAST_OF_KIND
+from planner.learning.accuracy.predict import predict_case
+from planner.learning.accuracy.scores import counts, log_ratio
 from tools.accuracy.fit_constants import BOUNDS, NAMES, ReadRun, loss, read
 
 Array = NDArray[np.float64]

@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 from pydantic import FiniteFloat
 
-from planner.accuracy.intervals import left_out
-from planner.accuracy.predict import Prediction, predict
-from planner.accuracy.scores import counts, features_of
 from planner.documents.plan_report import Document
-from planner.published_runs.runs import PUBLISHED_RUNS, runs_in
-from planner.uncertainty.error_features import Array, ErrorFeatures
-from planner.uncertainty.posterior import Posterior
-from planner.uncertainty.tuning_policy import UNLIKELY, WORTH, advised, believed
+from planner.evidence.published_runs.runs import PUBLISHED_RUNS, runs_in
+from planner.evidence.uncertainty.error_features import Array, ErrorFeatures
+from planner.evidence.uncertainty.posterior import Posterior
+from planner.evidence.uncertainty.tuning_policy import UNLIKELY, WORTH, advised, believed
+from planner.learning.accuracy.intervals import left_out
+from planner.learning.accuracy.predict import Prediction, predict
+from planner.learning.accuracy.scores import counts, features_of
 
 LEAST = 4  # plans of a group
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from cost_models.parameters import total_parameters
 from cost_models.profiles import profile_for
-from planner.accuracy.intervals import intervals
-from planner.accuracy.predict import Prediction, predict
-from planner.accuracy.scores import counts, features_of
 from planner.documents.scored_runs import FILE, ScoredRun
-from planner.published_runs.runs import PUBLISHED_RUNS, runs_in
-from planner.uncertainty.posterior import SHARES, SeenRun
+from planner.evidence.published_runs.runs import PUBLISHED_RUNS, runs_in
+from planner.evidence.uncertainty.posterior import SHARES, SeenRun
+from planner.learning.accuracy.intervals import intervals
+from planner.learning.accuracy.predict import Prediction, predict
+from planner.learning.accuracy.scores import counts, features_of
 from tools.accuracy.fit_posterior import LEFT_OUT
 
 PLAN = (

@@ -25,7 +25,7 @@ from api.settings import Settings
 from cost_models.plans import ParallelPlan
 from planner.client import Client
 from planner.commands.failures import BAD_INPUT, FINE, OUR_FAULT
-from planner.jobs.settings import JobSettings
+from planner.running.jobs.settings import JobSettings
 from planner.version import __version__
 from tests.fixtures.commands import Planner
 from tests.fixtures.job_server import ENDLESS, SWEEP, TINY, Place, eventually

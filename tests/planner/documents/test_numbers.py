@@ -9,12 +9,12 @@ import pytest
 
 from cost_models.spec import NodeGroup
 from planner import cli
+from planner.answers.sizing.request import parse_sizing
 from planner.documents.loading import parse_text
 from planner.documents.numbers import number
 from planner.documents.problems import RequestError
 from planner.documents.typed_values import check_field
-from planner.request_parsing.parser import parse_request
-from planner.sizing.request import parse_sizing
+from planner.inputs.requests.parser import parse_request
 
 ASKED: dict[str, Any] = {"model": "llama-3.1-8b", "cluster": "1x8xh100-sxm"}
 

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
+from planner.answers.lint.lint import lint
+from planner.answers.lint.request import parse_given
 from planner.frameworks import get
 from planner.frameworks.launch_files import LaunchFiles
 from planner.frameworks.read_results import Reading, Unreadable
-from planner.lint.lint import lint
-from planner.lint.request import parse_given
-from planner.request_parsing.parser import parse_cluster
+from planner.inputs.requests.parser import parse_cluster
 
 CONFIG = """\
 compute_environment: LOCAL_MACHINE

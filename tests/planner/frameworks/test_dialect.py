@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from planner import frameworks
-from planner.answers.competition import prepared
+from planner.answers.plans.competition import prepared
 from planner.documents.request import SearchSpec
 from planner.frameworks.base import Unsupported
 from planner.frameworks.megatron.changes import Changes

@@ -8,6 +8,7 @@ from importlib.resources import files as resources
 
 import pytest
 
+from planner.answers.lint.request import parse_given
 from planner.documents.problems import RequestError
 from planner.frameworks import architecture, get, tokenizers
 from planner.frameworks.arguments import known_arguments
@@ -16,7 +17,6 @@ from planner.frameworks.megatron import reader as megatron
 from planner.frameworks.mindspeed import llm
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 from planner.frameworks.sources import framework_of, launch_files
-from planner.lint.request import parse_given
 
 SHAPE = (
     "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 "

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from planner.answers.lint.fixes import fixed_files
+from planner.answers.lint.lint import lint
+from planner.answers.lint.lint import read as said
 from planner.frameworks import get
 from planner.frameworks.read_results import Reading, Unreadable
-from planner.lint.fixes import fixed_files
-from planner.lint.lint import lint
-from planner.lint.lint import read as said
-from planner.request_parsing.parser import parse_cluster
+from planner.inputs.requests.parser import parse_cluster
 
 MODEL = """\
 {

@@ -6,14 +6,14 @@ import re
 
 import pytest
 
+from planner.answers.lint.lint import lint
 from planner.frameworks import get
 from planner.frameworks.bash import evaluate
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.megatron_bridge import recipes
 from planner.frameworks.read_results import Reading, Unreadable
-from planner.lint.lint import lint
-from planner.request_parsing.models import parse_model
-from planner.request_parsing.parser import parse_cluster
+from planner.inputs.requests.models import parse_model
+from planner.inputs.requests.parser import parse_cluster
 
 BRIDGE = get("megatron-bridge")
 SETUP = (

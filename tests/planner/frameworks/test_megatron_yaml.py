@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from planner.answers.lint.fixes import change_to_write, fixed_files
+from planner.answers.lint.lint import lint
 from planner.frameworks import get
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.read_results import Reading, Unreadable
-from planner.lint.fixes import change_to_write, fixed_files
-from planner.lint.lint import lint
-from planner.request_parsing.parser import parse_cluster
+from planner.inputs.requests.parser import parse_cluster
 
 SECTIONS = """\
 language_model:

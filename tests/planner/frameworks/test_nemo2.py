@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from planner.answers.lint.lint import lint
 from planner.frameworks import get
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.megatron_bridge.nemo2 import table
 from planner.frameworks.megatron_bridge.nemo2_names import MODELS
 from planner.frameworks.named_models import find
 from planner.frameworks.read_results import Reading, Unreadable
-from planner.lint.lint import lint
-from planner.request_parsing.parser import parse_cluster
+from planner.inputs.requests.parser import parse_cluster
 
 # As NeMo's quick start and the scripts of its users take a recipe.
 TAKEN = """\

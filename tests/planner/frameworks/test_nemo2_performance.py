@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from planner.answers.lint.lint import lint
 from planner.frameworks import get
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.megatron_bridge.nemo2_performance import script_of, table
 from planner.frameworks.read_results import Reading, Unreadable
-from planner.lint.lint import lint
-from planner.request_parsing.parser import parse_cluster
+from planner.inputs.requests.parser import parse_cluster
 from tests.planner.frameworks.test_nemo2 import read
 
 START = "python -m scripts.performance.llm."

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from planner.answers.lint.lint import lint
 from planner.frameworks import get
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.nemo_rl.config import table
 from planner.frameworks.read_results import Reading, Unreadable
-from planner.lint.lint import lint
-from planner.request_parsing.models import parse_model
-from planner.request_parsing.parser import parse_cluster
+from planner.inputs.requests.models import parse_model
+from planner.inputs.requests.parser import parse_cluster
 
 # What a user's file of DPO says of the training, after dpo-llama3.1-8b-instruct-4n8g-megatron...
 DPO = """\

@@ -10,7 +10,7 @@ import planner
 from cost_models.plans import ParallelPlan
 from planner import frameworks
 from planner.documents.problems import RequestError
-from planner.request_parsing.parser import parse_request
+from planner.inputs.requests.parser import parse_request
 from tests.fixtures.frameworks import NAMES
 
 CLUSTERS = {"mindspeed": "2x8xascend-910b4", "primus": "2x8xmi300x"}

@@ -22,7 +22,7 @@ from cost_models.schedules import SCHEDULES as KNOWN
 from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks.torch_schedules import SCHEDULES
-from planner.validate.ranks.worker import load_script
+from planner.running.validate.ranks.worker import load_script
 from tests.fixtures.frameworks import pytorch_gradients
 from tests.fixtures.frameworks.pytorch import CASES, GATHER, PIPE, RUNS, other
 from tests.fixtures.launches import TP2, launch, written

@@ -23,8 +23,8 @@ from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks.rank_orders import grids, order_of
 from planner.frameworks.torch_schedules import SCHEDULES
-from planner.validate.rank_estimate import expected
-from planner.validate.ranks.worker import load_script
+from planner.running.validate.rank_estimate import expected
+from planner.running.validate.ranks.worker import load_script
 from tests.fixtures.frameworks.pytorch import CASES, PIPE, RUNS, other
 from tests.fixtures.launches import launch, written
 from tests.planner.frameworks.test_pytorch import SMALL, ask

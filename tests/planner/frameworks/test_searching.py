@@ -8,7 +8,7 @@ from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
 from cost_models.spec import TrainingSpec
 from planner import frameworks
-from planner.answers import plan_answers
+from planner.answers.plans import plan_answers
 from planner.documents.request import PlanRequest, SearchSpec
 
 # Where it runs, if not on NVIDIA's.

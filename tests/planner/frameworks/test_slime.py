@@ -8,11 +8,11 @@ import pytest
 
 from cost_models.plans import ParallelPlan
 from planner import frameworks
+from planner.answers.lint.lint import lint
 from planner.documents.request import PlanRequest
 from planner.frameworks.megatron.rules import RULES as CORE
 from planner.frameworks.read_results import canonical
-from planner.lint.lint import lint
-from planner.request_parsing.parser import parse_cluster
+from planner.inputs.requests.parser import parse_cluster
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.slime import CASES
 from tests.fixtures.launches import launch, run_script, unreached, written

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from planner.answers.lint.lint import lint
 from planner.frameworks import get
 from planner.frameworks.launch_files import CONFIG, GivenValues, LaunchFiles
 from planner.frameworks.read_results import Reading, Unreadable
-from planner.lint.lint import lint
-from planner.request_parsing.models import parse_model
-from planner.request_parsing.parser import parse_cluster
+from planner.inputs.requests.models import parse_model
+from planner.inputs.requests.parser import parse_cluster
 
 TITAN = get("torchtitan")
 # 0.1.0 to 0.2.2.

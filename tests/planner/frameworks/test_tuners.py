@@ -11,13 +11,13 @@ import yaml
 
 from cost_models.plans import ParallelPlan
 from planner import frameworks
+from planner.answers.lint.lint import lint
 from planner.documents.request import PlanRequest
 from planner.frameworks.accelerate import trainer_yaml
 from planner.frameworks.accelerate.rules import RULES as ACCELERATE
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.read_results import Unreadable, canonical
-from planner.lint.lint import lint
-from planner.request_parsing.parser import parse_cluster
+from planner.inputs.requests.parser import parse_cluster
 from tests.fixtures.frameworks import accelerate, legal_cases
 from tests.fixtures.frameworks.llama_factory import CASES
 from tests.fixtures.launches import launch, run_script, unreached, written

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from cost_models.catalog import models
+from planner.answers.lint.lint import lint
+from planner.answers.lint.lint import read as said
 from planner.frameworks import get
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.read_results import Reading, Unreadable
-from planner.lint.lint import lint
-from planner.lint.lint import read as said
-from planner.request_parsing.parser import parse_cluster
+from planner.inputs.requests.parser import parse_cluster
 
 ACTOR = "actor_rollout_ref.actor."
 SCRIPT = """\

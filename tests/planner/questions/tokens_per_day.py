@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
-from planner.answers import plan_answers
+from planner.answers.plans import plan_answers
 from planner.documents.plan_report import Document
 from planner.documents.request import PlanRequest
 from planner.questions.examples import ESTIMATE_EXAMPLES

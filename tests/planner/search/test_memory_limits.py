@@ -10,21 +10,21 @@ import pytest
 from rich.console import Console
 
 from cost_models.plans import ParallelPlan, Plans
-from planner.answers.competition import prepared
-from planner.answers.plan_answers import find, why
+from planner.answers.mixed_clusters.pipeline import Groups
+from planner.answers.plans.competition import prepared
+from planner.answers.plans.plan_answers import find, why
 from planner.documents.answer import WhyAnswer
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.mixed_clusters.pipeline import Groups
-from planner.request_parsing.parser import parse_request
+from planner.evidence.uncertainty.memory_risk import peaks, room, room_of
+from planner.inputs.requests.parser import parse_request
+from planner.presentation.terminal.plan_rows import asked_of
+from planner.presentation.terminal.screens import why_screen
 from planner.search.exhaustive import cost_model, search
 from planner.search.outcome import Outcome
-from planner.terminal.plan_rows import asked_of
-from planner.terminal.screens import why_screen
-from planner.uncertainty.memory_risk import peaks, room, room_of
 from tests.fixtures.small_requests import with_memory
-from tests.planner.mixed_clusters.test_mixed_clusters import SMALL
-from tests.planner.mixed_clusters.test_mixed_clusters import request as parse_mixed
+from tests.planner.answers.mixed_clusters.test_mixed_clusters import SMALL
+from tests.planner.answers.mixed_clusters.test_mixed_clusters import request as parse_mixed
 
 ASKED: dict[str, Any] = {
     "model": "llama-3.1-8b",

@@ -16,11 +16,11 @@ from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ClusterSpec, EncoderSpec, ModelSpec, TrainingSpec
 from cost_models.stage_layers import forward_layers
 from planner import frameworks
-from planner.answers.competition import prepared
+from planner.answers.plans.competition import prepared
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
+from planner.evidence.uncertainty.memory_risk import room
 from planner.search.exhaustive import cost_model, search
 from planner.search.repartitioned_plans import repartitioned_plans
-from planner.uncertainty.memory_risk import room
 from tests.fixtures.small_requests import requests, with_usual_splits
 from tests.fixtures.tiers import examples
 from tests.planner.search.test_exhaustive import value_of

@@ -9,8 +9,8 @@ import pytest
 
 from cost_models.plans import ParallelPlan
 from planner import frameworks
-from planner.answers.competition import prepared
-from planner.request_parsing.parser import parse_request
+from planner.answers.plans.competition import prepared
+from planner.inputs.requests.parser import parse_request
 from planner.search.space import Space
 
 # 12 heads in 2 groups: which degrees divide them depends on how context is exchanged.

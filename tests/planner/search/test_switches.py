@@ -12,7 +12,7 @@ from cost_models.catalog.models import model as preset
 from cost_models.plans import Plans, encoded
 from cost_models.spec import TrainingSpec
 from planner import frameworks
-from planner.answers.competition import prepared
+from planner.answers.plans.competition import prepared
 from planner.documents.request import PlanRequest
 from planner.search.exhaustive import cost_model, search
 from planner.search.option_axes import SWITCHES

@@ -1,0 +1,141 @@
+"""The options of a script that change for another plan.
+
+Both plans are written by the framework's own writer, so only options that the plan decides differ;
+their present values and spellings come from the script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cost_models.plans import ParallelPlan
+from planner.answers.lint.findings import FlagChange
+from planner.answers.lint.spellings import spellings
+from planner.documents.request import PlanRequest
+from planner.frameworks.base import Flag, Framework, Unsupported
+from planner.frameworks.read_results import Reading, Setting
+
+ENVIRONMENT = "environment"  # the group of variables in what a framework writes
+# Options whose defaults follow from other options.
+_DERIVED = frozenset({"--padded-vocab-size", "gradient_accumulation_steps"})
+# Options whose meaning, or default, depends on another field of the plan.
+_DEPENDS_ON = {
+    "--num-layers-per-virtual-pipeline-stage": "pp",
+    "--expert-tensor-parallel-size": "tp",
+    "zero_optimization.overlap_comm": "zero_stage",
+}
+_NO_LAYOUT = {
+    "pp": 1, "vpp": 1, "schedule": "1f1b", "first_stage_layers": 0, "last_stage_layers": 0,
+    "stage_layers": (),
+}  # fmt: skip
+
+
+def launched(framework: Framework, request: PlanRequest, plan: ParallelPlan) -> dict[str, Flag]:
+    """The options that the framework's writer gives a plan, by name.
+
+    A plan whose layers do not split is written without its pipeline.
+    """
+    try:
+        bundle = framework.render(request, plan)
+    except Unsupported:
+        bundle = framework.render(request, plan.model_copy(update=_NO_LAYOUT))
+    return {flag.name: flag for flag in bundle.flags}
+
+
+def changes(
+    framework: Framework,
+    request: PlanRequest,
+    reading: Reading,
+    plan: ParallelPlan,
+    goal: PlanRequest | None = None,
+) -> tuple[FlagChange, ...]:
+    """The options to change in a script, in the order in which the framework writes them.
+
+    goal: the request of the plan, if it is not the script's.
+    """
+    before = launched(framework, request, reading.plan)
+    after = launched(framework, goal or request, plan)
+    names = dict.fromkeys([*after, *before])
+    moved = {
+        name
+        for name, field in _DEPENDS_ON.items()
+        if getattr(plan, field) != getattr(reading.plan, field)
+    }
+    found: dict[str, FlagChange] = {}
+    for name in names:
+        for change in _change(framework, reading, before.get(name), after.get(name), moved):
+            found.setdefault(change.option, change)  # an alias of two options is removed once
+    return tuple(found.values())
+
+
+def _change(
+    framework: Framework,
+    reading: Reading,
+    before: Flag | None,
+    after: Flag | None,
+    moved: set[str],
+) -> Iterator[FlagChange]:
+    written = after or before
+    assert written is not None
+    if written.group == ENVIRONMENT:
+        yield from _variable(reading, before, after)
+        return
+    said = _setting(framework, reading, written.name)
+    if _value(before) == _value(after) and (said.name if said else written.name) not in moved:
+        return
+    if said is None:
+        if after is not None and written.name not in _DERIVED:
+            yield FlagChange(option=after.name, before=None, after=_value(after), why=after.why)
+        return
+    if after is None:
+        yield _removed(said, "no longer needed")
+    elif said.name != written.name:
+        yield _removed(said, f"replaced by {after.name}")
+        yield FlagChange(option=after.name, before=None, after=_value(after), why=after.why)
+    elif _bare(_words(said)) != _bare(_value(after)):
+        yield FlagChange(
+            option=after.name, before=_words(said), after=_value(after), why=after.why,
+            file=said.file, line=said.line,
+        )  # fmt: skip
+
+
+def _removed(said: Setting, why: str) -> FlagChange:
+    return FlagChange(
+        option=said.name, before=_words(said), after=None, why=why, file=said.file, line=said.line
+    )
+
+
+def _variable(reading: Reading, before: Flag | None, after: Flag | None) -> Iterator[FlagChange]:
+    """The change of a variable, if its value differs; a variable too many does no harm."""
+    if after is None:
+        return
+    said = reading.find(after.name)
+    missed = any(after.name in text for text in reading.assumed)
+    there = _words(said) if said else None if missed else _value(before)
+    if there != _value(after):
+        yield FlagChange(
+            option=after.name, before=there, after=_value(after), why=after.why,
+            file=said.file if said else "", line=said.line if said else 0,
+        )  # fmt: skip
+
+
+def _setting(framework: Framework, reading: Reading, name: str) -> Setting | None:
+    found = (reading.find(spelling) for spelling in spellings(framework.name, name))
+    return next((said for said in found if said is not None), None)
+
+
+def _words(setting: Setting) -> str:
+    return _joined(setting.value)
+
+
+def _bare(text: str | None) -> str:
+    """The value without the quotes that a format may put around it."""
+    return (text or "").strip("\"'")
+
+
+def _value(flag: Flag | None) -> str | None:
+    return None if flag is None else _joined(flag.value)
+
+
+def _joined(value: str | tuple[str, ...] | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else " ".join(value)

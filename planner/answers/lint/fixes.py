@@ -1,0 +1,154 @@
+"""The files of a launch with the options of a better plan written in."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from planner.answers.lint.findings import Better, FlagChange, LintAnswer
+
+# An option of a command line as a key of YAML.
+_OPTION_KEY = re.compile(r"""(\s*)["']?--[\w-]+["']?\s*:""")
+# A value after an option: quoted, a variable with its braces, or plain.
+_VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|\$\{[^}\n]*\}|[^\s"'\\)#]+)"""
+
+
+@dataclass(frozen=True)
+class FixedFiles:
+    """The new texts by name, and the changes that must be made by hand."""
+
+    files: dict[str, str]
+    left: tuple[FlagChange, ...]
+
+
+def change_to_write(answer: LintAnswer) -> Better | None:
+    """The plan to write: the fewest changes where the script cannot run, else the fastest."""
+    return answer.mended or answer.best
+
+
+def fixed_files(files: Mapping[str, str], changes: Iterable[FlagChange]) -> FixedFiles:
+    """The files with the changes made; added options follow one that changes."""
+    lines = {name: text.split("\n") for name, text in files.items()}
+    left: list[FlagChange] = []
+    added: list[FlagChange] = []
+    anchor: tuple[str, int] | None = None
+    for change in changes:
+        if not change.line:
+            added.append(change)
+            continue
+        rows, place = lines[change.file], change.line - 1
+        new = _changed(rows[place], change, _inside(rows[:place]))
+        if new is None:
+            left.append(change)
+            continue
+        rows[place] = new
+        if change.option.startswith("-") and (change.after is not None or anchor is None):
+            anchor = change.file, place
+    anchor = anchor or _usual_place(lines)
+    for change in added:
+        if anchor is None or not change.option.startswith("-") or change.after is None:
+            left.append(change)
+            continue
+        rows, place = lines[anchor[0]], anchor[1]
+        rows[place] = _with(rows[place], change, _inside(rows[:place]))
+    texts = {name: _joined(rows, files[name].split("\n")) for name, rows in lines.items()}
+    return FixedFiles(texts, tuple(left))
+
+
+def _joined(rows: Sequence[str], before: Sequence[str]) -> str:
+    """The text of a file; a line that only continued a removed option is removed too."""
+    kept = (
+        row
+        for row, was in zip(rows, before, strict=True)
+        if row.strip() != "\\" or was.strip() == "\\"
+    )
+    return "\n".join(kept)
+
+
+def with_files(files: Mapping[str, str], better: Better | None) -> Better | None:
+    """A better plan with the files that change for it."""
+    if better is None:
+        return None
+    found = fixed_files(files, better.changes)
+    changed = {name: text for name, text in found.files.items() if text != files[name]}
+    return better.model_copy(update={"files": changed, "by_hand": found.left})
+
+
+def _usual_place(lines: Mapping[str, list[str]]) -> tuple[str, int] | None:
+    """The line of an option that every launch has."""
+    for name, rows in lines.items():
+        for place, row in enumerate(rows):
+            if re.search(r"(?<![\w-])--(?:micro-batch-size|num-layers)(?![\w-])", row):
+                return name, place
+    return None
+
+
+def _inside(rows: Iterable[str], rest: str = "") -> bool:
+    """Whether a text in double quotes is open after some lines."""
+    code = [row for row in (*rows, rest) if not row.lstrip().startswith("#")]
+    return sum(len(re.findall(r'(?<!\\)"', row)) for row in code) % 2 == 1
+
+
+def _quoted(text: str, inside: bool) -> str:
+    """Words of a value as bash takes them; inside: of a text in double quotes."""
+    return text if inside else " ".join(shlex.quote(word) for word in text.split(" "))
+
+
+def difference(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """The changes as a unified diff."""
+    parts = [
+        line
+        for name, text in before.items()
+        for line in difflib.unified_diff(
+            text.splitlines(keepends=True),
+            after[name].splitlines(keepends=True),
+            f"a/{name}",
+            f"b/{name}",
+        )
+    ]
+    return "".join(line if line.endswith("\n") else f"{line}\n" for line in parts)
+
+
+def _changed(line: str, change: FlagChange, inside: bool) -> str | None:
+    """The line with one change; None if the option is not in it literally.
+
+    inside: the line begins in double quotes.
+    """
+    if not change.option.startswith("-") or _OPTION_KEY.match(line):
+        return _key_changed(line, change)
+    value = "" if change.before in (None, "") else rf"(?P<gap>\s+|=){_VALUE}"
+    found = re.search(rf"(?<![\w-]){re.escape(change.option)}(?![\w-]){value}", line)
+    if found is None:
+        return None
+    if change.after is None:
+        cut = line[: found.start()].rstrip(" ") + line[found.end() :]
+        return cut if line[: found.start()].strip() else line[: found.start()] + cut.lstrip()
+    gap = found["gap"] if value else " "
+    inside ^= _inside((), line[: found.start()])
+    told = _quoted(change.after, inside)
+    new = f"{change.option}{gap}{told}" if change.after else change.option
+    return line[: found.start()] + new + line[found.end() :]
+
+
+def _key_changed(line: str, change: FlagChange) -> str | None:
+    """The same of a key of YAML or JSON."""
+    # GPT-NeoX takes dashes for underscores.
+    key = re.escape(change.option.rpartition(".")[2]).replace("_", "[-_]")
+    found = re.search(rf"""(["']?{key}["']?\s*:\s*)("[^"]*"|'[^']*'|[^\s,#}}]+)""", line)
+    if found is None or change.after is None:
+        return None
+    return line[: found.end(1)] + change.after + line[found.end() :]
+
+
+def _with(line: str, change: FlagChange, inside: bool) -> str:
+    """The line with one more option, before the characters that end or continue it."""
+    if key := _OPTION_KEY.match(line):
+        return f"{line}\n{key[1]}{change.option}: {change.after or 'true'}"
+    end = re.search(r"""\s*(?:["')]+|\\)?\s*(?:#.*)?$""", line)
+    assert end is not None  # the pattern may be empty
+    inside ^= _inside((), line[: end.start()])
+    option = f"{change.option} {_quoted(change.after, inside)}" if change.after else change.option
+    return f"{line[: end.start()]} {option}{line[end.start() :]}"

@@ -1,0 +1,228 @@
+"""`planner read` and `planner lint`: the contents of a launch script, and its problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from cost_models.calibrations import PARTS_OF_TERM
+from cost_models.fields import Spec
+from cost_models.spec import ClusterSpec
+from planner.answers.lint.better_plans import best, fewest_changes, nearest
+from planner.answers.lint.checks import CHECKS
+from planner.answers.lint.findings import (
+    SEVERITIES,
+    Better,
+    Finding,
+    Gain,
+    LintAnswer,
+    ReadAnswer,
+    Verdict,
+)
+from planner.answers.lint.fixes import with_files
+from planner.answers.lint.linted_launch import LintedLaunch
+from planner.answers.plans.chance_to_be_first import compared
+from planner.answers.plans.competition import limited
+from planner.documents.answer import ProfileInfo
+from planner.documents.plan_report import PlanReport
+from planner.documents.problems import Problem, RequestError
+from planner.documents.request import Bounds
+from planner.evidence.uncertainty.error_band import SURE
+from planner.frameworks.launch_files import GivenValues
+from planner.frameworks.read_results import Reading
+from planner.frameworks.sources import framework_of, launch_files, reading_of
+from planner.version import __version__
+
+
+def read(
+    files: Mapping[str, str],
+    cluster: ClusterSpec | None = None,
+    framework: str | None = None,
+    given: GivenValues | None = None,
+) -> ReadAnswer:
+    """The contents of a launch as a request.  Raises RequestError.
+
+    given: values that the files leave open.
+    """
+    files = launch_files(files, given)
+    chosen = framework_of(files, framework)
+    reading = reading_of(chosen, files, cluster.accelerators if cluster is not None else None)
+    # Fields whose defaults a parser derives from others are always written.
+    said: dict[str, Any] = {
+        "model": {**_short(reading.model), "norm_bias": reading.model.norm_bias},
+        "training": _short(reading.training),
+        "plan": {**_short(reading.plan), "dp": reading.plan.dp},
+    }
+    if cluster is not None:
+        said["cluster"] = cluster.model_dump(mode="json", exclude_none=True)
+    return ReadAnswer(
+        request={**said, "guessed": list(reading.assumed)},
+        version=__version__,
+        framework=chosen.name,
+        nodes=reading.nodes,
+        accelerators_per_node=reading.accelerators_per_node,
+        assumed=reading.assumed,
+        open=reading.open,
+        unknown=reading.unknown,
+        unread=reading.unread,
+        refusals=reading.refusals,
+    )
+
+
+def _short(spec: Spec) -> dict[str, Any]:
+    return spec.model_dump(mode="json", exclude_defaults=True)
+
+
+def lint(
+    files: Mapping[str, str],
+    cluster: ClusterSpec,
+    framework: str | None = None,
+    given: GivenValues | None = None,
+) -> LintAnswer:
+    """The problems of a launch on a cluster, their costs, and a faster plan.
+
+    Raises RequestError where the files cannot be read, SpaceTooLarge as a search does.
+    """
+    launch, findings = found_in(files, cluster, framework, given)
+    request, own = launch.request, launch.own
+    runs = own is not None and own.fits and not launch.broken
+    possible = not launch.contradictions and launch.reading.written
+    better = best(launch) if possible else None
+    fewest = fewest_changes(launch) if possible and not runs else None
+    profile = launch.costs.context.profile
+    return LintAnswer(
+        request=request.document(),
+        version=__version__,
+        profile=ProfileInfo(
+            id=profile.id,
+            name=profile.name,
+            source=profile.source,
+            kind=profile.kind,
+            measured={term: PARTS_OF_TERM[term] for term in profile.measured_terms},
+        ),
+        framework=launch.framework.title,
+        framework_versions=launch.framework.versions,
+        verdict=_verdict(findings, better),
+        findings=findings,
+        estimate=own,
+        mended=with_files(files, fewest),
+        best=with_files(files, better),
+        nearest=nearest(launch) if possible and not (runs or better or fewest) else (),
+        gain=_gain(launch, own, better.report) if runs and own and better is not None else None,
+        assumed=launch.reading.assumed,
+        unread=launch.reading.unread,
+    )
+
+
+def found_in(
+    files: Mapping[str, str],
+    cluster: ClusterSpec,
+    framework: str | None = None,
+    given: GivenValues | None = None,
+) -> tuple[LintedLaunch, tuple[Finding, ...]]:
+    """The launch, and the findings of all checks: errors first, then the most costly ones."""
+    files = launch_files(files, given)
+    chosen = framework_of(files, framework)
+    reading = reading_of(chosen, files, cluster.accelerators)
+    if reading.open:
+        raise RequestError(
+            [Problem(pointer="/files", code="unreadable", detail=text) for text in reading.open]
+        )
+    asked = reading.request(_cluster_in_use(reading, cluster)).for_framework(chosen.name)
+    if reading.plan.runtime != chosen.runtime:  # other plans are priced with the same kernels
+        limits = {**asked.search.limits, "runtime": Bounds(values=(reading.plan.runtime,))}
+        asked = limited(asked, limits)
+    launch = LintedLaunch(
+        reading, chosen, asked.model_copy(update={"guessed": reading.assumed}), files
+    )
+    if about_cluster := [
+        one for one in launch.contradictions if one.pointer.startswith("/cluster")
+    ]:
+        raise RequestError(about_cluster)
+    checked_all = (one for check in CHECKS for one in check(launch))
+    found = _one_size([*_size(launch, cluster), *checked_all])
+    # A reader and a rule may report the same problem.
+    once = {(one.code, one.file, one.line, one.option, one.text): one for one in found}
+    return launch, tuple(sorted(once.values(), key=_rank))
+
+
+def _one_size(findings: list[Finding]) -> list[Finding]:
+    """All findings about the number of ranks merged into one, with the worst severity."""
+    sizes = [one for one in findings if one.code == "world_size"]
+    if len(sizes) < 2:
+        return findings
+    first = min(sizes, key=lambda one: one.line == 0)
+    # A wrong product of degrees adds nothing to a number of ranks that does not divide.
+    said = [one.text for one in sizes]
+    texts = [text for text in said if "not a multiple" in text] or said[-1:]
+    texts += [text for text in said if text.startswith("the script starts")]
+    worst = min(sizes, key=lambda one: SEVERITIES.index(one.severity)).severity
+    one = first.model_copy(update={"text": "; ".join(dict.fromkeys(texts)), "severity": worst})
+    return [one, *(other for other in findings if other.code != "world_size")]
+
+
+def _rank(finding: Finding) -> tuple[int, float]:
+    return SEVERITIES.index(finding.severity), -(finding.gain or 0.0)
+
+
+def _shape(reading: Reading, cluster: ClusterSpec) -> tuple[int, int]:
+    """(nodes, accelerators per node) of a launch; by default those of the cluster."""
+    nodes = sum(group.nodes for group in cluster.groups)
+    each = cluster.groups[0].accelerators_per_node
+    return reading.nodes or nodes, reading.accelerators_per_node or each
+
+
+def _cluster_in_use(reading: Reading, cluster: ClusterSpec) -> ClusterSpec:
+    """The cluster resized to the launch, if whole nodes allow that."""
+    nodes, each = _shape(reading, cluster)
+    group = cluster.groups[0]
+    if len(cluster.groups) > 1 or nodes * each == cluster.accelerators:
+        return cluster
+    if each != group.accelerators_per_node and nodes > 1:
+        nodes, rest = divmod(nodes * each, group.accelerators_per_node)
+        if rest or not nodes:
+            return cluster
+        each = group.accelerators_per_node
+    resized = group.model_copy(update={"nodes": nodes, "accelerators_per_node": each})
+    return cluster.model_copy(update={"groups": (resized,)})
+
+
+def _size(launch: LintedLaunch, cluster: ClusterSpec) -> Iterator[Finding]:
+    """A finding if the launch is larger or smaller than the cluster; other checks use its size."""
+    nodes, each = _shape(launch.reading, cluster)
+    if nodes * each == cluster.accelerators:
+        return
+    place = launch.place("--nnodes", "--nproc_per_node", "--nproc-per-node", "--num_nodes")
+    text = f"the script starts {nodes} x {each} ranks, the cluster has {cluster.accelerators}"
+    yield Finding(
+        code="world_size",
+        severity="error" if nodes * each > cluster.accelerators else "warning",
+        text=text,
+        file=place.file,
+        line=place.line,
+        option=place.option if place.line else "",
+    )
+
+
+def _verdict(findings: Iterable[Finding], better: Better | None) -> Verdict:
+    errors = {finding.code for finding in findings if finding.severity == "error"}
+    if errors - {"memory"}:
+        return "refused"
+    if errors:
+        return "does not fit"
+    if any(finding.code == "memory_risk" for finding in findings):
+        return "may run out"
+    return "improvable" if better is not None else "fine"
+
+
+def _gain(launch: LintedLaunch, report: PlanReport, better: PlanReport) -> Gain:
+    error = compared(launch.request, better, report)
+    speedup = report.iteration_time_s / better.iteration_time_s
+    return Gain(
+        speedup=speedup,
+        share=1.0 - 1.0 / speedup,
+        low=error.low,
+        high=error.high,
+        chance=error.chance,
+        inside_error=error.chance < SURE,
+    )

@@ -1,0 +1,1 @@
+"""From a request to its answer: plans, picks, explanations, comparisons and launch files."""

@@ -1,0 +1,97 @@
+"""Three plans to choose from: the fastest, the one to start with, the one with the most room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cost_models.estimate import CostModel
+from cost_models.plans import ParallelPlan, Plans
+from planner.answers.plans.chance_to_be_first import compared
+from planner.answers.plans.explain import reports
+from planner.documents.answer import Pick
+from planner.documents.formats import listed
+from planner.documents.plan_report import PlanReport
+from planner.documents.request import PlanRequest
+from planner.evidence.uncertainty.error_band import SURE
+from planner.search.outcome import Outcome
+from planner.search.simplicity import MOST_FULL, MOST_SLOWER, kinds, steps
+
+# The plan with the most headroom may be slower than the fastest by this share.
+ROOM_COSTS = 0.05
+
+
+def picks(
+    request: PlanRequest,
+    model: CostModel,
+    outcome: Outcome,
+    plans: Sequence[PlanReport],
+    front: Sequence[PlanReport],
+) -> tuple[Pick, ...]:
+    """The fastest, the recommended and the roomiest plan; none if the objective is not time.
+
+    plans, front: the best plans and the Pareto front of the outcome.
+    """
+    if not plans or request.search.objective == "memory_headroom":
+        return ()
+    first = plans[0]
+    return (
+        Pick(name="fastest", plan=first, slower_by=0.0, why="the shortest time expected"),
+        _recommended(request, model, outcome.simple, first),
+        _roomy(request, model, front, first),
+    )
+
+
+def _recommended(
+    request: PlanRequest, model: CostModel, simple: list[ParallelPlan], first: PlanReport
+) -> Pick:
+    """The simplest plan that is statistically tied with the fastest and not close to a cliff."""
+    for one in reports(model, request, simple, simulated=False):
+        slower = one.iteration_time_s / first.iteration_time_s - 1.0
+        if slower > MOST_SLOWER or compared(request, first, one).chance > SURE:
+            continue
+        fewer = _kinds(one.plan) < _kinds(first.plan)
+        if one.plan == first.plan or not (fewer or _is_cliff(first)):
+            break
+        plan = reports(model, request, [one.plan])[0]
+        why = "more memory free"
+        if fewer:
+            needs, before = _steps(one.plan), _steps(first.plan)
+            why = f"does without {listed([name for name in before if name not in needs])}"
+            if added := [name for name in needs if name not in before]:
+                why += f" (but with {listed(added)})"
+        return Pick(
+            name="recommended", plan=plan, slower_by=slower,
+            why=f"{why}; statistically tied with the fastest",
+        )  # fmt: skip
+    return Pick(
+        name="recommended", plan=first, slower_by=0.0,
+        why="no simpler plan is as fast",
+    )  # fmt: skip
+
+
+def _roomy(
+    request: PlanRequest, model: CostModel, front: Sequence[PlanReport], first: PlanReport
+) -> Pick:
+    """The plan of the Pareto front that needs the least memory and costs little time."""
+    near = [
+        one for one in front if one.iteration_time_s <= first.iteration_time_s * (1.0 + ROOM_COSTS)
+    ]
+    best = min((first, *near), key=lambda one: one.memory.peak_bytes)
+    plan = first if best.plan == first.plan else reports(model, request, [best.plan])[0]
+    return Pick(
+        name="most headroom", plan=plan,
+        slower_by=plan.iteration_time_s / first.iteration_time_s - 1.0,
+        why=f"the least memory at no more than {100 * ROOM_COSTS:.0f} % more time",
+    )  # fmt: skip
+
+
+def _kinds(plan: ParallelPlan) -> int:
+    return int(kinds(Plans.of(plan))[0])
+
+
+def _steps(plan: ParallelPlan) -> list[str]:
+    return [name for name, needed in steps(Plans.of(plan)).items() if needed]
+
+
+def _is_cliff(report: PlanReport) -> bool:
+    return report.memory.peak_bytes > MOST_FULL * report.memory.capacity_bytes

@@ -1,0 +1,349 @@
+"""Answers about plans: the best plan of a request, the cost of one plan, and why not another."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from cost_models.calibrations import PARTS_OF_TERM
+from cost_models.estimate import CostModel
+from cost_models.layers import layers_of
+from cost_models.plans import ParallelPlan, Plans
+from planner import frameworks
+from planner.answers.plans.chance_to_be_first import best_expected, compared, contenders
+from planner.answers.plans.competition import Entry, compete, fastest, prepared
+from planner.answers.plans.explain import report, reports
+from planner.answers.plans.near_misses import (
+    difference,
+    near_misses,
+    outside_limits,
+    smallest_change,
+)
+from planner.answers.plans.other_degrees import rival
+from planner.answers.plans.picks import picks
+from planner.answers.plans.rank_orders import rank_orders
+from planner.answers.plans.unsearched_fields import held_fixed
+from planner.constraints import RULES, Context, Rule, passing, violations
+from planner.documents.answer import (
+    Baseline,
+    EstimateAnswer,
+    Launch,
+    PlanAnswer,
+    ProfileInfo,
+    Reason,
+    Replanned,
+    Unbuildable,
+    WhyAnswer,
+)
+from planner.documents.plan_report import PlanReport
+from planner.documents.request import PlanRequest
+from planner.documents.scored_runs import Evidence
+from planner.evidence.uncertainty import site_storage as sites
+from planner.evidence.uncertainty.memory_risk import room_of
+from planner.evidence.uncertainty.nearest_runs import evidence
+from planner.frameworks.devices import WRITTEN, other_stack, preferred
+from planner.frameworks.supported import obstacles, runners
+from planner.progress import NothingYet, within_a_step
+from planner.search.axes import divisors
+from planner.search.exhaustive import cost_model
+from planner.search.memory_reasons import memory_reasons
+from planner.search.space import Space
+from planner.version import __version__
+
+BASELINE_RULE = (
+    "the smallest tp x pp that fits without recompute, tp first and tp and ep inside the fastest "
+    "domain, sequence parallel, ZeRO-1, micro-batch 1, 1F1B; with full recompute if nothing fits "
+    "without"
+)
+
+
+class IllegalPlan(ValueError):
+    """A given plan breaks rules; `reasons` has all of them."""
+
+    def __init__(self, reasons: list[Reason]) -> None:
+        super().__init__("; ".join(reason.text for reason in reasons))
+        self.reasons = reasons
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For another process."""
+        return type(self), (self.reasons,)
+
+
+def find(request: PlanRequest) -> PlanAnswer:
+    """The fastest plans that fit, explained: those of the framework whose best is the fastest.
+
+    Raises SpaceTooLarge, and NothingYet where the search was stopped before it found any.
+    """
+    model, began = cost_model(request), time.perf_counter()
+    entries = compete(request)
+    searched_s = time.perf_counter() - began
+    counts = [entry.outcome.counts for entry in entries]
+    if not entries[0].outcome.best and any(one is not None and one.cut_short for one in counts):
+        raise NothingYet
+    with within_a_step():
+        return _explained(request, model, entries, searched_s)
+
+
+def _explained(
+    request: PlanRequest, model: CostModel, entries: Sequence[Entry], searched_s: float
+) -> PlanAnswer:
+    """The answer from the results of the searches."""
+    first = entries[0]
+    asked, rules, outcome = first.request, first.rules, first.outcome
+    assert outcome.counts is not None
+    space = Space(asked, rules)
+    plans = reports(model, request, outcome.best)
+    best = plans[0] if plans else None
+    front = tuple(reports(model, request, outcome.pareto, simulated=False))
+    close = contenders(request, outcome.contenders)
+    unbuildable = None if best else _unbuildable(request)
+    # No changed request of a near miss lets these frameworks run.
+    missed = () if unbuildable else near_misses(asked, model, outcome, rules)
+    return PlanAnswer(
+        **_common(request, model),
+        best=best,
+        evidence=_evidence(request, best.plan) if best else None,
+        rival=rival(request, model, space, best, outcome) if best else None,
+        rank_orders=rank_orders(model, request, best.plan) if best else (),
+        launch=_launch(first.framework, best),
+        no_launch=_no_launch(request, best) if best and first.framework is None else None,
+        frameworks=_others(request, model, entries, best),
+        picks=picks(request, model, outcome, plans, front),
+        held_fixed=held_fixed(request, first, best) if best else (),
+        unbuildable=unbuildable,
+        replanned=_replanned(request, model, best),
+        plans=tuple(plans),
+        contenders=close,
+        best_expected=best_expected(close),
+        pareto=front,
+        nearest=tuple(missed),
+        space=space.axes(),
+        counts=outcome.counts,
+        baseline=_baseline(request, model, rules, best),
+        search_time_s=searched_s,
+    )
+
+
+def estimate(request: PlanRequest, plan: ParallelPlan) -> EstimateAnswer:
+    """Time and memory of one plan; IllegalPlan when it cannot run at all."""
+    (found,) = estimates([(request, plan)])
+    if isinstance(found, IllegalPlan):
+        raise found
+    return found
+
+
+def estimates(
+    asked: Sequence[tuple[PlanRequest, ParallelPlan]],
+) -> list[EstimateAnswer | IllegalPlan]:
+    """Time and memory of plans, for requests that differ only in `plan`.
+
+    They are checked and priced as one array, which takes little longer than a single plan.
+    """
+    first, _ = asked[0]
+    model = cost_model(first)
+    context = Context(first.model, first.cluster, first.training)
+    refused = dict(_refused(context, [plan for _, plan in asked]))
+    legal = [each for i, each in enumerate(asked) if i not in refused]
+    priced = reports(model, first, [plan for _, plan in legal])
+    common = _common(first, model)
+    answers = (
+        EstimateAnswer(
+            **common | {"request": request.document()},
+            estimate=own,
+            evidence=_evidence(request, plan),
+        )
+        for (request, plan), own in zip(legal, priced, strict=True)
+    )
+    return [refused[i] if i in refused else next(answers) for i in range(len(asked))]
+
+
+def _refused(context: Context, plans: Sequence[ParallelPlan]) -> Iterator[tuple[int, IllegalPlan]]:
+    """The indices of plans that cannot run, with every reason."""
+    for i in np.flatnonzero(~passing(RULES, context, Plans.few(tuple(plans)))).tolist():
+        yield i, IllegalPlan(violations(context, plans[i], RULES))
+
+
+def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:
+    """What limits a plan, by how much, and the smallest change that fits."""
+    model = cost_model(request)
+    asked, rules = prepared(request)
+    reasons = illegal(request, plan, rules) + outside_limits(request, plan)
+    own: PlanReport | None = None
+    if not illegal(request, plan):
+        own = report(model, request, plan)
+        reasons += memory_reasons(request, own)
+    best_rows = fastest(request).outcome.best
+    best = report(model, request, best_rows[0]) if best_rows else None
+    common = _common(request, model)
+    if reasons:
+        verdicts: dict[str, Literal["does not fit", "may run out"]]
+        verdicts = {"memory": "does not fit", "memory_risk": "may run out"}
+        only = reasons[0].code if len({reason.code for reason in reasons}) == 1 else ""
+        with within_a_step():
+            change = smallest_change(asked, model, plan, rules)
+        return WhyAnswer(
+            **common, verdict=verdicts.get(only, "illegal"), reasons=tuple(reasons), estimate=own,
+            smallest_change=change, best=best, slower_by=None, differences_s={},
+        )  # fmt: skip
+    assert own is not None
+    if best is None or own.iteration_time_s <= best.iteration_time_s:
+        return WhyAnswer(
+            **common, verdict="best", reasons=(), estimate=own, smallest_change=None,
+            best=own, slower_by=0.0, differences_s={},
+        )  # fmt: skip
+    differences = {
+        part: own.time_parts_s[part] - best.time_parts_s[part]
+        for part in own.time_parts_s
+        if own.time_parts_s[part] != best.time_parts_s[part]
+    }
+    return WhyAnswer(
+        **common, verdict="slower", reasons=(), estimate=own, smallest_change=None, best=best,
+        slower_by=own.iteration_time_s / best.iteration_time_s - 1.0,
+        chance_slower=compared(request, best, own).chance,
+        differences_s=dict(sorted(differences.items(), key=lambda item: -abs(item[1]))),
+    )  # fmt: skip
+
+
+def _launch(framework: str | None, best: PlanReport | None) -> Launch | None:
+    if framework is None or best is None:
+        return None
+    return Launch(framework=framework, slower_by=0.0, plan=best)
+
+
+def _no_launch(request: PlanRequest, best: PlanReport) -> str:
+    """The reason why no framework can start a plan: the accelerators, or a framework's rules."""
+    if stack := other_stack(request.cluster, WRITTEN):
+        return f"{stack}, which no framework here writes for"
+    name = request.search.framework or preferred(request.cluster) or frameworks.PREFERRED
+    framework = frameworks.get(name)
+    reason, *_ = framework.reasons(request, best.plan)
+    return f"{framework.title} cannot run this plan: {reason.text}"
+
+
+def _others(
+    request: PlanRequest, model: CostModel, entries: Sequence[Entry], best: PlanReport | None
+) -> tuple[Launch, ...]:
+    """The fastest plan of each framework, the fastest first."""
+    if best is None:
+        return ()
+    named = [entry for entry in entries if entry.framework and entry.outcome.best]
+    rows = [row for row in dict.fromkeys(one.outcome.best[0] for one in named) if row != best.plan]
+    told = dict(zip(rows, reports(model, request, rows), strict=True)) | {best.plan: best}
+    found = [(str(entry.framework), told[entry.outcome.best[0]]) for entry in named]
+    return tuple(
+        Launch(framework=name, slower_by=plan.iteration_time_s / best.iteration_time_s - 1.0,
+               plan=plan)
+        for name, plan in found
+    )  # fmt: skip
+
+
+def _unbuildable(request: PlanRequest) -> Unbuildable | None:
+    """If the requested framework runs no plan: the reason, and the best framework that does."""
+    if not request.search.framework:
+        return None
+    framework = frameworks.get(request.search.framework)
+    context = Context(request.model, request.cluster, request.training)
+    foreign, reasons = obstacles(framework, context)
+    if not reasons:
+        return None
+    able = runners(context)
+    first = fastest(request.for_framework(None))
+    instead = None
+    if first.framework and first.outcome.best:
+        plan = report(cost_model(first.request), first.request, first.outcome.best[0])
+        instead = Launch(framework=first.framework, slower_by=0.0, plan=plan)
+    return Unbuildable(
+        framework=framework.name, title=framework.title, builds=not foreign, reasons=reasons,
+        able=able, instead=instead,
+    )  # fmt: skip
+
+
+def _replanned(request: PlanRequest, model: CostModel, best: PlanReport | None) -> Replanned | None:
+    """The effect of the request's profile or site; None for the usual profile."""
+    if (request.profile is None and request.site is None) or best is None:
+        return None
+    asked = request.model_copy(update={"profile": None, "site": None})
+    usual = cost_model(asked)
+    if usual.context.profile.id == model.context.profile.id:
+        return None
+    rows = fastest(asked).outcome.best
+    if not rows:
+        return None
+    own = report(model, request, rows[0])
+    return Replanned(
+        usual_profile=usual.context.profile.id,
+        usual_time_s=report(usual, asked, rows[0]).iteration_time_s,
+        plan=own,
+        slower_by=own.iteration_time_s / best.iteration_time_s - 1.0,
+        differences=difference(rows[0], best.plan),
+    )
+
+
+def illegal(request: PlanRequest, plan: ParallelPlan, rules: tuple[Rule, ...] = ()) -> list[Reason]:
+    """Every rule that a plan breaks: the planner's, and a framework's if given."""
+    context = Context(request.model, request.cluster, request.training)
+    return violations(context, plan, (*RULES, *rules))
+
+
+def _common(request: PlanRequest, model: CostModel) -> dict[str, Any]:
+    profile = model.context.profile
+    return {
+        "request": request.document(),
+        "version": __version__,
+        "layers": layers_of(request.model).by_title,
+        "profile": ProfileInfo(
+            id=profile.id,
+            name=profile.name,
+            source=profile.source,
+            kind=profile.kind,
+            measured={term: PARTS_OF_TERM[term] for term in profile.measured_terms},
+        ),
+    }
+
+
+def _evidence(request: PlanRequest, plan: ParallelPlan) -> Evidence:
+    site = sites.site_of_request(request.site)
+    return evidence(request.model, request.cluster, request.training, plan, site)
+
+
+def _by_hand(request: PlanRequest) -> Iterator[ParallelPlan]:
+    """The plans that one tries in turn by hand, the fewest ranks for a copy of the model first."""
+    world, layers = request.cluster.accelerators, request.model.num_layers
+    domain = request.cluster.groups[0].network[0].domain_accelerators or world
+    experts = request.model.moe.num_experts if request.model.moe is not None else 1
+    sizes = divisors(world)
+    narrow = [size for size in sizes if size <= domain]
+    for full, product in itertools.product((False, True), sizes):
+        for tp in (t for t in reversed(narrow) if product % t == 0):
+            pp, dp = product // tp, world // product
+            ep = max(e for e in narrow if experts % e == 0 and (tp * dp) % e == 0)
+            if pp <= layers:
+                yield ParallelPlan(
+                    tp=tp, pp=pp, dp=dp, ep=ep, sequence_parallel=tp > 1,
+                    recompute="full" if full else "none",
+                    recompute_num_layers=-(-layers // pp) if full else 0,
+                )  # fmt: skip
+
+
+def _baseline(
+    request: PlanRequest, model: CostModel, rules: tuple[Rule, ...], best: PlanReport | None
+) -> Baseline | None:
+    """The plan that a careful engineer would choose by hand, and the best plan's speedup."""
+    if best is None:
+        return None
+    plans = Plans.from_rows(list(_by_hand(request)))
+    context = Context(request.model, request.cluster, request.training)
+    legal = passing((*RULES, *rules), context, plans)
+    if not legal.any():
+        return None
+    plans = plans.take(legal)
+    fitting = np.flatnonzero(model.needed_bytes(plans) <= room_of(request).of(plans))
+    if not len(fitting):
+        return None
+    own = report(model, request, plans.row(int(fitting[0])))
+    speedup = own.iteration_time_s / best.iteration_time_s
+    return Baseline(rule=BASELINE_RULE, report=own, speedup=speedup)

@@ -1,0 +1,112 @@
+"""Parses a user's document into a request about reinforcement learning.
+
+Everything wrong with it is collected and raised once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from planner.answers.reinforcement.documents import PART, ReinforcementRequest, ReinforcementSpec
+from planner.documents.loading import plain
+from planner.documents.problems import Problem, RequestError, wrong_type
+from planner.documents.request import PlanRequest
+from planner.documents.typed_values import validate
+from planner.inputs.requests.parser import parse_request
+
+
+def parse_reinforcement(document: Any) -> ReinforcementRequest:
+    """A request with the part `reinforcement` beside the others.  Raises RequestError.
+
+    The length of a sequence and the batch follow from that part where the training leaves them
+    out; a plan is one of the nodes that train.
+    """
+    document = plain(document)
+    if not isinstance(document, dict):
+        raise RequestError([wrong_type("", "an object", document)])
+    rest = {name: part for name, part in document.items() if name not in (PART, "plan")}
+    problems: list[Problem] = []
+    spec, request = None, None
+    try:
+        spec = _spec(document.get(PART))
+        rest["training"] = _training(rest.get("training"), spec)
+    except RequestError as error:
+        problems += error.problems
+    try:
+        request = parse_request(rest)
+    except RequestError as error:
+        # Without its part a request lacks what would follow from it.
+        problems += [p for p in error.problems if spec is not None or p.code != "missing"]
+    if spec is None or request is None:
+        raise RequestError(problems)
+    problems += [*_of_training(request, spec), *_of_cluster(request, spec)]
+    if problems:
+        raise RequestError(problems)
+    asked = ReinforcementRequest(request=request, reinforcement=spec)
+    if document.get("plan") is None:
+        return asked
+    trained = parse_request({**asked.training.document(), "plan": document["plan"]})
+    planned = request.model_copy(update={"plan": trained.plan})
+    return asked.model_copy(update={"request": planned})
+
+
+def _spec(value: Any) -> ReinforcementSpec:
+    if value is None:
+        raise RequestError([Problem(pointer=f"/{PART}", code="missing", detail="is required")])
+    if not isinstance(value, dict):
+        raise RequestError([wrong_type(f"/{PART}", "an object", value)])
+    return validate(f"/{PART}", value, ReinforcementSpec)
+
+
+def _training(value: Any, spec: ReinforcementSpec) -> Any:
+    """The training with what follows from a step; what is no object is left to the parser."""
+    if value is not None and not isinstance(value, dict):
+        return value
+    usual = {"seq_length": spec.sequence_tokens, "global_batch_size": spec.sequences}
+    given = {name: part for name, part in (value or {}).items() if part is not None}
+    return usual | given
+
+
+def _of_training(request: PlanRequest, spec: ReinforcementSpec) -> Iterator[Problem]:
+    """What of a training contradicts the step, or says what is not asked here."""
+    training = request.training
+
+    def problem(name: str, detail: str, got: Any) -> Problem:
+        return Problem(pointer=f"/training/{name}", code="inconsistent", detail=detail, got=got)
+
+    if training.seq_length != spec.sequence_tokens:
+        detail = f"must be {spec.sequence_tokens}, prompt_tokens + response_tokens, or left out"
+        yield problem("seq_length", f"{detail}; got {training.seq_length}", training.seq_length)
+    batch = training.global_batch_size
+    if spec.sequences % batch:
+        detail = f"must divide {spec.sequences}, prompts x samples, or be left out; got {batch}"
+        yield problem("global_batch_size", detail, batch)
+    if training.loss != "next_token":
+        detail = f"follows from the algorithm, {spec.algorithm}; leave it out"
+        yield problem("loss", detail, training.loss)
+    if training.sample_lengths:
+        yield problem("sample_lengths", "a sequence is one prompt and response; leave it out", None)
+    if training.tokens is not None:
+        detail = "days and cost are of a training; here a step is priced: leave it out"
+        yield problem("tokens", detail, training.tokens)
+
+
+def _of_cluster(request: PlanRequest, spec: ReinforcementSpec) -> Iterator[Problem]:
+    """What of the generation the cluster has no place for."""
+
+    def problem(name: str, detail: str, got: Any) -> Problem:
+        return Problem(pointer=f"/{PART}/{name}", code="inconsistent", detail=detail, got=got)
+
+    (group,) = request.cluster.groups
+    nodes = spec.generation_nodes or 0
+    if nodes >= group.nodes:
+        detail = f"must leave nodes to train on: the cluster has {group.nodes}, got {nodes}"
+        yield problem("generation_nodes", detail, nodes)
+    ranks = (nodes or group.nodes) * group.accelerators_per_node
+    if ranks % spec.generation_tp:
+        detail = f"must divide the {ranks} accelerators that generate, got {spec.generation_tp}"
+        yield problem("generation_tp", detail, spec.generation_tp)
+    turns = spec.generation == "same" or spec.reference or spec.algorithm == "ppo"
+    if spec.offload and turns and group.host_link_bytes_per_s is None:
+        yield problem("offload", "needs host_link_bytes_per_s in the cluster, or false", True)

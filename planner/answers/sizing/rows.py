@@ -1,0 +1,186 @@
+"""A row of a sizing: the best plan of one cluster, its goodput, days and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import ceil
+from typing import Any
+
+from cost_models.catalog import hardware
+from cost_models.goodput import daly_interval_s, effective_share, job_mtbf_s
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ClusterSpec, NodeGroup
+from cost_models.trainable import trained_parameters
+from cost_models.training_cost import power_watts, training_cost
+from cost_models.units import DAY_S
+from planner.answers.plans.competition import fastest
+from planner.answers.plans.explain import report
+from planner.answers.sizing.answer import Row
+from planner.answers.sizing.request import SizingRequest, SizingSpec
+from planner.documents.plan_report import ErrorBand
+from planner.documents.request import PlanRequest
+from planner.inputs.requests.consistency import contradictions
+from planner.progress import within_a_step
+from planner.search.exhaustive import cost_model
+
+# A checkpoint of mixed-precision Adam (BLOOM wrote 13.1 bytes per parameter), copied to host memory
+# at the measured share of one accelerator's link rate (H200: 55 of 63 GB/s), then written while
+# training continues; ranks synchronise for the copy.
+CHECKPOINT_BYTES_PER_PARAMETER = 14.0
+HOST_COPY_FRACTION = 0.87
+CHECKPOINT_BARRIER_S = 1.0
+UNKNOWN_HOST_LINK_BYTES_PER_S = 25e9
+MOST_KEPT = 2000  # cached best plans, a few kilobytes each
+
+
+def clusters_of(sizing: SizingSpec) -> Iterator[ClusterSpec]:
+    """The named clusters, or every kind in every size, in whole nodes or part of one, each once."""
+    named = (text.split("x", 1) for text in sizing.clusters)
+    pairs = [(kind, int(number)) for number, kind in named]
+    seen = set()
+    for kind, count in pairs or product(sizing.accelerators, sizing.sizes):
+        typical = hardware.accelerator_entry(kind).node.accelerators
+        nodes, per_node = ceil(count / typical), min(count, typical)
+        if (kind, nodes, per_node) in seen:
+            continue
+        seen.add((kind, nodes, per_node))
+        yield cluster_of_kind(kind, nodes, per_node, sizing)
+
+
+def cluster_of_kind(kind: str, nodes: int, per_node: int, sizing: SizingSpec) -> ClusterSpec:
+    try:
+        group = hardware.node_group(kind, nodes, per_node)
+    except ValueError:  # the node's link domains do not divide into this part: take a whole node
+        group = hardware.node_group(kind, nodes)
+    prices = sizing.prices_usd_per_accelerator_hour
+    if kind in prices:
+        group = group.model_copy(update={"price_usd_per_accelerator_hour": prices[kind]})
+    cluster = hardware.cluster_of(f"{nodes}x{group.accelerators_per_node}x{kind}", group)
+    given = {
+        name: value
+        for name in ("pue", "failures_per_1000_node_days")
+        if (value := getattr(sizing, name)) is not None
+    }
+    return cluster.model_copy(update=given)
+
+
+def row_of(asked: SizingRequest, cluster: ClusterSpec) -> Row:
+    """The best plan on one cluster, and the time and cost of the training there."""
+    group = cluster.groups[0]
+    names: dict[str, Any] = {
+        "accelerator": group.accelerator.id,
+        "nodes": group.nodes,
+        "accelerators": cluster.accelerators,
+        "price_usd_per_accelerator_hour": group.price_usd_per_accelerator_hour,
+    }
+    base = asked.base
+    wrong = list(contradictions(base.model, cluster, base.training))
+    if wrong:
+        return Row(**names, reason=wrong[0].detail)
+    request = _without_money(base.model_copy(update={"cluster": cluster}))
+    found = best(request.model_dump_json())
+    if isinstance(found, str):
+        return Row(**names, reason=found)
+    return Row(**names, reason=None, **_of_plan(asked, cluster, found))
+
+
+@dataclass(frozen=True)
+class _PricedPlan:
+    """The best plan on a cluster, with the numbers that days, cost and energy follow from."""
+
+    plan: ParallelPlan
+    iteration_time_s: float
+    error_band: ErrorBand
+    mfu: float
+    tokens_per_s: float
+    memory_headroom: float
+
+
+def _without_money(request: PlanRequest) -> PlanRequest:
+    """The request without the fields that do not affect its best plan, as a cache key.
+
+    So other prices, failure rates or tokens need no new search.
+    """
+    cluster = request.cluster
+    update: dict[str, Any] = {"pue": 1.0, "failures_per_1000_node_days": None}
+    if request.search.objective != "cost":
+        free = {"price_usd_per_accelerator_hour": None, "node_power_watts": None}
+        update["groups"] = tuple(group.model_copy(update=free) for group in cluster.groups)
+    training = request.training.model_copy(update={"tokens": None})
+    cluster = cluster.model_copy(update=update)
+    return request.model_copy(update={"cluster": cluster, "training": training})
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def best(document: str) -> _PricedPlan | str:
+    """The best plan of a request, or why there is none."""
+    request = PlanRequest.model_validate_json(document)
+    with within_a_step():
+        first = fastest(request)
+    bound, outcome = first.request, first.outcome
+    if not outcome.best:
+        counts = outcome.counts
+        assert counts is not None
+        most = max(counts.rejected, key=lambda name: counts.rejected[name], default="memory")
+        return "nothing fits" if most == "memory" else f"no plan: {most}"
+    found = report(cost_model(bound), bound, outcome.best[0])
+    return _PricedPlan(
+        plan=found.plan,
+        iteration_time_s=found.iteration_time_s,
+        error_band=found.error_band,
+        mfu=found.mfu,
+        tokens_per_s=found.tokens_per_s,
+        memory_headroom=1.0 - found.memory.peak_bytes / found.memory.capacity_bytes,
+    )
+
+
+def _of_plan(request: SizingRequest, cluster: ClusterSpec, priced: _PricedPlan) -> dict[str, Any]:
+    """Days, goodput, cost and energy of the training with this plan."""
+    sizing, group = request.sizing, cluster.groups[0]
+    tokens = request.base.training.tokens
+    assert tokens is not None
+    training_days = tokens / priced.tokens_per_s / DAY_S
+    checkpoint_s = sizing.checkpoint_s
+    if checkpoint_s is None:
+        checkpoint_s = _checkpoint_s(request.base, group, cluster.accelerators)
+    rate = cluster.failures_per_1000_node_days
+    mtbf = interval = None
+    effective = 1.0
+    if rate:
+        mtbf = float(job_mtbf_s(group.nodes, 1000.0 * DAY_S / rate))
+        interval = float(daly_interval_s(checkpoint_s, mtbf))
+        restart = sizing.detect_s + sizing.restart_s
+        effective = float(effective_share(interval, checkpoint_s, restart, mtbf))
+    days = training_days / effective if effective > 0 else float("inf")
+    whole = training_cost(cluster, days * DAY_S)
+    return {
+        "plan": priced.plan,
+        "iteration_time_s": priced.iteration_time_s,
+        "error_band": priced.error_band,
+        "mfu": priced.mfu,
+        "tokens_per_s": priced.tokens_per_s,
+        "memory_headroom": priced.memory_headroom,
+        "training_days": training_days,
+        "effective_share": effective,
+        "mtbf_s": mtbf,
+        "checkpoint_s": checkpoint_s,
+        "checkpoint_interval_s": interval,
+        "days": days,
+        "low_days": days * priced.error_band.low_s / priced.iteration_time_s,
+        "high_days": days * priced.error_band.high_s / priced.iteration_time_s,
+        "cost_usd": whole.cost_usd,
+        "tokens_per_usd": tokens / whole.cost_usd if whole.cost_usd else None,
+        "power_watts": power_watts(cluster),
+        "energy_kwh": whole.energy_kwh,
+    }
+
+
+def _checkpoint_s(request: PlanRequest, group: NodeGroup, accelerators: int) -> float:
+    """Seconds that training pauses while each rank copies its share to host memory."""
+    link = group.host_link_bytes_per_s or UNKNOWN_HOST_LINK_BYTES_PER_S
+    trained = trained_parameters(request.model, request.training)
+    share = trained * CHECKPOINT_BYTES_PER_PARAMETER / accelerators
+    return share / (HOST_COPY_FRACTION * link) + CHECKPOINT_BARRIER_S

@@ -1,5 +1,0 @@
-"""Timelines as pictures: terminal text, SVG, HTML, PNG, and a trace for Perfetto.
-
-Each renderer takes a `planner.pipelines.timeline.TimelineAnswer` and returns text or bytes; none of
-them writes a file.
-"""

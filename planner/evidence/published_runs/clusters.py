@@ -1,0 +1,199 @@
+"""The cluster of a published run: its accelerator by name, its links as stated or as typical."""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import cache
+
+from cost_models.catalog.hardware import (
+    accelerator_entry,
+    accelerators,
+    cluster_of,
+    clusters,
+    node_group,
+)
+from cost_models.catalog.hardware_entries import AcceleratorEntry, ClusterEntry
+from cost_models.spec import AcceleratorSpec, NetworkTier
+from planner.evidence.published_runs.interconnect import nic_bytes_per_s
+from planner.evidence.published_runs.models import Read
+from planner.evidence.published_runs.runs import Run
+
+# Spellings that mean one word; a rack ("NVL72") or a count in front is no part's name.
+_SPELLINGS = (
+    (r"[-_/,()]", " "), (r"(?<=\d)(?=sxm|pcie|nvl)", " "), (r"\bnvl ?\d+\b", " "),
+    (r"\b(?:sxm\d?|hgx|dgx)\b", " sxm "), (r"\bpci (?:e|express)\b", " pcie "),
+    (r"\b\d+ ?[x×*] ?(?=[a-z])|(?<=\d)[x×*]\d+\b", " "),
+    (r"\b(\d+) ?g(?:i?b)?\b", r"\1gb"), (r"\b(\d+) ?w\b", r"\1w"),
+    (r"\b(mi|gaudi|trainium|[ahvb]|gb|gh|tpu v) (?=\d)", r"\1"),
+    (r"\btpu (?=v\d)|\btpu(?=v\d)", " "), (r"\bgrace hopper\b", " gh200 "),
+    (r"\bgrace blackwell ultra\b", " gb300 "), (r"\bgrace blackwell\b", " gb200 "),
+)  # fmt: skip
+MOST_RANKS = 1_000_000  # of a ClusterSpec
+# A stated rate per accelerator beyond these is a slip of the pen.
+RATES_BYTES_PER_S = (1e7, 1e14)
+# What tells parts of one family apart; a stated word must be the part's own.
+_KINDS = ("sxm", "pcie", "nvl")
+_NO_MODEL = re.compile(r"\d+(?:gb|w)|hbm\d\w*|nvlink\d|sxm\d?|pcie\d?")
+# Parts that the catalog lacks, and the part of (nearly) the same silicon that it has.
+_NEAREST = {
+    "gh200": "h100-sxm-80gb",  # the Hopper die of the H100 SXM beside a Grace CPU
+    "mi250": "mi250x-gcd",  # 208 of its 220 compute units
+    "b100": "b200-sxm-180gb",
+    "910b": "ascend-910b3",  # 313 TFLOP/s, quoted as 320 for the name without a digit
+    "910": "ascend-910b4", "910a": "ascend-910b4",
+}  # fmt: skip
+# XLA's own messages count 31.25 of a v6e's 32 GiB as usable.
+_TPU_RESERVED_BYTES = 0.75 * 2**30
+# A printed capacity is its own beyond what labels and drivers differ, up to a package of two.
+_SAME_LABEL, _OTHER_VARIANT = 1.12, 1.9
+
+
+@cache
+def accelerator_id(gpu: str) -> Read:
+    """The catalog id of a GPU's printed name.  Raises ValueError where none shares its model."""
+    words = _words(gpu)
+    best: tuple[float, str] | None = None
+    for entry in accelerators():
+        for alias in (entry.id, *entry.aliases, entry.spec.name):
+            own = _words(alias)
+            if not (model := _model_words(own)) or not model <= words:
+                continue
+            score = len(own & words) - 0.1 * len(own - words)
+            score -= 2.0 * len({kind for kind in _KINDS if kind in words} - own)
+            score -= 0.5 * (own & set(_KINDS) - words != set() and "sxm" not in own)
+            if best is None or score > best[0]:
+                best = score, entry.id
+    if best is not None:
+        exact = words >= _words(best[1])
+        return Read(best[1], () if exact else (f"{_short(gpu)} taken as {best[1]}",))
+    for word, nearest in _NEAREST.items():
+        if word in words:
+            return Read(nearest, (f"{_short(gpu)} is not in the catalog: taken as {nearest}",))
+    if not words:
+        raise ValueError("gpu is not stated")
+    raise ValueError(f"gpu {gpu[:80]!r} is not in the catalog of accelerators")
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:60]
+
+
+@cache
+def _words(text: str) -> frozenset[str]:
+    low = text.lower()
+    for pattern, word in _SPELLINGS:
+        low = re.sub(pattern, word, low)
+    return frozenset(re.findall(r"[a-z0-9]+", low))
+
+
+def _model_words(words: frozenset[str]) -> frozenset[str]:
+    """The words that name the model: those with a digit in them, else a name of one word."""
+    named = {w for w in words if re.search(r"\d", w) and len(w) > 1 and not _NO_MODEL.fullmatch(w)}
+    return frozenset(named) or (words if len(words) == 1 else frozenset())
+
+
+def ranks_of(run: Run, entry: AcceleratorEntry | None = None) -> tuple[int, tuple[str, ...]]:
+    """Ranks of a run and what was assumed.  Raises ValueError where nothing tells them."""
+    degrees = [run.integer(name) or 1 for name in ("tp", "cp", "pp", "dp")]
+    product = math.prod(degrees)
+    ranks = run.integer("n_gpus")
+    if not ranks:
+        if run.integer("dp") and product <= MOST_RANKS:
+            return product, (f"{product} accelerators: tp x cp x pp x dp",)
+        raise ValueError("n_gpus is not stated")
+    # A part of two dies is two ranks: the row counts packages where its degrees say twice as many.
+    halves = entry is not None and entry.id.endswith(("-gcd", "-die"))
+    if halves and product == 2 * ranks:
+        return product, (f"{product} ranks: two of each printed package",)
+    if ranks > MOST_RANKS:
+        raise ValueError(f"n_gpus {ranks}: at most {MOST_RANKS}")
+    return ranks, ()
+
+
+def cluster_for(run: Run) -> Read:
+    """The ClusterSpec of a row.  Raises ValueError."""
+    found = accelerator_id(run["gpu"])
+    entry = accelerator_entry(found.value)
+    ranks, counted = ranks_of(run, entry)
+    assumptions = [*found.assumptions, *counted]
+    nics_shared = _accelerators_of_a_node(run, entry, ranks, bool(counted), assumptions)
+    per_node = min(nics_shared, ranks)
+    if ranks % per_node:
+        per_node = next(size for size in range(per_node, 0, -1) if ranks % size == 0)
+        assumptions.append(f"{per_node} accelerators per node, so that {ranks} are whole nodes")
+    network: tuple[NetworkTier, ...] = ()
+    if ranks > per_node:
+        rate = nic_bytes_per_s(run["interconnect"], nics_shared)
+        network = _network(rate, entry.node.network, assumptions)
+    named = (c.link_bytes_per_s for c in clusters() if _named(c, run["interconnect"]))
+    link = next(named, None)
+    if link is not None:
+        assumptions.append(f"links of {link / 1e9:.0f} GB/s inside a node: the named cluster's")
+    try:
+        group = node_group(
+            found.value, ranks // per_node, per_node, network=network, link_bytes_per_s=link
+        )
+    except ValueError:
+        # A node that its part's links do not divide: each accelerator stands alone in the tiers.
+        group = node_group(found.value, ranks, 1, network=network)
+        assumptions.append(
+            f"nodes of {per_node} do not fit the links of {found.value}: taken apart"
+        )
+    accelerator, noted = _stated_memory(run["gpu"], group.accelerator)
+    assumptions += noted
+    group = group.model_copy(update={"accelerator": accelerator})
+    name = f"{group.nodes}x{group.accelerators_per_node}x{found.value}"
+    cluster = cluster_of(name, group)
+    if found.value.startswith("tpu"):
+        cluster = cluster.model_copy(update={"reserved_bytes_per_accelerator": _TPU_RESERVED_BYTES})
+        assumptions.append("nothing lost between buffers: XLA places them before it runs")
+    return Read(cluster, tuple(assumptions))
+
+
+def _accelerators_of_a_node(
+    run: Run, entry: AcceleratorEntry, ranks: int, counted: bool, assumptions: list[str]
+) -> int:
+    """Of as many the row speaks, or the catalog; counted: whether ranks are no whole devices."""
+    typical, stated = entry.node.accelerators, run.integer("gpus_per_node")
+    if not stated:
+        assumptions.append(f"{typical} accelerators per node: not stated, typical")
+    per_node = stated or typical
+    if counted and run.integer("n_gpus") and ranks != run.integer("n_gpus"):
+        per_node *= 2
+    domain = max(tier.domain_accelerators or 1 for tier in entry.node.domains)
+    # A rack's links span its nodes; the row counts the rack.
+    return min(per_node, typical) if domain > typical else per_node
+
+
+def _network(
+    rate: float | None, nic: NetworkTier, assumptions: list[str]
+) -> tuple[NetworkTier, ...]:
+    """The network of a row; none of its own where it states no rate that a network has."""
+    if rate is not None and not RATES_BYTES_PER_S[0] <= rate <= RATES_BYTES_PER_S[1]:
+        assumptions.append(f"{rate * 8 / 1e9:.3g} Gb/s per accelerator is no network's rate")
+        rate = None
+    if rate is None:
+        gbit = nic.bandwidth_bytes_per_s * 8 / 1e9
+        assumptions.append(f"{gbit:.0f} Gb/s NIC per accelerator: typical")
+        return ()
+    return (nic.model_copy(update={"bandwidth_bytes_per_s": rate, "name": "network"}),)
+
+
+def _named(entry: ClusterEntry, text: str) -> bool:
+    """Whether a row's interconnect names a cluster of the catalog."""
+    words = text.lower().replace(" ", "-")
+    return any(name in words for name in (entry.id, *entry.aliases) if "-" in name)
+
+
+def _stated_memory(gpu: str, part: AcceleratorSpec) -> tuple[AcceleratorSpec, list[str]]:
+    """The part with the capacity its printed name has, where the catalog has no such variant."""
+    for word in _words(gpu):
+        if found := re.fullmatch(r"(\d+)gb", word):
+            stated = float(found.group(1)) * 2**30
+            ratio = stated / part.memory_bytes
+            far = max(ratio, 1 / ratio) if ratio else math.inf
+            if _SAME_LABEL < far < _OTHER_VARIANT or (far > _SAME_LABEL and "v100" in part.id):
+                changed = part.model_copy(update={"memory_bytes": stated})
+                return changed, [f"{found.group(1)} GB as printed, else as {part.id}"]
+    return part, []

@@ -1,0 +1,138 @@
+"""The words of a published row in the terms of a plan: precision, schedule, recomputation."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from cost_models.plans import RECOMPUTE_MODULES
+from cost_models.spec import AcceleratorSpec
+from planner.evidence.published_runs.runs import Run
+
+SCHEDULES = (
+    ("dualpipe-?v", "dualpipe-v"), ("dual-?pipe", "dualpipe"), ("hanayo|wave", "hanayo"),
+    ("zb-?v|zero.?bubble.?v|v-?zb", "zb-v"), ("v-?half", "v-half"), ("v-?min", "v-min"),
+    ("zb-?h2|zb-?2p", "zb-h2"), ("interleaved.?(?:zero|zb)", "interleaved-zero-bubble"),
+    ("zb|zero.?bubble", "zb-h1"), ("looped|breadth|bfs", "looped-bfs"),
+    ("interleav|vpp|virtual|circular", "interleaved-1f1b"), ("gpipe|fill|afab", "gpipe"),
+    ("2bw", "pipedream-2bw"), ("1f1b|pipedream|dapple|flush", "1f1b"), ("naive", "naive"),
+)  # fmt: skip
+# First match of the label; NeMo and Megatron-Bridge write the recipe behind "FP8-".
+_PRECISIONS = (
+    (r"fp4|nvfp4|mxfp4|e2m1", "fp4"), (r"fp8|float8|e4m3|e5m2|hybrid", "fp8"),
+    (r"bf16|bfloat", "bf16"), (r"fp16|half|float16|\b16-mixed", "fp16"),
+    (r"mixed|amp", "bf16"),
+)  # fmt: skip
+_RECIPES = (
+    (r"mx-?fp8|fp8[-_ ]?mx|microscal", "mxfp8"), (r"row-?wise|per-?channel", "rowwise"),
+    (r"block-?wise|fp8 block|sub-?channel|fp8[-_ ]?sc\b|deepseek recipe|fine-grained", "blockwise"),
+    (r"delayed|fp8[-_ ]?ds\b", "delayed"),
+)  # fmt: skip
+# What a part without the matrix units of a precision is taken to have computed in.
+_FALLBACK = {
+    "fp4": ("fp8", "bf16", "fp16"),
+    "fp8": ("bf16", "fp16"),
+    "bf16": ("fp16",),
+    "fp16": ("bf16",),
+}
+
+
+# "recomputes layernorm+moe_act": what a recipe recomputes where the label is no more than
+# "selective".
+
+
+def precision_of(run: Run, accelerator: AcceleratorSpec) -> tuple[str, list[str]]:
+    """Precision of the matrix work, and what was assumed.  Raises ValueError."""
+    stated = run["precision"].lower() if run.known("precision") else ""
+    found = next((name for words, name in _PRECISIONS if re.search(words, stated)), None)
+    if found is None and stated:
+        raise ValueError(f"precision {stated[:40]!r} is not modelled")
+    notes = [] if found and stated != "mixed" else ["bf16: precision not stated"]
+    precision = found or "bf16"
+    if accelerator.peak_flop_per_s(precision) is None:
+        known = [p for p in _FALLBACK[precision] if accelerator.peak_flop_per_s(p) is not None]
+        if not known:
+            raise ValueError(f"{accelerator.id} has no matrix units for {precision}")
+        notes.append(f"{known[0]}: {accelerator.id} has no {precision} matrix units")
+        precision = known[0]
+    return precision, notes
+
+
+def recipe_of(run: Run) -> str:
+    """How fp8 values are scaled: as the label or the notes say, else one current scale a tensor."""
+    text = f"{run['precision']} ; {run.notes}".lower()
+    return next((name for words, name in _RECIPES if re.search(words, text)), "tensorwise")
+
+
+def schedule_of(run: Run, pp: int, vpp: int | None) -> str:
+    """Pipeline schedule; an unclear one is 1F1B, interleaved where there are several chunks."""
+    text = run["schedule"].lower()
+    chunks = (vpp or 1) > 1 and pp > 1
+    plain = "interleaved-1f1b" if chunks else "1f1b"
+    if pp == 1 or ("not stated" in text and "or" in text):
+        return plain
+    named = next((name for words, name in SCHEDULES if re.search(words, text)), plain)
+    return plain if named == "1f1b" else named
+
+
+def recompute_of(run: Run, torch: bool, default: str | None = None) -> list[dict[str, Any]]:
+    """What is computed again: one choice, or those it may be where the row does not say.
+
+    default: what the software's own recipes do.
+    """
+    text, notes = run["recompute"].lower(), run.notes.lower()
+    full = {"recompute": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    none: dict[str, Any] = {"recompute": "none"}
+    selective: dict[str, Any] = {"recompute": "selective", "recompute_modules": ("core_attn",)}
+    if torch:
+        selective = {"recompute": "selective", "recompute_modules": ("op",)}
+        if re.search(r"every other|selective layer", f"{text} {notes}"):
+            selective = _every_nth_layer(2)
+    if not run.known("recompute"):
+        if default:
+            return [{"recompute": default}]
+        if not torch:
+            return [none, selective, _every_nth_layer(4), _every_nth_layer(2), full]
+        # Pax keeps all products but those inside attention (SAVE_DOT_WITH_NO_BATCH_DIM).
+        dots = [{**selective, "recompute_modules": ("core_attn",)}] if "pax" in run["stack"] else []
+        return [none, *dots, full]
+    if named := _modules(text):
+        return [{"recompute": "selective", "recompute_modules": named}]
+    if some := re.search(r"(\d+) (?:of \d+ )?layers|block[- =:(]+(\d+)", text):
+        count = max(int(some.group(1) or some.group(2)), 1)
+        return [{"recompute": "full", "recompute_method": "block", "recompute_num_layers": count}]
+    if re.search("select|partial", text):
+        # "... recomputes layernorm+moe_act; ...": what stands in brackets is some other runs'.
+        said = re.search(r"\brecomputes ([a-z_+, ]+)", notes)
+        named = _modules(said.group(1) if said else "")
+        return [{"recompute": "selective", "recompute_modules": named} if named else selective]
+    every = r"full|^(1|yes|true|on|all|enabled|ac)$|block|uniform|checkpoint|every layer"
+    if re.search(every, text) and not re.search(r"\bno\b|without|disabled", text):
+        return [full]
+    return [none]
+
+
+def _modules(text: str) -> tuple[str, ...]:
+    """The modules of a layer that it names."""
+    return tuple(m for m in RECOMPUTE_MODULES if re.search(rf"\b{m}\b", text) and m != "op")
+
+
+def _every_nth_layer(nth: int) -> dict[str, Any]:
+    """Every nth layer in full; the count follows once the stages are known (-n until then)."""
+    return {"recompute": "full", "recompute_method": "block", "recompute_num_layers": -nth}
+
+
+def memory_quantity(run: Run) -> str:
+    """How a source read memory: what the allocator handed out, holds, or what the driver sees."""
+    notes = run.notes.lower()
+    if "nvidia-smi" in notes or "driver" in notes:
+        return "driver"
+    if "max_memory_allocated" in notes or "max_allocated" in notes or "max allocated" in notes:
+        return "allocated"
+    if (
+        "cuda reserved" in notes
+        or "max_memory_reserved" in notes
+        or "titan" in run["stack"].lower()
+    ):
+        return "reserved"
+    return "allocated"

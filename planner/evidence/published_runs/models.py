@@ -1,0 +1,257 @@
+"""The model of a published run: a preset it names, or its family's conventions, with its dims.
+
+What the row states always wins; what it does not state comes from the preset, else from the
+family, and is listed as an assumption.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from cost_models.catalog.models import models
+from cost_models.spec import ModelSpec
+from planner.evidence.published_runs.runs import Run
+
+# Columns of the row and the fields of a ModelSpec they state.
+DIMS = {
+    "layers": "num_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_query_groups",
+    "ffn_hidden": "ffn_hidden_size",
+    "vocab": "vocab_size",
+}
+_GPT = {
+    "norm": "layernorm", "position": "learned", "tied_embeddings": True, "qkv_bias": True,
+    "attention_output_bias": True, "mlp_bias": True, "hidden_dropout": 0.1,
+    "attention_dropout": 0.1,
+}  # fmt: skip
+_LLAMA = {"norm": "rmsnorm", "position": "rope", "gated_mlp": True}
+# First match of the lower-case model name decides; sources are the families' own releases.
+FAMILIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("gpt-?j|palm", "GPT-J and PaLM: rotary, parallel residual, no attention biases", {
+        "norm": "layernorm", "position": "rope", "parallel_residual": True}),
+    ("neox|pythia|falcon", "GPT-NeoX: rotary, layernorm, parallel residual, untied", {
+        **_GPT, "position": "rope", "parallel_residual": True, "tied_embeddings": False,
+        "hidden_dropout": 0.0, "attention_dropout": 0.0}),
+    ("gemma", "Gemma: rmsnorm, rotary, gated, tied", {**_LLAMA, "tied_embeddings": True}),
+    ("glm|qwen(?!-?3)", "GLM and Qwen: as Llama with biases of q, k, v", {
+        **_LLAMA, "qkv_bias": True}),
+    ("dbrx|cohere|command", "DBRX: layernorm without biases, rotary, gated", {
+        "norm": "layernorm", "norm_bias": False, "position": "rope", "gated_mlp": True}),
+    ("bloom", "BLOOM: ALiBi, embedding norm, tied", {
+        **_GPT, "position": "alibi", "embedding_norm": True, "hidden_dropout": 0.0,
+        "attention_dropout": 0.0}),
+    ("mpt", "MPT: ALiBi, no biases, tied", {
+        "norm": "layernorm", "norm_bias": False, "position": "alibi", "tied_embeddings": True}),
+    ("nemotron", "Nemotron: layernorm, rotary, no biases, no dropout", {
+        "norm": "layernorm", "position": "rope"}),
+    ("opt", "OPT: as GPT", _GPT),
+    ("gpt-oss|gpt oss", "gpt-oss: rmsnorm, rotary, gated experts", _LLAMA),
+    ("gpt|megatron|turing|mt-nlg|bert|transformer", "Megatron's GPT: layernorm, learned "
+     "positions, biases, dropout 0.1, tied", _GPT),
+)  # fmt: skip
+_DEFAULT_FAMILY = ("Llama: rmsnorm, rotary, gated, no biases", _LLAMA)
+# A run with its own depth or batch names the model it was cut from: "Llama3-70B [12 layers]".
+_CUT = re.compile(r"\[[^\]]*\]|\([^)]*\)")
+
+
+@dataclass(frozen=True)
+class Read:
+    """What was read of a row, and what was assumed on the way."""
+
+    value: Any
+    assumptions: tuple[str, ...] = ()
+
+
+def _name(run: Run) -> str:
+    """What reaches logs and pages: printable, and never empty."""
+    printed = "".join(c if c.isprintable() else " " for c in run["model"])
+    return " ".join(_CUT.sub("", printed).split())[:200] or "model"
+
+
+def model_of(run: Run) -> Read:
+    """The ModelSpec of a row.  Raises ValueError with what is missing or contradictory."""
+    assumptions: list[str] = []
+    name = _name(run)
+    stated = {field: run.integer(column) for column, field in DIMS.items()}
+    spec = {field: value for field, value in stated.items() if value}
+    if (gated := run.flag("gated")) is not None:
+        spec["gated_mlp"] = gated
+    preset = _preset(name, stated)
+    base: dict[str, Any]
+    if preset is not None:
+        assumptions.append(f"what the row does not state of the model: preset {preset.name}")
+        base = preset.model_dump(exclude={"name", "feed_forwards"})
+        _cut_depth(base, spec)
+    else:
+        label, base = _family(name, run)
+        assumptions.append(f"what the row does not state of the model: {label}")
+        base = dict(base)
+    base.update(spec)
+    if base.get("position") == "learned":
+        base["max_position_embeddings"] = max(run.integer("seq_len") or 1, 1)
+    missing = [f for f in ("num_layers", "hidden_size", "num_attention_heads") if not base.get(f)]
+    if missing:
+        raise ValueError(f"the model's {', '.join(missing)} are not stated and no preset is known")
+    _unstated_widths(run, base, assumptions)
+    _arch(run, base, assumptions)
+    _experts(run, base, assumptions)
+    if run.is_layer:
+        base["num_layers"] = 1
+        base["moe"] = base.get("moe") and {**base["moe"], "num_dense_layers": 0, "layer_offset": 0}
+    return Read(_spec(name, base), tuple(assumptions))
+
+
+def _spec(name: str, fields: Mapping[str, Any]) -> ModelSpec:
+    try:
+        return ModelSpec(name=name, **fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        said = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"no such model: {f'{place}: ' if place else ''}{said}") from None
+
+
+def _unstated_widths(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
+    """Vocabulary and MLP width by the conventions of the family's time."""
+    gated = base.get("gated_mlp")
+    if not base.get("vocab_size"):
+        recent = 128256 if run.year >= 2024 else 32000  # Llama 3 and before
+        base["vocab_size"] = recent if gated else 51200
+        assumptions.append(f"vocabulary {base['vocab_size']}: not stated")
+    if not base.get("ffn_hidden_size"):
+        hidden = base["hidden_size"]
+        # Gated MLPs of equal size: two thirds of 4h, in multiples of 256 (LLaMA).
+        base["ffn_hidden_size"] = -(-8 * hidden // 768) * 256 if gated else 4 * hidden
+        assumptions.append(f"MLP width {base['ffn_hidden_size']}: not stated")
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[^a-z0-9.]", "", name.lower())
+
+
+def _preset(name: str, stated: dict[str, int | None]) -> ModelSpec | None:
+    """The preset a name means: equal up to punctuation, else the longest that begins it.
+
+    A preset counts only where the widths that the row states are its own.
+    """
+    key = _key(name.rsplit("/", 1)[-1])  # without the organisation
+    best: tuple[int, ModelSpec] | None = None
+    for entry in models():
+        for alias in (entry.id, *entry.aliases):
+            known = _key(alias.rsplit("/", 1)[-1])
+            fits = key == known or (len(known) >= 6 and key.startswith(known))
+            if (
+                fits
+                and _widths_agree(entry.spec, stated)
+                and (best is None or len(known) > best[0])
+            ):
+                best = len(known), entry.spec
+    return best[1] if best else None
+
+
+def _widths_agree(spec: ModelSpec, stated: dict[str, int | None]) -> bool:
+    pairs = ((spec.hidden_size, "hidden_size"), (spec.num_attention_heads, "num_attention_heads"))
+    return all(stated[field] in (None, own) for own, field in pairs)
+
+
+def _cut_depth(base: dict[str, Any], spec: dict[str, Any]) -> None:
+    """A shortened model keeps at most one layer less of dense ones than it has layers."""
+    layers, moe = spec.get("num_layers"), base.get("moe")
+    if moe and layers and moe["num_dense_layers"] >= layers:
+        base["moe"] = {**moe, "num_dense_layers": layers - 1}
+    if layers and layers < base["num_layers"]:
+        base["mtp_num_layers"] = 0
+
+
+def _family(name: str, run: Run) -> tuple[str, dict[str, Any]]:
+    for pattern, label, fields in FAMILIES:
+        if re.search(pattern, name.lower()):
+            # Megatron-LM's functional tests of GPT leave its default of 0.1 (model_config.yaml).
+            default = "functional_tests/test_cases/gpt/" in run["source"]
+            if fields is _GPT and run.year >= 2024 and not default:
+                # Benchmarks of Megatron-Core since 2024 train without dropout (its test scripts).
+                modern = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+                return label.replace("dropout 0.1", "no dropout"), {**fields, **modern}
+            return label, fields
+    return _DEFAULT_FAMILY
+
+
+def _arch(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
+    """What the notes say of the architecture, in the table's own phrases."""
+    notes = run.notes.lower()
+    if found := re.search(r"head[_ ]dim(?:ension)? (\d+)", notes):
+        base["head_dim"] = int(found.group(1))
+    mla = re.search(r"mla \(q_lora (\d+|none), kv_lora (\d+), qk (\d+)\+(\d+), v (\d+)\)", notes)
+    if mla:
+        q, kv, nope, rope, v = mla.groups()
+        base["mla"] = {
+            "q_lora_rank": None if q == "none" else int(q), "kv_lora_rank": int(kv),
+            "qk_nope_head_dim": int(nope), "qk_rope_head_dim": int(rope), "v_head_dim": int(v),
+        }  # fmt: skip
+        base["num_query_groups"] = base.get("num_attention_heads")
+    if "untied" in notes:
+        base["tied_embeddings"] = False
+    if base.get("mla") is None and base.get("head_dim") is None and base.get("hidden_size"):
+        heads = base.get("num_attention_heads")
+        if heads and base["hidden_size"] % heads:
+            base["head_dim"] = round(base["hidden_size"] / heads)
+            assumptions.append(
+                f"head dimension {base['head_dim']}: hidden size over heads, rounded"
+            )
+
+
+def _experts(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
+    """The routed part, where the row or the preset has one."""
+    columns = (("num_experts", "experts"), ("top_k", "topk"), ("expert_ffn_hidden_size", "moe_ffn"))
+    stated = {field: value for field, column in columns if (value := run.integer(column))}
+    notes = run.notes.lower()
+    moe: dict[str, Any]
+    if base.get("moe") is not None:
+        moe = base["moe"] | stated
+    elif stated.get("num_experts", 0) > 1:
+        width = base.get("ffn_hidden_size") or 4 * (base.get("hidden_size") or 0)
+        moe = {"top_k": 1, "expert_ffn_hidden_size": width} | stated
+        for field, column in columns:
+            if field not in stated:
+                assumptions.append(f"{column} not stated: {moe[field]}")
+    else:
+        return
+    if moe.get("num_groups") and moe["num_experts"] % moe["num_groups"]:
+        moe["num_groups"] = moe["top_k_groups"] = None
+    dense, layers = _dense_layers(notes), base.get("num_layers") or 1
+    dense = moe.get("num_dense_layers", 0) if dense is None else dense
+    moe["num_dense_layers"] = min(dense, layers - 1)
+    if re.search(
+        r"every (?:other|second) layer (?:is )?moe|moe (?:in )?every (?:other|second)", notes
+    ):
+        moe["layer_frequency"], moe["layer_offset"] = 2, 1
+    moe |= _shared_expert(notes, moe["expert_ffn_hidden_size"])
+    base["moe"] = moe
+    if moe.get("imbalance_factor", 1.0) == 1.0:
+        assumptions.append("experts evenly loaded")
+
+
+def _shared_expert(notes: str, width: int) -> dict[str, int]:
+    """The shared experts, which count as one of their whole width."""
+    found = re.search(r"(\d+) shared experts?(?: \((\d+)\))?", notes)
+    if not found:
+        return {}
+    total = int(found.group(2)) if found.group(2) else int(found.group(1)) * width
+    return {"shared_expert_ffn_hidden_size": total}
+
+
+def _dense_layers(notes: str) -> int | None:
+    """How many layers come before the experts; None where the notes do not say."""
+    for pattern in (r"dense_layers=(\d+)", r"first (\d+) layers? dense"):
+        if found := re.search(pattern, notes):
+            return int(found.group(1))
+    if "first layer dense" in notes:
+        return 1
+    return 0 if "all layers moe" in notes else None

@@ -1,0 +1,265 @@
+"""Parallel degrees of a published run: stated, derived from other degrees, or every legal value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cost_models.spec import ModelSpec, TrainingSpec
+from planner.evidence.published_runs.runs import Run
+from planner.evidence.published_runs.software import Software
+
+# Of degrees that a row leaves open.
+_MOST_STAGES, _MOST_EXPERT_RANKS = 64, 64
+_CORE = ("megatron", "megatron-2026")
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """The plan fields that say how ranks are arranged, one dict per arrangement it may mean."""
+
+    options: tuple[dict[str, Any], ...]
+    opened: tuple[str, ...]
+    assumptions: tuple[str, ...]
+
+
+def degrees_of(
+    run: Run,
+    ranks: int,
+    per_node: int,
+    model: ModelSpec,
+    training: TrainingSpec,
+    software: Software,
+) -> Degrees:
+    """The arrangements of a row.  Raises ValueError where what it states is contradictory."""
+    notes: list[str] = []
+    opened: list[str] = []
+    cp = run.integer("cp") or 1
+    if ranks % cp:
+        raise ValueError(f"cp {cp} does not divide {ranks} accelerators")
+    pairs, open_pairs = _tensor_and_pipeline(
+        run, ranks // cp, per_node, model, training, software, notes
+    )
+    opened += open_pairs
+    options = []
+    for tp, pp in pairs:
+        if ranks % (tp * cp * pp):
+            raise ValueError(f"tp {tp} x cp {cp} x pp {pp} does not divide {ranks} accelerators")
+        dp, whole = ranks // (tp * cp * pp), cp
+        batch = training.global_batch_size
+        if dp > batch and not dp % batch and not open_pairs:
+            # Ranks without a sequence of their own can only have a part of one.
+            cp, dp = cp * (dp // batch), batch
+            notes.append(f"cp {cp}, not {whole}: tp, cp and pp leave more ranks than sequences")
+        for ep, etp in _experts(run, model, tp, cp * dp, software, notes, opened):
+            fixed: dict[str, Any] = {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "etp": etp}
+            fixed["sequence_parallel"] = _sequence_parallel(run, tp, software, notes)
+            fixed.update(_zero(run, software, pp, model.moe is not None, notes))
+            fixed.update(_shard_group(run, dp))
+            if cp > 1:
+                fixed.update(_context(run, software))
+            options.append(fixed)
+    alone = options[0]
+    if not opened:
+        notes += _remarks(run, model, alone)
+    if all(option["dp"] > training.global_batch_size for option in options):
+        batch = training.global_batch_size
+        raise ValueError(f"global_batch {batch} is below dp {alone['dp']}: ranks without work")
+    return Degrees(tuple(options), tuple(dict.fromkeys(opened)), tuple(dict.fromkeys(notes)))
+
+
+def _remarks(run: Run, model: ModelSpec, alone: Mapping[str, Any]) -> Iterator[str]:
+    """Where the only arrangement is not what the row prints, or splits unevenly."""
+    if run.integer("dp") not in (None, 0, alone["dp"]):
+        yield f"dp {alone['dp']} = accelerators / (tp cp pp); the row prints {run['dp']}"
+    if model.num_attention_heads % alone["tp"]:
+        yield f"{model.num_attention_heads} heads over tp {alone['tp']}: in equal shares"
+
+
+def _tensor_and_pipeline(
+    run: Run,
+    world: int,
+    per_node: int,
+    model: ModelSpec,
+    training: TrainingSpec,
+    software: Software,
+    notes: list[str],
+) -> tuple[list[tuple[int, int]], list[str]]:
+    """The (tp, pp) a row may mean, and which of the two it leaves open; world: ranks over cp."""
+    tp, pp, dp = (run.integer(name) or None for name in ("tp", "pp", "dp"))
+    missing = [name for name, value in (("tp", tp), ("pp", pp)) if value is None]
+    known = (tp or 1, pp or 1)
+    if not missing:
+        return [known], []
+    sharded = software.lineage == "torch" or run.integer("zero_stage") == 3
+    if sharded and not dp:
+        notes.append(f"{' and '.join(missing)} 1: not stated, sharded data parallel")
+        return [known], []
+    if dp and len(missing) == 1:
+        rest = max(world // (known[0] * known[1] * dp), 1)
+        notes.append(f"{missing[0]} {rest}: from the other degrees")
+        return [(tp or rest, pp or rest)], []
+    able = _pairs(tp, pp, world, per_node, model)
+    pairs = _fitting(able, world, dp, training.global_batch_size)
+    return _fastest_of(pairs, missing, notes)
+
+
+def _fitting(
+    pairs: Iterable[tuple[int, int]], world: int, dp: int | None, batch: int
+) -> list[tuple[int, int]]:
+    """The (tp, pp) whose copies of the model share the batch, and are as many as stated."""
+    copies = {(tp, pp): world // (tp * pp) for tp, pp in pairs}
+    return [pair for pair, n in copies.items() if n == (dp or n) and batch % n == 0]
+
+
+def _fastest_of(
+    pairs: list[tuple[int, int]], missing: list[str], notes: list[str]
+) -> tuple[list[tuple[int, int]], list[str]]:
+    """The (tp, pp) that are left to try, and which of the two stay open."""
+    if not pairs:
+        raise ValueError(f"{' and '.join(missing)} not stated, and no value divides the rest")
+    if pairs == [(1, 1)]:
+        notes.append(f"{' and '.join(missing)} 1: what the accelerators leave")
+        return pairs, []
+    notes.append(f"{' and '.join(missing)}: not stated, the fastest that fits of {len(pairs)}")
+    return pairs, missing
+
+
+def _pairs(
+    tp: int | None, pp: int | None, world: int, per_node: int, model: ModelSpec
+) -> Iterator[tuple[int, int]]:
+    """Legal (tp, pp): tp a power of two inside a node that divides the heads, pp the layers."""
+    powers = [2**i for i in range(8) if 2**i <= per_node]
+    for t in [tp] if tp else [t for t in powers if not model.num_attention_heads % t]:
+        if world % t:
+            continue
+        stages = range(1, min(_MOST_STAGES, model.num_layers) + 1)
+        for p in [pp] if pp else [p for p in stages if not model.num_layers % p]:
+            if not (world // t) % p:
+                yield t, p
+
+
+def _experts(
+    run: Run,
+    model: ModelSpec,
+    tp: int,
+    copies: int,
+    software: Software,
+    notes: list[str],
+    open_fields: list[str],
+) -> list[tuple[int, int]]:
+    """The (ep, etp) a row may mean; copies: ranks with the same tensor-parallel shard."""
+    moe = model.moe
+    if moe is None:
+        if (run.integer("ep") or 1) > 1:
+            notes.append(f"ep {run['ep']} without experts: 1")
+        return [(1, 1)]
+    ranks = tp * copies
+    ep = _stated_ep(run, moe.num_experts, ranks, software, notes)
+    tensor = _expert_tensor_degrees(run, ep or 1, tp, ranks)
+    expert = [ep] if ep else _usual_expert_degrees(moe.num_experts)
+    legal = [(e, t) for e in expert for t in tensor if not ranks % (e * t)]
+    legal = legal or [(expert[0], 1)]
+    if len({e for e, _ in legal}) > 1:
+        open_fields.append("ep")
+        notes.append("ep: not stated, the fastest that fits")
+    if len({t for _, t in legal}) > 1:
+        open_fields.append("etp")
+        notes.append(
+            "tensor parallelism of the experts: not stated, the fastest that fits of 1 and tp"
+        )
+    return legal
+
+
+def _usual_expert_degrees(experts: int) -> list[int]:
+    powers = (2**i for i in range(7))
+    return [ep for ep in powers if experts % ep == 0 and ep <= _MOST_EXPERT_RANKS]
+
+
+def _stated_ep(
+    run: Run, experts: int, ranks: int, software: Software, notes: list[str]
+) -> int | None:
+    """The ep of a row; None where it is to be tried."""
+    ep = run.integer("ep")
+    if ep is None and software.lineage == "torch":
+        notes.append("ep 1: not stated")
+        return 1
+    if not ep:
+        return ep
+    if ep > experts:
+        raise ValueError(f"ep {ep} is above the {experts} experts")
+    if ranks % ep:
+        raise ValueError(f"ep {ep} does not divide tp x cp x dp = {ranks}")
+    if experts % ep:
+        notes.append(f"{experts} experts over ep {ep}: in equal shares")
+    return ep
+
+
+def _expert_tensor_degrees(run: Run, ep: int, tp: int, ranks: int) -> list[int]:
+    """The etp that a row may mean."""
+    found = re.search(r"\betp ?[=:]? ?(\d+)", f"etp {run['etp']} {run.notes}".lower())
+    stated = int(found.group(1)) if found else None
+    if stated and (ranks % stated or ranks % (ep * stated)):
+        raise ValueError(f"ep {ep} x etp {stated} does not divide tp x cp x dp = {ranks}")
+    # Experts split over tensor ranks by default in Megatron-Core, and nowhere in the recipes that
+    # fold the two (since 2024): both are tried.
+    if stated is None and re.search("bridge|nemo-mlperf", run["stack"].lower()):
+        stated = 1  # Megatron-Bridge perf_recipes @067f987d, also of MLPerf v6.0's plans
+    if stated:
+        return [stated]
+    return [tp] if run.year < 2024 else list(dict.fromkeys((1, tp)))
+
+
+def _sequence_parallel(run: Run, tp: int, software: Software, notes: list[str]) -> bool:
+    if tp == 1:
+        return False
+    if (stated := run.flag("sp")) is not None:
+        return stated
+    runtime = software.plan["runtime"]
+    by_default = software.lineage == "torch" or runtime in (*_CORE, "nanotron")
+    notes.append(f"sequence parallelism {'on' if by_default else 'off'}: not stated")
+    return by_default
+
+
+def _zero(run: Run, software: Software, pp: int, moe: bool, notes: list[str]) -> dict[str, Any]:
+    """ZeRO stage; the table's 2 is FSDP that keeps gathered weights after the forward pass."""
+    stage = run.integer("zero_stage")
+    torch = software.lineage == "torch"
+    if stage is None and (sharded := run.flag("distributed_optimizer")) is not None:
+        stage = int(sharded)
+    if stage is None:
+        # FSDP is torch's; Megatron's distributed optimizer is what its overlap columns need.
+        recent = software.plan["runtime"] in (*_CORE, "deepspeed") and run.year >= 2023
+        stage = 3 if torch else int(recent)
+        notes.append(f"ZeRO stage {stage}: not stated")
+    stage = min(stage, 3)
+    bf16 = run["precision"].lower() in ("bf16", "fp8")
+    if stage == 0 and bf16 and software.plan["runtime"] == "deepspeed":
+        stage = 1
+        notes.append("ZeRO stage 1: DeepSpeed's BF16_Optimizer shards its states at stage 0 too")
+    # Under a pipeline torch gathers once per step (FSDP2 with pipelining).
+    if torch and (stage == 2 or (stage == 3 and (_keeps_gathered(run, moe) or pp > 1))):
+        return {"zero_stage": 3, "reshard_after_forward": False}
+    return {"zero_stage": stage}
+
+
+def _keeps_gathered(run: Run, moe: bool) -> bool:
+    """Whether the notes say so; "... false in MoE configurations" says nothing of a dense model."""
+    found = re.search(r"reshard_after_forward false( in moe)?", run.notes.lower())
+    return found is not None and (moe or found.group(1) is None)
+
+
+def _shard_group(run: Run, ranks: int) -> dict[str, Any]:
+    """Hybrid sharding, where the notes give the size of its groups."""
+    words = r"(?:dp[_-]?shard|[hf]sdp group(?:s of)?|shard group(?:s of)?)[ =]+(\d{1,6})\b"
+    found = re.search(words, run.notes.lower())
+    size = int(found.group(1)) if found else 0
+    return {"dp_shard": size} if 0 < size < ranks and ranks % size == 0 else {}
+
+
+def _context(run: Run, software: Software) -> dict[str, Any]:
+    if re.search(r"ulysses|\ba2a\b", run.notes.lower()):
+        return {"cp_kind": "a2a"}
+    return {"cp_kind": "all_gather"} if software.lineage == "torch" else {}

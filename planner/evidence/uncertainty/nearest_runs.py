@@ -1,0 +1,226 @@
+"""The measured runs that are nearest to a plan: the evidence for its estimate.
+
+`evidence` reads the published runs in the catalog and evaluates no model, so that every answer can
+have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from cost_models.catalog.hardware import accelerator as accelerator_spec
+from cost_models.parameters import total_parameters
+from cost_models.plans import ParallelPlan
+from cost_models.profiles import profile_for
+from cost_models.runtimes import RUNTIMES
+from cost_models.spec import AcceleratorSpec, ClusterSpec, ModelSpec, TrainingSpec
+from planner.documents.formats import listed
+from planner.documents.scored_runs import Evidence, Ground, ScoredRun, scored_runs
+from planner.evidence.uncertainty.error_features import Array
+from planner.evidence.uncertainty.site import Site
+
+__all__ = ["Evidence", "evidence"]
+
+MOST_RUNS = 3
+_SORTED = 64  # runs that are sorted by their distance, as a rule
+# The distance between two runs for a difference in a kind, and for each factor of two between their
+# sizes (a judgement: properties that decide the kernels and the links weigh most).
+KINDS = {
+    "accelerator": 3.0, "family": 3.0, "experts": 4.0, "runtime": 3.0, "precision": 1.0,
+    "recompute": 0.5,
+}  # fmt: skip
+SIZES = {
+    "parameters": 0.7, "accelerators": 0.3, "seq_length": 0.5, "global_batch_size": 0.1,
+    "micro_batch_size": 0.2, "peak_flop_per_s": 0.5, "tp": 0.6, "cp": 0.6, "pp": 0.4, "ep": 0.4,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The runs behind intervals, as arrays for fast comparison.
+
+    sizes: log2 of the sizes times their weights, shape (sizes, runs).  weights: those of SIZES.
+    kinds: by name and value, the distance to each run (0 for runs with that value).  held: the
+    numbers of runs by accelerator and runtime.
+    """
+
+    runs: tuple[ScoredRun, ...]
+    sizes: Array
+    weights: Array
+    kinds: dict[str, dict[str | bool, Array]]
+    held: dict[str, dict[str, list[ScoredRun]]]
+
+
+@cache
+def _table() -> _Table:
+    runs = tuple(run for run in scored_runs() if run.intervals_s)
+    peaks = {name: _peak(accelerator_spec(name)) for name in {run.accelerator for run in runs}}
+    columns = {
+        name: [peaks[run.accelerator] for run in runs]
+        if name == "peak_flop_per_s"
+        else [getattr(run, name) for run in runs]
+        for name in SIZES
+    }
+    weights = np.array(list(SIZES.values()))
+    kinds: dict[str, dict[str | bool, Array]] = {}
+    for name, weight in KINDS.items():
+        values = np.array([getattr(run, name) for run in runs])
+        kinds[name] = {value: weight * (values != value) for value in np.unique(values).tolist()}
+    held: dict[str, dict[str, list[ScoredRun]]] = {}
+    for run in runs:
+        held.setdefault(run.accelerator, {}).setdefault(run.runtime, []).append(run)
+    sizes = weights[:, None] * np.log2(list(columns.values()))
+    return _Table(runs, sizes, weights, kinds, held)
+
+
+def evidence(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    training: TrainingSpec,
+    plan: ParallelPlan,
+    site: Site | None = None,
+) -> Evidence:
+    """The evidence for the estimate of a plan; site: whose own runs are counted too."""
+    group = cluster.groups[0]
+    chip, experts = group.accelerator, model.moe is not None
+    of_plan = {name: getattr(plan, name) for name in ("tp", "cp", "pp", "ep", "micro_batch_size")}
+    sizes = {
+        **of_plan,
+        "parameters": total_parameters(model),
+        "accelerators": group.accelerators,
+        "seq_length": training.seq_length,
+        "global_batch_size": training.global_batch_size,
+        "peak_flop_per_s": _peak(chip),
+    }
+    kinds: dict[str, str | bool] = {
+        "accelerator": chip.id,
+        "family": profile_for(chip).family,
+        "experts": experts,
+        "runtime": plan.runtime,
+        "precision": training.precision,
+        "recompute": plan.recompute,
+    }
+    nearest = _nearest(kinds, sizes)
+    own = _table().held.get(chip.id, {})
+    same, alike = (_held(chip.id, plan.runtime, kind) for kind in (None, experts))
+    learned = 0 if site is None else _learned_count(site, chip.id, plan.runtime)
+    ground: Ground = "measured" if same.number or learned else "extrapolated" if own else "unseen"
+    if ground == "measured":
+        text, detail = _measured(f"{chip.name} with {_stack(plan.runtime)}", same, alike, experts)
+    elif ground == "extrapolated":
+        text, detail = _extrapolated(chip.name, plan.runtime, own)
+    else:
+        text, detail = _unseen(chip, nearest)
+    own_runs = f"; {learned} of site {site.name}" if site is not None and learned else ""
+    return Evidence(
+        ground=ground, text=text + own_runs, detail=detail + own_runs, alike=alike.number,
+        nearest=nearest,
+    )  # fmt: skip
+
+
+class _Held(NamedTuple):
+    """A number of runs as text."""
+
+    number: int
+    said: str
+
+
+@lru_cache(maxsize=1024)
+def _held(accelerator: str, runtime: str, experts: bool | None) -> _Held:
+    """The runs of a runtime on an accelerator; experts: with or without them, None: all."""
+    same = _table().held.get(accelerator, {}).get(runtime, [])
+    runs = [run for run in same if experts is None or run.experts == experts]
+    return _Held(len(runs), _runs(runs))
+
+
+# Each of these three returns Evidence.text and Evidence.detail.
+def _measured(where: str, same: _Held, alike: _Held, experts: bool) -> tuple[str, str]:
+    """Which runs have both the accelerator and the runtime."""
+    other = "dense" if experts else "mixtures of experts"
+    if alike.number:
+        runs = f": {alike.said}" + (", mixtures of experts" * experts)
+    else:
+        runs = f", but only {other}: {same.said}" if same.number else ""
+    return f"measured on {where}{runs}", f"on {where}{runs}"
+
+
+def _extrapolated(name: str, runtime: str, own: dict[str, list[ScoredRun]]) -> tuple[str, str]:
+    """Sentences on the runs of the accelerator and of the runtime."""
+    most = sorted(own, key=lambda other: -len(own[other]))
+    stacks = listed(tuple(dict.fromkeys(map(_stack, most)))[:MOST_RUNS])
+    elsewhere = [run for each in _table().held.values() for run in each.get(runtime, [])]
+    other = f" and {_runs(elsewhere)} with it elsewhere" if elsewhere else ""
+    here = _runs([run for each in own.values() for run in each])
+    missing = f"no run on {name} with {_stack(runtime)}"
+    interval = f"the interval rests on {here} on this accelerator{other}"
+    return (
+        f"{missing}: extrapolated from {stacks}; {interval}",
+        f"from {stacks}: {missing}; {interval}",
+    )
+
+
+def _unseen(chip: AcceleratorSpec, nearest: Sequence[ScoredRun]) -> tuple[str, str]:
+    """The accelerators whose runs are used for one that has none."""
+    vendors = tuple({accelerator_spec(name).vendor: None for name in _table().held})
+    names = listed(tuple(dict.fromkeys(accelerator_spec(run.accelerator).name for run in nearest)))
+    others, alone = "other accelerators", ""
+    if chip.vendor not in vendors:
+        others = listed(vendors)
+        alone = f"none of {chip.vendor} either: " if chip.vendor else ""
+    source = (
+        f"extrapolated from {names}; {alone}the interval rests on {len(_table().runs)} runs on "
+        f"{others}, and on how far these differ"
+    )
+    return f"no run at all on {chip.name}: {source}", source
+
+
+def _stack(runtime: str) -> str:
+    """A runtime by its name alone: "torch" of "torch: DTensor, FSDP2, pipelining"."""
+    return RUNTIMES[runtime].title.partition(":")[0].partition(" with ")[0]
+
+
+def _runs(several: Sequence[ScoredRun]) -> str:
+    sources = len({run.source for run in several})
+    runs = "1 run" if len(several) == 1 else f"{len(several)} runs"
+    return f"{runs} of {sources} sources" if sources > 1 else f"{runs} of 1 source"
+
+
+def _learned_count(site: Site, accelerator: str, runtime: str) -> int:
+    return sum(run.groups[1:3] == (accelerator, runtime) for run in site.runs)
+
+
+def _peak(accelerator: AcceleratorSpec) -> float:
+    """The peak of 16-bit matrix products, which every accelerator with runs has."""
+    peaks = (accelerator.peak_flop_per_s(name) for name in ("bf16", "fp16", "fp32"))
+    return next(peak for peak in peaks if peak)
+
+
+def _nearest(kinds: dict[str, str | bool], sizes: dict[str, float]) -> tuple[ScoredRun, ...]:
+    """The first few runs, one for each model of a source: repeats add nothing new."""
+    table = _table()
+    weighed = np.log2([sizes[name] for name in SIZES]) * table.weights
+    apart = np.abs(table.sizes - weighed[:, None]).sum(axis=0)
+    for name, weight in KINDS.items():
+        apart += table.kinds[name].get(kinds[name], weight)
+    last = min(_SORTED, len(apart)) - 1
+    # Sorting a few of them is enough, unless these have too few models.
+    for farthest in (np.partition(apart, last)[last], np.inf):
+        near = np.flatnonzero(apart <= farthest)
+        ordered = near[np.argsort(apart[near], kind="stable")].tolist()
+        if len(found := _several(table.runs[i] for i in ordered)) == MOST_RUNS:
+            break
+    return found
+
+
+def _several(runs: Iterable[ScoredRun]) -> tuple[ScoredRun, ...]:
+    found: dict[tuple[str, str], ScoredRun] = {}
+    for run in runs:
+        found.setdefault((run.source, run.model), run)
+        if len(found) == MOST_RUNS:
+            break
+    return tuple(found.values())

@@ -1,0 +1,391 @@
+"""How far off an estimate may be, and why: a posterior over the errors of the model's factors.
+
+ln(measured / estimated) of a run is modelled as a sum over FACTORS: the share of the run's time
+that a factor takes, times the error of that factor.  The error is shared by all runs, with
+deviations by family of accelerators, by accelerator, by runtime, by source and by model of a source
+(LEVELS: partial pooling); each run adds its own noise.  All of them are normal, so conditioning on
+runs has a closed form (Rasmussen and Williams 2006, section 2.2).  The sizes of the deviations are
+fitted to the runs (`python -m tools.accuracy.fit_posterior --write`).
+
+Published runs decide the width of an interval and not its centre: correcting estimates by the mean
+error of other sources does not improve them for runs whose source was left out
+(planner/learning/accuracy). Only a site's own runs move its estimates.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, lru_cache
+from itertools import chain
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from planner.evidence.uncertainty.error_features import FACTORS, Array, ErrorFeatures
+
+FILE = Path(__file__).parents[3] / "cost_models" / "catalog" / "posterior.json"
+LEVELS = ("all", "family", "accelerator", "runtime", "source", "model")
+# The share of the variance between sources that belongs to one model there (a judgement: the runs
+# are most likely at 0.2 to 0.4, a few runs of a source teach most about its others at 0.75).
+OF_MODEL = 0.5
+# The width (hidden size) of a model whose runs have the usual noise.
+USUAL_HIDDEN_SIZE = 8192
+SHARES = ("50", "80", "95")  # per cent that intervals are to cover
+Group = tuple[str, str]  # level, name
+
+
+@dataclass(frozen=True)
+class SeenRun:
+    """A measured run: ln(measured / estimated); noise: its variance over the usual one."""
+
+    features: ErrorFeatures
+    ln: float
+    noise: float = 1.0
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Standard deviations of ln: of each factor, of each level relative to the first, of the noise.
+
+    noise_by_width: the power with which noise falls with the width of a model.
+    """
+
+    factors: tuple[float, ...]
+    levels: tuple[float, ...]
+    noise: float
+    noise_of_experts: float
+    noise_by_width: float
+
+    def noise_variance(self, several: Sequence[ErrorFeatures]) -> Array:
+        """The variance of the noise of runs; shape (runs,)."""
+        experts = np.array([one.experts for one in several])
+        width = np.array([one.hidden_size for one in several]) / USUAL_HIDDEN_SIZE
+        usual = np.where(experts, self.noise_of_experts, self.noise)
+        return np.asarray((usual * width**-self.noise_by_width) ** 2)
+
+
+@dataclass(frozen=True)
+class Predictive:
+    """The distribution of ln(measured / estimated): mean, deviation, and variance by factor."""
+
+    mean: float
+    deviation: float
+    noise: float
+    by_factor: dict[str, float]
+
+    @property
+    def main(self) -> str:
+        """The factor with the largest variance; "noise" if that is larger."""
+        name = max(self.by_factor, key=lambda key: self.by_factor[key])
+        return name if self.by_factor[name] > self.noise**2 else "noise"
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """The scales of the deviations, and the runs that the posterior is conditioned on.
+
+    quantiles: by percentage covered, the number of deviations to either side of the mean.
+    """
+
+    scales: Scales
+    runs: tuple[SeenRun, ...]
+    quantiles: dict[str, float]
+
+    def conditioned_on(self, runs: Sequence[SeenRun]) -> Posterior:
+        """The posterior conditioned on these runs too."""
+        return Posterior(self.scales, (*self.runs, *runs), self.quantiles)
+
+    def as_answered(self) -> Posterior:
+        """The posterior with every run's error set to 0, which corrects no estimate."""
+        right = tuple(SeenRun(run.features, 0.0, run.noise) for run in self.runs)
+        return Posterior(self.scales, right, self.quantiles)
+
+    def with_outlier_noise(self, runs: Sequence[SeenRun]) -> tuple[SeenRun, ...]:
+        """The runs of a site with their noise: outliers get more."""
+        if not runs:
+            return ()
+        features = [run.features for run in runs]
+        _, shared = self.joint(features)
+        noise = self.scales.noise_variance(features)
+        more = site_noise(shared, noise, np.array([run.ln for run in runs]))
+        return tuple(
+            SeenRun(run.features, run.ln, float(one)) for run, one in zip(runs, more, strict=True)
+        )
+
+    def without(self, level: str, group: str) -> Posterior:
+        """The posterior without the runs of a group."""
+        at = LEVELS.index(level) - 1
+        kept = tuple(run for run in self.runs if run.features.groups[at] != group)
+        return Posterior(self.scales, kept, self.quantiles)
+
+    @cached_property
+    def numbers(self) -> Counter[tuple[str, str, bool]]:
+        """The number of runs of an accelerator and a runtime, with or without experts."""
+        features = [run.features for run in self.runs]
+        return Counter((one.groups[1], one.groups[2], one.experts) for one in features)
+
+    @cached_property
+    def sources(self) -> int:
+        """The number of sources of the runs."""
+        return len({run.features.groups[3] for run in self.runs})
+
+    def predictive(self, of: ErrorFeatures) -> Predictive:
+        """The distribution of the error of an estimate with these features."""
+        mean, shared = self._terms(of)
+        noise = float(np.sqrt(self.scales.noise_variance([of])[0]))
+        variance = np.maximum(np.diag(shared), 0.0)
+        deviation = float(np.sqrt(max(shared.sum(), 0.0) + noise**2))
+        by_factor = dict(zip(FACTORS, variance.tolist(), strict=True))
+        return Predictive(float(mean.sum()), deviation, noise, by_factor)
+
+    def _terms(self, of: ErrorFeatures) -> tuple[Array, Array]:
+        """Mean, shape (factors,), and covariance, (factors, factors), of each factor's error."""
+        mean, shared = self.off(of.groups)
+        shares = np.array(of.shares)
+        return shares * mean, np.outer(shares, shares) * shared
+
+    def off(self, *several: tuple[str, ...]) -> tuple[Array, Array]:
+        """The error of each factor, averaged over `several`: mean and covariance.
+
+        several: groups, one of each level after the first.
+        """
+        if several not in self._off:
+            self._off[several] = self._off_in(several)
+        return self._off[several]
+
+    @cached_property
+    def _off(self) -> dict[tuple[tuple[str, ...], ...], tuple[Array, Array]]:
+        """Cached results of `off` by its arguments: accelerators, runtimes and sites are few."""
+        return {}
+
+    def _off_in(self, several: Sequence[tuple[str, ...]]) -> tuple[Array, Array]:
+        levels = Counter(chain(*(zip(LEVELS, ("", *groups), strict=True) for groups in several)))
+        weights = {each: count / len(several) for each, count in levels.items()}
+        known = {each: weight for each, weight in weights.items() if each in self._members}
+        prior = sum(
+            (self._deviation(each) * weight) ** 2
+            for each, weight in weights.items()
+            if each not in known
+        )
+        own = np.diag(np.square(self.scales.factors) * prior)
+        if not known:
+            return np.zeros(len(FACTORS)), own
+        mean, seen = self._coefficients(list(known))
+        weight = np.array(list(known.values()))
+        return weight @ mean, own + np.einsum("i,iajb,j->ab", weight, seen, weight)
+
+    @cached_property
+    def _members(self) -> dict[Group, list[int]]:
+        """The runs of each group, by their indices."""
+        found: dict[Group, list[int]] = {}
+        for row, run in enumerate(self.runs):
+            for group in zip(LEVELS, ("", *run.features.groups), strict=True):
+                found.setdefault(group, []).append(row)
+        return found
+
+    def _deviation(self, group: Group) -> float:
+        return self.scales.levels[LEVELS.index(group[0])]
+
+    def _coefficients(self, groups: Sequence[Group]) -> tuple[Array, Array]:
+        """The error of each factor in groups that have runs: mean and covariance.
+
+        Shapes: mean (groups, factors), covariance (groups, factors, groups, factors).
+        """
+        variance = np.square(np.outer(list(map(self._deviation, groups)), self.scales.factors))
+        shares = np.array([run.features.shares for run in self.runs])
+        design = np.zeros((len(self.runs), *variance.shape))
+        for i, group in enumerate(groups):
+            rows = self._members[group]
+            design[rows, i] = shares[rows] * variance[i]
+        flat = design.reshape(len(self.runs), -1)
+        inverse, weighted = self.solved
+        shared = np.diag(variance.ravel()) - flat.T @ inverse @ flat
+        mean = flat.T @ weighted
+        return mean.reshape(variance.shape), shared.reshape(variance.shape * 2)
+
+    def joint(self, several: Sequence[ErrorFeatures]) -> tuple[Array, Array]:
+        """Mean, shape (n,), and covariance, (n, n), of the errors of estimates; without noise."""
+        own = covariance(self.scales, several, several)
+        if not self.runs:
+            return np.zeros(len(several)), own
+        across = covariance(self.scales, several, [run.features for run in self.runs])
+        inverse, weighted = self.solved
+        return np.asarray(across @ weighted), np.asarray(own - across @ inverse @ across.T)
+
+    def shared_covariance(self, several: Sequence[ErrorFeatures]) -> Array:
+        """Covariance of the errors of plans of one model by one source, (n, n); without noise.
+
+        The source has no published runs unless it is named.
+        """
+        theirs = [one if one.groups[3] else _with_unseen_source(one) for one in several]
+        if len({one.groups for one in theirs}) > 1:
+            return self.joint(theirs)[1]
+        _, shared = self.off(theirs[0].groups)
+        shares = np.array([one.shares for one in theirs])
+        return np.asarray(shares @ shared @ shares.T)
+
+    def difference(self, features: ErrorFeatures, other: ErrorFeatures) -> float:
+        """Standard deviation of the difference between two estimates' errors.
+
+        Both plans are of one model on one cluster, run by the same source.
+        """
+        shared = self.shared_covariance([features, other])
+        variance = max(shared[0, 0] + shared[1, 1] - 2.0 * shared[0, 1], 0.0)
+        return sqrt(variance + float(self.plan_noise([features, other]).sum()))
+
+    def plan_noise(self, several: Sequence[ErrorFeatures]) -> Array:
+        """Variance of the noise that a plan does not share with others of its model and cluster."""
+        return SHARE_OF_PLAN * self.scales.noise_variance(several)
+
+    @cached_property
+    def solved(self) -> tuple[Array, Array]:
+        """The inverse of the runs' covariance, and its product with their errors."""
+        features = tuple(run.features for run in self.runs)
+        inverse = _inverse(self.scales, features, tuple(run.noise for run in self.runs))
+        return inverse, np.asarray(inverse @ np.array([run.ln for run in self.runs]))
+
+
+@lru_cache(maxsize=8)
+def _inverse(
+    scales: Scales, features: tuple[ErrorFeatures, ...], noise: tuple[float, ...]
+) -> Array:
+    """The inverse of the covariance of runs; noise: of each run over the usual one."""
+    own = scales.noise_variance(features) * np.array(noise)
+    whole = covariance(scales, features, features) + np.diag(own)
+    found: Array = np.linalg.inv(whole).astype(np.float64)
+    return found
+
+
+# Outliers get more noise: Student's t, by this number of reweightings.
+FREEDOM = 4.0  # degrees
+ROUNDS = 3
+
+
+def outlier_noise(noise: Array, more: Array, weighted: Array) -> Array:
+    """Noise of each run, more where it is an outlier, as a multiple of the usual; at least 1.
+
+    noise: the usual variance.  more: the multiple so far.  weighted: the inverse of the runs'
+    covariance times their errors.
+    """
+    own = (noise * more * weighted) ** 2 / noise
+    return np.asarray(np.maximum((FREEDOM + own) / (FREEDOM + 1.0), 1.0))
+
+
+# Noise that is added if a site has few runs, which do not show their scatter: this many times the
+# usual variance, divided by the number of runs.
+# Chosen on published sources that were left out (`planner accuracy --shots 0,1,3,5`).
+FEW_RUNS_NOISE = 8.0
+
+
+def site_noise_factor(count: int) -> float:
+    """Noise of a site's runs by their number, as a multiple of the usual variance."""
+    return 1.0 + FEW_RUNS_NOISE / count
+
+
+def site_noise(shared: Array, noise: Array, ln: Array) -> Array:
+    """Noise of each of a site's runs, as a multiple of the usual variance.
+
+    shared: their covariance.  noise: the usual variance.  ln: their errors.
+    """
+    few = site_noise_factor(len(ln))
+    more = np.ones(len(ln))
+    for _ in range(ROUNDS):
+        whole = shared + np.diag(noise * few * more)
+        more = outlier_noise(noise * few, more, np.asarray(np.linalg.solve(whole, ln), float))
+    return few * more
+
+
+# Share of a run's noise that two plans of one model on one cluster do not share (a judgement).
+SHARE_OF_PLAN = 0.25
+UNSEEN_SOURCE = "?"  # a source that no published run is of
+
+
+def _with_unseen_source(features: ErrorFeatures) -> ErrorFeatures:
+    return replace(features, groups=(*features.groups[:3], UNSEEN_SOURCE, UNSEEN_SOURCE))
+
+
+def covariance(
+    scales: Scales, rows: Sequence[ErrorFeatures], columns: Sequence[ErrorFeatures]
+) -> Array:
+    """Covariance of the errors of estimates, without noise; shape (rows, columns)."""
+    first, second = (np.array([one.shares for one in side]) for side in (rows, columns))
+    shared = np.full((len(rows), len(columns)), scales.levels[0] ** 2)
+    for level, scale in enumerate(scales.levels[1:]):
+        ours, theirs = (np.array([one.groups[level] for one in side]) for side in (rows, columns))
+        shared += scale**2 * ((ours[:, None] == theirs[None, :]) & (ours != "")[:, None])
+        # Two runs of no known group are each of their own.
+        if rows is columns:
+            np.fill_diagonal(shared, np.diag(shared) + scale**2 * (ours == ""))
+    return np.asarray((first * np.square(scales.factors)) @ second.T * shared)
+
+
+@cache
+def posterior() -> Posterior:
+    """The posterior of the published runs, from the catalog."""
+    return published().as_answered()
+
+
+@cache
+def published() -> Posterior:
+    """The published runs with the error of each estimate."""
+    return read(json.loads(FILE.read_text(encoding="utf-8")))
+
+
+def read(document: dict[str, Any]) -> Posterior:
+    """A posterior from its document."""
+    scales = document["scales"]
+    runs = tuple(
+        SeenRun(
+            ErrorFeatures(
+                tuple(row["shares"]), tuple(row["groups"]), row["experts"], row["hidden_size"]
+            ),
+            row["ln"],
+            row["noise"],
+        )
+        for row in document["runs"]
+    )
+    found = Scales(
+        tuple(scales["factors"][name] for name in FACTORS),
+        tuple(scales["levels"][name] for name in LEVELS),
+        scales["noise"],
+        scales["noise_of_experts"],
+        scales["noise_by_width"],
+    )
+    return Posterior(found, runs, document["quantiles"])
+
+
+def posterior_document(posterior: Posterior) -> dict[str, Any]:
+    """The document of a posterior."""
+    return {
+        "about": "How far off estimates are by what they lean on "
+        "(planner/evidence/uncertainty/posterior.py); made by "
+        "python -m tools.accuracy.fit_posterior --write",
+        "scales": {
+            "factors": dict(
+                zip(FACTORS, (round(x, 5) for x in posterior.scales.factors), strict=True)
+            ),
+            "levels": dict(
+                zip(LEVELS, (round(x, 5) for x in posterior.scales.levels), strict=True)
+            ),
+            "noise": round(posterior.scales.noise, 5),
+            "noise_of_experts": round(posterior.scales.noise_of_experts, 5),
+            "noise_by_width": round(posterior.scales.noise_by_width, 5),
+        },
+        "quantiles": {key: round(value, 4) for key, value in posterior.quantiles.items()},
+        "runs": [
+            {
+                "groups": list(run.features.groups),
+                "experts": run.features.experts,
+                "hidden_size": run.features.hidden_size,
+                "ln": round(run.ln, 4),
+                "noise": round(run.noise, 3),
+                "shares": [round(share, 4) for share in run.features.shares],
+            }
+            for run in posterior.runs
+        ],
+    }

@@ -1,0 +1,169 @@
+"""Sites in the user's data folder: a file of runs, a calibration among the profiles, or both."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from cost_models.calibrations import PROFILE_NAME
+from cost_models.catalog.names import UnknownName, normal, resolve
+from planner.data_folder import Stamped, data_folder, read_model, stamped, write_whole
+from planner.documents.problems import refuse, shown
+from planner.evidence.uncertainty import profiles
+from planner.evidence.uncertainty.site import MOST_RUNS, LearnedRun, Site
+from planner.evidence.uncertainty.site_pricing import current
+
+MOST_BYTES = 32 * 2**20  # of a site's file
+
+
+def folder() -> Path:
+    """The folder of the site files."""
+    return data_folder("sites")
+
+
+def names() -> tuple[str, ...]:
+    """The names of all kept sites."""
+    calibrated = profiles.calibrations()
+    try:
+        found = {path.stem for path in folder().glob("*.json")}
+    except (OSError, RuntimeError):  # a folder that may not be read; no home
+        return ()
+    learned = {name for name in found if re.fullmatch(PROFILE_NAME, name)}
+    return tuple(sorted(learned.union(calibrated)))
+
+
+def check_name(name: str) -> str:
+    """The name, if it is valid for a site.  Raises RequestError."""
+    if not re.fullmatch(PROFILE_NAME, name):
+        detail = f"must be 1 to 64 of a-z, 0-9, ., _ and -, got {shown(name)!r}"
+        raise refuse("/site", "bad_name", detail, name)
+    return name
+
+
+def find(name: str) -> Site:
+    """The site of that name.
+
+    Raises UnknownName with the nearest names, and ValueError if its file is invalid.
+    """
+    known = resolve(name, {one: one for one in names()}, "site")
+    return _at(known)
+
+
+def site_of_request(name: str | None) -> Site | None:
+    """The site that a request names, if it names one.  Raises as `find` does."""
+    return None if name is None else find(name)
+
+
+def everything() -> Iterator[tuple[str, Site | str]]:
+    """All sites by name; in place of one with an invalid file, the error."""
+    for name in names():
+        try:
+            yield name, _at(name)
+        except ValueError as error:
+            yield name, str(error)
+
+
+def find_or_new(name: str) -> Site:
+    """The site of that name; a new one without runs if none is kept.
+
+    Raises ValueError as `find` does, and RequestError where no site may have the name.
+    """
+    try:
+        return find(name)
+    except UnknownName:
+        return Site(name=check_name(name))
+
+
+def learn(name: str, runs: tuple[LearnedRun, ...]) -> tuple[Site, tuple[LearnedRun, ...]]:
+    """Keep runs with a site: (the site then, those that are new).  Raises RequestError."""
+    new: list[LearnedRun] = []
+
+    def more(site: Site) -> Site:
+        known = {run.id for run in site.runs}
+        new.extend({run.id: run for run in runs if run.id not in known}.values())
+        if len(site.runs) + len(new) > MOST_RUNS:
+            detail = f"site {name} has {len(site.runs):,} runs and keeps at most {MOST_RUNS:,}"
+            raise refuse("/site", "too_many_runs", f"{detail}: forget some")
+        return site.with_runs((*site.runs, *new))
+
+    found = _changed(check_name(name), more)
+    return found, tuple(new)
+
+
+def forget(name: str, run: str | None = None) -> None:
+    """Forget a site with its calibration, or one run of it by its id or the start of it.
+
+    Raises RequestError.
+    """
+    if run is None:
+        known = _known(name)
+        with _locked():
+            (folder() / f"{known}.json").unlink(missing_ok=True)
+            profiles.forget(known)
+        return
+
+    def without(site: Site) -> Site:
+        (found,) = [one for one in site.runs if one.id == which(site, run).id]
+        return site.with_runs(tuple(one for one in site.runs if one is not found))
+
+    _changed(_known(name), without)
+
+
+def which(site: Site, run: str) -> LearnedRun:
+    """The run of a site with this id, or whose id alone begins with it.  Raises RequestError."""
+    found = [one for one in site.runs if run and one.id.startswith(run)]
+    if len(found) != 1:
+        several = f"{len(found)} runs begin with {shown(run)!r}" if found else "no such run"
+        detail = f"{several} in site {site.name}; `planner sites show {site.name}` lists them"
+        raise refuse("/run", "unknown_name", detail, run)
+    return found[0]
+
+
+def _known(name: str) -> str:
+    found = normal(name)
+    if found not in names():
+        raise refuse("/site", "unknown_name", f"no site {shown(name)!r}", name)
+    return found
+
+
+def _changed(name: str, change: Callable[[Site], Site]) -> Site:
+    """A site after a change, which is written.  Raises RequestError."""
+    path = folder() / f"{name}.json"
+    try:
+        with _locked():
+            site = change(_at(name) if name in names() else Site(name=name))
+            write_whole(path, site.model_dump_json(indent=1) + "\n")
+    except OSError as error:
+        raise refuse("", "cannot_write", f"cannot write {path}: {error.strerror}") from None
+    except ValueError as error:
+        if hasattr(error, "problems"):
+            raise
+        raise refuse("/site", "inconsistent", str(error)) from None
+    return site
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    """Hold the lock on changes of sites, so that no run is lost."""
+    folder().mkdir(parents=True, exist_ok=True)
+    with (folder() / ".lock").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _at(name: str) -> Site:
+    path, measured = folder() / f"{name}.json", profiles.calibration_file(name)
+    alone = measured is not None and not path.exists()
+    return _read(name, None if alone else stamped(path, f"site {name}"), measured)
+
+
+@lru_cache(maxsize=16)
+def _read(name: str, file: Stamped | None, measured: Stamped | None) -> Site:
+    calibration = profiles.calibration(name, measured) if measured else None
+    site = Site(name=name, calibration=calibration)
+    runs = read_model(file, Site, f"site {name}", MOST_BYTES).runs if file else ()
+    return site.with_runs(tuple(current(run, site) for run in runs))

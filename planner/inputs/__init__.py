@@ -1,0 +1,1 @@
+"""What people have, read: requests and the logs of their trainings."""

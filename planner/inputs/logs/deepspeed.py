@@ -1,0 +1,128 @@
+"""DeepSpeed's engine: its throughput timer, the config that it prints, and the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from datetime import datetime
+from itertools import pairwise
+from typing import ClassVar
+
+from planner.inputs.logs.draft import GIB, Block, Draft, Reader, number_of, whole
+from planner.inputs.logs.run_log import CodeBase
+from planner.inputs.logs.steps import Rates
+
+_STEP = re.compile(r"(?:global_step=|stop\] \d+/)(\d{1,12}), ")
+_CURRENT = re.compile(r"CurrSamplesPerSec=([\d.]+)")
+_MEMORY = re.compile(r"MaxMemAllocated=([\d.]+)GB")
+_TIME = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{1,6})\]")
+_WORLD = re.compile(r"  world_size \.{2,} (\d{1,12})")
+_COMMAND = re.compile(r"cmd = (.*)")
+RATES, STAMPS = "CurrSamplesPerSec", "time stamps of the steps"
+
+# Option of the examples' programs -> field.
+OPTIONS = {
+    "--model_name_or_path": "model.name",
+    "--per_device_train_batch_size": "plan.micro_batch_size",
+    "--max_seq_len": "training.seq_length",
+    "--zero_stage": "plan.zero_stage",
+}
+
+
+class DeepSpeed(Reader):
+    """Timer lines are steps; the JSON gives ZeRO, precision and batch."""
+
+    words: ClassVar[tuple[str, ...]] = (
+        "CurrSamplesPerSec", "json", "world_size", "cmd", "Evaluating", "Checkpoint",
+    )  # fmt: skip
+
+    def __init__(self, draft: Draft) -> None:
+        super().__init__(draft)
+        self.block = Block("{", "}")
+        self.rates = Rates()
+        self.stamp: tuple[int, datetime] | None = None
+        self.configured = False
+
+    def take(self, number: int, process: str, text: str) -> bool:
+        if self.block.lines:
+            return self._printed(text, number)
+        if "CurrSamplesPerSec=" in text and (step := _STEP.search(text)):
+            if self.draft.first_process(RATES, process):
+                self._step(int(step[1]), number, text)
+        elif "json = {" in text and not self.configured:
+            return self.block.add("{", number)
+        elif found := _WORLD.search(text):
+            self.draft.say("plan.dp", int(found[1]), number)
+        elif found := _COMMAND.search(text):
+            self._command(found[1], number)
+        elif "Evaluating" in text or "Checkpoint" in text:
+            self.stamp = None
+            self.draft.pause()
+        return False
+
+    def _step(self, step: int, line: int, text: str) -> None:
+        current = _CURRENT.search(text)
+        if current is None or step == self.rates.last:
+            return
+        self.draft.step("DeepSpeed steps", step, 1.0, line)
+        self.rates.take(step, number_of(current[1]), line)
+        if memory := _MEMORY.search(text):
+            self.draft.uses("max allocated", number_of(memory[1]) * GIB, line)
+        if found := _TIME.search(text):
+            now = datetime.fromisoformat(f"{found[1]}.{found[2]:0<6}")
+            if self.stamp is not None and step > self.stamp[0]:
+                gap = (now - self.stamp[1]).total_seconds() / (step - self.stamp[0])
+                if gap > 1e-3:
+                    self.draft.step(STAMPS, step, gap, line)
+            self.stamp = step, now
+
+    def _printed(self, text: str, number: int) -> bool:
+        if self.block.add(text, number):
+            return True
+        source, lines = self.block.taken()
+        try:
+            tree = json.loads(source)
+        except (ValueError, RecursionError):
+            return False
+        self.configured = True
+        self._config(tree, lines[0])
+        return False
+
+    def _config(self, tree: dict[str, object], line: int) -> None:
+        zero = tree.get("zero_optimization")
+        stage = zero.get("stage") if isinstance(zero, dict) else None
+        found: dict[str, object] = {
+            "plan.zero_stage": stage if type(stage) is int else None,
+            "training.global_batch_size": tree.get("train_batch_size"),
+            "plan.micro_batch_size": tree.get("train_micro_batch_size_per_gpu"),
+        }
+        for precision in ("bf16", "fp16"):
+            part = tree.get(precision)
+            if isinstance(part, dict) and part.get("enabled") is True:
+                found["training.precision"] = precision
+        for field, value in found.items():
+            if isinstance(value, str) or (type(value) is int and value >= 0):
+                self.draft.say(field, value, line)
+
+    def _command(self, text: str, line: int) -> None:
+        try:
+            words = shlex.split(text)
+        except ValueError:
+            return
+        for name, value in pairwise(words):
+            if name in OPTIONS:
+                number = whole(value)
+                self.draft.say(OPTIONS[name], value if number is None else number, line)
+
+    def close(self) -> None:
+        self.draft.series.pop("DeepSpeed steps", None)
+        batch = self.draft.number("training.global_batch_size")
+        if batch:
+            for step, rate, line in self.rates:
+                if rate > 0:
+                    self.draft.step(RATES, step, batch / rate, line)
+
+    @property
+    def code_base(self) -> CodeBase | None:
+        return "deepspeed" if self.rates or self.configured else None

@@ -1,0 +1,234 @@
+"""What the readers of one log have found so far, and the readers' common form."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from array import array
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from planner.documents.problems import RequestError, refuse, shown
+from planner.inputs.logs.run_log import CodeBase, Fact, Memory, StepTime, Value
+from planner.inputs.logs.steps import Series
+
+MIB, GIB = 2.0**20, 2.0**30
+MOST_FACTS, MOST_ASSUMED = 10_000, 100
+# Of a config that a log prints.
+MOST_LINES, MOST_CHARACTERS = 2_000, 2**20
+# Names that Megatron, its Bridge and NeMo print -> field.
+FIELDS = {
+    "num_layers": "model.num_layers",
+    "hidden_size": "model.hidden_size",
+    "ffn_hidden_size": "model.ffn_hidden_size",
+    "num_attention_heads": "model.num_attention_heads",
+    "num_query_groups": "model.num_query_groups",
+    "seq_length": "training.seq_length",
+    "encoder_seq_length": "training.seq_length",
+    "global_batch_size": "training.global_batch_size",
+    "data_parallel_size": "plan.dp",
+    "micro_batch_size": "plan.micro_batch_size",
+    "tensor_model_parallel_size": "plan.tp",
+    "pipeline_model_parallel_size": "plan.pp",
+    "virtual_pipeline_model_parallel_size": "plan.vpp",
+    "context_parallel_size": "plan.cp",
+    "expert_model_parallel_size": "plan.ep",
+}
+
+
+@dataclass
+class Draft:
+    """Facts, series of step times, memory, and the configs that the log prints.
+
+    options: Megatron's arguments by their names, with their lines.  configs: files as the framework
+    would be given them, with the line of the log for each line of theirs.
+    """
+
+    name: str
+    facts: dict[str, Fact] = field(default_factory=dict)
+    series: dict[str, Series] = field(default_factory=dict)
+    means: list[StepTime] = field(default_factory=list)
+    rates: dict[str, array[float]] = field(default_factory=dict)
+    memory: dict[str, Memory] = field(default_factory=dict)
+    options: dict[str, tuple[str, int]] = field(default_factory=dict)
+    configs: dict[str, tuple[str, list[int]]] = field(default_factory=dict)
+    assumed: list[str] = field(default_factory=list)
+    started: dict[str, int] = field(default_factory=dict)
+    batch: tuple[int, int] | None = None
+    micro_batches: int = 0
+    processes: dict[str, str] = field(default_factory=dict)
+
+    def say(self, path: str, value: Value, line: int) -> None:
+        """A field of the run; the first to say it stands."""
+        if len(self.facts) < MOST_FACTS:
+            self.facts.setdefault(path, Fact(field=path, value=value, file=self.name, line=line))
+
+    def number(self, path: str) -> int | None:
+        """A field that is a whole number; None where it is open."""
+        fact = self.facts.get(path)
+        return fact.value if fact is not None and type(fact.value) is int else None
+
+    def assume(self, text: str) -> None:
+        if text not in self.assumed and len(self.assumed) < MOST_ASSUMED:
+            self.assumed.append(text)
+
+    def start(self, what: str, line: int) -> None:
+        """A mark that a process prints once, when it starts.  Raises RequestError at the second."""
+        first = self.started.setdefault(what, line)
+        if first != line:
+            raise _two_runs(first, line, f"{what} again")
+
+    def first_process(self, what: str, mark: str) -> bool:
+        """Whether a line is of the process whose reports of this kind are read: the first one."""
+        return self.processes.setdefault(what, mark) == mark
+
+    def step(
+        self, basis: str, number: int, seconds: float, line: int, skipped: bool = False
+    ) -> bool:
+        """The time of a step; False where another process said it already.
+
+        Raises RequestError where the steps begin anew.
+        """
+        series = self.series.setdefault(basis, Series(basis))
+        if series.numbers and number == series.numbers[-1]:
+            return False
+        if series.numbers and number < series.numbers[-1]:
+            last = series.numbers[-1]
+            raise _two_runs(0, line, f"step {number:,} after step {last:,}")
+        series.take(number, seconds, line, skipped)
+        return True
+
+    def pause(self) -> None:
+        """An evaluation or a checkpoint: what is reported next is left out."""
+        for series in self.series.values():
+            series.paused = True
+
+    def samples(self, batch: int, line: int) -> None:
+        """The global batch of a step.  Raises RequestError where it is not that of the others."""
+        if self.batch is None:
+            self.batch = batch, line
+            self.say("training.global_batch_size", batch, line)
+        elif batch != self.batch[0]:
+            first, where = self.batch
+            raise refuse(
+                "/log",
+                "batch_changes",
+                f"the batch is {first:,} at line {where} and {batch:,} at line {line}: give the "
+                "steps of one batch",
+                batch,
+                allowed=(first,),
+            )
+
+    def loss(self, text: str, line: int) -> None:
+        """The loss of a step.  Raises RequestError where it is none."""
+        try:
+            value = float(text)
+        except ValueError:
+            return
+        if not math.isfinite(value):
+            raise refuse(
+                "/log",
+                "loss_is_nan",
+                f"the loss is {shown(text)} at line {line}: a run that diverged times nothing real",
+                text,
+            )
+
+    def rate(self, name: str, value: float) -> None:
+        """TFLOP/s or tokens/s of a report."""
+        if math.isfinite(value) and value > 0:
+            self.rates.setdefault(name, array("d")).append(value)
+
+    def uses(self, quantity: str, amount: float, line: int) -> None:
+        """A report of memory in bytes; the largest stands."""
+        if not (math.isfinite(amount) and 0 < amount < 2.0**60):
+            return
+        old = self.memory.get(quantity)
+        if old is not None and old.bytes >= amount:
+            self.memory[quantity] = old.model_copy(update={"reports": old.reports + 1})
+            return
+        self.memory[quantity] = Memory.model_validate(
+            {
+                "quantity": quantity,
+                "bytes": amount,
+                "reports": 1 + (old.reports if old else 0),
+                "file": self.name,
+                "line": line,
+            }
+        )
+
+
+@dataclass
+class Block:
+    """Lines that belong together, up to the bracket that closes the first one; none too long."""
+
+    opening: str
+    closing: str
+    lines: list[str] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    depth: int = 0
+    size: int = 0
+
+    def add(self, text: str, number: int) -> bool:
+        """Keep a line; whether others must follow."""
+        self.lines.append(text)
+        self.numbers.append(number)
+        self.depth += text.count(self.opening) - text.count(self.closing)
+        self.size += len(text)
+        return self.depth > 0 and len(self.lines) < MOST_LINES and self.size < MOST_CHARACTERS
+
+    def taken(self) -> tuple[str, list[int]]:
+        """The text and the number of each line of it; the block is empty then."""
+        found = "\n".join(self.lines), self.numbers
+        self.lines, self.numbers, self.depth, self.size = [], [], 0, 0
+        return found
+
+
+class Reader(ABC):
+    """Reads the lines of one kind.
+
+    words: one of them stands in every line that it wants to see.
+    """
+
+    words: ClassVar[tuple[str, ...]]
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+
+    @abstractmethod
+    def take(self, number: int, process: str, text: str) -> bool:
+        """One line; True where the next lines are all its own, whatever stands in them."""
+
+    def close(self) -> None:  # noqa: B027  (most readers keep nothing back)
+        """The log has ended."""
+
+    @property
+    def code_base(self) -> CodeBase | None:
+        """The code base that it is sure of; None where it has seen nothing of one."""
+        return None
+
+
+def _two_runs(first: int, line: int, what: str) -> RequestError:
+    where = f" (the first began at line {first})" if first else ""
+    return refuse(
+        "/log",
+        "two_runs",
+        f"a second run, or the same one resumed, begins at line {line}: {what}{where}; give one "
+        "run per log",
+        line,
+    )
+
+
+def number_of(text: str) -> float:
+    """A number with thousands marked by commas or shortened by K, M, G or T; NaN: none."""
+    plain = text.replace(",", "").strip()
+    factor = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}.get(plain[-1:], 1.0)
+    try:
+        return float(plain[:-1] if factor != 1.0 else plain) * factor
+    except ValueError:
+        return math.nan
+
+
+def whole(text: str) -> int | None:
+    """A whole number of at most 15 digits; None: none."""
+    plain = text.replace(",", "").strip()
+    return int(plain) if plain.isascii() and plain.isdigit() and len(plain) < 16 else None

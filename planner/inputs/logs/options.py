@@ -1,0 +1,142 @@
+"""Printed arguments of the Megatron family as the options that a launch would have given.
+
+The framework's own table of options and its own reader take them from there, so that a log and a
+script are read by the same rules.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+
+from planner import frameworks
+from planner.frameworks.arguments import known_arguments
+from planner.frameworks.read_results import Reading, Unreadable
+from planner.inputs.logs.megatron import words_of
+from planner.inputs.logs.run_log import CodeBase
+
+FRAMEWORKS: dict[CodeBase, str] = {
+    "megatron-lm": "megatron",
+    "megatron-deepspeed": "deepspeed",
+    "megatron-bridge": "megatron",
+    "mindspeed": "mindspeed",
+}
+Printed = Mapping[str, tuple[str, int]]
+
+# Printed name -> the option that stores it, where the two differ.
+STORED = {
+    "fp8": "--fp8-format",
+    "fp4": "--fp4-format",
+    "virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank",
+    "num_moe_experts": "--num-experts",
+    "gated_linear_unit": "--swiglu",
+    "n_shared_experts": "--moe-shared-expert-intermediate-size",
+}
+# Printed name -> the option that turns it off.
+TURNED_OFF = {
+    "add_bias_linear": "--disable-bias-linear",
+    "overlap_p2p_comm": "--no-overlap-p2p-communication",
+    "share_embeddings_and_output_weights": "--untie-embeddings-and-output-weights",
+}
+# What says the same as another that was printed too: the parser would refuse both.
+SAME = {
+    "encoder_num_layers": "num_layers",
+    "decoder_num_layers": "num_layers",
+    "encoder_seq_length": "seq_length",
+    "train_samples": "train_iters",
+    "padded_vocab_size": "vocab_size",
+    "num_layers_per_virtual_pipeline_stage": "virtual_pipeline_model_parallel_size",
+    "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
+    "mock_data": "data_path",
+    "data_path": "train_iters",
+}
+# Options that matter for neither the model nor the plan, and whose values are people's paths.
+PRIVATE = frozenset({"path", "dir", "file", "load", "save", "prefix", "wandb", "url"})
+_NONE = ("None", "", "null")
+
+
+def reading(code_base: CodeBase, printed: Printed, name: str, size: int | None) -> Reading:
+    """What the framework reads from the printed arguments, its settings at the log's lines.
+
+    Raises Unreadable.
+    """
+    framework = frameworks.get(FRAMEWORKS[code_base])
+    module = f"planner.frameworks.{framework.name}"
+    given = list(_options(known_arguments(module)["flags"], printed))
+    lines = [line for _, line in given]
+    body = " \\\n".join(shlex.join(words) for words, _ in given)
+    script = f"python pretrain_gpt.py \\\n{body}\n"
+    if framework.read is None:
+        raise Unreadable(f"launches of {framework.title} are not read")
+    read = framework.read({"launch.sh": script}, size)
+    settings = {
+        field: tuple(
+            one.model_copy(
+                update={"file": name, "line": lines[one.line - 2] if one.line > 1 else 0}
+            )
+            for one in getattr(read, field)
+        )
+        for field in ("settings", "unknown", "unread")
+    }
+    # Refusals are those of a newer parser than the one that ran; the run itself was not refused.
+    noise = ("CUDA_DEVICE_MAX_CONNECTIONS", "may add options", "the JSON ")
+    assumed = tuple(one for one in read.assumed if not one.startswith(noise))
+    return read.model_copy(update={**settings, "assumed": assumed, "refusals": ()})
+
+
+def _allowed_words(row: Mapping[str, object], text: str) -> tuple[str, ...]:
+    """The values of an option as words; none where it does not take them."""
+    words = words_of(text)
+    if "nargs" not in row:
+        words = (",".join(words) if len(words) == 1 else f"[{','.join(words)}]",)
+    choices = row.get("choices")
+    return words if not isinstance(choices, list) or set(words) <= set(choices) else ()
+
+
+def _options(
+    known: Mapping[str, dict[str, object]], printed: Printed
+) -> Iterator[tuple[list[str], int]]:
+    """(the words of an option, the line of the log that prints it)."""
+    for name, (text, line) in _old_names(printed).items():
+        if text in _NONE or printed.get(SAME.get(name, ""), ("None", 0))[0] not in _NONE:
+            continue
+        plain = "--" + name.replace("_", "-")
+        option = STORED.get(name, plain if plain in known else "")
+        off = TURNED_OFF.get(name, f"--no-{plain[2:]}")
+        kind = known.get(option, {}).get("kind")
+        if kind == "switch":
+            if text == "True":
+                yield [option], line
+        elif kind == "store" and PRIVATE.isdisjoint(name.split("_")):
+            if option == plain and text in ("False", "True"):
+                continue
+            if words := _allowed_words(known[option], text):
+                yield [option, *words], line
+        elif text == "False" and off in known:
+            yield [off], line
+
+
+def _old_names(printed: Printed) -> dict[str, tuple[str, int]]:
+    """The arguments with those of older versions as today's say them."""
+    found = dict(printed)
+    full, line = found.pop("checkpoint_activations", ("False", 0))
+    if full == "True":
+        layers = found.get("checkpoint_num_layers", ("1", line))
+        found |= {
+            "recompute_granularity": ("full", line),
+            "recompute_method": ("uniform", line),
+            "recompute_num_layers": layers,
+        }
+    rotary = found.get("use_rotary_position_embeddings", ("False", 0))[0] == "True"
+    if found.get("add_position_embedding", ("True", 0))[0] == "False" and not rotary:
+        found.setdefault("position_embedding_type", ("none", found["add_position_embedding"][1]))
+    grouped = found.get("group_query_attention")
+    if grouped is None and "num_query_groups" in found:
+        # A configuration that has no switch for it says the number alone.
+        found["group_query_attention"] = "True", found["num_query_groups"][1]
+    elif grouped is not None and grouped[0] != "True":
+        found.pop("num_query_groups", None)
+    if found.get("recompute_granularity", ("None", 0))[0] in _NONE:
+        for name in ("recompute_method", "recompute_num_layers"):
+            found.pop(name, None)
+    return found

@@ -1,0 +1,39 @@
+"""A RunLog as text: what was read, from which line, and what is left open."""
+
+from __future__ import annotations
+
+from planner.frameworks.base import one_line
+from planner.inputs.logs.run_log import Fact, RunLog
+
+SHOWN = ("model.", "training.", "plan.")
+_GIB = 2.0**30
+# Values that are true of most runs and say nothing where nobody chose them.
+_QUIET = (False, "none", 0, 0.0)
+
+
+def text_of(run: RunLog) -> str:
+    """What was read and what is left open, one thing a line."""
+    step = run.step
+    spread = "" if step.low_s is None else f" ({step.low_s:.4g} to {step.high_s:.4g} s)"
+    rows = [
+        f"{one_line(run.name)}: {run.code_base}",
+        f"step         {step.seconds:.4g} s{spread}, {step.steps:,} steps by {step.basis}",
+    ]
+    rows += [f"left out     {one.steps:,} steps: {one.reason}" for one in step.left_out]
+    if run.tokens_per_s is not None:
+        rows.append(f"throughput   {run.tokens_per_s:,.0f} tokens/s")
+    if run.tflops_per_accelerator is not None:
+        rows.append(f"compute      {run.tflops_per_accelerator:.4g} TFLOP/s per accelerator")
+    rows += [
+        f"memory       {one.bytes / _GIB:.4g} GiB {one.quantity} (line {one.line})"
+        for one in run.memory
+    ]
+    rows += [_fact(one) for one in run.facts if one.line or one.value not in _QUIET]
+    rows += [f"left open    {one}" for one in run.left_open]
+    rows += [f"assumed      {one_line(one)}" for one in run.assumed]
+    return "\n".join(rows) + "\n"
+
+
+def _fact(fact: Fact) -> str:
+    place = f"{one_line(fact.file)}:{fact.line}" if fact.line else "follows"
+    return f"read         {fact.field} {one_line(str(fact.value))} ({place})"

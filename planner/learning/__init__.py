@@ -1,0 +1,1 @@
+"""What runs teach: the sites of users, and the accuracy of the cost model."""

@@ -1,0 +1,268 @@
+"""Computes the answer of `planner accuracy`: a row for each prediction, and the scores of all.
+
+Rows are read, predicted and reduced one at a time, so that a large file costs no more memory
+than its document.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+
+import numpy as np
+
+from planner.documents.formats import memory_words, plan_words
+from planner.documents.problems import shown as shown_text
+from planner.evidence.uncertainty.posterior import SHARES, SeenRun
+from planner.learning.accuracy.accuracy_answer import (
+    AccuracyAnswer,
+    MemorySummary,
+    OpenTime,
+    Ranking,
+    Row,
+    SourceMemory,
+    SourceTime,
+    Summary,
+    Table,
+    TimeSummary,
+    within_range,
+)
+from planner.learning.accuracy.intervals import (
+    interval_summary,
+    intervals,
+    shots,
+)
+from planner.learning.accuracy.predict import Prediction
+from planner.learning.accuracy.scores import (
+    Errors,
+    MemoryErrors,
+    errors,
+    features_of,
+    kendall_tau,
+    log_of_ratio,
+    memory_errors,
+    repeat_spread,
+    seen_runs,
+    tau_ceiling,
+    top1_regret,
+)
+
+
+def answer_of(
+    data: str, predictions: Iterable[Prediction], shown: Sequence[int] = ()
+) -> AccuracyAnswer:
+    """The document of the predictions of a file called `data`.
+
+    shown: how many runs of a source are shown before the others are judged.
+    """
+    known: dict[str, str] = {}
+    rows: list[Row] = []
+    runs: list[SeenRun] = []
+    for prediction in predictions:
+        rows.append(_row(prediction, known))
+        runs += seen_runs([prediction])
+    predicted = sum(row.reason is None for row in rows)
+    summary = Summary(
+        rows=len(rows),
+        predicted=predicted,
+        coverage=predicted / len(rows) if rows else 0.0,
+        time=_time(rows),
+        memory=_memory(rows),
+        ranking=_rankings(rows),
+        intervals=interval_summary(runs),
+        shots=shots(runs, shown) if shown else {},
+    )
+    return AccuracyAnswer(data=_text(data), summary=summary, rows=rows)
+
+
+def _row(prediction: Prediction, known: dict[str, str]) -> Row:
+    """A prediction as its row; `known` keeps one copy of texts that many rows share."""
+    run, case = prediction.run, prediction.case
+    plan = None
+    if prediction.plan is not None:
+        dumped = prediction.plan.model_dump()
+        plan = " · ".join([*plan_words(dumped), *memory_words(dumped)])
+    ours, theirs = prediction.iteration_time_s, run.iteration_time_s
+    model, cluster = _text(run["model"]), _text(f"{run['n_gpus']} x {run['gpu']}")
+    source = _text(run.source_key)
+    assumptions = [_long_text(text) for text in case.assumptions] if case else []
+    return Row(
+        id=_text(run.id),
+        source_key=known.setdefault(source, source),
+        model=known.setdefault(model, model),
+        cluster=known.setdefault(cluster, cluster),
+        plan=plan,
+        confidence=_text(run["confidence"].lower()),
+        quantity="layer" if run.is_layer else "iteration",
+        table=_table(prediction),
+        predicted_iteration_time_s=ours,
+        lowest_s=prediction.lowest_s,
+        highest_s=prediction.highest_s,
+        published_iteration_time_s=theirs,
+        ln_ratio=log_of_ratio(ours, theirs) if ours and theirs else None,
+        predicted_peak_bytes=prediction.peak_bytes,
+        published_peak_bytes=run.peak_bytes,
+        capacity_bytes=prediction.capacity_bytes,
+        fits=prediction.fits,
+        out_of_memory=bool(run.flag("oom")),
+        global_batch_size=case.training.global_batch_size if case else None,
+        ranking_group=_long_text(f"{source}: {model}, {cluster}, sequence {run['seq_len'][:20]}"),
+        config_group=_text(run["config_group"]),
+        open_inputs=list(case.open_inputs) if case else [],
+        reason=_long_text(prediction.reason) or None,
+        assumptions=[known.setdefault(text, text) for text in assumptions],
+        intervals=_intervals(prediction),
+    )
+
+
+def _intervals(prediction: Prediction) -> dict[str, tuple[float, float]] | None:
+    features, seconds = features_of(prediction), prediction.iteration_time_s
+    if features is None or seconds is None:
+        return None
+    found = zip(SHARES, np.exp(intervals(SeenRun(features, 0.0))).tolist(), strict=True)
+    return {share: (seconds * low, seconds * high) for share, (low, high) in found}
+
+
+def _text(text: str) -> str:
+    """A file's text as an answer may repeat it: printable, and no longer than is of use."""
+    return str(shown_text(text))
+
+
+def _long_text(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text[:300])
+
+
+def _table(prediction: Prediction) -> Table:
+    if prediction.reason:
+        return "not_predicted"
+    if prediction.run.iteration_time_s is None:
+        return "not_measured"
+    if prediction.run["confidence"].lower() == "low":
+        return "low"
+    return "scored" if prediction.settled else "open"
+
+
+def _by(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[key(row)].append(row)
+    return found
+
+
+def _ratios(rows: Iterable[Row]) -> list[float]:
+    return [row.ln_ratio for row in rows if row.ln_ratio is not None]
+
+
+def _time(rows: Sequence[Row]) -> TimeSummary:
+    scored = [row for row in rows if row.table == "scored"]
+    by_source: dict[str, SourceTime] = {}
+    for source, own in _by(scored, lambda row: row.source_key).items():
+        found = errors(_ratios(own))
+        assert found is not None
+        layers = sum(row.quantity == "layer" for row in own)
+        by_source[source] = SourceTime(layer_rows=layers, **asdict(found))
+    medians = [source.median_abs_ln for source in by_source.values()]
+    mean = math.fsum(medians) / len(medians) if medians else None
+    return TimeSummary(
+        n=len(scored), mean_of_source_medians=mean, by_source=by_source, open=_open(rows)
+    )
+
+
+def _open(rows: Iterable[Row]) -> OpenTime:
+    own = [row for row in rows if row.table == "open"]
+    found: Errors | None = errors(_ratios(own))
+    if found is None:
+        return OpenTime(
+            n=0, median_abs_ln=None, p90_abs_ln=None, bias_ln=None, within_range_share=None
+        )
+    inside = sum(within_range(row) for row in own) / len(own)
+    return OpenTime(within_range_share=inside, **asdict(found))
+
+
+def _counts_as_peak(row: Row) -> bool:
+    settled = row.confidence != "low" and row.table != "open"
+    return bool(settled and row.predicted_peak_bytes and row.published_peak_bytes)
+
+
+def _memory(rows: Sequence[Row]) -> MemorySummary:
+    """Peaks of confident rows whose plan is known, and every confident out-of-memory row."""
+    own = list(filter(_counts_as_peak, rows))
+    found = _peaks(own)
+    by_source: dict[str, SourceMemory] = {}
+    for source, part in _by(own, lambda row: row.source_key).items():
+        errors_of_source = _peaks(part)
+        assert errors_of_source is not None
+        by_source[source] = SourceMemory(**asdict(errors_of_source))
+    overflowed = [row for row in rows if row.out_of_memory and row.confidence != "low"]
+    return MemorySummary(
+        n=len(own),
+        median_abs_ln=found and found.median_abs_ln,
+        mean_abs_error=found and found.mean_abs_error,
+        mean_error=found and found.mean_error,
+        under_predicted_share=found and found.under_predicted_share,
+        oom_caught=sum(row.fits is False for row in overflowed),
+        oom_rows=len(overflowed),
+        ran_but_predicted_not_to_fit=[
+            row.id for row in rows if row.fits is False and not row.out_of_memory
+        ],
+        by_source=by_source,
+    )
+
+
+def _peaks(rows: Sequence[Row]) -> MemoryErrors | None:
+    return memory_errors(
+        [row.predicted_peak_bytes or math.nan for row in rows],
+        [row.published_peak_bytes or math.nan for row in rows],
+    )
+
+
+def _rankings(rows: Iterable[Row]) -> dict[str, Ranking]:
+    """Per group of equal source, model, cluster and sequence with two different plans or more.
+
+    A plan is all rows of one config_group; its time is the mean of theirs, and per sequence, for
+    some plans of a group round the global batch to what they divide.
+    """
+    scored = [row for row in rows if row.table == "scored" and row.quantity == "iteration"]
+    groups = _by(scored, lambda row: row.ranking_group)
+    plans = {
+        name: list(_by(own, lambda row: row.config_group or f"row {row.id}").values())
+        for name, own in groups.items()
+    }
+    repeats: dict[str, list[list[float]]] = defaultdict(list)
+    for own in plans.values():
+        repeats[own[0][0].source_key] += [[_measured(row) for row in plan] for plan in own]
+    spreads = {source: repeat_spread(times) for source, times in repeats.items()}
+    return {
+        name: _ranking(own, spreads[own[0][0].source_key])
+        for name, own in plans.items()
+        if len(own) > 1
+    }
+
+
+def _ranking(plans: Sequence[Sequence[Row]], spread: float | None) -> Ranking:
+    predicted = [_mean([_predicted(row) for row in plan]) for plan in plans]
+    published = [_mean([_measured(row) for row in plan]) for plan in plans]
+    many = [len({_measured(row) for row in plan}) for plan in plans]
+    regret = top1_regret(predicted, published)
+    assert regret is not None
+    return Ranking(
+        n=len(plans),
+        source_key=plans[0][0].source_key,
+        kendall_tau=kendall_tau(predicted, published),
+        kendall_tau_ceiling=None if spread is None else tau_ceiling(published, many, spread),
+        top1_regret=regret,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _predicted(row: Row) -> float:
+    return (row.predicted_iteration_time_s or math.nan) / (row.global_batch_size or 1)
+
+
+def _measured(row: Row) -> float:
+    return (row.published_iteration_time_s or math.nan) / (row.global_batch_size or 1)

@@ -1,0 +1,152 @@
+"""A timeline as one self-contained HTML file: a static SVG and the page's interactive timeline.
+
+Without scripts, and in print, the SVG is the whole picture. With scripts, the canvas of the page's
+Pipeline timeline replaces the lanes of the SVG; its modules are inlined in the file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from planner.answers.pipelines.timeline import TimelineAnswer
+from planner.answers.pipelines.timeline_lanes import Lane, headline, lanes
+from planner.documents.formats import seconds, share
+from planner.presentation.drawing.svg import WIDTH, legend_notes, svg, top
+from planner.presentation.drawing.theme import Theme, colours
+
+_TICKS = 10**10  # ticks in the makespan; the file stores times as whole ticks
+_DIGITS = 4  # decimals of the activations held
+
+_CHARTS = Path(__file__).parents[3] / "web" / "charts"
+# In order of their imports; the last module starts the others.
+_MODULES = (
+    *(_CHARTS / name for name in ("canvas.js", "lanes.js", "timeline_draw.js", "timeline_view.js")),
+    Path(__file__).with_name("exported_timeline.js"),
+)
+_IMPORT, _EXPORT = re.compile(r"^import .*;\n", re.M), re.compile(r"^export ", re.M)
+# The page's colour tokens, as the canvas modules name them, and the theme's names for the same.
+_TOKENS = {
+    "tl-F": "F", "tl-B": "B", "tl-I": "I", "tl-W": "W", "bad": "C", "tl-idle": "idle",
+    "tl-memory": "memory", "muted": "quiet", "line": "grid",
+}  # fmt: skip
+_STYLE = """
+body{margin:0 auto;max-width:1240px;padding:12px 20px;background:var(--page);color:var(--ink);
+font:14px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
+#tools{display:flex;flex-wrap:wrap;gap:8px;align-items:center;position:sticky;top:0;padding:6px 0;
+background:var(--page);z-index:1}
+#tools[hidden]{display:none}
+button{font:inherit;color:inherit;background:var(--idle);border:1px solid var(--quiet);
+border-radius:5px;min-width:34px;padding:3px 10px;cursor:pointer}
+#says,#zoom{font-variant-numeric:tabular-nums}
+kbd{font:12px ui-monospace,monospace;border:1px solid var(--grid);border-radius:3px;padding:0 4px}
+.hint,#zoom,caption{color:var(--quiet)}
+figure{margin:0}.picture{overflow-x:auto}
+:focus-visible{outline:2px solid var(--F);outline-offset:2px}
+.picture svg.timeline{width:100%;min-width:760px;height:auto;display:block}
+#scroll{display:none;overflow:hidden auto;position:relative}
+#canvas{position:sticky;top:0;display:block;width:100%;touch-action:pan-y;cursor:grab}
+@media screen{.moving .crop{overflow:hidden;min-width:760px}.moving #scroll{display:block}}
+table{border-collapse:collapse;margin:10px 0;font-variant-numeric:tabular-nums}
+th,td{padding:3px 12px;text-align:right;border-bottom:1px solid var(--grid)}
+th{font-weight:600}caption{text-align:left}
+summary{cursor:pointer}
+"""
+
+
+def html(answer: TimelineAnswer, theme: Theme = "auto") -> str:
+    """The HTML document of a timeline."""
+    drawn = lanes(answer)
+    name = escape(f"{answer.title}: {headline(answer)}")
+    notes = (escape(legend_notes(answer, dense, numbered=True)) for dense in (False, True))
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{name}</title>
+<style>{colours(theme, ":root")}{_STYLE}{_aliases()}
+@media screen{{.moving .crop{{aspect-ratio:{WIDTH}/{top(answer) - 16:g}}}}}</style>
+</head>
+<body>
+<main>
+<div id="tools" hidden>
+<button data-key="+" aria-label="Zoom in">+</button>
+<button data-key="-" aria-label="Zoom out">−</button>
+<button data-key="0">Fit</button>
+<span id="zoom"></span>
+<span id="says" role="status" aria-live="polite"></span>
+</div>
+<figure id="figure" data-actions="{next(notes)}" data-columns="{next(notes)}">
+<div class="picture"><div class="crop">{svg(answer, theme)}</div></div>
+<div id="scroll"><div id="lanes"><canvas id="canvas" tabindex="0" role="application"
+aria-label="Timeline; arrow keys go from action to action and rank to rank"></canvas></div></div>
+</figure>
+<p class="hint">Zoom: <kbd>+</kbd> <kbd>−</kbd> <kbd>0</kbd>, <kbd>Ctrl</kbd> and wheel, or double
+click. Move: drag, or <kbd>Shift</kbd> and <kbd>←</kbd> <kbd>→</kbd>. Arrow keys go from action to
+action and rank to rank; the outline follows one micro-batch.</p>
+{_table(answer, drawn)}
+</main>
+<script type="application/json" id="data">{_data(answer, drawn)}</script>
+<script type="module">{_script()}</script>
+</body>
+</html>
+"""
+
+
+def _aliases() -> str:
+    return ":root{" + ";".join(f"--{name}:var(--{own})" for name, own in _TOKENS.items()) + "}"
+
+
+def _script() -> str:
+    """All modules as one; their names do not clash, or a browser test would fail."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in _MODULES)
+    return _EXPORT.sub("", _IMPORT.sub("", text))
+
+
+def _table(answer: TimelineAnswer, lanes: list[Lane]) -> str:
+    """A table with the numbers of each rank."""
+    causes = list(answer.idle_s[0])
+    head = "".join(f"<th scope=col>idle: {escape(cause)}</th>" for cause in causes)
+    rows = "\n".join(
+        f"<tr><th scope=row>{lane.rank}</th><td>{seconds(lane.busy_s)}</td>"
+        f"<td>{share(max(0.0, 1 - lane.busy_s / answer.makespan_s))}</td>"
+        + "".join(f"<td>{seconds(answer.idle_s[lane.rank][cause])}</td>" for cause in causes)
+        + f"<td>{answer.peak_in_flight[lane.rank]:.4g}</td></tr>"
+        for lane in lanes
+    )
+    return (
+        "<details><summary>Ranks in numbers</summary><table>"
+        "<caption>Seconds of work and of idle by cause; activations held at most</caption>"
+        f"<thead><tr><th scope=col>rank</th><th scope=col>work</th><th scope=col>idle</th>{head}"
+        f"<th scope=col>peak</th></tr></thead>\n<tbody>{rows}</tbody></table></details>"
+    )
+
+
+def _data(answer: TimelineAnswer, lanes: list[Lane]) -> str:
+    """The JSON for the canvas: per rank a flat list of kind, micro-batch, chunk, gap and length.
+
+    Activations held are rounded.
+    """
+    fields = {"title", "stages", "micro_batches", "chunks", "makespan_s", "ideal_s"}
+    document = {
+        **answer.model_dump(include=fields | {"peak_in_flight"}),
+        "in_flight": [[round(held, _DIGITS) for held in rank] for rank in answer.in_flight],
+        "ticks": _TICKS,
+        "ranks": [_flat(answer, lane) for lane in lanes],
+    }
+    # Inside a script element only "<" could end it.
+    return json.dumps(document, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _flat(answer: TimelineAnswer, lane: Lane) -> list[int]:
+    start = np.rint(lane.start_s / answer.makespan_s * _TICKS).astype(np.int64)
+    end = np.rint(lane.end_s / answer.makespan_s * _TICKS).astype(np.int64)
+    gap = start - np.concatenate([[0], end[:-1]])
+    columns = (lane.kind, lane.micro_batch, lane.chunk, gap, end - start)
+    flat: list[int] = np.column_stack(columns).ravel().tolist()
+    return flat

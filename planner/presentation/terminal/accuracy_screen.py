@@ -1,0 +1,336 @@
+"""`planner accuracy` on a terminal: scores, open inputs, where the model is furthest off."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from planner.documents.formats import gib, seconds, share
+from planner.learning.accuracy.accuracy_answer import (
+    AccuracyAnswer,
+    MemorySummary,
+    Row,
+    Summary,
+    ratio_words,
+    remarks,
+)
+from planner.learning.accuracy.suspects import Assumption, assumptions, suspects, worst
+from planner.presentation.terminal.text_wrap import Flow, prose
+
+_MOST_SOURCES, _MOST_GROUPS, _MOST_OPEN, _MOST_WORST, _MOST_REASONS = 40, 20, 10, 8, 15
+_BAR = 24  # cells
+SHORT = {"micro_batch": "mbs"}
+_ASIDE = re.compile(r" ?[(][^)]*[)]")
+_GOOD, _FAIR = 0.05, 0.10  # median |ln| below which a bar is green, or yellow
+
+
+def accuracy_screen(answer: AccuracyAnswer, console: Console) -> RenderableType:
+    """The scores of all rows."""
+    known = assumptions(answer.rows)
+    rows: list[RenderableType] = [
+        *_header(answer),
+        Text(),
+        *_time(answer.summary, console),
+        *_intervals(answer.summary),
+        Text(),
+        *_memory(answer.summary.memory),
+    ]
+    for part in (
+        _ranking(answer.summary),
+        _open(answer.rows),
+        _worst(answer.rows, known),
+        _not_predicted(answer.rows),
+    ):
+        if part:
+            rows += [Text(), *part]
+    return Group(*rows)
+
+
+def rows_screen(answer: AccuracyAnswer) -> Iterator[Text]:
+    """Every row on a line, and then what the numbers of its assumptions mean."""
+    known = assumptions(answer.rows)
+    width = max([*(len(row.id) for row in answer.rows), 3])
+    yield Text(
+        f"{'row':<{width}}  {'predicted':>9}  {'measured':>9}  {'ratio':>6}  {'GiB':>6}  "
+        f"{'meas.':>6}  assumed",
+        "bold",
+    )
+    for row in answer.rows:
+        if row.reason is not None:
+            yield Text(f"{row.id:<{width}}  not predicted: {row.reason}")
+            continue
+        numbers = " ".join(map(str, sorted(known[text].number for text in row.assumptions)))
+        yield Text.assemble(
+            f"{row.id:<{width}}  {_time_of(row.predicted_iteration_time_s):>9}  "
+            f"{_time_of(row.published_iteration_time_s):>9}  {ratio_words(row):>6}  "
+            f"{_gib(row.predicted_peak_bytes):>6}  {_gib(row.published_peak_bytes):>6}  ",
+            (numbers, "dim"),
+            ("  " + ", ".join(remarks(row)), "yellow"),
+        )
+    yield Text()
+    if known:
+        yield Text("Assumed", "bold")
+    for one in known.values():
+        yield Text(f"{one.number:>4}  {one.text} ({one.where})")
+
+
+def _header(answer: AccuracyAnswer) -> Iterator[RenderableType]:
+    summary, tables = answer.summary, [row.table for row in answer.rows]
+    yield Text.assemble(("Predicted against measured", "bold"), f"  {answer.data}")
+    pieces: list[str | Text] = [
+        Text.assemble(
+            (f"{summary.predicted:,}", "bold"),
+            f" of {summary.rows:,} rows predicted ({share(summary.coverage)})",
+        ),
+        f"{tables.count('scored'):,} scored",
+    ]
+    for table, words in (
+        ("open", "with open inputs"),
+        ("low", "in doubt, listed only"),
+        ("not_measured", "without a time"),
+    ):
+        if table in tables:
+            pieces.append(f"{tables.count(table):,} {words}")
+    yield Flow(pieces, indent=2)
+
+
+def _intervals(summary: Summary) -> Iterator[RenderableType]:
+    """How often intervals hold, and what runs of a source that were shown are worth."""
+    found = summary.intervals
+    if found is not None:
+        pieces: list[str | Text] = [Text.assemble(("Intervals", "bold"), "  source left out")]
+        for name, kept in found.rows.held.items():
+            width = math.expm1(found.rows.mean_width_ln[name] / 2.0)
+            sources = share(found.held_mean_of_sources[name])
+            pieces.append(
+                f"{name}% hold {share(kept)} of rows, {sources} by source, ± {share(width)}"
+            )
+        yield Text()
+        yield Flow(pieces, indent=2)
+    if summary.shots:
+        words = [
+            f"{count}: {share(errors.mean)} ("
+            + ", ".join(f"{kind} {share(own)}" for kind, own in errors.mean_by_kind.items())
+            + ")"
+            for count, errors in summary.shots.items()
+        ]
+        first = next(iter(summary.shots.values()))
+        yield Flow(
+            [
+                Text("Runs shown", "bold"),
+                f"error of the others, {len(first.by_source)} sources",
+                *words,
+            ],
+            indent=2,
+        )
+
+
+def _time(summary: Summary, console: Console) -> Iterator[RenderableType]:
+    by_source = summary.time.by_source
+    mean = summary.time.mean_of_source_medians
+    if mean is None:
+        yield Text("Time  no row could be scored", "bold")
+    else:
+        yield Flow(
+            [
+                Text.assemble(
+                    ("Time", "bold"), "  off by ", (share(mean), "bold"), ": the median"
+                    if len(by_source) == 1 else f": the mean of {len(by_source)} source medians",
+                ),
+                "|ln(predicted / measured)|",
+            ],
+            indent=6,
+        )  # fmt: skip
+    table = _table("  source", "rows", "median", "p90", "bias", left=(0, 5))
+    table.add_column("")
+    longest = max([source.p90_abs_ln for source in by_source.values()], default=1.0) or 1.0
+    ordered = sorted(by_source.items(), key=lambda item: item[1].median_abs_ln)
+    for key, source in ordered[:_MOST_SOURCES]:
+        name = _short(f"  {key}" + ", layers" * (source.layer_rows == source.n))
+        figures = (source.median_abs_ln, source.p90_abs_ln)
+        table.add_row(
+            name, f"{source.n:,}", *map(share, figures), _signed(source.bias_ln),
+            _bar(*figures, longest, console),
+        )  # fmt: skip
+    if len(ordered) > _MOST_SOURCES:
+        table.add_row(f"  {len(ordered) - _MOST_SOURCES:,} more, worse")
+    is_open = summary.time.open
+    if is_open.median_abs_ln is not None and is_open.p90_abs_ln is not None:
+        table.add_row(
+            Text("  inputs open", "dim"), f"{is_open.n:,}", share(is_open.median_abs_ln),
+            share(is_open.p90_abs_ln), _signed(is_open.bias_ln or 0.0),
+            Text(f"{share(is_open.within_range_share or 0.0)} measured within range", "dim"),
+        )  # fmt: skip
+    if table.row_count:
+        yield table
+
+
+def _bar(median: float, p90: float, longest: float, console: Console) -> Text:
+    """The median, and fainter behind it the 90th percentile."""
+    plain = console.color_system is None or console.no_color
+    full = round(_BAR * median / longest)
+    rest = max(round(_BAR * p90 / longest) - full, 0)
+    style = "green" if median < _GOOD else "yellow" if median < _FAIR else "red"
+    return Text.assemble(
+        (("#" if plain else "█") * full, style), (("-" if plain else "░") * rest, style)
+    )
+
+
+def _memory(memory: MemorySummary) -> Iterator[RenderableType]:
+    words: list[str | Text] = []
+    if memory.median_abs_ln is not None and memory.mean_abs_error is not None:
+        words = [
+            Text.assemble(
+                f"{memory.n:,} peaks, median error ", (share(memory.median_abs_ln), "bold")
+            ),
+            f"mean {share(memory.mean_abs_error)}",
+            f"signed {_signed(memory.mean_error or 0.0)}",
+            f"{share(memory.under_predicted_share or 0.0)} under-predicted by more than 3 %",
+        ]
+    if memory.oom_rows:
+        style = "" if memory.oom_caught == memory.oom_rows else "yellow"
+        words.append(
+            Text(f"{memory.oom_caught} of {memory.oom_rows} out-of-memory runs caught", style)
+        )
+    first, *rest = words or ["no peak is stated"]
+    yield Flow([Text.assemble(("Memory", "bold"), "  ", first), *rest], indent=8)
+    if ran := memory.ran_but_predicted_not_to_fit:
+        shown = [*ran[:6], *([f"{len(ran) - 6:,} more"] if len(ran) > 6 else [])]
+        shown[0] = f"  {len(ran):,} ran but are predicted not to fit: {shown[0]}"
+        yield Flow(shown, ", ", indent=4)
+
+
+def _ranking(summary: Summary) -> list[RenderableType]:
+    groups = summary.ranking
+    if not groups:
+        return []
+    several = {name: group for name, group in groups.items() if group.n > 2}
+    pairs = [group for group in groups.values() if group.n == 2]
+    ordered = sorted(several.items(), key=lambda item: -item[1].n)
+    table = _table("  model and cluster", "plans", "tau", "ceiling", "regret", left=(0,))
+    for name, group in ordered[:_MOST_GROUPS]:
+        ceiling = group.kendall_tau_ceiling
+        table.add_row(
+            _short(f"  {name}"), f"{group.n:,}", _figure(group.kendall_tau), _figure(ceiling),
+            f"{group.top1_regret:.3f}",
+        )  # fmt: skip
+    rows: list[RenderableType] = [
+        Flow(
+            [
+                Text.assemble(("Ranking", "bold"), "  Kendall's tau-b of the plans of a group"),
+                "the ceiling that repeated measurements allow",
+                "regret: time of the plan liked best over the best",
+            ],
+            "; ",
+            indent=9,
+        )
+    ]
+    if several:
+        rows.append(table)
+    if len(ordered) > _MOST_GROUPS:
+        rows.append(Text(f"  {len(ordered) - _MOST_GROUPS:,} more groups"))
+    if pairs:
+        right = sum((group.kendall_tau or 0.0) > 0 for group in pairs)
+        rows.append(Text(f"  {right:,} of {len(pairs):,} pairs of plans in the right order"))
+    return rows
+
+
+def _open(rows: Iterable[Row]) -> list[RenderableType]:
+    own = sorted(
+        (row for row in rows if row.table == "open"), key=lambda row: -abs(row.ln_ratio or 0.0)
+    )
+    if not own:
+        return []
+    table = _table("  row", "predicted", "range", "measured", "ratio", "open", left=(0, 5))
+    for row in own[:_MOST_OPEN]:
+        table.add_row(
+            Text(f"  {row.id}", no_wrap=True, overflow="ellipsis"),
+            _time_of(row.predicted_iteration_time_s),
+            f"{_time_of(row.lowest_s)} to {_time_of(row.highest_s)}",
+            _time_of(row.published_iteration_time_s),
+            ratio_words(row),
+            ", ".join(SHORT.get(name, name) for name in row.open_inputs),
+        )
+    title = Text.assemble(
+        ("Inputs open", "bold"),
+        f"  {len(own):,} rows do not state what moves their time by more than 5 %",
+    )
+    more = len(own) - _MOST_OPEN
+    return [title, table, *([Text(f"  {more:,} more, nearer to 1")] if more > 0 else [])]
+
+
+def _worst(rows: Sequence[Row], assumptions: dict[str, Assumption]) -> list[RenderableType]:
+    off = worst(rows, _MOST_WORST)
+    if not off:
+        return []
+    found: list[RenderableType] = [
+        Text.assemble(
+            ("Furthest off", "bold"),
+            "  suspect: what is assumed where a source is off most",
+        )
+    ]
+    width = max(len(row.id) for row in off)
+    for row in off:
+        found.append(
+            Text.assemble(
+                f"  {row.id:<{width}}  {_time_of(row.predicted_iteration_time_s):>8} for "
+                f"{_time_of(row.published_iteration_time_s):>8}  ",
+                (ratio_words(row), "bold"),
+                f"  {row.model}",
+                no_wrap=True,
+                overflow="ellipsis",
+            )
+        )
+        if row.plan is not None:
+            first, *more = row.plan.split(" · ")
+            found.append(Flow([f"    {first}", *more], indent=6, style="dim"))
+        found += [
+            prose(f"suspect: {one.text} ({one.where})", indent=4, hanging=2)
+            for one in suspects(row, assumptions)
+        ]
+    return found
+
+
+def _not_predicted(rows: Iterable[Row]) -> list[RenderableType]:
+    own = [row for row in rows if row.reason is not None]
+    if not own:
+        return []
+    shown = [prose(f"{row.id}: {row.reason}", hanging=2) for row in own[:_MOST_REASONS]]
+    more = len(own) - _MOST_REASONS
+    title = Text.assemble(("Not predicted", "bold"), f"  {len(own):,}, which count as not covered")
+    return [title, *shown, *([Text(f"  {more:,} more")] if more > 0 else [])]
+
+
+def _table(*headings: str, left: tuple[int, ...]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for place, heading in enumerate(headings):
+        justify: Literal["left", "right"] = "left" if place in left else "right"
+        table.add_column(heading, justify=justify, no_wrap=place > 0)
+    return table
+
+
+def _short(name: str) -> Text:
+    """A name for the first column, which gives way: without what stands in brackets."""
+    return Text(_ASIDE.sub("", name), no_wrap=True, overflow="ellipsis")
+
+
+def _time_of(value: float | None) -> str:
+    return "-" if value is None else seconds(value)
+
+
+def _gib(value: float | None) -> str:
+    return "-" if value is None else gib(value)
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _signed(value: float) -> str:
+    return f"{100 * value:+.1f} %"

@@ -1,0 +1,190 @@
+"""`planner lint` on a terminal: the verdict, what is wrong, and what to change, on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from planner.answers.lint.findings import Better, Finding, FlagChange, Gain, LintAnswer, Severity
+from planner.documents.formats import gib, memory_words, plan_words, seconds, share, short
+from planner.documents.plan_report import PlanReport
+from planner.presentation.terminal.bars import memory_bars
+from planner.presentation.terminal.plan_rows import TIGHT
+from planner.presentation.terminal.refusal_rows import nearest_rows
+from planner.presentation.terminal.text_wrap import Flow, prose
+
+_VERDICTS: dict[str, tuple[str, str]] = {
+    "refused": ("will not run", "bold red"),
+    "does not fit": ("runs out of memory", "bold red"),
+    "may run out": ("may run out of memory", "bold yellow"),
+    "improvable": ("runs, and a faster plan is known", "bold yellow"),
+    "fine": ("runs, and no plan is known to be faster", "bold green"),
+}
+_HEADS: dict[Severity, tuple[str, str]] = {
+    "error": ("Errors", "bold red"),
+    "warning": ("Warnings", "bold yellow"),
+    "hint": ("Hints", "bold cyan"),
+}
+_LONGEST_VALUE = 30  # longer values (layouts of stages) get their own line
+_LONGEST_HEAD = 48  # an option with its value; longer values stand in the next column
+_MOST_UNREAD = 8
+_MOST = {"error": 12, "warning": 8, "hint": 4}  # findings that are listed of a kind
+
+
+def _head(answer: LintAnswer, parameters: float, main: str) -> list[RenderableType]:
+    """The verdict and the number of findings; what was judged."""
+    words, style = _VERDICTS[answer.verdict]
+    counts = ", ".join(
+        f"{n} {name}{'s' * (n != 1)}"
+        for name in _HEADS
+        if (n := sum(finding.severity == name for finding in answer.findings))
+    )
+    group, training = answer.request["cluster"]["groups"][0], answer.request["training"]
+    judged = [
+        answer.framework,
+        f"{short(parameters)} parameters",
+        f"{group['nodes']} x {group['accelerators_per_node']} {group['accelerator']['name']}",
+        f"sequence {training['seq_length']:,}",
+        f"batch {training['global_batch_size']:,}",
+        training["precision"],
+    ]
+    return [
+        Text.assemble((main, "bold"), " ", (words, style), f" · {counts}" if counts else ""),
+        Flow(judged, indent=2, style="dim"),
+    ]
+
+
+def lint_screen(
+    answer: LintAnswer, parameters: float, main: str, console: Console
+) -> RenderableType:
+    """The answer to `planner lint`; parameters: of the model; main: the launch script."""
+    rows = _head(answer, parameters, main)
+    for severity in _HEADS:
+        rows += _findings(severity, [f for f in answer.findings if f.severity == severity])
+    if answer.estimate is not None:
+        rows += [Text(), _plan("As it is", answer.estimate)]
+        if not answer.estimate.fits:
+            rows += [Text(), *memory_bars(answer.estimate.memory, console)]
+    if answer.mended is not None:
+        rows += [Text(), _plan("Fewest changes that run", answer.mended.report)]
+        rows.append(_changes(answer.mended.changes, main))
+    if answer.best is not None and not _same(answer.best, answer.mended):
+        rows += [Text(), _plan("Better plan", answer.best.report)]
+        if answer.gain is not None:
+            rows.append(_gain(answer.gain))
+        rows.append(_changes(answer.best.changes, main))
+    if answer.nearest:
+        rows += [Text(), Text("No plan of this framework fits here", "bold red")]
+        rows += [row for nearest in answer.nearest for row in nearest_rows(nearest)]
+    rows += list(_left(answer))
+    return Group(*rows)
+
+
+def _same(better: Better, other: Better | None) -> bool:
+    return other is not None and better.report.plan == other.report.plan
+
+
+def _findings(severity: Severity, findings: list[Finding]) -> list[RenderableType]:
+    if not findings:
+        return []
+    title, style = _HEADS[severity]
+    rows: list[RenderableType] = [Text(), Text(title, style)]
+    for finding in findings[: _MOST[severity]]:
+        rows.append(_finding(finding, style))
+    if (rest := len(findings) - _MOST[severity]) > 0:
+        rows.append(Text(f"  and {rest} more: --json lists all", "dim"))
+    return rows
+
+
+def _finding(finding: Finding, style: str) -> RenderableType:
+    place = f"{finding.file}:{finding.line}" if finding.line else finding.file
+    said = [word for word in (place, finding.option) if word]
+    head = Flow([Text(f"  {finding.code}", style), *said], "  ", indent=4)
+    return Group(head, prose(finding.text, indent=4))
+
+
+def _plan(title: str, report: PlanReport) -> RenderableType:
+    plan, memory = report.plan.model_dump(), report.memory
+    first, *more = [*plan_words(plan), *memory_words(plan)]
+    free = 1.0 - memory.peak_bytes / memory.capacity_bytes
+    return Group(
+        Text(title, "bold"),
+        Flow([f"  {first}", *more], indent=2),
+        Flow(
+            [
+                f"  {seconds(report.iteration_time_s)} per iteration "
+                f"({seconds(report.error_band.low_s)} to {seconds(report.error_band.high_s)})",
+                f"{report.tokens_per_s:,.0f} tokens/s",
+                f"MFU {share(report.mfu)}",
+                Text(
+                    f"{gib(memory.peak_bytes)} of {gib(memory.capacity_bytes)} GiB"
+                    + (f" on stage {memory.worst_stage}" if len(memory.stages) > 1 else "")
+                    + (", tight" if 0 <= free < TIGHT else ""),
+                    "red" if free < 0 else "yellow" if free < TIGHT else "",
+                ),
+            ],
+            indent=2,
+        ),
+    )
+
+
+def _gain(gain: Gain) -> RenderableType:
+    told = f"{gain.low:.2f} to {gain.high:.2f} at 80 %, {share(gain.chance)} likely to be faster"
+    told += ": measure both" if gain.inside_error else ""
+    style = "yellow" if gain.inside_error else "bold green"
+    return Flow([Text(f"  {gain.speedup:.2f}x faster,", style), *told.split()], " ", indent=2)
+
+
+def _changes(changes: Iterable[FlagChange], main: str) -> RenderableType:
+    """One option after the other, as a diff: + to add, - to remove, ~ another value."""
+    rows = [_change(change, main) for change in changes]
+    lengths = [head.cell_len for head, _, _ in rows]
+    column = max([length for length in lengths if length <= _LONGEST_HEAD], default=0)
+    lines: list[RenderableType] = []
+    for head, value, words in rows:
+        head.pad_right(max(0, column - head.cell_len) + 1)
+        lines.append(Flow([head, *words], " ", indent=min(column, _LONGEST_HEAD) + 2))
+        if value:
+            lines.append(Text(f"      {value}", "bold"))
+    return Group(*lines)
+
+
+def _change(change: FlagChange, main: str) -> tuple[Text, str, list[Text]]:
+    """An option with its value, the value where it needs a line of its own, and why in words."""
+    sign, style = ("+", "green") if change.before is None else ("~", "yellow")
+    if change.after is None:
+        sign, style = "-", "red"
+    head = Text(f"  {sign} {change.option}", style)
+    value = " -> ".join(filter(None, (change.before, change.after)))
+    words = [Text(word, "dim") for word in change.why.split()]
+    below = ""
+    if head.cell_len + len(value) < _LONGEST_HEAD:
+        head.append(f" {value}".rstrip(), "bold")
+    elif len(value) > _LONGEST_VALUE:
+        below = value
+    elif change.after is not None:
+        words = [*(Text(word, "bold") for word in value.split(" ")), Text("·", "dim"), *words]
+    if change.line:
+        file = "line " if change.file == main else f"{change.file}:"
+        words.append(Text(f"({file}{change.line})", "dim"))
+    return head, below, words
+
+
+def _left(answer: LintAnswer) -> Iterator[RenderableType]:
+    """The values that the files leave open, and the settings that no plan has a field for."""
+    demanded = [finding.option for finding in answer.findings if finding.code == "environment"]
+    assumed = [text for text in answer.assumed if not any(name in text for name in demanded)]
+    if assumed:
+        yield Text()
+        yield Text("Assumed", "bold")
+        yield from (prose(text, hanging=2) for text in assumed)
+    if answer.unread:
+        names = list(dict.fromkeys(said.name for said in answer.unread))
+        rest = len(names) - _MOST_UNREAD
+        more = [f"and {rest} more"] if rest > 0 else []
+        title = Text("Not part of a plan ", "bold")
+        words: list[str | Text] = [title, *names[:_MOST_UNREAD], *more]
+        yield Text()
+        yield Flow(words, " ", indent=2, style="dim")

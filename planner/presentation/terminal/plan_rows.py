@@ -1,0 +1,181 @@
+"""Rows of one plan on a terminal: its degrees, layers, throughput, memory and whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cost_models.parameters import total_parameters
+from planner.documents.formats import (
+    chance,
+    days,
+    dollars,
+    energy,
+    gib,
+    kinds_words,
+    memory_words,
+    overflow,
+    plan_words,
+    seconds,
+    share,
+)
+from planner.documents.plan_report import ErrorBand, Memory, Pipeline, PlanReport
+from planner.documents.request import PlanRequest
+from planner.documents.scored_runs import Evidence
+from planner.presentation.terminal.bars import memory_bars, time_bar
+from planner.presentation.terminal.evidence_rows import evidence_rows
+from planner.presentation.terminal.text_wrap import Flow, prose
+
+TIGHT = 0.02  # free share of the memory below which the smallest surprise overflows it
+MOST_RUNTIMES = 1  # frameworks named beside a schedule
+_MOST_STAGES = 8  # lines of layers, for one screen
+
+
+@dataclass(frozen=True)
+class RequestSummary:
+    """The request, with the number of the model's parameters."""
+
+    request: PlanRequest
+    parameters: float
+
+    def mark(self, *pointers: str) -> str:
+        """A star where one of these values is a default."""
+        return "*" if set(pointers) & set(self.request.defaulted) else ""
+
+
+def asked_of(request: PlanRequest) -> RequestSummary:
+    """The request with what a screen says of it."""
+    return RequestSummary(request, total_parameters(request.model))
+
+
+def report_rows(
+    report: PlanReport,
+    title: str,
+    summary: RequestSummary,
+    console: Console,
+    evidence: Evidence | None = None,
+) -> list[RenderableType]:
+    """All rows of a plan: facts, bars of its memory and of its time."""
+    plan = report.plan.model_dump()
+    facts = Table.grid(padding=(0, 2))
+    style = "bold green" if report.fits else "bold red"
+    named = report.pipeline is None  # else the schedule has a row of its own
+    words = [Text(word, "bold") for word in plan_words(plan, schedule=named)]
+    if not report.fits:
+        words.append(Text("does not fit", style))
+    facts.add_row(Text(title, style), Flow(words))
+    layers = [f"layers {_layers(report.layers_per_stage)}"]
+    if len(report.plan.stage_layers) > report.plan.pp:
+        layers.append(f"by virtual stage {_layers(report.plan.stage_layers)}")
+    facts.add_row("", Flow([*memory_words(plan), *layers]))
+    for line in _stages(report.layers_by_kind):
+        facts.add_row("", line)
+    if report.pipeline is not None:
+        facts.add_row("schedule", Flow(_pipeline(report.plan.schedule, report.pipeline)))
+        if not report.pipeline.synchronous:
+            facts.add_row("", Text(f"asynchronous: {report.pipeline.staleness}", "yellow"))
+    facts.add_row("throughput", Flow(speed(report)))
+    facts.add_row("", Text(_band(report.error_band), "dim"))
+    if evidence is not None:
+        chip = summary.request.cluster.groups[0].accelerator.id
+        for name, row in zip(("evidence", ""), evidence_rows(evidence, chip), strict=True):
+            facts.add_row(name, row)
+    utilisation = [
+        f"MFU {share(report.mfu)} (causal {share(report.mfu_causal)})",
+        f"HFU {share(report.hfu)}",
+        f"{report.model_flop_per_s_per_accelerator / 1e12:.3g} TFLOP/s each",
+    ]
+    facts.add_row("utilisation", Flow(utilisation))
+    facts.add_row("memory", _headroom(report.memory))
+    if whole := whole_run(report, summary):
+        facts.add_row("whole run", Flow(whole))
+    return [facts, Text(), *memory_bars(report.memory, console), Text(), *time_bar(report, console)]
+
+
+def _headroom(memory: Memory) -> RenderableType:
+    """The memory of the fullest stage, marked as tight if little is free."""
+    free = 1 - memory.peak_bytes / memory.capacity_bytes
+    if free < 0:
+        return Flow([Text(overflow(memory), "bold red")])
+    used = f"{gib(memory.peak_bytes)} of {gib(memory.capacity_bytes)} GiB"
+    words = [f"{used} on stage {memory.worst_stage}", f"{share(free)} free"]
+    tight = [Text("tight", "bold yellow")] if free < TIGHT else []
+    risk = Text(f"{chance(memory.chance_of_running_out)} risk of running out")
+    return Flow([*(Text(word, "yellow" if tight else "") for word in words), *tight, risk], ", ")
+
+
+def whole_run(report: PlanReport, summary: RequestSummary) -> list[str]:
+    """Days, cost and energy, with the price and the overhead that they are counted at."""
+
+    def mark(*names: str) -> str:
+        places = ("/cluster", "/cluster/groups/0")
+        return summary.mark(*(f"{place}/{name}" for place in places for name in names))
+
+    cluster = summary.request.cluster
+    words = [] if report.days is None else [days(report.days)]
+    price = cluster.groups[0].price_usd_per_accelerator_hour
+    if report.cost_usd is not None and price is not None:
+        star = mark("price_usd_per_accelerator_hour")
+        words.append(f"{dollars(report.cost_usd)} at ${price:.2f} per accelerator-hour{star}")
+    if report.energy_kwh is not None:
+        star = mark("pue", "node_power_watts")
+        words.append(f"{energy(report.energy_kwh)} at PUE {cluster.pue:g}{star}")
+    return words
+
+
+def _pipeline(schedule: str, pipeline: Pipeline) -> list[str | Text]:
+    """Who runs the schedule, and what its own order takes beside the time of the closed form."""
+    words: list[str | Text] = [schedule]
+    if pipeline.frameworks:
+        runs = pipeline.frameworks[:MOST_RUNTIMES]
+        rest = len(pipeline.frameworks) - len(runs)
+        words.append(f"by {', '.join(runs)}" + (f" and {rest} more" if rest else ""))
+    else:
+        words.append(Text("by no framework known", "yellow"))
+    if pipeline.simulated_iteration_time_s is not None:
+        words.append(f"{seconds(pipeline.simulated_iteration_time_s)} simulated")
+    return words
+
+
+def speed(report: PlanReport) -> list[str]:
+    """Throughput and the time of an iteration."""
+    return [
+        f"{report.tokens_per_s:,.0f} tokens/s",
+        f"{seconds(report.iteration_time_s)} per iteration"
+        f" of {report.num_micro_batches} micro-batches",
+    ]
+
+
+def _band(band: ErrorBand) -> str:
+    return f"{seconds(band.low_s)} to {seconds(band.high_s)}: {band.basis}"
+
+
+def _layers(layers: Sequence[int]) -> str:
+    """Layers per stage with equal neighbours folded: 31 32x2 31."""
+    folded: list[list[int]] = []
+    for count in layers:
+        if folded and folded[-1][0] == count:
+            folded[-1][1] += 1
+        else:
+            folded.append([count, 1])
+    words = [str(count) if times == 1 else f"{count}x{times}" for count, times in folded]
+    return " ".join(words)
+
+
+def _stages(stages: Sequence[Mapping[str, int]]) -> Iterator[RenderableType]:
+    """A line for each stage with its layers of each kind, equal neighbours in one."""
+    folded: list[list[int]] = []
+    for i, held in enumerate(stages):
+        if folded and stages[folded[-1][0]] == held:
+            folded[-1].append(i)
+        else:
+            folded.append([i])
+    for same in folded[:_MOST_STAGES]:
+        name = f"stage {same[0]}" if len(same) == 1 else f"stages {same[0]}-{same[-1]}"
+        yield prose(f"{name}: {kinds_words(stages[same[0]])}", indent=0, hanging=2)
+    if rest := folded[_MOST_STAGES:]:
+        yield Text(f"and {sum(map(len, rest))} more stages")

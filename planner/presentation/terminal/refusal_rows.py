@@ -1,0 +1,97 @@
+"""What a search refused, and what is nearest where nothing fits, as rows of a screen."""
+
+from __future__ import annotations
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from planner.documents.answer import Change, Counts, Nearest, PlanAnswer
+from planner.documents.formats import (
+    gib,
+    memory_words,
+    plan_words,
+    reason_words,
+    seconds,
+    size,
+    value_words,
+)
+from planner.presentation.terminal.text_wrap import Flow, prose
+
+_MOST_REASONS = 3
+
+
+def count_rows(answer: PlanAnswer) -> list[RenderableType]:
+    """How many plans there are, how many fit, and what refused the others."""
+    counts = answer.counts
+    line = Flow(
+        [
+            Text.assemble((f"{counts.feasible:,}", "bold"), f" of {counts.enumerated:,} plans fit"),
+            f"{counts.dominated:,} dominated",
+            f"{counts.costed:,} evaluated in {seconds(answer.search_time_s)}",
+        ],
+        ", ",
+        indent=2,
+    )
+    rejected = _rejected(counts)
+    cut: list[RenderableType] = []
+    if counts.cut_short:
+        text = "The search was stopped: this is the best plan so far, others may be faster."
+        cut.append(prose(text, 0, 2))
+    if not rejected:
+        return [*cut, line]
+    # The memory is what most requests can change something about.
+    memory = [pair for pair in rejected[1:] if pair[1] == "memory"]
+    told = [rejected[0], *(memory or rejected[1:2])]
+    words = [f"{count:,} for {reason_words(reason)}" for count, reason in told]
+    if rest := sum(count for count, _ in rejected) - sum(count for count, _ in told):
+        words.append(f"{rest:,} others")
+    words[0] = f"rejected: {words[0]}"
+    return [*cut, line, Flow(words, ", ", indent=2)]
+
+
+def _rejected(counts: Counts) -> list[tuple[int, str]]:
+    """How many plans each reason refused, most first."""
+    return sorted(((n, reason) for reason, n in counts.rejected.items() if n), reverse=True)
+
+
+def nothing_fits_rows(answer: PlanAnswer) -> list[RenderableType]:
+    """Why nothing fits, and what is nearest to it."""
+    rows: list[RenderableType] = [Text("Nothing fits", style="bold red")]
+    examples = answer.counts.examples
+    explained = [reason for _, reason in _rejected(answer.counts) if reason in examples]
+    if len(explained) > 1:  # every space has combinations that miss the cluster's size
+        explained = [reason for reason in explained if reason != "world_size"]
+    rows += [
+        prose(f"{reason_words(reason)}: {examples[reason]}", hanging=2)
+        for reason in explained[:_MOST_REASONS]
+    ]
+    for nearest in answer.nearest[:3]:
+        rows += [Text(), *nearest_rows(nearest)]
+    if not any(nearest.plan for nearest in answer.nearest):
+        rows.append(Text("No plan is legal within the limits of the request"))
+    return rows
+
+
+def nearest_rows(nearest: Nearest) -> list[RenderableType]:
+    """The plan that misses by least, and the changes of the request that fit."""
+    rows: list[RenderableType] = []
+    if nearest.plan is not None and nearest.over_by_bytes is not None:
+        plan = nearest.plan.model_dump()
+        facts = Table.grid(padding=(0, 2))
+        facts.add_row(Text("Nearest", style="bold"), Flow(plan_words(plan)))
+        facts.add_row("", Flow(memory_words(plan)))
+        facts.add_row("", f"stage {nearest.stage} is {size(nearest.over_by_bytes)} over")
+        rows.append(facts)
+    return rows + [change_row(change) for change in nearest.changes[:3]]
+
+
+def change_row(change: Change) -> RenderableType:
+    """A row of the fields to change, with the peak memory and tokens/s after the change."""
+    *fields, last = (f"{name} {value_words(value)}" for name, value in change.set.items())
+    words = [
+        *(Text(field, "bold green") for field in fields),
+        Text.assemble((last, "bold green"), f": peak {gib(change.peak_bytes)} GiB"),
+        Text(f"{change.tokens_per_s:,.0f} tokens/s"),
+    ]
+    return Flow([Text.assemble("  set ", words[0]), *words[1:]], ", ", indent=4)

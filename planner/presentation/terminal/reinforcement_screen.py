@@ -1,0 +1,139 @@
+"""A step of reinforcement learning on a terminal: its parts, the ways to run it, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from planner.answers.reinforcement.documents import (
+    STEP_PARTS,
+    Phase,
+    ReinforcementAnswer,
+    ReinforcementRequest,
+)
+from planner.documents.formats import amount, gib, memory_words, plan_words, seconds, share
+from planner.presentation.terminal.plan_rows import asked_of
+from planner.presentation.terminal.screens import header
+from planner.presentation.terminal.text_wrap import Flow, prose
+
+_PHASES = {
+    "training": "while training",
+    "transfer": "while weights move",
+    "generation": "while generating",
+    "host": "host of a node",
+}
+
+
+def reinforcement_screen(
+    answer: ReinforcementAnswer, request: ReinforcementRequest
+) -> RenderableType:
+    """The answer to `planner rl`."""
+    rows: list[RenderableType] = [
+        header(asked_of(request.request), answer.profile),
+        Text(),
+        *_header_rows(answer, request),
+        Text(),
+        *_ways(answer),
+        Text(),
+        Text("Step  one after the other", "bold"),
+        _parts(answer),
+        *_transfer(answer),
+        Text(),
+        Text("Memory  GiB", "bold"),
+        *(_phase(phase) for phase in answer.memory),
+        *_hint(answer, request),
+        Text(),
+        *(prose(note.text, hanging=2) for note in answer.notes),
+    ]
+    return Group(*rows)
+
+
+def _header_rows(
+    answer: ReinforcementAnswer, request: ReinforcementRequest
+) -> Iterator[RenderableType]:
+    """What a step is made of, and the plan of its training."""
+    spec = request.reinforcement
+    yield Flow(
+        [
+            Text(spec.algorithm.upper(), "bold"),
+            f"{spec.prompts:,} prompts x {spec.samples:,} samples",
+            f"{spec.prompt_tokens:,} + {spec.response_tokens:,} tokens each",
+            f"{answer.optimizer_steps:,} optimizer step{'s' * (answer.optimizer_steps > 1)}",
+        ],
+        indent=2,
+    )
+    count = f"{answer.generation_accelerators:,}"
+    where = f"the same {count}" if spec.generation == "same" else f"{count} other"
+    engines = f"{answer.engines:,} engines of tp {spec.generation_tp}"
+    yield Flow(
+        [
+            f"generation on {where} accelerators",
+            engines,
+            f"{spec.generation_tokens_per_s:,.0f} tokens/s per accelerator, as stated",
+        ],
+        indent=2,
+    )
+    plan = answer.training.plan.model_dump()
+    head = f"training on {answer.training_accelerators:,} accelerators: "
+    first, *words = [*plan_words(plan), *memory_words(plan)]
+    step = f"{seconds(answer.training.iteration_time_s)} per optimizer step"
+    yield Flow([head + first, *words, step], indent=2)
+
+
+def _ways(answer: ReinforcementAnswer) -> Iterator[RenderableType]:
+    for way in answer.ways:
+        yield Flow(
+            [
+                Text.assemble((f"{seconds(way.step_time_s)} per step", "bold"), f", {way.name}"),
+                f"{way.tokens_per_s:,.0f} tokens/s",
+                f"{way.tokens_per_s_per_accelerator:,.0f} per accelerator",
+            ],
+            indent=2,
+        )
+    part = answer.parts_s[answer.dominant] / sum(answer.parts_s.values())
+    yield Text(f"longest: {answer.dominant}, {share(part)} of the parts")
+
+
+def _parts(answer: ReinforcementAnswer) -> RenderableType:
+    total = sum(answer.parts_s.values())
+    grid = Table.grid(padding=(0, 2))
+    for name, taken in answer.parts_s.items():
+        if taken:
+            columns = (f"{seconds(taken):>9}", f"{share(taken / total):>7}", STEP_PARTS[name])
+            grid.add_row(f"  {name}", *columns)
+    return grid
+
+
+def _transfer(answer: ReinforcementAnswer) -> Iterator[RenderableType]:
+    """The steps that the transfer's seconds add up from."""
+    pieces = [f"{amount(answer.weight_bytes)} of weights"]
+    for one in answer.transfer:
+        how = f"gathered over {one.ranks:,} ranks" if one.op == "all_gather" else "sent"
+        size = amount(one.payload_bytes)
+        pieces.append(f"{one.title}: {size} {how} in {seconds(one.seconds)}")
+    if not answer.transfer:
+        pieces.append("every rank already has all of them")
+    yield Flow([f"  weight_transfer: {pieces[0]}", *pieces[1:]], indent=4, style="dim")
+
+
+def _hint(answer: ReinforcementAnswer, request: ReinforcementRequest) -> Iterator[RenderableType]:
+    """What makes room where a phase has too little: the search knows of the training only."""
+    if not answer.fits:
+        spec = request.reinforcement
+        ways = ["a larger generation_tp", "a smaller generation_reserve"]
+        if not spec.offload:
+            ways += ["offload", "limits of the search that leave room"]
+        yield Flow([f"  more room: {ways[0]}", *ways[1:]], ", ", indent=4)
+
+
+def _phase(phase: Phase) -> RenderableType:
+    """One line: what is needed of what is there, and what it is made of."""
+    style = "" if phase.fits else "bold red"
+    total = f"{gib(phase.total_bytes):>7} of {gib(phase.capacity_bytes)}"
+    head = Text(f"  {_PHASES[phase.name]:<18} {total}", style)
+    parts = [f"{name} {gib(size)}" for name, size in phase.parts.items()]
+    over = [] if phase.fits else [Text("does not fit", style)]
+    return Flow([head, *parts, *over], indent=4)

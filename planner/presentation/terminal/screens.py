@@ -1,0 +1,264 @@
+"""Answers on a terminal: one screen that reads at a glance, at 80 columns and without colour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from cost_models.plans import ParallelPlan
+from planner.documents.answer import (
+    Baseline,
+    EstimateAnswer,
+    Launch,
+    PlanAnswer,
+    ProfileInfo,
+    RankOrder,
+    Replanned,
+    Unbuildable,
+    WhyAnswer,
+)
+from planner.documents.formats import (
+    gib,
+    memory_words,
+    plan_words,
+    seconds,
+    share,
+    short,
+    value_words,
+)
+from planner.presentation.terminal.plan_rows import RequestSummary, report_rows, speed
+from planner.presentation.terminal.refusal_rows import change_row, count_rows, nothing_fits_rows
+from planner.presentation.terminal.tables import ranking, with_chance
+from planner.presentation.terminal.text_wrap import Flow, prose
+
+# What another value would save of the time, at least, to be told with its name.
+WORTH_OPENING = 0.001
+
+# Frameworks whose best plan is told on the screen.
+MOST_FRAMEWORKS = 3
+
+
+def plan_screen(answer: PlanAnswer, summary: RequestSummary, console: Console) -> RenderableType:
+    """The answer to `planner plan`."""
+    rows: list[RenderableType] = [header(summary, answer.profile), Text()]
+    if answer.best is None and answer.unbuildable is not None:
+        rows += _unbuildable(answer.unbuildable, summary, console)
+        return Group(*rows)
+    if answer.best is None:
+        rows += nothing_fits_rows(answer)
+        return Group(*rows, Text(), *count_rows(answer))
+    if answer.no_launch is not None:
+        rows.append(Text("No framework here can launch this plan", style="bold yellow"))
+        rows += [prose(answer.no_launch, 2, 2), Text()]
+    rows += report_rows(answer.best, "Best plan", summary, console, answer.evidence)
+    if answer.baseline is not None:
+        rows.append(_baseline(answer.baseline))
+    if answer.rival is not None:
+        rows.append(prose(answer.rival.sentence, 0, 2))
+    if answer.replanned is not None:
+        rows.append(_replanned(answer.replanned))
+    rows += _picks(answer)
+    rows += _frameworks(answer, summary.request.search.objective)
+    rows += _rank_order(answer.rank_orders, answer.best.plan.rank_order)
+    rows += _held_fixed(answer)
+    if len(answer.plans) > 1:
+        rows += [Text(), ranking(answer, summary.request.search, min(console.width, 100))]
+    return Group(*rows, *count_rows(answer))
+
+
+def _held_fixed(answer: PlanAnswer) -> list[RenderableType]:
+    """A row of the fields that the search held fixed, and what another value would save."""
+    if not answer.held_fixed:
+        return []
+    first, *others = answer.held_fixed
+    words = [f"{len(answer.held_fixed)} fields, nothing to save"]
+    if first.saves >= WORTH_OPENING:
+        saves = f"{value_words(first.other)} would save {share(first.saves)}"
+        words = [f"{first.field.replace('_', ' ')} {value_words(first.value)} ({saves})"]
+    if others and first.saves >= WORTH_OPENING:
+        most = (
+            f"at most {share(others[0].saves)}" if others[0].saves >= WORTH_OPENING else "no gain"
+        )
+        words.append(f"{len(others)} others: {most}")
+    return [Flow([f"Held fixed: {words[0]}", *words[1:]], indent=2)]
+
+
+def _replanned(replanned: Replanned) -> RenderableType:
+    """What the request's efficiency profile changed."""
+    usual = f"by the usual profile {replanned.usual_profile}"
+    if not replanned.differences:
+        own = replanned.plan.iteration_time_s
+        return Text(
+            f"The same plan is best {usual}, at {seconds(replanned.usual_time_s)} instead of "
+            f"{seconds(own)}"
+        )
+    plan = replanned.plan.plan.model_dump()
+    head = f"Best {usual}, here {share(replanned.slower_by)} slower: "
+    words = [*plan_words(plan), *memory_words(plan)]
+    return Flow([head + words[0], *words[1:]], indent=2)
+
+
+def _picks(answer: PlanAnswer) -> list[RenderableType]:
+    """The other plans to choose from."""
+    assert answer.best is not None
+    rows: list[RenderableType] = []
+    for pick in answer.picks:
+        if pick.plan.id == answer.best.id:
+            continue
+        memory = pick.plan.memory
+        free = 1.0 - memory.peak_bytes / memory.capacity_bytes
+        plan = pick.plan.plan.model_dump()
+        words = plan_words(plan) + (memory_words(plan) if plan["recompute"] != "none" else [])
+        slower = f"{100 * pick.slower_by:.2f} % slower"
+        head = f"{pick.name.capitalize()}, {slower}, {share(free)} free: {words[0]}"
+        rows.append(Flow([head, *words[1:]], indent=2))
+    return rows
+
+
+def _frameworks(answer: PlanAnswer, objective: str) -> list[RenderableType]:
+    """Who runs the best plan, and how far behind the best of the next is by the objective."""
+    if len(answer.frameworks) < 2:
+        return []
+    by_memory = objective == "memory_headroom"
+    first = answer.frameworks[:MOST_FRAMEWORKS]
+    words = [f"{one.framework} {_behind(one, by_memory)}".rstrip() for one in first]
+    if more := len(answer.frameworks) - len(first):
+        words.append(f"{more} more")
+    return [Flow([f"Frameworks: {words[0]}", *words[1:]], indent=2)]
+
+
+def _behind(launch: Launch, by_memory: bool) -> str:
+    """The free memory of a framework's best plan, or how much slower it is than the best."""
+    if by_memory:
+        memory = launch.plan.memory
+        return f"{share(1.0 - memory.peak_bytes / memory.capacity_bytes)} free"
+    return f"{100 * launch.slower_by:.1f} % slower" if launch.slower_by else ""
+
+
+def _rank_order(orders: Sequence[RankOrder], own: str) -> list[RenderableType]:
+    """Where another order of the ranks is faster, or the plan's own is not the usual one."""
+    if not orders or orders[0].rank_order == ParallelPlan().rank_order:
+        return []
+    best, other = orders[0], orders[-1]
+    words = f"{100 * other.slower_by:.2f} % faster than {other.rank_order}"
+    how = "as here" if best.rank_order == own else "--open rank_order searches both"
+    by = f"run by {', '.join(best.frameworks) or 'no framework, as it is'}"
+    return [Flow([f"Ranks in the order {best.rank_order}: {words}", by, how], indent=2)]
+
+
+def estimate_screen(
+    answer: EstimateAnswer, summary: RequestSummary, console: Console
+) -> RenderableType:
+    """The answer to `planner estimate`, with what it assumes and leaves out."""
+    report = answer.estimate
+    rows: list[RenderableType] = [header(summary, answer.profile), Text()]
+    rows += report_rows(report, "Estimate", summary, console, answer.evidence)
+    for name, notes in (("Assumed", report.assumptions), ("Not modelled", report.not_modelled)):
+        if notes:
+            rows += [Text(), Text(name, style="bold")]
+            rows += [prose(note.text, hanging=2) for note in notes]
+    return Group(*rows)
+
+
+def why_screen(answer: WhyAnswer, summary: RequestSummary, console: Console) -> RenderableType:
+    """The answer to `planner why`: the verdict, what binds, and what would fit."""
+    verdicts = {
+        "illegal": "This plan cannot run",
+        "does not fit": "This plan does not fit",
+        "may run out": "This plan may run out of memory",
+        "slower": "This plan runs, but is not the fastest",
+        "best": "This is the best plan",
+    }
+    rows: list[RenderableType] = [header(summary, answer.profile), Text()]
+    style = "bold green" if answer.verdict == "best" else "bold red"
+    rows.append(Text(verdicts[answer.verdict], style=style))
+    rows += [prose(reason.text, hanging=2) for reason in answer.reasons]
+    if answer.estimate is not None:
+        rows += [Text(), *report_rows(answer.estimate, "The plan", summary, console)]
+    if answer.smallest_change is not None:
+        rows += [Text(), Text("Smallest change that fits", style="bold")]
+        rows.append(change_row(answer.smallest_change))
+    if answer.best is not None and answer.verdict != "best":
+        plan = answer.best.plan.model_dump()
+        first, *more = [*plan_words(plan), *memory_words(plan)]
+        rows += [Text(), Text("Best plan", style="bold"), Flow([f"  {first}", *more], indent=2)]
+        first, *more = speed(answer.best)
+        rows.append(Flow([f"  {first}", *more], indent=2))
+        if answer.slower_by is not None:
+            rows.append(Text(f"  the named plan takes {share(answer.slower_by)} more time"))
+        if answer.chance_slower is not None:
+            rows.append(prose(f"  the best is faster {with_chance(answer.chance_slower)}"))
+        largest = sorted(answer.differences_s.items(), key=lambda item: -abs(item[1]))
+        rows += [
+            Text(f"    {name:<12} {'+' if value > 0 else '-'}{seconds(abs(value))}")
+            for name, value in largest[:5]
+            if value
+        ]
+    return Group(*rows)
+
+
+def header(summary: RequestSummary, profile: ProfileInfo) -> RenderableType:
+    """The request, and the calibration that its estimates rest on."""
+    request, mark = summary.request, summary.mark
+    groups = " + ".join(
+        f"{group.nodes} x {group.accelerators_per_node} {group.accelerator.name}"
+        for group in request.cluster.groups
+    )
+    training = request.training
+    given = request.cluster.reserved_bytes_per_accelerator
+    reserved = "estimated" if given is None else f"{gib(given)} GiB"
+    first = Flow(
+        [
+            Text(request.model.name, "bold"),
+            f"{short(summary.parameters)} parameters",
+            Text.assemble("on  ", (groups, "bold")),
+        ],
+        "  ",
+        indent=2,
+    )
+    words = [
+        f"sequence {training.seq_length:,}",
+        f"batch {training.global_batch_size:,}",
+        training.precision + mark("/training/precision"),
+        f"gradients {training.gradient_dtype}" + mark("/training/gradient_dtype"),
+        training.optimizer + mark("/training/optimizer"),
+    ]
+    basis = [
+        f"efficiency {profile.name} ({profile.kind})",
+        f"reserved memory {reserved}" + mark("/cluster/reserved_bytes_per_accelerator"),
+        *([f"site {request.site}"] if request.site else []),
+        "* default",
+    ]
+    rows: list[RenderableType] = [first, Flow(words, indent=2), Flow(basis, indent=2, style="dim")]
+    if request.guessed:
+        count = len(request.guessed)
+        rows.append(Text(f"{count} values of the model are guessed: see planner model"))
+    return Group(*rows)
+
+
+def _baseline(baseline: Baseline) -> RenderableType:
+    first, *more = plan_words(baseline.report.plan.model_dump())
+    speedup = Text.assemble(
+        (f"{baseline.speedup:.2f}x", "bold green" if baseline.speedup >= 1 else "bold"),
+        " faster than" if baseline.speedup >= 1 else " the speed of",
+        f" a hand-made plan: {first}",
+    )
+    return Group(Text(), Flow([speedup, *more], indent=2))
+
+
+def _unbuildable(
+    unbuildable: Unbuildable, summary: RequestSummary, console: Console
+) -> Iterator[RenderableType]:
+    """Why the framework asked for runs none, and the best plan of those that do."""
+    yield prose(unbuildable.sentence, indent=0, hanging=2)
+    yield Text()
+    if unbuildable.instead is None and unbuildable.able:
+        yield Text("No plan of these frameworks fits either", style="bold red")
+    elif unbuildable.instead is None:
+        yield prose("Without --framework, the plan is priced as code that is yet to be written.", 0)
+    else:
+        yield from report_rows(
+            unbuildable.instead.plan, f"By {unbuildable.instead.framework}", summary, console
+        )

@@ -1,0 +1,228 @@
+"""Runs and sites on a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cost_models.parameters import total_parameters
+from planner.documents.formats import gib, memory_words, plan_words, seconds, short
+from planner.documents.request import PlanRequest
+from planner.evidence.uncertainty.site import LearnedRun
+from planner.evidence.uncertainty.site_corrections import (
+    Calibrated,
+    LearnedFactor,
+    LearnedKind,
+    SiteAnswer,
+)
+from planner.learning.sites.learn_answer import LearnAnswer, ReadRun
+from planner.presentation.terminal.text_wrap import Flow, prose
+
+_IN_FULL = 4  # runs that are shown one by one
+_MOST_NOTES = 6
+_MOST_ROWS = 40
+
+
+def learn_screen(answer: LearnAnswer) -> RenderableType:
+    """What was read, before or after it is kept."""
+    rows: list[RenderableType] = []
+    if len(answer.runs) <= _IN_FULL:
+        for one in answer.runs:
+            rows += [*_in_full(one), Text()]
+    else:
+        rows += [_in_short(answer.runs), Text()]
+        rows += [prose(text, 0, 2) for text in _open_in(answer.runs)]
+        rows += [
+            prose(f"doubt: {one.run.file} {text}", 0, 2)
+            for one in answer.runs
+            for text in one.doubts
+        ]
+    rows += [prose(f"not learned: {one.why}", 0, 2) for one in answer.refused]
+    return Group(*rows)
+
+
+def _in_full(one: ReadRun) -> Iterator[RenderableType]:
+    run = one.run
+    request = PlanRequest.model_validate(run.request)
+    model, training, group = request.model, request.training, request.cluster.groups[0]
+    yield Flow([Text(run.file, "bold"), run.code_base, f"run {run.id}"], "  ")
+    name = [] if model.name == "custom" else [model.name]
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column()
+    parameters = f"{short(total_parameters(model))} parameters"
+    shape = f"{model.num_layers} layers of {model.hidden_size:,}"
+    facts.add_row("model", Flow([*name, parameters, shape]))
+    batch = f"{training.global_batch_size:,} x {training.seq_length:,} tokens"
+    facts.add_row("batch", Flow([batch, training.precision]))
+    nodes = f"{group.nodes} x {group.accelerators_per_node} {group.accelerator.id}"
+    facts.add_row("ran on", nodes)
+    plan = request.named_plan.model_dump()
+    facts.add_row(
+        "plan", Flow([*plan_words(plan), *memory_words(plan), f"runtime {run.groups[2]}"])
+    )
+    facts.add_row("step", Flow(_step(one)))
+    if run.left_out:
+        left = [f"{steps:,} {reason}" for reason, steps in run.left_out.items()]
+        facts.add_row("left out", Flow(left, ", "))
+    if run.peak_bytes is not None and run.estimated_peak_bytes is not None:
+        memory = [f"{gib(run.peak_bytes)} GiB {run.memory_quantity}"]
+        facts.add_row("memory", Flow([*memory, f"{gib(run.estimated_peak_bytes)} GiB estimated"]))
+    facts.add_row("estimated", Flow([f"{seconds(run.estimated_s)} without a site", _off(run)]))
+    for title, notes in (("left open", run.left_open), ("assumed", run.assumed)):
+        for i, text in enumerate(notes[:_MOST_NOTES]):
+            facts.add_row("" if i else title, prose(text, 0))
+        if len(notes) > _MOST_NOTES:
+            facts.add_row("", f"and {len(notes) - _MOST_NOTES} more: --json lists them")
+    for text in one.doubts:
+        facts.add_row(Text("doubt", "bold yellow"), prose(text, 0))
+    yield facts
+
+
+def _open_in(runs: Sequence[ReadRun]) -> Iterator[str]:
+    """The settings that runs leave open, each with the number of such runs."""
+    for text, count in Counter(chain(*(one.run.left_open for one in runs))).items():
+        yield f"left open in {count} of {len(runs)}: {text}"
+    if any(one.run.assumed for one in runs):
+        yield "--json lists the assumptions for each run"
+
+
+def _step(one: ReadRun) -> Iterator[str]:
+    run = one.run
+    yield f"{run.step_s:.4g} s"
+    if one.low_s is not None and one.high_s is not None:
+        yield f"{one.low_s:.4g} to {one.high_s:.4g} s"
+    if run.code_base != "table":
+        yield f"{run.steps:,} steps used"
+
+
+def _off(run: LearnedRun) -> str:
+    off = run.estimated_s / run.step_s - 1.0
+    return f"{abs(100.0 * off):.1f} % too {'long' if off > 0 else 'short'}"
+
+
+def _signed(value: float) -> str:
+    """A change in per cent, with its sign."""
+    percent = 100.0 * value
+    return f"{percent:+.1f} %" if abs(percent) < 10 else f"{percent:+,.0f} %"
+
+
+def _in_short(runs: Sequence[ReadRun]) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table.add_column("run", no_wrap=True, overflow="ellipsis", ratio=1, max_width=40)
+    for title in ("ranks", "measured", "estimated", "off"):
+        table.add_column(title, justify="right", no_wrap=True, min_width=len(title))
+    table.add_column("", no_wrap=True)
+    for one in runs[:_MOST_ROWS]:
+        run = one.run
+        group = run.request["cluster"]["groups"][0]
+        ranks = group["nodes"] * group["accelerators_per_node"]
+        table.add_row(
+            run.file, f"{ranks:,}", seconds(run.step_s), seconds(run.estimated_s),
+            _signed(run.estimated_s / run.step_s - 1.0), "known" if one.known else "",
+        )  # fmt: skip
+    if (rest := len(runs) - _MOST_ROWS) > 0:
+        return Group(table, Text(f"and {rest} more: --json lists them"))
+    return table
+
+
+def sites_screen(answers: Sequence[SiteAnswer]) -> RenderableType:
+    """All sites, one a line."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table.add_column("site", no_wrap=True, overflow="ellipsis", max_width=24)
+    for title in ("calibrated", "runs", "learned", "error without", "left out"):
+        table.add_column(title, justify="right", vertical="bottom")
+    for one in answers:
+        last = max((run.learned_at for run in one.runs), default=None)
+        table.add_row(
+            one.name, one.calibration.measured_at[:10] if one.calibration else "-",
+            str(len(one.runs)), f"{last:%Y-%m-%d}" if last else "-",
+            _size(one.median_error_without), _size(one.median_error_left_out),
+        )  # fmt: skip
+    note = "error: median over a site's runs, without the site and with each run left out in turn"
+    return Group(table, Text(), prose(note, 0))
+
+
+def _size(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def site_screen(answer: SiteAnswer) -> RenderableType:
+    """One site: what it learned, what it cannot tell, and its errors."""
+    count = len(answer.runs)
+    rows: list[RenderableType] = [
+        Flow([Text(f"Site {answer.name}", "bold"), f"{count:,} run{'s' * (count != 1)}"], "  ")
+    ]
+    if answer.calibration is not None:
+        rows += [Text(), *_calibration(answer.calibration)]
+    for kind in answer.kinds:
+        rows += [Text(), *_kind(kind)]
+    if answer.errors:
+        rows += [Text(), Text("Error of estimates", "bold"), _errors(answer)]
+    return Group(*rows)
+
+
+def _calibration(calibration: Calibrated) -> Iterator[RenderableType]:
+    yield Flow([Text("Calibrated", "bold"), calibration.measured_at[:10]], "  ")
+    yield prose(f"on {calibration.hardware.get('device', 'another machine')}", 2)
+    yield prose(
+        f"points of {', '.join(f'{name} {n:,}' for name, n in calibration.points.items())}", 2, 2
+    )
+
+
+def _kind(kind: LearnedKind) -> Iterator[RenderableType]:
+    runs = f"{kind.runs} run{'s' * (kind.runs != 1)}"
+    yield Flow([Text(f"On {kind.accelerator} with {kind.runtime}", "bold"), runs], "  ")
+    learned = [one for one in kind.factors if one.verdict == "learned"]
+    yield Text("  learned" if learned else "  learned: nothing certain yet")
+    for one in learned:
+        more = "more" if one.longer > 0 else "less"
+        words = (
+            f"{one.title}: {abs(100 * one.longer):.0f} ±{100 * one.deviation:.0f} % {more} time "
+            f"than estimated without the site (±{100 * one.deviation_before:.0f} before)"
+        )
+        yield prose(words, 4, 2)
+    if open_ones := [one for one in kind.factors if one.verdict == "cannot tell yet"]:
+        yield Text("  cannot tell yet")
+        for one in open_ones:
+            yield prose(_open(one), 4, 2)
+    if unused := [one.title for one in kind.factors if one.verdict == "unused"]:
+        yield prose(f"no run covers: {', '.join(unused)}", 2, 2)
+
+
+def _open(factor: LearnedFactor) -> str:
+    return f"{factor.title}: {100 * factor.longer:+.0f} ±{100 * factor.deviation:.0f} %"
+
+
+def _errors(answer: SiteAnswer) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table.add_column("run", no_wrap=True)
+    table.add_column("log", no_wrap=True, overflow="ellipsis", max_width=32)
+    for title in ("measured", "without site", "left out"):
+        table.add_column(title, justify="right", vertical="bottom", min_width=8)
+    alone = len(answer.errors) < 2
+    for one in answer.errors[:_MOST_ROWS]:
+        table.add_row(
+            one.id[:6], one.file, seconds(one.measured_s), _signed(one.error_without),
+            "-" if alone else _signed(one.error_left_out),
+        )  # fmt: skip
+    rows: list[RenderableType] = [table]
+    if (rest := len(answer.errors) - _MOST_ROWS) > 0:
+        rows.append(Text(f"and {rest} more: --json lists them"))
+    rows.append(_medians(answer))
+    return Group(*rows)
+
+
+def _medians(answer: SiteAnswer) -> RenderableType:
+    without = f"median {_size(answer.median_error_without)} without the site"
+    if answer.median_error_left_out is None:
+        words: Iterable[str] = [without, "a second run shows what the site is worth"]
+    else:
+        left = _size(answer.median_error_left_out)
+        words = [without, f"{left} when each run is left out in turn"]
+    return Flow(words, ", ")

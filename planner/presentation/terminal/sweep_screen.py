@@ -1,0 +1,68 @@
+"""A sweep on a terminal: the number of requests with each outcome, and the first rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from planner.documents.formats import gib, plan_words, value_words
+from planner.presentation.terminal.text_wrap import Flow, prose
+from planner.running.sweeps.question import OUTCOMES
+from planner.running.sweeps.run import SweepAnswer
+from planner.running.sweeps.table import Row
+
+_MOST_ROWS = 10
+_LEAST_PLAN = 12  # cells
+
+
+def sweep_screen(answer: SweepAnswer, width: int) -> RenderableType:
+    """The counts, the first rows with figures, and an example reason for each failed outcome."""
+    counts = [f"{answer.outcomes[o]:,} {OUTCOMES[o]}" for o in OUTCOMES if o in answer.outcomes]
+    asked = len(answer.rows)
+    head = Text(f"{asked:,} request{'s' * (asked != 1)}", "bold")
+    rows: list[RenderableType] = [Flow([head, *counts], indent=2)]
+    priced = [row for row in answer.rows if row["iteration_time_s"] is not None]
+    if priced:
+        rows += [Text(), _table(answer.inputs, priced[:_MOST_ROWS], width)]
+        if len(priced) > _MOST_ROWS:
+            rows.append(Text(f"and {len(priced) - _MOST_ROWS:,} more"))
+    for outcome in OUTCOMES:
+        first = next((r for r in answer.rows if r["outcome"] == outcome and r["reason"]), None)
+        if first is not None:
+            which = (f"{name} {_words(first[name])}" for name in answer.inputs)
+            rows += [
+                Text(),
+                Flow([f"One {OUTCOMES[outcome]}: {next(which)}", *which], ", ", indent=2),
+            ]
+            rows.append(prose(first["reason"]))
+    return Group(*rows)
+
+
+def _table(inputs: Sequence[str], rows: Sequence[Row], width: int) -> Table:
+    columns = [
+        *([name.rpartition(".")[2].replace("_", " "), *(_words(row[name]) for row in rows)]
+          for name in inputs),
+        ["s/iter", *(f"{row['iteration_time_s']:,.4g}" for row in rows)],
+        ["tokens/s", *(f"{row['tokens_per_s']:,.0f}" for row in rows)],
+        ["GiB", *(gib(row["peak_bytes"]) for row in rows)],
+    ]  # fmt: skip
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    left = width
+    for heading, *cells in columns:
+        own = max(map(len, [*heading.split(), *cells]))
+        left -= own + 2
+        table.add_column(heading, justify="right", vertical="bottom", width=own)
+    table.add_column("plan", no_wrap=True, vertical="bottom")
+    for *cells, row in zip(*(cells for _, *cells in columns), rows, strict=True):
+        plan = Text(" ".join(plan_words(row)))
+        plan.truncate(max(left, _LEAST_PLAN), overflow="ellipsis")
+        table.add_row(*cells, plan)
+    return table
+
+
+def _words(value: Any) -> str:
+    return "" if value is None else value_words(value)

@@ -1,0 +1,323 @@
+"""Tables on a terminal: the plans of an answer, a model, and the catalog."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec
+from planner.answers.inventory.catalog import (
+    AcceleratorEntry,
+    Entry,
+    FrameworkEntry,
+    ModelEntry,
+    ScheduleEntry,
+)
+from planner.answers.plans.two_plans import SideBySide, Value
+from planner.documents.answer import Contender, PlanAnswer
+from planner.documents.formats import (
+    chance,
+    days,
+    dollars,
+    energy,
+    gib,
+    kinds_words,
+    listed,
+    memory_words,
+    plan_words,
+    recompute_words,
+    seconds,
+    share,
+    short,
+    usual_schedule,
+)
+from planner.documents.plan_report import PlanReport
+from planner.documents.request import SearchSpec
+from planner.evidence.uncertainty.error_band import SURE
+from planner.inputs.requests.model_import import ModelAnswer
+from planner.presentation.terminal.text_wrap import Flow, prose
+
+# Columns of the ranking, and those that are there even when every plan has the default.
+_RANKED = {
+    "tp": "tp",
+    "sequence_parallel": "sp",
+    "cp": "cp",
+    "pp": "pp",
+    "vpp": "vpp",
+    "dp": "dp",
+    "ep": "ep",
+    "etp": "etp",
+    "zero_stage": "zero",
+    "micro_batch_size": "mbs",
+}
+_ALWAYS_RANKED = ("tp", "pp", "dp", "zero_stage", "micro_batch_size")
+_MOST_RANKED = 5
+_LEAST_RECOMPUTE = 9  # cells for what is recomputed
+_RECOMPUTE = ("recompute", "recompute_modules", "recompute_method", "recompute_num_layers")
+
+
+def _shown_fields(
+    search: SearchSpec, plans: Sequence[Mapping[str, Any]], usual: Mapping[str, Any]
+) -> set[str]:
+    """The plan fields that the request varies, and those that are unusual in a plan."""
+    shown = {*_ALWAYS_RANKED, *_varied(search)}
+    shown |= {name for name in _RANKED if any(plan[name] != usual[name] for plan in plans)}
+    return shown if all(map(usual_schedule, plans)) else shown | {"schedule"}
+
+
+def _figures(first: Sequence[PlanReport], rivals: Sequence[Contender]) -> list[list[str]]:
+    """The columns of what the plans reach, each with its heading."""
+    figures = [
+        ["#", *map(str, range(1, len(first) + 1))],
+        ["tokens/s", *(f"{report.tokens_per_s:,.0f}" for report in first)],
+        ["s/iter", *(f"{report.iteration_time_s:,.4g}" for report in first)],
+        ["GiB", *(gib(report.memory.peak_bytes) for report in first)],
+    ]
+    if rivals:
+        figures.append(["best?", *(chance(one.chance_best) for one in rivals)])
+    return figures
+
+
+def _same_in_all(columns: dict[str, list[str]], left: int) -> tuple[list[str], int]:
+    """Take columns of one value out until the others fit: what they say, and the room then left."""
+    below: list[str] = []
+    for name in sorted(columns, key=lambda name: name in _RANKED):
+        heading, cell, *others = columns[name]
+        if left < _LEAST_RECOMPUTE and {cell} >= {*others}:
+            left += _width(columns.pop(name))
+            below.append(f"{heading} {'no' if cell == '-' else cell}")
+    return below, left
+
+
+def ranking(answer: PlanAnswer, search: SearchSpec, width: int) -> RenderableType:
+    """The first five, with the plan fields that the request varies or that say something.
+
+    Where the columns are too many, those with one value stand in a line below.
+    """
+    first = answer.plans[:_MOST_RANKED]
+    plans = [report.plan.model_dump() for report in first]
+    usual = ParallelPlan().model_dump()
+    shown = _shown_fields(search, plans, usual)
+    columns = {
+        name: [_RANKED.get(name, name.replace("_", " ")), *(_cell(plan[name]) for plan in plans)]
+        for name in usual
+        if name in shown - {*_RECOMPUTE}
+    }
+    figures = _figures(first, answer.contenders[: len(first)])
+    left = width - sum(map(_width, (*figures, *columns.values())))
+    below, left = _same_in_all(columns, left)
+    listed_plans = zip(*(cells for _, *cells in (*figures, *columns.values())), plans, strict=True)
+    headings = [heading for heading, *_ in columns.values()]
+    recomputed = [recompute_words(plan) for plan in plans]
+    alike = len({*recomputed}) == 1 and len(recomputed[0]) > left and not shown & {*_RECOMPUTE}
+    if alike:
+        below.append(f"recompute {recomputed[0]}")
+    rows: list[RenderableType]
+    if left < _LEAST_RECOMPUTE:
+        rows = [_plan_words_row(headings, alike, *row) for row in listed_plans]
+    else:
+        rows = [_table((*figures, *columns.values()), listed_plans, 0 if alike else left)]
+    if below:
+        rows.append(Flow([f"in all of them: {below[0]}", *below[1:]], indent=2))
+    return Group(*rows, *_tie_notes(answer.contenders, answer.best_expected))
+
+
+def _table(
+    columns: Sequence[Sequence[str]], plans: Iterable[tuple[Any, ...]], left: int
+) -> RenderableType:
+    """A row for each plan; left: cells for what is recomputed, 0: it is not said."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column[0], justify="right", vertical="bottom", width=_width(column) - 2)
+    if left:
+        table.add_column("recompute", no_wrap=True)
+    for *row, plan in plans:
+        last = [_broken(recompute_words(plan), left)] if left else []
+        table.add_row(*row, *last)
+    return table
+
+
+def _plan_words_row(headings: Sequence[str], alike: bool, *row: Any) -> RenderableType:
+    """A plan in words, where there is no room for a table; alike: all recompute the same."""
+    *cells, plan = row
+    first = len(cells) - len(headings)
+    number, tokens, seconds_each, peak, *best = cells[:first]
+    words = [f"{number}  {tokens} tokens/s", f"{seconds_each} s/iter", f"{peak} GiB"]
+    words += [f"best? {cell}" for cell in best]
+    words += [f"{heading} {cell}" for heading, cell in zip(headings, cells[first:], strict=True)]
+    words += [] if alike else [f"recompute {recompute_words(plan)}"]
+    return Flow(words, indent=3)
+
+
+def _tie_notes(
+    contenders: Sequence[Contender], best_expected: str | None
+) -> Iterator[RenderableType]:
+    """Which of the plans listed cannot be told from the first, and which is best on average."""
+    ties = [str(i) for i, one in enumerate(contenders[:_MOST_RANKED], 1) if one.tie]
+    place = next((i for i, one in enumerate(contenders, 1) if one.id == best_expected), None)
+    in_table = place is not None and place <= _MOST_RANKED
+    if ties:
+        advice = f"; best on average: {place}; measure to choose"
+        advice = advice if in_table else ": measure before you choose"
+        yield prose(f"{listed(ties)} are statistically tied with 1{advice}", hanging=2)
+    if place is not None and not (ties and in_table):
+        plan = contenders[place - 1].plan.model_dump()
+        first, *more = [*plan_words(plan), *memory_words(plan)]
+        yield Flow([f"  best on average: {place}, {first}", *more], indent=4)
+
+
+def _broken(text: str, width: int) -> str:
+    """Names that are added, on as many lines as they take."""
+    return textwrap.fill(text.replace("+", "+ "), width).replace("+ ", "+")
+
+
+def _width(column: Sequence[str]) -> int:
+    """Cells that a column takes with its padding; a long heading stands on several lines."""
+    heading, *cells = column
+    return max(map(len, [*heading.split(), *cells])) + 2
+
+
+def _varied(search: SearchSpec) -> list[str]:
+    """The plan fields for which the request itself leaves several values."""
+    several = [
+        name
+        for name, bounds in search.limits.items()
+        if (len(bounds.values) > 1 if bounds.values is not None else bounds.min != bounds.max)
+    ]
+    return [*search.open, *several]
+
+
+def _cell(value: int | bool | str | Sequence[int]) -> str:
+    if isinstance(value, bool):
+        return ("-", "yes")[value]
+    return str(value) if isinstance(value, (int, str)) else ",".join(map(str, value)) or "-"
+
+
+def _dimension(answer: ModelAnswer, name: str, value: Any) -> str:
+    """A field of a model in words."""
+    if name == "layer_pattern":
+        return kinds_words(answer.layers)
+    if name == "encoders":
+        return "; ".join(f"{e.name}, {e.num_layers} layers" for e in answer.model.encoders)
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {v}" for k, v in value.items() if v not in (None, False, 0))
+    return str(value)
+
+
+def model_screen(answer: ModelAnswer) -> RenderableType:
+    """The answer to `planner model`: what it counts, its dims, and what was guessed."""
+    model, total, active = answer.model, answer.parameters, answer.active_parameters
+    counts = [f"{short(total)} parameters ({total:,})"]
+    if active != total:
+        counts.append(f"{short(active)} active per token ({active:,})")
+    grid = Table.grid(padding=(0, 2))
+    usual = {name: field.default for name, field in ModelSpec.model_fields.items()}
+    for name, value in model.model_dump(exclude={"name"}).items():
+        if value != usual[name]:
+            grid.add_row(f"  {name}", _dimension(answer, name, value))
+    rows: list[RenderableType] = [Flow([Text(model.name, "bold"), *counts], "  ", indent=2), grid]
+    said = (("Not stated, so assumed:", answer.guessed), ("Left out:", answer.warnings))
+    for heading, lines in said:
+        if lines:
+            rows += [Text(heading), *(prose(line, hanging=2) for line in lines)]
+    return Group(*rows)
+
+
+def catalog_screen(entries: Sequence[Entry]) -> RenderableType:
+    """The answer to `planner catalog`: one line per entry, or more where the terminal ends."""
+    rows = [(entry.id, *_catalog_facts(entry)) for entry in entries]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    drawn = []
+    for name, *facts, last in rows:
+        cells = (f" {cell:<{width}}" for cell, width in zip(facts, widths[1:], strict=True))
+        words = [Text(f" {last.split()[0]}", "dim")] if last else []
+        words += [Text(word, "dim") for word in last.split()[1:]]
+        pieces: list[str | Text] = [Text(f"{name:<{widths[0]}}", "bold"), *cells, *words]
+        drawn.append(Flow(pieces, " ", widths[0] + 2))
+    return Group(*drawn)
+
+
+def _catalog_facts(entry: Entry) -> tuple[str, str, str]:
+    """The columns beside the name; the last column is cut at the terminal's width."""
+    aliases = ", ".join(entry.aliases)
+    if isinstance(entry, ModelEntry):
+        active = f"{short(entry.active_parameters)} active" if entry.spec.moe else ""
+        return short(entry.parameters), active, aliases
+    if isinstance(entry, AcceleratorEntry):
+        peak = entry.spec.peak_bf16_flop_per_s or entry.spec.peak_fp16_flop_per_s
+        speed = f"{peak / 1e12:,.0f} TFLOP/s" if peak else ""
+        return f"{gib(entry.spec.memory_bytes)} GiB", speed, aliases
+    if isinstance(entry, ScheduleEntry):
+        chunks = " or ".join(map(str, entry.chunk_counts)) or "2 or more"
+        return f"{chunks} chunks", ", ".join(entry.frameworks), entry.title
+    if isinstance(entry, FrameworkEntry):
+        return "read back" if entry.read_back else "written only", aliases, entry.versions
+    return f"{entry.accelerators} x {entry.spec.groups[0].accelerator.name}", entry.name, aliases
+
+
+def with_chance(value: float) -> str:
+    """How likely one plan is faster than another."""
+    told = "" if value >= SURE else ": a statistical tie, measure both"
+    return f"with a chance of {chance(value)}{told}"
+
+
+_TITLES = {
+    "time_parts_s": "time of one iteration",
+    "memory_parts_bytes": "memory of the worst stage",
+}
+# By the end of a name: how its value is shown to a person.
+_SHOWN: dict[str, Callable[[float], str]] = {
+    "per_s": lambda value: f"{short(value)}/s",
+    "per_accelerator": lambda value: f"{short(value)}/s",
+    "_bytes": lambda value: f"{gib(value)} GiB",
+    "_s": seconds,
+    "_usd": dollars,
+    "_kwh": energy,
+    "days": days,
+    "mfu": share,
+    "mfu_causal": share,
+    "hfu": share,
+}
+
+
+def comparison_table(answer: SideBySide, every: bool) -> RenderableType:
+    """The answer to `planner compare`: a line for each value that differs, or for every one."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table.add_column("")
+    for heading in ("A", "B", "B over A"):
+        table.add_column(heading, justify="right", overflow="fold")
+    part = ""
+    for row in answer.rows:
+        if row.equal and not every:
+            continue
+        if row.part != part:
+            part = row.part
+            table.add_row(Text(_TITLES.get(part, part), style="bold"))
+        # The parts of a time or a memory are named without their unit.
+        unit = "_s" if part == "time_parts_s" else "_bytes" if part == "memory_parts_bytes" else ""
+        ratio = "" if row.ratio is None or row.equal else f"{row.ratio:.3g} x"
+        cells = (_shown(row.name + unit, value) for value in (row.a, row.b))
+        table.add_row(f"  {row.name}", *cells, ratio)
+    if answer.chance_b_faster is None:
+        return table
+    ahead, behind, sure = "B", "A", answer.chance_b_faster
+    if sure < 0.5:
+        ahead, behind, sure = behind, ahead, 1.0 - sure
+    return Group(table, Text(f"{ahead} is faster than {behind} {with_chance(sure)}"))
+
+
+def _shown(name: str, value: Value) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool | str):
+        return str(value).lower() if isinstance(value, bool) else value
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "-"
+    show = next((show for end, show in _SHOWN.items() if name.endswith(end)), None)
+    return show(value) if show else short(value)

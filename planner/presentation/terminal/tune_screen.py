@@ -1,0 +1,107 @@
+"""`planner tune` on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import fsum
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from planner.documents.formats import chance, memory_words, plan_words, seconds
+from planner.documents.request import PlanRequest
+from planner.presentation.terminal.text_wrap import Flow, prose
+from planner.running.autotune.answer import Candidate, TuneAnswer, short_id
+
+_MOST_ROWS = 8
+
+
+def tune_screen(answer: TuneAnswer, request: PlanRequest) -> RenderableType:
+    """Candidates, the next run and why, or why there is none."""
+    return Group(*_head(answer, request), Text(), *_candidates(answer), Text(), *_ending(answer))
+
+
+def _head(answer: TuneAnswer, request: PlanRequest) -> Iterator[RenderableType]:
+    training = request.training
+    yield Flow(
+        [
+            Text.assemble("Tuning ", (request.model.name, "bold"), f" on {request.cluster.name}"),
+            f"{training.global_batch_size:,} x {training.seq_length:,} tokens",
+            answer.framework,
+            f"site {answer.site}",
+        ],
+        indent=2,
+    )
+    pieces = ["no runs of this are measured yet"]
+    if answer.runs:
+        pieces = [f"{_runs(answer.runs)} of this measured, {answer.gpu_hours:.3g} GPU-hours"]
+    if answer.other_runs:
+        others = f"{_runs(answer.other_runs)} of the site"
+        pieces.append(f"{others} with another model, cluster or batch")
+    yield Flow([f"  {pieces[0]}", *pieces[1:]], indent=2)
+
+
+def _runs(count: int) -> str:
+    return f"{count:,} run{'s' * (count != 1)}"
+
+
+def _candidates(answer: TuneAnswer) -> Iterator[RenderableType]:
+    rows = _shown(answer)
+    yield Text("plan    fastest?   expected   80 %    measured", "bold")
+    for one in rows:
+        following = answer.next is not None and one.id == answer.next.id
+        style = "bold" if following else ""
+        either = (one.high_s / one.low_s) ** 0.5 - 1.0
+        measured = "-" if one.measured_s is None else seconds(one.measured_s)
+        yield Text(
+            f"{short_id(one.id)}  {chance(one.chance_best):>8}  {seconds(one.expected_s):>9}  "
+            f"{f'±{either:.1%}':>6}  {measured:>9}" + ("  next" if following else ""),
+            style,
+        )
+        dump = one.plan.model_dump()
+        first, *words = [*plan_words(dump), *memory_words(dump)]
+        yield Flow([f"  {first}", *words], indent=2, style="" if following else "dim")
+    if (rest := len(answer.candidates) - len(rows)) > 0:
+        left = 1.0 - fsum(one.chance_best for one in rows)
+        yield prose(f"and {rest} more, {chance(max(left, 0.0))} in all: --json lists them", 0)
+
+
+def _shown(answer: TuneAnswer) -> list[Candidate]:
+    """The most promising, and whatever was measured or is next."""
+    first = {one.id for one in answer.candidates[:_MOST_ROWS]}
+    if answer.next is not None:
+        first.add(answer.next.id)
+    measured = [one.id for one in answer.candidates if one.measured_s is not None]
+    first.update(measured[:_MOST_ROWS])
+    return [one for one in answer.candidates if one.id in first]
+
+
+def _ending(answer: TuneAnswer) -> Iterator[RenderableType]:
+    """The next run, or why there is none and what is best."""
+    best = next((one for one in answer.candidates if one.id == answer.best), None)
+    if best is not None and best.measured_s is not None:
+        words = plan_words(best.plan.model_dump())
+        yield Flow(
+            [
+                Text.assemble(("Best measured  ", "bold"), short_id(best.id)),
+                seconds(best.measured_s),
+                *words,
+            ],
+            indent=2,
+        )
+        yield prose(
+            "chance that a plan not yet run is more than 1 % faster: "
+            f"{chance(answer.chance_faster)}"
+        )
+    if answer.ending is not None:
+        yield Text("Stop", "bold")
+        yield prose(answer.ending.text)
+        return
+    run = answer.next
+    assert run is not None
+    yield Text.assemble(("Run next  ", "bold"), short_id(run.id))
+    yield prose(run.why)
+    yield prose(
+        f"{run.iterations} iterations, at most {run.time_limit_s / 60:.0f} minutes and "
+        f"{run.gpu_hours:.3g} GPU-hours"
+    )

@@ -1,0 +1,47 @@
+"""Launch files of one run of a tuning: the framework's own, behind a limit of time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cost_models.plans import ParallelPlan
+from planner.answers.plans.emission import emit, launched
+from planner.documents.request import PlanRequest
+from planner.documents.saving import write_files
+from planner.frameworks.base import Bundle
+from planner.frameworks.launchers import with_file
+from planner.running.autotune.answer import NextRun
+
+FILE = "tune.sh"
+LOG = "run.${NODE_RANK:-0}.log"
+_TEXT = """\
+#!/usr/bin/env bash
+# A run for `planner tune`: {iterations} iterations, ended after {limit_s:.0f} s whatever happens.
+set -euo pipefail
+
+HERE="$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)"
+LOG="$HERE/{log}"
+[ -w "$HERE" ] || LOG=/dev/null  # a folder of a container: its own log is what there is
+export TRAIN_ITERS="${{TRAIN_ITERS:-{iterations}}}"
+timeout --kill-after=60 {limit_s:.0f} bash "$HERE/{main}" "$@" 2>&1 | tee "$LOG"
+"""
+
+
+def bundle_of(
+    request: PlanRequest, plan: ParallelPlan, run: NextRun, launcher: str | None
+) -> tuple[Bundle, str]:
+    """The files of a run, and the name of the framework's own script among them.
+
+    Raises what planner.answers.plans.emission.emit does.
+    """
+    own = emit(request.model_copy(update={"plan": plan}))
+    text = _TEXT.format(iterations=run.iterations, limit_s=run.time_limit_s, main=own.main, log=LOG)
+    note = f"{FILE} starts {own.main} under a limit of time, and keeps {LOG} of each node."
+    return launched(with_file(own, FILE, text, note), request, launcher), own.main
+
+
+def write_once(bundle: Bundle, folder: Path) -> tuple[str, ...]:
+    """Where the files are: those of a run that was proposed before stay as they are."""
+    if folder.is_dir() and all((folder / name).is_file() for name in bundle.files):
+        return tuple(str(folder / name) for name in bundle.files)
+    return tuple(map(str, write_files(bundle.files, folder)))

@@ -1,0 +1,310 @@
+"""The runs of jobs by one executor: a server under one lease."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import IO, Any, TypeVar
+
+from dbos import DBOS
+from opentelemetry import trace
+
+from planner.data_folder import data_folder
+from planner.documents.problems import RequestError, internal_document, problem_document
+from planner.documents.service import Progress
+from planner.running.jobs.settings import JobSettings
+from planner.running.jobs.step_process import StepProcess
+from planner.running.jobs.step_worker import LEASE_EXPIRED, task_line
+from planner.running.jobs.workflows import RUNS_ALONE, WORKFLOWS, Cancelled
+from planner.running.store import Store, Unavailable
+from planner.running.store.jobs import Claim, Job, Superseded
+
+FOLDER = "jobs"  # in the data folder: the files of runs, one folder per job
+_TICK_S = 0.2
+_REPORT_S = 0.5  # interval of progress reports to the database
+_LOG_BYTES = 2**20  # limit on the kept log of one step
+_MOST_RESTARTS = 10  # of one step by one executor, after its lease or a signal ended the process
+_log = logging.getLogger(__name__)
+_tracer = trace.get_tracer("planner")
+T = TypeVar("T")
+
+
+class LeaseLost(BaseException):
+    """The executor's lease has expired: the job is queued again, or another executor has it."""
+
+
+class Failed(Exception):
+    """The job failed, with the problem document that says why."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        super().__init__(document["detail"])
+        self.document = document
+
+
+class Executor:
+    """A server under one lease, and its runs."""
+
+    def __init__(self, name: str, store: Store, settings: JobSettings) -> None:
+        self.name, self.store, self.settings = name, store, settings
+        self.clean_up_at = 0.0
+        self.lease_until = time.monotonic() + 0.8 * settings.job_lease_s
+        self._over = threading.Event()
+        self._runs: set[JobRun] = set()
+        self._lock = threading.Condition()
+
+    @property
+    def holds_lease(self) -> bool:
+        """Whether the lease is certain to be still valid."""
+        return not self._over.is_set() and time.monotonic() < self.lease_until
+
+    def check(self) -> None:
+        """Raise LeaseLost if the lease may have expired."""
+        if not self.holds_lease:
+            raise LeaseLost
+
+    def extend(self, until: float) -> None:
+        """Extend the lease to this time, also for the processes of the runs."""
+        self.lease_until = until
+        with self._lock:
+            for step_process in [run.step_process for run in self._runs]:
+                if step_process is not None:
+                    step_process.extend(until)
+
+    def end(self, timeout_s: float) -> None:
+        """Have all runs release their jobs, and wait for them, at most timeout_s."""
+        self._over.set()
+        with self._lock:
+            self._lock.wait_for(lambda: not self._runs, timeout_s)
+
+    @contextmanager
+    def tracking(self, run: JobRun) -> Iterator[None]:
+        """Register a run with this executor while it lasts."""
+        self.check()
+        with self._lock:
+            self._runs.add(run)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._runs.discard(run)
+                self._lock.notify_all()
+
+    def retried(self, call: Callable[[], T]) -> T:
+        """The result of a store call, retried while the store is down.  Raises LeaseLost."""
+        while True:
+            self.check()
+            try:
+                return call()
+            except Unavailable as error:
+                _log.warning("a job waits for the database: %s", error)
+                self._over.wait(_REPORT_S)
+
+
+class JobRun:
+    """The steps of a job (planner.running.jobs.workflows.Steps), run by DBOS and reported to the
+    store.
+    """
+
+    def __init__(self, executor: Executor, job: Job, claim: Claim) -> None:
+        self.executor, self.job, self.claim = executor, job, claim
+        self.jobs = executor.store.jobs
+        self.settings = executor.settings
+        self.folder = data_folder(FOLDER) / job.id
+        self.step_process: StepProcess | None = None
+        self.parts: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, executor: Executor, id: str) -> None:
+        """Start or resume a job and run it to its end.  Raises LeaseLost, Superseded."""
+        claim = executor.retried(lambda: executor.store.jobs.begin(id))
+        job = executor.retried(lambda: executor.store.jobs.get(id))
+        if claim is None or job is None:  # the job has ended or was deleted
+            return
+        _log.info("job %s begins: %s, attempt %d", id, job.kind, claim.attempts)
+        run = cls(executor, job, claim)
+        with executor.tracking(run):
+            run._run()
+
+    def _run(self) -> None:
+        end: dict[str, Any]
+        try:
+            self._check_cancelled()
+            self._check_attempts()
+            self._sync_library()
+            end = {"state": "succeeded", "result": WORKFLOWS[self.job.kind](self.job.request, self)}
+        except Cancelled as cancelled:
+            end = {"state": "cancelled", "result": cancelled.result}
+        except Failed as error:
+            end = {"state": "failed", "error": error.document}
+        except (LeaseLost, Superseded):
+            with suppress(Unavailable, Superseded):
+                self.jobs.release(self.claim)
+            raise
+        except Exception:
+            _log.exception("job %s failed by a bug", self.job.id)
+            end = {"state": "failed", "error": internal_document()}
+        self._sync_library()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.executor.retried(lambda: self.jobs.finish(self.claim, **end))
+        _log.info("job %s ended: %s", self.job.id, end["state"])
+
+    def _sync_library(self) -> None:
+        """Synchronise profiles and sites with the other servers."""
+        self.executor.retried(self.executor.store.shared_files.sync)
+
+    def run_here(self, phase: str, work: Callable[[], Any]) -> Any:
+        """The result of a short step, run in this process."""
+        return self._step(phase, lambda: _outcome(work))
+
+    def run_apart(
+        self, phase: str, step: str, at: tuple[int, int] = (0, 0), **arguments: Any
+    ) -> Any:
+        """The result of a long step, run in its own process; alone on the machine if needed."""
+        return self._step(phase, lambda: self._process(phase, step, at, arguments))
+
+    def _step(self, phase: str, work: Callable[[], dict[str, Any]]) -> Any:
+        """The result of a step, run now or stored by an earlier run."""
+        done_now = False
+
+        def run_and_report() -> dict[str, Any]:
+            nonlocal done_now
+            began = time.monotonic()
+            self._report(phase, Progress(), f"{phase}: begun on {socket.gethostname()}")
+            try:
+                with _tracer.start_as_current_span(f"{self.job.kind} {phase}") as span:
+                    span.set_attribute("planner.job", self.job.id)
+                    outcome = work()
+            except OSError as error:
+                detail = f"could not write: {error.strerror}"
+                title = "No space for the step's files"
+                outcome = {"failed": _problem("cannot-write", title, detail)}
+            word = "failed" if "failed" in outcome else "done"
+            self._report(phase, None, f"{phase}: {word} in {time.monotonic() - began:.1f} s")
+            done_now = True
+            return outcome
+
+        self.executor.check()
+        outcome = DBOS.run_step({"name": phase}, run_and_report)
+        if done_now:
+            self.executor.retried(lambda: self.jobs.finished_step(self.claim))
+        if "failed" in outcome:
+            raise Failed(outcome["failed"])
+        return outcome["result"]
+
+    def _process(
+        self, phase: str, step: str, at: tuple[int, int], arguments: dict[str, Any], again: int = 0
+    ) -> dict[str, Any]:
+        settings, place = self.settings, self._machine_lock(phase)
+        task = task_line(
+            step, self.job.request, arguments, self.folder, settings, self.executor.lease_until
+        )
+        progress, log, log_bytes = Progress(done=at[0], total=at[1]), list[str](), 0
+        began, looked = time.monotonic(), 0.0
+        self.step_process = StepProcess(task, self.folder, place)
+        try:
+            while True:
+                told = self.step_process.next(_TICK_S) or {}
+                if "result" in told or "failed" in told:
+                    with suppress(Unavailable):
+                        self._write_progress(phase, progress, log)
+                    return told
+                if "ended" in told:
+                    self.executor.check()
+                    # The lease was extended too late, or a signal to the server ended the process.
+                    if told["ended"] == LEASE_EXPIRED and again < _MOST_RESTARTS:
+                        break
+                    return {"failed": _crashed(told["ended"])}
+                if "log" in told and log_bytes < _LOG_BYTES:
+                    log_bytes += len(told["log"])
+                    log.append(told["log"])
+                self.parts |= told.get("part", {})
+                if "progress" in told:
+                    progress = _job_progress(told["progress"], at)
+                now = time.monotonic()
+                if now - began > 2 * settings.max_run_s:
+                    return {"failed": _too_long(2 * settings.max_run_s)}
+                self.executor.check()
+                if now - looked > _REPORT_S:
+                    looked = now
+                    with suppress(Unavailable):
+                        self._write_progress(phase, progress, log)
+                        log.clear()
+        finally:
+            self.step_process.stop()
+            self.step_process = None
+        return self._process(phase, step, at, arguments, again + 1)
+
+    def _machine_lock(self, phase: str) -> IO[bytes] | None:
+        """A held lock that admits a run to this machine, shared by all servers of the data folder.
+
+        None for a kind of job that need not run alone.
+        """
+        if self.job.kind not in RUNS_ALONE:
+            return None
+        data_folder(FOLDER).mkdir(parents=True, exist_ok=True)
+        while True:
+            for i in range(self.settings.max_runs):
+                file = (data_folder(FOLDER) / f"place-{i}").open("ab")
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    file.close()
+                else:
+                    return file
+            self._wait_for_machine(phase)
+
+    def _wait_for_machine(self, phase: str) -> None:
+        self.executor.check()
+        self._report(phase, Progress(text="waits for another run on this machine"))
+        time.sleep(_REPORT_S)
+
+    def _report(self, phase: str, progress: Progress | None, *log: str) -> None:
+        self.executor.retried(lambda: self._write_progress(phase, progress, log))
+
+    def _write_progress(self, phase: str, progress: Progress | None, log: Sequence[str]) -> None:
+        """Report the job's progress.  Raises Cancelled, Unavailable, Superseded."""
+        if self.jobs.report(self.claim, phase, progress, log) == "cancelling":
+            raise Cancelled
+
+    def _check_cancelled(self) -> None:
+        if self.executor.retried(lambda: self.jobs.state(self.claim)) == "cancelling":
+            raise Cancelled
+
+    def _check_attempts(self) -> None:
+        most = self.settings.max_job_attempts
+        if self.claim.attempts > most:
+            detail = f"its server ended {most} times in the phase {self.job.phase!r}"
+            raise Failed(_problem("cut-off", "The job was cut off", detail))
+
+
+def _outcome(work: Callable[[], Any]) -> dict[str, Any]:
+    try:
+        return {"result": work()}
+    except RequestError as error:
+        return {"failed": problem_document(error.problems)}
+
+
+def _job_progress(told: dict[str, Any], at: tuple[int, int]) -> Progress:
+    """The progress of the whole job, from the progress message of one of its steps."""
+    done, total = at
+    return Progress(done=done + told["done"], total=total or told["total"], text=told["text"])
+
+
+def _crashed(code: int) -> dict[str, Any]:
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+    return _problem("run/crashed", "The run failed", f"the process of the step {how}")
+
+
+def _too_long(seconds: float) -> dict[str, Any]:
+    detail = f"the step was not done after {seconds:g} s, and was ended"
+    return _problem("run/too-long", "The run failed", detail)
+
+
+def _problem(slug: str, title: str, detail: str) -> dict[str, Any]:
+    return {"type": f"/problems/{slug}", "title": title, "status": 500, "detail": detail}

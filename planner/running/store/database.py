@@ -1,0 +1,219 @@
+"""The database, SQLite or PostgreSQL: opened, migrated, every failure raised as Unavailable."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from planner.data_folder import data_folder
+from planner.running.store.tables import REVISION
+
+FILE = "planner.sqlite"
+_BUSY_TIMEOUT_S = 5.0  # of SQLite: how long a writer waits for another one
+_CONNECT_S = 5
+_LEAST_FREE_BYTES = 1 << 20
+_LOCK = 7_215_900_001  # advisory lock of PostgreSQL, held while the tables are migrated
+# Of PostgreSQL: timeouts of a statement, of a lock and of the network.
+_TIMEOUTS = {
+    "connect_timeout": _CONNECT_S,
+    "options": "-c statement_timeout=8s -c lock_timeout=5s "
+    "-c idle_in_transaction_session_timeout=30s",
+    "tcp_user_timeout": 8_000,
+    "keepalives_idle": 10,
+    "keepalives_interval": 3,
+    "keepalives_count": 3,
+}
+_WRITES = "writes"
+_INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+class Unavailable(RuntimeError):
+    """The database does not answer or cannot write; the message says which, without secrets."""
+
+
+@dataclass(frozen=True)
+class Database:
+    """Transactions on one database."""
+
+    engine: sa.Engine
+    node: int = 0  # of SQLite's file when it was opened
+
+    @classmethod
+    def open(cls, url: str | None = None) -> Self:
+        """The database at a URL, its tables as this version has them.  Raises Unavailable."""
+        engine = _sqlite(data_folder(FILE)) if url is None else _engine(url)
+        database = cls(engine)
+        with database.writing() as connection:
+            if not database.is_file:
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+            _migrate(connection)
+        return (
+            cls(engine, Path(str(engine.url.database)).stat().st_ino)
+            if database.is_file
+            else database
+        )
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is SQLite, which one machine has to itself."""
+        return self.engine.dialect.name == "sqlite"
+
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """A transaction that only reads.  Raises Unavailable."""
+        with _told(), self.engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        """A transaction that may write: all of it, or nothing.  Raises Unavailable."""
+        with _told(), self.engine.execution_options(**{_WRITES: True}).begin() as connection:
+            yield connection
+
+    def insert(self, table: sa.Table) -> Any:
+        """An INSERT that can say what happens on a conflict."""
+        return _INSERTS[self.engine.dialect.name](table)
+
+    def now(self) -> float:
+        """Seconds since 1970, as all rows have them."""
+        return time.time()
+
+    def check_file(self) -> None:
+        """Raise Unavailable where the file of SQLite is gone, or its disk is full."""
+        if not self.is_file:
+            return
+        path = Path(str(self.engine.url.database))
+        if not same_file(path, self.node):
+            raise Unavailable("the database file was removed or replaced: restart the service")
+        if shutil.disk_usage(path.parent).free < _LEAST_FREE_BYTES:
+            raise Unavailable("the disk of the database is full")
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+
+def same_file(path: Path, node: int) -> bool:
+    """Whether a file is still the one that had this inode."""
+    try:
+        return path.stat().st_ino == node
+    except OSError:
+        return False
+
+
+def damage(path: Path) -> str | None:
+    """What SQLite's own quick check finds wrong with a file; None: nothing."""
+    try:
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        ) as connection:
+            found = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    return None if found == "ok" else found
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
+        raise Unavailable(str(error.orig).strip().splitlines()[0][:200]) from None
+    except sa.exc.TimeoutError:
+        raise Unavailable("all connections to the database are taken") from None
+    except sa.exc.DBAPIError as error:
+        if type(error) is sa.exc.DatabaseError:  # a file that is not one of SQLite
+            raise Unavailable(str(error.orig)[:200]) from None
+        if not error.connection_invalidated:
+            raise
+        raise Unavailable("the connection to the database was lost") from None
+
+
+def _engine(url: str) -> sa.Engine:
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        raise Unavailable("the database's URL cannot be read") from None
+    if parsed.get_backend_name() == "sqlite":
+        return _sqlite(Path(parsed.database or FILE))
+    engine = sa.create_engine(
+        parsed.set(drivername="postgresql+psycopg"),
+        pool_pre_ping=True,
+        pool_size=8,
+        pool_timeout=_CONNECT_S,
+        connect_args=_TIMEOUTS,
+        hide_parameters=True,  # error messages must not repeat what users asked
+    )
+    sa.event.listen(engine, "do_connect", _connected)
+    return engine
+
+
+def _connected(_: Any, __: Any, words: Any, options: Any) -> Any:
+    from planner.running.store.postgres import TimeoutConnection
+
+    return TimeoutConnection.connect(*words, **options)
+
+
+def _sqlite(path: Path) -> sa.Engine:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unavailable(f"cannot write {path.parent}: {error.strerror}") from None
+    engine = sa.create_engine(
+        sa.URL.create("sqlite", database=str(path)),
+        connect_args={"timeout": _BUSY_TIMEOUT_S, "check_same_thread": False},
+        hide_parameters=True,
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def opened(connection: sqlite3.Connection, _: Any) -> None:
+        connection.isolation_level = None  # transactions begin below, and not before a first write
+        for setting in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {setting}")
+
+    @sa.event.listens_for(engine, "begin")
+    def begun(connection: sa.Connection) -> None:
+        # SQLite refuses to turn a read transaction into a write after another connection wrote.
+        writes = connection.get_execution_options().get(_WRITES, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _migrate(connection: sa.Connection) -> None:
+    """Bring the tables to what this version expects, in the transaction of the connection."""
+    if _revision(connection) != REVISION:
+        migrate(connection)
+
+
+def migrate(connection: sa.Connection, revision: str = "head") -> None:
+    """Bring the tables to a revision, forward or back.  Raises Unavailable."""
+    from alembic import command
+    from alembic.config import Config
+    from alembic.util import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.attributes["connection"] = connection
+    try:
+        forward = revision == "head" or revision >= (_revision(connection) or "")
+        (command.upgrade if forward else command.downgrade)(config, revision)
+    except CommandError:
+        raise Unavailable("the database is one of a newer version of the planner") from None
+
+
+def _revision(connection: sa.Connection) -> str | None:
+    """Which migration the database has last seen."""
+    versions = sa.table("alembic_version", sa.column("version_num"))
+    if not sa.inspect(connection).has_table(versions.name):
+        return None
+    return connection.scalar(sa.select(versions.c.version_num))

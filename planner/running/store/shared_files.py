@@ -1,0 +1,150 @@
+"""Profiles and sites shared by servers: each has a folder of files, PostgreSQL has them all.
+
+A server synchronises its folder with the database before it reads a profile or a site, and after
+it changes one.  With SQLite, which lies in the data folder itself, there is only one folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from planner.data_folder import data_folder, write_whole
+from planner.running.store.database import Database
+from planner.running.store.tables import LIBRARY
+
+KINDS = ("profiles", "sites")
+_LOCK = 7_215_900_002  # of PostgreSQL, held while something changes
+
+
+class Name(NamedTuple):
+    """A file shared by servers."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Version:
+    """What a file holds, or None where it was removed; when, in seconds since 1970."""
+
+    content: str | None
+    changed_at: float
+
+    @property
+    def digest(self) -> str:
+        """Of the content; empty where there is none."""
+        return hashlib.sha256(self.content.encode()).hexdigest() if self.content else ""
+
+
+class SharedFiles:
+    """Synchronises a server's folder with the database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._synced: dict[Name, str] = {}  # digests when both were alike
+
+    def sync(self) -> None:
+        """Read what other servers changed, and write what changed here.  Raises Unavailable."""
+        if self._database.is_file:
+            return
+        with self._database.reading() as connection:
+            found = connection.execute(sa.select(LIBRARY.c.kind, LIBRARY.c.name, LIBRARY.c.digest))
+            theirs = {Name(row.kind, row.name): str(row.digest) for row in found}
+        present = {name: digest for name, digest in theirs.items() if digest}
+        if present == {name: one.digest for name, one in _here().items()}:
+            self._synced = theirs
+            return
+        with self._database.writing() as connection, _exclusive_lock():
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+            self._agree(connection)
+
+    def _agree(self, connection: sa.Connection) -> None:
+        here, there = _here(), _there(connection)
+        for name in here.keys() | there.keys():
+            ours, theirs = here.get(name), there.get(name)
+            chosen = _chosen(name, ours, theirs, self._synced.get(name))
+            if chosen.digest != (ours.digest if ours else ""):
+                _write(name, chosen)
+            if theirs is None or chosen.digest != theirs.digest:
+                row = {**name._asdict(), "content": chosen.content, "digest": chosen.digest}
+                new = self._database.insert(LIBRARY).values(row | {"changed_at": chosen.changed_at})
+                changed = {part: new.excluded[part] for part in ("content", "digest", "changed_at")}
+                connection.execute(
+                    new.on_conflict_do_update(index_elements=["kind", "name"], set_=changed)
+                )
+            self._synced[name] = chosen.digest
+
+
+def _chosen(
+    name: Name, ours: Version | None, theirs: Version | None, agreed: str | None
+) -> Version:
+    """The version that both sides take; agreed: the digest when they last were equal."""
+    if theirs is None:
+        assert ours is not None
+        return ours
+    if ours is None:  # removed here, or never here
+        return Version(None, theirs.changed_at) if agreed == theirs.digest else theirs
+    if agreed == ours.digest:
+        return theirs
+    if agreed == theirs.digest:
+        return ours
+    if name.kind == "sites" and ours.content and theirs.content:
+        return _merged(ours, theirs)
+    return max(ours, theirs, key=lambda one: one.changed_at)
+
+
+def _merged(ours: Version, theirs: Version) -> Version:
+    """A site with the runs of both, each once."""
+    assert ours.content is not None
+    assert theirs.content is not None
+    site = json.loads(theirs.content)
+    runs = {run["id"]: run for run in (*site["runs"], *json.loads(ours.content)["runs"])}
+    site["runs"] = sorted(runs.values(), key=lambda run: str(run["learned_at"]))
+    content = json.dumps(site, indent=1, ensure_ascii=False) + "\n"
+    return Version(content, max(ours.changed_at, theirs.changed_at))
+
+
+def _here() -> dict[Name, Version]:
+    found = {}
+    for kind in KINDS:
+        for path in data_folder(kind).glob("*.json"):
+            with suppress(OSError, UnicodeDecodeError):  # just removed, or unreadable
+                changed_at = path.stat().st_mtime
+                found[Name(kind, path.stem)] = Version(path.read_text("utf-8"), changed_at)
+    return found
+
+
+def _there(connection: sa.Connection) -> dict[Name, Version]:
+    return {
+        Name(row.kind, row.name): Version(row.content, row.changed_at)
+        for row in connection.execute(sa.select(LIBRARY))
+    }
+
+
+def _write(name: Name, version: Version) -> None:
+    path = data_folder(name.kind) / f"{name.name}.json"
+    if version.content is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_whole(path, version.content)
+
+
+@contextmanager
+def _exclusive_lock() -> Iterator[None]:
+    """A lock against others that change sites here; planner.evidence.uncertainty.site_storage has
+    it too.
+    """
+    folder: Path = data_folder("sites")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

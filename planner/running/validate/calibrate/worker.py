@@ -1,0 +1,163 @@
+"""The process that torchrun starts: `python -m planner.running.validate.calibrate.worker DIR`.
+
+DIR holds train.py (as emitted) and job.json; the first rank writes measured.json.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from planner.running.validate import run_files
+from planner.running.validate.calibrate import collectives, layers
+from planner.running.validate.calibrate.job import RESULT, Collective, Job, Measured, Operation
+from planner.running.validate.calibrate.kernels import DTYPES, Bench, Points
+from planner.running.validate.calibrate.timing import Clock, point
+from planner.running.validate.processes.rank_process import run_rank
+from planner.running.validate.ranks.worker import ProgressReporter, load_script
+
+
+class Worker:
+    """One rank of a calibration."""
+
+    def __init__(self, folder: Path, say: ProgressReporter) -> None:
+        self.folder, self.say = folder, say
+        self.job = Job.model_validate_json((folder / run_files.JOB).read_bytes())
+        self.base = {**layers.ON, "precision": self.job.precision}
+        ranks = int(os.environ["WORLD_SIZE"])
+        self.world = {"dp_replicate": ranks, "global_batch_size": ranks}  # nothing is split
+        torch.manual_seed(0)
+
+    def script(self, **words: Any) -> Any:
+        """The training script, set up on this rank with these CONFIG entries replaced."""
+        script = load_script(self.folder / run_files.SCRIPT)
+        script.configure([f"{name}={value}" for name, value in {**self.base, **words}.items()])
+        script.setup(script.own_device())
+        return script
+
+    def run(self) -> Measured:
+        """The measurements of the job: the same points on every rank, each with its own times."""
+        start = time.perf_counter()
+        plain = self.script(**self.world)
+        clock = Clock(plain.DEVICE, start + self.job.budget_s)
+        notes = []
+        if dist.get_world_size() == 1:
+            clock = clock.of(time.process_time)
+            found = self.alone(clock)
+            bench = Bench(plain, self.job.precision, clock, self.say)
+            found |= bench.points(self.job.kernels)
+            if bench.left_out:
+                notes.append(f"{bench.left_out} kernels were left out: the time budget was used up")
+        else:
+            found = self.together(clock)
+        return Measured(points=found, notes=tuple(notes), device=clock.device.type)
+
+    def alone(self, clock: Clock) -> Points:
+        """The layer measurements on one rank: modules, wrappers, optimizer step."""
+        job, dtype = self.job, DTYPES[self.job.precision]
+        found: Points = {"host": [], "wrapper": [], "optimizer": []}
+        for words in (job.small_words, job.large_words):
+            self.say(f"layers {words['hidden_size']} wide")
+            plain = layers.Stage(self.script(**words), False, dtype)
+            if words is job.small_words:
+                found["host"] = self.host(plain, clock)
+            for name, zero in (("replicate", 0), ("fully_shard", 3)):
+                wrapped = layers.Stage(self.script(**words, zero_stage=zero), True, dtype)
+                found["wrapper"] += layers.wrapper(name, wrapped, plain, clock)
+                if zero == 0:
+                    found["optimizer"].append(layers.optimizer(wrapped, clock))
+        return found
+
+    def host(self, stage: layers.Stage, clock: Clock) -> list[dict[str, Any]]:
+        """The host time of a layer: its time less that of its kernels.
+
+        On a GPU nothing is subtracted, since small kernels hide under host time.
+        """
+        whole = layers.blocks(stage, clock)
+        kernels = {"forward": 0.0, "backward": 0.0}
+        if clock.device.type == "cpu":
+            endless = replace(clock, deadline=math.inf)
+            bench = Bench(stage.script, self.job.precision, endless, self.say)
+            for points in bench.points(self.job.small).values():
+                for one in points:
+                    side = one.get("direction", one.get("product"))
+                    kernels["forward" if side == "forward" else "backward"] += one["seconds"]
+        return [
+            {"runtime": "layer", "direction": side, **point([s - kernels[side] for s in seconds])}
+            for side, seconds in whole.items()
+        ]
+
+    def together(self, clock: Clock) -> Points:
+        """The measurements on several ranks: contention, collectives, tensor-parallel layers."""
+        self.say("kernels on all ranks at once")
+        found: Points = {
+            "crowding": list(collectives.crowding(clock)),
+            "contention": [
+                collectives.contention(size, clock) for size in collectives.CONTENDING_BYTES
+            ],
+            "collectives": [],
+        }
+        if self.job.tensor_parallel:
+            self.say("layers of DTensor")
+            found["host"] = list(self.tensor_parallel(clock))
+        for one in self.job.collectives:
+            self.say(f"{one.op} of {one.bytes:,} bytes")
+            found["collectives"].append(collectives.collective(one, clock))
+        return found
+
+    def tensor_parallel(self, clock: Clock) -> Iterator[dict[str, Any]]:
+        """The overhead that DTensor adds to a small layer, without its collectives.
+
+        On a CPU other threads run the collectives, so the layer's thread time excludes them.  On a
+        GPU their time is subtracted: forward and backward each have two all-reduces, or two
+        all-gathers and two reduce-scatters.
+        """
+        words, dtype = self.job.small_words, DTYPES[self.job.precision]
+        ranks, own = dist.get_world_size(), clock.of(time.thread_time)
+
+        def blocks(**more: Any) -> dict[str, list[float]]:
+            return layers.blocks(layers.Stage(self.script(**words, **more), False, dtype), own)
+
+        plain = blocks(**self.world)
+        payload = dtype.itemsize * words["seq_length"] * words["hidden_size"]
+        ops: dict[str, tuple[Operation, ...]] = {
+            "tensor_parallel": ("all_reduce",),
+            "sequence_parallel": ("all_gather", "reduce_scatter"),
+        }
+        for runtime, names in ops.items():
+            found = blocks(tp=ranks, sequence_parallel=runtime == "sequence_parallel")
+            sent = 0.0
+            if own is clock:
+                some = (Collective(op=name, bytes=payload) for name in names)
+                sent = sum(2 * collectives.collective(one, clock)["seconds"] for one in some)
+            for side, seconds in found.items():
+                alone = point(plain[side])["seconds"] + sent
+                yield {
+                    "runtime": runtime, "direction": side, **point([s - alone for s in seconds]),
+                }  # fmt: skip
+
+
+def main(folder: Path) -> int:
+    """Run the job of a folder; the exit code is that of `run_rank`."""
+
+    def work(rank: int) -> None:
+        found = Worker(folder, ProgressReporter(folder, rank)).run()
+        if rank == 0:
+            run_files.write(folder / RESULT, found)
+        dist.barrier()
+        dist.destroy_process_group()
+
+    return run_rank(work)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

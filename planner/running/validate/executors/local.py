@@ -1,0 +1,137 @@
+"""torchrun on this machine, under a watcher process that outlives the command that started it.
+
+`python -m planner.running.validate.executors.local FOLDER RANKS SECONDS` is the watcher; see
+planner.running.validate.processes.process for how it ends the ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from planner.documents.plan_report import Note
+from planner.frameworks.base import Bundle
+from planner.frameworks.launchers import CannotLaunch
+from planner.frameworks.rules import nodes
+from planner.running.validate import run_files
+from planner.running.validate.executors import (
+    MAIN,
+    Handle,
+    RemoteRun,
+    Status,
+    bundle,
+    final_status,
+    folders,
+    only,
+    run_name,
+)
+from planner.running.validate.processes import process
+
+_ENDED = "ended.json"  # the final status, written by the watcher
+_LOG = "launcher.log"
+_END_S = 30.0  # how long the watcher may take to end its ranks and write the final status
+
+
+class Local:
+    """Ranks on this machine, under the limits of planner.running.validate.processes.process."""
+
+    def render(self, launches: Sequence[RemoteRun]) -> Bundle:
+        """The script that starts the same ranks by hand.  Raises CannotLaunch for several nodes."""
+        launch = only(launches, "local")
+        if nodes(launch.request.cluster) > 1:
+            raise CannotLaunch("this machine is one node; take torchrun, slurm, jobset or trainjob")
+        made = bundle(launch, run_name(launch))
+        text = f"by hand: bash {MAIN}"
+        return made.model_copy(update={"notes": (Note(code="launcher", text=text),)})
+
+    def submit(self, folder: Path, launches: Sequence[RemoteRun]) -> Handle:
+        """Start the watcher in its own session."""
+        launch = only(launches, "local")
+        with (folder / _LOG).open("wb") as log:
+            watcher = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(folder), str(launch.ranks),
+                 str(launch.time_limit_s)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        handle = Handle(
+            launcher="local", folder=str(folder), id=f"{watcher.pid}.{_start_ticks(watcher.pid)}",
+            ranks=launch.ranks,
+        )  # fmt: skip
+        watcher.returncode = 0  # so that Popen does not wait for it; polls look it up in /proc
+        return handle
+
+    def poll(self, handle: Handle) -> tuple[Status, ...]:
+        """Running while the watcher is alive, then the status that it wrote."""
+        (folder,) = folders(handle)
+        if _pid(handle):
+            return (Status(state="running", detail=_where(folder, handle.ranks)),)
+        try:
+            return (Status.model_validate_json((folder / _ENDED).read_bytes()),)
+        except FileNotFoundError:
+            return (final_status(folder, handle.ranks),)
+
+    def cancel(self, handle: Handle) -> None:
+        """End the watcher, and with it the ranks."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            until = time.monotonic() + _END_S
+            while (pid := _pid(handle)) and time.monotonic() < until:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+                time.sleep(0.2)
+
+    def collect(self, handle: Handle) -> tuple[Path, ...]:
+        """The folder of the run."""
+        return folders(handle)
+
+
+def _start_ticks(pid: int) -> int:
+    """Start time of a process in clock ticks since boot; 0 if it has ended (proc(5))."""
+    with suppress(OSError):
+        os.waitpid(pid, os.WNOHANG)  # otherwise our own child stays a zombie
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if words[0] in "ZX" else int(words[19])
+
+
+def _pid(handle: Handle) -> int:
+    """The watcher's process id; 0 if it has ended, even if another process has its id now."""
+    if not (found := re.fullmatch(r"(\d{1,9})\.(\d{1,19})", handle.id)):
+        return 0
+    pid, born = int(found[1]), int(found[2])
+    return pid if born and _start_ticks(pid) == born else 0
+
+
+def _where(folder: Path, ranks: int) -> str:
+    """The current activity of the rank that is furthest behind."""
+    heartbeats = [one for rank in range(ranks) if (one := run_files.heartbeat(folder, rank))]
+    return (
+        min(heartbeats, key=lambda one: one.count).words if len(heartbeats) == ranks else "starting"
+    )
+
+
+def main(folder: str, ranks: str, seconds: str) -> int:
+    """Run the ranks, and write the final status into the folder."""
+    home = Path(folder)
+    try:
+        with process.stoppable():
+            process.launch(home, int(ranks), process.Limits(wall_s=float(seconds)))
+        ended = final_status(home, int(ranks))
+    except process.RunFailed as error:
+        ended = Status(state="failed", detail=f"{error}\n{error.log}".strip())
+    except process.Stopped as error:
+        ended = Status(state="cancelled", detail=f"by {error}")
+    run_files.write(home / _ENDED, ended)
+    return 0 if ended.state == "succeeded" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

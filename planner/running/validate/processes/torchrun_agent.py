@@ -1,0 +1,49 @@
+"""torchrun in a process that ends with its parent, and reports failed ranks as a line of JSON.
+
+The line goes to standard output, a pipe, so it gets through even if the disk is full.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+
+from planner.running.validate.processes.priority import lower_session_priority
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends (prctl(2)); Linux only."""
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # the parent ended before the call
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> int:
+    """Run torchrun with this process's arguments; returns 1 if a rank or torchrun itself failed."""
+    die_with_parent()
+    lower_session_priority()
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    try:
+        run.main(sys.argv[1:])
+    except ChildFailedError as error:
+        said = {"ranks": {rank: one.exitcode for rank, one in error.failures.items()}}
+    except Exception as error:
+        number = getattr(error, "errno", None) or 0
+        said = {"error": f"{type(error).__name__}: {error}", "errno": number}  # type: ignore[dict-item]
+    else:
+        return 0
+    print(json.dumps(said), flush=True)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

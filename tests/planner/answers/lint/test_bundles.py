@@ -1,0 +1,30 @@
+"""What we write ourselves, for every framework that can be read: linted without a false alarm."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner import frameworks
+from planner.answers.lint.findings import CODES
+from planner.answers.lint.lint import found_in
+from tests.fixtures.frameworks import ALL_CASES, CASES
+
+READ = [row for row in ALL_CASES if frameworks.get(row[0]).reads_back]
+# Small models and made-up accelerators: these may be slow, or short of units, but never wrong.
+ALLOWED = {"precision_unsupported"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "case"), READ)
+def test_a_bundle_is_not_refused(name: str, case: str) -> None:
+    request, plan = CASES[name][case]
+    files = frameworks.get(name).write(request, plan).files
+    found, findings = found_in(files, request.cluster)
+    assert found.framework.name == name
+    assert {one.code for one in findings if one.severity == "error"} <= ALLOWED
+    wrong = {"ignored_option", "unknown_option", "unknown_key", "world_size", "environment"}
+    assert wrong < set(CODES)
+    assert not wrong & {one.code for one in findings}
+    for one in findings:
+        assert one.file in files
+        assert not one.line or one.line <= len(files[one.file].splitlines())

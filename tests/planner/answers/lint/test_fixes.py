@@ -1,0 +1,103 @@
+"""Better plans written into the scripts, and findings for other programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.answers.lint import fixes
+from planner.answers.lint.findings import CODES, FlagChange
+from planner.answers.lint.lint import found_in, lint
+from planner.answers.lint.sarif import sarif
+from planner.frameworks.read_results import canonical
+from planner.frameworks.sources import files_at
+from planner.inputs.requests.parser import parse_cluster
+from tests.planner.answers.lint.test_scripts import PLANTED, SCRIPTS
+
+MENDED = ("no_overlap", "hand_split", "local_layers", "exposed", "gpt_857m", "llama3_8b")
+
+
+@pytest.mark.parametrize("name", MENDED)
+def test_what_is_written_is_read_as_the_better_plan(name: str) -> None:
+    cluster = parse_cluster(PLANTED[name][0])
+    files = files_at([str(SCRIPTS / f"{name}.sh")])
+    answer = lint(files, cluster)
+    better = fixes.change_to_write(answer)
+    assert better is not None
+    found = fixes.fixed_files(files, better.changes)
+    assert [one.option for one in found.left if one.option.startswith("--")] == []
+    case, _ = found_in(found.files, cluster)
+    assert canonical(case.plan, case.model) == canonical(better.report.plan, case.model)
+    text = fixes.difference(files, found.files)
+    assert text.startswith(f"--- a/{name}.sh\n+++ b/{name}.sh\n@@")
+    assert fixes.difference(files, files) == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "option", "before", "after", "wanted"),
+    [
+        ("  --tp 4 \\", "--tp", "4", "8", "  --tp 8 \\"),
+        ("  --tp=${TP} --pp 2", "--tp", "4", "8", "  --tp=8 --pp 2"),
+        ('ARGS="--tp 4"', "--tp", "4", "8", 'ARGS="--tp 8"'),
+        ("  --tp 4 --sp \\", "--sp", "", None, "  --tp 4 \\"),
+        ("  --layout 't|t' )", "--layout", "t|t", "tt|L", "  --layout 'tt|L' )"),
+        ("  stage: 1  # states", "zero.stage", "1", "2", "  stage: 2  # states"),
+        ('  "stage": 1,', "zero.stage", "1", "2", '  "stage": 2,'),
+        ("  --tp-size 4", "--tp", "4", "8", None),
+        ("  $ARGS", "--tp", "4", "8", None),
+    ],
+)
+def test_one_option_of_a_line(
+    line: str, option: str, before: str, after: str | None, wanted: str | None
+) -> None:
+    change = FlagChange(option=option, before=before, after=after, why="", file="a.sh", line=1)
+    found = fixes.fixed_files({"a.sh": line}, [change])
+    assert found.files["a.sh"] == (line if wanted is None else wanted)
+    assert found.left == (() if wanted is not None else (change,))
+
+
+def test_an_option_more_stands_before_what_ends_the_line() -> None:
+    more = FlagChange(option="--sp", before=None, after="", why="")
+    for line, wanted in (
+        ("--micro-batch-size 1 \\", "--micro-batch-size 1 --sp \\"),
+        ("A=(--micro-batch-size 1)", "A=(--micro-batch-size 1 --sp)"),
+        ('A="--micro-batch-size 1" # why', 'A="--micro-batch-size 1 --sp" # why'),
+    ):
+        assert fixes.fixed_files({"a.sh": line}, [more]).files["a.sh"] == wanted
+
+
+def test_findings_as_sarif() -> None:
+    cluster = parse_cluster(PLANTED["old_style"][0])
+    _, findings = found_in(files_at([str(SCRIPTS / "old_style.sh")]), cluster)
+    document = sarif(findings)
+    (run,) = document["runs"]
+    rules = run["tool"]["driver"]["rules"]
+    assert {one["id"] for one in rules} <= CODES.keys()
+    assert len(run["results"]) == len(findings)
+    for one, finding in zip(run["results"], findings, strict=True):
+        assert rules[one["ruleIndex"]]["id"] == one["ruleId"] == finding.code
+        assert one["level"] in ("error", "warning", "note")
+        (place,) = one["locations"]
+        region = place["physicalLocation"].get("region", {})
+        assert region.get("startLine", 0) == finding.line
+    assert sarif([])["runs"][0]["results"] == []
+
+
+def test_each_file_of_a_hook_is_a_launch_or_skipped(ask: Any, tmp_path: Path) -> None:
+    script = (SCRIPTS / "exposed.sh").read_text()
+    (tmp_path / "run.sh").write_text(script)
+    (tmp_path / "clean.sh").write_text("rm -rf build\n")
+    names = [str(tmp_path / name) for name in ("clean.sh", "run.sh")]
+    code, out, _ = ask("lint", *names, "--each", "--cluster", "8x8xh100-sxm", "--sarif")
+    assert code == 0
+    assert {one["ruleId"] for one in json.loads(out)["runs"][0]["results"]} >= {
+        "gradient_reduce_exposed"
+    }
+    code, out, _ = ask("lint", names[1], "--cluster", "8x8xh100-sxm", "--diff", "--fix")
+    assert code == 0
+    assert "+++ b/run.sh" in out
+    assert "--overlap-grad-reduce" in (tmp_path / "run.sh").read_text()
+    assert (tmp_path / "clean.sh").read_text() == "rm -rf build\n"

@@ -1,0 +1,270 @@
+"""Steps of GRPO and PPO: seconds and bytes by hand, and input that is refused in its place."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import planner
+from cost_models.estimate import CostModel
+from cost_models.plans import ParallelPlan
+from planner import cli
+from planner.answers.plans.emission import NothingFits
+from planner.answers.plans.plan_answers import IllegalPlan
+from planner.answers.reinforcement.compute import forward_pass_s
+from planner.answers.reinforcement.documents import STEP_PARTS, Phase, ReinforcementAnswer
+from planner.answers.reinforcement.parsing import parse_reinforcement
+from planner.answers.reinforcement.transfer import expert_bytes, transfer
+from planner.documents.problems import RequestError
+from planner.documents.request import PlanRequest
+from planner.search.exhaustive import cost_model
+
+WEIGHT_BYTES = 2.0 * 8_030_261_248  # Llama 3.1 8B in bf16
+STEP = {
+    "prompts": 64, "samples": 8, "prompt_tokens": 512, "response_tokens": 1536,
+    "generation_tokens_per_s": 2000,
+}  # fmt: skip
+OTHER = {"generation": "other", "generation_nodes": 1}
+
+
+def asked(plan: dict[str, Any] | None = None, **step: Any) -> dict[str, Any]:
+    """Llama 3.1 8B on two nodes of H100s: 450 GB/s inside, 50 GB/s and 14 us between them."""
+    document = {
+        "model": "llama-3.1-8b",
+        "cluster": "2x8xh100-sxm",
+        "reinforcement": {**STEP, **step},
+    }
+    return document | ({"plan": plan} if plan else {"search": {"tp": 1, "pp": 1, "cp": 1}})
+
+
+def setting(**changes: Any) -> tuple[PlanRequest, CostModel]:
+    request = parse_reinforcement({**asked(), **changes}).request
+    return request, cost_model(request)
+
+
+def phases(answer: ReinforcementAnswer) -> dict[str, Phase]:
+    return {phase.name: phase for phase in answer.memory}
+
+
+class TestTransfer:
+    def test_to_other_ranks_all_weights_pass_one_link(self) -> None:
+        answer = planner.rl(asked({"tp": 1}, **OTHER))
+        (sent,) = answer.transfer
+        assert (sent.op, sent.payload_bytes) == ("send", WEIGHT_BYTES)
+        # A message reaches 90 % of the link in this profile.
+        assert sent.seconds == pytest.approx(14e-6 + WEIGHT_BYTES / (0.9 * 50e9))
+        assert answer.parts_s["weight_transfer"] == sent.seconds
+
+    def test_on_the_same_ranks_stages_gather_from_each_other(self) -> None:
+        answer = planner.rl(asked({"tp": 4, "sequence_parallel": True, "pp": 2}))
+        tensor, stages = answer.transfer
+        assert (tensor.ranks, tensor.payload_bytes) == (4, WEIGHT_BYTES / 2)
+        assert (stages.ranks, stages.payload_bytes) == (2, WEIGHT_BYTES)
+        # Three quarters come over NVLink, at a measured share of its 450 GB/s.
+        assert 0.6 * 450e9 < WEIGHT_BYTES / 2 * 3 / 4 / tensor.seconds < 450e9
+        # Half comes from the other node, at 94 % of the link, which takes 70 MB to fill.
+        by_hand = 14e-6 + (WEIGHT_BYTES + 0.35 * 200e6) / 2 / (0.94 * 50e9)
+        assert stages.seconds == pytest.approx(by_hand)
+
+    def test_whole_copies_gather_nothing(self) -> None:
+        answer = planner.rl(asked({"tp": 1}))
+        assert answer.transfer == ()
+        assert answer.parts_s["weight_transfer"] == 0
+
+    def test_experts_are_gathered_over_their_own_groups(self) -> None:
+        request, model = setting(model="mixtral-8x7b")
+        experts = 2.0 * 32 * 8 * 3 * 4096 * 14336
+        assert expert_bytes(request.model) == experts
+        plan = ParallelPlan(tp=2, sequence_parallel=True, dp=8, ep=4)
+        dense = 2.0 * 46_702_792_704 - experts
+        found = {one.title: one.payload_bytes for one in transfer(model, plan, 0)}
+        assert found == {"tensor parallel": dense, "expert parallel": experts}
+
+    def test_shards_are_gathered_first(self) -> None:
+        _, model = setting()
+        plan = ParallelPlan(tp=2, sequence_parallel=True, dp=8, zero_stage=3)
+        found = {one.title: (one.ranks, one.payload_bytes) for one in transfer(model, plan, 0)}
+        assert found == {
+            "ZeRO shards": (8, WEIGHT_BYTES / 2), "tensor parallel": (2, WEIGHT_BYTES),
+        }  # fmt: skip
+
+    def test_one_fast_domain_sends_over_its_own_links(self) -> None:
+        def sent_s(nodes: int) -> float:
+            cluster = {"accelerator": "gb200-nvl72", "nodes": nodes, "accelerators_per_node": 36}
+            step = asked(**OTHER, prompts=72, samples=36)
+            return planner.rl(step, cluster=cluster).transfer[0].seconds
+
+        # Both nodes of 36 are in one domain of 72 at 900 GB/s; the third is not, at 50 GB/s.
+        assert sent_s(3) / sent_s(2) == pytest.approx(18, rel=0.01)
+
+
+class TestTime:
+    def test_parts_by_hand(self) -> None:
+        answer = planner.rl(asked({"tp": 1}, **OTHER, reward_s=3, offload=False))
+        iteration_s = answer.training.iteration_time_s
+        forward_s = answer.training.time_parts_s["forward"]  # of 512 sequences, one stage
+        parts = answer.parts_s
+        assert set(parts) == set(STEP_PARTS)
+        assert parts["generation"] == 512 * 1536 / (2000 * 8)
+        assert parts["policy_scoring"] == parts["reference_scoring"] == pytest.approx(forward_s)
+        assert parts["policy_training"] == iteration_s
+        assert parts["critic_scoring"] == parts["critic_training"] == parts["offload"] == 0
+        serial, pipelined = answer.ways
+        transfer_s = parts["weight_transfer"]
+        trained_s = 2 * forward_s + iteration_s
+        assert serial.step_time_s == pytest.approx(parts["generation"] + 3 + trained_s + transfer_s)
+        by_hand = max(parts["generation"] + 3, trained_s) + transfer_s
+        assert pipelined.step_time_s == pytest.approx(by_hand)
+        assert serial.tokens_per_s == 512 * 2048 / serial.step_time_s
+        assert serial.tokens_per_s_per_accelerator == serial.tokens_per_s / 16
+        assert (answer.training_accelerators, answer.generation_accelerators) == (8, 8)
+        assert answer.dominant == "generation"
+
+    def test_same_ranks_take_turns(self) -> None:
+        answer = planner.rl(asked({"tp": 1}, generation_tp=2))
+        (way,) = answer.ways
+        assert way.step_time_s == sum(answer.parts_s.values())
+        assert answer.parts_s["generation"] == 512 * 1536 / (2000 * 16)
+        assert answer.engines == 8
+        stage = answer.training.memory.stages[0].parts
+        moved = 2 * (stage["weights"] + stage["optimizer"]) + stage["weights"]
+        assert answer.parts_s["offload"] == pytest.approx(moved / 63e9)
+
+    def test_ppo_trains_a_critic_in_several_steps(self) -> None:
+        document = asked({"tp": 1}, algorithm="ppo", epochs=2, reference=False)
+        answer = planner.rl(document, training={"global_batch_size": 128})
+        parts = answer.parts_s
+        assert answer.optimizer_steps == 8
+        assert parts["policy_training"] == 8 * answer.training.iteration_time_s
+        assert parts["critic_training"] == parts["policy_training"]
+        assert parts["critic_scoring"] == parts["policy_scoring"]
+        assert parts["reference_scoring"] == 0
+        document["reinforcement"]["critic_parameters"] = 8_030_261_248 / 4
+        small = planner.rl(document, training={"global_batch_size": 128}).parts_s
+        assert small["critic_training"] == parts["critic_training"] / 4
+
+    def test_forward_goes_at_the_pace_of_the_busiest_stage(self) -> None:
+        _, model = setting()
+        plan = ParallelPlan(tp=2, sequence_parallel=True, pp=4, dp=2)
+        times, links = model.stage_times(plan)
+        one = forward_pass_s(model, plan, 2)
+        assert one == pytest.approx(float(times.forward_s.sum()) + 3 * links.transfer_s)
+        more = forward_pass_s(model, plan, 4) - one
+        assert more == pytest.approx(float(times.forward_s.max()) + links.transfer_s)
+
+
+class TestMemory:
+    def test_what_waits_is_in_host_memory(self) -> None:
+        cluster = {"accelerator": "h100-sxm", "nodes": 2, "host_memory_bytes": 2e12}
+        answer = planner.rl(asked({"tp": 1}), cluster=cluster)
+        found = phases(answer)
+        stage = answer.training.memory.stages[0].parts
+        capacity = answer.training.memory.capacity_bytes
+        assert found["training"].total_bytes == answer.training.memory.peak_bytes
+        assert found["transfer"].total_bytes == (stage["weights"] + WEIGHT_BYTES + stage["driver"])
+        assert found["generation"].total_bytes == pytest.approx(
+            WEIGHT_BYTES + 0.3 * capacity + stage["driver"]
+        )
+        waiting = 8 * (2 * stage["weights"] + stage["optimizer"])
+        assert found["host"].total_bytes == waiting
+        assert answer.fits
+
+    def test_what_stays_may_not_fit(self) -> None:
+        document = asked({"tp": 1}, algorithm="ppo", generation_tp=2, offload=False)
+        answer = planner.rl(document)
+        found = phases(answer)
+        stage = answer.training.memory.stages[0].parts
+        states = stage["weights"] + stage["gradients"] + stage["optimizer"]
+        assert found["training"].total_bytes == pytest.approx(
+            answer.training.memory.peak_bytes + stage["weights"] + states
+        )
+        held = WEIGHT_BYTES / 2 + 0.3 * found["generation"].capacity_bytes + stage["driver"]
+        assert found["generation"].total_bytes == pytest.approx(
+            held + 2 * states + stage["weights"]
+        )
+        assert not answer.fits
+
+    def test_other_ranks_hold_weights_and_cache_alone(self) -> None:
+        found = phases(planner.rl(asked({"tp": 1}, **OTHER, generation_reserve=0.9)))
+        assert set(found) == {"training", "generation"}
+        assert not found["generation"].fits
+        assert found["training"].fits
+
+
+def test_asked_again_it_answers_the_same() -> None:
+    answer = planner.rl(asked(**OTHER))
+    assert planner.rl(answer.request) == answer
+    held = planner.rl(asked({"tp": 2}, **OTHER))
+    assert held.training.plan.dp == 4
+    assert planner.rl(held.request) == held
+
+
+def test_the_plan_is_that_of_the_nodes_that_train() -> None:
+    training = {"seq_length": 2048, "global_batch_size": 512}
+    search = {"tp": 1, "pp": 1, "cp": 1}
+    alone = planner.plan(
+        model="llama-3.1-8b", cluster="1x8xh100-sxm", training=training, search=search
+    ).best
+    found = planner.rl(asked(**OTHER)).training
+    assert (found.plan, found.iteration_time_s) == (alone.plan, alone.iteration_time_s)
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointers"),
+    [
+        ({"reinforcement": None}, {"/reinforcement"}),
+        ({"reinforcement": 3}, {"/reinforcement"}),
+        ({"reinforcement": {**STEP, "prompts": 0}}, {"/reinforcement/prompts"}),
+        ({"reinforcement": {**STEP, "sample": 1}}, {"/reinforcement/sample"}),
+        ({"reinforcement": {**STEP, "generation_tokens_per_s": None}, "model": "llama-9"},
+         {"/reinforcement/generation_tokens_per_s", "/model"}),
+        ({"reinforcement": {**STEP, "generation": "other"}}, {"/reinforcement"}),
+        ({"reinforcement": {**STEP, "critic_parameters": 1e9}}, {"/reinforcement"}),
+        ({"reinforcement": {**STEP, "generation_tp": 3}}, {"/reinforcement/generation_tp"}),
+        ({"reinforcement": {**STEP, **OTHER, "generation_nodes": 2}},
+         {"/reinforcement/generation_nodes"}),
+        ({"training": {"seq_length": 4096}}, {"/training/seq_length"}),
+        ({"training": {"global_batch_size": 100}}, {"/training/global_batch_size"}),
+        ({"training": {"tokens": 1e12, "loss": "dpo"}}, {"/training/tokens", "/training/loss"}),
+        ({"training": 7}, {"/training"}),
+        ({"plan": {"tp": 0}}, {"/plan/tp"}),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_has_its_place(changes: dict[str, Any], pointers: set[str]) -> None:
+    with pytest.raises(RequestError) as error:
+        parse_reinforcement({**asked(), **changes})
+    assert {problem.pointer for problem in error.value.problems} == pointers
+
+
+def test_a_training_that_cannot_be() -> None:
+    with pytest.raises(NothingFits):
+        planner.rl(asked(), model="llama-3.1-405b")
+    with pytest.raises(IllegalPlan):
+        planner.rl(asked({"tp": 3}))
+
+
+WORDS = [
+    "rl", "--model", "llama-3.1-8b", "--cluster", "2x8xh100-sxm", "--tp", "1", "--pp", "1",
+    "--cp", "1", "--prompts", "64", "--samples", "8", "--prompt-tokens", "512",
+    "--response-tokens", "1536", "--generation-tokens-per-s", "2000",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([*WORDS, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == planner.rl(asked()).model_dump(mode="json")
+    assert cli.run([*WORDS, "--generation", "other", "--generation-nodes", "1"]) == 0
+    shown = capsys.readouterr().out
+    for words in ("GRPO", "one step off-policy", "to the engines: 16.1 GB sent", "Coarser than"):
+        assert words in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert cli.run([*WORDS, "--no-offload", "--algorithm", "ppo"]) == 4
+    shown = capsys.readouterr().out
+    assert "does not fit" in shown
+    assert "more room" in shown
+    assert cli.run([*WORDS, "--samples", "many"]) == 2
+    assert "--samples: must be an integer" in capsys.readouterr().err

@@ -1,0 +1,114 @@
+"""Limits of a sizing: what would be kept, how surely, and every kind that was asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planner import size
+from planner.answers.sizing.answer import SizingAnswer
+
+KINDS = ["h100-sxm", "mi300x", "a100-80gb"]
+
+
+def asked(**sizing: Any) -> dict[str, Any]:
+    """A small space, so that every search is short."""
+    return {
+        "model": "llama-3.1-8b",
+        "training": {"seq_length": 4096, "global_batch_size": 512, "tokens": 3e11},
+        "search": {"pp": 1, "cp": 1, "recompute": "none"},
+        "sizing": {"accelerators": KINDS, "sizes": [64, 128], **sizing},
+    }
+
+
+@pytest.fixture(scope="module")
+def free() -> SizingAnswer:
+    return size(asked())
+
+
+def test_without_limits_there_is_no_chance_and_no_offer(free: SizingAnswer) -> None:
+    assert {row.chance_kept for row in free.rows} == {None}
+    assert free.offers == ()
+    for row in free.rows:
+        assert row.low_days < row.days < row.high_days
+        band = row.error_band
+        assert row.high_days / row.low_days == pytest.approx(band.high_s / band.low_s)
+
+
+def test_every_kind_asked_for_stays_and_is_held_against_the_choice(free: SizingAnswer) -> None:
+    assert list(free.best_of_kind) == ["h100-sxm-80gb", "mi300x", "a100-sxm-80gb"]
+    for kind, place in free.best_of_kind.items():
+        own = [row for row in free.rows if row.accelerator == kind]
+        assert free.rows[place].cost_usd == min(row.cost_usd for row in own)
+    chosen = free.rows[free.cheapest]
+    assert len(free.rivals) == 2
+    for rival in free.rivals:
+        row = free.rows[rival.row]
+        assert row.accelerator != chosen.accelerator
+        assert (rival.chance_cheaper < 0.5) == (row.cost_usd > chosen.cost_usd)
+        assert 0.0 <= rival.chance_sooner <= 1.0
+
+
+@pytest.mark.parametrize("edge", ["low_days", "days", "high_days"])
+def test_a_deadline_at_the_edge_of_the_band_is_kept_as_the_band_says(
+    free: SizingAnswer, edge: str
+) -> None:
+    """Nine in ten below the upper end of an interval of 80 %, one in ten below the lower."""
+    row = free.rows[free.cheapest]
+    found = size(asked(deadline_days=getattr(row, edge)))
+    own = found.rows[free.cheapest].chance_kept
+    wanted = {"low_days": 0.1, "high_days": 0.9}.get(edge)
+    assert own == pytest.approx(wanted, abs=1e-6) if wanted else 0.1 < own < 0.9
+
+
+def test_a_budget_is_kept_as_surely_as_the_time_it_buys(free: SizingAnswer) -> None:
+    row = free.rows[free.cheapest]
+    found = size(asked(budget_usd=row.cost_usd * row.high_days / row.days, deadline_days=1e4))
+    assert found.rows[free.cheapest].chance_kept == pytest.approx(0.9, abs=1e-6)
+
+
+def test_where_nothing_keeps_the_limits_what_would_is_offered(free: SizingAnswer) -> None:
+    fastest = min(row.days for row in free.rows)
+    cheapest = min(row.cost_usd for row in free.rows)
+    found = size(asked(deadline_days=fastest / 2, budget_usd=cheapest * 1.01))
+    assert found.fastest is None
+    by_limit = {offer.limit: offer for offer in found.offers}
+    # The budget leaves one or more rows, of which the fastest says what the deadline must be.
+    affordable = [row.days for row in found.rows if "budget" not in row.exceeds]
+    assert by_limit["deadline"].value == min(affordable)
+    assert "budget" not in by_limit  # no money makes any of these fast enough
+    fewer = size(
+        asked(deadline_days=fastest / 2, budget_usd=cheapest * 1.01)
+        | {"training": asked()["training"] | {"tokens": by_limit["tokens"].value * 0.999}}
+    )
+    assert fewer.fastest is not None
+    more = size(
+        asked(deadline_days=fastest / 2, budget_usd=cheapest * 1.01)
+        | {"training": asked()["training"] | {"tokens": by_limit["tokens"].value * 1.01}}
+    )
+    assert more.fastest is None
+
+
+def test_the_smallest_that_fits_is_the_smallest() -> None:
+    """Llama 2 13B with 16 bytes of state a parameter: 195 GiB, so no 2 of 80 GB and 4 with ZeRO."""
+    found = size(
+        model="llama-2-13b",
+        training={"seq_length": 4096, "global_batch_size": 64, "tokens": 1e11},
+        search={"cp": 1, "pp": [1, 2, 4], "micro_batch_size": 1},
+        sizing={"accelerators": ["h100-sxm"], "sizes": [2, 64]},
+    )
+    assert found.rows[0].reason == "nothing fits"
+    assert found.rows[found.smallest["h100-sxm-80gb"]].accelerators == 64
+    assert found.fits_from == {"h100-sxm-80gb": 4}
+
+
+def test_ends_of_bands_say_how_far_choices_overlap(free: SizingAnswer) -> None:
+    """Two clusters whose bands do not meet are told apart nearly for sure."""
+    chosen = free.rows[free.cheapest]
+    for rival in free.rivals:
+        row = free.rows[rival.row]
+        if row.low_days > chosen.high_days:
+            assert rival.chance_sooner < 0.1
+        if row.high_days < chosen.low_days:
+            assert rival.chance_sooner > 0.9

@@ -1,0 +1,320 @@
+"""One screen that reads at a glance: at 80 columns, without colour, and piped."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from cost_models.cost_parts import MEMORY_PARTS, TIME_PARTS
+from planner.documents.answer import REASONS, Launch, Pick
+from planner.documents.formats import (
+    days,
+    dollars,
+    energy,
+    gib,
+    seconds,
+    share,
+    short,
+    size,
+)
+from planner.documents.plan_report import Pipeline
+from planner.documents.request import Bounds, SearchSpec
+from planner.presentation.terminal import bars, screens, tables
+from planner.presentation.terminal.plan_rows import RequestSummary
+from planner.presentation.terminal.text_wrap import prose
+from tests.fixtures import answers
+
+ASKED = RequestSummary(answers.request(), 70_553_706_496)
+SCREENS: dict[str, tuple[Callable[..., RenderableType], Any]] = {
+    "plan": (screens.plan_screen, answers.plan_answer()),
+    "long pipeline": (screens.plan_screen, answers.plan_answer(stages=16)),
+    "nothing fits": (screens.plan_screen, answers.nothing_fits()),
+    "estimate": (screens.estimate_screen, answers.estimate_answer()),
+    "why": (screens.why_screen, answers.why_answer()),
+}
+
+
+def shown(name: str, width: int = 80, colour: bool = False) -> str:
+    draw, answer = SCREENS[name]
+    return drawn(lambda console: draw(answer, ASKED, console), width, colour)
+
+
+def drawn(draw: Callable[[Console], RenderableType], width: int = 80, colour: bool = False) -> str:
+    page = io.StringIO()
+    console = Console(
+        file=page,
+        width=width,
+        color_system="truecolor" if colour else None,
+        force_terminal=colour,
+        highlight=False,
+    )
+    console.print(draw(console))
+    return page.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+@pytest.mark.parametrize("name", SCREENS)
+def test_is_one_screen(name: str, width: int) -> None:
+    lines = shown(name, width).splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert len(lines) <= (50 if width >= 80 else 60)
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_says_the_same_without_colour(name: str) -> None:
+    assert "\x1b" not in shown(name)
+    assert "\x1b" in shown(name, colour=True)
+
+
+def test_plan_screen_says_what_matters() -> None:
+    text = shown("plan")
+    for words in (
+        "llama-3.1-70b", "70.6 B parameters", "8 x 8 H100 SXM 80 GB", "bf16*",
+        "reserved memory estimated*",
+        "tp 4 +sp · pp 4 · vpp 2 · dp 4", "116,025 tokens/s", "72.3 s", "MFU 41.7 %", "100 days",
+        "of 79.6", "<- worst", "W weights", "B backward 37.0 s 51.2 %", "1.31x", "183 of 123,400",
+        "2,117 for memory", "1.31x faster than a hand-made plan: tp 8", "causal 40.1 %",
+        "57.5 of 79.6 GiB on stage 0, 27.8 % free", "$353k at $2.95 per accelerator-hour*",
+        "162 MWh at PUE 1.25*",
+    ):  # fmt: skip
+        assert words in text, words
+    assert "adam\n" in text  # given or defaulted: only what was defaulted is marked
+    (ranking,) = (line for line in text.splitlines() if line.startswith("1 "))
+    assert ranking.split()[:6] == ["1", "116,025", "72.3", "57.5", "4", "yes"]
+
+
+def test_bars_are_to_scale() -> None:
+    text = shown("plan")
+    rows = [line for line in text.splitlines() if line.startswith("  stage")]
+    assert len({row.index("|") for row in rows}) == 1  # the capacity is one line down the screen
+    first = rows[0].removeprefix("  stage 0 ")
+    cells = first.index("|")
+    filled = len(first[:cells].rstrip())
+    assert filled / cells == pytest.approx(57.5 / 79.6, abs=1.5 / cells)
+
+
+def test_overflow_crosses_the_capacity() -> None:
+    (row,) = (line for line in shown("estimate").splitlines() if line.startswith("  stage 3"))
+    assert "L|L" in row
+    assert "105.7" in row
+
+
+def test_long_pipeline_shows_ends_and_worst() -> None:
+    text = shown("long pipeline")
+    assert "10 more stages" in text
+    assert "stage 0 " in text
+    assert "stage 15" in text
+
+
+def test_nothing_fits_says_what_would() -> None:
+    text = shown("nothing fits")
+    for words in (
+        "Nothing fits",
+        "stage 0 is 6.1 GiB over",
+        "set recompute full, recompute_num",
+        "2,117 for memory",
+        "layers per stage: 80 layers do not divide over 3 stages",
+    ):
+        assert words in text
+
+
+def test_no_code_and_no_python_in_words() -> None:
+    for name in SCREENS:
+        text = shown(name)
+        assert not any(f" {code}" in text for code in REASONS if "_" in code), name
+        assert "['" not in text
+    change = answers.why_answer().smallest_change
+    assert change is not None
+    values = {"recompute_modules": ["layernorm", "mlp"], "offload_optimizer": True}
+    answer = answers.why_answer().model_copy(
+        update={"smallest_change": change.model_copy(update={"set": values})}
+    )
+    text = drawn(lambda console: screens.why_screen(answer, ASKED, console))
+    assert "set recompute_modules layernorm,mlp, offload_optimizer true: peak 60.0 GiB" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("name", SCREENS)
+def test_lines_break_between_pieces(name: str, width: int) -> None:
+    """A number never ends a line, and what goes on is indented."""
+    lines = [line.rstrip() for line in shown(name, width).splitlines()]
+    for line, after in pairwise(lines):
+        if line.endswith((" ·", ",")) and not line.endswith("| "):
+            assert after.startswith("  "), (line, after)
+            assert not after.strip().startswith(("GiB", "tokens/s", "%")), (line, after)
+
+
+def test_little_room_is_marked() -> None:
+    best = answers.report()
+    memory = best.memory.model_copy(update={"capacity_bytes": best.memory.peak_bytes * 1.01})
+    tight = best.model_copy(update={"memory": memory})
+    answer = answers.plan_answer().model_copy(update={"best": tight})
+    text = drawn(lambda console: screens.plan_screen(answer, ASKED, console))
+    assert "57.5 of 58.1 GiB on stage 0, 1.0 % free, tight" in text
+    assert "tight" not in shown("plan")
+
+
+def test_opened_axes_are_columns() -> None:
+    search = SearchSpec(
+        open=("cp_kind", "rank_order"),
+        limits={
+            "schedule": Bounds(values=("1f1b", "gpipe")),
+            "etp": Bounds(min=1, max=2),
+            "recompute": Bounds(values=("none", "full")),
+            "zero_stage": Bounds(values=(1,)),
+        },
+    )
+    answer = answers.plan_answer()
+    wide = drawn(lambda console: tables.ranking(answer, search, 120), 120)
+    heading = " ".join(wide.splitlines()[:2])
+    for word in ("etp", "schedule", "cp kind", "rank order", "recompute"):
+        assert all(part in heading for part in word.split()), word
+    narrow = drawn(lambda console: tables.ranking(answer, search, 80))
+    assert "in all of them: " in narrow
+    assert "rank order tp-cp-ep-dp-pp" in narrow
+    assert "tokens/s" in narrow.splitlines()[0] + narrow.splitlines()[1]
+
+
+def test_sentences_keep_numbers_whole() -> None:
+    text = "stage 0 needs 151.0 GiB of 79.6 GiB, with pp 2 and 12 micro-batches"
+    for width in range(20, 80):
+        page = drawn(lambda console: prose(text, hanging=2), width)
+        for pair in ("151.0 GiB", "79.6 GiB", "pp 2", "12 micro-batches", "stage 0"):
+            assert any(pair in line for line in page.splitlines()), (width, pair)
+        assert all(line.startswith("  ") for line in page.splitlines())
+
+
+def test_every_part_has_a_letter() -> None:
+    for parts, styles in ((MEMORY_PARTS, bars._MEMORY_STYLES), (TIME_PARTS, bars._TIME_STYLES)):
+        assert list(parts) == list(styles)
+        letters = [letter for letter, _ in styles.values()]
+        assert len(set(letters)) == len(letters)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (short(70_553_706_496), "70.6 B"),
+        (short(115_234), "115 k"),
+        (short(9_999), "9,999"),
+        (short(1.8e12), "1.8 T"),
+        (short(0), "0"),
+        (seconds(72.3), "72.3 s"),
+        (seconds(0.8123), "812 ms"),
+        (seconds(4.5e-5), "45.0 us"),
+        (seconds(0), "0 s"),
+        (gib(85_470_000_000), "79.6"),
+        (size(85_470_000_000), "79.6 GiB"),
+        (size(13 * 2**20), "13.0 MiB"),
+        (share(0.417), "41.7 %"),
+        (days(100.2), "100 days"),
+        (days(0.5), "12.0 hours"),
+        (dollars(353_000), "$353k"),
+        (dollars(12.5), "$12.5"),
+        (energy(162_000), "162 MWh"),
+        (energy(2.5e6), "2.50 GWh"),
+        (energy(3.0), "3.00 kWh"),
+    ],
+)
+def test_numbers(text: str, expected: str) -> None:
+    assert text == expected
+
+
+def test_schedule_says_who_runs_it() -> None:
+    pipeline = Pipeline(
+        schedule="v-half",
+        title="V-Half",
+        synchronous=True,
+        staleness="",
+        frameworks=(),
+        closed_form="none",
+        shown="scaled simulation",
+        simulated_iteration_time_s=73.5,
+    )
+    best = answers.report(schedule="v-half").model_copy(update={"pipeline": pipeline})
+    answer = answers.plan_answer().model_copy(update={"best": best, "plans": (best, best)})
+    text = drawn(lambda console: screens.plan_screen(answer, ASKED, console), 100)
+    assert "v-half · by no framework known · 73.5 s simulated" in text
+    assert text.count(" v-half ") == 3  # the plan, and a row of the ranking each
+    pipeline = pipeline.model_copy(update={"frameworks": ("torch", "torchtitan")})
+    best = best.model_copy(update={"pipeline": pipeline})
+    answer = answer.model_copy(update={"best": best})
+    text = drawn(lambda console: screens.plan_screen(answer, ASKED, console), 100)
+    assert "v-half · by torch and 1 more" in text
+
+
+def test_the_picks_and_the_best_of_each_framework_stand_below() -> None:
+    other = answers.report(schedule="interleaved-1f1b").model_copy(update={"id": "another"})
+    best = answers.report()
+    launches = tuple(
+        Launch(framework=name, slower_by=slower, plan=plan)
+        for name, slower, plan in (("megatron", 0.0, best), ("torchtitan", 0.25, other))
+    )
+    pick = Pick(name="recommended", plan=other, slower_by=0.004, why="simpler")
+    update = {"best": best, "frameworks": launches, "picks": (pick,)}
+    answer = answers.plan_answer().model_copy(update=update)
+    text = drawn(lambda console: screens.plan_screen(answer, ASKED, console), 100)
+    assert "Recommended, 0.40 % slower" in text
+    assert "Frameworks: megatron · torchtitan 25.0 % slower" in text
+    search = ASKED.request.search.model_copy(update={"objective": "memory_headroom"})
+    lean = replace(ASKED, request=ASKED.request.model_copy(update={"search": search}))
+    text = drawn(lambda console: screens.plan_screen(answer, lean, console), 100)
+    free = share(1 - best.memory.peak_bytes / best.memory.capacity_bytes)
+    assert f"Frameworks: megatron {free} free · torchtitan {free} free" in text
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_a_headline_that_cannot_be_launched_says_so_first(width: int) -> None:
+    answer = answers.plan_answer().model_copy(update={"no_launch": "nothing starts there"})
+    text = drawn(lambda console: screens.plan_screen(answer, ASKED, console), width)
+    before, said, _ = text.partition(
+        "No framework here can launch this plan\n  nothing starts there"
+    )
+    assert said
+    assert "Best plan" not in before
+
+
+def test_the_evidence_and_the_rival_are_told() -> None:
+    plan, estimate = shown("plan", 100), shown("estimate", 100)
+    run = answers.evidence().nearest[0]
+    for text in (plan, estimate):
+        assert "evidence     measured on H100 SXM 80 GB with Megatron-Core" in text
+        assert f"nearest: {run.model} on {run.accelerators}, tp {run.tp}" in text
+        assert f"{seconds(run.predicted_s)} for {seconds(run.measured_s)} measured" in text
+    assert "TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP communication" in plan
+    elsewhere = answers.request().cluster.model_copy(update={"name": "other"})
+    group = elsewhere.groups[0]
+    chip = group.accelerator.model_copy(update={"id": "mi300x"})
+    groups = (group.model_copy(update={"accelerator": chip}),)
+    request = answers.request().model_copy(
+        update={"cluster": elsewhere.model_copy(update={"groups": groups})}
+    )
+    answer = answers.estimate_answer().model_copy(update={"evidence": answers.evidence("unseen")})
+    asked = RequestSummary(request, ASKED.parameters)
+    text = drawn(lambda console: screens.estimate_screen(answer, asked, console), 100)
+    assert f"nearest: {run.model} on {run.accelerators} x H100 SXM5 80GB" in text
+
+
+def test_asynchronous_schedule_says_how_old_its_weights_are() -> None:
+    pipeline = Pipeline(
+        schedule="pipedream-2bw",
+        title="PipeDream-2BW",
+        synchronous=False,
+        staleness="one update old",
+        frameworks=(),
+        closed_form="all",
+        shown="closed form",
+        simulated_iteration_time_s=None,
+    )
+    best = answers.report(vpp=1, schedule="pipedream-2bw")
+    answer = answers.estimate_answer().model_copy(
+        update={"estimate": best.model_copy(update={"pipeline": pipeline})}
+    )
+    text = drawn(lambda console: screens.estimate_screen(answer, ASKED, console))
+    assert "asynchronous: one update old" in text

@@ -1,0 +1,32 @@
+"""The process of a step: what its end means."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from planner.running.jobs.settings import JobSettings
+from planner.running.jobs.step_process import StepProcess
+from planner.running.jobs.step_worker import LEASE_EXPIRED, task_line
+from tests.fixtures.job_server import ENDLESS
+
+TASK = {"questions": {"a": ENDLESS["base"] | {"training": {"seq_length": 1024}}}}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("after_s", [0.0, 0.01, 0.05, 0.2])
+def test_an_early_stop_is_a_hand_over(
+    tmp_path: Path, number: signal.Signals, after_s: float
+) -> None:
+    until = time.monotonic() + 30
+    task = task_line("questions", {}, TASK, tmp_path, JobSettings(), until)
+    step_process = StepProcess(task, tmp_path)
+    try:
+        time.sleep(after_s)
+        step_process.process.send_signal(number)
+        assert step_process.process.wait(10) == LEASE_EXPIRED
+    finally:
+        step_process.stop()
