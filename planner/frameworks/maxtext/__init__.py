@@ -44,9 +44,7 @@ FIELDS: dict[str, Field] = {
     "reshard_after_forward": cannot("the loop over layers always frees gathered weights", True),
     "micro_batch_size": says("per_device_batch_size", "gradient_accumulation_steps"),
     "recompute": says("remat_policy"),
-    "recompute_modules": says(
-        "remat_policy", note="op: save_dot_with_context_except_mlp", only=(("op",),)
-    ),
+    "recompute_modules": says("remat_policy", note="op: save_dot_with_context_except_mlp"),
     "recompute_method": cannot("one policy for all layers, each one checkpoint", "block"),
     "recompute_num_layers": cannot("one policy for all layers"),
     "recompute_layers": cannot("one policy for all layers", ()),

@@ -9,14 +9,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cost_models.plans import Plans, code
+from cost_models.plans import RECOMPUTE_MODULES, Plans, code
 from cost_models.spec import ModelSpec
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.maxtext.mesh import shard_ranks, slices
 
-_FULL = code("recompute", "full")
+_FULL, _SELECTIVE = code("recompute", "full"), code("recompute", "selective")
+_OPERATORS = 1 << RECOMPUTE_MODULES.index("op")
 # Decoder block by (experts, norm on queries and keys, bias of their projections).
 BLOCKS = {
     (False, "none", False): "llama2",
@@ -140,6 +141,11 @@ OWN: tuple[Rule, ...] = (
             f"per_device_batch_size {p.micro_batch_size}/{p.tp * p.cp} rounds down to a smaller "
             "batch"
         ),
+    ),
+    rule(
+        "recompute",
+        lambda c, p: (p.recompute != _SELECTIVE) | (p.recompute_modules == _OPERATORS),
+        lambda c, p: f"recompute_modules is op, not {', '.join(p.recompute_modules)}",
     ),
     rule(
         "recompute",

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 
-import planner
 from cost_models.spec import ModelSpec
 from planner import frameworks
 from planner.documents.request import PlanRequest
@@ -187,16 +186,3 @@ def test_its_own_pyconfig_accepts_every_case_and_every_legal_draw() -> None:
         assert answer["micro_batch_size_to_train_on"] == batch
         assert answer["global_batch_size_to_train_on"] == request.training.global_batch_size
         assert answer["ici"]["tensor_sequence"] == plan.tp
-
-
-def test_a_search_tries_recompute_by_operator() -> None:
-    """Its only selective policy; the sets of modules that others recompute are refused."""
-    asked = {
-        "model": "mixtral-8x7b",
-        "cluster": "2x8xh100-sxm",
-        "training": {"seq_length": 4096, "global_batch_size": 64},
-        "search": {"framework": "maxtext", "tp": 1, "cp": 1},
-    }
-    best = planner.plan(asked).best
-    assert best is not None
-    assert best.plan.recompute_modules == ("op",)
