@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 from api.app import create_app
 from api.settings import Settings
 from planner.running.jobs.settings import JobSettings
+from tests.fixtures import worker_without_torch
 from tests.fixtures.job_server import ENDLESS, SWEEP, TINY, TWO_RANKS, Place, Server, eventually
 
 pytestmark = pytest.mark.slow  # real services, real runs
@@ -196,11 +197,10 @@ def test_what_cannot_run_is_refused_at_once(
 
 
 @pytest.mark.parametrize("kind", ["validations", "calibrations", "dryruns"])
-def test_without_torch_it_says_how_to_install_it(
-    client: TestClient, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("planner.running.validate.run.find_spec", lambda name: None)
-    answer = client.post(f"/v1/{kind}", json=TINY)
+def test_without_torch_it_says_how_to_install_it(kind: str) -> None:
+    app = create_app(Settings(jobs=JobSettings(max_runs=0)), worker=worker_without_torch.serve)
+    with TestClient(app, base_url="http://localhost") as client:
+        answer = client.post(f"/v1/{kind}", json=TINY)
     assert answer.status_code == 422
     (problem,) = answer.json()["errors"]
     assert problem["code"] == "not_installed"

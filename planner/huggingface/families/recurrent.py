@@ -126,7 +126,7 @@ def _lfm2(*rows: Part, feeds: Feeds) -> Table:
     )
     return Table(
         attention.SHAPE.spelled(tie_word_embeddings="tie_word_embeddings tie_embedding"),
-        attention.Heads(own=False),
+        attention.Heads(),
         attention.RMSNORM_GATED,
         QK_NORM_HEAD,
         *rows,

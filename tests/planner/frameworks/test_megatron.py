@@ -109,7 +109,7 @@ def test_samples_of_many_lengths_are_said_where_they_are_assigned_to_ranks() -> 
     for name in frameworks.FRAMEWORKS:
         refusals = [reason.text for reason in frameworks.get(name).reasons(request, plan)]
         split = frameworks.get(name).fields["dynamic_cp"].note
-        assert (split in refusals) is (name != "megatron"), name
+        assert any(split in text for text in refusals) is (name != "megatron"), name
     whole = plan.model_copy(update={"dynamic_cp": False})
     assert any("one length" in reason.text for reason in MEGATRON.reasons(request, whole))
 
