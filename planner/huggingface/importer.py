@@ -146,21 +146,14 @@ def _text_reader(config: Mapping[str, Any], kind: str) -> Config:
 
 
 def _wrapped(config: Mapping[str, Any], wrapper: Wrapper) -> Config:
-    """A reader for the language model in text_config; older files have its keys at top level."""
-    text = config.get("text_config")
-    pointer = "/text_config"
-    if text is None and wrapper.flat:
-        text, pointer = {k: v for k, v in config.items() if k != "architectures"}, ""
-        text["model_type"] = wrapper.text
-    if not isinstance(text, Mapping):
-        message = f"must be an object: the language model of {config['model_type']}"
-        raise ModelImportError((Problem("/text_config", message, short_text(text)),))
+    """A reader for the language model of a model of images and text."""
+    text, pointer = _text_of(config, wrapper)
     kind = text.get("model_type")
     known = isinstance(kind, str) and (kind in FAMILIES or kind in TEXT_MODELS)
     found = _family(text, []) if kind is not None and not known else kind or wrapper.text
     family, defaults = TEXT_MODELS.get(found) or TextModel(found, {})
-    stated = {name: config[name] for name in ("tie_word_embeddings",) if name in config}
-    outer = {name: config[name] for name in ("quantization_config",) if name in config}
+    stated = {name: config[name] for name in config.keys() & {"tie_word_embeddings"}}
+    outer = {name: config[name] for name in config.keys() & {"quantization_config"}}
     missing: dict[str, Any] = {"tie_word_embeddings": wrapper.tied, **defaults}
     missing = {key: value for key, value in missing.items() if key not in {**text, **stated}}
     reader = Config({**outer, **missing, **text, **stated}, family, pointer)
@@ -169,6 +162,18 @@ def _wrapped(config: Mapping[str, Any], wrapper: Wrapper) -> Config:
     if wrapper.encoder is None:
         reader.left_out.append("vision_config: left out, the language model alone is planned")
     return reader
+
+
+def _text_of(config: Mapping[str, Any], wrapper: Wrapper) -> tuple[Mapping[str, Any], str]:
+    """(the object of the language model, its pointer); older files have its keys at top level."""
+    text = config.get("text_config")
+    if text is None and wrapper.flat:
+        flat = {k: v for k, v in config.items() if k != "architectures"}
+        return {**flat, "model_type": wrapper.text}, ""
+    if not isinstance(text, Mapping):
+        message = f"must be an object: the language model of {config['model_type']}"
+        raise ModelImportError((Problem("/text_config", message, short_text(text)),))
+    return text, "/text_config"
 
 
 def _family(config: Mapping[str, Any], guessed: list[str]) -> str:
