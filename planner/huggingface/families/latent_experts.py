@@ -5,25 +5,9 @@ from __future__ import annotations
 from cost_models.blocks.attention import Attention
 from cost_models.spec import ModelSpec
 from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
-from planner.huggingface.families import attention, experts
-from planner.huggingface.families.attention import (
-    ATTENTION_BIAS,
-    FULL,
-    MLA,
-    NO_MLP_BIAS,
-    QK_NORM_HEAD,
-    ROUTED,
-    SLIDING,
-    indexer,
-)
-from planner.huggingface.families.experts import (
-    BALANCED,
-    DEEPSEEK,
-    Groups,
-    Shared,
-    Sparse,
-    prediction,
-)
+from planner.huggingface.families import attention, experts, rows
+from planner.huggingface.families.attention import FULL, MLA, ROUTED, SLIDING, indexer
+from planner.huggingface.families.experts import DEEPSEEK, Groups, Sparse, prediction
 from planner.huggingface.families.layers import (
     ALL_SPARSE,
     ATTENTION,
@@ -44,18 +28,7 @@ from planner.huggingface.families.layers import (
     stack,
     stacked,
 )
-from planner.huggingface.families.rows import (
-    Block,
-    Family,
-    Fields,
-    Hook,
-    Key,
-    Keys,
-    NotWritten,
-    Only,
-    Table,
-    family,
-)
+from planner.huggingface.families.rows import Block, Fields, Key, Only, family
 
 
 def _glm_kinds(config: Config, fields: Fields) -> list[str]:
@@ -197,9 +170,9 @@ def _m3_prediction(config: Config, fields: Fields) -> Fields:
     return prediction("num_nextn_predict_layers" if stated else "num_mtp_modules")(config, fields)
 
 
-MINIMAX_M3 = Table(
+MINIMAX_M3 = rows.Table(
     ROUTED,
-    QK_NORM_HEAD,
+    attention.QK_NORM_HEAD,
     Key("dense_intermediate_size", "ffn_hidden_size", 12_288),
     Layers({FULL: ATTENTION, "minimax_m3_sparse": M3_SPARSE}, _m3_kinds, dense_first(0)),
     Sparse(
@@ -207,7 +180,7 @@ MINIMAX_M3 = Table(
         Key("shared_intermediate_size", "moe.shared_expert_ffn_hidden_size", 3072),
         Key("num_local_experts", "moe.num_experts", 128),
         Key("num_experts_per_tok", "moe.top_k", 4),
-        BALANCED,
+        experts.BALANCED,
     ),
     _m3_prediction,
 )
@@ -236,12 +209,12 @@ def _llama4_layers(config: Config, fields: Fields) -> Fields:
     return stacked(mixers, [EXPERTS if i in sparse else MLP for i in range(layers)])
 
 
-def _llama4_keys(model: ModelSpec) -> Keys:
+def _llama4_keys(model: ModelSpec) -> rows.Keys:
     layers = each_layer(model)
     mixers = [layer[0] for layer in layers]
     chunks = [one.chunk for one in mixers if isinstance(one, Attention)]
     if len(chunks) < len(layers) or not any(chunks):
-        raise NotWritten
+        raise rows.NotWritten
     return {
         "moe_layers": [i for i, layer in enumerate(layers) if is_sparse(layer)],
         "attention_chunk_size": min(filter(None, chunks)),
@@ -277,9 +250,9 @@ def _mimo_layers(config: Config, fields: Fields) -> Fields:
     return stacked([mixers[kind] for kind in listed], dense_first(1).read(config, fields))
 
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, rows.Family] = {
     "deepseek_v32": family(
-        "DeepseekV32ForCausalLM", MLA, prediction(), NO_MLP_BIAS,
+        "DeepseekV32ForCausalLM", MLA, prediction(), attention.NO_MLP_BIAS,
         stack(Block("latent_attention", indexer(64)), dense_first(3)),
         Sparse(DEEPSEEK, Groups(8, 4)),
     ),
@@ -293,7 +266,7 @@ FAMILIES: dict[str, Family] = {
         num_experts_per_tok=6,
     ),
     "glm_moe_dsa": family(
-        "GlmMoeDsaForCausalLM", MLA, prediction(), NO_MLP_BIAS, _glm_layers,
+        "GlmMoeDsaForCausalLM", MLA, prediction(), attention.NO_MLP_BIAS, _glm_layers,
         Sparse(DEEPSEEK, Groups()),
         q_lora_rank=2048, qk_nope_head_dim=192, v_head_dim=256,
     ),
@@ -302,14 +275,15 @@ FAMILIES: dict[str, Family] = {
         Sparse(
             Key("num_local_experts num_experts", "moe.num_experts", 256),
             Key("num_experts_per_tok num_experts_per_token", "moe.top_k", 8), experts.WIDTH,
-            Shared("n_shared_experts num_shared_experts", 1, least=1), BALANCED,
+            experts.Shared("n_shared_experts num_shared_experts", 1, least=1), experts.BALANCED,
             Groups(names="n_group num_expert_group"),
         ),
         q_lora_rank=None, moe_intermediate_size=1024,
     ),
     "llama4_text": family(
-        "Llama4ForCausalLM", ROUTED, ATTENTION_BIAS,
-        Key("intermediate_size_mlp", "ffn_hidden_size", 16_384), Hook(_llama4_layers, _llama4_keys),
+        "Llama4ForCausalLM", ROUTED, attention.ATTENTION_BIAS,
+        Key("intermediate_size_mlp", "ffn_hidden_size", 16_384),
+        rows.Hook(_llama4_layers, _llama4_keys),
         Sparse(
             Key("num_local_experts", "moe.num_experts", 16),
             Key("num_experts_per_tok", "moe.top_k", 1), Key("intermediate_size", LLAMA4_WIDTHS),

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from cost_models.spec import ModelSpec
 from planner.huggingface.config import HEADS, LAYERS, WIDTH, Config
-from planner.huggingface.families import attention, experts, mixers
-from planner.huggingface.families.attention import (
-    ATTENTION_BIAS,
-    FULL,
-    GATED,
-    MLP_BIAS,
-    NO_ATTENTION,
-    ROUTED,
-)
+from planner.huggingface.families import attention, experts, mixers, rows
+from planner.huggingface.families.attention import ATTENTION_BIAS, FULL, MLP_BIAS
 from planner.huggingface.families.experts import SAME_WIDTH, Groups, Sparse, prediction, routed
 from planner.huggingface.families.layers import (
     ATTENTION,
@@ -28,20 +21,7 @@ from planner.huggingface.families.layers import (
     read_mixer,
     stacked,
 )
-from planner.huggingface.families.rows import (
-    Block,
-    Family,
-    Fields,
-    Hook,
-    Key,
-    Keys,
-    NotWritten,
-    Only,
-    Table,
-    family,
-    is_like,
-    keys_of,
-)
+from planner.huggingface.families.rows import Block, Fields, Hook, Key, family
 
 # Nemotron-H: each layer is one block, with its own norm; its attention has no positions.
 
@@ -88,21 +68,23 @@ def _nemotron(config: Config, fields: Fields) -> Fields:
     return {"num_layers": len(listed), **found, **pattern([[blocks[kind]] for kind in listed])}
 
 
-def _nemotron_keys(model: ModelSpec) -> Keys:
+def _nemotron_keys(model: ModelSpec) -> rows.Keys:
     listed = [
-        next((kind for kind, block in NEMOTRON_BLOCKS.items() if is_like(block, layer[0])), None)
+        next(
+            (kind for kind, block in NEMOTRON_BLOCKS.items() if rows.is_like(block, layer[0])), None
+        )
         for layer in each_layer(model)
         if len(layer) == 1
     ]
     if None in listed or len(listed) < model.num_layers:
-        raise NotWritten
-    mixer = keys_of(mixers.NEMOTRON_BLOCK, model) if LINEAR in listed else {}
+        raise rows.NotWritten
+    mixer = rows.keys_of(mixers.NEMOTRON_BLOCK, model) if LINEAR in listed else {}
     biases = {"mamba_proj_bias": mixer["use_bias"]} if mixer else {}
     return {"layers_block_type": listed, **mixer, **biases}
 
 
-MAMBA = Table(
-    NO_ATTENTION, attention.one_head, {"norm": "rmsnorm"},
+MAMBA = rows.Table(
+    attention.NO_ATTENTION, attention.one_head, {"norm": "rmsnorm"},
     Hook(lambda config, fields: pattern([[mixers.MAMBA_BLOCK(config, fields)]])),
 )  # fmt: skip
 
@@ -137,10 +119,10 @@ def _bamba(config: Config, fields: Fields) -> Fields:
     return pattern([[ATTENTION if i in full else mamba, MLP] for i in layers])
 
 
-def _bamba_keys(model: ModelSpec) -> Keys:
+def _bamba_keys(model: ModelSpec) -> rows.Keys:
     layers = each_layer(model)
-    full = [i for i, layer in enumerate(layers) if is_like(ATTENTION, layer[0])]
-    return {"attn_layer_indices": full} | keys_of(mixers.BAMBA_BLOCK, model)
+    full = [i for i, layer in enumerate(layers) if rows.is_like(ATTENTION, layer[0])]
+    return {"attn_layer_indices": full} | rows.keys_of(mixers.BAMBA_BLOCK, model)
 
 
 def _falcon_width(config: Config, fields: Fields) -> Fields:
@@ -182,7 +164,7 @@ def _granite_position(config: Config, fields: Fields) -> Fields:
     return {"position": "rope" if rope else "none"}
 
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, rows.Family] = {
     "bamba": family(
         "BambaForCausalLM", attention.SHAPE, attention.Heads(own=False), attention.FFN,
         attention.DROPOUT, attention.RMSNORM_GATED, Hook(_bamba, _bamba_keys), ATTENTION_BIAS,
@@ -190,14 +172,14 @@ FAMILIES: dict[str, Family] = {
         num_key_value_heads=8,
     ),
     "falcon_h1": family(
-        "FalconH1ForCausalLM", GATED,
-        Only("projectors_bias", False, "its projections have no bias"), attention.QKV_BIAS,
+        "FalconH1ForCausalLM", attention.GATED,
+        rows.Only("projectors_bias", False, "its projections have no bias"), attention.QKV_BIAS,
         MLP_BIAS, _falcon_h1,
         num_key_value_heads=8,
     ),
     "falcon_mamba": family("FalconMambaForCausalLM", MAMBA, tie_word_embeddings=True),
     "granitemoehybrid": family(
-        "GraniteMoeHybridForCausalLM", ROUTED, ATTENTION_BIAS, _granite_position,
+        "GraniteMoeHybridForCausalLM", attention.ROUTED, ATTENTION_BIAS, _granite_position,
         Key("shared_intermediate_size", "ffn_hidden_size", 1024),
         Layers(GRANITE_MIXERS, _granite_kinds, Feeds(_granite_feeds), GRANITE_LISTS),
         Sparse(
@@ -207,13 +189,13 @@ FAMILIES: dict[str, Family] = {
         ),
     ),
     "jamba": family(
-        "JambaForCausalLM", GATED, {"position": "none"}, _jamba,
+        "JambaForCausalLM", attention.GATED, {"position": "none"}, _jamba,
         Sparse(routed(top_k=2), SAME_WIDTH),
         num_key_value_heads=8, num_experts=16,
     ),
     "mamba": family("MambaForCausalLM", MAMBA, tie_word_embeddings=True),
     "mamba2": family(
-        "Mamba2ForCausalLM", NO_ATTENTION, {"norm": "rmsnorm"},
+        "Mamba2ForCausalLM", attention.NO_ATTENTION, {"norm": "rmsnorm"},
         Hook(_mamba2, mixers.MAMBA2_BLOCK.keys), mixers.EXPAND,
         chunk_size=256,
     ),

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from cost_models.spec import ModelSpec
 from planner.huggingface.config import LAYERS, WIDTH, Config
-from planner.huggingface.families import attention, experts, mixers
-from planner.huggingface.families.attention import (
-    ATTENTION_BIAS,
-    FULL,
-    GATED,
-    NO_ATTENTION,
-    QK_NORM_FULL,
-    QK_NORM_HEAD,
-    ROUTED,
-)
+from planner.huggingface.families import attention, experts, mixers, rows
+from planner.huggingface.families.attention import FULL, GATED
 from planner.huggingface.families.experts import SAME_WIDTH, Sparse, prediction, routed
 from planner.huggingface.families.layers import (
     ALL_DENSE,
@@ -32,19 +24,7 @@ from planner.huggingface.families.layers import (
     numbered,
     pattern,
 )
-from planner.huggingface.families.rows import (
-    Block,
-    Derived,
-    Family,
-    Fields,
-    Hook,
-    Key,
-    Keys,
-    Only,
-    Part,
-    Table,
-    family,
-)
+from planner.huggingface.families.rows import Block, Derived, Fields, Key, Keys, Part, Table, family
 
 # Gated delta nets, and gated attention in every fourth layer: Qwen3-Next and Qwen3.5.
 
@@ -65,8 +45,8 @@ def _qwen(feeds: Feeds) -> Table:
     delta = {LINEAR: mixers.DELTA_NET, FULL: Block("attention", {"gate": "element"})}
     usual = every(4, key="full_attention_interval", others=LINEAR)
     return Table(
-        ATTENTION_BIAS,
-        QK_NORM_HEAD,
+        attention.ATTENTION_BIAS,
+        attention.QK_NORM_HEAD,
         Layers(delta, usual, feeds),
         Sparse(
             Key("num_experts", "moe.num_experts"),
@@ -128,7 +108,7 @@ def _lfm2(*rows: Part, feeds: Feeds) -> Table:
         attention.SHAPE.spelled(tie_word_embeddings="tie_word_embeddings tie_embedding"),
         attention.Heads(own=False),
         attention.RMSNORM_GATED,
-        QK_NORM_HEAD,
+        attention.QK_NORM_HEAD,
         *rows,
         Layers({"conv": convolution, FULL: ATTENTION}, _lfm2_kinds, feeds),
     )
@@ -218,9 +198,9 @@ OLMO_DELTA = Block(
     ),
 )  # fmt: skip
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, rows.Family] = {
     "lfm2": family(
-        "Lfm2ForCausalLM", _lfm2(Hook(_lfm2_width, _lfm2_width_keys), feeds=ALL_DENSE),
+        "Lfm2ForCausalLM", _lfm2(rows.Hook(_lfm2_width, _lfm2_width_keys), feeds=ALL_DENSE),
         tie_word_embeddings=True, num_key_value_heads=8,
     ),
     "lfm2_moe": family(
@@ -237,11 +217,11 @@ FAMILIES: dict[str, Family] = {
         num_key_value_heads=8, num_local_experts=8,
     ),
     "olmo_hybrid": family(
-        "OlmoHybridForCausalLM", GATED, ATTENTION_BIAS, QK_NORM_FULL,
+        "OlmoHybridForCausalLM", GATED, attention.ATTENTION_BIAS, attention.QK_NORM_FULL,
         Layers({LINEAR: OLMO_DELTA, FULL: ATTENTION}, _olmo_kinds),
     ),
     "qwen3_5_moe_text": family(
-        "Qwen3_5MoeForCausalLM", ROUTED, _qwen(ALL_SPARSE),
+        "Qwen3_5MoeForCausalLM", attention.ROUTED, _qwen(ALL_SPARSE),
         num_key_value_heads=2, head_dim=256, num_experts=256, num_experts_per_tok=8,
         moe_intermediate_size=512,
     ),
@@ -256,9 +236,9 @@ FAMILIES: dict[str, Family] = {
     ),
     "recurrent_gemma": family(
         "RecurrentGemmaForCausalLM", attention.SHAPE, attention.Heads(), attention.RMSNORM_GATED,
-        Only("attention_bias", False, "its projections in have no bias"), _griffin,
+        rows.Only("attention_bias", False, "its projections in have no bias"), _griffin,
         attention.DROPOUT, {"attention_output_bias": True, "mlp_bias": True},
         tie_word_embeddings=True,
     ),
-    "rwkv": family("RwkvForCausalLM", NO_ATTENTION, attention.one_head, _rwkv),
+    "rwkv": family("RwkvForCausalLM", attention.NO_ATTENTION, attention.one_head, _rwkv),
 }  # fmt: skip
