@@ -41,7 +41,7 @@ class Programs(Expansion, ABC):
 
     def text_of(self, name: str) -> Source:
         """The text of an available file; its own placeholder characters are replaced."""
-        text = self.outcome.files.get(name) or self.files[name]
+        text = {**self.files, **self.outcome.files}[name]
         self.charge(len(text))
         return whole(MARK.sub("\ufffd", text), *self.outcome.places.get(name, (name, 1)))
 
