@@ -123,13 +123,9 @@ class Shell(Programs):
         if isinstance(command, tree.Simple):
             self.line = command.line
             return self.simple(command)
-        if isinstance(command, tree.Condition):
+        if isinstance(command, tree.Condition | tree.Calculation):
             self.line = command.line
-            return self.decided(Tests(self).compound(command.tokens), command.source)
-        if isinstance(command, tree.Calculation):
-            self.line = command.line
-            number = self.number(command.expression)
-            return self.decided(None if number is None else bool(number), command.source)
+            return self.decided(self.result(command), command.source)
         if isinstance(command, tree.Function):
             self.functions[command.name] = command.body
         elif isinstance(command, tree.Group):
@@ -146,6 +142,12 @@ class Shell(Programs):
         else:
             self.note("this loop is not followed", command.line)
         return True
+
+    def result(self, test: tree.Condition | tree.Calculation) -> bool | None:
+        if isinstance(test, tree.Condition):
+            return Tests(self).compound(test.tokens)
+        number = self.number(test.expression)
+        return None if number is None else bool(number)
 
     def decided(self, status: bool | None, source: str) -> bool:
         """The result of a test; an unknown result is taken as false."""
@@ -326,8 +328,8 @@ class Shell(Programs):
         if name in self.functions:
             return self.function(self.functions[name], words[1:])
         self.leave(name)
-        if name in ("[", "test"):
-            operands = words[1:-1] if name == "[" else words[1:]
+        if name in ("[", "test", "false"):  # `false` is a test of nothing
+            operands = {"[": words[1:-1], "test": words[1:]}.get(name, [])
             return self.decided(Tests(self).plain(operands), self.shown_all(words))
         if name == "set" and "--" in names[:3]:
             self.positional, self.called = tuple(words[names.index("--") + 1 :]), True
@@ -342,9 +344,9 @@ class Shell(Programs):
             self.other(words[1:2], words[2:], "read")
         elif name == "eval":
             self.nested(chain.from_iterable((*word, (" ", command.line)) for word in words[1:]))
-        elif name != "false":
+        else:
             self.program(name, words, names, command)
-        return name != "false"
+        return True
 
     def function(self, body: tree.Command, arguments: Sequence[Value]) -> bool:
         """Evaluate a function of the script."""
