@@ -22,15 +22,8 @@ from planner.huggingface.config import (
     nearest,
     short_text,
 )
-from planner.huggingface.families.registry import (
-    FAMILIES,
-    FAMILY_OF_ARCHITECTURE,
-    NO_IMAGES,
-    TEXT_MODELS,
-    WRAPPERS,
-    TextModel,
-    Wrapper,
-)
+from planner.huggingface.families import registry
+from planner.huggingface.families.registry import FAMILIES, TEXT_MODELS, WRAPPERS
 from planner.huggingface.families.rows import Fields
 from planner.huggingface.numerics import numerics
 
@@ -112,7 +105,7 @@ def _encoders(
 ) -> Fields:
     """The image encoder; its faults and guesses are added to those of the text reader."""
     kind = str(config["model_type"])
-    if kind in NO_IMAGES and config.get("vision_config") is None:
+    if kind in registry.NO_IMAGES and config.get("vision_config") is None:
         return {}
     whole = Config(config, kind)
     whole.problems, whole.guessed, whole.left_out = text.problems, text.guessed, text.left_out
@@ -145,22 +138,15 @@ def _text_reader(config: Mapping[str, Any], kind: str) -> Config:
     return reader
 
 
-def _wrapped(config: Mapping[str, Any], wrapper: Wrapper) -> Config:
-    """A reader for the language model in text_config; older files have its keys at top level."""
-    text = config.get("text_config")
-    pointer = "/text_config"
-    if text is None and wrapper.flat:
-        text, pointer = {k: v for k, v in config.items() if k != "architectures"}, ""
-        text["model_type"] = wrapper.text
-    if not isinstance(text, Mapping):
-        message = f"must be an object: the language model of {config['model_type']}"
-        raise ModelImportError((Problem("/text_config", message, short_text(text)),))
+def _wrapped(config: Mapping[str, Any], wrapper: registry.Wrapper) -> Config:
+    """A reader for the language model of a model of images and text."""
+    text, pointer = _text_of(config, wrapper)
     kind = text.get("model_type")
     known = isinstance(kind, str) and (kind in FAMILIES or kind in TEXT_MODELS)
     found = _family(text, []) if kind is not None and not known else kind or wrapper.text
-    family, defaults = TEXT_MODELS.get(found) or TextModel(found, {})
-    stated = {name: config[name] for name in ("tie_word_embeddings",) if name in config}
-    outer = {name: config[name] for name in ("quantization_config",) if name in config}
+    family, defaults = TEXT_MODELS.get(found) or registry.TextModel(found, {})
+    stated = {name: config[name] for name in config.keys() & {"tie_word_embeddings"}}
+    outer = {name: config[name] for name in config.keys() & {"quantization_config"}}
     missing: dict[str, Any] = {"tie_word_embeddings": wrapper.tied, **defaults}
     missing = {key: value for key, value in missing.items() if key not in {**text, **stated}}
     reader = Config({**outer, **missing, **text, **stated}, family, pointer)
@@ -171,12 +157,26 @@ def _wrapped(config: Mapping[str, Any], wrapper: Wrapper) -> Config:
     return reader
 
 
+def _text_of(config: Mapping[str, Any], wrapper: registry.Wrapper) -> tuple[Mapping[str, Any], str]:
+    """(the object of the language model, its pointer); older files have its keys at top level."""
+    text = config.get("text_config")
+    if text is None and wrapper.flat:
+        flat = {k: v for k, v in config.items() if k != "architectures"}
+        return {**flat, "model_type": wrapper.text}, ""
+    if not isinstance(text, Mapping):
+        message = f"must be an object: the language model of {config['model_type']}"
+        raise ModelImportError((Problem("/text_config", message, short_text(text)),))
+    return text, "/text_config"
+
+
 def _family(config: Mapping[str, Any], guessed: list[str]) -> str:
     """The family by model_type, or by architecture if the model_type is not known."""
     kind = config.get("model_type")
     architectures = config.get("architectures")
     stated = architectures[0] if isinstance(architectures, list) and architectures else None
-    by_architecture = FAMILY_OF_ARCHITECTURE.get(stated) if isinstance(stated, str) else None
+    by_architecture = (
+        registry.FAMILY_OF_ARCHITECTURE.get(stated) if isinstance(stated, str) else None
+    )
     if not isinstance(kind, str) or kind not in FAMILIES:
         if by_architecture is None:
             raise UnknownArchitecture((_unknown(config, kind, stated),))
@@ -208,7 +208,7 @@ def _unknown(config: Mapping[str, Any], kind: object, stated: object) -> Problem
     message = f"this is {what}" if what else "unknown architecture"
     hints = nearest(kind, [*FAMILIES, *WRAPPERS]) if isinstance(kind, str) else ()
     if not hints and isinstance(stated, str):
-        hints = nearest(stated, FAMILY_OF_ARCHITECTURE)
+        hints = nearest(stated, registry.FAMILY_OF_ARCHITECTURE)
     return Problem("/model_type", f"{message} (found {found})", did_you_mean=hints)
 
 

@@ -45,11 +45,9 @@ def numerics(config: Config, fields: Mapping[str, Any]) -> Keys:
     fields: the model's other fields, which are read before.
     """
     full, local = _rotary(config)
-    found = {name: _number(config, *keys) for name, keys in NAMES.items()}
+    found: Keys = {name: _number(config, *keys) for name, keys in NAMES.items()}
     found["rope_theta"] = _first(found["rope_theta"], _number(full, "rope_theta"))
-    found["local_rope_theta"] = _first(
-        found["local_rope_theta"], _number(local, "rope_theta") if local else None
-    )
+    found["local_rope_theta"] = _first(found["local_rope_theta"], _number(local, "rope_theta"))
     share = _first(found["rotary_share"], _number(full, "partial_rotary_factor"))
     if share is None and (width := _number(config, "rotary_dim")) is not None:
         share = width / fields.get("head_dim", width)
@@ -67,14 +65,9 @@ def numerics(config: Config, fields: Mapping[str, Any]) -> Keys:
     if (eps := found["norm_epsilon"]) is not None and eps >= 1:
         config.refuse(NAMES["norm_epsilon"][0], "must be below 1")
         found["norm_epsilon"] = None
-    scaling = _scaling(full)
-    activation = _activation(config, bool(fields.get("gated_mlp")))
-    stated = {name: value for name, value in found.items() if value is not None}
-    return stated | {
-        name: value
-        for name, value in (("rope_scaling", scaling), ("activation", activation))
-        if value is not None
-    }
+    found["rope_scaling"] = _scaling(full)
+    found["activation"] = _activation(config, bool(fields.get("gated_mlp")))
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _first(*values: float | None) -> float | None:
@@ -116,12 +109,8 @@ def _scaling(rope: Config) -> Keys | None:
     if kind not in KINDS:
         rope.left_out.append(f"rope_scaling: {short_text(kind)} is an unknown type, ignored")
         return None
-    found: Keys = {"kind": kind}
-    for name in RopeScaling.model_fields:
-        value = rope.data.get(name)
-        if name == "kind" or value is None:
-            continue
-        found[name] = value
+    stated = {name: rope.data.get(name) for name in RopeScaling.model_fields} | {"kind": kind}
+    found = {name: value for name, value in stated.items() if value is not None}
     try:
         RopeScaling(**found)
     except ValueError:

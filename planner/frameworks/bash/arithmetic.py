@@ -74,10 +74,9 @@ def evaluate(text: str, value: Callable[[str], int | None]) -> int | None:
         tokens.append(match)
         position = match.end()
     try:
-        result = _Expression(tokens, value).whole()
+        return _Expression(tokens, value).whole()
     except (ValueError, ZeroDivisionError):
         return None
-    return result
 
 
 class _Expression:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -10,6 +11,12 @@ from planner.frameworks.bash.tree import Value, Word
 
 if TYPE_CHECKING:
     from planner.frameworks.bash.expansion import Expansion
+
+
+_ORDERS = {
+    "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt,
+    "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge,
+}  # fmt: skip
 
 
 def plain_text(value: Value) -> str:
@@ -29,6 +36,7 @@ class Tests:
 
     def __init__(self, shell: Expansion) -> None:
         self.shell = shell
+        self.globs = False  # whether `=` compares with a pattern
 
     def plain(self, operands: list[Value]) -> bool | None:
         return self.disjunction(
@@ -36,16 +44,13 @@ class Tests:
         )
 
     def compound(self, tokens: Sequence[str | Word]) -> bool | None:
-        items: list[str | None] = []
-        patterns = []
-        for token in tokens:
-            if isinstance(token, str):
-                items.append(f"\0{token}")
-            else:
-                items.append(self.shell.known(plain_text(self.shell.value(token))))
-                if any(not part.quoted for part in token):
-                    patterns.append(len(items) - 1)
-        self.patterns = patterns
+        self.globs = True
+        items = [
+            f"\0{token}"
+            if isinstance(token, str)
+            else self.shell.known(plain_text(self.shell.value(token)))
+            for token in tokens
+        ]
         return self.disjunction(items, "\0||", "\0&&")
 
     def disjunction(self, items: list[str | None], either: str, both: str) -> bool | None:
@@ -71,36 +76,29 @@ class Tests:
         return None if status is None else status != negated
 
     def compare(self, items: list[str | None]) -> bool | None:
-        if not items:
-            return False
-        if len(items) == 1:
-            return None if items[0] is None else items[0] != ""
-        if len(items) == 2 and items[0] in ("-z", "-n"):
-            return None if items[1] is None else (items[1] == "") == (items[0] == "-z")
-        if len(items) == 2 and items[0] == "-v" and items[1]:
-            return items[1] in self.shell.variables
-        if len(items) != 3 or items[0] is None or items[2] is None:
-            return None
-        left, sign, right = items[0], items[1], items[2]
-        if sign in ("=", "=="):
-            return matches(left, right) if hasattr(self, "patterns") else left == right
-        if sign == "!=":
-            return not (matches(left, right) if hasattr(self, "patterns") else left == right)
+        match items:
+            case []:
+                return False
+            case [text]:
+                return None if text is None else text != ""
+            case ["-z" | "-n" as sign, text]:
+                return None if text is None else (text == "") == (sign == "-z")
+            case ["-v", str(name)] if name:
+                return name in self.shell.variables
+            case [str(left), str(sign), str(right)]:
+                return self.ordered(left, sign, right)
+        return None
+
+    def ordered(self, left: str, sign: str, right: str) -> bool | None:
+        """Whether two operands, as text or as numbers, stand in the order that a sign asks for."""
+        if sign in ("=", "==", "!="):
+            same = matches(left, right) if self.globs else left == right
+            return same == (sign != "!=")
         if sign in ("<", ">"):
             return left < right if sign == "<" else left > right
-        order = {
-            "-eq": lambda a, b: a == b,
-            "-ne": lambda a, b: a != b,
-            "-lt": lambda a, b: a < b,
-            "-le": lambda a, b: a <= b,
-            "-gt": lambda a, b: a > b,
-            "-ge": lambda a, b: a >= b,
-        }.get(sign or "")
-        if order is None:
-            return None
         try:
-            return bool(order(int(left[:18] or 0), int(right[:18] or 0)))
-        except ValueError:
+            return bool(_ORDERS[sign](int(left[:18] or 0), int(right[:18] or 0)))
+        except (KeyError, ValueError):
             return None
 
 

@@ -8,35 +8,17 @@ files) are unknown, and so is every word that contains one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from itertools import count, takewhile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import chain, count, takewhile, zip_longest
 
+from planner.frameworks.bash import tree
 from planner.frameworks.bash.conditions import Tests, matches, plain_text
-from planner.frameworks.bash.launches import (
-    Outcome,
-    slurm_variables,
-)
+from planner.frameworks.bash.launches import Outcome, slurm_variables
 from planner.frameworks.bash.programs import Copy, Exit, Programs, Return
 from planner.frameworks.bash.source import Source
 from planner.frameworks.bash.syntax import DECLARES, parse
-from planner.frameworks.bash.tree import (
-    Assignment,
-    Calculation,
-    Case,
-    Chain,
-    Command,
-    Condition,
-    For,
-    Function,
-    Group,
-    If,
-    Pipeline,
-    Simple,
-    Statements,
-    Value,
-    While,
-)
+from planner.frameworks.bash.tree import Statements, Value
 from planner.frameworks.read_results import Unreadable
 
 MAX_TEXT = 1 << 18
@@ -102,13 +84,13 @@ class Shell(Programs):
 
     def statements(self, body: Statements) -> None:
         with self.deeper():
-            for chain in body:
-                self.chain(chain)
+            for one in body:
+                self.chain(one)
 
-    def chain(self, chain: Chain) -> bool:
-        with Copy(self, chain.background):
-            status = self.pipeline(chain.first)
-            for operator, pipeline in chain.rest:
+    def chain(self, command: tree.Chain) -> bool:
+        with Copy(self, command.background):
+            status = self.pipeline(command.first)
+            for operator, pipeline in command.rest:
                 if status == (operator == "&&"):
                     status = self.guarded(lambda p=pipeline: self.pipeline(p))  # type: ignore[misc]
         return status
@@ -126,7 +108,7 @@ class Shell(Programs):
             self.variables = variables
             return False
 
-    def pipeline(self, pipeline: Pipeline) -> bool:
+    def pipeline(self, pipeline: tree.Pipeline) -> bool:
         several = len(pipeline.commands) > 1
         status = True
         for command in pipeline.commands:
@@ -134,36 +116,38 @@ class Shell(Programs):
                 status = self.command(command)
         return status != pipeline.negated
 
-    def command(self, command: Command) -> bool:
+    def command(self, command: tree.Command) -> bool:
         self.commands += 1
         if self.commands > MAX_COMMANDS:
             raise self.error(f"more than {MAX_COMMANDS} commands")
-        if isinstance(command, Simple):
+        if isinstance(command, tree.Simple):
             self.line = command.line
             return self.simple(command)
-        if isinstance(command, Condition):
+        if isinstance(command, tree.Condition | tree.Calculation):
             self.line = command.line
-            return self.decided(Tests(self).compound(command.tokens), command.source)
-        if isinstance(command, Calculation):
-            self.line = command.line
-            number = self.number(command.expression)
-            return self.decided(None if number is None else bool(number), command.source)
-        if isinstance(command, Function):
+            return self.decided(self.result(command), command.source)
+        if isinstance(command, tree.Function):
             self.functions[command.name] = command.body
-        elif isinstance(command, Group):
+        elif isinstance(command, tree.Group):
             with Copy(self, command.subshell):
                 self.statements(command.body)
-        elif isinstance(command, If):
+        elif isinstance(command, tree.If):
             self.conditional(command)
-        elif isinstance(command, For):
+        elif isinstance(command, tree.For):
             self.each(command)
-        elif isinstance(command, While):
+        elif isinstance(command, tree.While):
             self.repeated(command)
-        elif isinstance(command, Case):
+        elif isinstance(command, tree.Case):
             self.case(command)
         else:
             self.note("this loop is not followed", command.line)
         return True
+
+    def result(self, test: tree.Condition | tree.Calculation) -> bool | None:
+        if isinstance(test, tree.Condition):
+            return Tests(self).compound(test.tokens)
+        number = self.number(test.expression)
+        return None if number is None else bool(number)
 
     def decided(self, status: bool | None, source: str) -> bool:
         """The result of a test; an unknown result is taken as false."""
@@ -174,15 +158,15 @@ class Shell(Programs):
     def status(self, body: Statements) -> bool:
         """The status of the last of several commands."""
         status = True
-        for chain in body:
-            status = self.chain(chain)
+        for one in body:
+            status = self.chain(one)
         return status
 
     def body(self, body: Statements) -> bool:
         self.statements(body)
         return True
 
-    def conditional(self, command: If) -> None:
+    def conditional(self, command: tree.If) -> None:
         for condition, body in command.branches:
             if self.status(condition):
                 self.guarded(lambda b=body: self.body(b))  # type: ignore[misc]
@@ -200,7 +184,7 @@ class Shell(Programs):
             self.loops -= 1
         return True
 
-    def each(self, command: For) -> None:
+    def each(self, command: tree.For) -> None:
         values = (
             list(self.positional)
             if command.words is None
@@ -213,7 +197,7 @@ class Shell(Programs):
             if not self.round(command.body):
                 return
 
-    def repeated(self, command: While) -> None:
+    def repeated(self, command: tree.While) -> None:
         for _ in range(MAX_ROUNDS):
             if self.status(command.condition) == command.until:
                 return
@@ -221,7 +205,7 @@ class Shell(Programs):
                 return
         self.note(f"only {MAX_ROUNDS} rounds of this loop are followed", command.line)
 
-    def case(self, command: Case) -> None:
+    def case(self, command: tree.Case) -> None:
         self.line = command.line
         subject = self.known(plain_text(self.value(command.subject)))
         if subject is None:
@@ -234,115 +218,123 @@ class Shell(Programs):
                     self.guarded(lambda b=body: self.body(b))  # type: ignore[misc]
                     return
 
-    def assign(self, assignment: Assignment) -> None:
-        name = assignment.name
+    def assign(self, assignment: tree.Assignment) -> None:
         new: Value | list[Value]
         if assignment.elements is not None:
             new = [value for word in assignment.elements for value in self.fields(word)]
-            old = self.variables.get(name)
             if assignment.append:
-                new = [*(old if isinstance(old, list) else [old] if old else []), *new]
+                new = [*self.cells(assignment.name), *new]
         elif assignment.index is not None:
-            place, added = self.number(assignment.index), self.value(assignment.value)
-            old = self.variables.get(name)
-            cells = list(old) if isinstance(old, list) else [old] if old else []
-            if place is None or not 0 <= place <= len(cells):
-                new = [((self.unknown(f"${{{name}[...]}}"), assignment.line),)]
-            else:
-                before = cells[place] if assignment.append and place < len(cells) else ()
-                cells[place : place + 1] = [(*before, *added)]
-                new = cells
+            new = self.with_cell(assignment, self.number(assignment.index))
         else:
             new = self.value(assignment.value)
-            old = self.variables.get(name)  # `${NAME:=...}` in the value may have set it
+            old = self.variables.get(assignment.name)  # `${NAME:=...}` in the value may have set it
             if isinstance(old, list):
                 new = [(*(old[0] if old and assignment.append else ()), *new), *old[1:]]
             elif assignment.append:
                 new = (*(old or ()), *new)
         for value in new if isinstance(new, list) else [new]:
             self.charge(sum(len(text) + 1 for text, _ in value))
-        self.variables[name] = new
+        self.variables[assignment.name] = new
 
-    def simple(self, command: Simple) -> bool:
+    def cells(self, name: str) -> list[Value]:
+        """The elements of a variable; one that is no array is its only element."""
+        old = self.variables.get(name)
+        return list(old) if isinstance(old, list) else [old] if old else []
+
+    def with_cell(self, assignment: tree.Assignment, place: int | None) -> list[Value]:
+        """An array after an assignment to its element at this place."""
+        added, cells = self.value(assignment.value), self.cells(assignment.name)
+        if place is None or not 0 <= place <= len(cells):
+            return [((self.unknown(f"${{{assignment.name}[...]}}"), assignment.line),)]
+        before = cells[place] if assignment.append and place < len(cells) else ()
+        return [*cells[:place], (*before, *added), *cells[place + 1 :]]
+
+    def simple(self, command: tree.Simple) -> bool:
         words = [value for word in command.words for value in self.fields(word)]
         names = [self.known(plain_text(word)) for word in words]
         name = (names[0] or "").rsplit("/", 1)[-1] if words else ""
         if not words or name in DECLARES:
-            for assignment in command.assignments:
-                self.assign(assignment)
-            if name in ("export", "declare", "typeset"):
-                exports = name == "export" or "-x" in names
-                named = {one for one in names[1:] if one and one[0] != "-"}
-                named |= {assignment.name for assignment in command.assignments}
-                self.exported |= named if exports else set()
+            self.declare(name, names[1:], command.assignments)
             return True
         for redirect in command.redirects:
             self.write(name, words, redirect)
+        with self.given(command.assignments):
+            return self.call(name, words, names, command)
+
+    def declare(
+        self, name: str, names: list[str | None], assignments: Sequence[tree.Assignment]
+    ) -> None:
+        """Assign variables for good; `export NAME...` and `declare -x NAME...` export them too."""
+        for assignment in assignments:
+            self.assign(assignment)
+        if name == "export" or (name in ("declare", "typeset") and "-x" in names):
+            self.exported |= {one for one in names if one and one[0] != "-"}
+            self.exported |= {assignment.name for assignment in assignments}
+
+    @contextmanager
+    def given(self, assignments: Sequence[tree.Assignment]) -> Iterator[None]:
+        """The variables that a command is given in front of it, and only it."""
         kept, exported = dict(self.variables), set(self.exported)
-        for assignment in command.assignments:
+        for assignment in assignments:
             self.assign(assignment)
             self.exported.add(assignment.name)
         try:
-            return self.call(name, words, names, command)
+            yield
         finally:
-            for assignment in command.assignments:
+            for assignment in assignments:
                 self.variables.pop(assignment.name, None)
                 if assignment.name in kept:
                     self.variables[assignment.name] = kept[assignment.name]
-            if command.assignments:
+            if assignments:
                 self.exported = exported
 
-    def reads(self, name: str, names: list[str | None], command: Simple) -> None:
+    def reads(self, name: str, names: list[str | None], command: tree.Simple) -> None:
         """Set the variables of read and the like; only those of a here-string are known."""
         wanted = [one for one in names if one and re.fullmatch(r"[A-Za-z_]\w*", one, re.ASCII)]
-        strings = [one.target for one in command.redirects if one.operator == "<<<"]
-        text = self.known(plain_text(self.value(strings[-1]))) if strings else None
-        if name != "read" or text is None or not wanted:
-            for one in wanted:
-                self.variables[one] = ((self.unknown(f"${one}"), command.line),)
+        text = self.here_string(command)
+        if not wanted:
             return
-        line = text.partition("\n")[0]
-        separators = self.lookup("IFS", command.line, "IFS")
-        cut = None if separators is None else plain_text(separators)
-        array = any(one and re.fullmatch(r"-\w*a", one) for one in names)
-        parts = _fields(line, cut, None if array else len(wanted) - 1)
-        if array:
-            self.variables[wanted[-1]] = [((part, command.line),) for part in parts]
+        if name != "read" or text is None:
+            parts = [self.unknown(f"${one}") for one in wanted]
+        elif any(one and re.fullmatch(r"-\w*a", one) for one in names):
+            cells = self.split(text, None)
+            self.variables[wanted[-1]] = [((cell, command.line),) for cell in cells]
             return
-        for place, one in enumerate(wanted):
-            self.variables[one] = ((parts[place] if place < len(parts) else "", command.line),)
+        else:
+            parts = self.split(text, len(wanted) - 1)
+        for one, part in zip_longest(wanted, parts, fillvalue=""):
+            self.variables[one] = ((part, command.line),)
 
-    def call(self, name: str, words: list[Value], names: list[str | None], command: Simple) -> bool:
+    def here_string(self, command: tree.Simple) -> str | None:
+        """The text after `<<<`; None if there is none or it is unknown."""
+        strings = [one.target for one in command.redirects if one.operator == "<<<"]
+        return self.known(plain_text(self.value(strings[-1]))) if strings else None
+
+    def split(self, text: str, most: int | None) -> list[str]:
+        """The fields into which `read` splits a line; most: the maximum number of splits."""
+        line = text.partition("\n")[0]
+        value = self.lookup("IFS", self.line, "IFS")
+        separators = None if value is None else plain_text(value)
+        if separators == "" or (most == 0 and separators and separators.strip()):
+            return [line]
+        if separators is None or not separators.strip():
+            return line.strip().split(None, -1 if most is None else most)
+        return re.split(f"[{re.escape(separators)}]", line, maxsplit=most or 0)
+
+    def call(
+        self, name: str, words: list[Value], names: list[str | None], command: tree.Simple
+    ) -> bool:
         if name in self.functions:
-            kept = self.positional, self.called, self.loops
-            self.positional, self.called, self.loops = tuple(words[1:]), True, 0
-            self.inside += 1
-            try:
-                return self.command(self.functions[name])
-            except Return:
-                return True
-            finally:
-                self.positional, self.called, self.loops = kept
-                self.inside -= 1
-        if name == "exit":
-            raise Exit
-        if name == "return" and self.inside:
-            raise Return
-        if name in ("break", "continue") and self.loops:
-            raise _Loop(name == "continue")
-        if name in ("[", "test"):
-            operands = words[1:-1] if name == "[" else words[1:]
+            return self.function(self.functions[name], words[1:])
+        self.leave(name)
+        if name in ("[", "test", "false"):  # `false` is a test of nothing
+            operands = {"[": words[1:-1], "test": words[1:]}.get(name, [])
             return self.decided(Tests(self).plain(operands), self.shown_all(words))
-        if name == "false":
-            return False
-        if name == "shift":
-            given = names[1] if len(names) > 1 else None
-            away = int(given[:4]) if given and given.isdigit() else 1
-            self.positional = self.positional[away:]
-            if not self.called:
-                self.parameters = {place - away: text for place, text in self.parameters.items()}
-        elif name == "set" and "--" in names[:3]:
+        if name == "set" and "--" in names[:3]:
             self.positional, self.called = tuple(words[names.index("--") + 1 :]), True
+        elif name == "shift":
+            self.shift(*names[1:2])
         elif name == "unset":
             for one in names[1:]:
                 self.variables.pop(one or "", None)
@@ -351,20 +343,35 @@ class Shell(Programs):
         elif name in ("source", "."):
             self.other(words[1:2], words[2:], "read")
         elif name == "eval":
-            self.nested([run for word in words[1:] for run in (*word, (" ", command.line))])
+            self.nested(chain.from_iterable((*word, (" ", command.line)) for word in words[1:]))
         else:
             self.program(name, words, names, command)
         return True
 
+    def function(self, body: tree.Command, arguments: Sequence[Value]) -> bool:
+        """Evaluate a function of the script."""
+        kept = self.positional, self.called, self.loops
+        self.positional, self.called, self.loops = tuple(arguments), True, 0
+        self.inside += 1
+        try:
+            return self.command(body)
+        except Return:
+            return True
+        finally:
+            self.positional, self.called, self.loops = kept
+            self.inside -= 1
 
-def _fields(line: str, separators: str | None, most: int | None) -> list[str]:
-    """The fields into which `read` splits a line; most: the maximum number of splits.
+    def leave(self, name: str) -> None:
+        """Leave the script, the function or the loop, if this command does."""
+        if name == "exit":
+            raise Exit
+        if name == "return" and self.inside:
+            raise Return
+        if name in ("break", "continue") and self.loops:
+            raise _Loop(name == "continue")
 
-    separators: IFS; None: white space.
-    """
-    if separators is None or not separators.strip():
-        white = line.strip().split(None, -1 if most is None else most)
-        return [line] if separators == "" else white
-    if most == 0:
-        return [line]
-    return re.split(f"[{re.escape(separators)}]", line, maxsplit=most or 0)
+    def shift(self, by: str | None = None) -> None:
+        away = int(by[:4]) if by and by.isdigit() else 1
+        self.positional = self.positional[away:]
+        if not self.called:
+            self.parameters = {place - away: text for place, text in self.parameters.items()}

@@ -6,21 +6,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from planner.frameworks.bash import arithmetic
+from planner.frameworks.bash import arithmetic, tree
 from planner.frameworks.bash.conditions import plain_text
-from planner.frameworks.bash.launches import (
-    Argument,
-    Outcome,
-)
-from planner.frameworks.bash.tree import (
-    Arithmetic,
-    Command,
-    Literal,
-    Opaque,
-    Parameter,
-    Value,
-    Word,
-)
+from planner.frameworks.bash.launches import Argument, Outcome
+from planner.frameworks.bash.tree import Value, Word
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.read_results import Unreadable
 
@@ -98,11 +87,9 @@ class _Fields:
                 if piece:
                     self.push(piece, line, False)
 
-    def all_of(self, part: Parameter, elements: Sequence[Value]) -> bool:
+    def all_of(self, part: tree.Parameter, elements: Sequence[Value]) -> bool:
         """Append the elements of an array; True for a quoted `${array[@]}` without elements."""
-        star = part.name == "*" or any(
-            isinstance(one, Literal) and one.text == "*" for one in part.index or ()
-        )
+        star = "*" in (part.name, part.place)
         if part.quoted and not elements and star:
             self.push("", part.line, True)
         for number, element in enumerate(elements):
@@ -127,7 +114,7 @@ class Expansion:
         self.files, self.outcome = files, Outcome()
         self.variables: dict[str, Value | list[Value]] = {}
         self.exported: set[str] = set()
-        self.functions: dict[str, Command] = {}
+        self.functions: dict[str, tree.Command] = {}
         given = given_with(files)
         self.variables.update({name: ((text, 0),) for name, text in given.variables.items()})
         self.exported |= set(given.variables)
@@ -220,12 +207,11 @@ class Expansion:
             return ((self.unknown(source), line),)
         return None
 
-    def elements(self, part: Parameter) -> list[Value] | None:
+    def elements(self, part: tree.Parameter) -> list[Value] | None:
         """The values of `$@` or `${array[@]}`; None for anything else."""
-        index = "".join(p.text for p in part.index or () if isinstance(p, Literal))
         if part.name in ("@", "*") and part.index is None:
             return list(self.positional)
-        if part.index is None or index not in ("@", "*"):
+        if part.place not in ("@", "*"):
             return None
         value = self.variables.get(part.name)
         if value is None:
@@ -252,7 +238,7 @@ class Expansion:
         """Whether the word contains an unknown value or an unset variable."""
         return bool(MARK.search(plain_text(self.value(word))))
 
-    def held(self, part: Parameter) -> Value | None:
+    def held(self, part: tree.Parameter) -> Value | None:
         """The value of a scalar parameter before its operator applies; None if unset."""
         if part.index is None:
             return self.lookup(part.name, part.line, part.source)
@@ -264,9 +250,9 @@ class Expansion:
             return found[place] if -len(found) <= place < len(found) else None
         return found if place == 0 else None
 
-    def replacing(self, part: Parameter, value: Value | None) -> Word | None:
+    def replacing(self, part: tree.Parameter, value: Value | None) -> Word | None:
         """The word after `-`, `=` or `+`, if it replaces the value; else None."""
-        text = "" if value is None else plain_text(value)
+        text = plain_text(value or ())
         empty = value is None or (":" in part.operator and self.known(text) == "")
         # A variable that holds only an unset variable counts as unset.
         empty = empty or (bool(text) and self.known(text) == "")
@@ -279,25 +265,23 @@ class Expansion:
             self.defaults[part.name] = None
         return part.argument
 
-    def scalar(self, part: Parameter) -> Value:
+    def scalar(self, part: tree.Parameter) -> Value:
         """The value of a scalar parameter with its operator applied."""
-        value = self.held(part)
-        text = "" if value is None else plain_text(value)
+        value, sign = self.held(part), part.operator[-1:]
+        text = self.known(plain_text(value or ()))
+        settled = value is not None or self.settled(part.name)
         if part.length:
-            size = self.known(text)
-            told = size is not None and (value is not None or self.settled(part.name))
-            shown = str(len(size or "")) if told else self.unknown(part.source)
-            return ((shown, part.line),)
+            size = None if text is None or not settled else str(len(text))
+            return ((size or self.unknown(part.source), part.line),)
         word = self.replacing(part, value)
         if word is not None:
             replaced = self.value(word)
-            if part.operator[-1:] == "=":
+            if sign == "=":
                 self.variables[part.name] = replaced
             return replaced
-        sign = part.operator[-1:]
-        if sign in (",", "^") and (said := self.known(text)):
-            return ((said.lower() if sign == "," else said.upper(), part.line),)
-        if value is None and sign not in ("-", "=") and not self.settled(part.name):
+        if text and sign in (",", "^"):
+            return ((text.lower() if sign == "," else text.upper(), part.line),)
+        if not settled and sign not in ("-", "="):
             return ((self.unknown(part.source, unset=True), part.line),)
         return value or ()
 
@@ -305,18 +289,18 @@ class Expansion:
         """Whether the script alone decides the value, not its environment or its caller."""
         return self.called if name.isdigit() else name in self.variables
 
-    def runs(self, part: Literal | Arithmetic | Opaque | Parameter) -> Value:
+    def runs(self, part: tree.Literal | tree.Arithmetic | tree.Opaque | tree.Parameter) -> Value:
         """The value of a part that expands to one text."""
-        if isinstance(part, Literal):
+        if isinstance(part, tree.Literal):
             return ((part.text, part.line),)
-        if isinstance(part, Parameter):
+        if isinstance(part, tree.Parameter):
             return self.scalar(part)
-        if isinstance(part, Opaque) and (joined := self.joined(part)) is not None:
+        if isinstance(part, tree.Opaque) and (joined := self.joined(part)) is not None:
             return ((joined, part.line),)
-        number = self.number(part.expression) if isinstance(part, Arithmetic) else None
+        number = self.number(part.expression) if isinstance(part, tree.Arithmetic) else None
         return ((self.unknown(part.source) if number is None else str(number), part.line),)
 
-    def joined(self, part: Opaque) -> str | None:
+    def joined(self, part: tree.Opaque) -> str | None:
         """A variable's lines joined, for a command substitution that only joins them; else None."""
         match = _JOINED.fullmatch(part.source)
         value = self.lookup(match[2], part.line, part.source) if match else None
@@ -326,8 +310,8 @@ class Expansion:
         """The word expanded without field splitting, as in an assignment."""
         found: list[tuple[str, int]] = []
         for part in word:
-            elements = self.elements(part) if isinstance(part, Parameter) else None
-            if isinstance(part, Parameter) and elements is not None:
+            elements = self.elements(part) if isinstance(part, tree.Parameter) else None
+            if isinstance(part, tree.Parameter) and elements is not None:
                 if part.length:
                     found.append((str(len(elements)), part.line))
                     continue
@@ -346,7 +330,7 @@ class Expansion:
         vanishes = self.fill(made, word)
         if (
             not vanishes
-            or any(isinstance(part, Literal) for part in word)
+            or any(isinstance(part, tree.Literal) for part in word)
             or any(run[0] for run in made.current or ())
         ):
             made.close()
@@ -356,14 +340,14 @@ class Expansion:
         """Append the parts of a word; True if one is a quoted `${array[@]}` without elements."""
         vanishes = False
         for part in word:
-            elements = self.elements(part) if isinstance(part, Parameter) else None
-            if isinstance(part, Parameter) and elements is not None and not part.length:
+            elements = self.elements(part) if isinstance(part, tree.Parameter) else None
+            if isinstance(part, tree.Parameter) and elements is not None and not part.length:
                 vanishes |= made.all_of(part, elements)
             elif part.quoted:
                 for text, line in self.value((part,)) or (("", part.line),):
                     made.push(text, line, True)
             elif (
-                isinstance(part, Parameter)
+                isinstance(part, tree.Parameter)
                 and part.operator[-1:] in ("-", "+")
                 and (other := self.replacing(part, self.held(part))) is not None
             ):

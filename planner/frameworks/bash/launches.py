@@ -13,6 +13,19 @@ STARTERS = ("srun", "uv")
 # The words of a trainer's console command -> its tasks.
 _COMMANDS = {("megatron",): ("sft", "pt", "rlhf"), ("nemo", "llm"): ("pretrain", "finetune")}
 
+# Slurm's options and the variables that they set.
+_SLURM = {
+    "--nodes": "SLURM_NNODES",
+    "-N": "SLURM_NNODES",
+    "--ntasks": "SLURM_NTASKS",
+    "-n": "SLURM_NTASKS",
+    "--ntasks-per-node": "SLURM_NTASKS_PER_NODE",
+    "--gpus": "SLURM_GPUS",
+    "-G": "SLURM_GPUS",
+    "--gpus-per-node": "SLURM_GPUS_PER_NODE",
+    "--gres": "SLURM_GPUS_PER_NODE",
+}
+
 
 @dataclass(frozen=True)
 class Argument:
@@ -90,25 +103,16 @@ def slurm_variables(options: Sequence[Argument]) -> dict[str, int]:
     options: words of #SBATCH lines, or of srun and sbatch.
     """
     found: dict[str, int] = {}
-    names = {
-        ("--nodes", "-N"): "SLURM_NNODES",
-        ("--ntasks", "-n"): "SLURM_NTASKS",
-        ("--ntasks-per-node",): "SLURM_NTASKS_PER_NODE",
-        ("--gpus", "-G"): "SLURM_GPUS",
-        ("--gpus-per-node",): "SLURM_GPUS_PER_NODE",
-        ("--gres",): "SLURM_GPUS_PER_NODE",
-    }
-    by_option = {option: variable for options_, variable in names.items() for option in options_}
     for place, option in enumerate(options):
         name, _, value = option.text.partition("=")
-        if not value and name[:2] in by_option and not name.startswith("--") and len(name) > 2:
+        if not value and name[:2] in _SLURM and not name.startswith("--") and len(name) > 2:
             name, value = name[:2], name[2:]
         if not value and place + 1 < len(options):
             value = options[place + 1].text
-        if name in by_option:
+        if name in _SLURM:
             number = re.search(r"(?:^|gpu:(?:[^:,]*:)?|^[a-z]\w*:)(\d{1,7})(?:$|,|\()", value)
             if number:
-                found[by_option[name]] = int(number[1])
+                found[_SLURM[name]] = int(number[1])
     if "SLURM_NNODES" in found:
         found["SLURM_JOB_NUM_NODES"] = found["SLURM_NNODES"]
         if "SLURM_NTASKS_PER_NODE" in found:

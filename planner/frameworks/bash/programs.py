@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from planner.frameworks.bash.conditions import plain_text
 from planner.frameworks.bash.expansion import MARK, Expansion
-from planner.frameworks.bash.launches import (
-    STARTERS,
-    ProgramCall,
-    console_script,
-    launcher_of,
-)
+from planner.frameworks.bash.launches import STARTERS, ProgramCall, console_script, launcher_of
 from planner.frameworks.bash.source import Source, whole
 from planner.frameworks.bash.syntax import parse
-from planner.frameworks.bash.tree import (
-    Redirect,
-    Simple,
-    Statements,
-    Value,
-)
+from planner.frameworks.bash.tree import Redirect, Simple, Statements, Value, Word
 
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 _TALKERS = frozenset({"echo", "printf", ":", "cat", "tee", "sed", "grep", "awk", "mkdir", "cp"})
@@ -51,7 +41,7 @@ class Programs(Expansion, ABC):
 
     def text_of(self, name: str) -> Source:
         """The text of an available file; its own placeholder characters are replaced."""
-        text = self.outcome.files.get(name) or self.files[name]
+        text = {**self.files, **self.outcome.files}[name]
         self.charge(len(text))
         return whole(MARK.sub("\ufffd", text), *self.outcome.places.get(name, (name, 1)))
 
@@ -117,49 +107,57 @@ class Programs(Expansion, ABC):
         self, name: str, words: list[Value], names: list[str | None], command: Simple
     ) -> None:
         """Evaluate an external program: a launch, a command with one inside, or neither."""
-        bodies = [r for r in command.redirects if r.operator in ("<<", "<<-")]
+        bodies = [r.body for r in command.redirects if r.operator in ("<<", "<<-")]
         if name in ("cat", "tee") and bodies:
-            targets = [r.target for r in command.redirects if r.operator in (">", ">|")]
-            paths = [plain_text(self.value(target)) for target in targets]
-            paths += [plain_text(word) for word in words[1:] if name == "tee"]
-            body = self.value(bodies[-1].body)
-            for path in paths:
-                if not path.startswith("-"):
-                    first = body[0][1] if body else self.line
-                    self.keep(self.shown(path).rsplit("/", 1)[-1], plain_text(body), first)
-        if name in _TALKERS or not words:
+            self.document(words[1:] if name == "tee" else (), bodies[-1], command)
+        if name in _TALKERS:
             return
         if (name == "sbatch" or name in _SHELLS) and bodies:
-            kept = self.slurm
-            if name == "sbatch":
-                self.slurm = tuple(self.argument(word) for word in words[1:])
             self.charge(len(words))
-            with Copy(self, True), self.deeper(), suppress(Exit):
-                self.script(Source(self.value(bodies[-1].body), self.current), ())
-            self.slurm = kept
-            return
-        for place, text in enumerate(names):
-            if text and text.rsplit("/", 1)[-1] in _SHELLS and place + 1 < len(words):
-                self.shell(words[place + 1 :], names[place + 1 :])
-                return
-        if name == "sbatch":
-            scripts = [p for p, text in enumerate(names) if p and text and self.at_hand(text)]
-            if scripts:
-                kept = self.slurm
-                self.slurm = tuple(self.argument(word) for word in words[1 : scripts[0]])
-                self.other(words[scripts[0] : scripts[0] + 1], words[scripts[0] + 1 :], "run")
-                self.slurm = kept
-                return
-        if name.endswith(".sh"):
+            with self.job(name, words[1:]), Copy(self, True), self.deeper(), suppress(Exit):
+                self.script(Source(self.value(bodies[-1]), self.current), ())
+        elif inner := _shell_arguments(names):
+            self.shell(words[inner:], names[inner:])
+        elif script := self.submitted(name, names):
+            with self.job(name, words[1:script]):
+                self.other(words[script : script + 1], words[script + 1 :], "run")
+        elif name.endswith(".sh"):
             self.other(words[:1], words[1:], "run")
-            return
-        found = self.launch(words, names)
-        if found is not None:
+        elif (found := self.launch(words, names)) is not None:
             self.outcome.launches.append(found)
-            return
-        for word, text in zip(words[1:], names[1:], strict=True):
-            whole_text = text if text is not None else plain_text(word)
-            if re.search(r"\s", whole_text) and _PROGRAM.search(whole_text):
+        else:
+            self.quoted(words[1:])
+
+    def document(self, paths: Sequence[Value], body: Word, command: Simple) -> None:
+        """Keep the files that cat or tee writes a here-document into."""
+        targets = [r.target for r in command.redirects if r.operator in (">", ">|")]
+        value = [self.value(target) for target in targets]
+        text = self.value(body)
+        for path in map(plain_text, (*value, *paths)):
+            if not path.startswith("-"):
+                first = text[0][1] if text else self.line
+                self.keep(self.shown(path).rsplit("/", 1)[-1], plain_text(text), first)
+
+    @contextmanager
+    def job(self, name: str, options: Sequence[Value]) -> Iterator[None]:
+        """What sbatch starts with these options; any other program starts no job of its own."""
+        kept = self.slurm
+        if name == "sbatch":
+            self.slurm = tuple(map(self.argument, options))
+        yield
+        self.slurm = kept
+
+    def submitted(self, name: str, names: Sequence[str | None]) -> int:
+        """The index of the script that sbatch is given; 0 if there is none."""
+        if name != "sbatch":
+            return 0
+        return next((p for p, text in enumerate(names) if p and text and self.at_hand(text)), 0)
+
+    def quoted(self, words: Sequence[Value]) -> None:
+        """Evaluate the words that are commands themselves, as in `ray job submit -- "COMMAND"`."""
+        for word in words:
+            text = self.known(plain_text(word)) or plain_text(word)
+            if re.search(r"\s", text) and _PROGRAM.search(text):
                 with Copy(self, True):
                     self.nested(word)
 
@@ -198,19 +196,24 @@ class Programs(Expansion, ABC):
 
     def trainer(self, words: list[Value], names: list[str | None]) -> int | None:
         """The index of a Python program among the words; None if there is none."""
-        launcher = next((i for i, text in enumerate(names) if text and launcher_of(text)), None)
-        if launcher is None:
-            first = names[0]
-            if first and not first.endswith(".py") and first not in STARTERS:
-                return None
-        for place in range(0 if launcher is None else launcher + 1, len(words)):
+        launcher = next((i for i, text in enumerate(names) if text and launcher_of(text)), -1)
+        first = names[0]
+        if launcher < 0 and first and not first.endswith(".py") and first not in STARTERS:
+            return None
+        for place in range(launcher + 1, len(words)):
             text, before = self.shown(plain_text(words[place])), names[place - 1] if place else ""
-            if before in ("-m", "--module") and launcher is not None and place - 1 > launcher:
+            if before in ("-m", "--module") and 0 <= launcher < place - 1:
                 if not text.startswith(_LAUNCHER_MODULES):
                     return place
             elif text.endswith(".py"):
                 return place
         return None
+
+
+def _shell_arguments(names: Sequence[str | None]) -> int:
+    """The index of the first word after the name of a shell; 0 if there is none."""
+    shells = (text is not None and text.rsplit("/", 1)[-1] in _SHELLS for text in names[:-1])
+    return next((place for place, is_shell in enumerate(shells, 1) if is_shell), 0)
 
 
 class Copy:

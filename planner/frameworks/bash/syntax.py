@@ -6,28 +6,9 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
+from planner.frameworks.bash import tree
 from planner.frameworks.bash.source import Source
-from planner.frameworks.bash.tree import (
-    Assignment,
-    Calculation,
-    Case,
-    Chain,
-    Command,
-    Condition,
-    For,
-    Function,
-    Group,
-    If,
-    Literal,
-    Opaque,
-    Pipeline,
-    Redirect,
-    Simple,
-    Statements,
-    Unrolled,
-    While,
-    Word,
-)
+from planner.frameworks.bash.tree import Statements, Word
 from planner.frameworks.bash.words import PLACEHOLDER, Words
 
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -65,7 +46,7 @@ class _Parser(Words):
 
     def statements(self, stops: tuple[str, ...]) -> Statements:
         """Commands up to a reserved word, `)` or `;;` of `stops`, which is left in place."""
-        found: list[Chain] = []
+        found: list[tree.Chain] = []
         with self.deeper():
             while True:
                 self.blank(newlines=True)
@@ -79,23 +60,23 @@ class _Parser(Words):
                 background = self.at("&") and not self.at("&&")
                 if background or (self.at(";") and not self.at(";;")):
                     self.position += 1
-                found.append(Chain(chain.first, chain.rest, background))
+                found.append(tree.Chain(chain.first, chain.rest, background))
                 if self.position == before:
                     raise self.error(f"unexpected {self.char()!r}")
 
-    def chain(self) -> Chain:
+    def chain(self) -> tree.Chain:
         first = self.pipeline()
-        rest: list[tuple[str, Pipeline]] = []
+        rest: list[tuple[str, tree.Pipeline]] = []
         while True:
             self.blank()
             operator = self.text[self.position : self.position + 2]
             if operator not in ("&&", "||"):
-                return Chain(first, tuple(rest), False)
+                return tree.Chain(first, tuple(rest), False)
             self.position += 2
             self.blank(newlines=True)
             rest.append((operator, self.pipeline()))
 
-    def pipeline(self) -> Pipeline:
+    def pipeline(self) -> tree.Pipeline:
         negated = False
         while (word := self.reserved()) in ("!", "time"):
             negated ^= word == "!"
@@ -105,14 +86,14 @@ class _Parser(Words):
         while True:
             self.blank()
             if not self.at("|") or self.at("||"):
-                return Pipeline(tuple(commands), negated)
+                return tree.Pipeline(tuple(commands), negated)
             self.position += 2 if self.at("|&") else 1
             self.blank(newlines=True)
             commands.append(self.command())
 
-    def command(self) -> Command:
+    def command(self) -> tree.Command:
         line, word = self.line(), self.reserved()
-        compounds: dict[str, Callable[[int], Command]] = {
+        compounds: dict[str, Callable[[int], tree.Command]] = {
             "if": self.if_,
             "for": self.for_,
             "select": self.for_,
@@ -130,16 +111,16 @@ class _Parser(Words):
             if not skipped.source.endswith("))"):
                 raise self.error("(( has no ))", line)
             expression = self.part(self.position - len(skipped.source) + 2, self.position - 2)
-            found = Calculation(expression, line, skipped.source)
+            found = tree.Calculation(expression, line, skipped.source)
         elif self.at("("):
             self.position += 1
-            found = Group(self.statements(()), True)
+            found = tree.Group(self.statements(()), True)
             self.expect(")", "(", line)
         elif match := _FUNCTION.match(self.text, self.position):
             self.position = match.end()
             self.blank(newlines=True)
             with self.deeper():
-                return Function(match[1], self.command())
+                return tree.Function(match[1], self.command())
         else:
             return self.simple()
         while self.redirect([]):  # redirections of a compound command are ignored
@@ -154,7 +135,7 @@ class _Parser(Words):
         self.position += len(word)
         return word
 
-    def if_(self, line: int) -> Command:
+    def if_(self, line: int) -> tree.Command:
         branches: list[tuple[Statements, Statements]] = []
         otherwise: Statements = ()
         word = "if"
@@ -168,7 +149,7 @@ class _Parser(Words):
         if word == "else":
             otherwise = self.statements(("fi",))
             self.keyword("fi", opener="if", line=line)
-        return If(tuple(branches), otherwise, line)
+        return tree.If(tuple(branches), otherwise, line)
 
     def loop(self, line: int, opener: str) -> Statements:
         self.blank()
@@ -179,14 +160,14 @@ class _Parser(Words):
         self.keyword("done", opener=opener, line=line)
         return body
 
-    def for_(self, line: int) -> Command:
+    def for_(self, line: int) -> tree.Command:
         word = self.reserved()
         self.position += len(word)
         self.blank()
         if self.at("(("):
             self.opaque(self.position + 1, ")", False)
             self.loop(line, word)
-            return Unrolled(line)
+            return tree.Unrolled(line)
         name = NAME.match(self.text, self.position)
         if name is None:
             raise self.error(f"{word} has no name")
@@ -202,16 +183,16 @@ class _Parser(Words):
                 self.blank()
         body = self.loop(line, word)
         if word == "select":
-            return Unrolled(line)
-        return For(name[0], None if words is None else tuple(words), body, line)
+            return tree.Unrolled(line)
+        return tree.For(name[0], None if words is None else tuple(words), body, line)
 
-    def while_(self, line: int) -> Command:
+    def while_(self, line: int) -> tree.Command:
         word = self.reserved()
         self.position += len(word)
         condition = self.statements(("do",))
-        return While(condition, word == "until", self.loop(line, word), line)
+        return tree.While(condition, word == "until", self.loop(line, word), line)
 
-    def case(self, line: int) -> Command:
+    def case(self, line: int) -> tree.Command:
         self.position += 4
         self.blank()
         subject = self.word()
@@ -221,7 +202,7 @@ class _Parser(Words):
             self.blank(newlines=True)
             if self.reserved() == "esac":
                 self.position += 4
-                return Case(subject, tuple(branches), line)
+                return tree.Case(subject, tuple(branches), line)
             self.take("(")
             patterns = []
             while True:
@@ -241,7 +222,7 @@ class _Parser(Words):
             ):
                 raise self.error("case has no esac", line)
 
-    def function(self, line: int) -> Command:
+    def function(self, line: int) -> tree.Command:
         self.position += len("function")
         self.blank()
         match = re.compile(r"([\w.:-]+)[ \t]*(?:\([ \t]*\))?").match(self.text, self.position)
@@ -250,15 +231,15 @@ class _Parser(Words):
         self.position = match.end()
         self.blank(newlines=True)
         with self.deeper():
-            return Function(match[1], self.command())
+            return tree.Function(match[1], self.command())
 
-    def braces(self, line: int) -> Command:
+    def braces(self, line: int) -> tree.Command:
         self.position += 1
         body = self.statements(("}",))
         self.keyword("}", opener="{", line=line)
-        return Group(body, False)
+        return tree.Group(body, False)
 
-    def condition(self, line: int) -> Command:
+    def condition(self, line: int) -> tree.Command:
         start = self.position
         self.position += 2
         tokens: list[str | Word] = []
@@ -268,7 +249,7 @@ class _Parser(Words):
                 raise self.error("[[ has no ]]", line)
             if self.reserved() == "]]":
                 self.position += 2
-                return Condition(tuple(tokens), line, self.text[start : self.position])
+                return tree.Condition(tuple(tokens), line, self.text[start : self.position])
             operator = _TEST_OPERATOR.match(self.text, self.position)
             if tokens and tokens[-1] == "=~":
                 regex = re.compile(r"(?:\\.|'[^']*'|\"[^\"]*\"|[^\s'\"])+").match(
@@ -276,7 +257,7 @@ class _Parser(Words):
                 )
                 if regex is None:
                     raise self.error("=~ has no pattern", line)
-                tokens.append((Opaque(self.line(), True, regex[0]),))
+                tokens.append((tree.Opaque(self.line(), True, regex[0]),))
                 self.position = regex.end()
             elif operator:
                 tokens.append(operator[0])
@@ -287,7 +268,7 @@ class _Parser(Words):
                     raise self.error(f"unexpected {self.char()!r} in [[")
                 tokens.append(word)
 
-    def redirect(self, redirects: list[Redirect]) -> bool:
+    def redirect(self, redirects: list[tree.Redirect]) -> bool:
         """Read one redirection; False if none begins here."""
         self.blank()
         match = _REDIRECT.match(self.text, self.position)
@@ -301,21 +282,21 @@ class _Parser(Words):
         target = self.word()
         if not target:
             raise self.error(f"{operator} is followed by no file name: bash stops here")
-        found = Redirect(operator, target)
+        found = tree.Redirect(operator, target)
         if operator in ("<<", "<<-"):
             quoted = any(getattr(part, "quoted", False) for part in target)
             delimiter = "".join(
-                part.text if isinstance(part, Literal) else part.source for part in target
+                part.text if isinstance(part, tree.Literal) else part.source for part in target
             )
             self.pending.append((found, delimiter, quoted, operator == "<<-"))
         redirects.append(found)
         return True
 
-    def simple(self) -> Command:
+    def simple(self) -> tree.Command:
         line = self.line()
-        assignments: list[Assignment] = []
+        assignments: list[tree.Assignment] = []
         words: list[Word] = []
-        redirects: list[Redirect] = []
+        redirects: list[tree.Redirect] = []
         declares = False
         while True:
             if self.redirect(redirects):
@@ -332,9 +313,9 @@ class _Parser(Words):
             words.append(word)
         if not (assignments or words or redirects):
             raise self.error(f"unexpected {self.char()!r}" if self.char() else "unexpected end")
-        return Simple(tuple(assignments), tuple(words), tuple(redirects), line)
+        return tree.Simple(tuple(assignments), tuple(words), tuple(redirects), line)
 
-    def assignment(self, match: re.Match[str]) -> Assignment:
+    def assignment(self, match: re.Match[str]) -> tree.Assignment:
         line = self.line()
         self.position = match.end()
         index = None
@@ -342,16 +323,16 @@ class _Parser(Words):
             index = self.part(match.start(2) + 1, match.end(2) - 1)
         append = match[3] == "+="
         if not self.take("("):
-            return Assignment(match[1], index, append, self.word(), None, line)
+            return tree.Assignment(match[1], index, append, self.word(), None, line)
         elements: list[Word] = []
         while True:
             self.blank(newlines=True)
             if self.take(")"):
-                return Assignment(match[1], index, append, (), tuple(elements), line)
+                return tree.Assignment(match[1], index, append, (), tuple(elements), line)
             keyed = re.compile(r"\[[^\]\n]*\]=").match(self.text, self.position)
             word = self.word()
             if not word:
                 if self.position >= self.end:
                     raise self.error("an array is not closed", line)
                 raise self.error(f"unexpected {self.char()!r} in an array")
-            elements.append((Opaque(word[0].line, True, keyed[0]),) if keyed else word)
+            elements.append((tree.Opaque(word[0].line, True, keyed[0]),) if keyed else word)

@@ -28,6 +28,11 @@ class Parameter:
     argument: Word = ()
     length: bool = False
 
+    @property
+    def place(self) -> str:
+        """The index as far as it is literal; `@` and `*` are every element."""
+        return "".join(part.text for part in self.index or () if isinstance(part, Literal))
+
 
 @dataclass(frozen=True)
 class Arithmetic:

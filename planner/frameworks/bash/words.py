@@ -10,16 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from planner.frameworks.bash import tree
 from planner.frameworks.bash.source import Source
-from planner.frameworks.bash.tree import (
-    Arithmetic,
-    Literal,
-    Opaque,
-    Parameter,
-    Part,
-    Redirect,
-    Word,
-)
+from planner.frameworks.bash.tree import Word
 from planner.frameworks.read_results import Unreadable
 
 MAX_NESTING = 30
@@ -53,7 +46,7 @@ class Words:
     source: Source
     position: int = 0
     depth: int = 0
-    pending: list[tuple[Redirect, str, bool, bool]] = field(default_factory=list)
+    pending: list[tuple[tree.Redirect, str, bool, bool]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.text = self.source.text
@@ -127,7 +120,7 @@ class Words:
                     break
                 runs.extend(self.source.cut(start, self.position))
             if quoted:
-                redirect.body = tuple(Literal(text, line, True) for text, line in runs)
+                redirect.body = tuple(tree.Literal(text, line, True) for text, line in runs)
             else:
                 body = Words(Source(runs, self.source.file), depth=self.depth)
                 redirect.body = body.double(_BODY, "")
@@ -136,7 +129,7 @@ class Words:
 
     def word(self) -> Word:
         """One word; an empty tuple if none begins here."""
-        parts: list[Part] = []
+        parts: list[tree.Part] = []
         unquoted = ""
         while self.position < self.end:
             char = self.text[self.position]
@@ -150,32 +143,32 @@ class Words:
             elif char in "<>" and self.text[self.position + 1 : self.position + 2] == "(":
                 parts.append(self.opaque(self.position + 2, ")", False))
             elif empty := PLACEHOLDER.match(self.text, self.position):
-                parts.append(Opaque(self.line(), True, empty[0]))
+                parts.append(tree.Opaque(self.line(), True, empty[0]))
                 self.position = empty.end()
             elif not self.quoting(parts, False):
                 break
         if any("," in found or ".." in found for found in _BRACES.findall(unquoted)):
             source = "".join(getattr(part, "text", "") for part in parts)
-            return (Opaque(parts[0].line, False, source),)
+            return (tree.Opaque(parts[0].line, False, source),)
         return tuple(parts)
 
-    def quoting(self, parts: list[Part], quoted: bool) -> bool:
+    def quoting(self, parts: list[tree.Part], quoted: bool) -> bool:
         """Read one quote, escape or expansion; False if none begins here."""
         char, line = self.char(), self.line()
         if char == "\\":
-            parts.append(Literal(self.text[self.position + 1 : self.position + 2], line, True))
+            parts.append(tree.Literal(self.text[self.position + 1 : self.position + 2], line, True))
             self.position += 2
         elif char == "'" and not quoted:
             end = self.text.find("'", self.position + 1)
             if end < 0:
                 raise self.error("a single quote is not closed")
-            parts.append(Literal("", line, True))
+            parts.append(tree.Literal("", line, True))
             parts.extend(self.literals(self.position + 1, end, True))
             self.position = end + 1
         elif char == '"' and not quoted:
             self.position += 1
             with self.deeper():
-                parts.extend(self.double(_DOUBLE, '"') or (Literal("", line, True),))
+                parts.extend(self.double(_DOUBLE, '"') or (tree.Literal("", line, True),))
             self.expect('"', "a double quote", line)
         elif char == "`":
             end = self.position + 1
@@ -183,7 +176,7 @@ class Words:
                 end += 2 if self.text[end] == "\\" else 1
             if end >= self.end:
                 raise self.error("a backquote is not closed")
-            parts.append(Opaque(line, quoted, self.text[self.position : end + 1]))
+            parts.append(tree.Opaque(line, quoted, self.text[self.position : end + 1]))
             self.position = end + 1
         elif char == "$":
             self.dollar(parts, quoted)
@@ -191,14 +184,14 @@ class Words:
             return False
         return True
 
-    def literals(self, start: int, end: int, quoted: bool) -> Iterator[Literal]:
+    def literals(self, start: int, end: int, quoted: bool) -> Iterator[tree.Literal]:
         """Literal text, split where the line number changes."""
         for text, line in self.source.cut(start, end):
-            yield Literal(text, line, quoted)
+            yield tree.Literal(text, line, quoted)
 
     def double(self, plain: re.Pattern[str], stop: str) -> Word:
         """The content of double quotes or of a here-document, up to the stop."""
-        parts: list[Part] = []
+        parts: list[tree.Part] = []
         while self.position < self.end:
             run = plain.match(self.text, self.position)
             if run:
@@ -207,20 +200,20 @@ class Words:
             elif stop and self.at(stop):
                 break
             elif self.at("\n") or (self.at('"') and stop != '"'):
-                parts.append(Literal(self.char(), self.line(), True))
+                parts.append(tree.Literal(self.char(), self.line(), True))
                 self.position += 1
             elif self.at("\\\n"):
                 self.position += 2
             elif self.at("\\"):
                 kept = self.text[self.position + 1 : self.position + 2] not in tuple('$`\\"')
                 escaped = self.text[self.position + (0 if kept else 1) : self.position + 2]
-                parts.append(Literal(escaped, self.line(), True))
+                parts.append(tree.Literal(escaped, self.line(), True))
                 self.position += 2
             else:
                 self.quoting(parts, True)
         return tuple(parts)
 
-    def opaque(self, start: int, closer: str, quoted: bool) -> Opaque:
+    def opaque(self, start: int, closer: str, quoted: bool) -> tree.Opaque:
         """Read from here past the closer that matches the opener before `start`."""
         line, begin = self.line(), self.position
         stack, i = [closer], start
@@ -244,9 +237,9 @@ class Words:
                 stack.append(")")
             i += 1
         self.position = i
-        return Opaque(line, quoted, self.text[begin:i])
+        return tree.Opaque(line, quoted, self.text[begin:i])
 
-    def dollar(self, parts: list[Part], quoted: bool) -> None:
+    def dollar(self, parts: list[tree.Part], quoted: bool) -> None:
         """Read an expansion or a literal dollar sign."""
         start, line = self.position, self.line()
         following = self.text[start + 1 : start + 2]
@@ -255,7 +248,7 @@ class Words:
             inner = skipped.source[2:-1]
             if inner.endswith(")"):
                 parts.append(
-                    Arithmetic(
+                    tree.Arithmetic(
                         self.part(start + 3, start + 1 + len(inner)), line, quoted, skipped.source
                     )
                 )
@@ -264,7 +257,7 @@ class Words:
         elif self.at("$["):
             skipped = self.opaque(start + 2, "]", quoted)
             expression = self.part(start + 2, self.position - 1)
-            parts.append(Arithmetic(expression, line, quoted, skipped.source))
+            parts.append(tree.Arithmetic(expression, line, quoted, skipped.source))
         elif following == "(":
             parts.append(self.opaque(start + 2, ")", quoted))
         elif following == "{":
@@ -277,9 +270,9 @@ class Words:
         elif match := _PARAMETER.match(self.text, start + 1):
             name = match[0] if not match[0].isdigit() else match[0][0]
             self.position = start + 1 + len(name)
-            parts.append(Parameter(name, line, quoted, f"${name}"))
+            parts.append(tree.Parameter(name, line, quoted, f"${name}"))
         else:
-            parts.append(Literal("$", line, quoted))
+            parts.append(tree.Literal("$", line, quoted))
             self.position += 1
 
     def part(self, start: int, end: int) -> Word:
@@ -289,7 +282,7 @@ class Words:
             inner = Words(stretch, depth=self.depth)
             return inner.double(_BODY, "")
 
-    def ansi(self, parts: list[Part]) -> None:
+    def ansi(self, parts: list[tree.Part]) -> None:
         """`$'...'` with its escapes."""
         line, i = self.line(), self.position + 2
         while i < self.end and self.text[i] != "'":
@@ -306,10 +299,10 @@ class Words:
             return _ESCAPES.get(code, code if code in "\\'\"?" else f"\\{code}")
 
         text = _ESCAPE.sub(character, self.text[self.position + 2 : i])
-        parts.append(Literal(text, line, True))
+        parts.append(tree.Literal(text, line, True))
         self.position = i + 1
 
-    def braced(self, quoted: bool) -> Part:
+    def braced(self, quoted: bool) -> tree.Part:
         """`${...}`; unsupported operators make it opaque."""
         start, line = self.position, self.line()
         self.position += 2
@@ -338,13 +331,13 @@ class Words:
                     self.expect("}", "${", line)
                 source = self.text[start : self.position]
                 sign = operator[0].rstrip("}")
-                return Parameter(name[0], line, quoted, source, index, sign, argument, length)
+                return tree.Parameter(name[0], line, quoted, source, index, sign, argument, length)
         self.position = start
         return self.opaque(start + 2, "}", quoted)
 
     def argument(self, quoted: bool) -> Word:
         """The word after an operator, up to the closing brace."""
-        parts: list[Part] = []
+        parts: list[tree.Part] = []
         plain = _QUOTED_ARGUMENT if quoted else _ARGUMENT
         while self.position < self.end and not self.at("}"):
             run = plain.match(self.text, self.position)

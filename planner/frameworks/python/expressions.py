@@ -6,6 +6,7 @@ import ast
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sized
+from dataclasses import replace
 from typing import Any
 
 from planner.frameworks.python.static_values import Call, Library, Unknown, Value
@@ -28,6 +29,7 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
 }
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
@@ -45,6 +47,8 @@ _BUILTINS: dict[str, Callable[..., Any]] = {
     "len": len, "int": int, "float": float, "max": max, "min": min, "list": list, "tuple": tuple,
     "round": round, "str": str, "bool": bool,
 }  # fmt: skip
+_REPLACES = ("dataclasses.replace", "copy.replace")
+_COPIES = (*_REPLACES, "copy.deepcopy", "copy.copy", "typing.cast")
 
 
 class Expressions(ABC):
@@ -102,6 +106,22 @@ class Expressions(ABC):
                 return tuple(self.elements(elements, scope))
             case ast.Dict(keys=keys, values=values):
                 return self.mapping(keys, values, scope)
+            case ast.Attribute(value=inner, attr=name):
+                return self.attribute(node, self.value(inner, scope), name)
+            case ast.JoinedStr(values=values):
+                return self.joined(node, values, scope)
+            case (
+                ast.ListComp(elt=element, generators=[one])
+                | ast.GeneratorExp(elt=element, generators=[one])
+            ):
+                return list(self.comprehension(element, one, scope))
+            case ast.Call():
+                return self.called(node, scope)
+        return self.operation(node, scope)
+
+    def operation(self, node: ast.expr, scope: dict[str, Value]) -> Value:
+        """The value of an operator's expression; Unknown for any other."""
+        match node:
             case ast.UnaryOp(op=op, operand=operand):
                 return self.unary(node, op, self.value(operand, scope))
             case ast.BinOp(left=left, op=op, right=right):
@@ -111,34 +131,25 @@ class Expressions(ABC):
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 one, other = self.value(left, scope), self.value(right, scope)
                 return self.applied(node, _COMPARE[type(op)], one, other)
-            case ast.IfExp(test=test, body=body, orelse=orelse):
-                known = self.value(test, scope)
-                if isinstance(known, Unknown | Call):
-                    return self.unknown(node)
-                return self.value(body if known else orelse, scope)
-            case ast.Attribute(value=inner, attr=name):
-                return self.attribute(node, self.value(inner, scope), name)
             case ast.Subscript(value=inner, slice=place):
                 one, key = self.value(inner, scope), self.value(place, scope)
                 return self.applied(node, operator.getitem, one, key)
-            case ast.JoinedStr(values=values):
-                parts = [
-                    self.value(v.value if isinstance(v, ast.FormattedValue) else v, scope)
-                    for v in values
-                ]
-                if any(not isinstance(part, str | int | float) for part in parts):
-                    return self.unknown(node)
-                joined = "".join(map(str, parts))
-                self.charge(node, len(joined))
-                return joined
-            case (
-                ast.ListComp(elt=element, generators=[one])
-                | ast.GeneratorExp(elt=element, generators=[one])
-            ):
-                return list(self.comprehension(element, one, scope))
-            case ast.Call():
-                return self.called(node, scope)
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                known = self.value(test, scope)
+                if not isinstance(known, Unknown | Call):
+                    return self.value(body if known else orelse, scope)
         return self.unknown(node)
+
+    def joined(self, node: ast.expr, values: list[ast.expr], scope: dict[str, Value]) -> Value:
+        parts = [
+            self.value(one.value if isinstance(one, ast.FormattedValue) else one, scope)
+            for one in values
+        ]
+        if not all(isinstance(part, str | int | float) for part in parts):
+            return self.unknown(node)
+        text = "".join(map(str, parts))
+        self.charge(node, len(text))
+        return text
 
     def name(self, node: ast.expr, name: str, scope: dict[str, Value]) -> Value:
         for space in (scope, self.globals):
@@ -196,15 +207,8 @@ class Expressions(ABC):
 
     def binary(self, node: ast.expr, left: Value, op: ast.operator, right: Value) -> Value:
         apply = _BINARY.get(type(op))
-        if isinstance(op, ast.Pow) and all(isinstance(v, int) for v in (left, right)):
-            apply = operator.pow if abs(left) < 1024 and 0 <= right < 64 else None
-        sized = [v for v in (left, right) if isinstance(v, str | list | tuple)]
-        if apply is None or (sized and not isinstance(op, ast.Add | ast.Mult)):
+        if apply is None or not _is_bounded(left, op, right):
             return self.unknown(node)
-        if sized and isinstance(op, ast.Mult):
-            counts = [v for v in (left, right) if isinstance(v, int)]
-            if len(counts) != 1 or len(sized[0]) * max(counts[0], 0) > MAX_ITEMS:
-                return self.unknown(node)
         result = self.applied(node, apply, left, right)
         if isinstance(result, int | float) and not abs(result) <= MAX_NUMBER:
             return self.unknown(node)
@@ -249,61 +253,71 @@ class Expressions(ABC):
     # Calls.
 
     def called(self, node: ast.Call, scope: dict[str, Value]) -> Value:
-        args = list(self.elements(node.args, scope))
-        kwargs: dict[str, Value] = {}
-        lines: dict[str, int] = {}
+        call = self.with_arguments(node, scope)
+        match node.func:
+            case ast.Name(id=name) if name in self.functions and name not in scope:
+                return self.invoke(self.functions[name], list(call.args), call.kwargs)
+            case ast.Name(id=name):
+                if (builtin := _builtin(name, call)) is not None:
+                    return self.evaluated(node, builtin, call.args)
+                call.name = self.imported.get(name, name)
+            case ast.Attribute(value=inner, attr=name):
+                owner = self.value(inner, scope)
+                if isinstance(owner, Call) and owner.owner is not ...:
+                    call.name, call.owner = name, owner
+                    return self.library(call)
+                known = isinstance(owner, Call)
+                call.name = f"{owner.name}.{name}" if known else ast.unparse(node.func)
+            case _:
+                return self.unknown(node)
+        return self.copied(call) if call.args and call.name in _COPIES else self.library(call)
+
+    def evaluated(
+        self, node: ast.expr, builtin: Callable[..., Value], args: tuple[Value, ...]
+    ) -> Value:
+        """The result of a function of Python itself; Unknown if a call decides it."""
+        if any(isinstance(arg, Call) for arg in args):
+            return self.unknown(node)
+        found = self.applied(node, builtin, *args)
+        return self.unknown(node) if isinstance(found, range) and not _is_short(found) else found
+
+    def with_arguments(self, node: ast.Call, scope: dict[str, Value]) -> Call:
+        """A call with its arguments, of nothing yet."""
+        call = Call("", node.lineno, tuple(self.elements(node.args, scope)))
         for word in node.keywords:
             found = self.value(word.value, scope)
             if word.arg is None:
-                kwargs.update(found if isinstance(found, dict) else {})
+                call.kwargs.update(found if isinstance(found, dict) else {})
             else:
-                kwargs[word.arg] = found
-                lines[word.arg] = word.value.lineno
-        if isinstance(node.func, ast.Name):
-            name = node.func.id
-            if name in self.functions and name not in scope:
-                return self.invoke(self.functions[name], args, kwargs)
-            if name == "range" and all(isinstance(arg, int) for arg in args) and args:
-                found = self.applied(node, range, *args)
-                return found if isinstance(found, range) and _short(found) else self.unknown(node)
-            if name == "dict" and not args:
-                return kwargs
-            if name in _BUILTINS and not kwargs:
-                if any(isinstance(arg, Call) for arg in args):
-                    return self.unknown(node)
-                return self.applied(node, _BUILTINS[name], *args)
-            target: Value = self.imported.get(name, name)
-        elif isinstance(node.func, ast.Attribute):
-            target, owner = node.func.attr, self.value(node.func.value, scope)
-            if isinstance(owner, Call) and owner.owner is ...:
-                target = f"{owner.name}.{target}"
-            elif isinstance(owner, Call):
-                return self.library(
-                    Call(target, node.lineno, tuple(args), kwargs, lines, owner=owner)
-                )
-            else:
-                target = ast.unparse(node.func)
-        else:
-            return self.unknown(node)
-        if target in ("dataclasses.replace", "copy.replace") and args:
-            return self.replaced(args[0], kwargs, lines)
-        if target in ("copy.deepcopy", "copy.copy", "typing.cast") and args:
-            return args[-1]
-        return self.library(Call(target, node.lineno, tuple(args), kwargs, lines))
+                call.set(word.arg, found, word.value.lineno)
+        return call
 
-    def replaced(self, old: Value, kwargs: dict[str, Value], lines: dict[str, int]) -> Value:
+    def copied(self, call: Call) -> Value:
+        """The argument that a call hands back, with fields replaced if that is what it does."""
+        if call.name not in _REPLACES:
+            return call.args[-1]
+        old = call.args[0]
         if not isinstance(old, Call):
             return old
-        return Call(
-            old.name,
-            old.line,
-            old.args,
-            {**old.kwargs, **kwargs},
-            {**old.lines, **lines},
-            old.owner,
-        )
+        kwargs, lines = {**old.kwargs, **call.kwargs}, {**old.lines, **call.lines}
+        return replace(old, kwargs=kwargs, lines=lines)
 
 
-def _short(items: range) -> bool:
-    """Whether a range is short enough to iterate over."""
-    return (items.stop - items.start) // items.step <= MAX_ITEMS
+def _is_bounded(left: Value, op: ast.operator, right: Value) -> bool:
+    """Whether the result of an operation is small enough to be worked out."""
+    sized = [v for v in (left, right) if isinstance(v, str | list | tuple)]
+    counts = [v for v in (left, right) if isinstance(v, int)]
+    if isinstance(op, ast.Pow):
+        return len(counts) == 2 and abs(left) < 1024 and 0 <= right < 64
+    if sized and isinstance(op, ast.Mult):
+        return len(counts) == 1 and len(sized[0]) * max(counts[0], 0) <= MAX_ITEMS
+    return not sized or isinstance(op, ast.Add)
+
+
+def _builtin(name: str, call: Call) -> Callable[..., Value] | None:
+    """The function of Python itself that a call with these arguments evaluates, if any."""
+    if name == "range" and call.args and all(isinstance(arg, int) for arg in call.args):
+        return range
+    if name == "dict" and not call.args:
+        return lambda: call.kwargs
+    return None if call.kwargs else _BUILTINS.get(name)

@@ -68,13 +68,8 @@ class Program(Expressions):
 
     def statement(self, node: ast.stmt, scope: dict[str, Value]) -> None:
         match node:
-            case ast.Import(names=names):
-                for name in names:
-                    self.imported[name.asname or name.name] = name.name
-            case ast.ImportFrom(module=module, names=names, level=level):
-                prefix = "." * level + (module or "")
-                for name in names:
-                    self.imported[name.asname or name.name] = f"{prefix}.{name.name}"
+            case ast.Import() | ast.ImportFrom():
+                self.imports(node)
             case ast.Assign(targets=targets, value=value):
                 result = self.value(value, scope)
                 for target in targets:
@@ -86,21 +81,15 @@ class Program(Expressions):
                 self.assign(target, self.value(load, scope), scope)
             case ast.Return(value=value):
                 raise _Return(None if value is None else self.value(value, scope))
-            case ast.If(test=test, body=body, orelse=orelse):
-                known = self.value(test, scope)
-                if isinstance(known, Unknown | Call):
-                    self.note(node, f"`if {ast.unparse(test)}` is taken as false")
-                    known = False
-                self.body(body if known else orelse, scope)
+            case ast.If(body=body, orelse=orelse):
+                self.body(body if self.holds(node, scope) else orelse, scope)
             case ast.For(target=target, iter=items, body=body):
                 for item in self.items(items, scope):
                     self.assign(target, item, scope)
                     self.body(body, scope)
             case ast.FunctionDef() | ast.ClassDef() | ast.Assert() | ast.Pass():
                 pass
-            case ast.AnnAssign():
-                pass
-            case ast.Expr(value=ast.Constant()):
+            case ast.AnnAssign() | ast.Expr(value=ast.Constant()):
                 pass
             case ast.Expr(
                 value=ast.Call(
@@ -111,6 +100,18 @@ class Program(Expressions):
             case _:
                 first = ast.unparse(node).splitlines()[0]
                 self.note(node, f"`{first}` is not followed")
+
+    def imports(self, node: ast.Import | ast.ImportFrom) -> None:
+        prefix = "" if isinstance(node, ast.Import) else f"{'.' * node.level}{node.module or ''}."
+        for name in node.names:
+            self.imported[name.asname or name.name] = f"{prefix}{name.name}"
+
+    def holds(self, node: ast.If, scope: dict[str, Value]) -> bool:
+        known = self.value(node.test, scope)
+        if isinstance(known, Unknown | Call):
+            self.note(node, f"`if {ast.unparse(node.test)}` is taken as false")
+            return False
+        return bool(known)
 
     def extend(
         self, target: ast.expr, verb: str, expression: ast.expr, scope: dict[str, Value]

@@ -4,46 +4,14 @@ from __future__ import annotations
 
 from cost_models.spec import ModelSpec
 from planner.huggingface.config import HEADS, LAYERS, TOKENS, Config
-from planner.huggingface.families import attention
-from planner.huggingface.families.attention import (
-    ATTENTION_BIAS,
-    FULL,
-    GATED,
-    MLP_BIAS,
-    NO_MLP_BIAS,
-    QK_NORM_FULL,
-    QK_NORM_HEAD,
-    SLIDING,
-    USUAL,
-    QwenWindow,
-    Window,
-    local,
-)
+from planner.huggingface.families import attention, layers, rows
+from planner.huggingface.families.attention import ATTENTION_BIAS, FULL, GATED, MLP_BIAS, Window
 from planner.huggingface.families.experts import prediction
-from planner.huggingface.families.layers import (
-    ATTENTION,
-    MLP,
-    Layers,
-    each_layer,
-    every,
-    kinds,
-    pattern,
-    rotary_layers,
-)
-from planner.huggingface.families.rows import (
-    Derived,
-    Family,
-    Fields,
-    Hook,
-    Key,
-    Keys,
-    Only,
-    Table,
-    family,
-)
+from planner.huggingface.families.layers import ATTENTION, MLP, every, kinds, pattern, rotary_layers
+from planner.huggingface.families.rows import Fields, Key, Only, Table, family
 
 COHERE = Table(
-    USUAL, ATTENTION_BIAS, attention.PARALLEL, {"norm_bias": False, "gated_mlp": True}
+    attention.USUAL, ATTENTION_BIAS, attention.PARALLEL, {"norm_bias": False, "gated_mlp": True}
 )  # fmt: skip
 GEMMA = Table(GATED, attention.CAUSAL, ATTENTION_BIAS)
 GLM = Table(GATED, Key("attention_bias", "qkv_bias", True))
@@ -74,21 +42,23 @@ def _smollm3(config: Config, fields: Fields) -> Fields:
     size = None
     if config.flag("use_sliding_window", False):
         size = config.optional("sliding_window", most=TOKENS, default=None)
-    default = [SLIDING if size and not flag else FULL for flag in rotary]
-    listed = kinds(config, "layer_types", default, {SLIDING, FULL}, "as the positions say")
+    default = [attention.SLIDING if size and not flag else FULL for flag in rotary]
+    listed = kinds(
+        config, "layer_types", default, {attention.SLIDING, FULL}, "as the positions say"
+    )
     layers = []
     for kind, flag in zip(listed, rotary, strict=True):
         mixer = dict(ATTENTION) if flag else {**ATTENTION, "rope": False}
-        if kind == SLIDING and size:
+        if kind == attention.SLIDING and size:
             mixer["window"] = size
         layers.append([mixer, MLP])
     return pattern(layers)
 
 
-def _smollm3_keys(model: ModelSpec) -> Keys:
+def _smollm3_keys(model: ModelSpec) -> rows.Keys:
     return {
         "no_rope_layers": [
-            int(all(getattr(one, "rope", True) for one in x)) for x in each_layer(model)
+            int(all(getattr(one, "rope", True) for one in x)) for x in layers.each_layer(model)
         ],
         "pad_token_id": None,  # the default of the class may lie outside the vocabulary
         "use_sliding_window": False,
@@ -108,10 +78,10 @@ def exaone_mixers(config: Config, layers: int) -> list[Fields]:
     default, because = every(period)(config, layers)
     if size is None:
         default = [FULL] * layers
-    listed = kinds(config, "layer_types", default, {SLIDING, FULL}, because)
+    listed = kinds(config, "layer_types", default, {attention.SLIDING, FULL}, because)
     if size is None:
         return [ATTENTION] * layers
-    mixers = {SLIDING: {**ATTENTION, "window": size}, FULL: {**ATTENTION, "rope": False}}
+    mixers = {attention.SLIDING: {**ATTENTION, "window": size}, FULL: {**ATTENTION, "rope": False}}
     return [mixers[kind] for kind in listed]
 
 
@@ -134,7 +104,7 @@ def _internlm3(config: Config, fields: Fields) -> Fields:
     return dict.fromkeys(attention.EVERY_BIAS.split(), bias)
 
 
-VALUE_WIDTH = Derived(
+VALUE_WIDTH = rows.Derived(
     lambda fields: max(fields["hidden_size"] // fields["num_attention_heads"], 1),
     "hidden_size / num_attention_heads",
 )
@@ -189,9 +159,10 @@ def _nas_mlp(part: Config, hidden: int) -> Fields:
     return {**MLP, "width": -(-int(2 * factor * hidden / 3) // 256) * 256}
 
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, rows.Family] = {
     "apertus": family(
-        "ApertusForCausalLM", USUAL, ATTENTION_BIAS, {"norm": "rmsnorm"}, QK_NORM_HEAD, _apertus,
+        "ApertusForCausalLM", attention.USUAL, ATTENTION_BIAS, {"norm": "rmsnorm"},
+        attention.QK_NORM_HEAD, _apertus,
     ),
     "arcee": family("ArceeForCausalLM", GATED, ATTENTION_BIAS, MLP_BIAS, {"gated_mlp": False}),
     "chatglm": family(  # GLM-4 with the key names of its first release
@@ -213,15 +184,20 @@ FAMILIES: dict[str, Family] = {
         tie_word_embeddings=True,
     ),
     "cwm": family(
-        "CwmForCausalLM", GATED, NO_MLP_BIAS,
-        Layers({SLIDING: local(8192, null=False), FULL: ATTENTION}, every(4, first=0)),
+        "CwmForCausalLM", GATED, attention.NO_MLP_BIAS,
+        layers.Layers(
+            {attention.SLIDING: attention.local(8192, null=False), FULL: ATTENTION},
+            every(4, first=0),
+        ),
         num_key_value_heads=8, head_dim=128,
     ),
     "ernie4_5": family(
         "Ernie4_5ForCausalLM", GATED, Key("use_bias", attention.EVERY_BIAS, False),
         tie_word_embeddings=True, num_key_value_heads=2, head_dim=128,
     ),
-    "exaone4": family("Exaone4ForCausalLM", GATED, QK_NORM_HEAD, _exaone4, num_key_value_heads=32),
+    "exaone4": family(
+        "Exaone4ForCausalLM", GATED, attention.QK_NORM_HEAD, _exaone4, num_key_value_heads=32,
+    ),
     "gemma": family(
         "GemmaForCausalLM", GEMMA,
         tie_word_embeddings=True, num_key_value_heads=16, head_dim=256,
@@ -231,7 +207,7 @@ FAMILIES: dict[str, Family] = {
         tie_word_embeddings=True, num_key_value_heads=4, head_dim=256,
     ),
     "gemma3_text": family(  # files state only what differs from the class, heads included
-        "Gemma3ForCausalLM", GEMMA, attention.FOUR_NORMS, QK_NORM_HEAD,
+        "Gemma3ForCausalLM", GEMMA, attention.FOUR_NORMS, attention.QK_NORM_HEAD,
         Window(4096, 6, "sliding_window_pattern", always=True),
         num_attention_heads=8, vocab_size=262_208, tie_word_embeddings=True, num_key_value_heads=4,
         head_dim=256,
@@ -243,12 +219,14 @@ FAMILIES: dict[str, Family] = {
     ),
     "granite": family("GraniteForCausalLM", GATED, ATTENTION_BIAS, MLP_BIAS),
     "helium": family(
-        "HeliumForCausalLM", GATED, NO_MLP_BIAS,
+        "HeliumForCausalLM", GATED, attention.NO_MLP_BIAS,
         Only("head_dim", attention.even_width, "its output projection is as wide as hidden_size"),
         attention.QKV_BIAS,
         num_key_value_heads=20, head_dim=128,
     ),
-    "hunyuan_v1_dense": family("HunYuanDenseV1ForCausalLM", GATED, ATTENTION_BIAS, QK_NORM_HEAD),
+    "hunyuan_v1_dense": family(
+        "HunYuanDenseV1ForCausalLM", GATED, ATTENTION_BIAS, attention.QK_NORM_HEAD,
+    ),
     "internlm": family("InternLMForCausalLM", INTERNLM),
     "internlm2": family("InternLM2ForCausalLM", INTERNLM),
     "internlm3": family(
@@ -257,7 +235,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "llama": family("LlamaForCausalLM", GATED, ATTENTION_BIAS, MLP_BIAS),
     "mimo": family(  # Qwen2 with layers of multi-token prediction
-        "MiMoForCausalLM", GATED, Key("attention_bias", "qkv_bias", True), QwenWindow(),
+        "MiMoForCausalLM", GATED, Key("attention_bias", "qkv_bias", True), attention.QwenWindow(),
         prediction("num_nextn_predict_layers"),
         num_key_value_heads=8,
     ),
@@ -272,28 +250,31 @@ FAMILIES: dict[str, Family] = {
         num_key_value_heads=8, head_dim=128,
     ),
     "mistral": family("MistralForCausalLM", GATED, Window(4096), num_key_value_heads=8),
-    "nemotron": family("NemotronForCausalLM", USUAL, ATTENTION_BIAS, MLP_BIAS),
+    "nemotron": family("NemotronForCausalLM", attention.USUAL, ATTENTION_BIAS, MLP_BIAS),
     "nemotron-nas": family(
         "DeciLMForCausalLM", attention.SHAPE, attention.RMSNORM_GATED, ATTENTION_BIAS, MLP_BIAS,
         attention.DROPOUT, _nemotron_nas,
     ),
     "olmo": family(  # its norms have no parameters
-        "OlmoForCausalLM", USUAL, ATTENTION_BIAS,
+        "OlmoForCausalLM", attention.USUAL, ATTENTION_BIAS,
         {"gated_mlp": True, "norm_bias": False, "norms_per_layer": 0, "final_norm": False},
     ),
-    "olmo2": family("Olmo2ForCausalLM", GATED, ATTENTION_BIAS, QK_NORM_FULL),
-    "olmo3": family("Olmo3ForCausalLM", GATED, ATTENTION_BIAS, QK_NORM_FULL, Window(4096, 4)),
+    "olmo2": family("Olmo2ForCausalLM", GATED, ATTENTION_BIAS, attention.QK_NORM_FULL),
+    "olmo3": family(
+        "Olmo3ForCausalLM", GATED, ATTENTION_BIAS, attention.QK_NORM_FULL, Window(4096, 4),
+    ),
     "phi": family(
-        "PhiForCausalLM", USUAL, attention.BIASED, attention.PARALLEL, {"lm_head_bias": True},
+        "PhiForCausalLM", attention.USUAL, attention.BIASED, attention.PARALLEL,
+        {"lm_head_bias": True},
         Key("qk_layernorm", "qk_norm", False, means=("head", "none")), attention.RESIDUAL_DROPOUT,
     ),
     "phi3": family("Phi3ForCausalLM", GATED, attention.RESIDUAL_DROPOUT, Window()),
     "qwen2": family(
-        "Qwen2ForCausalLM", GATED, {"qkv_bias": True}, QwenWindow(),
+        "Qwen2ForCausalLM", GATED, {"qkv_bias": True}, attention.QwenWindow(),
         num_key_value_heads=32,
     ),
     "qwen3": family(
-        "Qwen3ForCausalLM", GATED, QK_NORM_HEAD, QwenWindow(), ATTENTION_BIAS,
+        "Qwen3ForCausalLM", GATED, attention.QK_NORM_HEAD, attention.QwenWindow(), ATTENTION_BIAS,
         num_key_value_heads=32, head_dim=128,
     ),
     "seed_oss": family(
@@ -303,7 +284,7 @@ FAMILIES: dict[str, Family] = {
         num_key_value_heads=8, head_dim=128, attention_dropout=0.1,
     ),
     "smollm3": family(
-        "SmolLM3ForCausalLM", GATED, Hook(_smollm3, _smollm3_keys), ATTENTION_BIAS, MLP_BIAS,
+        "SmolLM3ForCausalLM", GATED, rows.Hook(_smollm3, _smollm3_keys), ATTENTION_BIAS, MLP_BIAS,
         tie_word_embeddings=True, num_key_value_heads=4,
     ),
     "stablelm": family(
@@ -315,7 +296,7 @@ FAMILIES: dict[str, Family] = {
         num_key_value_heads=32,
     ),
     "starcoder2": family(
-        "Starcoder2ForCausalLM", USUAL, Key("use_bias", attention.EVERY_BIAS, True),
+        "Starcoder2ForCausalLM", attention.USUAL, Key("use_bias", attention.EVERY_BIAS, True),
         Key("residual_dropout", "hidden_dropout", 0.0), Window(),
         tie_word_embeddings=True, num_key_value_heads=2,
     ),
@@ -323,5 +304,7 @@ FAMILIES: dict[str, Family] = {
         "VaultGemmaForCausalLM", GATED, ATTENTION_BIAS, Window(4096, 2, always=True),
         tie_word_embeddings=True, num_key_value_heads=4, head_dim=256,
     ),
-    "youtu": family("YoutuForCausalLM", NO_MLP_BIAS, attention.MLA, tie_word_embeddings=True),
+    "youtu": family(
+        "YoutuForCausalLM", attention.NO_MLP_BIAS, attention.MLA, tie_word_embeddings=True,
+    ),
 }  # fmt: skip

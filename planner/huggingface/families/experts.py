@@ -7,18 +7,9 @@ from typing import Any
 
 from cost_models.spec import ModelSpec
 from planner.huggingface.config import HEADS, Config
+from planner.huggingface.families import rows
 from planner.huggingface.families.layers import EXPERTS, Layer, has_experts
-from planner.huggingface.families.rows import (
-    Fields,
-    Hook,
-    Key,
-    Keys,
-    NotWritten,
-    Only,
-    Part,
-    Read,
-    Table,
-)
+from planner.huggingface.families.rows import Fields, Key, Keys, NotWritten, Table
 
 
 def routed(number: str = "num_experts num_local_experts", top_k: int | None = None) -> Table:
@@ -40,7 +31,7 @@ def _same_width(model: ModelSpec) -> Keys:
 
 
 # Experts as wide as the MLP that the family has no other key for.
-SAME_WIDTH = Hook(
+SAME_WIDTH = rows.Hook(
     lambda config, fields: {"moe.expert_ffn_hidden_size": fields["ffn_hidden_size"]}, _same_width
 )
 
@@ -86,7 +77,7 @@ class Groups:
 class Sparse:
     """Rows of experts, which are read only where a layer has them."""
 
-    def __init__(self, *parts: Part | Table) -> None:
+    def __init__(self, *parts: rows.Part | Table) -> None:
         self.table = Table(*parts)
 
     def __call__(self, config: Config, fields: Fields) -> Fields:
@@ -106,12 +97,12 @@ DEEPSEEK = Table(
     BALANCED,
 )
 DENSE_FIRST = Table(
-    Only("moe_layer_freq", 1, "every layer after the dense ones has experts"),
+    rows.Only("moe_layer_freq", 1, "every layer after the dense ones has experts"),
     Key("first_k_dense_replace", "moe.num_dense_layers", 0),
 )
 
 
-def prediction(*names: str) -> Read:
+def prediction(*names: str) -> rows.Read:
     """Multi-token prediction, where the file states it: class defaults differ by release."""
     keys = names or ("num_nextn_predict_layers", "num_mtp_layers")
 
@@ -157,7 +148,7 @@ def _qwen_keys(model: ModelSpec) -> Keys:
     }
 
 
-QWEN_LAYERS = Hook(qwen_layers, _qwen_keys)
+QWEN_LAYERS = rows.Hook(qwen_layers, _qwen_keys)
 
 
 def balanced(config: Config, fields: Fields) -> Fields:

@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
-from planner.huggingface.families import attention, experts
+from planner.huggingface.families import attention, experts, layers
 from planner.huggingface.families.attention import FULL, SLIDING
-from planner.huggingface.families.layers import (
-    ATTENTION,
-    EXPERTS,
-    MLP,
-    Layer,
-    every,
-    kinds,
-    pattern,
-)
+from planner.huggingface.families.layers import ATTENTION, MLP
 from planner.huggingface.families.rows import Family, Fields, Key, Table, family
 
 COMMON = Table(
@@ -32,9 +24,9 @@ GEMMA4_EXPERTS = Table(
 )
 
 
-def _shared(config: Config, layers: int, default: int) -> int:
+def _shared(config: Config, depth: int, default: int) -> int:
     """The first layer that uses an earlier layer's keys and values."""
-    return layers - config.count("num_kv_shared_layers", least=0, most=layers, default=default)
+    return depth - config.count("num_kv_shared_layers", least=0, most=depth, default=default)
 
 
 def _per_layer(config: Config, size: int) -> Fields:
@@ -44,27 +36,27 @@ def _per_layer(config: Config, size: int) -> Fields:
 
 def _gemma4(config: Config, fields: Fields) -> Fields:
     """Full attention has wider heads, fewer key/value heads, and may use its keys as values."""
-    layers = fields["num_layers"]
+    depth = fields["num_layers"]
     if config.data.get("use_bidirectional_attention") == "all":
         config.refuse("use_bidirectional_attention", "attention here is causal")
-    default, because = every(6)(config, layers)
-    listed = kinds(config, "layer_types", default, {SLIDING, FULL}, because)
+    default, because = layers.every(6)(config, depth)
+    listed = layers.kinds(config, "layer_types", default, {SLIDING, FULL}, because)
     if listed[-1] != FULL:
         listed = [*listed[:-1], FULL]
     local = {**ATTENTION, "window": config.count("sliding_window", most=TOKENS, default=512)}
     mixers = {SLIDING: local, FULL: _gemma4_full(config, fields, listed)}
-    shared = _shared(config, layers, 0)
+    shared = _shared(config, depth, 0)
     width = config.count("intermediate_size", most=WIDTH)
     wide = {**MLP, "width": 2 * width} if config.flag("use_double_wide_mlp", False) else MLP
     size = config.count("hidden_size_per_layer_input", least=0, most=WIDTH, default=256)
-    more: Layer = []
+    more: layers.Layer = []
     found: Fields = {}
     if config.flag("enable_moe_block", False):
         found = GEMMA4_EXPERTS(config, fields)
         # With experts come three more norms and the scales of the router.
         rest = 4 * fields["hidden_size"] + found["moe.num_experts"]
         more = [{"kind": "products", "parameters": rest}]
-    own: Layer = [{"kind": "per_layer_input", "size": size}] if size else []
+    own: layers.Layer = [{"kind": "per_layer_input", "size": size}] if size else []
     stack = []
     for i, kind in enumerate(listed):
         mixer, feed = mixers[kind], MLP
@@ -72,10 +64,10 @@ def _gemma4(config: Config, fields: Fields) -> Fields:
             mixer = {**mixer, "key_values": "earlier"}
             feed = wide
         if more:
-            feed = {"kind": "parallel", "branches": [feed, EXPERTS]}
+            feed = {"kind": "parallel", "branches": [feed, layers.EXPERTS]}
         stack.append([mixer, feed, *more, *own])
     found |= _per_layer(config, size) if size else {}
-    return found | {"ffn_hidden_size": width} | pattern(stack)
+    return found | {"ffn_hidden_size": width} | layers.pattern(stack)
 
 
 def _gemma4_full(config: Config, fields: Fields, listed: list[str]) -> Fields:
@@ -102,13 +94,13 @@ def _gemma4_full(config: Config, fields: Fields, listed: list[str]) -> Fields:
 
 def _gemma3n(config: Config, fields: Fields) -> Fields:
     """Four copies of the hidden state (AltUp): each layer works on one and corrects the others."""
-    layers, hidden = fields["num_layers"], fields["hidden_size"]
-    default, because = every(5)(config, layers)
-    listed = kinds(config, "layer_types", default, {SLIDING, FULL}, because)
+    depth, hidden = fields["num_layers"], fields["hidden_size"]
+    default, because = layers.every(5)(config, depth)
+    listed = layers.kinds(config, "layer_types", default, {SLIDING, FULL}, because)
     local = {**ATTENTION, "window": config.count("sliding_window", most=TOKENS, default=512)}
     mixers = {SLIDING: local, FULL: ATTENTION}
-    shared = _shared(config, layers, 15)
-    widths = _widths(config, layers)
+    shared = _shared(config, depth, 15)
+    widths = _widths(config, depth)
     size = config.count("hidden_size_per_layer_input", most=WIDTH, default=256)
     copies = config.count("altup_num_inputs", least=2, most=LAYERS, default=4)
     beside = _altup(config, hidden, copies)
@@ -124,18 +116,18 @@ def _gemma3n(config: Config, fields: Fields) -> Fields:
     }
     stack[0] = [*stack[0], ends]
     stack[-1] = [*stack[-1], ends]
-    return {"ffn_hidden_size": widths[0]} | _per_layer(config, size) | pattern(stack)
+    return {"ffn_hidden_size": widths[0]} | _per_layer(config, size) | layers.pattern(stack)
 
 
-def _widths(config: Config, layers: int) -> list[int]:
+def _widths(config: Config, depth: int) -> list[int]:
     """The width of each MLP; the file may state one for all."""
     stated = config.data.get("intermediate_size")
     if not isinstance(stated, list):
-        return [config.count("intermediate_size", most=WIDTH)] * layers
+        return [config.count("intermediate_size", most=WIDTH)] * depth
     fits = all(type(width) is int and 1 <= width <= WIDTH for width in stated)
-    if len(stated) != layers or not fits:
-        config.refuse("intermediate_size", f"must be a width, or a list of {layers}")
-        return [1] * layers
+    if len(stated) != depth or not fits:
+        config.refuse("intermediate_size", f"must be a width, or a list of {depth}")
+        return [1] * depth
     return stated
 
 

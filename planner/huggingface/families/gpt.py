@@ -3,30 +3,11 @@
 from __future__ import annotations
 
 from planner.huggingface.config import HEADS, TOKENS, Config
-from planner.huggingface.families.attention import (
-    ATTENTION_BIAS,
-    BIASED,
-    DROPOUT,
-    EVERY_BIAS,
-    FFN,
-    HIDDEN_DROPOUT,
-    PARALLEL,
-    RESIDUAL_DROPOUT,
-    SHAPE,
-    mha,
-)
-from planner.huggingface.families.rows import (
-    Derived,
-    Family,
-    Fields,
-    Hook,
-    Key,
-    Only,
-    Table,
-    family,
-)
+from planner.huggingface.families import attention, rows
+from planner.huggingface.families.attention import BIASED, DROPOUT, HIDDEN_DROPOUT, SHAPE, mha
+from planner.huggingface.families.rows import Fields, Key, Only, family
 
-FOUR_TIMES = Derived(lambda fields: 4 * fields["hidden_size"], "4 hidden_size")
+FOUR_TIMES = rows.Derived(lambda fields: 4 * fields["hidden_size"], "4 hidden_size")
 ALIBI: Fields = {"position": "alibi"}
 LEARNED: Fields = {"position": "learned"}
 
@@ -41,15 +22,15 @@ N_SHAPE = SHAPE.spelled(
     hidden_size="n_embd hidden_size",
     num_attention_heads="n_head num_attention_heads",
 )
-GPT2 = Table(
+GPT2 = rows.Table(
     N_SHAPE,
     mha,
     Key("n_inner", "ffn_hidden_size", FOUR_TIMES),
-    RESIDUAL_DROPOUT,
-    Hook(keys=lambda model: {"embd_pdrop": model.hidden_dropout}),
+    attention.RESIDUAL_DROPOUT,
+    rows.Hook(keys=lambda model: {"embd_pdrop": model.hidden_dropout}),
     Key("attn_pdrop", "attention_dropout", 0.0),
 )
-GPT2_POSITIONS = Table(
+GPT2_POSITIONS = rows.Table(
     LEARNED,
     Key("n_positions max_position_embeddings", "max_position_embeddings", 1024, null=False),
     BIASED,
@@ -80,14 +61,14 @@ def _falcon(config: Config, fields: Fields) -> Fields:
     return found | {"norms_per_layer": norms, "parallel_residual": parallel}
 
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, rows.Family] = {
     "bloom": family(
         "BloomForCausalLM", N_SHAPE.spelled(n_embd="n_embed hidden_size"), mha, BIASED, _four_times,
         ALIBI, {"embedding_norm": True}, HIDDEN_DROPOUT, DROPOUT,
         tie_word_embeddings=True,
     ),
     "falcon": family(
-        "FalconForCausalLM", SHAPE, mha, _falcon, Key("bias", EVERY_BIAS, False),
+        "FalconForCausalLM", SHAPE, mha, _falcon, Key("bias", attention.EVERY_BIAS, False),
         Key("ffn_hidden_size", "ffn_hidden_size", FOUR_TIMES),
         Key("alibi", "position", False, means=("alibi", "rope")), HIDDEN_DROPOUT, DROPOUT,
         tie_word_embeddings=True,
@@ -102,11 +83,14 @@ FAMILIES: dict[str, Family] = {
         tie_word_embeddings=True, resid_pdrop=0.1, attn_pdrop=0.1,
     ),
     "gpt_neox": family(
-        "GPTNeoXForCausalLM", SHAPE, mha, ATTENTION_BIAS, FFN, {"mlp_bias": True},
+        "GPTNeoXForCausalLM", SHAPE, mha, attention.ATTENTION_BIAS, attention.FFN,
+        {"mlp_bias": True},
         Key("use_parallel_residual", "parallel_residual", True), HIDDEN_DROPOUT, DROPOUT,
         attention_bias=True,
     ),
-    "gptj": family("GPTJForCausalLM", GPT2, PARALLEL, {"mlp_bias": True, "lm_head_bias": True}),
+    "gptj": family(
+        "GPTJForCausalLM", GPT2, attention.PARALLEL, {"mlp_bias": True, "lm_head_bias": True},
+    ),
     "mpt": family(
         "MptForCausalLM MPTForCausalLM",
         SHAPE.spelled(
@@ -117,7 +101,7 @@ FAMILIES: dict[str, Family] = {
         Only("attn_config/alibi", True, "positions are ALiBi"),
         Only("attn_config/attn_type", "multihead_attention", "key/value heads are not shared"),
         Only("attn_config/qk_ln", False, "queries and keys are not normed"), _four_times, ALIBI,
-        {"norm_bias": False}, RESIDUAL_DROPOUT,
+        {"norm_bias": False}, attention.RESIDUAL_DROPOUT,
         Key("attn_config/attn_pdrop", "attention_dropout", 0.0),
         tie_word_embeddings=True,
     ),
@@ -130,7 +114,7 @@ FAMILIES: dict[str, Family] = {
         Only("do_layer_norm_before", True, "the final norm is always there"),
         Only("_remove_final_layer_norm", False, "the final norm is always there"),
         Only("layer_norm_elementwise_affine", True, "norms have parameters"), _opt_positions,
-        Key("enable_bias", EVERY_BIAS, True), Key("ffn_dim", "ffn_hidden_size"),
+        Key("enable_bias", attention.EVERY_BIAS, True), Key("ffn_dim", "ffn_hidden_size"),
         Key("dropout", "hidden_dropout", 0.1), DROPOUT,
         tie_word_embeddings=True,
     ),
@@ -142,9 +126,10 @@ FAMILIES: dict[str, Family] = {
         mha,
         Key(
             "n_head_kv", "num_query_groups",
-            Derived(lambda fields: fields["num_attention_heads"], "num_attention_heads"),
+            rows.Derived(lambda fields: fields["num_attention_heads"], "num_attention_heads"),
         ),
-        Key("n_inner", "ffn_hidden_size", FOUR_TIMES), BIASED, PARALLEL, {"lm_head_bias": True},
-        RESIDUAL_DROPOUT, Key("attn_pdrop", "attention_dropout", 0.0),
+        Key("n_inner", "ffn_hidden_size", FOUR_TIMES), BIASED, attention.PARALLEL,
+        {"lm_head_bias": True},
+        attention.RESIDUAL_DROPOUT, Key("attn_pdrop", "attention_dropout", 0.0),
     ),
 }  # fmt: skip

@@ -5,73 +5,27 @@ from __future__ import annotations
 from cost_models.blocks.attention import Attention
 from cost_models.spec import ModelSpec
 from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
-from planner.huggingface.families import attention, experts
-from planner.huggingface.families.attention import (
-    ATTENTION_BIAS,
-    FULL,
-    MLA,
-    NO_MLP_BIAS,
-    QK_NORM_HEAD,
-    ROUTED,
-    SLIDING,
-    indexer,
-)
-from planner.huggingface.families.experts import (
-    BALANCED,
-    DEEPSEEK,
-    Groups,
-    Shared,
-    Sparse,
-    prediction,
-)
-from planner.huggingface.families.layers import (
-    ALL_SPARSE,
-    ATTENTION,
-    EXPERTS,
-    LATENT,
-    LINEAR,
-    MLP,
-    Kinds,
-    Layer,
-    Layers,
-    dense_first,
-    each_layer,
-    every,
-    is_sparse,
-    kinds,
-    numbered,
-    rotary_layers,
-    stack,
-    stacked,
-)
-from planner.huggingface.families.rows import (
-    Block,
-    Family,
-    Fields,
-    Hook,
-    Key,
-    Keys,
-    NotWritten,
-    Only,
-    Table,
-    family,
-)
+from planner.huggingface.families import attention, experts, layers, rows
+from planner.huggingface.families.attention import FULL, MLA, ROUTED, SLIDING, indexer
+from planner.huggingface.families.experts import DEEPSEEK, Groups, Sparse, prediction
+from planner.huggingface.families.layers import ATTENTION, LINEAR, dense_first, kinds, stacked
+from planner.huggingface.families.rows import Block, Fields, Key, Only, family
 
 
 def _glm_kinds(config: Config, fields: Fields) -> list[str]:
     """Most layers of GLM-5.2 use the tokens that an earlier layer's indexer has picked."""
-    letters, layers = config.data.get("index_topk_pattern"), fields["num_layers"]
+    letters, depth = config.data.get("index_topk_pattern"), fields["num_layers"]
     if isinstance(letters, str) and not config.states("indexer_types"):
-        if len(letters) != layers or set(letters) - {"F", "S"}:
-            config.refuse("index_topk_pattern", f"must be {layers} letters F and S")
-            return ["full"] * layers
+        if len(letters) != depth or set(letters) - {"F", "S"}:
+            config.refuse("index_topk_pattern", f"must be {depth} letters F and S")
+            return ["full"] * depth
         return ["full" if letter == "F" else "shared" for letter in letters]
     period, offset = 1, 2
     if not config.states("indexer_types"):
         period = config.count("index_topk_freq", least=0, most=LAYERS, default=1) or 1
         offset = config.count("index_skip_topk_offset", least=0, most=LAYERS, default=2)
     default = [
-        "shared" if max(i - offset + 1, 0) % period else "full" for i in range(layers)
+        "shared" if max(i - offset + 1, 0) % period else "full" for i in range(depth)
     ]  # fmt: skip
     how = f"every {period}th layer after {offset}"
     return kinds(config, "indexer_types", default, {"full", "shared"}, how)
@@ -115,17 +69,17 @@ def _v4_layers(config: Config, fields: Fields) -> Fields:
         V4_KINDS[128]: {**common, "compression": rates[128]},
     }
     listed = _v4_kinds(config, fields["num_layers"])
-    return stacked([mixers[kind] for kind in listed], ALL_SPARSE.read(config, fields))
+    return stacked([mixers[kind] for kind in listed], layers.ALL_SPARSE.read(config, fields))
 
 
-def _v4_kinds(config: Config, layers: int) -> list[str]:
+def _v4_kinds(config: Config, depth: int) -> list[str]:
     ratios = config.data.get("compress_ratios")
     if isinstance(ratios, list) and not config.states("layer_types"):
-        if len(ratios) < layers or any(type(r) is not int or r not in V4_KINDS for r in ratios):
-            config.refuse("compress_ratios", f"must be a list of {layers} of 0, 4 and 128")
-            return [SLIDING] * layers
-        return [V4_KINDS[ratio] for ratio in ratios[:layers]]
-    default = [V4_KINDS[4 if i % 2 and i > 1 else 128] for i in range(layers)]
+        if len(ratios) < depth or any(type(r) is not int or r not in V4_KINDS for r in ratios):
+            config.refuse("compress_ratios", f"must be a list of {depth} of 0, 4 and 128")
+            return [SLIDING] * depth
+        return [V4_KINDS[ratio] for ratio in ratios[:depth]]
+    default = [V4_KINDS[4 if i % 2 and i > 1 else 128] for i in range(depth)]
     return kinds(config, "layer_types", default, V4_KINDS.values(), "4 and 128 take turns")
 
 
@@ -140,12 +94,12 @@ KIMI_DELTA = Block(
 )
 
 
-def _kimi_kinds(config: Config, layers: int) -> list[str]:
+def _kimi_kinds(config: Config, depth: int) -> list[str]:
     """The kind of each layer; a list of full_attn_layers counts from 1."""
-    full = numbered(config, "linear_attn_config/full_attn_layers")
+    full = layers.numbered(config, "linear_attn_config/full_attn_layers")
     if full is not None and not config.states("layer_types"):
-        return [FULL if i + 1 in full else LINEAR for i in range(layers)]
-    default = [FULL if i and i % 4 == 0 else LINEAR for i in range(layers)]
+        return [FULL if i + 1 in full else LINEAR for i in range(depth)]
+    default = [FULL if i and i % 4 == 0 else LINEAR for i in range(depth)]
     return kinds(config, "layer_types", default, {FULL, LINEAR}, "full in every fourth layer")
 
 
@@ -153,7 +107,7 @@ def _kimi_layers(config: Config, fields: Fields) -> Fields:
     if config.states("routed_expert_hidden_size"):
         message = "experts behind a latent, as of Kimi K3, have no public code to plan by"
         config.refuse("routed_expert_hidden_size", message)
-    mixers = {LINEAR: KIMI_DELTA(config, fields), FULL: LATENT}
+    mixers = {LINEAR: KIMI_DELTA(config, fields), FULL: layers.LATENT}
     listed = _kimi_kinds(config, fields["num_layers"])
     return stacked([mixers[kind] for kind in listed], dense_first(1).read(config, fields))
 
@@ -180,15 +134,15 @@ M3_SPARSE = Block(
 )  # fmt: skip
 
 
-def _m3_kinds(config: Config, layers: int) -> Kinds:
+def _m3_kinds(config: Config, depth: int) -> layers.Kinds:
     sparse = config.nested("sparse_attention_config")
     stated = sparse.data.get("sparse_attention_freq")
-    default = [FULL] * layers
+    default = [FULL] * depth
     if isinstance(stated, list):
-        default = ["minimax_m3_sparse" if flag else FULL for flag in stated[:layers]]
-        if len(default) != layers:
-            sparse.refuse("sparse_attention_freq", f"must be a list of {layers} of 0 and 1")
-            default = [FULL] * layers
+        default = ["minimax_m3_sparse" if flag else FULL for flag in stated[:depth]]
+        if len(default) != depth:
+            sparse.refuse("sparse_attention_freq", f"must be a list of {depth} of 0 and 1")
+            default = [FULL] * depth
     return default, "as the sparse attention says"
 
 
@@ -197,17 +151,17 @@ def _m3_prediction(config: Config, fields: Fields) -> Fields:
     return prediction("num_nextn_predict_layers" if stated else "num_mtp_modules")(config, fields)
 
 
-MINIMAX_M3 = Table(
+MINIMAX_M3 = rows.Table(
     ROUTED,
-    QK_NORM_HEAD,
+    attention.QK_NORM_HEAD,
     Key("dense_intermediate_size", "ffn_hidden_size", 12_288),
-    Layers({FULL: ATTENTION, "minimax_m3_sparse": M3_SPARSE}, _m3_kinds, dense_first(0)),
+    layers.Layers({FULL: ATTENTION, "minimax_m3_sparse": M3_SPARSE}, _m3_kinds, dense_first(0)),
     Sparse(
         Key("intermediate_size", "moe.expert_ffn_hidden_size"),
         Key("shared_intermediate_size", "moe.shared_expert_ffn_hidden_size", 3072),
         Key("num_local_experts", "moe.num_experts", 128),
         Key("num_experts_per_tok", "moe.top_k", 4),
-        BALANCED,
+        experts.BALANCED,
     ),
     _m3_prediction,
 )
@@ -217,33 +171,33 @@ MINIMAX_M3 = Table(
 
 
 def _llama4_layers(config: Config, fields: Fields) -> Fields:
-    layers = fields["num_layers"]
-    rotary = rotary_layers(config, layers)
+    depth = fields["num_layers"]
+    rotary = layers.rotary_layers(config, depth)
     chunk = config.optional("attention_chunk_size", most=TOKENS, default=8192)
     local = "chunked_attention"
     default = [local if flag else FULL for flag in rotary]
     listed = kinds(config, "layer_types", default, {local, FULL}, "chunks where rotary")
-    mixers: Layer = [
+    mixers: layers.Layer = [
         ATTENTION
         | ({"chunk": chunk} if kind == local and chunk is not None else {})
         | ({} if flag else {"rope": False})
         for kind, flag in zip(listed, rotary, strict=True)
     ]
-    sparse = numbered(config, "moe_layers")
+    sparse = layers.numbered(config, "moe_layers")
     if sparse is None:
         step = config.count("interleave_moe_layer_step", most=LAYERS, default=1)
-        sparse = set(range(step - 1, layers, step))
-    return stacked(mixers, [EXPERTS if i in sparse else MLP for i in range(layers)])
+        sparse = set(range(step - 1, depth, step))
+    return stacked(mixers, [layers.EXPERTS if i in sparse else layers.MLP for i in range(depth)])
 
 
-def _llama4_keys(model: ModelSpec) -> Keys:
-    layers = each_layer(model)
-    mixers = [layer[0] for layer in layers]
+def _llama4_keys(model: ModelSpec) -> rows.Keys:
+    listed = layers.each_layer(model)
+    mixers = [layer[0] for layer in listed]
     chunks = [one.chunk for one in mixers if isinstance(one, Attention)]
-    if len(chunks) < len(layers) or not any(chunks):
-        raise NotWritten
+    if len(chunks) < len(listed) or not any(chunks):
+        raise rows.NotWritten
     return {
-        "moe_layers": [i for i, layer in enumerate(layers) if is_sparse(layer)],
+        "moe_layers": [i for i, layer in enumerate(listed) if layers.is_sparse(layer)],
         "attention_chunk_size": min(filter(None, chunks)),
         "layer_types": ["chunked_attention" if chunk else FULL for chunk in chunks],
         "no_rope_layers": [int(getattr(one, "rope", True)) for one in mixers],
@@ -258,7 +212,7 @@ LLAMA4_WIDTHS = "moe.expert_ffn_hidden_size moe.shared_expert_ffn_hidden_size"
 
 
 def _mimo_layers(config: Config, fields: Fields) -> Fields:
-    layers, groups = fields["num_layers"], fields["num_query_groups"]
+    depth, groups = fields["num_layers"], fields["num_query_groups"]
     value = config.count("v_head_dim", most=WIDTH, default=128)
     size = config.count("sliding_window", "sliding_window_size", most=TOKENS, default=129)
     wide = config.count("swa_num_key_value_heads", most=HEADS, default=2 * groups,
@@ -268,19 +222,19 @@ def _mimo_layers(config: Config, fields: Fields) -> Fields:
         SLIDING: {**ATTENTION, **near, "value_head_dim": value, "num_query_groups": wide},
         FULL: {**ATTENTION, "value_head_dim": value},
     }
-    default, because = every(6)(config, layers)
+    default, because = layers.every(6)(config, depth)
     stated = config.data.get("hybrid_layer_pattern")
     default[0] = FULL
-    if isinstance(stated, list) and len(stated) == layers:
+    if isinstance(stated, list) and len(stated) == depth:
         default = [SLIDING if flag else FULL for flag in stated]
     listed = kinds(config, "layer_types", default, mixers, f"{because}, and in the first")
     return stacked([mixers[kind] for kind in listed], dense_first(1).read(config, fields))
 
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, rows.Family] = {
     "deepseek_v32": family(
-        "DeepseekV32ForCausalLM", MLA, prediction(), NO_MLP_BIAS,
-        stack(Block("latent_attention", indexer(64)), dense_first(3)),
+        "DeepseekV32ForCausalLM", MLA, prediction(), attention.NO_MLP_BIAS,
+        layers.stack(Block("latent_attention", indexer(64)), dense_first(3)),
         Sparse(DEEPSEEK, Groups(8, 4)),
     ),
     "deepseek_v4": family(  # four residual streams
@@ -293,7 +247,7 @@ FAMILIES: dict[str, Family] = {
         num_experts_per_tok=6,
     ),
     "glm_moe_dsa": family(
-        "GlmMoeDsaForCausalLM", MLA, prediction(), NO_MLP_BIAS, _glm_layers,
+        "GlmMoeDsaForCausalLM", MLA, prediction(), attention.NO_MLP_BIAS, _glm_layers,
         Sparse(DEEPSEEK, Groups()),
         q_lora_rank=2048, qk_nope_head_dim=192, v_head_dim=256,
     ),
@@ -302,14 +256,15 @@ FAMILIES: dict[str, Family] = {
         Sparse(
             Key("num_local_experts num_experts", "moe.num_experts", 256),
             Key("num_experts_per_tok num_experts_per_token", "moe.top_k", 8), experts.WIDTH,
-            Shared("n_shared_experts num_shared_experts", 1, least=1), BALANCED,
+            experts.Shared("n_shared_experts num_shared_experts", 1, least=1), experts.BALANCED,
             Groups(names="n_group num_expert_group"),
         ),
         q_lora_rank=None, moe_intermediate_size=1024,
     ),
     "llama4_text": family(
-        "Llama4ForCausalLM", ROUTED, ATTENTION_BIAS,
-        Key("intermediate_size_mlp", "ffn_hidden_size", 16_384), Hook(_llama4_layers, _llama4_keys),
+        "Llama4ForCausalLM", ROUTED, attention.ATTENTION_BIAS,
+        Key("intermediate_size_mlp", "ffn_hidden_size", 16_384),
+        rows.Hook(_llama4_layers, _llama4_keys),
         Sparse(
             Key("num_local_experts", "moe.num_experts", 16),
             Key("num_experts_per_tok", "moe.top_k", 1), Key("intermediate_size", LLAMA4_WIDTHS),

@@ -9,18 +9,12 @@ from cost_models.blocks import Sublayer
 from cost_models.layers import layers_of
 from cost_models.spec import ModelSpec
 from planner.huggingface.config import LAYERS, Config
+from planner.huggingface.families import rows
 from planner.huggingface.families.attention import FULL, SLIDING
-from planner.huggingface.families.rows import (
-    Block,
-    Fields,
-    Hook,
-    Keys,
-    is_like,
-    keys_of,
-)
+from planner.huggingface.families.rows import Fields, Keys
 
 Layer = list[Fields]
-Mixer = Fields | Block
+Mixer = Fields | rows.Block
 Kinds = tuple[list[str], str]  # of the layers by default, and how notes call the default
 
 ATTENTION: Fields = {"kind": "attention"}
@@ -159,7 +153,7 @@ def dense_first(default: int = 0) -> Feeds:
 
 def read_mixer(mixer: Mixer, config: Config, fields: Fields) -> Fields:
     """The block of a mixer, with what the file says of it."""
-    return mixer(config, fields) if isinstance(mixer, Block) else mixer
+    return mixer(config, fields) if isinstance(mixer, rows.Block) else mixer
 
 
 @dataclass(frozen=True)
@@ -192,24 +186,24 @@ class Layers:
         A layer with another mixer gets the last kind: the model that is read back differs there.
         """
         listed = [
-            next((kind for kind, mixer in self.mixers.items() if is_like(mixer, layer[0])), "")
+            next((kind for kind, mixer in self.mixers.items() if rows.is_like(mixer, layer[0])), "")
             for layer in each_layer(model)
         ]
         *_, last = self.mixers
         found: Keys = {self.name.split()[0]: [kind or last for kind in listed]}
         for kind, mixer in self.mixers.items():
-            found |= keys_of(mixer, model) if kind in listed else {}
+            found |= rows.keys_of(mixer, model) if kind in listed else {}
         return found | self.feeds.keys(model)
 
 
-def stack(mixer: Mixer, feeds: Feeds = ALL_DENSE) -> Hook:
+def stack(mixer: Mixer, feeds: Feeds = ALL_DENSE) -> rows.Hook:
     """Layers with one mixer and these feed-forwards."""
 
     def read(config: Config, fields: Fields) -> Fields:
         own, found = read_mixer(mixer, config, fields), feeds.read(config, fields)
         return stacked([own] * len(found), found)
 
-    return Hook(read, lambda model: keys_of(mixer, model) | feeds.keys(model))
+    return rows.Hook(read, lambda model: rows.keys_of(mixer, model) | feeds.keys(model))
 
 
 def stacked(mixers: Sequence[Fields], feeds: Sequence[Fields]) -> Fields:

@@ -4,44 +4,11 @@ from __future__ import annotations
 
 from cost_models.spec import ModelSpec
 from planner.huggingface.config import HEADS, LAYERS, WIDTH, Config
-from planner.huggingface.families import attention, experts, mixers
-from planner.huggingface.families.attention import (
-    ATTENTION_BIAS,
-    FULL,
-    GATED,
-    MLP_BIAS,
-    NO_ATTENTION,
-    ROUTED,
-)
+from planner.huggingface.families import attention, experts, layers, mixers, rows
+from planner.huggingface.families.attention import ATTENTION_BIAS, FULL, MLP_BIAS
 from planner.huggingface.families.experts import SAME_WIDTH, Groups, Sparse, prediction, routed
-from planner.huggingface.families.layers import (
-    ATTENTION,
-    EXPERTS,
-    LINEAR,
-    MLP,
-    Feeds,
-    Kinds,
-    Layers,
-    each_layer,
-    numbered,
-    pattern,
-    read_mixer,
-    stacked,
-)
-from planner.huggingface.families.rows import (
-    Block,
-    Family,
-    Fields,
-    Hook,
-    Key,
-    Keys,
-    NotWritten,
-    Only,
-    Table,
-    family,
-    is_like,
-    keys_of,
-)
+from planner.huggingface.families.layers import ATTENTION, EXPERTS, LINEAR, MLP, pattern
+from planner.huggingface.families.rows import Block, Fields, Hook, Key, family
 
 # Nemotron-H: each layer is one block, with its own norm; its attention has no positions.
 
@@ -73,7 +40,9 @@ def _nemotron_kinds(config: Config, listed: str, spelled: str, usual: str) -> li
 
 
 def _nemotron(config: Config, fields: Fields) -> Fields:
-    blocks = {kind: read_mixer(block, config, fields) for kind, block in NEMOTRON_BLOCKS.items()}
+    blocks = {
+        kind: layers.read_mixer(block, config, fields) for kind, block in NEMOTRON_BLOCKS.items()
+    }
     listed = _nemotron_kinds(
         config, "layers_block_type layer_types", "hybrid_override_pattern", "ME*-"
     )
@@ -88,21 +57,23 @@ def _nemotron(config: Config, fields: Fields) -> Fields:
     return {"num_layers": len(listed), **found, **pattern([[blocks[kind]] for kind in listed])}
 
 
-def _nemotron_keys(model: ModelSpec) -> Keys:
+def _nemotron_keys(model: ModelSpec) -> rows.Keys:
     listed = [
-        next((kind for kind, block in NEMOTRON_BLOCKS.items() if is_like(block, layer[0])), None)
-        for layer in each_layer(model)
+        next(
+            (kind for kind, block in NEMOTRON_BLOCKS.items() if rows.is_like(block, layer[0])), None
+        )
+        for layer in layers.each_layer(model)
         if len(layer) == 1
     ]
     if None in listed or len(listed) < model.num_layers:
-        raise NotWritten
-    mixer = keys_of(mixers.NEMOTRON_BLOCK, model) if LINEAR in listed else {}
+        raise rows.NotWritten
+    mixer = rows.keys_of(mixers.NEMOTRON_BLOCK, model) if LINEAR in listed else {}
     biases = {"mamba_proj_bias": mixer["use_bias"]} if mixer else {}
     return {"layers_block_type": listed, **mixer, **biases}
 
 
-MAMBA = Table(
-    NO_ATTENTION, attention.one_head, {"norm": "rmsnorm"},
+MAMBA = rows.Table(
+    attention.NO_ATTENTION, attention.one_head, {"norm": "rmsnorm"},
     Hook(lambda config, fields: pattern([[mixers.MAMBA_BLOCK(config, fields)]])),
 )  # fmt: skip
 
@@ -116,31 +87,31 @@ def _mamba2(config: Config, fields: Fields) -> Fields:
 
 def _jamba(config: Config, fields: Fields) -> Fields:
     """Attention without positions in one layer of each period, experts in every second."""
-    layers = range(fields["num_layers"])
+    places = range(fields["num_layers"])
     period = config.count("attn_layer_period", most=LAYERS, default=8)
     offset = config.count("attn_layer_offset", least=0, most=LAYERS, default=4)
     expert_period = config.count("expert_layer_period", most=LAYERS, default=2)
     expert_offset = config.count("expert_layer_offset", least=0, most=LAYERS, default=1)
     experts = config.count("num_experts", "num_local_experts", most=HEADS, default=16)
     mamba = mixers.JAMBA_BLOCK(config, fields)
-    sparse = [experts > 1 and i % expert_period == expert_offset for i in layers]
-    return stacked(
-        [ATTENTION if i % period == offset else mamba for i in layers],
+    sparse = [experts > 1 and i % expert_period == expert_offset for i in places]
+    return layers.stacked(
+        [ATTENTION if i % period == offset else mamba for i in places],
         [EXPERTS if flag else MLP for flag in sparse],
     )
 
 
 def _bamba(config: Config, fields: Fields) -> Fields:
-    full = numbered(config, "attn_layer_indices") or set()
+    full = layers.numbered(config, "attn_layer_indices") or set()
     mamba = mixers.BAMBA_BLOCK(config, fields)
-    layers = range(fields["num_layers"])
-    return pattern([[ATTENTION if i in full else mamba, MLP] for i in layers])
+    places = range(fields["num_layers"])
+    return pattern([[ATTENTION if i in full else mamba, MLP] for i in places])
 
 
-def _bamba_keys(model: ModelSpec) -> Keys:
-    layers = each_layer(model)
-    full = [i for i, layer in enumerate(layers) if is_like(ATTENTION, layer[0])]
-    return {"attn_layer_indices": full} | keys_of(mixers.BAMBA_BLOCK, model)
+def _bamba_keys(model: ModelSpec) -> rows.Keys:
+    listed = layers.each_layer(model)
+    full = [i for i, layer in enumerate(listed) if rows.is_like(ATTENTION, layer[0])]
+    return {"attn_layer_indices": full} | rows.keys_of(mixers.BAMBA_BLOCK, model)
 
 
 def _falcon_width(config: Config, fields: Fields) -> Fields:
@@ -173,8 +144,8 @@ GRANITE_MIXERS: dict[str, Fields | Block] = {
 GRANITE_LISTS = "layer_types layers_block_type"
 
 
-def _granite_kinds(config: Config, layers: int) -> Kinds:
-    return ["mamba"] * layers, "Mamba in every layer"
+def _granite_kinds(config: Config, depth: int) -> layers.Kinds:
+    return ["mamba"] * depth, "Mamba in every layer"
 
 
 def _granite_position(config: Config, fields: Fields) -> Fields:
@@ -182,7 +153,7 @@ def _granite_position(config: Config, fields: Fields) -> Fields:
     return {"position": "rope" if rope else "none"}
 
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, rows.Family] = {
     "bamba": family(
         "BambaForCausalLM", attention.SHAPE, attention.Heads(own=False), attention.FFN,
         attention.DROPOUT, attention.RMSNORM_GATED, Hook(_bamba, _bamba_keys), ATTENTION_BIAS,
@@ -190,16 +161,16 @@ FAMILIES: dict[str, Family] = {
         num_key_value_heads=8,
     ),
     "falcon_h1": family(
-        "FalconH1ForCausalLM", GATED,
-        Only("projectors_bias", False, "its projections have no bias"), attention.QKV_BIAS,
+        "FalconH1ForCausalLM", attention.GATED,
+        rows.Only("projectors_bias", False, "its projections have no bias"), attention.QKV_BIAS,
         MLP_BIAS, _falcon_h1,
         num_key_value_heads=8,
     ),
     "falcon_mamba": family("FalconMambaForCausalLM", MAMBA, tie_word_embeddings=True),
     "granitemoehybrid": family(
-        "GraniteMoeHybridForCausalLM", ROUTED, ATTENTION_BIAS, _granite_position,
+        "GraniteMoeHybridForCausalLM", attention.ROUTED, ATTENTION_BIAS, _granite_position,
         Key("shared_intermediate_size", "ffn_hidden_size", 1024),
-        Layers(GRANITE_MIXERS, _granite_kinds, Feeds(_granite_feeds), GRANITE_LISTS),
+        layers.Layers(GRANITE_MIXERS, _granite_kinds, layers.Feeds(_granite_feeds), GRANITE_LISTS),
         Sparse(
             Key("num_local_experts", "moe.num_experts", 8),
             Key("num_experts_per_tok", "moe.top_k", 2),
@@ -207,13 +178,13 @@ FAMILIES: dict[str, Family] = {
         ),
     ),
     "jamba": family(
-        "JambaForCausalLM", GATED, {"position": "none"}, _jamba,
+        "JambaForCausalLM", attention.GATED, {"position": "none"}, _jamba,
         Sparse(routed(top_k=2), SAME_WIDTH),
         num_key_value_heads=8, num_experts=16,
     ),
     "mamba": family("MambaForCausalLM", MAMBA, tie_word_embeddings=True),
     "mamba2": family(
-        "Mamba2ForCausalLM", NO_ATTENTION, {"norm": "rmsnorm"},
+        "Mamba2ForCausalLM", attention.NO_ATTENTION, {"norm": "rmsnorm"},
         Hook(_mamba2, mixers.MAMBA2_BLOCK.keys), mixers.EXPAND,
         chunk_size=256,
     ),

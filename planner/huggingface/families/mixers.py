@@ -5,21 +5,11 @@ from __future__ import annotations
 from cost_models.blocks.mamba2 import Mamba2
 from cost_models.spec import ModelSpec
 from planner.huggingface.config import Config
-from planner.huggingface.families.rows import (
-    Block,
-    Derived,
-    Fields,
-    Hook,
-    Key,
-    Keys,
-    NotWritten,
-    Read,
-    Table,
-    blocks_of,
-)
+from planner.huggingface.families import rows
+from planner.huggingface.families.rows import Block, Fields, Key, Table
 
 
-def expanded(name: str, field: str = "_inner") -> Read:
+def expanded(name: str, field: str = "_inner") -> rows.Read:
     """The width of all heads of a mixer together: a multiple of the hidden size."""
 
     def read(config: Config, fields: Fields) -> Fields:
@@ -28,7 +18,7 @@ def expanded(name: str, field: str = "_inner") -> Read:
     return read
 
 
-def whole_heads(heads: str, width: str) -> Read:
+def whole_heads(heads: str, width: str) -> rows.Read:
     """Heads fill the width of the mixer; heads, width: the keys of their number and width."""
 
     def read(config: Config, fields: Fields) -> Fields:
@@ -45,7 +35,7 @@ BAMBA = Table(
     Key("mamba_n_heads", "num_heads", 128),
     Key(
         "mamba_d_head", "head_dim",
-        Derived(
+        rows.Derived(
             lambda fields: max(fields["_inner"] // fields["num_heads"], 1),
             "width of the mixer / mamba_n_heads",
         ),
@@ -80,20 +70,20 @@ MAMBA2_BLOCK = Block(
 )
 
 
-def _expand(model: ModelSpec) -> Keys:
-    block = next((one for one in blocks_of(model) if isinstance(one, Mamba2)), None)
+def _expand(model: ModelSpec) -> rows.Keys:
+    block = next((one for one in rows.blocks_of(model) if isinstance(one, Mamba2)), None)
     if block is None:
-        raise NotWritten
+        raise rows.NotWritten
     return {"expand": block.num_heads * block.head_dim // model.hidden_size}
 
 
-EXPAND = Hook(keys=_expand)
+EXPAND = rows.Hook(keys=_expand)
 
 MAMBA = Table(
     Key("state_size", "state_size", 16),
     Key(
         "time_step_rank", "time_step_rank",
-        Derived(lambda fields: -(-fields["hidden_size"] // 16), "hidden_size / 16"),
+        rows.Derived(lambda fields: -(-fields["hidden_size"] // 16), "hidden_size / 16"),
     ),
     Key("conv_kernel", "convolution", 4),
     Key("use_conv_bias", "convolution_bias", True),

@@ -3,54 +3,19 @@
 from __future__ import annotations
 
 from planner.huggingface.config import HEADS, LAYERS, TOKENS, WIDTH, Config
-from planner.huggingface.families import attention, experts
-from planner.huggingface.families.attention import (
-    ATTENTION_BIAS,
-    FULL,
-    GATED,
-    MLA,
-    NO_MLP_BIAS,
-    QK_NORM_FULL,
-    QK_NORM_HEAD,
-    ROUTED,
-    SLIDING,
-    USUAL,
-    QwenWindow,
-    Window,
-    local,
-)
+from planner.huggingface.families import attention, experts, layers
+from planner.huggingface.families.attention import ATTENTION_BIAS, FULL, GATED, MLA, QK_NORM_HEAD
 from planner.huggingface.families.dense import exaone_mixers
-from planner.huggingface.families.experts import (
-    BALANCED,
-    DEEPSEEK,
-    DENSE_FIRST,
-    QWEN_LAYERS,
-    SAME_WIDTH,
-    Groups,
-    Shared,
-    Sparse,
-    prediction,
-    routed,
-)
-from planner.huggingface.families.layers import (
-    ATTENTION,
-    EXPERTS,
-    LATENT,
-    MLP,
-    Feeds,
-    Kinds,
-    Layers,
-    dense_first,
-    every,
-    kinds,
-    pattern,
-    stack,
-    stacked,
-)
+from planner.huggingface.families.experts import DEEPSEEK, Groups, Sparse, prediction, routed
+from planner.huggingface.families.layers import ATTENTION, EXPERTS, MLP, Kinds, kinds, stacked
 from planner.huggingface.families.rows import Family, Fields, Hook, Key, Only, Table, family
 
-MIXTRAL = Table(GATED, Window(), SAME_WIDTH, routed("num_local_experts num_experts", 2))
-GRANITE = Table(GATED, ATTENTION_BIAS, SAME_WIDTH, routed("num_local_experts num_experts", 2))
+MIXTRAL = Table(
+    GATED, attention.Window(), experts.SAME_WIDTH, routed("num_local_experts num_experts", 2)
+)
+GRANITE = Table(
+    GATED, ATTENTION_BIAS, experts.SAME_WIDTH, routed("num_local_experts num_experts", 2)
+)
 QWEN_EXPERTS = Table(routed(), experts.WIDTH)
 
 
@@ -60,21 +25,22 @@ def _dots(config: Config, layers: int) -> Kinds:
     if not config.states("layer_types"):
         full = config.count("max_window_layers", least=0, most=LAYERS, default=62)
     null = "sliding_window" in config.data and not config.states("sliding_window")
-    listed = [FULL if null or i < full else SLIDING for i in range(layers)]
+    listed = [FULL if null or i < full else attention.SLIDING for i in range(layers)]
     return listed, "full in the first layers"
 
 
 def latent(dense: int) -> Table:
     """Latent attention, and experts after the first layers."""
     return Table(
-        MLA, stack(LATENT, dense_first(dense)), Sparse(DEEPSEEK, Groups()), prediction()
+        MLA, layers.stack(layers.LATENT, layers.dense_first(dense)), Sparse(DEEPSEEK, Groups()),
+        prediction()
     )  # fmt: skip
 
 
 def _longcat(config: Config, fields: Fields) -> Fields:
     """Two attentions and two MLPs in each layer; the experts are parallel to the first MLP."""
     both: Fields = {"kind": "parallel", "branches": [MLP, EXPERTS]}
-    return pattern([[LATENT, both, LATENT, MLP]])
+    return layers.pattern([[layers.LATENT, both, layers.LATENT, MLP]])
 
 
 def _alike(config: Config, name: str, default: int) -> int:
@@ -119,7 +85,7 @@ def _layer(config: Config, name: str, default: int) -> int:
 
 
 def _exaone(config: Config, fields: Fields) -> Fields:
-    feeds = dense_first(1).read(config, fields)
+    feeds = layers.dense_first(1).read(config, fields)
     return stacked(exaone_mixers(config, fields["num_layers"]), feeds)
 
 
@@ -143,7 +109,7 @@ def _step_layers(config: Config, fields: Fields) -> Fields:
     if more != heads:
         groups = {"num_query_groups": fields["num_query_groups"]}
         near = {**near, "num_attention_heads": more, **groups}
-    mixers = {SLIDING: near, FULL: full}
+    mixers = {attention.SLIDING: near, FULL: full}
     cut = _without_mtp(config, layers)
     listed = kinds(cut, "layer_types", [FULL] * layers, mixers, "all full")
     return stacked([mixers[kind] for kind in listed], _step_feeds(config, cut, layers))
@@ -191,41 +157,50 @@ GATE: Fields = {"gate": "element"}
 FAMILIES: dict[str, Family] = {
     "afmoe": family(  # gated attention, with positions only in layers with a window
         "AfmoeForCausalLM", GATED, ATTENTION_BIAS, attention.FOUR_NORMS, QK_NORM_HEAD,
-        Layers(
-            {SLIDING: local(1024, GATE, null=False), FULL: {**ATTENTION, **GATE, "rope": False}},
-            every(4, key="global_attn_every_n_layers"), Feeds(_after),
+        layers.Layers(
+            {
+                attention.SLIDING: attention.local(1024, GATE, null=False),
+                FULL: {**ATTENTION, **GATE, "rope": False},
+            },
+            layers.every(4, key="global_attn_every_n_layers"), layers.Feeds(_after),
         ),
-        Sparse(routed(top_k=6), experts.WIDTH, Shared("num_shared_experts", 2)), experts.balanced,
+        Sparse(routed(top_k=6), experts.WIDTH, experts.Shared("num_shared_experts", 2)),
+        experts.balanced,
         head_dim=128, num_experts=64, moe_intermediate_size=1408,
     ),
     "deepseek": family(  # the first DeepSeekMoE
-        "DeepseekForCausalLM", GATED, ATTENTION_BIAS, stack(ATTENTION, dense_first(0)),
+        "DeepseekForCausalLM", GATED, ATTENTION_BIAS,
+        layers.stack(ATTENTION, layers.dense_first(0)),
         Sparse(DEEPSEEK, {"moe.score_correction_bias": False}),
         n_routed_experts=64, num_experts_per_tok=6, moe_intermediate_size=1408, n_shared_experts=2,
     ),
     "deepseek_v2": family(
-        "DeepseekV2ForCausalLM", MLA, NO_MLP_BIAS, DEEPSEEK, DENSE_FIRST,
+        "DeepseekV2ForCausalLM", MLA, attention.NO_MLP_BIAS, DEEPSEEK, experts.DENSE_FIRST,
         {"moe.score_correction_bias": False}, _v2_groups,
         n_routed_experts=64, num_experts_per_tok=None, moe_intermediate_size=1407,
         n_shared_experts=2,
     ),
     "deepseek_v3": family(
-        "DeepseekV3ForCausalLM", MLA, prediction(), DEEPSEEK, DENSE_FIRST, Groups(8, 4),
+        "DeepseekV3ForCausalLM", MLA, prediction(), DEEPSEEK, experts.DENSE_FIRST, Groups(8, 4),
         first_k_dense_replace=3,
     ),
     "dots1": family(
         "Dots1ForCausalLM", GATED, ATTENTION_BIAS, QK_NORM_HEAD,
-        Layers({SLIDING: local(4096), FULL: ATTENTION}, _dots, dense_first(0)),
+        layers.Layers(
+            {attention.SLIDING: attention.local(4096), FULL: ATTENTION}, _dots,
+            layers.dense_first(0),
+        ),
         Sparse(DEEPSEEK, Groups()),
         num_key_value_heads=32, n_routed_experts=None, num_experts_per_tok=None,
         moe_intermediate_size=1408, n_shared_experts=None,
     ),
     "ernie4_5_moe": family(
         "Ernie4_5_MoeForCausalLM", GATED, Key("use_bias", attention.EVERY_BIAS, False),
-        Only("use_bias", False, "its experts have no bias"), stack(ATTENTION, Feeds(_ernie)),
+        Only("use_bias", False, "its experts have no bias"),
+        layers.stack(ATTENTION, layers.Feeds(_ernie)),
         Sparse(
             Key("moe_num_experts", "moe.num_experts", 64), Key("moe_k", "moe.top_k", 6),
-            experts.WIDTH, Shared("moe_num_shared_experts", 2),
+            experts.WIDTH, experts.Shared("moe_num_shared_experts", 2),
         ),
         experts.balanced,
         tie_word_embeddings=True, num_key_value_heads=4, moe_intermediate_size=1536,
@@ -236,12 +211,13 @@ FAMILIES: dict[str, Family] = {
         num_key_value_heads=32, n_routed_experts=64, moe_intermediate_size=1024,
     ),
     "flex_olmo": family(
-        "FlexOlmoForCausalLM", GATED, ATTENTION_BIAS, QK_NORM_FULL, routed(top_k=5), SAME_WIDTH,
+        "FlexOlmoForCausalLM", GATED, ATTENTION_BIAS, attention.QK_NORM_FULL, routed(top_k=5),
+        experts.SAME_WIDTH,
         num_experts=7,
     ),
     "glm4_moe": family(
         "Glm4MoeForCausalLM", attention.SHAPE, attention.Heads(even=False), attention.RMSNORM_GATED,
-        prediction(), DEEPSEEK, DENSE_FIRST, Groups(), attention.FFN, attention.QKV_BIAS,
+        prediction(), DEEPSEEK, experts.DENSE_FIRST, Groups(), attention.FFN, attention.QKV_BIAS,
         Key("use_qk_norm", "qk_norm", False, means=("head", "none")), attention.DROPOUT,
         num_key_value_heads=8, n_routed_experts=128, moe_intermediate_size=1408,
         first_k_dense_replace=1,
@@ -252,8 +228,9 @@ FAMILIES: dict[str, Family] = {
         num_experts_per_tok=4, moe_intermediate_size=1536,
     ),
     "gpt_oss": family(
-        "GptOssForCausalLM", GATED, SAME_WIDTH, routed("num_local_experts num_experts", 4),
-        Window(128, 2), {"attention_sinks": True, "moe.router_bias": True, "moe.expert_bias": True},
+        "GptOssForCausalLM", GATED, experts.SAME_WIDTH, routed("num_local_experts num_experts", 4),
+        attention.Window(128, 2),
+        {"attention_sinks": True, "moe.router_bias": True, "moe.expert_bias": True},
         ATTENTION_BIAS,
         num_key_value_heads=8, head_dim=64, attention_bias=True, num_local_experts=128,
     ),
@@ -273,12 +250,12 @@ FAMILIES: dict[str, Family] = {
         Key("n_routed_experts", "moe.num_experts", 512),
         Key("moe_topk num_experts_per_tok", "moe.top_k", 12),
         Key("expert_ffn_hidden_size", "moe.expert_ffn_hidden_size", 2048),
-        Key("zero_expert_num", "moe.zero_experts", 256), BALANCED, _longcat,
+        Key("zero_expert_num", "moe.zero_experts", 256), experts.BALANCED, _longcat,
     ),
     "minimax_m2": family(
-        "MiniMaxM2ForCausalLM", ROUTED, QK_NORM_FULL,
+        "MiniMaxM2ForCausalLM", attention.ROUTED, attention.QK_NORM_FULL,
         Key("intermediate_size", "moe.expert_ffn_hidden_size"),
-        routed("num_local_experts num_experts", 8), BALANCED, prediction("num_mtp_modules"),
+        routed("num_local_experts num_experts", 8), experts.BALANCED, prediction("num_mtp_modules"),
         num_key_value_heads=8, head_dim=128, num_local_experts=256,
     ),
     "mistral4": family(
@@ -290,12 +267,13 @@ FAMILIES: dict[str, Family] = {
     "olmoe": family(
         "OlmoeForCausalLM", GATED, ATTENTION_BIAS,
         Only("head_dim", attention.even_width, "its query norm is as wide as hidden_size"),
-        QK_NORM_FULL, routed(top_k=8), SAME_WIDTH,
+        attention.QK_NORM_FULL, routed(top_k=8), experts.SAME_WIDTH,
         num_experts=64,
     ),
     "phimoe": family(
-        "PhimoeForCausalLM PhiMoEForCausalLM", USUAL, {"gated_mlp": True}, ATTENTION_BIAS, Window(),
-        Key("lm_head_bias", "lm_head_bias", False), SAME_WIDTH,
+        "PhimoeForCausalLM PhiMoEForCausalLM", attention.USUAL, {"gated_mlp": True}, ATTENTION_BIAS,
+        attention.Window(),
+        Key("lm_head_bias", "lm_head_bias", False), experts.SAME_WIDTH,
         routed("num_local_experts num_experts", 2),
         num_key_value_heads=8, num_local_experts=16,
     ),
@@ -305,30 +283,30 @@ FAMILIES: dict[str, Family] = {
         Hook(keys=lambda model: {"use_sliding_window": False}), Key("qkv_bias", "qkv_bias", True),
         QWEN_EXPERTS,
         Key("shared_expert_intermediate_size", "moe.shared_expert_ffn_hidden_size", 5632),
-        {"moe.shared_expert_gate": True}, QWEN_LAYERS,
+        {"moe.shared_expert_gate": True}, experts.QWEN_LAYERS,
         num_key_value_heads=16, num_experts=60, num_experts_per_tok=4, moe_intermediate_size=1408,
     ),
     "qwen3_moe": family(  # Keys of the class before it, which this one ignores.
-        "Qwen3MoeForCausalLM", GATED, QK_NORM_HEAD, QwenWindow(first=False),
+        "Qwen3MoeForCausalLM", GATED, QK_NORM_HEAD, attention.QwenWindow(first=False),
         Hook(keys=lambda model: {"qkv_bias": model.qkv_bias}), QWEN_EXPERTS,
-        Hook(keys=lambda model: {"shared_expert_intermediate_size": 0}), QWEN_LAYERS,
+        Hook(keys=lambda model: {"shared_expert_intermediate_size": 0}), experts.QWEN_LAYERS,
         ATTENTION_BIAS,
         num_key_value_heads=4, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768,
     ),
     "solar_open": family(
-        "SolarOpenForCausalLM", ROUTED, ATTENTION_BIAS, DEEPSEEK, Groups(), prediction(),
+        "SolarOpenForCausalLM", attention.ROUTED, ATTENTION_BIAS, DEEPSEEK, Groups(), prediction(),
         num_key_value_heads=8, head_dim=128, n_routed_experts=128, moe_intermediate_size=1280,
     ),
     "step3p5": family(
         "Step3p5ForCausalLM", attention.SHAPE,
         Key("num_key_value_heads num_attention_groups", "num_query_groups", 8),
         Key("head_dim", "head_dim", 128), attention.RMSNORM_GATED, ATTENTION_BIAS, QK_NORM_HEAD,
-        NO_MLP_BIAS, _step_layers,
+        attention.NO_MLP_BIAS, _step_layers,
         Sparse(
             Key("n_routed_experts moe_num_experts", "moe.num_experts", 288),
             Key("num_experts_per_tok moe_top_k", "moe.top_k", 8), experts.WIDTH,
             Key("share_expert_dim share_expert_dims", "moe.shared_expert_ffn_hidden_size", 1280),
-            BALANCED,
+            experts.BALANCED,
         ),
         attention.FFN, attention.DROPOUT, prediction(),
         moe_intermediate_size=1280,

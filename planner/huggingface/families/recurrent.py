@@ -4,69 +4,33 @@ from __future__ import annotations
 
 from cost_models.spec import ModelSpec
 from planner.huggingface.config import LAYERS, WIDTH, Config
-from planner.huggingface.families import attention, experts, mixers
-from planner.huggingface.families.attention import (
-    ATTENTION_BIAS,
-    FULL,
-    GATED,
-    NO_ATTENTION,
-    QK_NORM_FULL,
-    QK_NORM_HEAD,
-    ROUTED,
-)
+from planner.huggingface.families import attention, experts, layers, mixers, rows
+from planner.huggingface.families.attention import FULL, GATED
 from planner.huggingface.families.experts import SAME_WIDTH, Sparse, prediction, routed
-from planner.huggingface.families.layers import (
-    ALL_DENSE,
-    ALL_SPARSE,
-    ATTENTION,
-    EXPERTS,
-    LINEAR,
-    MLP,
-    Feeds,
-    Kinds,
-    Layer,
-    Layers,
-    each_layer,
-    every,
-    is_sparse,
-    numbered,
-    pattern,
-)
-from planner.huggingface.families.rows import (
-    Block,
-    Derived,
-    Family,
-    Fields,
-    Hook,
-    Key,
-    Keys,
-    Only,
-    Part,
-    Table,
-    family,
-)
+from planner.huggingface.families.layers import LINEAR, MLP, Feeds, Kinds, Layers
+from planner.huggingface.families.rows import Block, Derived, Fields, Key, Keys, Part, Table, family
 
 # Gated delta nets, and gated attention in every fourth layer: Qwen3-Next and Qwen3.5.
 
 
 def _next_feeds(config: Config, fields: Fields) -> list[Fields]:
     step = config.count("decoder_sparse_step", most=LAYERS, default=1)
-    dense = numbered(config, "mlp_only_layers") or set()
-    layers = range(fields["num_layers"])
-    return [MLP if i in dense or (i + 1) % step else EXPERTS for i in layers]
+    dense = layers.numbered(config, "mlp_only_layers") or set()
+    places = range(fields["num_layers"])
+    return [MLP if i in dense or (i + 1) % step else layers.EXPERTS for i in places]
 
 
 def _next_keys(model: ModelSpec) -> Keys:
-    dense = [i for i, layer in enumerate(each_layer(model)) if not is_sparse(layer)]
+    dense = [i for i, layer in enumerate(layers.each_layer(model)) if not layers.is_sparse(layer)]
     return {"decoder_sparse_step": 1, "mlp_only_layers": dense, "norm_topk_prob": True}
 
 
 def _qwen(feeds: Feeds) -> Table:
     delta = {LINEAR: mixers.DELTA_NET, FULL: Block("attention", {"gate": "element"})}
-    usual = every(4, key="full_attention_interval", others=LINEAR)
+    usual = layers.every(4, key="full_attention_interval", others=LINEAR)
     return Table(
-        ATTENTION_BIAS,
-        QK_NORM_HEAD,
+        attention.ATTENTION_BIAS,
+        attention.QK_NORM_HEAD,
         Layers(delta, usual, feeds),
         Sparse(
             Key("num_experts", "moe.num_experts"),
@@ -82,9 +46,9 @@ def _qwen(feeds: Feeds) -> Table:
 # LFM2: short convolutions, and attention in the layers that are listed.
 
 
-def _lfm2_kinds(config: Config, layers: int) -> Kinds:
-    full = numbered(config, "full_attn_idxs")
-    return [FULL if full is None or i in full else "conv" for i in range(layers)], "attention"
+def _lfm2_kinds(config: Config, depth: int) -> Kinds:
+    full = layers.numbered(config, "full_attn_idxs")
+    return [FULL if full is None or i in full else "conv" for i in range(depth)], "attention"
 
 
 def _lfm2_width(config: Config, fields: Fields) -> Fields:
@@ -109,12 +73,12 @@ def _lfm2_width_keys(model: ModelSpec) -> Keys:
 
 def _lfm2_feeds(config: Config, fields: Fields) -> list[Fields]:
     dense = config.count("num_dense_layers", least=0, most=LAYERS, default=2)
-    return [MLP if i < dense else EXPERTS for i in range(fields["num_layers"])]
+    return [MLP if i < dense else layers.EXPERTS for i in range(fields["num_layers"])]
 
 
 def _lfm2_dense(model: ModelSpec) -> Keys:
     """The number of layers before the first with experts."""
-    sparse = [is_sparse(layer) for layer in each_layer(model)]
+    sparse = [layers.is_sparse(layer) for layer in layers.each_layer(model)]
     return {"num_dense_layers": (*sparse, True).index(True)}
 
 
@@ -128,9 +92,9 @@ def _lfm2(*rows: Part, feeds: Feeds) -> Table:
         attention.SHAPE.spelled(tie_word_embeddings="tie_word_embeddings tie_embedding"),
         attention.Heads(),
         attention.RMSNORM_GATED,
-        QK_NORM_HEAD,
+        attention.QK_NORM_HEAD,
         *rows,
-        Layers({"conv": convolution, FULL: ATTENTION}, _lfm2_kinds, feeds),
+        Layers({"conv": convolution, FULL: layers.ATTENTION}, _lfm2_kinds, feeds),
     )
 
 
@@ -142,10 +106,10 @@ MINIMAX_MIXERS: dict[str, Fields | Block] = {
 }  # fmt: skip
 
 
-def _minimax_kinds(config: Config, layers: int) -> Kinds:
+def _minimax_kinds(config: Config, depth: int) -> Kinds:
     stated = config.data.get("attn_type_list")
-    default = [LINEAR if i % 2 else FULL for i in range(layers)]
-    if isinstance(stated, list) and len(stated) == layers:
+    default = [LINEAR if i % 2 else FULL for i in range(depth)]
+    if isinstance(stated, list) and len(stated) == depth:
         default = [FULL if flag else LINEAR for flag in stated]
     return default, "both take turns"
 
@@ -155,12 +119,12 @@ def _rwkv(config: Config, fields: Fields) -> Fields:
     hidden = fields["hidden_size"]
     own = config.optional("attention_hidden_size", most=WIDTH, default=None) or hidden
     width = config.optional("intermediate_size", most=WIDTH, default=None) or 4 * hidden
-    blocks: Layer = [
+    blocks: layers.Layer = [
         {"kind": "rwkv_time_mix", "width": own},
         {"kind": "rwkv_channel_mix", "width": width},
     ]
     first: Fields = {"kind": "products", "parameters": 2 * hidden}
-    return pattern([[*blocks, first], *[blocks] * (fields["num_layers"] - 1)])
+    return layers.pattern([[*blocks, first], *[blocks] * (fields["num_layers"] - 1)])
 
 
 GRIFFIN: dict[str, Block] = {
@@ -187,15 +151,15 @@ def _griffin(config: Config, fields: Fields) -> Fields:
         listed = ["attention"]
     blocks = {kind: block(config, fields) for kind, block in GRIFFIN.items()}
     width = max(config.count("intermediate_size", most=WIDTH) // 2, 1)
-    layers = [[blocks[listed[i % len(listed)]], MLP] for i in range(fields["num_layers"])]
-    return {"ffn_hidden_size": width, **pattern(layers)}
+    found = [[blocks[listed[i % len(listed)]], MLP] for i in range(fields["num_layers"])]
+    return {"ffn_hidden_size": width, **layers.pattern(found)}
 
 
 # OLMo-Hybrid: gated delta nets, and full attention in every fourth layer.
 
 
-def _olmo_kinds(config: Config, layers: int) -> Kinds:
-    listed, because = every(4, others=LINEAR)(config, layers)
+def _olmo_kinds(config: Config, depth: int) -> Kinds:
+    listed, because = layers.every(4, others=LINEAR)(config, depth)
     return [*listed[:-1], listed[-1] if FULL in listed else FULL], because
 
 
@@ -218,9 +182,9 @@ OLMO_DELTA = Block(
     ),
 )  # fmt: skip
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, rows.Family] = {
     "lfm2": family(
-        "Lfm2ForCausalLM", _lfm2(Hook(_lfm2_width, _lfm2_width_keys), feeds=ALL_DENSE),
+        "Lfm2ForCausalLM", _lfm2(rows.Hook(_lfm2_width, _lfm2_width_keys), feeds=layers.ALL_DENSE),
         tie_word_embeddings=True, num_key_value_heads=8,
     ),
     "lfm2_moe": family(
@@ -233,20 +197,20 @@ FAMILIES: dict[str, Family] = {
     ),
     "minimax": family(
         "MiniMaxForCausalLM", GATED, SAME_WIDTH, routed("num_local_experts num_experts", 2),
-        Layers(MINIMAX_MIXERS, _minimax_kinds, ALL_SPARSE),
+        Layers(MINIMAX_MIXERS, _minimax_kinds, layers.ALL_SPARSE),
         num_key_value_heads=8, num_local_experts=8,
     ),
     "olmo_hybrid": family(
-        "OlmoHybridForCausalLM", GATED, ATTENTION_BIAS, QK_NORM_FULL,
-        Layers({LINEAR: OLMO_DELTA, FULL: ATTENTION}, _olmo_kinds),
+        "OlmoHybridForCausalLM", GATED, attention.ATTENTION_BIAS, attention.QK_NORM_FULL,
+        Layers({LINEAR: OLMO_DELTA, FULL: layers.ATTENTION}, _olmo_kinds),
     ),
     "qwen3_5_moe_text": family(
-        "Qwen3_5MoeForCausalLM", ROUTED, _qwen(ALL_SPARSE),
+        "Qwen3_5MoeForCausalLM", attention.ROUTED, _qwen(layers.ALL_SPARSE),
         num_key_value_heads=2, head_dim=256, num_experts=256, num_experts_per_tok=8,
         moe_intermediate_size=512,
     ),
     "qwen3_5_text": family(
-        "Qwen3_5ForCausalLM", GATED, _qwen(ALL_DENSE),
+        "Qwen3_5ForCausalLM", GATED, _qwen(layers.ALL_DENSE),
         num_key_value_heads=4, head_dim=256,
     ),
     "qwen3_next": family(
@@ -256,9 +220,9 @@ FAMILIES: dict[str, Family] = {
     ),
     "recurrent_gemma": family(
         "RecurrentGemmaForCausalLM", attention.SHAPE, attention.Heads(), attention.RMSNORM_GATED,
-        Only("attention_bias", False, "its projections in have no bias"), _griffin,
+        rows.Only("attention_bias", False, "its projections in have no bias"), _griffin,
         attention.DROPOUT, {"attention_output_bias": True, "mlp_bias": True},
         tie_word_embeddings=True,
     ),
-    "rwkv": family("RwkvForCausalLM", NO_ATTENTION, attention.one_head, _rwkv),
+    "rwkv": family("RwkvForCausalLM", attention.NO_ATTENTION, attention.one_head, _rwkv),
 }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from planner.huggingface.module_inspection.module import Module
+from planner.huggingface.module_inspection.module import Matrix, Module
 
 Fields = dict[str, Any]
 QUERY = (
@@ -36,48 +36,55 @@ def mixer(module: Module, config: Any, layer: int) -> Fields | None:
 def _attention(module: Module, config: Any, layer: int) -> Fields | None:
     """Attention, by its projections; numbers of heads follow from the width of a head."""
     joined, out = module.matrix(*JOINED), module.matrix(*OUTPUT)
-    query = None if joined else module.matrix(*QUERY)
-    if out is None or (joined is None and query is None):
+    query = joined or module.matrix(*QUERY)
+    if out is None or query is None:
         return None
     key, value = module.matrix(*KEY), module.matrix(*VALUE)
-    head_dim = _head_dim(module, config, (query or joined).outputs)  # type: ignore[union-attr]
+    head_dim = _head_dim(module, config, query.outputs)
     if head_dim is None:
         return None
     if joined is not None:
-        heads = out.inputs // head_dim
         groups, value_dim = (joined.outputs - out.inputs) // (2 * head_dim), head_dim
-        rest = joined.outputs - (heads + 2 * groups) * head_dim
-        bias = joined.bias
+        rest = joined.outputs - 2 * groups * head_dim
     else:
-        assert query is not None
-        groups = key.outputs // head_dim if key else 0
-        value_dim = value.outputs // groups if value and groups else head_dim
-        heads = out.inputs // value_dim
-        rest, bias = query.outputs - heads * head_dim, query.bias
-    if heads < 1 or heads * value_dim != out.inputs or rest < 0:
+        groups, value_dim = _key_values(key, value, head_dim)
+        rest = query.outputs
+    heads = out.inputs // value_dim
+    rest -= heads * head_dim
+    if heads * value_dim != out.inputs or rest < 0:
         return None
+    groups = int(groups or getattr(config, "num_key_value_heads", None) or heads)
     fields: Fields = {"kind": "attention", "num_attention_heads": heads, "head_dim": head_dim}
-    fields["num_query_groups"] = groups or int(
-        getattr(config, "num_key_value_heads", None) or heads
-    )
+    fields["num_query_groups"] = groups
     if value_dim != head_dim:
         fields["value_head_dim"] = value_dim
     if joined is None:
         fields["key_values"] = "own" if value else "keys" if key else "earlier"
+    fields |= _gate(module, heads, heads * value_dim, rest)
+    fields["qk_norm"] = _query_key_norm(module, head_dim)
+    fields["sinks"] = module.size("sinks") is not None
+    fields |= _attention_span(module, config, layer) | _indexer(module, config)
+    source = key.inputs if key else 0
+    return fields | {"_bias": bool(query.bias), "_out_bias": bool(out.bias), "_source": source}
+
+
+def _key_values(key: Matrix | None, value: Matrix | None, head_dim: int) -> tuple[int, int]:
+    """(heads of keys and values, width of a value) by their own projections."""
+    groups = key.outputs // head_dim if key else 0
+    return groups, value.outputs // groups if value and groups else head_dim
+
+
+def _gate(module: Module, heads: int, width: int, rest: int) -> Fields:
+    """The gate on the output; rest: outputs of the query's projection that are no queries."""
     gate = module.matrix("g_proj", "gate_proj", "output_gate")
     gates = rest + (gate.outputs if gate else 0)
-    if gates:
-        fields["gate"] = {heads: "head", heads * value_dim: "element"}.get(gates, "none")
-    norm = module.size("q_norm", "q_layernorm", "q_ln")
+    return {"gate": {heads: "head", width: "element"}.get(gates, "none")} if gates else {}
+
+
+def _query_key_norm(module: Module, head_dim: int) -> str:
+    size = module.size("q_norm", "q_layernorm", "q_ln")
     module.take(module.find("k_norm", "k_layernorm", "k_ln") or "")
-    fields["qk_norm"] = "none" if norm is None else "head" if norm <= 2 * head_dim else "full"
-    fields["sinks"] = module.size("sinks") is not None
-    fields |= _attention_span(module, config, layer)
-    index = _indexer(module, config)
-    if index:
-        fields["indexer"] = index
-    source = key.inputs if key else 0
-    return fields | {"_bias": bool(bias), "_out_bias": bool(out.bias), "_source": source}
+    return "none" if size is None else "head" if size <= 2 * head_dim else "full"
 
 
 def _head_dim(module: Module, config: Any, width: int) -> int | None:
@@ -112,10 +119,14 @@ def _attention_span(module: Module, config: Any, layer: int) -> Fields:
     return fields
 
 
-def _indexer(module: Module, config: Any) -> Fields | None:
-    """A lightning indexer; None in layers that reuse an earlier layer's choice or have none."""
-    if isinstance(getattr(config, "index_topk_blocks", None), int):
-        return _block_indexer(module, config)
+def _indexer(module: Module, config: Any) -> Fields:
+    """A lightning indexer; none in layers that reuse an earlier layer's choice or have none."""
+    blocks = isinstance(getattr(config, "index_topk_blocks", None), int)
+    found = (_block_indexer if blocks else _token_indexer)(module, config)
+    return {"indexer": found} if found else {}
+
+
+def _token_indexer(module: Module, config: Any) -> Fields | None:
     top_k = getattr(config, "index_topk", None)
     names = ("indexers_proj", "indexer.weights_proj", "indexer.scorers_proj", "weights_proj")
     query, key = module.matrix("indexer.wq_b", "indexer.q_proj"), module.matrix("indexer.wk")
@@ -176,9 +187,7 @@ def _latent_attention(module: Module, config: Any, layer: int) -> Fields | None:
         fields["gate"] = "head" if gate.outputs == heads else "element"
     if module.size("k_rope_only_layernorm") is not None:
         fields["rope_key_norm"] = True
-    index = _indexer(module, config)
-    if index:
-        fields["indexer"] = index
+    fields |= _indexer(module, config)
     window = getattr(module.source, "sliding_window", None)
     if isinstance(window, int) and window > 0:
         fields["window"] = window

@@ -61,11 +61,7 @@ def inspect_model(model: nn.Module, config: Any, name: str) -> InspectedModel:
         encoders[0][1].fields["projector"] += _connectors(model, path, [p for p, _ in encoders])
     fields["encoders"] = [each.fields for _, each in encoders]
     spec = ModelSpec.model_validate({**fields, "name": name})
-    rest = sum(p.numel() for p in model.parameters()) - total_parameters(spec)
-    if rest < 0:
-        if shared := _size(lists[path], once=False) - _size(lists[path]):
-            raise NotUnderstood(f"its layers share {shared:,} parameters: blocks have their own")
-        raise NotUnderstood(f"its blocks have {-rest:,} parameters more than it")
+    rest = _rest(model, spec, lists[path])
     left = _outside(model, (path, *(p for p, _ in encoders))) if rest else ()
     parts = [stack, *(each for _, each in encoders)]
     return InspectedModel(
@@ -75,6 +71,16 @@ def inspect_model(model: nn.Module, config: Any, name: str) -> InspectedModel:
         tuple(dict.fromkeys(name for part in parts for name in part.approximate)),
         left,
     )
+
+
+def _rest(model: nn.Module, spec: ModelSpec, layers: nn.ModuleList) -> int:
+    """Number of parameters outside the blocks; raises NotUnderstood if these have too many."""
+    rest = _size(model) - total_parameters(spec)
+    if rest < 0:
+        if shared := _size(layers, once=False) - _size(layers):
+            raise NotUnderstood(f"its layers share {shared:,} parameters: blocks have their own")
+        raise NotUnderstood(f"its blocks have {-rest:,} parameters more than it")
+    return rest
 
 
 def _size(module: nn.Module, once: bool = True) -> int:
@@ -136,7 +142,6 @@ def _ends(model: nn.Module, text: Any, table: nn.Module, hidden: int, path: str)
         "vocab_size": int(rows) if weight is None else min(int(rows), int(weight.shape[0])),
         "tied_embeddings": weight is None or weight is table.weight,
         "lm_head_bias": bias is not None,
-        "final_norm": False,
         "position": "rope" if _rotates(model, text) else "none",
     }
     fields["per_layer_input_size"] = getattr(text, "hidden_size_per_layer_input", None) or None
@@ -144,6 +149,12 @@ def _ends(model: nn.Module, text: Any, table: nn.Module, hidden: int, path: str)
         fields["per_layer_input_vocab_size"] = text.vocab_size_per_layer_input
     if width != hidden:
         fields["embedding_size"] = int(width)
+    return fields | _beside_layers(model, hidden, path)
+
+
+def _beside_layers(model: nn.Module, hidden: int, path: str) -> Fields:
+    """Fields of the last norm, and of learned positions if the decoder has any."""
+    fields: Fields = {"final_norm": False}
     owner = path.rpartition(".")[0]
     for name, part in model.named_modules():
         inside = name.startswith(owner) and not name.startswith(path)

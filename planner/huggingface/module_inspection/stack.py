@@ -45,31 +45,45 @@ def read_stack(layers: nn.ModuleList, config: Any, hidden: int, tokens: int) -> 
         blocks: list[Fields] = []
         others: list[Fields | None] = []
         for part in layer.parts:
-            block = _own_options(part, fields, tokens)
-            left = dict(part.left)
-            if block is None or _elements(block, draft) != part.total - _sum(left):
-                block, left = None, part.shapes
+            block, left = _fitted(part, fields, draft, tokens)
             if block is not None:
                 blocks.append(block)
             (approximate if left else exact)[part.name] = None
             others.append(products_of(left))
         others.append(products_of(layer.loose))
         pattern.append(_merged(blocks, len(layer.norms)) + [o for o in others if o])
+    fields |= _norms_of_layers(read, pattern, hidden * (1 + fields["norm_bias"]))
+    if not any(each["kind"] == "experts" for blocks in pattern for each in _flat(blocks)):
+        fields.pop("moe", None)
+    fields["layer_pattern"] = _period(pattern)
+    return Stack(fields, tuple(exact), tuple(approximate))
+
+
+def _fitted(
+    part: Part, fields: Fields, draft: StackSpec, tokens: int
+) -> tuple[Fields | None, dict[str, tuple[int, ...]]]:
+    """A part's block, if it accounts for all that the part does not leave, and the rest."""
+    block = _own_options(part, fields, tokens)
+    if block is not None and _elements(block, draft) == part.total - _sum(part.left):
+        return block, part.left
+    return None, part.shapes
+
+
+def _norms_of_layers(read: Sequence[Layer], pattern: list[list[Fields]], each: int) -> Fields:
+    """Fields of the norms; layers get a block for what they have beyond it.
+
+    each: parameters of one norm.
+    """
     sublayers = [sum(b["kind"] != "products" for b in blocks) for blocks in pattern]
     norms = [2 * len(layer.norms) // n for layer, n in zip(read, sublayers, strict=True) if n]
-    fields["norms_per_layer"] = per_layer = min(norms, default=0)
-    each = hidden * (1 + fields["norm_bias"])
+    per_layer = min(norms, default=0)
     for layer, blocks, count in zip(read, pattern, sublayers, strict=True):
         rest = sum(n for n, _ in layer.norms) - round(count * per_layer * each / 2)
         if rest > 0 or not blocks:
             blocks.append({"kind": "products", "parameters": max(rest, 0)})
     if all(len(layer.norms) == 1 and len(b) == 2 for layer, b in zip(read, pattern, strict=True)):
-        fields["parallel_residual"] = True
-        fields["norms_per_layer"] = 1
-    if not any(each["kind"] == "experts" for blocks in pattern for each in _flat(blocks)):
-        fields.pop("moe", None)
-    fields["layer_pattern"] = _period(pattern)
-    return Stack(fields, tuple(exact), tuple(approximate))
+        return {"norms_per_layer": 1, "parallel_residual": True}
+    return {"norms_per_layer": per_layer}
 
 
 def _flat(blocks: list[Fields]) -> Iterator[Fields]:
@@ -93,44 +107,61 @@ def _elements(block: Fields, draft: StackSpec) -> int:
 def _common(read: Sequence[Layer], config: Any, hidden: int) -> Fields:
     """Heads, widths, biases and norms that the layers share, by majority."""
     blocks = [part.block for layer in read for part in layer.parts if part.block]
-    attention = [b for b in blocks if b["kind"] == "attention" and not b.get("_cross")]
-    biased = [b for b in blocks if "_bias" in b]
-    dense = [b for b in blocks if b["kind"] == "mlp"]
-    moe = next((b["_moe"] for b in blocks if b["kind"] == "experts"), None)
-    latent = next((b for b in blocks if "_mla" in b), None)
-    compressed = next((b for b in blocks if b["kind"] == "compressed_attention"), {})
-    heads, groups, head_dim = _most_common(
-        [(b["num_attention_heads"], b["num_query_groups"], b["head_dim"]) for b in attention]
-    ) or _heads(blocks, config, hidden)
-    norms = [norm for layer in read for norm in layer.norms]
-    streams = _streams(read, config, hidden)
-    bias = bool(norms) and all(count == 2 * hidden for count, _ in norms)
-    gated = moe["_gated"] if moe else _most_common([b["gated"] for b in dense]) or False
-    fields: Fields = {
+    return {
         "num_layers": len(read),
         "hidden_size": hidden,
+        "position": "rope",
+        "residual_streams": _streams(read, config, hidden),
+        **_attention(blocks, config, hidden),
+        **_feed_forward(blocks, hidden),
+        **_norm([norm for layer in read for norm in layer.norms], hidden),
+    }
+
+
+def _attention(blocks: Sequence[Fields], config: Any, hidden: int) -> Fields:
+    plain = [b for b in blocks if b["kind"] == "attention" and not b.get("_cross")]
+    heads, groups, head_dim = _most_common(
+        (b["num_attention_heads"], b["num_query_groups"], b["head_dim"]) for b in plain
+    ) or _heads(blocks, config, hidden)
+    mla = next((b["_mla"] for b in blocks if "_mla" in b), None)
+    if mla is not None:
+        groups, head_dim = heads, mla["qk_nope_head_dim"] + mla["qk_rope_head_dim"]
+    return {
         "num_attention_heads": heads,
         "num_query_groups": groups,
         "head_dim": head_dim,
-        "ffn_hidden_size": _most_common([b["width"] for b in dense]) or 4 * hidden,
-        "gated_mlp": gated,
-        "mlp_bias": bool(dense) and all(b["bias"] for b in dense),
-        "qkv_bias": bool(biased) and all(b["_bias"] for b in biased),
-        "attention_output_bias": bool(biased) and all(b["_out_bias"] for b in biased),
-        "norm": "layernorm" if bias or not any("RMS" in name for _, name in norms) else "rmsnorm",
-        "norm_bias": bias,
-        "qk_norm": _most_common([b["qk_norm"] for b in attention]) or "none",
-        "position": "rope",
-        "residual_streams": streams,
-        "attention_sinks": bool(compressed) or any(b.get("_sinks") for b in blocks),
+        **({"mla": mla} if mla else {}),
+        "qkv_bias": _always(blocks, "_bias"),
+        "attention_output_bias": _always(blocks, "_out_bias"),
+        "qk_norm": _most_common(b["qk_norm"] for b in plain) or "none",
+        "attention_sinks": any(b.get("_sinks") for b in blocks),
     }
-    if latent is not None:
-        mla = latent["_mla"]
-        fields |= {"mla": mla, "num_query_groups": heads}
-        fields["head_dim"] = mla["qk_nope_head_dim"] + mla["qk_rope_head_dim"]
+
+
+def _feed_forward(blocks: Sequence[Fields], hidden: int) -> Fields:
+    dense = [b for b in blocks if b["kind"] == "mlp"]
+    fields: Fields = {
+        "ffn_hidden_size": _most_common(b["width"] for b in dense) or 4 * hidden,
+        "gated_mlp": _most_common(b["gated"] for b in dense) or False,
+        "mlp_bias": _always(dense, "bias"),
+    }
+    moe = next((b["_moe"] for b in blocks if b["kind"] == "experts"), None)
     if moe is not None:
+        fields["gated_mlp"] = moe["_gated"]
         fields["moe"] = {k: v for k, v in moe.items() if not k.startswith("_")}
     return fields
+
+
+def _norm(norms: Sequence[tuple[int, str]], hidden: int) -> Fields:
+    bias = bool(norms) and all(count == 2 * hidden for count, _ in norms)
+    rms = not bias and any("RMS" in name for _, name in norms)
+    return {"norm": "rmsnorm" if rms else "layernorm", "norm_bias": bias}
+
+
+def _always(blocks: Sequence[Fields], option: str) -> bool:
+    """Whether some block has an option, and each that has it sets it."""
+    said = [block[option] for block in blocks if option in block]
+    return bool(said) and all(said)
 
 
 def _streams(read: Sequence[Layer], config: Any, hidden: int) -> int:
