@@ -368,14 +368,17 @@ def _refuse_conflicts(args: Arguments, model: ModelSpec) -> None:
         if one in args.given and other in args.given and args.given[other].value != "0":
             args.refuse(f"{one} and {other} exclude each other", one)
     for option, others in NEEDS:
-        if option in args.given and not any(other in args.given for other in others):
-            if "--num-experts" in others and model.moe is not None:
-                continue  # the model is given by its name
-            if option == "--expert-model-parallel-size" and args.integer(option, 1) == 1:
-                continue
-            if option == "--overlap-param-gather" and args.text("--optimizer") == "dist_muon":
-                continue
-            args.refuse(f"{option} needs {' or '.join(others)}", option)
+        if option in args.given and args.given.keys().isdisjoint(others):
+            named = "--num-experts" in others and model.moe is not None
+            if not named and not _stands_alone(args, option):
+                args.refuse(f"{option} needs {' or '.join(others)}", option)
+
+
+def _stands_alone(args: Arguments, option: str) -> bool:
+    """Whether the other options make one valid without those that it needs."""
+    if option == "--expert-model-parallel-size":
+        return args.integer(option, 1) == 1
+    return option == "--overlap-param-gather" and args.text("--optimizer") == "dist_muon"
 
 
 def _check_environment(args: Arguments, launch: ProgramCall) -> None:
