@@ -207,8 +207,7 @@ class Arguments:
             return ()
         if id(setting) in self.vague:
             shown = setting.value if isinstance(setting.value, str) else " ".join(setting.value)
-            missing = ", ".join(f"--set {one}=..." for one in variables(shown)) or "write it out"
-            text = f"{name} is {shown}, which the files do not say: {missing}"
+            text = f"{name} is {shown}, which the files do not say: {to_set(shown)}"
             if not self.lenient:
                 raise Unreadable(text, setting.file, setting.line)
             if text not in self.open:
@@ -292,9 +291,10 @@ class Arguments:
         return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
 
 
-def variables(text: str) -> tuple[str, ...]:
-    """Names of the shell variables and positional parameters in a word of a script."""
-    return tuple(dict.fromkeys(re.findall(r"\$\{?(\w+)", text, re.ASCII)))
+def to_set(text: str, otherwise: str = "write it out") -> str:
+    """How to give the shell variables and positional parameters in a word of a script."""
+    names = dict.fromkeys(re.findall(r"\$\{?(\w+)", text, re.ASCII))
+    return ", ".join(f"--set {name}=..." for name in names) or otherwise
 
 
 def of_call(
