@@ -320,7 +320,7 @@ def _override(
         values["optimizer.use_precision_aware_optimizer"] = replace(adam, value=True)
     batch, now = values.get("train.global_batch_size"), _replicas(values, size)
     scaled = "train.global_batch_size" not in said.sets and recipe.accelerators != size
-    if scaled and batch and base and now and now != base:
+    if scaled and batch and base and now not in (0, base):
         grown = max(batch.value * now // base, 1)
         values["train.global_batch_size"] = replace(batch, value=grown)
         notes.append(
