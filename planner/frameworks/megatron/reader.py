@@ -224,13 +224,10 @@ def _other_trainer(files: Mapping[str, str]) -> tuple[TrainingCall, str, Transla
     if not any(swift.MARK.search(text) for text in files.values()):
         return None
     try:
-        return (
-            training_calls.training_call(files, swift.launches, swift.TITLE),
-            swift.TITLE,
-            swift.translated,
-        )
+        call = training_calls.training_call(files, swift.launches, swift.TITLE)
     except Unreadable:
         return None
+    return call, swift.TITLE, swift.translated
 
 
 def _read_policy(run: Config, files: Mapping[str, str], size: int | None) -> Reading:
@@ -389,14 +386,10 @@ def _check_environment(args: Arguments, launch: ProgramCall) -> None:
         args.integer("--tensor-model-parallel-size", 1),
         args.integer("--context-parallel-size", 1),
     )
-    if args.has("--use-megatron-fsdp", "--use-custom-fsdp", "--use-torch-fsdp2"):
+    sharding = ("--use-megatron-fsdp", "--use-torch-fsdp2", "--use-custom-fsdp")
+    if args.has(*sharding):
         if value == "1":
-            args.refuse(
-                f"Megatron-FSDP refuses {name}=1",
-                "--use-megatron-fsdp",
-                "--use-torch-fsdp2",
-                "--use-custom-fsdp",
-            )
+            args.refuse(f"Megatron-FSDP refuses {name}=1", *sharding)
     elif (tp > 1 or cp > 1) and value != "1":
         args.assume(
             f"{name} is assumed to be 1 (the script "

@@ -42,7 +42,7 @@ SHAPES = frozenset(
     | {"v_head_dim", "moe_latent_size", "num_experts", "mtp_use_repeated_layer", "add_qkv_bias"}
     | {"is_hybrid_model", "mtp_hybrid_override_pattern"}
 )
-# Attribute, the test that its value passes where the others count, those others.
+# Attribute, the test of its value without which others have no effect, those others.
 _DEPENDENT: tuple[tuple[str, Callable[[Any], bool], tuple[str, ...]], ...] = (
     ("cpu_offloading", bool, ("cpu_offloading_num_layers",)),
     ("use_megatron_fsdp", bool, ("data_parallel_sharding_strategy",)),
