@@ -54,6 +54,12 @@ _SWITCHES = (
     ("dryrun", "d"), ("use_hf_tokenizer", ""), ("dump_config_diff_from_base_recipe", "dcdfr"),
 )  # fmt: skip
 _TRUE, _FALSE = ("true", "1", "t", "yes", "y"), ("false", "0", "f", "no", "n")
+# Option that a script may hand to its helpers -> column of the configurations.
+HANDED = {"expert_tensor_parallel_size": "etp_size"} | {
+    name: name
+    for name in ("cuda_graphs", "use_mcore_fsdp", "recompute_layers", "activation_offload_layers",
+                 "recompute_modules")
+}  # fmt: skip
 # Columns that the options must give if no configuration is recommended.
 _NEEDED = {"num_gpus", "mbs", "gbs", "tp_size", "pp_size", "cp_size"}
 _PRECISION = "mixed_precision"
@@ -227,14 +233,6 @@ def _hand(config: dict[str, Any], handed: Mapping[str, str], values: Mapping[str
     for name, column in HANDED.items():
         if handed.get(name) != "configuration":
             config[column] = values.get(name) if name in handed else None
-
-
-HANDED = {
-    "expert_tensor_parallel_size": "etp_size", "cuda_graphs": "cuda_graphs",
-    "use_mcore_fsdp": "use_mcore_fsdp", "recompute_layers": "recompute_layers",
-    "activation_offload_layers": "activation_offload_layers",
-    "recompute_modules": "recompute_modules",
-}  # fmt: skip
 
 
 def _case(

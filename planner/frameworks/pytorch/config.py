@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cost_models.plans import ParallelPlan
@@ -233,6 +233,10 @@ def _layout(pp: int, torch_schedule: str, sizes: Sequence[int]) -> dict[str, Any
     return {"pp": pp, "vpp": chunks, "schedule": schedule, **fields}
 
 
+def _present(config: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: config[name] for name in names if name in config}
+
+
 def specs(config: Mapping[str, Any]) -> tuple[ModelSpec, TrainingSpec, ParallelPlan]:
     """The specs and the plan of a CONFIG block; raises ValueError for an invalid value."""
     sizes, pp = config["stage_layers"], config["pp"]
@@ -240,14 +244,13 @@ def specs(config: Mapping[str, Any]) -> tuple[ModelSpec, TrainingSpec, ParallelP
     whole = isinstance(sizes, list) and all(type(size) is int for size in (*sizes, *degrees))
     if not whole or min(degrees) < 1:
         raise ValueError("stage_layers must be a list of integers, and degrees at least 1")
-    experts = {name: config[name] for name in ("num_experts", *EXPERTS) if name in config}
     before, tuned = encoders.read(config)
     model = ModelSpec(
         num_layers=sum(sizes),
         encoders=before,
         **{name: config[name] for name in MODEL},
-        moe=experts if config["num_experts"] else None,
-        **{name: config[name] for name in OPTIONAL_MODEL_FIELDS if name in config},
+        moe=_present(config, ("num_experts", *EXPERTS)) if config["num_experts"] else None,
+        **_present(config, OPTIONAL_MODEL_FIELDS),
         layer_pattern=patterns.pattern(config),
         numerics={field: config[name] for name, _, field in NUMERICS},
     )
