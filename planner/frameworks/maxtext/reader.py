@@ -160,9 +160,8 @@ def _plan(
     steps = values.integer("gradient_accumulation_steps", default=1)
     sharded = fsdp * cp > 1
     by_data = values.boolean("shard_optimizer_over_data")
-    values.text("context_parallel_strategy", "dtype", "weight_dtype")
-    values.text("dtype")
-    values.text("weight_dtype")
+    for name in ("context_parallel_strategy", "dtype", "weight_dtype"):
+        values.text(name)
     zero = 3 if sharded else 1 if by_data else 0
     training = TrainingSpec(
         seq_length=values.integer("max_target_length", default=2048),

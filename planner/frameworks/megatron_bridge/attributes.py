@@ -42,26 +42,19 @@ SHAPES = frozenset(
     | {"v_head_dim", "moe_latent_size", "num_experts", "mtp_use_repeated_layer", "add_qkv_bias"}
     | {"is_hybrid_model", "mtp_hybrid_override_pattern"}
 )
-# Attribute, the test of its value without which others have no effect, those others.
-_DEPENDENT: tuple[tuple[str, Callable[[Any], bool], tuple[str, ...]], ...] = (
-    ("cpu_offloading", bool, ("cpu_offloading_num_layers",)),
-    ("use_megatron_fsdp", bool, ("data_parallel_sharding_strategy",)),
-    (
-        "use_precision_aware_optimizer",
-        bool,
-        ("exp_avg_dtype", "exp_avg_sq_dtype", "main_params_dtype"),
-    ),
-    ("moe_token_dispatcher_type", lambda kind: kind == "flex", ("moe_flex_dispatcher_backend",)),
-    ("recompute_granularity", lambda kind: kind == "selective", ("recompute_modules",)),
-    ("attention_backend", lambda kind: kind != "auto", ("attention_backend",)),
-    ("pipeline_model_parallel_layout", not_, ("virtual_pipeline_model_parallel_size",)),
-    ("optimizer_cpu_offload", bool, ("optimizer_offload_fraction",)),
-    (
-        "cuda_graph_impl",
-        lambda kind: kind != "none",
-        ("cuda_graph_impl", "cuda_graph_scope", "cuda_graph_modules"),
-    ),
-    ("use_distributed_optimizer", bool, ("overlap_param_gather",)),
+# Attribute, the test of its value without which others have no effect, those others; in order.
+_DEPENDENT: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("cpu_offloading", bool, "cpu_offloading_num_layers"),
+    ("use_megatron_fsdp", bool, "data_parallel_sharding_strategy"),
+    ("use_precision_aware_optimizer", bool, "exp_avg_dtype exp_avg_sq_dtype main_params_dtype"),
+    ("moe_token_dispatcher_type", lambda kind: kind == "flex", "moe_flex_dispatcher_backend"),
+    ("recompute_granularity", lambda kind: kind == "selective", "recompute_modules"),
+    ("attention_backend", lambda kind: kind != "auto", "attention_backend"),
+    ("pipeline_model_parallel_layout", not_, "virtual_pipeline_model_parallel_size"),
+    ("optimizer_cpu_offload", bool, "optimizer_offload_fraction"),
+    ("cuda_graph_impl", lambda kind: kind != "none", "cuda_graph_scope cuda_graph_modules"),
+    ("cuda_graph_impl", lambda kind: kind != "none", "cuda_graph_impl"),
+    ("use_distributed_optimizer", bool, "overlap_param_gather"),
 )
 
 
@@ -129,7 +122,7 @@ def _settle(found: dict[str, StatedValue]) -> None:
         del found["tp_comm_overlap"]
     for name, needed, names in _DEPENDENT:
         if not needed(value(name)):
-            for dependent in names:
+            for dependent in names.split():
                 found.pop(dependent, None)
     if value("grad_reduce_in_fp32") is False:
         # Megatron-LM's parser accumulates in fp32 without this option.

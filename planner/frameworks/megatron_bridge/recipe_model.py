@@ -97,14 +97,11 @@ def _capacity(values: dict[str, StatedValue], model: ModelSpec) -> dict[str, Any
 
 def _null_vocabulary(values: Mapping[str, StatedValue]) -> int | None:
     """The vocabulary size that a recipe gives its NullTokenizer, if it trains with that."""
-    kind, tokens, used = (
-        values.get(f"tokenizer.{name}")
-        for name in ("tokenizer_type", "vocab_size", "use_tokenizer_vocab_size")
-    )
-    if not kind or kind.value != "NullTokenizer" or not used or used.value is not True:
-        return None
+    names = ("tokenizer_type", "use_tokenizer_vocab_size", "vocab_size")
+    kind, used, tokens = (values.get(f"tokenizer.{name}") for name in names)
+    own = kind and kind.value == "NullTokenizer" and used and used.value is True
     # Some recipes give the name of the model's own vocabulary size.
-    if not tokens or tokens.value in (None, "vocab_size"):
+    if not own or not tokens or tokens.value in (None, "vocab_size"):
         return None
     return whole(tokens, "tokenizer.vocab_size")
 

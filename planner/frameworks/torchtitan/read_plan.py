@@ -83,10 +83,8 @@ def _asynchronous(trainer: TrainerSettings, components: Sequence[str]) -> bool:
     name = "compile.enable_async_tensor_parallel"
     asked = bool(trainer.get(name))
     if asked and "model" not in components:
-        trainer.refuse(
-            "asynchronous tensor parallelism needs compile.enable and 'model' in its components",
-            name,
-        )
+        text = "asynchronous tensor parallelism needs compile.enable and 'model' in its components"
+        trainer.refuse(text, name)
         return False
     return asked
 
