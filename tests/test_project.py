@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 BIN = Path(sys.executable).parent
 MOST_LINES, MOST_FUNCTION_LINES = 400, 60
-MOST_COMPLEX_FUNCTIONS = 64  # above a complexity of 15; to be below 30
+MOST_COMPLEX_FUNCTIONS = 3  # above a complexity of 15; to be below 30
 # Product code that is longer, and why.
 LONGER = {
     "planner/running/store/migrations/versions/0001_first.py upgrade": "declares all tables",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files as resources
+from itertools import takewhile
 from typing import Any
 
 from planner.documents.answer import Reason
@@ -88,14 +89,13 @@ class Arguments:
             wanted: Any = (
                 "*" if row is None else 0 if row["kind"] == "switch" else row.get("nargs", 1)
             )
-            values = [Argument(value, word.file, word.line, word.known)] if equals else []
-            limit = wanted if isinstance(wanted, int) else 1 if wanted == "?" else len(words)
-            if not equals:
-                while position < len(words) and len(values) < limit:
-                    if option_like(words[position].text):
-                        break
-                    values.append(words[position])
-                    position += 1
+            if equals:
+                values = [Argument(value, word.file, word.line, word.known)]
+            else:
+                most = wanted if isinstance(wanted, int) else 1 if wanted == "?" else len(words)
+                following = words[position : position + most]
+                values = list(takewhile(lambda one: not option_like(one.text), following))
+                position += len(values)
             self.option(name, word, values, wanted)
             text = name if row and row.get("type") == "str" and wanted == 1 and values else ""
 
@@ -122,7 +122,7 @@ class Arguments:
         several = row is not None and wanted not in (0, 1, "?")
         setting = Setting(
             name=name,
-            value=texts if several or len(texts) > 1 else texts[0] if texts else None,
+            value=texts if several or len(texts) > 1 else next(iter(texts), None),
             file=word.file,
             line=word.line,
         )
@@ -207,8 +207,7 @@ class Arguments:
             return ()
         if id(setting) in self.vague:
             shown = setting.value if isinstance(setting.value, str) else " ".join(setting.value)
-            missing = ", ".join(f"--set {one}=..." for one in variables(shown)) or "write it out"
-            text = f"{name} is {shown}, which the files do not say: {missing}"
+            text = f"{name} is {shown}, which the files do not say: {to_set(shown)}"
             if not self.lenient:
                 raise Unreadable(text, setting.file, setting.line)
             if text not in self.open:
@@ -292,9 +291,10 @@ class Arguments:
         return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
 
 
-def variables(text: str) -> tuple[str, ...]:
-    """Names of the shell variables and positional parameters in a word of a script."""
-    return tuple(dict.fromkeys(re.findall(r"\$\{?(\w+)", text, re.ASCII)))
+def to_set(text: str, otherwise: str = "write it out") -> str:
+    """How to give the shell variables and positional parameters in a word of a script."""
+    names = dict.fromkeys(re.findall(r"\$\{?(\w+)", text, re.ASCII))
+    return ", ".join(f"--set {name}=..." for name in names) or otherwise
 
 
 def of_call(

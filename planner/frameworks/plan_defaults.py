@@ -22,11 +22,12 @@ def usual(framework: Framework, given: Mapping[str, Any], model: ModelSpec) -> d
 
     given: fields as the user wrote them, whose values may be wrong.
     """
-    found = {name: values[0] for name, values in framework.axes.items() if name != "schedule"}
     kind = given.get("recompute", "none")
-    for name, own in _OF_RECOMPUTE.items():
-        if kind != own:
-            found.pop(name, None)
+    found = {
+        name: values[0]
+        for name, values in framework.axes.items()
+        if name != "schedule" and _OF_RECOMPUTE.get(name, kind) == kind
+    }
     pp, tp, vpp = (degree(given.get(name)) for name in ("pp", "tp", "vpp"))
     layers = -(-model.num_layers // (pp * vpp))
     if framework.splits is not None and 1 < pp <= model.num_layers:

@@ -165,15 +165,8 @@ def world(launch: ProgramCall) -> World:
     slurm = slurm_variables((*launch.slurm, *launch.before))
     nodes, per_node = slurm.get("SLURM_NNODES"), None
     if launch.launcher == "torchrun":
-        per_node = _count(settings, "--nproc_per_node") or (
-            1 if not any(s.name == "--nproc_per_node" for s in settings) else None
-        )
-        given = [s for s in settings if s.name == "--nnodes"]
-        nodes = _count(settings, "--nnodes") if given else 1
-        if given and nodes is None:
-            nodes = slurm.get("SLURM_NNODES")
-        if per_node is None:
-            per_node = slurm.get("SLURM_GPUS_PER_NODE")
+        nodes = _of_torchrun(settings, "--nnodes", nodes)
+        per_node = _of_torchrun(settings, "--nproc_per_node", slurm.get("SLURM_GPUS_PER_NODE"))
     elif launch.launcher == "msrun":  # MindSpore's: all processes, and those of a node
         total, per_node = _count(settings, "--worker_num"), _count(settings, "--local_worker_num")
         nodes = total // per_node if total and per_node and total % per_node == 0 else None
@@ -186,6 +179,12 @@ def world(launch: ProgramCall) -> World:
             per_node = total // nodes
     total = nodes * per_node if nodes and per_node else None
     return World(nodes, per_node, total)
+
+
+def _of_torchrun(settings: Sequence[Setting], name: str, of_slurm: int | None) -> int | None:
+    """A count of torchrun's, whose default is 1; Slurm's if the option holds no number."""
+    said = any(one.name == name for one in settings)
+    return _count(settings, name) or (of_slurm if said else 1)
 
 
 def accelerators(call: TrainingCall, reached: World, asked: int | None) -> int:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture, training_calls
-from planner.frameworks.arguments import variables
+from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.lora_settings import adapter_fields
@@ -101,8 +101,7 @@ class Overrides:
         if word is None or word.text in ("null", "None", ""):
             return default
         if not word.known:
-            missing = ", ".join(f"--set {one}=..." for one in variables(word.text))
-            text = f"{key} is {word.text}, which the files do not say: {missing or 'write it out'}"
+            text = f"{key} is {word.text}, which the files do not say: {to_set(word.text)}"
             raise Unreadable(text, word.file, word.line)
         return word.text
 

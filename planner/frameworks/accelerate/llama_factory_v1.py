@@ -75,11 +75,11 @@ def translated(
             key: True for key in ("reshard_after_forward", "offload_params")
             if f"dist_config.{key}" in known
         }  # fmt: skip
-    usual = "dpo" if any(name.startswith("pref_") for name in known) else "sft"
     task = next((m[1] for text in files.values() if (m := _COMMAND.search(text))), None)
     if task is None:
-        assumed.append(f"no file has a llamafactory-cli sft, dpo or rm command: {usual} assumed")
-    found["stage"] = Setting(name="llamafactory-cli", value=task or usual, file=file, line=0)
+        task = "dpo" if any(name.startswith("pref_") for name in known) else "sft"
+        assumed.append(f"no file has a llamafactory-cli sft, dpo or rm command: {task} assumed")
+    found["stage"] = Setting(name="llamafactory-cli", value=task, file=file, line=0)
     return Values(found, file), made
 
 

@@ -88,10 +88,15 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         return verl_actor.read(call, files)
     if (run := of_files(files)) is not None:
         return nemo_rl_policy.read(run, given_with(files), accelerators)
-    launch = only_launch(files, "accelerate")
-    line = options(launch.before[2:], SWITCHES) if launch else []
-    script = options(launch.arguments) if launch else []
-    file = "launch.sh" if launch is None else launch.program.file
+    return _read_launch(files, accelerators)
+
+
+def _read_launch(files: Mapping[str, str], accelerators: int | None) -> Reading:
+    """Reads accelerate's own launch, or its config alone."""
+    launch, line, script, file = only_launch(files, "accelerate"), [], [], "launch.sh"
+    if launch is not None:
+        line, script = options(launch.before[2:], SWITCHES), options(launch.arguments)
+        file = launch.program.file
     assumed: list[str] = []
     keyed = [*_of_config(files, line, assumed), *((_plain(one.name), one) for one in line)]
     given = given_with(files)

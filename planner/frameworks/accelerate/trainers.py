@@ -218,9 +218,8 @@ def _plan(
 ) -> tuple[TrainingSpec, ParallelPlan]:
     degrees, shard = _degrees(values, world)
     dp = degrees["dp"]
-    for name, usual in ((trainer.micro, trainer.usual_micro), (trainer.length[0], None)):
-        if not values.has(name) and usual is not None:
-            assumed.append(f"{name}: not set, {usual} as in {trainer.title}")
+    if not values.has(trainer.micro):
+        assumed.append(f"{trainer.micro}: not set, {trainer.usual_micro} as in {trainer.title}")
     micro = values.integer(trainer.micro, default=trainer.usual_micro)
     length = values.integer(*trainer.length, default=trainer.usual_length)
     steps = values.integer("gradient_accumulation_steps", default=1)
@@ -335,10 +334,7 @@ def _engine(
         return of_document({name: text}, name, half, assumed)
     section = tree.get("fsdp_config")
     if isinstance(section, dict) or values.has("fsdp", "fsdp_version"):
-        keys = {
-            key if key.startswith("fsdp_") else f"fsdp_{key}": f"fsdp_config.{key}"
-            for key in (section or {})
-        }
+        keys = {f"fsdp_{key.removeprefix('fsdp_')}": f"fsdp_config.{key}" for key in section or {}}
         known = values.settings
         inner = {name: known[path] for name, path in keys.items() if path in known}
         values.has(*keys.values())
@@ -364,9 +360,9 @@ def _adapters(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[st
         return {}
     if kind not in ("lora", "qlora"):
         raise Unreadable(f"{kind} cannot be read: only full training, lora and qlora")
-    listed = next((tree[key] for key in trainer.targets if tree.get(key)), None)
+    listed = next((tree[key] for key in trainer.targets if tree.get(key)), "all")
     values.has(*trainer.targets, "lora_target_linear", "lora_alpha")
-    names = listed if isinstance(listed, list) else re.split(r"[,\s]+", str(listed or "all"))
+    names = listed if isinstance(listed, list) else re.split(r"[,\s]+", str(listed))
     known = tuple(name for name in names if name in NAMES)
     packed = (
         kind == "qlora" or values.boolean("load_in_4bit") or values.text("quantization_bit") == "4"

@@ -55,12 +55,9 @@ def plan_and_training(
         zero = 1
         training = training.model_copy(update={"gradient_dtype": "fp32"})
     offload = _offloads(args, config, zero)
-    in_fp32 = (training.precision, training.gradient_dtype) == ("bf16", "fp32")
-    # Whether gradients are reduced only after the backward pass, even with overlap_comm.
-    late = zero == 0 or pp > 1 or (zero == 1 and not offload and in_fp32)
-    overlap = config.switch("zero_optimization.overlap_comm", zero == 3)
-    if overlap and late:
-        args.assume("overlap_comm has no effect here: gradients are reduced after the backward")
+    dtypes = training.precision, training.gradient_dtype
+    late = pp > 1 or (zero, offload, *dtypes) == (1, False, "bf16", "fp32")
+    overlaps = _overlaps(args, config, zero, late)
     fields: dict[str, Any] = {
         "tp": tp,
         "sequence_parallel": sequence_parallel,
@@ -76,13 +73,25 @@ def plan_and_training(
         or config.switch("activation_checkpointing.cpu_checkpointing"),
         "attention_kernel": _attention(args),
         "cross_entropy": "unfused",
-        "overlap_grad_reduce": overlap and not late,
-        "overlap_param_gather": overlap and not late and zero == 3,
+        "overlap_grad_reduce": overlaps,
+        "overlap_param_gather": overlaps and zero == 3,
         "runtime": "deepspeed",
         **_recompute(args, pp),
     }
     _mark_free_of_cost(args, config)
     return ParallelPlan(**fields), training
+
+
+def _overlaps(args: Arguments, config: JsonConfig, zero: int, late: bool) -> bool:
+    """Whether collectives overlap with computation.
+
+    late: gradients are reduced only after the backward pass, as without ZeRO.
+    """
+    asked = config.switch("zero_optimization.overlap_comm", zero == 3)
+    if asked and (late or zero == 0):
+        args.assume("overlap_comm has no effect here: gradients are reduced after the backward")
+        return False
+    return asked
 
 
 def _mark_free_of_cost(args: Arguments, config: JsonConfig) -> None:

@@ -158,14 +158,10 @@ def _plan(
     fsdp, dp = sizes["fsdp"] * ep, sizes["data"] * sizes["fsdp"] * ep
     micro = max(round(values.number("per_device_batch_size") * tp * cp), 1)
     steps = values.integer("gradient_accumulation_steps", default=1)
-    policy = values.text("remat_policy") or "full"
-    inputs = values.text("decoder_layer_input") == "offload"
-    full = policy == "full" or (policy == "custom" and inputs)
     sharded = fsdp * cp > 1
     by_data = values.boolean("shard_optimizer_over_data")
-    values.text("context_parallel_strategy", "dtype", "weight_dtype")
-    values.text("dtype")
-    values.text("weight_dtype")
+    for name in ("context_parallel_strategy", "dtype", "weight_dtype"):
+        values.text(name)
     zero = 3 if sharded else 1 if by_data else 0
     training = TrainingSpec(
         seq_length=values.integer("max_target_length", default=2048),
@@ -180,11 +176,18 @@ def _plan(
         tp=tp, cp=cp, dp=dp, ep=ep, etp=tp if model.moe else 1, cp_kind="all_gather",
         sequence_parallel=tp > 1, zero_stage=zero, micro_batch_size=micro,
         dp_shard=fsdp * cp if zero == 3 and fsdp < dp else 0,
-        recompute="full" if full else "selective" if policy == OPERATORS else "none",
-        recompute_modules=("op",) if policy == OPERATORS else (),
-        recompute_num_layers=model.num_layers if full else 0,
-        offload_activations=full and inputs,
         offload_optimizer=values.boolean("optimizer_memory_host_offload"),
         attention_kernel="unfused" if values.text("attention") == "dot_product" else "flash",
-        cross_entropy="unfused", runtime="jax", compile=True,
+        cross_entropy="unfused", runtime="jax", compile=True, **_recompute(values, model),
     )  # fmt: skip
+
+
+def _recompute(values: Values, model: ModelSpec) -> dict[str, Any]:
+    policy = values.text("remat_policy") or "full"
+    inputs = values.text("decoder_layer_input") == "offload"
+    if policy == OPERATORS:
+        return {"recompute": "selective", "recompute_modules": ("op",)}
+    if policy == "full" or (policy == "custom" and inputs):
+        layers = model.num_layers
+        return {"recompute": "full", "recompute_num_layers": layers, "offload_activations": inputs}
+    return {}

@@ -35,7 +35,6 @@ def block(model: ModelSpec) -> str:
 
 def lacks(model: ModelSpec) -> Iterator[str]:
     """Why none of its Llama, Qwen and Mixtral decoder blocks matches the model's layers."""
-    moe = model.moe
     parts = {
         f"{model.norm} with biases": model.norm != "rmsnorm" or model.norm_bias,
         "an MLP without a gate": not model.gated_mlp,
@@ -50,13 +49,16 @@ def lacks(model: ModelSpec) -> Iterator[str]:
         "multi-token prediction": model.mtp_num_layers > 0,
         "a norm after the embedding": model.embedding_norm,
         "a bias of the output layer": model.lm_head_bias,
-        "dense layers among MoE layers": moe is not None and "dense" in model.feed_forwards,
-        "shared experts": moe is not None and moe.shared_expert_ffn_hidden_size > 0,
-        "experts or a router with biases": moe is not None
-        and (moe.expert_bias or moe.router_bias or moe.score_correction_bias),
-        "groups of experts": moe is not None and moe.num_groups is not None,
-        "dropped tokens": moe is not None and moe.capacity_factor is not None,
     }
+    if (moe := model.moe) is not None:
+        biases = moe.expert_bias or moe.router_bias or moe.score_correction_bias
+        parts |= {
+            "dense layers among MoE layers": "dense" in model.feed_forwards,
+            "shared experts": moe.shared_expert_ffn_hidden_size > 0,
+            "experts or a router with biases": biases,
+            "groups of experts": moe.num_groups is not None,
+            "dropped tokens": moe.capacity_factor is not None,
+        }
     found = [name for name, has in parts.items() if has]
     if found or not block(model):
         what = ", ".join(found) or "a norm and a bias on queries and keys"

@@ -65,12 +65,7 @@ def translated(
 ) -> TranslatedLaunch:
     """The call translated to Megatron-LM's options.  Raises Unreadable."""
     said = dict(_values_by_option(launch, given))
-    kinds = set()
-    for name, read in TUNED.items():
-        if (one := said.pop(name, None)) is not None and one.text not in read:
-            text = f"--{name} {one.text} is not read; --set {name}={read[0]} reads it as that"
-            raise Unreadable(text, one.file, one.line)
-        kinds |= {one.text} if one is not None else set()
+    kinds = set(_tuned(said))
     notes: list[str] = []
     pairs = _aligned(said, launch, notes)
     model = given.model or _model(said, launch, notes)
@@ -81,9 +76,10 @@ def translated(
     if length is None:
         text = "--max_length is missing: --set max_length=..."
         raise Unreadable(text, program.file, program.line)
-    if "packing" not in said or said["packing"].text.lower() != "true":
+    packing = said.pop("packing", None)
+    if packing is None or packing.text.lower() != "true":
         notes.append(f"every sample is assumed to be as long as --max_length, {length.text} tokens")
-    said.pop("packing", None)
+    said.pop("model", None)
     usual = DEFAULTS | (EXPERTS if model.moe is not None else {})
     words = {name: Argument(text, program.file, program.line) for name, text in usual.items()}
     words["seq_length"] = length
@@ -97,10 +93,8 @@ def translated(
         ours = attribute_names.of_core(name)
         if ours in attribute_names.options():
             words[ours] = word
-        elif name not in usual and not IDLE.search(name) and name not in ("model", "use_hf"):
+        elif not IDLE.search(name):
             left.append(_setting(name, word))
-        if name in usual:
-            words[name] = word
     architecture.refuse(left)
     call = ProgramCall(
         launch.before,
@@ -110,6 +104,17 @@ def translated(
         launch.slurm,
     )
     return TranslatedLaunch(call, model, _world(launch), tuple(notes), tuple(left), training)
+
+
+def _tuned(said: dict[str, Argument]) -> Iterator[str]:
+    """The kinds of tuning that a launch names.  Raises Unreadable for one that is not read."""
+    for name, read in TUNED.items():
+        one = said.pop(name, None)
+        if one is not None and one.text not in read:
+            text = f"--{name} {one.text} is not read; --set {name}={read[0]} reads it as that"
+            raise Unreadable(text, one.file, one.line)
+        if one is not None:
+            yield one.text
 
 
 def _aligned(said: dict[str, Argument], launch: ProgramCall, notes: list[str]) -> int:

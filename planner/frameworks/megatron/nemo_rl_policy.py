@@ -93,18 +93,7 @@ def _engine(config: Config, model: ModelSpec, known: Mapping[str, Any]) -> Itera
 
 def _attributes(config: Config, model: ModelSpec) -> Iterator[tuple[str, str]]:
     """Megatron-LM's attributes, each with the key that sets it."""
-    groups = (GROUP, f"{GROUP}.model_overrides")
-    for group in groups:
-        for key, value in config.group(group).items():
-            name = attribute_names.of_core(key)
-            idle = key in IGNORED_KEYS or isinstance(value, dict) or value is None
-            if (
-                idle
-                or name not in attribute_names.options()
-                or (name.startswith("moe_") and not model.moe)
-            ):
-                continue
-            yield name, f"{group}.{key}"
+    yield from _model_attributes(config, model)
     offloads = config.on(f"{GROUP}.optimizer.optimizer_cpu_offload")
     for key in config.group(f"{GROUP}.optimizer"):
         if key in OPTIMIZER and (offloads or key not in OFFLOADING):
@@ -120,6 +109,16 @@ def _attributes(config: Config, model: ModelSpec) -> Iterator[tuple[str, str]]:
     if precision != "fp32":
         config.tree["policy"][precision] = True
         yield precision, f"policy.{precision}"
+
+
+def _model_attributes(config: Config, model: ModelSpec) -> Iterator[tuple[str, str]]:
+    for group in (GROUP, f"{GROUP}.model_overrides"):
+        for key, value in config.group(group).items():
+            name = attribute_names.of_core(key)
+            idle = key in IGNORED_KEYS or isinstance(value, dict) or value is None
+            known = name in attribute_names.options() and (model.moe or not name.startswith("moe_"))
+            if known and not idle:
+                yield name, f"{group}.{key}"
 
 
 def _recompute(config: Config) -> Iterator[Argument]:

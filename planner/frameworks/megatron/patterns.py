@@ -83,91 +83,97 @@ def list_expression(digits: Sequence[int]) -> str:
 
 # Details without an option.
 
-
-def _all_equal(found: Sequence[Hashable]) -> bool:
-    return len(set(found)) <= 1
+_Test = Callable[[ModelSpec], bool]
 
 
-def _attention(model: ModelSpec) -> Iterator[str]:
-    found = blocks_of(model, Attention)
-    if any(block.chunk for block in found):
-        yield "no option for chunked attention"
-    shape = (model.num_attention_heads, model.num_query_groups, model.head_dim)
-    shapes = {
-        (
-            block.num_attention_heads or model.num_attention_heads,
-            block.num_query_groups or block.num_attention_heads or model.num_query_groups,
-            block.head_dim or model.head_dim,
-        )
-        for block in found
-    }
-    if shapes - {shape}:
-        yield "all attention layers have the same heads"
-    if any(block.value_head_dim not in (None, model.head_dim) for block in found):
-        yield "values have the width of keys, except in latent attention"
-    if any(block.key_values != "own" for block in found):
-        yield "all attention layers have their own key and value projections"
-    if any(block.gate == "head" for block in found) or not _all_equal([b.gate for b in found]):
-        yield "the attention output gate is elementwise, in all layers or in none"
-    if any(block.indexer is not None for block in found):
-        yield "only latent attention has an indexer"
-    if not _all_equal([block.window for block in found if block.window is not None]):
-        yield "all windows have one width"
-    if any(block.sinks not in (None, model.attention_sinks) for block in found):
-        yield "all attention layers have sinks, or none"
-    if any(block.qk_norm not in (None, model.qk_norm) for block in found):
-        yield "all attention layers have query/key norms, or none"
+def _any(kind: type[Kind], test: Callable[[Kind, ModelSpec], object]) -> _Test:
+    """Whether a block of the kind passes the test."""
+    return lambda model: any(test(block, model) for block in blocks_of(model, kind))
 
 
-def _latent(model: ModelSpec) -> Iterator[str]:
-    found = blocks_of(model, LatentAttention)
-    if not found:
-        return
-    if is_hybrid(model):
-        yield "latent attention in hybrid models has no norms of the latents"
-    if blocks_of(model, Attention):
-        yield "attention is latent in every layer or in none"
-    if any(block.window is not None for block in found):
-        yield "latent attention has no window"
-    if any(block.gate != "none" for block in found):
-        yield "latent attention has no output gate"
-    if any(block.rope_key_norm for block in found):
-        yield "the rotary part of latent keys has no norm"
-    indexers = [block.indexer for block in found]
-    if any(indexers) and not all(indexers):
-        yield "all latent attention layers have an indexer, or none"
-    if any(one is not None and not one.key_norm_bias for one in indexers):
-        yield "the norm of an indexer's keys has a bias"
-    if not _all_equal([_shape(one) for one in indexers if one is not None]):
-        yield "all indexers have one shape"
-    if any(one is not None and one.shared for one in indexers):
-        yield "only since core 0.19 can a layer reuse the keys that an earlier indexer chose"
-    if any(indexers) and blocks_of(model, GatedDeltaNet):
-        yield "a model has indexers or gated delta nets, not both"
+def _differ(kind: type[Kind], value: Callable[[Kind], Hashable]) -> _Test:
+    """Whether blocks of the kind have different values, apart from None."""
+    return lambda model: len({value(block) for block in blocks_of(model, kind)} - {None}) > 1
 
 
-def _shape(indexer: Indexer) -> tuple[int, int, int]:
-    return indexer.num_heads, indexer.head_dim, indexer.top_k
+def _heads(block: Attention, model: ModelSpec) -> tuple[int, int, int]:
+    return (*block.heads(model), block.head_dim or model.head_dim)
 
 
-def _recurrent(model: ModelSpec) -> Iterator[str]:
-    mamba, delta = blocks_of(model, Mamba2), blocks_of(model, GatedDeltaNet)
-    if not _all_equal([(b.num_heads, b.head_dim, b.state_size, b.num_groups) for b in mamba]):
-        yield "all Mamba-2 layers have one shape"
-    if any(
-        b.convolution != MAMBA_TAPS or not b.convolution_bias or b.bias or not b.gated_norm
-        for b in mamba
-    ):
-        yield (
-            f"Mamba-2 layers have a convolution of {MAMBA_TAPS} taps with a bias, projections "
-            "without a bias, and a gated norm"
-        )
-    if not _all_equal(delta):
-        yield "all gated delta nets have one shape"
-    if any(b.channel_decays or b.decay_rank or b.gate_rank or not b.gated for b in delta):
-        yield "gated delta nets have one decay per head and a full-rank output gate"
-    if any(b.convolution < 2 for b in delta):
-        yield "gated delta nets have a short convolution"
+def _indexer_shape(block: LatentAttention) -> tuple[int, int, int] | None:
+    one = block.indexer
+    return None if one is None else (one.num_heads, one.head_dim, one.top_k)
+
+
+# What holds in Megatron-LM, and whether a model breaks it.
+_RESTRICTIONS: dict[str, _Test] = {
+    "no option for chunked attention": _any(Attention, lambda b, _: b.chunk),
+    "all attention layers have the same heads": _any(
+        Attention,
+        lambda b, m: _heads(b, m) != (m.num_attention_heads, m.num_query_groups, m.head_dim),
+    ),
+    "values have the width of keys, except in latent attention": _any(
+        Attention, lambda b, m: b.value_head_dim not in (None, m.head_dim)
+    ),
+    "all attention layers have their own key and value projections": _any(
+        Attention, lambda b, _: b.key_values != "own"
+    ),
+    "the attention output gate is elementwise, in all layers or in none": lambda m: (
+        {block.gate for block in blocks_of(m, Attention)} not in (set(), {"none"}, {"element"})
+    ),
+    "only latent attention has an indexer": _any(Attention, lambda b, _: b.indexer),
+    "all windows have one width": _differ(Attention, lambda b: b.window),
+    "all attention layers have sinks, or none": _any(
+        Attention, lambda b, m: b.sinks not in (None, m.attention_sinks)
+    ),
+    "all attention layers have query/key norms, or none": _any(
+        Attention, lambda b, m: b.qk_norm not in (None, m.qk_norm)
+    ),
+    "latent attention in hybrid models has no norms of the latents": _any(
+        LatentAttention, lambda _, m: is_hybrid(m)
+    ),
+    "attention is latent in every layer or in none": _any(
+        LatentAttention, lambda _, m: blocks_of(m, Attention)
+    ),
+    "latent attention has no window": _any(LatentAttention, lambda b, _: b.window),
+    "latent attention has no output gate": _any(LatentAttention, lambda b, _: b.gate != "none"),
+    "the rotary part of latent keys has no norm": _any(
+        LatentAttention, lambda b, _: b.rope_key_norm
+    ),
+    "all latent attention layers have an indexer, or none": _differ(
+        LatentAttention, lambda b: b.indexer is None
+    ),
+    "the norm of an indexer's keys has a bias": _any(
+        LatentAttention, lambda b, _: b.indexer and not b.indexer.key_norm_bias
+    ),
+    "all indexers have one shape": _differ(LatentAttention, _indexer_shape),
+    "only since core 0.19 can a layer reuse the keys that an earlier indexer chose": _any(
+        LatentAttention, lambda b, _: b.indexer and b.indexer.shared
+    ),
+    "a model has indexers or gated delta nets, not both": _any(
+        LatentAttention, lambda b, m: b.indexer and blocks_of(m, GatedDeltaNet)
+    ),
+    "all Mamba-2 layers have one shape": _differ(
+        Mamba2, lambda b: (b.num_heads, b.head_dim, b.state_size, b.num_groups)
+    ),
+    (
+        f"Mamba-2 layers have a convolution of {MAMBA_TAPS} taps with a bias, projections "
+        "without a bias, and a gated norm"
+    ): _any(
+        Mamba2,
+        lambda b, _: (
+            (b.convolution, b.convolution_bias, b.bias, b.gated_norm)
+            != (MAMBA_TAPS, True, False, True)
+        ),
+    ),
+    "all gated delta nets have one shape": _differ(GatedDeltaNet, lambda b: b),
+    "gated delta nets have one decay per head and a full-rank output gate": _any(
+        GatedDeltaNet, lambda b, _: b.channel_decays or b.decay_rank or b.gate_rank or not b.gated
+    ),
+    "gated delta nets have a short convolution": _any(
+        GatedDeltaNet, lambda b, _: b.convolution < 2
+    ),
+}
 
 
 def _feed_forward(model: ModelSpec) -> Iterator[str]:
@@ -190,14 +196,10 @@ def _prediction(model: ModelSpec) -> Iterator[str]:
         yield f"a prediction layer has only {', '.join(SYMBOLS)}"
 
 
-_REASONS: tuple[Callable[[ModelSpec], Iterator[str]], ...] = (
-    _attention, _latent, _recurrent, _feed_forward, _prediction,
-)  # fmt: skip
-
-
 def lacks(model: ModelSpec) -> tuple[str, ...]:
     """Sentences on details of the blocks in BLOCKS that have no option."""
-    return tuple(dict.fromkeys(text for reasons in _REASONS for text in reasons(model)))
+    found = [text for text, broken in _RESTRICTIONS.items() if broken(model)]
+    return tuple(dict.fromkeys((*found, *_feed_forward(model), *_prediction(model))))
 
 
 # Options of a pattern.

@@ -98,24 +98,10 @@ def _fields(args: Arguments, launch: ProgramCall, layers: int) -> dict[str, Any]
             "--hidden-size",
         )
     latent = args.has("--multi-latent-attention")
-    groups = heads
-    if args.has("--group-query-attention"):
-        groups = args.positive("--num-query-groups", 1)
-    elif forks.one_query_group(args):
-        groups = 1
-    elif args.integer("--num-query-groups", heads) not in (heads, 1):
-        args.assume("--num-query-groups is ignored without --group-query-attention")
-    if latent:
-        groups = heads
-    groups = query_groups(args, heads, groups, "--num-query-groups")
-    position = position_kind(args)
-    rows = position_rows(args, seq)
+    groups = _groups(args, heads, latent)
+    position = _position(args, seq)
     biases = not args.has("--disable-bias-linear")
     moe = _experts(args, layers, ffn, biases)
-    dense = moe is None or any(
-        i < moe["num_dense_layers"] or (i - moe["layer_offset"]) % moe["layer_frequency"]
-        for i in range(layers)
-    )
     qk_norm = args.has("--qk-layernorm")
     if latent and not qk_norm:
         args.assume("latent attention is costed with --qk-layernorm, which is not given")
@@ -127,15 +113,38 @@ def _fields(args: Arguments, launch: ProgramCall, layers: int) -> dict[str, Any]
         "vocab_size": _vocabulary(args, hidden),
         "qkv_bias": (biases or args.has("--add-qkv-bias")) and not latent,
         "attention_output_bias": biases,
-        "mlp_bias": biases and dense,
+        "mlp_bias": biases and _has_dense_layers(moe, layers),
         "qk_norm": "head" if qk_norm and not latent else "none",
         "attention_sinks": _sinks(args),
-        "position": position,
-        "max_position_embeddings": rows or seq if position == "learned" or rows > seq else None,
         "mla": options.fields(args, "mla") if latent else None,
         "moe": moe,
+        **position,
         **_window(args, layers),
     }
+
+
+def _groups(args: Arguments, heads: int, latent: bool) -> int:
+    groups = heads
+    if args.has("--group-query-attention"):
+        groups = args.positive("--num-query-groups", 1)
+    elif forks.one_query_group(args):
+        groups = 1
+    elif args.integer("--num-query-groups", heads) not in (heads, 1):
+        args.assume("--num-query-groups is ignored without --group-query-attention")
+    return query_groups(args, heads, heads if latent else groups, "--num-query-groups")
+
+
+def _position(args: Arguments, seq: int) -> dict[str, Any]:
+    kind, rows = position_kind(args), position_rows(args, seq)
+    limited = kind == "learned" or rows > seq
+    return {"position": kind, "max_position_embeddings": rows or seq if limited else None}
+
+
+def _has_dense_layers(moe: dict[str, Any] | None, layers: int) -> bool:
+    return moe is None or any(
+        i < moe["num_dense_layers"] or (i - moe["layer_offset"]) % moe["layer_frequency"]
+        for i in range(layers)
+    )
 
 
 def _sinks(args: Arguments) -> bool:

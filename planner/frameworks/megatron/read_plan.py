@@ -41,16 +41,7 @@ def _training(args: Arguments, batch: int) -> dict[str, Any]:
     if recipe == "custom":
         args.assume("a custom fp8 recipe is costed as the tensorwise one")
     args.has("--fp4-recipe")
-    gradients = "fp32"
-    if args.has("--accumulate-allreduce-grads-in-fp32") and not args.has("--use-torch-fsdp2"):
-        pass
-    elif args.has("--use-torch-fsdp2"):
-        # It wraps modules without a mixed-precision policy: gradients have the weights' type.
-        gradients = "fp16" if half else "bf16"
-    elif half:
-        gradients = "fp16"
-    elif args.has("--grad-reduce-in-bf16") or args.text("--main-grads-dtype") == "bf16":
-        gradients = "bf16"
+    gradients = _gradients(args, "fp16" if half else "bf16")
     fp8 = precision == "fp8"
     return {
         "seq_length": seq,
@@ -64,6 +55,17 @@ def _training(args: Arguments, batch: int) -> dict[str, Any]:
         "optimizer": _optimizer(args),
         "tokens": _tokens(args, seq, batch),
     }
+
+
+def _gradients(args: Arguments, weights: str) -> str:
+    """The type of gradients; weights: the type of the weights."""
+    in_fp32 = args.has("--accumulate-allreduce-grads-in-fp32")
+    if args.has("--use-torch-fsdp2"):
+        return weights  # it wraps modules without a mixed-precision policy
+    if in_fp32 or weights == "fp16":
+        return "fp32" if in_fp32 else weights
+    narrow = args.has("--grad-reduce-in-bf16") or args.text("--main-grads-dtype") == "bf16"
+    return "bf16" if narrow else "fp32"
 
 
 def _optimizer(args: Arguments) -> str:
@@ -223,22 +225,8 @@ def _recompute(args: Arguments) -> dict[str, Any]:
     if args.has("--checkpoint-activations"):  # of versions before core: each layer on its own
         kind, method, layers = "full", "uniform", 1
     modules = args.words("--recompute-modules") or ("core_attn",)
-    none = args.text("--recompute-num-layers") == "0"
-    if kind == "full" and method == "block" and none:
-        return {}  # it recomputes the first 0 layers of every stage
     if kind == "full":
-        if not method or layers < 1:
-            args.refuse(
-                "full recompute needs --recompute-method and --recompute-num-layers; uniform and 1 "
-                "assumed if missing",
-                "--recompute-granularity",
-                code="recompute",
-            )
-        return {
-            "recompute": "full",
-            "recompute_method": method or "uniform",
-            "recompute_num_layers": max(layers, 1),
-        }
+        return _full_recompute(args, method, layers)
     if kind == "none":
         return {}
     if method or layers:
@@ -254,6 +242,23 @@ def _recompute(args: Arguments) -> dict[str, Any]:
     if not kept:
         return {}
     return {"recompute": "selective", "recompute_modules": kept}
+
+
+def _full_recompute(args: Arguments, method: str, layers: int) -> dict[str, Any]:
+    if method == "block" and args.text("--recompute-num-layers") == "0":
+        return {}  # it recomputes the first 0 layers of every stage
+    if not method or layers < 1:
+        args.refuse(
+            "full recompute needs --recompute-method and --recompute-num-layers; uniform and 1 "
+            "assumed if missing",
+            "--recompute-granularity",
+            code="recompute",
+        )
+    return {
+        "recompute": "full",
+        "recompute_method": method or "uniform",
+        "recompute_num_layers": max(layers, 1),
+    }
 
 
 def _offloads(args: Arguments) -> bool:
@@ -305,6 +310,31 @@ def _dispatcher(args: Arguments) -> str:
     return "allgather" if kind == "allgather" else "alltoall"
 
 
+def _by_layout(args: Arguments, model: ModelSpec, pp: int, text: str) -> tuple[int, dict[str, Any]]:
+    name = "--pipeline-model-parallel-layout"
+    try:
+        chunks = layout.parsed(text)
+    except ValueError as error:
+        args.refuse(f"{name} {text[:100]}: {error}", name, code="vpp_layout")
+        return 1, {}
+    if "m" in "".join(chunks[:-1]):
+        args.assume(f"{name}: multi-token prediction is costed on the stage of the loss")
+    return _laid_out(args, model, pp, name, [chunk.count("t") for chunk in chunks])
+
+
+def _chunks(args: Arguments, layers: int, pp: int, per_stage: int, rest: int) -> int:
+    """Virtual stages of a rank, given by their number or by the layers of each."""
+    vpp = args.positive("--num-virtual-stages-per-pipeline-rank")
+    name = "--num-layers-per-virtual-pipeline-stage"
+    chunk = args.integer(name)
+    if chunk <= 0 or vpp != 1:
+        return vpp
+    if rest or per_stage % chunk:
+        text = f"the {layers} layers over pp {pp} do not split into chunks of {chunk}"
+        args.refuse(text, name, code="vpp_layout")
+    return max(per_stage // chunk, 1)
+
+
 def _stages(args: Arguments, model: ModelSpec, pp: int) -> tuple[int, dict[str, Any]]:
     """(vpp, the plan fields that assign layers to stages)."""
     text, pattern = args.text("--pipeline-model-parallel-layout"), hybrid_pattern(args)
@@ -314,15 +344,7 @@ def _stages(args: Arguments, model: ModelSpec, pp: int) -> tuple[int, dict[str, 
     first = args.integer("--decoder-first-pipeline-num-layers")
     last = args.integer("--decoder-last-pipeline-num-layers")
     if text:
-        name = "--pipeline-model-parallel-layout"
-        try:
-            chunks = layout.parsed(text)
-        except ValueError as error:
-            args.refuse(f"{name} {text[:100]}: {error}", name, code="vpp_layout")
-            return 1, {}
-        if "m" in "".join(chunks[:-1]):
-            args.assume(f"{name}: multi-token prediction is costed on the stage of the loss")
-        return _laid_out(args, model, pp, name, [chunk.count("t") for chunk in chunks])
+        return _by_layout(args, model, pp, text)
     extra = [
         int(args.has("--account-for-embedding-in-pipeline-split")),
         int(args.has("--account-for-loss-in-pipeline-split")),
@@ -337,16 +359,7 @@ def _stages(args: Arguments, model: ModelSpec, pp: int) -> tuple[int, dict[str, 
         )
     elif sum(extra) and pp > 1:
         first, last = ((per_stage - one) * one for one in extra)
-    vpp = args.positive("--num-virtual-stages-per-pipeline-rank")
-    chunk = args.integer("--num-layers-per-virtual-pipeline-stage")
-    if chunk > 0 and vpp == 1:
-        if rest or per_stage % chunk:
-            args.refuse(
-                f"the {model.num_layers} layers over pp {pp} do not split into chunks of {chunk}",
-                "--num-layers-per-virtual-pipeline-stage",
-                code="vpp_layout",
-            )
-        vpp = max(per_stage // chunk, 1)
+    vpp = _chunks(args, model.num_layers, pp, per_stage, rest)
     if sum(extra) and vpp > 1 and not rest and per_stage % vpp == 0:
         # The embedding takes the place of a layer in the first chunk, the loss in the last one.
         counts = [per_stage // vpp] * (pp * vpp)

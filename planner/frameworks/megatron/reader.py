@@ -222,13 +222,10 @@ def _other_trainer(files: Mapping[str, str]) -> tuple[TrainingCall, str, Transla
     if not any(swift.MARK.search(text) for text in files.values()):
         return None
     try:
-        return (
-            training_calls.training_call(files, swift.launches, swift.TITLE),
-            swift.TITLE,
-            swift.translated,
-        )
+        call = training_calls.training_call(files, swift.launches, swift.TITLE)
     except Unreadable:
         return None
+    return call, swift.TITLE, swift.translated
 
 
 def _read_policy(run: Config, files: Mapping[str, str], size: int | None) -> Reading:
@@ -366,14 +363,17 @@ def _refuse_conflicts(args: Arguments, model: ModelSpec) -> None:
         if one in args.given and other in args.given and args.given[other].value != "0":
             args.refuse(f"{one} and {other} exclude each other", one)
     for option, others in NEEDS:
-        if option in args.given and not any(other in args.given for other in others):
-            if "--num-experts" in others and model.moe is not None:
-                continue  # the model is given by its name
-            if option == "--expert-model-parallel-size" and args.integer(option, 1) == 1:
-                continue
-            if option == "--overlap-param-gather" and args.text("--optimizer") == "dist_muon":
-                continue
-            args.refuse(f"{option} needs {' or '.join(others)}", option)
+        if option in args.given and args.given.keys().isdisjoint(others):
+            named = "--num-experts" in others and model.moe is not None
+            if not named and not _stands_alone(args, option):
+                args.refuse(f"{option} needs {' or '.join(others)}", option)
+
+
+def _stands_alone(args: Arguments, option: str) -> bool:
+    """Whether the other options make one valid without those that it needs."""
+    if option == "--expert-model-parallel-size":
+        return args.integer(option, 1) == 1
+    return option == "--overlap-param-gather" and args.text("--optimizer") == "dist_muon"
 
 
 def _check_environment(args: Arguments, launch: ProgramCall) -> None:
@@ -384,14 +384,10 @@ def _check_environment(args: Arguments, launch: ProgramCall) -> None:
         args.integer("--tensor-model-parallel-size", 1),
         args.integer("--context-parallel-size", 1),
     )
-    if args.has("--use-megatron-fsdp", "--use-custom-fsdp", "--use-torch-fsdp2"):
+    sharding = ("--use-megatron-fsdp", "--use-torch-fsdp2", "--use-custom-fsdp")
+    if args.has(*sharding):
         if value == "1":
-            args.refuse(
-                f"Megatron-FSDP refuses {name}=1",
-                "--use-megatron-fsdp",
-                "--use-torch-fsdp2",
-                "--use-custom-fsdp",
-            )
+            args.refuse(f"Megatron-FSDP refuses {name}=1", *sharding)
     elif (tp > 1 or cp > 1) and value != "1":
         args.assume(
             f"{name} is assumed to be 1 (the script "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from operator import not_
 from typing import Any
 
 from planner.frameworks.megatron_bridge.performance_options import StatedValue
@@ -40,6 +41,20 @@ SHAPES = frozenset(
     | {"multi_latent_attention", "activation_func", "position_embedding_type", "qk_head_dim"}
     | {"v_head_dim", "moe_latent_size", "num_experts", "mtp_use_repeated_layer", "add_qkv_bias"}
     | {"is_hybrid_model", "mtp_hybrid_override_pattern"}
+)
+# Attribute, the test of its value without which others have no effect, those others; in order.
+_DEPENDENT: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("cpu_offloading", bool, "cpu_offloading_num_layers"),
+    ("use_megatron_fsdp", bool, "data_parallel_sharding_strategy"),
+    ("use_precision_aware_optimizer", bool, "exp_avg_dtype exp_avg_sq_dtype main_params_dtype"),
+    ("moe_token_dispatcher_type", lambda kind: kind == "flex", "moe_flex_dispatcher_backend"),
+    ("recompute_granularity", lambda kind: kind == "selective", "recompute_modules"),
+    ("attention_backend", lambda kind: kind != "auto", "attention_backend"),
+    ("pipeline_model_parallel_layout", not_, "virtual_pipeline_model_parallel_size"),
+    ("optimizer_cpu_offload", bool, "optimizer_offload_fraction"),
+    ("cuda_graph_impl", lambda kind: kind != "none", "cuda_graph_scope cuda_graph_modules"),
+    ("cuda_graph_impl", lambda kind: kind != "none", "cuda_graph_impl"),
+    ("use_distributed_optimizer", bool, "overlap_param_gather"),
 )
 
 
@@ -105,28 +120,10 @@ def _settle(found: dict[str, StatedValue]) -> None:
         (value("tensor_model_parallel_size") or 1) > 1 and value("sequence_parallel")
     ):
         del found["tp_comm_overlap"]
-    if not value("cpu_offloading"):
-        found.pop("cpu_offloading_num_layers", None)
-    if not value("use_megatron_fsdp"):
-        found.pop("data_parallel_sharding_strategy", None)
-    if not value("use_precision_aware_optimizer"):
-        for name in ("exp_avg_dtype", "exp_avg_sq_dtype", "main_params_dtype"):
-            found.pop(name, None)
-    if value("moe_token_dispatcher_type") != "flex":
-        found.pop("moe_flex_dispatcher_backend", None)
-    if value("recompute_granularity") != "selective":
-        found.pop("recompute_modules", None)
-    if value("attention_backend") == "auto":
-        found.pop("attention_backend", None)
-    if value("pipeline_model_parallel_layout"):
-        found.pop("virtual_pipeline_model_parallel_size", None)
-    if not value("optimizer_cpu_offload"):
-        found.pop("optimizer_offload_fraction", None)
-    if value("cuda_graph_impl") == "none":
-        for name in ("cuda_graph_impl", "cuda_graph_scope", "cuda_graph_modules"):
-            found.pop(name, None)
+    for name, needed, names in _DEPENDENT:
+        if not needed(value(name)):
+            for dependent in names.split():
+                found.pop(dependent, None)
     if value("grad_reduce_in_fp32") is False:
         # Megatron-LM's parser accumulates in fp32 without this option.
         found["grad_reduce_in_bf16"] = replace(found["grad_reduce_in_fp32"], value=True)
-    if not value("use_distributed_optimizer"):
-        found.pop("overlap_param_gather", None)

@@ -352,34 +352,35 @@ def _leaves(call: Call, path: str) -> Iterator[tuple[str, Any, int]]:
 
 def _replace(made: Taken, key: str, value: Any, file: str, line: int) -> None:
     """Sets a value, or replaces a whole part, whose old values are then removed."""
-    if key == f"trainer.callbacks.{OVERLAP}" or not isinstance(value, Call):
-        if isinstance(value, Call):
-            made.values["comm_overlap"] = StatedValue("CommOverlapConfig", file, line)
-            for name, one in value.kwargs.items():
-                if isinstance(one, bool):
-                    made.values[f"comm_overlap.{name}"] = StatedValue(one, file, line)
-        elif not isinstance(value, Unknown) or key in KEYS or key.startswith(tuple(GROUPS)):
+    if not isinstance(value, Call):
+        if not isinstance(value, Unknown) or key in KEYS or key.startswith(tuple(GROUPS)):
             _set(made, key, value, file, line)
-        return
-    prefix = f"{key}."
-    section = GROUPS.get(prefix) or ("peft." if key == "peft" else None)
-    if key == "model":
+    elif key == f"trainer.callbacks.{OVERLAP}":
+        made.values["comm_overlap"] = StatedValue("CommOverlapConfig", file, line)
+        for name, one in value.kwargs.items():
+            if isinstance(one, bool):
+                made.values[f"comm_overlap.{name}"] = StatedValue(one, file, line)
+    elif key == "model":
         inner = value.kwargs.get("config") or (value.args[1:] or value.args[:1] or (None,))[0]
         if isinstance(inner, Call):
             _replace(made, "model.config", inner, file, line)
-        return
-    if key in ("data", "trainer.strategy", "trainer.strategy.ddp", "model.config") or section:
-        if key == "trainer.strategy":
-            for name in [one for one in made.values if _of_strategy(one)]:
-                del made.values[name]
-        if key in KEYS:
-            _set(made, key, _class(value), file, line)
-        for name, one in value.kwargs.items():
-            at = value.lines.get(name, line)
-            if isinstance(one, Call):
-                _replace(made, f"{prefix}{name}", one, file, at)
-            elif not (key == "data" and f"data.{name}" not in KEYS):
-                _set(made, f"{prefix}{name}", one, file, at)
+    elif key == "data" or f"{key}." in GROUPS:
+        _replace_part(made, key, value, file, line)
+
+
+def _replace_part(made: Taken, key: str, part: Call, file: str, line: int) -> None:
+    """Takes over a part with all that stands in it."""
+    if key == "trainer.strategy":
+        for name in [one for one in made.values if _of_strategy(one)]:
+            del made.values[name]
+    if key in KEYS:
+        _set(made, key, _class(part), file, line)
+    for name, one in part.kwargs.items():
+        at = part.lines.get(name, line)
+        if isinstance(one, Call):
+            _replace(made, f"{key}.{name}", one, file, at)
+        elif key != "data" or f"data.{name}" in KEYS:
+            _set(made, f"{key}.{name}", one, file, at)
 
 
 def _of_strategy(key: str) -> bool:

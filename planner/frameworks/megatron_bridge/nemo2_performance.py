@@ -17,7 +17,7 @@ from functools import cache
 from importlib.resources import files as resources
 from typing import Any, NoReturn
 
-from planner.frameworks.arguments import variables
+from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import Argument
 from planner.frameworks.read_results import Unreadable
 
@@ -54,8 +54,14 @@ _SWITCHES = (
     ("dryrun", "d"), ("use_hf_tokenizer", ""), ("dump_config_diff_from_base_recipe", "dcdfr"),
 )  # fmt: skip
 _TRUE, _FALSE = ("true", "1", "t", "yes", "y"), ("false", "0", "f", "no", "n")
+# Option that a script may hand to its helpers -> column of the configurations.
+HANDED = {"expert_tensor_parallel_size": "etp_size"} | {
+    name: name
+    for name in ("cuda_graphs", "use_mcore_fsdp", "recompute_layers", "activation_offload_layers",
+                 "recompute_modules")
+}  # fmt: skip
 # Columns that the options must give if no configuration is recommended.
-_NEEDED = ("num_gpus", "mbs", "gbs", "tp_size", "pp_size", "cp_size")
+_NEEDED = {"num_gpus", "mbs", "gbs", "tp_size", "pp_size", "cp_size"}
 _PRECISION = "mixed_precision"
 
 
@@ -111,25 +117,29 @@ def options(words: Sequence[Argument], given: Mapping[str, str], place: Argument
     except ValueError as error:
         raise Unreadable(str(error), place.file, place.line) from None
     said = {key: one for key, one in parsed.items() if one is not None and one is not False}
-    found, opened = dict(USUAL), {word.text for word in words if not word.known}
+    found = dict(USUAL)
     known = {name for name, *_ in (*COUNTS, *TRUTHS, *CHOICES)} | {"recompute_modules"}
     for name in known:
         if name in given:
             text = given[name]
             said[name] = text.split(",") if name == "recompute_modules" else text
-        if name not in said:
-            continue
-        texts = said[name] if isinstance(said[name], list) else [said[name]]
-        for text in texts:
-            if name not in given and any(text == one or one.endswith(f"={text}") for one in opened):
-                asked = ", ".join(f"--set {one}=..." for one in variables(text))
-                hint = asked or f"--set {name}=..."
-                shown = f"--{name} is {text[:100]}, which the files do not say: {hint}"
-                raise Unreadable(shown, place.file, place.line)
-        found[name] = _value(name, said[name], place)
+        elif name in said:
+            _check_known(name, said[name], words, place)
+        if name in said:
+            found[name] = _value(name, said[name], place)
     if "gpu" not in found:
         raise Unreadable("-g (--gpu) is missing: h100, b200 or gb200", place.file, place.line)
     return Options(found, place)
+
+
+def _check_known(name: str, said: Any, words: Sequence[Argument], place: Argument) -> None:
+    """Raises Unreadable for a value that the files leave open."""
+    opened = [word.text for word in words if not word.known]
+    for text in said if isinstance(said, list) else [said]:
+        if any(text == one or one.endswith(f"={text}") for one in opened):
+            hint = to_set(text, f"--set {name}=...")
+            shown = f"--{name} is {text[:100]}, which the files do not say: {hint}"
+            raise Unreadable(shown, place.file, place.line)
 
 
 def _value(name: str, said: Any, place: Argument) -> Any:
@@ -179,19 +189,18 @@ def _apply(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 def _configuration(row: Mapping[str, Any], said: Options) -> tuple[dict[str, Any], list[str]]:
     """The recommended configuration, overridden by the options, as get_user_configs makes it."""
-    values, notes = said.values, []
+    values, notes, config = said.values, list[str](), dict[str, Any]()
     task = row["task"] or values["finetuning"]
+    wanted = (task, row["model"], row["size"], values["compute_dtype"])
     rows = [
         one
         for one in table()["configurations"][values["gpu"]]
-        if (one["task"], one["model"], one["size"], one["dtype"])
-        == (task, row["model"], row["size"], values["compute_dtype"])
+        if (one["task"], one["model"], one["size"], one["dtype"]) == wanted
     ]
     asked = values.get("num_gpus")
-    fitting = [one for one in rows if asked in (None, one["num_gpus"])]
-    config = dict(fitting[0]) if fitting else {}
     kind = f"{task} of {row['model']} {row['size']} in {values['compute_dtype']}"
-    if fitting:
+    if fitting := [one for one in rows if asked in (None, one["num_gpus"])]:
+        config |= fitting[0]
         source = f"{table()['repository']} {table()['commit']}"
         notes.append(
             f"the recommended configuration of {kind} on {config['num_gpus']} {values['gpu']} is "
@@ -200,31 +209,30 @@ def _configuration(row: Mapping[str, Any], said: Options) -> tuple[dict[str, Any
     for name, _, column in (*COUNTS, *TRUTHS):
         if column and name in values:
             config[column] = values[name]
-    missing = [name for name, _, column in COUNTS if column in _NEEDED and column not in config]
-    if missing:
-        counts = ", ".join(str(one["num_gpus"]) for one in rows)
-        text = f"no configuration of {kind} is recommended for {asked or 'any number of'} "
-        there = f" (there is one for {counts})" if counts else ""
-        wanted = ", ".join(f"--{name}" for name in missing)
-        raise said.error(f"{text}{values['gpu']}{there}: give {wanted}")
+    left = _NEEDED - config.keys()
+    if missing := [f"--{name}" for name, _, column in COUNTS if column in left]:
+        place = f"{values.get('num_gpus', 'any number of')} {values['gpu']}{_instead(rows)}"
+        text = f"no configuration of {kind} is recommended for {place}"
+        raise said.error(f"{text}: give {', '.join(missing)}")
     each = min(values["gpus_per_node"], 4) if values["gpu"] == "gb200" else values["gpus_per_node"]
     config["devices"], config["nodes"] = each, -(-config["num_gpus"] // each)
     modules = config.get("recompute_modules")
     config["recompute_modules"] = values.get("recompute_modules", modules and modules.split("/"))
-    for name, _, column in (*COUNTS, *TRUTHS):
-        handed = row["handed"].get(name)
-        if name in HANDED and handed != "configuration":
-            config[column] = values.get(name) if handed else None
-    if row["handed"].get("recompute_modules") != "configuration":
-        own = values.get("recompute_modules")
-        config["recompute_modules"] = own if "recompute_modules" in row["handed"] else None
+    _hand(config, row["handed"], values)
     return config, notes
 
 
-HANDED = (
-    "expert_tensor_parallel_size", "cuda_graphs", "use_mcore_fsdp", "recompute_layers",
-    "activation_offload_layers",
-)  # fmt: skip
+def _instead(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The numbers of accelerators that have a configuration, in brackets."""
+    counts = ", ".join(str(one["num_gpus"]) for one in rows)
+    return f" (there is one for {counts})" if counts else ""
+
+
+def _hand(config: dict[str, Any], handed: Mapping[str, str], values: Mapping[str, Any]) -> None:
+    """Leaves of the optional columns what the script hands to its helpers."""
+    for name, column in HANDED.items():
+        if handed.get(name) != "configuration":
+            config[column] = values.get(name) if name in handed else None
 
 
 def _case(
@@ -236,13 +244,7 @@ def _case(
     wanted = []
     for place, name in enumerate(row["by"]):
         value = config.get(columns[name]) if columns.get(name) else said.values.get(name)
-        text = str(value).lower() if isinstance(value, bool) else str(value or "")
-        if name in ("cuda_graphs", "use_mcore_fsdp"):
-            text = "true" if value else "false"
-        elif name == "recompute_modules":
-            text = "moe_act" if value is not None else ""
-        elif name.startswith(("pipeline", "virtual")):
-            text = text or "1"
+        text = _case_text(name, value)
         tried = {one[place] for one in known}
         free = name in ("num_gpus", "tensor_parallel_size") and text not in tried
         wanted.append(None if free else text)
@@ -257,6 +259,16 @@ def _case(
     shown = ", ".join(f"{k} {v}" for k, v in zip(row["by"], wanted, strict=True) if v)
     allowed = "; ".join(sorted({" ".join(one) for one in known})[:12])
     raise said.error(f"{script} is not read with {shown}: it takes {' '.join(row['by'])} {allowed}")
+
+
+def _case_text(name: str, value: Any) -> str:
+    """A value as the cases of a script write it."""
+    if name in ("cuda_graphs", "use_mcore_fsdp"):
+        return "true" if value else "false"
+    if name == "recompute_modules":
+        return "moe_act" if value is not None else ""
+    usual = "1" if name.startswith(("pipeline", "virtual")) else ""
+    return (str(value).lower() if isinstance(value, bool) else str(value or "")) or usual
 
 
 def _common(values: dict[str, Any], config: Mapping[str, Any], said: Options) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planner.frameworks.arguments import variables
+from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import Argument
 from planner.frameworks.given_values import hint
 from planner.frameworks.megatron_bridge import recipes
@@ -112,9 +112,8 @@ def words(arguments: Sequence[Argument]) -> Words:
         if override is not None:
             idle = override[1] not in recipes.relevant()
         if not all(one.known for one in texts) and not idle:
-            asked = ", ".join(f"--set {one}=..." for one in variables(text)) or "write it out"
             shown = name if override is not None else f"--{name} is {text[:200]}"
-            unsaid = f"{shown[:200]}, which the files do not say: {asked}"
+            unsaid = f"{shown[:200]}, which the files do not say: {to_set(text)}"
             raise Unreadable(unsaid, word.file, word.line)
         if override is not None:
             found.sets[override[1]] = StatedValue(_value(override[2]), word.file, word.line)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture, training_calls
@@ -45,6 +46,14 @@ OWN_RECIPE = (
     "your own recipe is Python code, whose settings are known only when it runs; a public recipe "
     "is read by its name"
 )
+# Value of a launch -> values that follow from it in a performance script.
+_OF_PERFORMANCE: dict[str, dict[str, Any]] = {
+    "model.recompute_num_layers": {
+        "model.recompute_granularity": "full", "model.recompute_method": "block",
+    },
+    "model.recompute_modules": {"model.recompute_granularity": "selective"},
+    "model.cpu_offloading_num_layers": {"model.cpu_offloading": True},
+}  # fmt: skip
 _COMMAND = re.compile(r"^.*(?:setup_experiment|run_script|run_recipe)\.py\b.*$", re.MULTILINE)
 _SAYS_RECIPE = re.compile(r"--recipe[\s=]+\w+_config\b")
 _OF_THE_PARSER = re.compile(r"--(overlap-param-gather|fp8-param-gather) needs ")
@@ -301,22 +310,8 @@ def _override(
         if section not in known:
             continue
         values[key] = one
-        about = key.removeprefix("model.")
-        if about == "tensor_model_parallel_size":
-            values["model.sequence_parallel"] = replace(one, value=whole(one, key) > 1)
-        elif about == "recompute_num_layers" and performance:
-            values["model.recompute_granularity"] = replace(one, value="full")
-            values["model.recompute_method"] = replace(one, value="block")
-        elif about == "recompute_modules" and performance:
-            values["model.recompute_granularity"] = replace(one, value="selective")
-        elif about == "cpu_offloading_num_layers" and performance:
-            values["model.cpu_offloading"] = replace(one, value=True)
-        elif about == "moe_flex_dispatcher_backend":
-            kind = "flex" if one.value else "alltoall"
-            values["model.moe_token_dispatcher_type"] = replace(one, value=kind)
-        elif key == "ddp.use_megatron_fsdp" and one.value is True:
-            strategy = "ddp.data_parallel_sharding_strategy"
-            values[strategy] = replace(one, value="optim_grads_params")
+        for derived, value in _derived(key, one, performance).items():
+            values[derived] = replace(one, value=value)
     if not performance:
         return
     adam = values.get("optimizer.optimizer")
@@ -325,12 +320,23 @@ def _override(
         values["optimizer.use_precision_aware_optimizer"] = replace(adam, value=True)
     batch, now = values.get("train.global_batch_size"), _replicas(values, size)
     scaled = "train.global_batch_size" not in said.sets and recipe.accelerators != size
-    if scaled and batch and base and now and now != base:
+    if scaled and batch and base and now not in (0, base):
         grown = max(batch.value * now // base, 1)
         values["train.global_batch_size"] = replace(batch, value=grown)
         notes.append(
             f"the batch of {batch.value} grows with the replicas to {grown}, as in {TITLE}"
         )
+
+
+def _derived(key: str, one: StatedValue, performance: bool) -> Mapping[str, Any]:
+    """Values that follow from one of the launch; performance: in a performance script."""
+    if key == "model.tensor_model_parallel_size":
+        return {"model.sequence_parallel": whole(one, key) > 1}
+    if key == "model.moe_flex_dispatcher_backend":
+        return {"model.moe_token_dispatcher_type": "flex" if one.value else "alltoall"}
+    if key == "ddp.use_megatron_fsdp" and one.value is True:
+        return {"ddp.data_parallel_sharding_strategy": "optim_grads_params"}
+    return _OF_PERFORMANCE.get(key, {}) if performance else {}
 
 
 def _replicas(values: Mapping[str, StatedValue], size: int) -> int:

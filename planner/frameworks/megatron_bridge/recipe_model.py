@@ -95,6 +95,17 @@ def _capacity(values: dict[str, StatedValue], model: ModelSpec) -> dict[str, Any
     return {"moe": {**model.moe.model_dump(), "capacity_factor": factor}}
 
 
+def _null_vocabulary(values: Mapping[str, StatedValue]) -> int | None:
+    """The vocabulary size that a recipe gives its NullTokenizer, if it trains with that."""
+    names = ("tokenizer_type", "use_tokenizer_vocab_size", "vocab_size")
+    kind, used, tokens = (values.get(f"tokenizer.{name}") for name in names)
+    own = kind and kind.value == "NullTokenizer" and used and used.value is True
+    # Some recipes give the name of the model's own vocabulary size.
+    if not own or not tokens or tokens.value in (None, "vocab_size"):
+        return None
+    return whole(tokens, "tokenizer.vocab_size")
+
+
 def model_of(values: dict[str, StatedValue], recipe: Recipe, notes: list[str]) -> ModelSpec:
     """The model that a recipe names, with the launch's overrides."""
     name = values["model"]
@@ -117,14 +128,9 @@ def model_of(values: dict[str, StatedValue], recipe: Recipe, notes: list[str]) -
             raise Unreadable(text, one.file, one.line)
         if about in RECIPE_OVERRIDES:
             changes[about] = whole(one, key) if one.value is not None else 0
-    null = values.get("tokenizer.tokenizer_type")
-    tokens, uses = values.get("tokenizer.vocab_size"), "tokenizer.use_tokenizer_vocab_size"
-    sized = values.get(uses) is not None and values[uses].value is True
-    # Some recipes give the name of the model's own vocabulary size.
-    apart = tokens is not None and tokens.value not in (None, "vocab_size")
-    if sized and null and null.value == "NullTokenizer" and tokens and apart:
-        changes["vocab_size"] = whole(tokens, "tokenizer.vocab_size")
-        notes.append(f"the vocabulary is that of the recipe's NullTokenizer, {tokens.value} tokens")
+    if (tokens := _null_vocabulary(values)) is not None:
+        changes["vocab_size"] = tokens
+        notes.append(f"the vocabulary is that of the recipe's NullTokenizer, {tokens} tokens")
     if changes.get("num_layers", model.num_layers) != model.num_layers and model.layer_pattern:
         raise Unreadable(
             f"num_layers cannot change the layer pattern of {name.value}", name.file, name.line

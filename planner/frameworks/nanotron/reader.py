@@ -76,17 +76,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     except ValidationError as error:
         raise malformed(error, config.name) from None
     nodes, each = _processes(launch, accelerators)
-    world = nodes * each if nodes and each else accelerators
-    if world is not None and world != plan.accelerators:
-        text = (
-            f"ParallelContext: tp x cp x dp x pp is {plan.accelerators}, "
-            f"but the launch starts {world} processes"
-        )
-        refusals.append(_refusal(text, values.settings.get(GRID + "dp")))
-    expert_ranks = values.integer(GRID + "expert_parallel_size", default=1)
-    if expert_ranks > 1:
-        text = f"expert_parallel_size {expert_ranks}: the rank grid is too small for it"
-        refusals.append(_refusal(text, values.settings.get(GRID + "expert_parallel_size")))
+    refusals += _refused_ranks(values, plan, nodes, each, accelerators)
     return Reading(
         framework="nanotron",
         model=model,
@@ -96,17 +86,36 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         accelerators_per_node=each,
         settings=(*keys, *line),
         unknown=unknown,
-        unread=tuple(
-            one
-            for one in keys
-            if one not in unknown
-            and one.name not in values.asked
-            and one.value != "null"
-            and not one.name.startswith(RUN_ONLY)
-        ),
+        unread=tuple(one for one in keys if _counts(one) and one.name not in values.asked),
         assumed=tuple(assumed),
         refusals=tuple(refusals),
     )
+
+
+def _counts(one: Setting) -> bool:
+    """Whether a setting is known, set and not one of those that a plan does not express."""
+    return _known(one.name) and one.value != "null" and not one.name.startswith(RUN_ONLY)
+
+
+def _refused_ranks(
+    values: Values,
+    plan: ParallelPlan,
+    nodes: int | None,
+    each: int | None,
+    accelerators: int | None,
+) -> Iterator[Refusal]:
+    """Refusals of a grid of ranks that the launch does not start, and of one without experts."""
+    world = nodes * each if nodes and each else accelerators
+    if world is not None and world != plan.accelerators:
+        text = (
+            f"ParallelContext: tp x cp x dp x pp is {plan.accelerators}, "
+            f"but the launch starts {world} processes"
+        )
+        yield _refusal(text, values.settings.get(GRID + "dp"))
+    name = GRID + "expert_parallel_size"
+    if (ranks := values.integer(name, default=1)) > 1:
+        text = f"expert_parallel_size {ranks}: the rank grid is too small for it"
+        yield _refusal(text, values.settings.get(name))
 
 
 def _config(files: Mapping[str, str], line: Sequence[Setting]) -> YamlFile:
@@ -148,11 +157,17 @@ def _known(path: str) -> bool:
     return bool(section) and _known(section)
 
 
-def _misspelled(path: str) -> list[str]:
-    """The known key that an unknown one probably misspells; empty if there is none."""
+def _known_section(path: str) -> tuple[str, str]:
+    """The innermost known section that a path leads through, and the key there."""
     section, key = _section(path)
     while section and section not in KEYS:
         section, key = _section(section)
+    return section, key
+
+
+def _misspelled(path: str) -> list[str]:
+    """The known key that an unknown one probably misspells; empty if there is none."""
+    section, key = _known_section(path)
     return get_close_matches(key[:100], sorted(KEYS[section]), 1, MISSPELLING_SIMILARITY)
 
 
@@ -174,9 +189,7 @@ def _refused(config: YamlFile, keys: Sequence[Setting]) -> Iterator[Refusal]:
     """Refusals of misspelled and missing keys, which stop nanotron at start-up."""
     for one in keys:
         if not _known(one.name) and _misspelled(one.name):
-            section, key = _section(one.name)
-            while section and section not in KEYS:
-                section, key = _section(section)
+            section, key = _known_section(one.name)
             meant = hint(key, KEYS[section])
             yield _refusal(f"nanotron stops at the unknown key {one.name}{meant}", one)
     for section in SECTIONS:

@@ -80,58 +80,50 @@ def _imports(
     model: ModelSpec, package: Package, converters: Sequence[Flag], checkpoint: str
 ) -> str:
     """Imports of the names that the module uses."""
-    experts, dense = model.moe is not None, "dense" in model.feed_forwards
-    oss = package.name == "gpt_oss"
+    experts, oss, own_heads = model.moe is not None, package.name == "gpt_oss", model.mla is None
     shared = model.moe is not None and bool(model.moe.shared_expert_ffn_hidden_size)
-    own = [package.model, package.block]
-    if package.attention != "GQAttention":
-        own.append(package.attention)
-    names: dict[str, list[str]] = {
-        "torchtitan.components.dataloader": ["BaseDataLoader"],
-        "torchtitan.components.loss": [] if model.mtp_num_layers else ["CrossEntropyLoss"],
-        "torchtitan.components.metrics": ["MetricsProcessor"],
-        "torchtitan.components.optimizer": [
-            "OptimizersContainer",
-            "ParamGroupConfig",
-            *(["register_moe_load_balancing_hook"] if experts else []),
-        ],
-        "torchtitan.components.quantization": sorted(
-            flag.name.removeprefix("converters.").removesuffix(".Config") for flag in converters
+    classes = {package.model, package.block, package.attention} - {"GQAttention"}
+    converted = (
+        flag.name.removeprefix("converters.").removesuffix(".Config") for flag in converters
+    )
+    # Module of torchtitan, whether the names are used, the names.
+    rows = (
+        ("components.dataloader", True, "BaseDataLoader"),
+        ("components.loss", not model.mtp_num_layers, "CrossEntropyLoss"),
+        ("components.metrics", True, "MetricsProcessor"),
+        ("components.optimizer", True, "OptimizersContainer ParamGroupConfig"),
+        ("components.optimizer", experts, "register_moe_load_balancing_hook"),
+        ("components.quantization", bool(converters), " ".join(sorted(converted))),
+        ("components.tokenizer", True, "BaseTokenizer"),
+        ("config", True, "CompileConfig ParallelismConfig TrainingConfig"),
+        (
+            "distributed.activation_checkpoint",
+            checkpoint != "None",
+            checkpoint.removesuffix(".Config()"),
         ),
-        "torchtitan.components.tokenizer": ["BaseTokenizer"],
-        "torchtitan.config": ["CompileConfig", "ParallelismConfig", "TrainingConfig"],
-        "torchtitan.distributed.activation_checkpoint": (
-            [checkpoint.removesuffix(".Config()")] if checkpoint != "None" else []
-        ),
-        "torchtitan.distributed.pipeline_parallel": ["pipeline_llm"],
-        "torchtitan.models.common": [package.rope, "Embedding", "Linear", "RMSNorm"],
-        "torchtitan.models.common.attention": (
-            [] if model.mla else ["FusedQKVLinear", *([] if oss else ["GQAttention"])]
-        ),
-        "torchtitan.models.common.config_utils": [
-            "get_attention_config",
-            *(["make_token_dispatcher_config"] if experts else []),
-        ],
-        "torchtitan.models.common.feed_forward": ["FeedForward"] if dense or shared else [],
-        "torchtitan.models.common.linear": ["ScaledBiasRowwiseLinear"] if oss else [],
-        "torchtitan.models.common.moe": (
-            [*([] if oss else ["GroupedExperts", "MoE"]), "RoutedExperts", "TokenChoiceTopKRouter"]
-            if experts
-            else []
-        ),
-        "torchtitan.models.common.param_init": ["skip_param_init"],
-        f"torchtitan.models.{package.name}.model": sorted(own),
-        f"torchtitan.models.{package.name}.moe": (
-            ["GptOssGroupedExperts", "GptOssMoE"] if oss else []
-        ),
-        f"torchtitan.models.{package.name}.mtp": (
-            ["MTPLoss", "MTPTransformerBlock"] if model.mtp_num_layers else []
-        ),
-        f"torchtitan.models.{package.name}.parallelize": [package.parallelize],
-        "torchtitan.protocols.model_spec": ["ModelSpec"],
-        "torchtitan.trainer": ["Trainer"],
-    }
-    return "\n".join(_import(module, found) for module, found in names.items() if found)
+        ("distributed.pipeline_parallel", True, "pipeline_llm"),
+        ("models.common", True, f"{package.rope} Embedding Linear RMSNorm"),
+        ("models.common.attention", own_heads, "FusedQKVLinear"),
+        ("models.common.attention", own_heads and not oss, "GQAttention"),
+        ("models.common.config_utils", True, "get_attention_config"),
+        ("models.common.config_utils", experts, "make_token_dispatcher_config"),
+        ("models.common.feed_forward", shared or "dense" in model.feed_forwards, "FeedForward"),
+        ("models.common.linear", oss, "ScaledBiasRowwiseLinear"),
+        ("models.common.moe", experts and not oss, "GroupedExperts MoE"),
+        ("models.common.moe", experts, "RoutedExperts TokenChoiceTopKRouter"),
+        ("models.common.param_init", True, "skip_param_init"),
+        (f"models.{package.name}.model", True, " ".join(sorted(classes))),
+        (f"models.{package.name}.moe", oss, "GptOssGroupedExperts GptOssMoE"),
+        (f"models.{package.name}.mtp", model.mtp_num_layers, "MTPLoss MTPTransformerBlock"),
+        (f"models.{package.name}.parallelize", True, package.parallelize),
+        ("protocols.model_spec", True, "ModelSpec"),
+        ("trainer", True, "Trainer"),
+    )
+    names: dict[str, list[str]] = {}
+    for module, used, found in rows:
+        if used:
+            names.setdefault(f"torchtitan.{module}", []).extend(found.split())
+    return "\n".join(_import(module, found) for module, found in names.items())
 
 
 def _import(module: str, names: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from planner.frameworks.python.static_values import Call, Unknown, Value
 from planner.frameworks.read_results import Unreadable
 from planner.frameworks.torchtitan import numerics
+from planner.frameworks.torchtitan.trainer_settings import source_of
 
 # Class of the whole model -> package.
 MODELS = {
@@ -88,9 +89,8 @@ class Tree:
             value = value.args[0]
         if not isinstance(value, Call) or value.short not in MODELS:
             line = value.line if isinstance(value, Call | Unknown) else 0
-            shown = value.name if isinstance(value, Call) else getattr(value, "source", repr(value))
             raise self.wrong(
-                f"{shown} cannot be read as a model: only {', '.join(MODELS)} or "
+                f"{source_of(value)} cannot be read as a model: only {', '.join(MODELS)} or "
                 "model_registry(...)",
                 line,
             )

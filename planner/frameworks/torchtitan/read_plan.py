@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from cost_models.plans import ParallelPlan
@@ -46,13 +47,7 @@ def plan_and_training(
     schedule, vpp, split = _pipeline(trainer, model, pp)
     compiled = bool(trainer.get("compile.enable"))
     components = trainer.get("compile.components") if compiled else []
-    asynchronous = bool(trainer.get("compile.enable_async_tensor_parallel"))
-    if asynchronous and "model" not in components:
-        trainer.refuse(
-            "asynchronous tensor parallelism needs compile.enable and 'model' in its components",
-            "compile.enable_async_tensor_parallel",
-        )
-        asynchronous = False
+    asynchronous = _asynchronous(trainer, components)
     _graphs(trainer, architecture, pp, ep)
     sequence = bool(trainer.get("parallelism.enable_sequence_parallel")) and tp > 1
     plan = ParallelPlan(
@@ -82,6 +77,16 @@ def plan_and_training(
         **split,
     )
     return plan, _training(trainer, architecture, batch, pp)
+
+
+def _asynchronous(trainer: TrainerSettings, components: Sequence[str]) -> bool:
+    name = "compile.enable_async_tensor_parallel"
+    asked = bool(trainer.get(name))
+    if asked and "model" not in components:
+        text = "asynchronous tensor parallelism needs compile.enable and 'model' in its components"
+        trainer.refuse(text, name)
+        return False
+    return asked
 
 
 def _shard(trainer: TrainerSettings, left: int) -> int:

@@ -27,6 +27,7 @@ from planner.frameworks.torchtitan.trainer_settings import (
     TrainerSettings,
     apply_overrides,
     gather_settings,
+    source_of,
     value_shown,
 )
 
@@ -150,42 +151,47 @@ def _named(words: Sequence[Argument]) -> tuple[str, str, list[Argument]]:
 
 def _config(files: Mapping[str, str], module: str, function: str) -> TrainerSettings:
     """The Trainer.Config that the named function returns."""
-    base = module.rsplit(".", 1)[-1]
-    short = module.removeprefix("torchtitan.models.")
-    stored = registry.document()["configs"].get(short.removesuffix(".config_registry"))
-    place = module.replace(".", "/")
+    base, place = module.rsplit(".", 1)[-1], module.replace(".", "/")
     candidates = (f"{place}.py", f"{base}.py", f"{place}/config_registry.py")
     names = [name for name in candidates if name in files] if module else _modules(files)
-    if not names and stored is not None:
-        if function not in stored:
-            known = ", ".join(stored)
-            raise Unreadable(f"module {module} has no config {function!r} (it has {known})")
-        package = short.removesuffix(".config_registry")
-        return TrainerSettings(
-            registry.config(package, stored[function], 0), f"{package}.{function}"
-        )
     if not names:
-        shown = ", ".join(files) or "none"
-        raise Unreadable(
-            f"no file has the registry module {module or 'of a Trainer.Config'} (files: {shown})"
-        )
+        return _stored(files, module, function)
     file = names[0]
     program = Program(files[file], file, registry.library, registry.missing)
-    if not function:
-        chosen = [n for n in program.functions if n == "config"] or _returning(program)
-        if len(chosen) != 1:
-            known = ", ".join(chosen) or "none"
-            raise Unreadable(f"which function is the config? ({known}); give --config", file)
-        function = chosen[0]
+    function = function or _only_config(program, file)
     made = program.call(function)
     if not isinstance(made, Call) or made.short != "Trainer.Config":
         line = program.functions[function].lineno
-        shown = made.name if isinstance(made, Call) else getattr(made, "source", repr(made))
-        raise Unreadable(f"{function}() returns {shown}, not a Trainer.Config", file, line)
+        text = f"{function}() returns {source_of(made)}, not a Trainer.Config"
+        raise Unreadable(text, file, line)
     trainer = TrainerSettings(made, file, function)
     for note in program.notes:
         trainer.assume(note)
     return trainer
+
+
+def _stored(files: Mapping[str, str], module: str, function: str) -> TrainerSettings:
+    """A config of torchtitan's own registry.  Raises Unreadable if it has none of that name."""
+    package = module.removeprefix("torchtitan.models.").removesuffix(".config_registry")
+    stored = registry.document()["configs"].get(package)
+    if stored is None:
+        shown = ", ".join(files) or "none"
+        raise Unreadable(
+            f"no file has the registry module {module or 'of a Trainer.Config'} (files: {shown})"
+        )
+    if function not in stored:
+        known = ", ".join(stored)
+        raise Unreadable(f"module {module} has no config {function!r} (it has {known})")
+    return TrainerSettings(registry.config(package, stored[function], 0), f"{package}.{function}")
+
+
+def _only_config(program: Program, file: str) -> str:
+    """The function that must be the config where the launch names none."""
+    chosen = [name for name in program.functions if name == "config"] or _returning(program)
+    if len(chosen) != 1:
+        known = ", ".join(chosen) or "none"
+        raise Unreadable(f"which function is the config? ({known}); give --config", file)
+    return chosen[0]
 
 
 def _returning(program: Program) -> list[str]:

@@ -19,6 +19,7 @@ _OTHERS = frozenset(
     {*registry.SECTIONS, "model_spec", "hf_assets_path", "dump_folder"}
     - {"training", "parallelism", "compile"}
 )
+_CHECKPOINTS = {"full": "FullAC", "selective": "SelectiveAC", "memory-budget": "MemoryBudgetAC"}
 
 
 @dataclass
@@ -54,9 +55,8 @@ class TrainerSettings:
         value = owner.kwargs.get(name, default) if isinstance(owner, Call) else default
         line = owner.lines.get(name, owner.line) if isinstance(owner, Call) else 0
         if isinstance(value, Unknown | Call):
-            shown = value.source if isinstance(value, Unknown) else value.name
             raise Unreadable(
-                f"{path} is `{shown}`, which the files do not say: write the value out",
+                f"{path} is `{source_of(value)}`, which the files do not say: write the value out",
                 self.file,
                 line,
             )
@@ -75,6 +75,11 @@ class TrainerSettings:
             self.refuse(f"{name} is {value}, must be {needed}", f"parallelism.{name}")
             return 1
         return value
+
+
+def source_of(value: Value) -> str:
+    """A value that is not plain, as the file writes it."""
+    return value.name if isinstance(value, Call) else str(getattr(value, "source", repr(value)))
 
 
 def value_shown(value: Value) -> str:
@@ -134,60 +139,64 @@ def _typed(default: Any, text: str) -> Value:
 
 def apply_overrides(trainer: TrainerSettings, words: Sequence[Argument]) -> None:
     """Apply the options of the command line, which override the module."""
-    checkpoints = {"full": "FullAC", "selective": "SelectiveAC", "memory-budget": "MemoryBudgetAC"}
     place = 0
     while place < len(words):
         word = words[place]
         place += 1
-        text, equals, value = word.text.partition("=")
+        text = word.text.partition("=")[0]
         if text.startswith("activation-checkpoint:"):
             kind = text.partition(":")[2]
-            made = None if kind == "none" else Call(f"{checkpoints.get(kind, kind)}.Config", 0)
+            made = None if kind == "none" else Call(f"{_CHECKPOINTS.get(kind, kind)}.Config", 0)
             trainer.config.set("activation_checkpoint", made, word.line)
             trainer.settings.append(
                 Setting(name="activation_checkpoint", value=kind, file=word.file, line=word.line)
             )
-            continue
-        if not text.startswith("--"):
-            if word.known:
-                trainer.refuse(f"{text!r} does not belong to an option: unrecognized arguments")
-            else:
-                trainer.assume(f"{word.file}:{word.line}: {text} is taken to hold no options")
-            continue
-        path = text.removeprefix("--").replace("-", "_")
-        section, _, name = path.partition(".")
-        fields = registry.document()["fields"].get(section)
-        negated = fields is not None and name not in fields and name.startswith("no_")
-        name = name.removeprefix("no_") if negated else name
-        path = f"{section}.{name}" if name else section
-        default = fields.get(name) if fields is not None else None
-        switch = isinstance(default, bool)
-        follows = place < len(words) and not words[place].text.startswith("--")
-        if not equals and follows and not (switch and not _flag(words[place].text)):
-            value, equals = words[place].text, "="
-            if not words[place].known:
-                raise Unreadable(
-                    f"{text} is {value}, which the files do not say", word.file, word.line
-                )
-            place += 1
-        if section not in _OTHERS and (fields is None or name not in fields):
-            note_unknown(trainer, text, value, word.line, word.file)
-            continue
-        shown = value if equals else str(not negated)
-        trainer.settings.append(Setting(name=path, value=shown, file=word.file, line=word.line))
-        if fields is None:
-            continue
+        elif text.startswith("--"):
+            place += _override(trainer, word, words[place : place + 1])
+        elif word.known:
+            trainer.refuse(f"{text!r} does not belong to an option: unrecognized arguments")
+        else:
+            trainer.assume(f"{word.file}:{word.line}: {text} is taken to hold no options")
+
+
+def _override(trainer: TrainerSettings, word: Argument, following: Sequence[Argument]) -> bool:
+    """Applies one option; whether it takes the following word, if there is one, as its value."""
+    text, equals, value = word.text.partition("=")
+    path = text.removeprefix("--").replace("-", "_")
+    section, _, name = path.partition(".")
+    fields = registry.document()["fields"].get(section)
+    negated = fields is not None and name not in fields and name.startswith("no_")
+    name = name.removeprefix("no_") if negated else name
+    path = f"{section}.{name}" if name else section
+    default = fields.get(name) if fields is not None else None
+    taken = not equals and _has_value(following, default)
+    if taken:
+        value, equals = following[0].text, "="
+        if not following[0].known:
+            raise Unreadable(f"{text} is {value}, which the files do not say", word.file, word.line)
+    if section not in _OTHERS and (fields is None or name not in fields):
+        note_unknown(trainer, text, value, word.line, word.file)
+        return taken
+    shown = value if equals else str(not negated)
+    trainer.settings.append(Setting(name=path, value=shown, file=word.file, line=word.line))
+    if fields is not None:
         try:
-            typed = _typed(default, shown)
+            _set(trainer, section, name, _typed(default, shown), word.line)
         except ValueError as error:
             trainer.refuse(f"{text} cannot be {shown!r}: {error}", path)
-            continue
-        owner = trainer.config.kwargs.get(section)
-        if not isinstance(owner, Call):
-            owner = Call(registry.SECTIONS[section], word.line)
-            trainer.config.set(section, owner, word.line)
-        owner.set(name, typed, word.line)
+    return taken
 
 
-def _flag(text: str) -> bool:
-    return text.lower() in ("true", "false")
+def _set(trainer: TrainerSettings, section: str, name: str, value: Value, line: int) -> None:
+    owner = trainer.config.kwargs.get(section)
+    if not isinstance(owner, Call):
+        owner = Call(registry.SECTIONS[section], line)
+        trainer.config.set(section, owner, line)
+    owner.set(name, value, line)
+
+
+def _has_value(following: Sequence[Argument], default: Any) -> bool:
+    """Whether the word after an option is its value; a switch takes only true or false."""
+    if not following or following[0].text.startswith("--"):
+        return False
+    return not isinstance(default, bool) or following[0].text.lower() in ("true", "false")
