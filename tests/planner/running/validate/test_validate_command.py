@@ -104,7 +104,7 @@ def test_every_part_of_the_estimate_has_one_measured() -> None:
     ("words", "says"),
     [
         (("--tp", "0"), "--tp: must be >= 1, got 0"),
-        (("--schedule", "zb-h1"), "torch has no schedule zb-h1"),
+        (("--schedule", "zb-h1"), "schedule is 1f1b or gpipe or"),
         (("--steps", "0"), "--steps"),
         (("--output", "."), ". is not empty"),
     ],
