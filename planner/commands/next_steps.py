@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cost_models.plans import ParallelPlan
+from planner import frameworks
 from planner.answers.plans import plan_answers
 from planner.commands.options import FIELDS, STANDARD_INPUT, command_line
 from planner.documents.answer import PlanAnswer
@@ -53,10 +54,13 @@ def _why(
     other = next(legal, candidates[0]).model_dump()
     # Options lie over the request's own plan, where it has one.
     base = (request.plan or ParallelPlan()).model_dump()
+    # What is left out would be taken from the framework that is named.
+    named = request.search.framework
+    own = frameworks.get(named).axes if named and request.plan is None else {}
     fields = {
         name: _option(value)
         for name, value in other.items()
-        if value != base[name] and (name != "dp" or request.plan is not None)
+        if (value != base[name] or name in own) and (name != "dp" or request.plan is not None)
     }
     plan_fields = [name for name, field in FIELDS.items() if field.part == "plan"]
     words = [command_line(option_values, source, plan_fields), command_line(fields, None, ())]
