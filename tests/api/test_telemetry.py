@@ -60,13 +60,18 @@ def test_a_call_its_wait_and_the_steps_of_a_job(
         def names() -> set[str]:
             return {name for name, _ in spans.values()}
 
+        def line(span: bytes) -> Iterator[str]:
+            """The names of a span and of those that it is a part of."""
+            while span in spans:
+                name, span = spans[span]
+                yield name
+
         eventually(lambda: wanted <= names(), f"{wanted}", 60)
-        eventually(lambda: any("/v1/plans" in name for name in names()), "the call", 60)
-        (above,) = {parent for name, parent in spans.values() if name == "queue"}
-        line = []
-        while above in spans:
-            name, above = spans[above]
-            line.append(name)
-        assert any("/v1/plans" in name for name in line), line
+        for path in ("/v1/plans", "/v1/sweeps"):
+            eventually(lambda path=path: any(path in name for name in names()), path, 60)
+        # Each waits for a worker that reads it, and the plan for one that searches.
+        for path in ("/v1/plans", "/v1/sweeps"):
+            above = {parent for name, parent in spans.values() if name == "queue"}
+            assert any(path in name for one in above for name in line(one))
     finally:
         place.clear()

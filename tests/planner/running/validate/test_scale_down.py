@@ -73,7 +73,7 @@ class TestNative:
 
     def test_what_has_no_near_form_is_refused_with_the_reason(self) -> None:
         plan = {"pp": 8, "vpp": 1, "schedule": "zb-h1", "tp": 8}
-        with pytest.raises(Unsupported, match="schedule is 1f1b or gpipe or .*not zb-h1"):
+        with pytest.raises(Unsupported, match=r"schedule is 1f1b or gpipe or .*not zb-h1"):
             native(request(plan))
 
     def test_every_difference_says_why(self) -> None:
