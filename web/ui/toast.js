@@ -1,11 +1,13 @@
 /* toast(text, {action, run, kind}): a temporary message at the bottom of the page, announced to
    screen readers.
-     action   label of a button (optional), run: its action; such a toast stays longer
+     action   label of a button (optional), run: its action; such a toast stays longer, and as long
+              as a search runs: who takes a change back wants to see first what it gave
      kind     "" or "bad"
    <Toasts /> is rendered once in the page. */
 
 import { signal } from "@preact/signals";
 import { html } from "htm/preact";
+import { busy } from "../state.js";
 import { Icon } from "./icon.js";
 
 const toasts = signal([]);
@@ -14,7 +16,13 @@ let next = 0;
 export function toast(text, { action, run, kind = "" } = {}) {
   const id = next++;
   toasts.value = [...toasts.peek(), { id, text, action, run, kind }].slice(-3);
-  setTimeout(() => dismiss(id), action ? 12_000 : 4000);
+  let left = action ? 20 : 4;
+  const clock = setInterval(() => {
+    if (action && busy.peek()) return;
+    if (--left > 0) return;
+    clearInterval(clock);
+    dismiss(id);
+  }, 1000);
 }
 
 const dismiss = (id) => { toasts.value = toasts.peek().filter((one) => one.id !== id); };
