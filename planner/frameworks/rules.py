@@ -42,14 +42,14 @@ def is_named(p: Plans, field: str, *names: str) -> BoolArray:
     return np.asarray(is_one_of(getattr(p, field), field, *names) > 0)
 
 
-def train_iterations(group: str, training: TrainingSpec) -> Flag:
+def train_iterations(group: str, training: TrainingSpec, name: str = "--train-iters") -> Flag:
     """The option for a short smoke run on mock data, whatever tokens the request asks for."""
     each = training.tokens_per_iteration
     why = f"a smoke run: iterations of {each} tokens"
     if training.tokens is not None:
         steps = max(1, round(training.tokens / each))
         why += f"; the {training.tokens:.4g} tokens asked for are {steps} iterations"
-    return flag(group, "--train-iters", SMOKE_ITERATIONS, why, variable="TRAIN_ITERS")
+    return flag(group, name, SMOKE_ITERATIONS, why, variable="TRAIN_ITERS")
 
 
 def learning_rate(group: str) -> Flag:

@@ -8,7 +8,7 @@ those that the model can have but does not state.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from cost_models.spec import ModelSpec
@@ -18,10 +18,6 @@ from planner.frameworks.bash_writer import comment
 # Numerics that every model has: if a model states some numerics but not these, they are unknown,
 # while others that it does not state are absent.
 ALWAYS = {"norm_epsilon", "init_std", "rope_theta"}
-MULTIPLIERS = (
-    "attention_softcap", "logit_softcap", "attention_scale", "embedding_multiplier",
-    "residual_multiplier", "logit_multiplier",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class Uncarried:
 
     fact: str
     how: str
-    exists: Callable[[ModelSpec], bool] = lambda model: True
+    exists: Callable[[ModelSpec], bool]
     numerics: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -68,8 +64,36 @@ def ungated(model: ModelSpec) -> bool:
     return not model.gated_mlp
 
 
-def predicts_several(model: ModelSpec) -> bool:
-    return model.mtp_num_layers > 0
+def _every(model: ModelSpec) -> bool:
+    return True
+
+
+# The facts that several frameworks leave out; those of the numerics by the field that holds them.
+_FACTS = {
+    "norm_epsilon": Uncarried("norm epsilon", "", _every, ("norm_epsilon",)),
+    "rope_theta": Uncarried("rotary base", "", rotary, ("rope_theta", "local_rope_theta")),
+    "rotary": Uncarried("rotary base and scaling", "", rotary, ("rope_theta", "rope_scaling")),
+    "rotary_share": Uncarried("share of rotated head dimensions", "", rotary, ("rotary_share",)),
+    "no_rope": Uncarried("layers without RoPE", "", rotary),
+    "rope_scaling": Uncarried("rope scaling", "", rotary, ("rope_scaling",)),
+    "activation": Uncarried("activation", "", _every, ("activation",)),
+    "routed_scaling": Uncarried("routed scaling factor", "", mixture, ("routed_scaling",)),
+    "router_scores": Uncarried("router scores", "", mixture),
+    "balancing": Uncarried("load-balancing loss", "", mixture),
+    "mtp_loss": Uncarried("weight of the MTP loss", "", lambda model: model.mtp_num_layers > 0),
+    "init_std": Uncarried("standard deviation of the initial weights", "", _every, ("init_std",)),
+    "multipliers": Uncarried(
+        "soft-capping of logits or attention scores, multipliers", "", _every,
+        ("attention_softcap", "logit_softcap", "attention_scale", "embedding_multiplier",
+         "residual_multiplier", "logit_multiplier"),
+    ),
+}  # fmt: skip
+
+
+def uncarried(name: str, how: str, exists: Callable[[ModelSpec], bool] | None = None) -> Uncarried:
+    """A fact of _FACTS with a framework's option; exists: if only some models can say it so."""
+    fact = _FACTS[name]
+    return replace(fact, how=how, exists=exists or fact.exists)
 
 
 def of(model: ModelSpec, table: Iterable[Uncarried], said: Collection[str]) -> Missing:

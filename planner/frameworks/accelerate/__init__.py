@@ -5,21 +5,20 @@ FSDP 2 over a mesh of replicas, shards and context parallelism, or plain data pa
 
 from __future__ import annotations
 
-import json
-
 from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec
 from planner.constraints import Context
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer, unwritten_facts, yaml_files
+from planner.frameworks import unwritten_facts, yaml_files
 from planner.frameworks.accelerate.peft import NAMES, PARTIAL_TRAINING
 from planner.frameworks.accelerate.reader import read, recognises
 from planner.frameworks.accelerate.rules import RULES, lacks
 from planner.frameworks.accelerate.script import train_script
-from planner.frameworks.accelerate.settings import arguments, launch_rows, model_rows
+from planner.frameworks.accelerate.settings import arguments, config_json, launch_rows
 from planner.frameworks.base import Bundle, Framework, cannot, says
+from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.model_parts import EVERY_BLOCK, EVERY_PART
-from planner.frameworks.rules import nodes
-from planner.frameworks.unwritten_facts import Uncarried, mixture, rotary
+from planner.frameworks.unwritten_facts import Missing, Uncarried, mixture, rotary, uncarried
 from planner.huggingface.export.exporter import config_of
 from planner.huggingface.numerics import used_numerics
 
@@ -84,101 +83,46 @@ FIELDS = {
 
 
 UNWRITTEN = (
-    Uncarried(
-        "norm epsilon",
-        "rms_norm_eps, layer_norm_epsilon in config.json",
-        numerics=("norm_epsilon",),
-    ),
-    Uncarried(
-        "rotary base and scaling",
-        "rope_parameters in config.json",
-        rotary,
-        numerics=("rope_theta", "rope_scaling"),
-    ),
-    Uncarried(
-        "activation", "hidden_act, activation_function in config.json", numerics=("activation",)
-    ),
-    Uncarried(
-        "standard deviation of the initial weights",
-        "initializer_range in config.json",
-        numerics=("init_std",),
-    ),
-    Uncarried("special tokens", "bos_token_id, eos_token_id in config.json"),
-    Uncarried("load-balancing loss", "output_router_logits (false), router_aux_loss_coef", mixture),
+    uncarried("norm_epsilon", "rms_norm_eps, layer_norm_epsilon in config.json"),
+    uncarried("rotary", "rope_parameters in config.json"),
+    uncarried("activation", "hidden_act, activation_function in config.json"),
+    uncarried("init_std", "initializer_range in config.json"),
+    Uncarried("special tokens", "bos_token_id, eos_token_id in config.json", lambda model: True),
+    uncarried("balancing", "output_router_logits (false), router_aux_loss_coef"),
     Uncarried("router weights", "norm_topk_prob, routed_scaling_factor", mixture),
 )
 
-SCRIPT = """\
-#!/usr/bin/env bash
-{head}
-set -euo pipefail
 
-{rendezvous}
-BUNDLE="${{BASH_SOURCE[0]%/*}}"
-[ -d "$BUNDLE" ] || BUNDLE=.
-{variables}
+LAUNCH = Launch("accelerate", "Hugging Face accelerate", VERSIONS, __name__)
 
-LAUNCH_ARGS=(
-  --config_file "$BUNDLE/accelerate.yaml"
-  --num_machines "$NNODES"
-  --machine_rank "$NODE_RANK"
-  --main_process_ip "$MASTER_ADDR"
-  --main_process_port "$MASTER_PORT"
-)
-{unwritten}
-{arrays}
 
-accelerate launch "${{LAUNCH_ARGS[@]}}" "$BUNDLE/train.py" \\
-  --config_name "$BUNDLE/config.json" \\
-  {spread} \\
-  "$@"
-"""
+def missing(model: ModelSpec) -> Missing:
+    """The facts that neither config.json nor the script has."""
+    return unwritten_facts.of(model, UNWRITTEN, used_numerics(model, config_of(model) or {}))
 
 
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script, its config, the model's config and the training script."""
     c = Context(request.model, request.cluster, request.training)
-    launch, model, options = (
-        list(launch_rows(c, plan)),
-        list(model_rows(c)),
-        list(arguments(c, plan)),
-    )
-    arrays, names = bash_writer.arrays(options)
-    missing = unwritten_facts.of(
-        c.model, UNWRITTEN, used_numerics(c.model, config_of(c.model) or {})
-    )
-    head = bash_writer.header("Hugging Face accelerate", VERSIONS, request, plan)
-    script = SCRIPT.format(
-        head=head,
-        rendezvous=bash_writer.rendezvous(nodes(c.cluster)),
-        variables=bash_writer.overridable(options),
-        unwritten=unwritten_facts.comments(missing),
-        arrays=arrays,
-        spread=bash_writer.spread(names),
-    )
-    config = {key: value for key, value, _ in model}
-    return Bundle(
-        framework="accelerate",
-        versions=VERSIONS,
-        main="launch.sh",
+    launch, options = list(launch_rows(c, plan)), tuple(arguments(c, plan))
+    config, keys = config_json(c)
+    return LAUNCH.bundle(
+        request,
+        plan,
+        missing(c.model),
+        options,
+        flags=(*yaml_files.flags("accelerate.yaml", launch), *keys, *options),
         files={
-            "launch.sh": script,
-            "accelerate.yaml": f"{head}\n{yaml_files.document(launch)}",
-            "config.json": json.dumps(config, indent=2) + "\n",
+            "accelerate.yaml": f"{LAUNCH.head(request, plan)}\n{yaml_files.document(launch)}",
+            "config.json": config,
             "train.py": train_script(c.training.lora_rank > 0),
         },
-        flags=(
-            *yaml_files.flags("accelerate.yaml", launch),
-            *yaml_files.flags("config.json", model),
-            *options,
-        ),
-        notes=tuple(unwritten_facts.notes(missing)),
     )
 
 
 FRAMEWORK = Framework(
-    name="accelerate",
-    title="Hugging Face accelerate",
+    name=LAUNCH.name,
+    title=LAUNCH.title,
     versions=VERSIONS,
     choices={},
     rules=RULES,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from cost_models.optimizers import OptimizerName
 from cost_models.plans import ParallelPlan
 from cost_models.plans.plan import CPKind
 from planner.constraints import Context
+from planner.frameworks import yaml_files
 from planner.frameworks.accelerate.peft import adapter_arguments
 from planner.frameworks.base import Flag, flag, switch
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
@@ -93,6 +95,13 @@ def model_rows(c: Context) -> Iterator[Row]:
         yield name, value, "the model as planned"
     if c.model.position == "rope":
         yield "max_position_embeddings", c.training.seq_length, "the sequence length"
+
+
+def config_json(c: Context) -> tuple[str, tuple[Flag, ...]]:
+    """The text of config.json, and its keys as flags of a bundle."""
+    rows = list(model_rows(c))
+    text = json.dumps({key: value for key, value, _ in rows}, indent=2) + "\n"
+    return text, yaml_files.flags("config.json", rows)
 
 
 def arguments(c: Context, plan: ParallelPlan) -> Iterator[Flag]:

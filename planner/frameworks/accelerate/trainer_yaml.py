@@ -6,7 +6,6 @@ TrainingArguments (5.23), with the same names in both.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -14,36 +13,15 @@ from cost_models.plans import ParallelPlan
 from planner.constraints import Context, Rule
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import accelerate, bash_writer, unwritten_facts, yaml_files
+from planner.frameworks import accelerate, yaml_files
 from planner.frameworks.accelerate import peft, rules, settings, trainers
 from planner.frameworks.base import Bundle, Field, cannot, says, unsupported
+from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.read_results import Reading, Unreadable
-from planner.frameworks.rules import accumulation, nodes
+from planner.frameworks.rules import accumulation
 from planner.frameworks.yaml_files import Row
-from planner.huggingface.export.exporter import config_of
-from planner.huggingface.numerics import used_numerics
 
 KEYS = ("per_device_train_batch_size", "gradient_accumulation_steps")
-SCRIPT = """\
-#!/usr/bin/env bash
-{head}
-set -euo pipefail
-
-{rendezvous}
-{bundle}
-MODEL="${{MODEL:-$BUNDLE}}"  # a checkpoint of the model of config.json
-{paths}
-{unwritten}
-LAUNCH_ARGS=(
-  --config_file "$BUNDLE/accelerate.yaml"
-  --num_machines "$NNODES"
-  --machine_rank "$NODE_RANK"
-  --main_process_ip "$MASTER_ADDR"
-  --main_process_port "$MASTER_PORT"
-)
-
-accelerate launch "${{LAUNCH_ARGS[@]}}" {program} "$@"
-"""
 NEEDS = Note(
     code="needs",
     text="MODEL is a folder with weights and a tokenizer; the data set in config.yaml is a sample.",
@@ -68,38 +46,30 @@ class FineTuningProgram:
     def render(self, request: PlanRequest, plan: ParallelPlan) -> Bundle:
         """The launch script, accelerate's config, the trainer's YAML and the model's config."""
         c = Context(request.model, request.cluster, request.training)
-        launch, own = list(settings.launch_rows(c, plan)), [*self.rows(c, plan), *shared(c, plan)]
-        model = list(settings.model_rows(c))
-        known = used_numerics(c.model, config_of(c.model) or {})
-        missing = unwritten_facts.of(c.model, accelerate.UNWRITTEN, known)
-        identities = bash_writer.header(self.title, self.versions, request, plan).splitlines()[:-1]
-        sample = "# A few steps on a sample data set: give config.yaml your own."
-        head = "\n".join((*identities, sample))
-        script = SCRIPT.format(
-            head=head,
-            rendezvous=bash_writer.rendezvous(nodes(c.cluster)),
-            bundle=bash_writer.BUNDLE,
-            paths=self.paths,
-            unwritten=unwritten_facts.comments(missing),
-            program=self.program,
+        documents = {
+            "accelerate.yaml": list(settings.launch_rows(c, plan)),
+            "config.yaml": [*self.rows(c, plan), *shared(c, plan)],
+        }
+        config, keys = settings.config_json(c)
+        launch = Launch(
+            self.name,
+            self.title,
+            self.versions,
+            accelerate.__name__,
+            "A few steps on a sample data set: give config.yaml your own.",
+            "trainer.sh.txt",
         )
-        config = {key: value for key, value, _ in model}
-        return Bundle(
-            framework=self.name,
-            versions=self.versions,
-            main="launch.sh",
-            files={
-                "launch.sh": script,
-                "accelerate.yaml": f"{head}\n{yaml_files.document(launch)}",
-                "config.yaml": f"{head}\n{yaml_files.document(own)}",
-                "config.json": json.dumps(config, indent=2) + "\n",
-            },
-            flags=(
-                *yaml_files.flags("accelerate.yaml", launch),
-                *yaml_files.flags("config.yaml", own),
-                *yaml_files.flags("config.json", model),
-            ),
-            notes=(NEEDS, *unwritten_facts.notes(missing)),
+        head = launch.head(request, plan)
+        written = {name: f"{head}\n{yaml_files.document(rows)}" for name, rows in documents.items()}
+        told = (one for name, rows in documents.items() for one in yaml_files.flags(name, rows))
+        return launch.bundle(
+            request,
+            plan,
+            accelerate.missing(c.model),
+            flags=(*told, *keys),
+            notes=(NEEDS,),
+            files={**written, "config.json": config},
+            words={"paths": self.paths, "program": self.program},
         )
 
     def read(self, files: Mapping[str, str], accelerators: int | None) -> Reading:

@@ -10,10 +10,10 @@ from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, python_writer, unwritten_facts
 from planner.frameworks.base import Bundle, Framework, cannot, flag, says
 from planner.frameworks.colossalai.rules import RULES, STYLES
-from planner.frameworks.colossalai.script import IMPORTS, LAUNCH, TRAIN
 from planner.frameworks.colossalai.settings import arguments, config, constants, plugin
-from planner.frameworks.rules import accelerators_per_node, nodes
-from planner.frameworks.unwritten_facts import Uncarried, mixture, rotary
+from planner.frameworks.launch_bundle import Launch
+from planner.frameworks.package_files import filled, text
+from planner.frameworks.unwritten_facts import rotary, uncarried
 from planner.huggingface.export.exporter import config_of
 from planner.huggingface.numerics import used_numerics
 
@@ -65,88 +65,58 @@ FIELDS = {
     "compile": cannot("its models are modified in place", False),
 }
 UNWRITTEN = (
-    Uncarried(
-        "norm epsilon",
-        "rms_norm_eps, layer_norm_epsilon in config.json",
-        numerics=("norm_epsilon",),
-    ),
-    Uncarried(
-        "rotary base and scaling",
-        "rope_theta, rope_scaling in config.json",
-        rotary,
-        numerics=("rope_theta", "rope_scaling"),
-    ),
-    Uncarried(
-        "activation", "hidden_act, activation_function in config.json", numerics=("activation",)
-    ),
-    Uncarried(
-        "standard deviation of the initial weights",
-        "initializer_range in config.json",
-        numerics=("init_std",),
-    ),
-    Uncarried(
-        "load-balancing loss",
-        "output_router_logits (false), router_aux_loss_coef in config.json",
-        mixture,
-    ),
+    uncarried("norm_epsilon", "rms_norm_eps, layer_norm_epsilon in config.json"),
+    uncarried("rotary", "rope_theta, rope_scaling in config.json"),
+    uncarried("activation", "hidden_act, activation_function in config.json"),
+    uncarried("init_std", "initializer_range in config.json"),
+    uncarried("balancing", "output_router_logits (false), router_aux_loss_coef in config.json"),
 )
+
+
+LAUNCH = Launch("colossalai", "ColossalAI", VERSIONS, __name__)
 
 
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The training script with the plugin, the model's config, and the script that launches it."""
     c = Context(request.model, request.cluster, request.training)
-    said, told = arguments(c, plan), tuple(constants(c, plan))
+    said, told, keys = arguments(c, plan), tuple(constants(c, plan)), config(c)
     missing = unwritten_facts.of(
         c.model, UNWRITTEN, used_numerics(c.model, config_of(c.model) or {})
     )
-    head = bash_writer.header("ColossalAI", VERSIONS, request, plan)
-    built = python_writer.call(f"return {plugin(c, plan)}", said, indent=4)
-    lines = "\n".join(
-        f"{one.name.partition('.')[2]} = {one.words[1]}  {bash_writer.comment(one.why)}"
-        for one in told
+    words = {
+        "head": LAUNCH.head(request, plan),
+        "unwritten": unwritten_facts.comments(missing),
+        "constants": "\n".join(
+            f"{one.name.partition('.')[2]} = {one.words[1]}  {bash_writer.comment(one.why)}"
+            for one in told
+        ),
+        "plugin": python_writer.call(f"return {plugin(c, plan)}", said, indent=4),
+    }
+    template = text(__name__, "train.py.txt")
+    used = f"{template} {words['plugin']} {words['constants']}"
+    imports = python_writer.imports(text(__name__, "imports.py.txt").splitlines(), used)
+    model = (
+        flag("config.json", f"config.{key}", json.dumps(value), "the model as planned")
+        for key, value in keys.items()
     )
-    train = TRAIN.format(
-        head=head,
-        imports=python_writer.imports(IMPORTS, f"{TRAIN} {built} {lines}"),
-        unwritten=unwritten_facts.comments(missing),
-        constants=lines,
-        plugin=built,
-    )
-    script = LAUNCH.format(
-        head=head,
-        bundle=bash_writer.BUNDLE,
-        rendezvous=bash_writer.rendezvous(nodes(c.cluster)),
-        exports=bash_writer.export(VARIABLE),
-        launch=bash_writer.torchrun(accelerators_per_node(c.cluster)),
-    )
-    keys = config(c)
-    return Bundle(
-        framework="colossalai",
-        versions=VERSIONS,
-        main="launch.sh",
+    return LAUNCH.bundle(
+        request,
+        plan,
+        missing,
+        variables=(VARIABLE,),
+        flags=(*told, *said, *model),
         files={
-            "launch.sh": script,
-            "train.py": train,
+            "train.py": filled(template, words | {"imports": imports}),
             "config.json": json.dumps(keys, indent=2) + "\n",
         },
-        flags=(
-            VARIABLE,
-            *told,
-            *said,
-            *(
-                flag("config.json", f"config.{key}", json.dumps(value), "the model as planned")
-                for key, value in keys.items()
-            ),
-        ),
-        notes=tuple(unwritten_facts.notes(missing)),
     )
 
 
 VARIABLE = flag("environment", "OMP_NUM_THREADS", 8, "host threads of each rank")
 
 FRAMEWORK = Framework(
-    name="colossalai",
-    title="ColossalAI",
+    name=LAUNCH.name,
+    title=LAUNCH.title,
     versions=VERSIONS,
     choices={
         "cp_kind": ("a2a", "p2p"),

@@ -24,8 +24,10 @@ from planner.frameworks.deepspeed.flags import (
 )
 from planner.frameworks.deepspeed.reader import read, recognises
 from planner.frameworks.deepspeed.rules import RULES
+from planner.frameworks.launch_bundle import Launch
+from planner.frameworks.package_files import text
 from planner.frameworks.rules import accelerators_per_node, nodes
-from planner.frameworks.unwritten_facts import MULTIPLIERS, Uncarried, gated, rotary, ungated
+from planner.frameworks.unwritten_facts import gated, rotary, uncarried, ungated
 
 VERSIONS = "DeepSpeed 0.16 to 0.19; Megatron-DeepSpeed of July 2025 (4efb479)"
 
@@ -78,96 +80,23 @@ FIELDS = {
 }
 
 UNWRITTEN = (
-    Uncarried("norm epsilon", "--layernorm-epsilon (1e-5)", numerics=("norm_epsilon",)),
-    Uncarried(
-        "rotary base",
-        "--rotary-position-embeddings-theta (10000)",
-        rotary,
-        numerics=("rope_theta", "local_rope_theta"),
-    ),
-    Uncarried(
-        "share of rotated head dimensions",
-        "--rotary-percent (1.0)",
-        rotary,
-        numerics=("rotary_share",),
-    ),
-    Uncarried("rope scaling", "no option", rotary, numerics=("rope_scaling",)),
-    Uncarried("activation", "SwiGLU, no other gate", gated, numerics=("activation",)),
-    Uncarried(
-        "activation", "--squared-relu, --openai-gelu (GELU)", ungated, numerics=("activation",)
-    ),
-    Uncarried(
-        "standard deviation of the initial weights",
-        "--init-method-std (0.02)",
-        numerics=("init_std",),
-    ),
-    Uncarried(
-        "soft-capping of logits or attention scores, multipliers", "no option", numerics=MULTIPLIERS
-    ),
+    uncarried("norm_epsilon", "--layernorm-epsilon (1e-5)"),
+    uncarried("rope_theta", "--rotary-position-embeddings-theta (10000)"),
+    uncarried("rotary_share", "--rotary-percent (1.0)"),
+    uncarried("rope_scaling", "no option"),
+    uncarried("activation", "SwiGLU, no other gate", gated),
+    uncarried("activation", "--squared-relu, --openai-gelu (GELU)", ungated),
+    uncarried("init_std", "--init-method-std (0.02)"),
+    uncarried("multipliers", "no option"),
 )
 
-SCRIPT = """\
-#!/usr/bin/env bash
-{head}
-set -euo pipefail
 
-# Run it once, on the first node; the launcher reaches the others through the hostfile.
-# Every node must see this folder and the checkout under the same paths.
-BUNDLE="${{BASH_SOURCE[0]%/*}}"
-[ -d "$BUNDLE" ] || BUNDLE=.
-HOSTFILE="${{HOSTFILE:-$BUNDLE/hostfile}}"
-MASTER_PORT="${{MASTER_PORT:-29500}}"
-MEGATRON_PATH="${{MEGATRON_PATH:-.}}"  # a checkout of Megatron-DeepSpeed
-# Without DATA_PATH it trains on MOCK DATA, random tokens: nothing to learn.
-DATA_PATH="${{DATA_PATH:-$BUNDLE/mock_data}}"
-{variables}
-{exports}
-if [ ! -f "$DATA_PATH.idx" ]; then
-  PYTHONPATH="$MEGATRON_PATH" python3 "$BUNDLE/mock_data.py" "$DATA_PATH" {vocab_size} {length}
-fi
-
-LAUNCH_ARGS=(
-  --hostfile "$HOSTFILE"
-  --num_nodes {nodes}
-  --num_gpus {processes}
-  --master_port "$MASTER_PORT"
-)
-DEEPSPEED_ARGS=(
-  --deepspeed
-  --deepspeed_config "$BUNDLE/ds_config.json"
-  --data-path "$DATA_PATH"
-)
-{unwritten}
-{arrays}
-
-deepspeed "${{LAUNCH_ARGS[@]}}" "$MEGATRON_PATH/pretrain_gpt.py" \\
-  "${{DEEPSPEED_ARGS[@]}}" \\
-  {spread} \\
-  "$@"
-"""
-MOCK_DATA = '''\
-"""Writes random tokens as a Megatron-DeepSpeed data set: mock_data.py PREFIX VOCAB LENGTH."""
-
-import sys
-
-import torch
-from megatron.data.indexed_dataset import make_builder
-
-prefix, vocab_size, length = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-random = torch.Generator().manual_seed(0)
-builder = make_builder(prefix + ".bin", impl="mmap", vocab_size=vocab_size)
-for _ in range(64):
-    builder.add_item(torch.randint(vocab_size, (length,), generator=random))
-    builder.end_document()
-builder.finalize(prefix + ".idx")
-'''
-
-
-def _environment(plan: ParallelPlan) -> tuple[Flag, ...]:
-    if not plan.sequence_parallel:
-        return ()
-    why = "required by sequence parallelism"
-    return (flag("environment", "CUDA_DEVICE_MAX_CONNECTIONS", 1, why),)
+def environment(
+    plan: ParallelPlan, why: str = "required by sequence parallelism"
+) -> tuple[Flag, ...]:
+    """Environment variables that the options need."""
+    named = flag("environment", "CUDA_DEVICE_MAX_CONNECTIONS", 1, why)
+    return (named,) if plan.sequence_parallel else ()
 
 
 def hostfile(request: PlanRequest) -> str:
@@ -178,57 +107,46 @@ def hostfile(request: PlanRequest) -> str:
     return head + "".join(f"{host} slots={slots}\n" for host in hosts)
 
 
+def beside(request: PlanRequest, package: str) -> tuple[dict[str, str], dict[str, object]]:
+    """What a launch with DeepSpeed has beside its config: files, and words of the script."""
+    files = {"hostfile": hostfile(request), "mock_data.py": text(package, "mock_data.py.txt")}
+    length = request.training.seq_length + 1
+    return files, {"vocab_size": request.model.vocab_size, "length": length}
+
+
+def padded(request: PlanRequest, plan: ParallelPlan) -> Note:
+    """A note on the rows of the embedding."""
+    rows = int(padded_vocab_size(request.model.vocab_size, plan.tp, VOCAB_MULTIPLE))
+    return Note(code="padded_vocab", text=f"The embedding has {rows} rows.")
+
+
+LAUNCH = Launch("deepspeed", "Megatron-DeepSpeed", VERSIONS, __name__, starts="first node")
+
+
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The JSON, the launch script, the hostfile and the mock-data script."""
     c = Context(request.model, request.cluster, request.training)
     keys = list(config(c, plan))
-    variables, options = _environment(plan), arguments(c, plan)
-    arrays, names = bash_writer.arrays(options)
-    missing = unwritten_facts.of(c.model, UNWRITTEN, numerics_fields(c.model))
-    exports = [bash_writer.export(variable) for variable in variables]
-    if variables:
-        exports.append('export DS_ENV_FILE="$BUNDLE/deepspeed_env"  # carries it to every node')
-    script = SCRIPT.format(
-        head=bash_writer.header("Megatron-DeepSpeed", VERSIONS, request, plan),
-        variables=bash_writer.overridable(options),
-        exports="\n".join(exports),
-        vocab_size=c.model.vocab_size,
-        length=c.training.seq_length + 1,
-        nodes=nodes(c.cluster),
-        processes=accelerators_per_node(c.cluster),
-        unwritten=unwritten_facts.comments(missing),
-        arrays=arrays,
-        spread=bash_writer.spread(names),
-    )
-    files = {
-        "launch.sh": script,
-        "ds_config.json": json.dumps(nested({key: value for key, value, _ in keys}), indent=2)
-        + "\n",
-        "hostfile": hostfile(request),
-        "mock_data.py": MOCK_DATA,
-    }
+    variables, options = environment(plan), arguments(c, plan)
+    files, words = beside(request, __name__)
+    document = nested({key: value for key, value, _ in keys})
+    files = {"ds_config.json": json.dumps(document, indent=2) + "\n", **files}
     if variables:
         files["deepspeed_env"] = "".join(f"{'='.join(v.words)}\n" for v in variables)
-    return Bundle(
-        framework="deepspeed",
-        versions=VERSIONS,
-        main="launch.sh",
-        starts="first node",
-        files=files,
-        flags=(
-            *variables,
-            *(flag("ds_config.json", key, json.dumps(value), why) for key, value, why in keys),
-            *options,
-        ),
-        notes=(
-            Note(
-                code="padded_vocab",
-                text="The embedding has "
-                f"{int(padded_vocab_size(c.model.vocab_size, plan.tp, VOCAB_MULTIPLE))} rows.",
-            ),
-            *unwritten_facts.notes(missing),
-        ),
-    )
+        carried = 'export DS_ENV_FILE="$BUNDLE/deepspeed_env"  # carries it to every node'
+        words["exports"] = "\n".join((*map(bash_writer.export, variables), carried))
+    return LAUNCH.bundle(
+        request,
+        plan,
+        unwritten_facts.of(c.model, UNWRITTEN, numerics_fields(c.model)),
+        options,
+        variables,
+        (*(flag("ds_config.json", key, json.dumps(value), why) for key, value, why in keys),
+         *options),
+        (padded(request, plan),),
+        files,
+        words,
+    )  # fmt: skip
 
 
 FRAMEWORK = Framework(

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
-from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import unwritten_facts
-from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
-from planner.frameworks.deepspeed import hostfile
+from planner.frameworks import deepspeed, unwritten_facts
+from planner.frameworks.base import Bundle, Field, Framework, cannot, says
 from planner.frameworks.gpt_neox.reader import read, recognises
 from planner.frameworks.gpt_neox.rules import RULES
-from planner.frameworks.gpt_neox.settings import VOCAB_MULTIPLE, numerics_fields, rows
-from planner.frameworks.single_config_bundle import OneConfig
-from planner.frameworks.unwritten_facts import MULTIPLIERS, Uncarried, gated, rotary, ungated
+from planner.frameworks.gpt_neox.settings import numerics_fields, rows
+from planner.frameworks.launch_bundle import Launch, mock_data
+from planner.frameworks.unwritten_facts import gated, uncarried, ungated
 
 VERSIONS = "main of May 2026 (ea7aefd) with DeepSpeed"
+CONFIG = "config.yml"
 
 NO_CONTEXT = "sequences are not split over ranks"
 EVENLY = "the pipeline engine splits layers evenly"
@@ -64,103 +62,38 @@ FIELDS: dict[str, Field] = {
     "compile": cannot("it has its own kernels", False),
 }
 UNWRITTEN = (
-    Uncarried(
-        "norm epsilon",
-        "layernorm_epsilon (1e-5), rms_norm_epsilon (1e-8)",
-        numerics=("norm_epsilon",),
-    ),
-    Uncarried(
-        "rotary base",
-        "rotary_emb_base (10000)",
-        rotary,
-        numerics=("rope_theta", "local_rope_theta"),
-    ),
-    Uncarried(
-        "share of rotated head dimensions", "rotary_pct (1.0)", rotary, numerics=("rotary_share",)
-    ),
-    Uncarried("rope scaling", "no key", rotary, numerics=("rope_scaling",)),
-    Uncarried("activation", "activation (swiglu)", gated, numerics=("activation",)),
-    Uncarried("activation", "activation (gelu)", ungated, numerics=("activation",)),
-    Uncarried(
-        "standard deviation of the initial weights",
-        "init_method_std (0.02)",
-        numerics=("init_std",),
-    ),
-    Uncarried(
-        "soft-capping of logits or attention scores, multipliers", "no key", numerics=MULTIPLIERS
-    ),
+    uncarried("norm_epsilon", "layernorm_epsilon (1e-5), rms_norm_epsilon (1e-8)"),
+    uncarried("rope_theta", "rotary_emb_base (10000)"),
+    uncarried("rotary_share", "rotary_pct (1.0)"),
+    uncarried("rope_scaling", "no key"),
+    uncarried("activation", "activation (swiglu)", gated),
+    uncarried("activation", "activation (gelu)", ungated),
+    uncarried("init_std", "init_method_std (0.02)"),
+    uncarried("multipliers", "no key"),
 )
-SCRIPT = """\
-#!/usr/bin/env bash
-{head}
-set -euo pipefail
-
-# Run it once, on the first node; the launcher reaches the others through the hostfile.
-# Every node must see this folder and the checkout under the same paths.
-NEOX_PATH="$(cd "${{NEOX_PATH:-.}}" && pwd)"  # a checkout of GPT-NeoX, installed
-{bundle}
-cd "$BUNDLE"
-export DLTS_HOSTFILE="${{HOSTFILE:-hostfile}}"
-{exports}
-if [ ! -f mock_data/mock.idx ]; then
-  PYTHONPATH="$NEOX_PATH" python3 mock_data.py mock_data {vocab_size} {length}
-fi
-
-python3 "$NEOX_PATH/deepy.py" "$NEOX_PATH/train.py" config.yml "$@"
-"""
-LAUNCH = OneConfig("gpt-neox", "GPT-NeoX", VERSIONS, "config.yml", SCRIPT, "first node")
-MOCK_DATA = '''\
-"""Writes random tokens and a tokenizer of as many: mock_data.py FOLDER VOCAB LENGTH."""
-
-import json
-import os
-import sys
-
-import numpy as np
-from megatron.data.indexed_dataset import make_builder
-
-folder, vocab_size, length = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-os.makedirs(folder, exist_ok=True)
-names = ["<|endoftext|>", "<|padding|>", *map(str, range(2, vocab_size))][:vocab_size]
-model = {"type": "WordLevel", "vocab": {name: i for i, name in enumerate(names)}}
-with open(f"{folder}/tokenizer.json", "w") as file:
-    json.dump({"version": "1.0", "model": {**model, "unk_token": "<|padding|>"}}, file)
-builder = make_builder(f"{folder}/mock.bin", impl="mmap", vocab_size=vocab_size)
-kind = np.uint16 if vocab_size < 65500 else np.int32
-random = np.random.default_rng(0)
-for _ in range(64):
-    builder.add_item(random.integers(vocab_size, size=length).astype(kind))
-    builder.end_document()
-builder.finalize(f"{folder}/mock.idx")
-'''
-
-
-def _environment(plan: ParallelPlan) -> tuple[Flag, ...]:
-    if not plan.sequence_parallel:
-        return ()
-    why = "sequence parallelism needs communication issued before compute kernels"
-    return (flag("environment", "CUDA_DEVICE_MAX_CONNECTIONS", 1, why),)
+LAUNCH = Launch("gpt-neox", "GPT-NeoX", VERSIONS, __name__, mock_data(CONFIG), starts="first node")
 
 
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script, the config, the hostfile and the mock-data script."""
-    vocabulary = request.model.vocab_size
-    padded = int(padded_vocab_size(vocabulary, plan.tp, VOCAB_MULTIPLE))
-    return LAUNCH.bundle(
+    files, words = deepspeed.beside(request, __name__)
+    why = "sequence parallelism needs communication issued before compute kernels"
+    return LAUNCH.with_config(
         request,
         plan,
-        list(rows(request, plan)),
         unwritten_facts.of(request.model, UNWRITTEN, numerics_fields(request.model)),
-        _environment(plan),
-        (Note(code="padded_vocab", text=f"The embedding has {padded} rows."),),
-        words={"vocab_size": vocabulary, "length": request.training.seq_length + 1},
-        files={"hostfile": hostfile(request), "mock_data.py": MOCK_DATA},
+        CONFIG,
+        list(rows(request, plan)),
+        deepspeed.environment(plan, why),
+        (deepspeed.padded(request, plan),),
+        files=files,
+        words=words,
     )
 
 
 FRAMEWORK = Framework(
-    name="gpt-neox",
-    title="GPT-NeoX",
+    name=LAUNCH.name,
+    title=LAUNCH.title,
     versions=VERSIONS,
     choices={"overlap_grad_reduce": (False, True), "overlap_param_gather": (False, True)},
     rules=RULES,

@@ -7,15 +7,15 @@ from planner.constraints import Context
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, unwritten_facts
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
+from planner.frameworks.launch_bundle import Launch, mock_data
 from planner.frameworks.maxtext.mesh import TPU, on_tpus
 from planner.frameworks.maxtext.reader import PROGRAM, read, recognises
 from planner.frameworks.maxtext.rules import RULES, lacks
 from planner.frameworks.maxtext.settings import numerics_fields, rows
-from planner.frameworks.rules import accelerators_per_node, nodes
-from planner.frameworks.single_config_bundle import OneConfig
-from planner.frameworks.unwritten_facts import MULTIPLIERS, Uncarried, mixture
+from planner.frameworks.unwritten_facts import uncarried
 
 VERSIONS = "main of August 2026 (e591f30)"
+CONFIG = "config.yml"
 
 STEP = "XLA schedules the whole step"
 LOOP = "its pipeline, a loop in lockstep, is not one of the planned schedules"
@@ -70,47 +70,23 @@ FIELDS: dict[str, Field] = {
     "compile": cannot("XLA compiles every step", True),
 }
 UNWRITTEN = (
-    Uncarried("norm epsilon", "normalization_layer_epsilon (1e-5)", numerics=("norm_epsilon",)),
-    Uncarried(
-        "rotary base",
-        "rope_max_timescale (10000)",
-        numerics=("rope_theta", "local_rope_theta"),
-    ),
-    Uncarried("share of rotated head dimensions", "no key", numerics=("rotary_share",)),
-    Uncarried("rope scaling", "rope_type: llama3.1 (none)", numerics=("rope_scaling",)),
-    Uncarried("activation", "mlp_activations (silu)", numerics=("activation",)),
-    Uncarried("routed scaling factor", "routed_scaling_factor (1.0)", mixture, ("routed_scaling",)),
-    Uncarried("load-balancing loss", "load_balance_loss_weight (0.0)", mixture),
-    Uncarried(
-        "standard deviation of the initial weights",
-        "dense_init_scale (1.0)",
-        numerics=("init_std",),
-    ),
-    Uncarried(
-        "soft-capping of logits or attention scores, multipliers",
-        "attn_logits_soft_cap, final_logits_soft_cap (0.0)",
-        numerics=MULTIPLIERS,
-    ),
+    uncarried("norm_epsilon", "normalization_layer_epsilon (1e-5)"),
+    uncarried("rope_theta", "rope_max_timescale (10000)"),
+    uncarried("rotary_share", "no key"),
+    uncarried("rope_scaling", "rope_type: llama3.1 (none)"),
+    uncarried("activation", "mlp_activations (silu)"),
+    uncarried("routed_scaling", "routed_scaling_factor (1.0)"),
+    uncarried("balancing", "load_balance_loss_weight (0.0)"),
+    uncarried("init_std", "dense_init_scale (1.0)"),
+    uncarried("multipliers", "attn_logits_soft_cap, final_logits_soft_cap (0.0)"),
 )
-SCRIPT = """\
-#!/usr/bin/env bash
-{head}
-set -euo pipefail
-
-# {nodes} hosts of {each} accelerators: one call, and one process, on each.
-{rendezvous}
-{bundle}
-{exports}
-# Where MaxText is installed (pip install of its checkout).
-python3 -m {program} "$BUNDLE/config.yml" "$@"
-"""
 # Rendezvous of JAX's processes on GPUs; TPUs need no settings for it.
 COORDINATOR = """\
 export NNODES NODE_RANK
 export JAX_COORDINATOR_IP="$MASTER_ADDR"
 export JAX_COORDINATOR_PORT="$MASTER_PORT"\
 """
-LAUNCH = OneConfig("maxtext", "MaxText", VERSIONS, "config.yml", SCRIPT)
+LAUNCH = Launch("maxtext", "MaxText", VERSIONS, __name__, mock_data(CONFIG))
 
 
 def _environment(c: Context) -> tuple[Flag, ...]:
@@ -127,22 +103,20 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script and the config."""
     c = Context(request.model, request.cluster, request.training)
     variables = _environment(c)
-    words: dict[str, object] = {
-        "nodes": nodes(c.cluster),
-        "each": accelerators_per_node(c.cluster),
-        "program": PROGRAM,
-    }
+    words = {"program": PROGRAM}
     if on_tpus(c.cluster):
         words["rendezvous"] = ""
     else:
         words["exports"] = "\n".join([COORDINATOR, *map(bash_writer.export, variables)])
     missing = unwritten_facts.of(c.model, UNWRITTEN, numerics_fields(c.model))
-    return LAUNCH.bundle(request, plan, list(rows(c, plan)), missing, variables, words=words)
+    return LAUNCH.with_config(
+        request, plan, missing, CONFIG, list(rows(c, plan)), variables, words=words
+    )
 
 
 FRAMEWORK = Framework(
-    name="maxtext",
-    title="MaxText",
+    name=LAUNCH.name,
+    title=LAUNCH.title,
     versions=VERSIONS,
     choices={"recompute": ("none", "full", "selective")},
     rules=RULES,

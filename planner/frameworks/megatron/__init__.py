@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cost_models.blocks.delta_net import GatedDeltaNet
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
-from planner.frameworks.megatron import hybrid, launch, numerics, patterns
+from planner.frameworks.launch_bundle import Launch
+from planner.frameworks.megatron import hybrid, numerics, patterns
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.options import PLAN_FIELDS
 from planner.frameworks.megatron.pattern_rules import sparse
 from planner.frameworks.megatron.reader import read, recognises
 from planner.frameworks.megatron.rules import RULES
-from planner.frameworks.unwritten_facts import (
-    MULTIPLIERS,
-    Uncarried,
-    gated,
-    mixture,
-    predicts_several,
-    rotary,
-    ungated,
-)
+from planner.frameworks.unwritten_facts import gated, rotary, uncarried, ungated
 
 VERSIONS = "core 0.18 to main (0.20); the flags exist since 0.16"
 # For models with gated delta nets or sparse attention, which core 0.18 builds differently.
@@ -55,10 +50,6 @@ def _plain_rotary(model: ModelSpec) -> bool:
     return rotary(model) and model.mla is None
 
 
-def _rotary_without_pattern(model: ModelSpec) -> bool:
-    return _plain_rotary(model) and not model.layer_pattern
-
-
 def _default_router_scores(model: ModelSpec) -> bool:
     """Whether the flags leave the router's scores at their default."""
     moe = model.moe
@@ -76,61 +67,36 @@ def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
 
 
 UNWRITTEN = (
-    Uncarried("norm epsilon", "--norm-epsilon (1e-5)", numerics=("norm_epsilon",)),
-    Uncarried(
-        "rotary base", "--rotary-base (10000)", rotary, numerics=("rope_theta", "local_rope_theta")
+    uncarried("norm_epsilon", "--norm-epsilon (1e-5)"),
+    uncarried("rope_theta", "--rotary-base (10000)"),
+    uncarried("rotary_share", "--rotary-percent (1.0)", _plain_rotary),
+    uncarried(
+        "no_rope", "--no-rope-freq (none)", lambda m: _plain_rotary(m) and not m.layer_pattern
     ),
-    Uncarried(
-        "share of rotated head dimensions",
-        "--rotary-percent (1.0)",
-        _plain_rotary,
-        numerics=("rotary_share",),
-    ),
-    Uncarried("layers without RoPE", "--no-rope-freq (none)", _rotary_without_pattern),
-    Uncarried(
-        "rope scaling",
+    uncarried(
+        "rope_scaling",
         "--use-rope-scaling, --rope-scaling-factor: Llama 3's (none)",
         _plain_rotary,
-        numerics=("rope_scaling",),
     ),
-    Uncarried(
-        "rope scaling",
+    uncarried(
+        "rope_scaling",
         "YaRN's --rotary-scaling-factor (1.0), --mscale (1.0), --mscale-all-dim (0.0)",
         lambda m: rotary(m) and m.mla is not None,
-        numerics=("rope_scaling",),
     ),
-    Uncarried("activation", "--quick-geglu for --swiglu (SwiGLU)", gated, numerics=("activation",)),
-    Uncarried(
-        "activation",
-        "--squared-relu with --no-bias-gelu-fusion, --openai-gelu (GELU)",
-        ungated,
-        numerics=("activation",),
+    uncarried("activation", "--quick-geglu for --swiglu (SwiGLU)", gated),
+    uncarried(
+        "activation", "--squared-relu with --no-bias-gelu-fusion, --openai-gelu (GELU)", ungated
     ),
-    Uncarried(
-        "routed scaling factor",
-        "--moe-router-topk-scaling-factor (none)",
-        mixture,
-        numerics=("routed_scaling",),
-    ),
-    Uncarried(
-        "router scores",
+    uncarried("routed_scaling", "--moe-router-topk-scaling-factor (none)"),
+    uncarried(
+        "router_scores",
         "--moe-router-score-function, --moe-router-pre-softmax (softmax over the chosen experts)",
         _default_router_scores,
     ),
-    Uncarried(
-        "load-balancing loss",
-        "--moe-router-load-balancing-type (aux_loss), --moe-aux-loss-coeff (0)",
-        mixture,
-    ),
-    Uncarried("weight of the MTP loss", "--mtp-loss-scaling-factor (0.1)", predicts_several),
-    Uncarried(
-        "standard deviation of the initial weights",
-        "--init-method-std (0.02)",
-        numerics=("init_std",),
-    ),
-    Uncarried(
-        "soft-capping of logits or attention scores, multipliers", "no option", numerics=MULTIPLIERS
-    ),
+    uncarried("balancing", "--moe-router-load-balancing-type (aux_loss), --moe-aux-loss-coeff (0)"),
+    uncarried("mtp_loss", "--mtp-loss-scaling-factor (0.1)"),
+    uncarried("init_std", "--init-method-std (0.02)"),
+    uncarried("multipliers", "no option"),
 )
 
 
@@ -138,6 +104,9 @@ def versions(model: ModelSpec) -> str:
     """The versions that train this model."""
     linear = patterns.blocks_of(model, GatedDeltaNet)
     return EXPERIMENTAL if linear or sparse(model) else VERSIONS
+
+
+LAUNCH = Launch("megatron", "Megatron-LM", VERSIONS, __name__)
 
 
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
@@ -148,24 +117,24 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         text="Before core 0.18 NullTokenizer adds one token: "
         f"there, give --vocab-size {request.model.vocab_size - 1}.",
     )
+    launch = replace(LAUNCH, versions=versions(request.model))
     return launch.bundle(
-        "megatron",
-        "Megatron-LM",
-        versions(request.model),
         request,
         plan,
+        numerics.missing(request.model, UNWRITTEN),
         flags(request, plan),
         environment(plan),
-        numerics.missing(request.model, UNWRITTEN),
-        paths='MEGATRON_PATH="${MEGATRON_PATH:-.}"  # a checkout of Megatron-LM',
-        program=f'"$MEGATRON_PATH/{program}"',
         notes=(null_tokenizer,),
+        words={
+            "paths": 'MEGATRON_PATH="${MEGATRON_PATH:-.}"  # a checkout of Megatron-LM',
+            "program": f'"$MEGATRON_PATH/{program}"',
+        },
     )
 
 
 FRAMEWORK = Framework(
-    name="megatron",
-    title="Megatron-LM",
+    name=LAUNCH.name,
+    title=LAUNCH.title,
     versions=VERSIONS,
     choices={
         "schedule": ("1f1b", "interleaved-1f1b"),

@@ -10,15 +10,16 @@ from dataclasses import replace
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer, megatron, python_writer, unwritten_facts
+from planner.frameworks import megatron, python_writer, unwritten_facts
 from planner.frameworks.base import Bundle, Field, Framework, cannot, flag, grouped, says
+from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.megatron import attribute_names
 from planner.frameworks.megatron.options import OPTIONS
 from planner.frameworks.megatron_bridge.peft import PARTIAL_TRAINING, adapter_class
 from planner.frameworks.megatron_bridge.reader import OWN_RECIPE, read, recognises
 from planner.frameworks.megatron_bridge.rules import EXPANDABLE, RULES
 from planner.frameworks.megatron_bridge.settings import settings, translated
-from planner.frameworks.rules import accelerators_per_node, nodes
+from planner.frameworks.package_files import filled, text
 
 VERSIONS = "Megatron-Bridge main of August 2026 (067f987) on Megatron-Core 0.20"
 
@@ -118,46 +119,15 @@ IMPORTS = (
     "from megatron.core.transformer.enums import AttnBackend",
 )
 
-RECIPE = '''\
-{head}
-"""The configuration of one plan; launch.sh starts it on every node."""
-
-{imports}
-
-{unwritten}
-
-
-def config() -> ConfigContainer:
-    return ConfigContainer(
-{sections}
-    )
-
-
-if __name__ == "__main__":
-    pretrain(config(), forward_step)
-'''
-
-SCRIPT = """\
-#!/usr/bin/env bash
-{head}
-set -euo pipefail
-
-# Needs an installed Megatron-Bridge, and recipe.py beside this script.
-{bundle}
-{rendezvous}
-export TRAIN_ITERS="${{TRAIN_ITERS:-}}"  # empty: as in recipe.py
-{exports}
-{launch}
-
-torchrun "${{LAUNCH_ARGS[@]}}" "$BUNDLE/recipe.py"
-"""
-
 
 def _provider(model: ModelSpec) -> str:
     """The class of the model's provider."""
     if megatron.patterns.is_hybrid(model):
         return HYBRID
     return LATENT if model.mla is not None else SECTIONS["model"]
+
+
+LAUNCH = Launch("megatron-bridge", "Megatron-Bridge", VERSIONS, __name__)
 
 
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
@@ -172,37 +142,30 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     if plan.runtime == EXPANDABLE:
         why = "less memory fragmentation"
         variables += (flag("environment", ALLOCATOR, "expandable_segments:True", why),)
-    head = bash_writer.header("Megatron-Bridge", VERSIONS, request, plan)
     sections = "\n".join(
         python_writer.call(f"{name}={kinds[name]}", part, indent=8, end=",")
         for name, part in ordered.items()
     )
-    recipe = RECIPE.format(
-        head=head,
-        imports=python_writer.imports(IMPORTS, f"{RECIPE} {sections}"),
-        unwritten=unwritten_facts.comments(missing),
-        sections=sections,
-    )
-    script = SCRIPT.format(
-        head=head,
-        bundle=bash_writer.BUNDLE,
-        rendezvous=bash_writer.rendezvous(nodes(request.cluster)),
-        exports="\n".join(map(bash_writer.export, variables)),
-        launch=bash_writer.torchrun(accelerators_per_node(request.cluster)),
-    )
-    return Bundle(
-        framework="megatron-bridge",
-        versions=VERSIONS,
-        main="launch.sh",
-        files={"launch.sh": script, "recipe.py": recipe},
-        flags=(*variables, *(one for part in ordered.values() for one in part)),
-        notes=tuple(unwritten_facts.notes(missing)),
+    template = text(__name__, "recipe.py.txt")
+    recipe = {
+        "head": LAUNCH.head(request, plan),
+        "imports": python_writer.imports(IMPORTS, f"{template} {sections}"),
+        "unwritten": unwritten_facts.comments(missing),
+        "sections": sections,
+    }
+    return LAUNCH.bundle(
+        request,
+        plan,
+        missing,
+        variables=variables,
+        flags=[one for part in ordered.values() for one in part],
+        files={"recipe.py": filled(template, recipe)},
     )
 
 
 FRAMEWORK = Framework(
-    name="megatron-bridge",
-    title="Megatron-Bridge",
+    name=LAUNCH.name,
+    title=LAUNCH.title,
     versions=VERSIONS,
     choices=megatron.FRAMEWORK.choices,
     rules=RULES,

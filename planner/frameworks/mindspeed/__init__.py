@@ -8,10 +8,11 @@ from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, megatron
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
-from planner.frameworks.megatron import launch
+from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.mindspeed.flags import CHANGES, flags
 from planner.frameworks.mindspeed.reader import read, recognises
 from planner.frameworks.mindspeed.rules import RULES, SCHEDULES
+from planner.frameworks.package_files import text
 
 VERSIONS = "Megatron-LM core_v0.12.1 with MindSpeed of July 2026 (028de58)"
 
@@ -52,20 +53,6 @@ OLDER = {
     ),
 }
 UNWRITTEN = tuple(replace(row, how=OLDER.get(row.how, row.how)) for row in megatron.UNWRITTEN)
-PRETRAIN = '''\
-"""Megatron-LM's pretrain_gpt.py, patched by MindSpeed before it is loaded."""
-
-import os
-import runpy
-import sys
-
-import torch  # noqa: F401
-import mindspeed.megatron_adaptor  # noqa: F401
-
-checkout = os.environ["MEGATRON_PATH"]
-sys.path.insert(0, checkout)
-runpy.run_path(os.path.join(checkout, "pretrain_gpt.py"), run_name="__main__")
-'''
 
 
 def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
@@ -81,27 +68,29 @@ def environment(plan: ParallelPlan) -> tuple[Flag, ...]:
     )
 
 
+LAUNCH = Launch("mindspeed", "MindSpeed", VERSIONS, megatron.__name__)
+
+
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script, and the program that runs Megatron-LM with MindSpeed's patches."""
     checkout = 'export MEGATRON_PATH="${MEGATRON_PATH:-.}"  # a checkout of core_v0.12.1'
-    return launch.bundle(
-        "mindspeed",
-        "MindSpeed",
-        VERSIONS,
+    return LAUNCH.bundle(
         request,
         plan,
+        megatron.numerics.missing(request.model, UNWRITTEN),
         flags(request, plan),
         environment(plan),
-        megatron.numerics.missing(request.model, UNWRITTEN),
-        paths=f"{bash_writer.BUNDLE}\n{checkout}",
-        program='"$BUNDLE/pretrain_gpt.py"',
-        others={"pretrain_gpt.py": PRETRAIN},
+        files={"pretrain_gpt.py": text(__name__, "pretrain_gpt.py.txt")},
+        words={
+            "paths": f"{bash_writer.BUNDLE}\n{checkout}",
+            "program": '"$BUNDLE/pretrain_gpt.py"',
+        },
     )
 
 
 FRAMEWORK = Framework(
-    name="mindspeed",
-    title="MindSpeed",
+    name=LAUNCH.name,
+    title=LAUNCH.title,
     versions=VERSIONS,
     choices={
         "schedule": SCHEDULES,

@@ -9,13 +9,14 @@ from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import unwritten_facts
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
+from planner.frameworks.launch_bundle import Launch, mock_data
 from planner.frameworks.nanotron.reader import read, recognises
 from planner.frameworks.nanotron.rules import RULES
 from planner.frameworks.nanotron.settings import numerics_fields, rows
-from planner.frameworks.single_config_bundle import OneConfig
-from planner.frameworks.unwritten_facts import Uncarried, mixture, rotary
+from planner.frameworks.unwritten_facts import Uncarried, mixture, uncarried
 
 VERSIONS = "main of April 2026 (2411b02)"
+CONFIG = "config.yaml"
 
 BY_COST = "layers are distributed by cost; the plan must match"
 FIELDS = {
@@ -66,43 +67,16 @@ FIELDS = {
 
 
 UNWRITTEN = (
-    Uncarried("norm epsilon", "rms_norm_eps (1e-6)", numerics=("norm_epsilon",)),
-    Uncarried(
-        "rotary base", "rope_theta (10000)", rotary, numerics=("rope_theta", "local_rope_theta")
-    ),
-    Uncarried(
-        "rope scaling",
-        "rope_seq_len_interpolation_factor (none)",
-        rotary,
-        numerics=("rope_scaling",),
-    ),
-    Uncarried("layers without RoPE", "no_rope_layer (none)", rotary),
-    Uncarried("activation", "hidden_act (silu)", numerics=("activation",)),
-    Uncarried(
-        "standard deviation of the initial weights",
-        "model.init_method (0.02)",
-        numerics=("init_std",),
-    ),
+    uncarried("norm_epsilon", "rms_norm_eps (1e-6)"),
+    uncarried("rope_theta", "rope_theta (10000)"),
+    uncarried("rope_scaling", "rope_seq_len_interpolation_factor (none)"),
+    uncarried("no_rope", "no_rope_layer (none)"),
+    uncarried("activation", "hidden_act (silu)"),
+    uncarried("init_std", "model.init_method (0.02)"),
     Uncarried("router weights of the top-k experts", "not normalized: no key", mixture),
-    Uncarried("load-balancing loss", "none: router_aux_loss_coef is not read", mixture),
+    uncarried("balancing", "none: router_aux_loss_coef is not read"),
 )
-
-SCRIPT = """\
-#!/usr/bin/env bash
-{head}
-set -euo pipefail
-
-{rendezvous}
-NANOTRON_PATH="${{NANOTRON_PATH:-.}}"  # a checkout of nanotron, installed
-{bundle}
-{exports}
-{launch}
-
-torchrun "${{LAUNCH_ARGS[@]}}" "$NANOTRON_PATH/run_train.py" \\
-  --config-file "$BUNDLE/config.yaml" \\
-  "$@"
-"""
-LAUNCH = OneConfig("nanotron", "nanotron", VERSIONS, "config.yaml", SCRIPT)
+LAUNCH = Launch("nanotron", "nanotron", VERSIONS, __name__, mock_data(CONFIG))
 NEEDS = Note(
     code="needs",
     text="Every run needs flash-attn 2 and, experts or not, grouped_gemm "
@@ -125,12 +99,12 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     c = Context(request.model, request.cluster, request.training)
     missing = unwritten_facts.of(c.model, UNWRITTEN, numerics_fields(c.model))
     keys = list(rows(c, plan))
-    return LAUNCH.bundle(request, plan, keys, missing, environment(plan), (NEEDS,))
+    return LAUNCH.with_config(request, plan, missing, CONFIG, keys, environment(plan), (NEEDS,))
 
 
 FRAMEWORK = Framework(
-    name="nanotron",
-    title="nanotron",
+    name=LAUNCH.name,
+    title=LAUNCH.title,
     versions=VERSIONS,
     splits=stages,
     choices={"overlap_tp": (False, True)},

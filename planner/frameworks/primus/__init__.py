@@ -12,15 +12,16 @@ from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import megatron
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
+from planner.frameworks.launch_bundle import Launch, mock_data
 from planner.frameworks.megatron import attribute_names
 from planner.frameworks.primus.experiment import recognises
 from planner.frameworks.primus.names import OVERRIDES
 from planner.frameworks.primus.reader import read
 from planner.frameworks.primus.rules import RULES, SCHEDULES
 from planner.frameworks.primus.settings import head, overrides
-from planner.frameworks.single_config_bundle import OneConfig
 
 VERSIONS = "main of August 2026 (fd1eeab) on Megatron-LM d3528a2 (core 0.20)"
+CONFIG = "config.yaml"
 
 
 def _field(field: Field) -> Field:
@@ -65,22 +66,7 @@ UNWRITTEN = tuple(
     )
     for row in megatron.UNWRITTEN
 )
-SCRIPT = """\
-#!/usr/bin/env bash
-{head}
-set -euo pipefail
-
-{rendezvous}
-PRIMUS_PATH="${{PRIMUS_PATH:-.}}"  # a checkout of Primus with its submodules
-{bundle}
-{exports}
-{launch}
-
-torchrun "${{LAUNCH_ARGS[@]}}" "$PRIMUS_PATH/primus/cli/main.py" train pretrain \\
-  --config "$BUNDLE/config.yaml" \\
-  "$@"
-"""
-LAUNCH = OneConfig("primus", "Primus", VERSIONS, "config.yaml", SCRIPT)
+LAUNCH = Launch("primus", "Primus", VERSIONS, __name__, mock_data(CONFIG))
 LAUNCHER = Note(
     code="needs",
     text="Primus's own launcher tunes RCCL for the machine first: "
@@ -104,14 +90,14 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     missing = megatron.numerics.missing(request.model, UNWRITTEN)
     under = ((OVERRIDES + key, value, why) for key, value, why in rows)
     variables = environment(request, plan)
-    return LAUNCH.bundle(
-        request, plan, rows, missing, variables, (LAUNCHER,), document=(*head(), *under)
+    return LAUNCH.with_config(
+        request, plan, missing, CONFIG, rows, variables, (LAUNCHER,), (*head(), *under)
     )
 
 
 FRAMEWORK = Framework(
-    name="primus",
-    title="Primus",
+    name=LAUNCH.name,
+    title=LAUNCH.title,
     versions=VERSIONS,
     choices={
         "schedule": SCHEDULES,

@@ -7,27 +7,20 @@ its CONFIG block holds the plan.
 from __future__ import annotations
 
 import textwrap
-from importlib.resources import files
 
 from cost_models.plans import ParallelPlan
 from planner.constraints import Context
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer, unwritten_facts
+from planner.frameworks import unwritten_facts
 from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
+from planner.frameworks.launch_bundle import Launch
+from planner.frameworks.package_files import text
 from planner.frameworks.pytorch import encoders, patterns
 from planner.frameworks.pytorch.config import NUMERICS, WIDTH, flags
-from planner.frameworks.pytorch.reader import LAUNCH, SCRIPT, read, recognises
+from planner.frameworks.pytorch.reader import SCRIPT, read, recognises
 from planner.frameworks.pytorch.rules import RULES
-from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.torch_schedules import SCHEDULES
-from planner.frameworks.unwritten_facts import (
-    MULTIPLIERS,
-    Uncarried,
-    gated,
-    mixture,
-    rotary,
-    ungated,
-)
+from planner.frameworks.unwritten_facts import Uncarried, gated, mixture, uncarried, ungated
 
 VERSIONS = "torch 2.13"
 FIELDS = {
@@ -82,41 +75,18 @@ FIELDS = {
     "compile": says("compile"),
 }
 UNWRITTEN = (
-    Uncarried("norm epsilon", "norm_epsilon (1e-5)", numerics=("norm_epsilon",)),
-    Uncarried(
-        "rotary base", "rotary_base (10000)", rotary, numerics=("rope_theta", "local_rope_theta")
-    ),
-    Uncarried(
-        "share of rotated head dimensions", "1.0, no entry", rotary, numerics=("rotary_share",)
-    ),
-    Uncarried("rope scaling", "no entry", rotary, numerics=("rope_scaling",)),
-    Uncarried("activation", "SwiGLU only", gated, numerics=("activation",)),
-    Uncarried("activation", "GELU only", ungated, numerics=("activation",)),
-    Uncarried("router scores", "softmax; top-k scores are normalized to sum 1", mixture),
-    Uncarried("routed scaling factor", "none, no entry", mixture, numerics=("routed_scaling",)),
+    uncarried("norm_epsilon", "norm_epsilon (1e-5)"),
+    uncarried("rope_theta", "rotary_base (10000)"),
+    uncarried("rotary_share", "1.0, no entry"),
+    uncarried("rope_scaling", "no entry"),
+    uncarried("activation", "SwiGLU only", gated),
+    uncarried("activation", "GELU only", ungated),
+    uncarried("router_scores", "softmax; top-k scores are normalized to sum 1"),
+    uncarried("routed_scaling", "none, no entry"),
     Uncarried("load balancing of experts", "none, no entry", mixture),
-    Uncarried(
-        "standard deviation of the initial weights", "init_std (0.02)", numerics=("init_std",)
-    ),
-    Uncarried(
-        "soft-capping of logits or attention scores, multipliers", "no entry", numerics=MULTIPLIERS
-    ),
+    uncarried("init_std", "init_std (0.02)"),
+    uncarried("multipliers", "no entry"),
 )
-LAUNCHER = """\
-#!/usr/bin/env bash
-{head}
-set -euo pipefail
-
-{rendezvous}
-# The training script lies beside this one.  Without GPUs it runs on CPUs, for a small model.
-BUNDLE="${{BASH_SOURCE[0]%/*}}"
-[ -d "$BUNDLE" ] || BUNDLE=.
-{variables}
-{exports}
-{launch}
-# Words name=value replace entries of CONFIG in the training script.
-torchrun "${{LAUNCH_ARGS[@]}}" "$BUNDLE/train.py" "train_iters=$TRAIN_ITERS" "$@"
-"""
 
 
 def _block(entries: tuple[Flag, ...], missing: str) -> str:
@@ -135,6 +105,13 @@ def _lines(entry: Flag) -> list[str]:
     return [*(f"    # {part}" for part in textwrap.wrap(entry.why, WIDTH - 6)), said]
 
 
+LAUNCH = Launch("pytorch", "Native PyTorch", VERSIONS, __name__)
+ALLOCATOR = flag(
+    "environment",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "expandable_segments:True",
+    "less fragmentation, as the plan counts",
+)
 _OWN_RECOMPUTE = "    C.recompute_num_layers = C.recompute_layers[index]\n"
 
 
@@ -143,40 +120,20 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     c = Context(request.model, request.cluster, request.training)
     entries = flags(c, plan)
     missing = unwritten_facts.of(c.model, UNWRITTEN, {field for _, _, field in NUMERICS})
-    allocator = flag(
-        "environment",
-        "PYTORCH_CUDA_ALLOC_CONF",
-        "expandable_segments:True",
-        "less fragmentation, as the plan counts",
-    )
-    template = files(__package__).joinpath("train.py.txt").read_text(encoding="utf-8")
-    launcher = LAUNCHER.format(
-        head=bash_writer.header("Native PyTorch", VERSIONS, request, plan),
-        rendezvous=bash_writer.rendezvous(nodes(c.cluster)),
-        variables=bash_writer.overridable(entries),
-        exports=bash_writer.export(allocator),
-        launch=bash_writer.torchrun(accelerators_per_node(c.cluster)),
-    )
+    template = text(__name__, "train.py.txt")
     marks = {
         "@CONFIG@": _block(entries, unwritten_facts.comments(missing)),
         **patterns.classes(c.model),
     }
     marks["@OWN RECOMPUTE@"] = _OWN_RECOMPUTE if plan.recompute_layers else ""
-    for mark, text in marks.items():
-        template = template.replace(mark, text)
-    return Bundle(
-        framework="pytorch",
-        versions=VERSIONS,
-        main=LAUNCH,
-        files={LAUNCH: launcher, SCRIPT: template},
-        flags=(allocator, *entries),
-        notes=tuple(unwritten_facts.notes(missing)),
-    )
+    for mark, part in marks.items():
+        template = template.replace(mark, part)
+    return LAUNCH.bundle(request, plan, missing, entries, (ALLOCATOR,), files={SCRIPT: template})
 
 
 FRAMEWORK = Framework(
-    name="pytorch",
-    title="Native PyTorch",
+    name=LAUNCH.name,
+    title=LAUNCH.title,
     versions=VERSIONS,
     choices={"overlap_grad_reduce": (True, False), "compile": (False, True)},
     rules=RULES,

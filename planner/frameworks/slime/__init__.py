@@ -13,7 +13,7 @@ from dataclasses import replace
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer, megatron, training_calls, unwritten_facts
+from planner.frameworks import megatron, training_calls
 from planner.frameworks.accelerate.rules import lacks
 from planner.frameworks.base import (
     Bundle,
@@ -25,11 +25,11 @@ from planner.frameworks.base import (
     in_group,
     says,
 )
+from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.megatron import reader, slime
 from planner.frameworks.megatron.changes import Changes
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.read_results import Reading, Unreadable
-from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.slime.rules import RULES
 
 VERSIONS = "main of August 2026 (624b824) on Megatron-LM core 0.16 to main"
@@ -50,36 +50,13 @@ CHANGES = Changes(
         | {"--log-throughput"}
     )
 )
-SCRIPT = """\
-#!/usr/bin/env bash
-{head}
-set -euo pipefail
-
-{rendezvous}
-SLIME_PATH="${{SLIME_PATH:-.}}"  # a checkout of slime
-MEGATRON_PATH="${{MEGATRON_PATH:-/root/Megatron-LM}}"  # a checkout of Megatron-LM
-HF_CHECKPOINT="${{HF_CHECKPOINT:-./model}}"  # the Hugging Face model, with the sizes below
-PROMPT_DATA="${{PROMPT_DATA:-./data.jsonl}}"  # conversations, under the key messages
-{variables}
-{exports}
-{unwritten}
-{arrays}
-
-if [ "$NODE_RANK" != 0 ]; then
-  exec ray start --address "$MASTER_ADDR:6379" --num-gpus {each} --block
-fi
-ray start --head --node-ip-address "$MASTER_ADDR" --port 6379 --num-gpus {each} \\
-  --dashboard-port 8265 --disable-usage-stats
-ray job submit --address http://127.0.0.1:8265 \\
-  --runtime-env-json "{{\\"env_vars\\": {{\\"PYTHONPATH\\": \\"$MEGATRON_PATH\\"{env}}}}}" \\
-  -- python3 "$SLIME_PATH/train_async.py" \\
-  --actor-num-nodes "$NNODES" \\
-  --actor-num-gpus-per-node {each} \\
-  --hf-checkpoint "$HF_CHECKPOINT" \\
-  --prompt-data "$PROMPT_DATA" \\
-  {spread} \\
-  "$@"
-"""
+LAUNCH = Launch(
+    "slime",
+    "slime",
+    VERSIONS,
+    __name__,
+    "Needs a checkpoint and data: HF_CHECKPOINT and PROMPT_DATA.",
+)
 NEEDS = Note(
     code="needs",
     text="It starts from a checkpoint (HF_CHECKPOINT, converted to --load) and reads conversations "
@@ -115,29 +92,16 @@ def arguments(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script, to be called on every node."""
     options, variables = arguments(request, plan), megatron.environment(plan)
-    missing = megatron.numerics.missing(request.model, megatron.UNWRITTEN)
-    arrays, names = bash_writer.arrays(options)
-    head = bash_writer.header("slime", VERSIONS, request, plan).splitlines()[:-1]
     told = {one.name: str(one.value) for one in variables}
     env = json.dumps(told)[1:-1].replace('"', '\\"')
-    script = SCRIPT.format(
-        head="\n".join((*head, "# Needs a checkpoint and data: HF_CHECKPOINT and PROMPT_DATA.")),
-        rendezvous=bash_writer.rendezvous(nodes(request.cluster)),
-        variables=bash_writer.overridable(options),
-        exports="\n".join(map(bash_writer.export, variables)),
-        unwritten=unwritten_facts.comments(missing),
-        arrays=arrays,
-        each=accelerators_per_node(request.cluster),
-        env=f", {env}" if env else "",
-        spread=bash_writer.spread(names),
-    )
-    return Bundle(
-        framework="slime",
-        versions=VERSIONS,
-        main="launch.sh",
-        files={"launch.sh": script},
-        flags=(*variables, *options),
-        notes=(NEEDS, *unwritten_facts.notes(missing)),
+    return LAUNCH.bundle(
+        request,
+        plan,
+        megatron.numerics.missing(request.model, megatron.UNWRITTEN),
+        options,
+        variables,
+        notes=(NEEDS,),
+        words={"env": f", {env}" if env else ""},
     )
 
 
@@ -158,8 +122,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 
 FRAMEWORK: Framework = replace(
     megatron.FRAMEWORK,
-    name="slime",
-    title="slime",
+    name=LAUNCH.name,
+    title=LAUNCH.title,
     versions=VERSIONS,
     rules=RULES,
     fields=FIELDS,

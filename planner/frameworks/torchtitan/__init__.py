@@ -14,16 +14,17 @@ from cost_models.spec import ModelSpec
 from planner.constraints import Context
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer, unwritten_facts
+from planner.frameworks import unwritten_facts
 from planner.frameworks.base import Bundle, Framework, cannot, flag, says
-from planner.frameworks.rules import accelerators_per_node, nodes
+from planner.frameworks.launch_bundle import Launch
+from planner.frameworks.rules import train_iterations
 from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.torchtitan import numerics
 from planner.frameworks.torchtitan.module import module
 from planner.frameworks.torchtitan.reader import read, recognises
 from planner.frameworks.torchtitan.rules import ATTENTION, DISPATCHERS, RULES
-from planner.frameworks.torchtitan.settings import environment, settings, steps
-from planner.frameworks.unwritten_facts import MULTIPLIERS, Uncarried, mixture, predicts_several
+from planner.frameworks.torchtitan.settings import environment, settings
+from planner.frameworks.unwritten_facts import Uncarried, mixture, uncarried
 
 VERSIONS = "0.3.0 with torch 2.13"
 MODULE = "plan_config"
@@ -85,49 +86,27 @@ FIELDS = {
 }
 
 UNWRITTEN = (
-    Uncarried("norm epsilon", "DEFAULTS.norm_eps (1e-5)", numerics=("norm_epsilon",)),
-    Uncarried(
-        "rotary base", "DEFAULTS.rope_theta (10000)", numerics=("rope_theta", "local_rope_theta")
-    ),
-    Uncarried(
-        "rope scaling", "rope(): scaling, rope_factor and others (none)", numerics=("rope_scaling",)
-    ),
-    Uncarried("activation", "SwiGLU, in gpt_oss with its limits", numerics=("activation",)),
+    uncarried("norm_epsilon", "DEFAULTS.norm_eps (1e-5)"),
+    uncarried("rope_theta", "DEFAULTS.rope_theta (10000)"),
+    uncarried("rope_scaling", "rope(): scaling, rope_factor and others (none)"),
+    uncarried("activation", "SwiGLU, in gpt_oss with its limits"),
     Uncarried(
         "router scores and their factor",
         "DEFAULTS.score_func, route_norm, route_scale",
         mixture,
     ),
-    Uncarried("weight of the MTP loss", "DEFAULTS.mtp_scale (0.3)", predicts_several),
-    Uncarried(
-        "standard deviation of the initial weights",
-        "DEFAULTS.init_std (0.02)",
-        numerics=("init_std",),
-    ),
-    Uncarried(
-        "soft-capping of logits or attention scores, multipliers", "no option", numerics=MULTIPLIERS
-    ),
+    uncarried("mtp_loss", "DEFAULTS.mtp_scale (0.3)"),
+    uncarried("init_std", "DEFAULTS.init_std (0.02)"),
+    uncarried("multipliers", "no option"),
 )
 
-SCRIPT = """\
-#!/usr/bin/env bash
-{head}
-set -euo pipefail
 
-{rendezvous}
-# The registry module lies beside this script.
-BUNDLE="${{BASH_SOURCE[0]%/*}}"
-[ -d "$BUNDLE" ] || BUNDLE=.
-export PYTHONPATH="$BUNDLE${{PYTHONPATH:+:$PYTHONPATH}}"
-{variables}
-{exports}
-{launch}
-{arrays}
-
-torchrun "${{LAUNCH_ARGS[@]}}" -m torchtitan.train \\
-  {spread} \\
-  "$@"
-"""
+LAUNCH = Launch("torchtitan", "torchtitan", VERSIONS, __name__)
+GENERATION = Note(
+    code="torchtitan_generation",
+    text="For torchtitan 0.3.0. Up to 0.2.2 it reads TOML, and since August 2026 its main branch "
+    "counts batches in tokens: neither takes this module.",
+)
 
 
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
@@ -137,38 +116,19 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     arguments = (
         flag("TRAIN_ARGS", "--module", MODULE, "the registry module beside this script"),
         flag("TRAIN_ARGS", "--config", "config", "function of that module"),
-        steps(c.training),
+        train_iterations("TRAIN_ARGS", c.training, "--training.steps"),
     )
-    variables = environment()
-    arrays, names = bash_writer.arrays(arguments)
     missing = unwritten_facts.of(c.model, UNWRITTEN, numerics.numerics_fields(c.model))
-    head = bash_writer.header("torchtitan", VERSIONS, request, plan)
-    script = SCRIPT.format(
-        head=head,
-        rendezvous=bash_writer.rendezvous(nodes(c.cluster)),
-        launch=bash_writer.torchrun(accelerators_per_node(c.cluster)),
-        variables=bash_writer.overridable(arguments),
-        exports="\n".join(map(bash_writer.export, variables)),
-        arrays=arrays,
-        spread=bash_writer.spread(names),
-    )
-    return Bundle(
-        framework="torchtitan",
-        versions=VERSIONS,
-        main="launch.sh",
-        files={
-            "launch.sh": script,
-            f"{MODULE}.py": module(c, said, head, unwritten_facts.comments(missing)),
-        },
-        flags=(*variables, *arguments, *said),
-        notes=(
-            Note(
-                code="torchtitan_generation",
-                text="For torchtitan 0.3.0. Up to 0.2.2 it reads TOML, and since August 2026 its "
-                "main branch counts batches in tokens: neither takes this module.",
-            ),
-            *unwritten_facts.notes(missing),
-        ),
+    head, comments = LAUNCH.head(request, plan), unwritten_facts.comments(missing)
+    return LAUNCH.bundle(
+        request,
+        plan,
+        missing,
+        arguments,
+        environment(),
+        (*arguments, *said),
+        (GENERATION,),
+        {f"{MODULE}.py": module(c, said, head, comments)},
     )
 
 
@@ -179,8 +139,8 @@ def _lacks(model: ModelSpec) -> Iterator[str]:
 
 
 FRAMEWORK = Framework(
-    name="torchtitan",
-    title="torchtitan",
+    name=LAUNCH.name,
+    title=LAUNCH.title,
     versions=VERSIONS,
     choices={
         "overlap_grad_reduce": (True, False),

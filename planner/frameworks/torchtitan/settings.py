@@ -15,7 +15,7 @@ from cost_models.stage_layers import forward_layers
 from planner.constraints import Context
 from planner.documents.answer import Reason
 from planner.frameworks.base import Flag, Row, Unsupported, flag, in_group
-from planner.frameworks.rules import SMOKE_ITERATIONS, accumulation
+from planner.frameworks.rules import accumulation
 from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.torch_sharding import shard_degree
 from planner.frameworks.torchtitan import numerics
@@ -306,16 +306,6 @@ def settings(c: Context, plan: ParallelPlan) -> tuple[Flag, ...]:
         *_parallelism(c, plan),
         *_compile(plan),
     )
-
-
-def steps(training: TrainingSpec) -> Flag:
-    """The number of steps: a short run by default, since the data are mock data."""
-    each = training.tokens_per_iteration
-    why = f"a smoke run: iterations of {each} tokens"
-    if training.tokens is not None:
-        count = max(1, round(training.tokens / each))
-        why += f"; the {training.tokens:.4g} tokens asked for are {count} iterations"
-    return flag("TRAIN_ARGS", "--training.steps", SMOKE_ITERATIONS, why, variable="TRAIN_ITERS")
 
 
 def environment() -> tuple[Flag, ...]:

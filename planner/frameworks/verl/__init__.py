@@ -6,7 +6,6 @@ generation and reward are placeholders.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,24 +14,20 @@ from cost_models.plans import ParallelPlan
 from planner.constraints import Context
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest, Value
-from planner.frameworks import bash_writer, megatron, unwritten_facts, verl_overrides
-from planner.frameworks.accelerate import UNWRITTEN
+from planner.frameworks import accelerate, bash_writer, megatron, verl_overrides
 from planner.frameworks.accelerate.rules import lacks
-from planner.frameworks.accelerate.settings import model_rows
+from planner.frameworks.accelerate.settings import config_json
 from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, says
+from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.launch_files import LaunchFiles, given_with
 from planner.frameworks.megatron import attribute_names, reader
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.verl_actor import DEGREES, ENGINE
 from planner.frameworks.named_models import of_config
 from planner.frameworks.read_results import Reading
-from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.verl.rules import RULES
 from planner.frameworks.verl_overrides import ACTOR, MICRO, MINI, ROOT
 from planner.frameworks.yaml_files import Row
-from planner.frameworks.yaml_files import flags as keys_as_flags
-from planner.huggingface.export.exporter import config_of
-from planner.huggingface.numerics import used_numerics
 
 VERSIONS = "main of January 2026 (b178a3c) with Megatron-Core 0.15 and mbridge"
 CONFIG = "config.json"
@@ -55,36 +50,13 @@ GROUPS: dict[str, frozenset[str]] = {
         | {"use_precision_aware_optimizer"}
     ),
 }
-SCRIPT = """\
-#!/usr/bin/env bash
-{head}
-set -euo pipefail
-
-{rendezvous}
-{bundle}
-MODEL="${{MODEL:-$BUNDLE}}"  # a checkpoint of the model of config.json
-TRAIN_FILES="${{TRAIN_FILES:-./train.parquet}}"  # prompts with their rewards' ground truth
-VAL_FILES="${{VAL_FILES:-./test.parquet}}"
-{exports}
-{unwritten}
-{overrides}
-
-if [ "$NODE_RANK" != 0 ]; then
-  exec ray start --address "$MASTER_ADDR:6379" --num-gpus {each} --block
-fi
-ray start --head --node-ip-address "$MASTER_ADDR" --port 6379 --num-gpus {each} \\
-  --dashboard-port 8265 --disable-usage-stats
-ray job submit --address http://127.0.0.1:8265 \\
-  -- python3 -m verl.trainer.main_ppo \\
-  --config-path=config --config-name=ppo_megatron_trainer.yaml \\
-  "${{OVERRIDES[@]}}" \\
-  actor_rollout_ref.model.path="$MODEL" \\
-  data.train_files="$TRAIN_FILES" \\
-  data.val_files="$VAL_FILES" \\
-  trainer.nnodes="$NNODES" \\
-  trainer.n_gpus_per_node={each} \\
-  "$@"
-"""
+LAUNCH = Launch(
+    "verl",
+    "verl",
+    VERSIONS,
+    __name__,
+    "Needs a checkpoint and prompts: MODEL and TRAIN_FILES.",
+)
 NEEDS = Note(
     code="needs",
     text="It starts from a checkpoint (MODEL) and generates from prompts (TRAIN_FILES): "
@@ -191,28 +163,17 @@ def _overrides(rows: Iterable[Row]) -> str:
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script, to be called on every node, and the model's config.json."""
     rows, variables = list(_rows(request, plan)), megatron.environment(plan)
-    model = list(model_rows(Context(request.model, request.cluster, request.training)))
-    known = used_numerics(request.model, config_of(request.model) or {})
-    missing = unwritten_facts.of(request.model, UNWRITTEN, known)
-    head = bash_writer.header("verl", VERSIONS, request, plan).splitlines()[:-1]
-    script = SCRIPT.format(
-        head="\n".join((*head, "# Needs a checkpoint and prompts: MODEL and TRAIN_FILES.")),
-        rendezvous=bash_writer.rendezvous(nodes(request.cluster)),
-        bundle=bash_writer.BUNDLE,
-        exports="\n".join(map(bash_writer.export, variables)),
-        unwritten=unwritten_facts.comments(missing),
-        overrides=_overrides(rows),
-        each=accelerators_per_node(request.cluster),
-    )
-    config = {key: value for key, value, _ in model}
-    said = tuple(Flag(name=key, value=_word(value), why=why, group="") for key, value, why in rows)
-    return Bundle(
-        framework="verl",
-        versions=VERSIONS,
-        main="launch.sh",
-        files={"launch.sh": script, CONFIG: json.dumps(config, indent=2) + "\n"},
-        flags=(*variables, *said, *keys_as_flags(CONFIG, model)),
-        notes=(NEEDS, *unwritten_facts.notes(missing)),
+    config, keys = config_json(Context(request.model, request.cluster, request.training))
+    said = (Flag(name=key, value=_word(value), why=why) for key, value, why in rows)
+    return LAUNCH.bundle(
+        request,
+        plan,
+        accelerate.missing(request.model),
+        variables=variables,
+        flags=(*said, *keys),
+        notes=(NEEDS,),
+        files={CONFIG: config},
+        words={"overrides": _overrides(rows)},
     )
 
 
@@ -235,8 +196,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 
 FRAMEWORK: Framework = replace(
     megatron.FRAMEWORK,
-    name="verl",
-    title="verl",
+    name=LAUNCH.name,
+    title=LAUNCH.title,
     versions=VERSIONS,
     choices={
         name: values for name, values in megatron.FRAMEWORK.choices.items() if not FIELDS[name].only

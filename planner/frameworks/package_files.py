@@ -1,0 +1,28 @@
+"""Files beside a package's modules: tables as JSON, and templates of what a framework is given."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+
+@cache
+def text(package: str, name: str) -> str:
+    """The text of a file."""
+    return files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def table(package: str, name: str) -> dict[str, Any]:
+    """The object of a JSON file."""
+    found: dict[str, Any] = json.loads(text(package, name))
+    return found
+
+
+def filled(template: str, words: Mapping[str, object]) -> str:
+    """The template with the word of that name, in lower case, for each @NAME@."""
+    return re.sub(r"@([A-Z][A-Z_]*)@", lambda mark: str(words[mark[1].lower()]), template)
