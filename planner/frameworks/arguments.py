@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cache
-from importlib.resources import files as resources
 from itertools import takewhile
 from typing import Any
 
 from planner.documents.answer import Reason
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
+from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Refusal, Setting, Unreadable
 
 MAX_NUMBER = 10**15
@@ -23,12 +21,9 @@ MISSPELLING_SIMILARITY = 0.92
 _NEGATIVE = re.compile(r"-\d+$|-\d*\.\d+$")
 
 
-@cache
 def known_arguments(package: str) -> dict[str, Any]:
     """arguments.json of a framework: every option of its parser, and the versions that have it."""
-    text = resources(package).joinpath("arguments.json").read_text()
-    document: dict[str, Any] = json.loads(text)
-    return document
+    return table(package, "arguments.json")
 
 
 def option_like(text: str) -> bool:

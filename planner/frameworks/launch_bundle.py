@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 from cost_models.plans import ParallelPlan
+from planner.constraints import Rule
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, unwritten_facts, yaml_files
-from planner.frameworks.base import Bundle, Flag
+from planner.frameworks.base import Bundle, Field, Flag, Framework
 from planner.frameworks.package_files import filled, text
+from planner.frameworks.read_results import Reading
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.unwritten_facts import Missing
 from planner.frameworks.yaml_files import Row
@@ -22,6 +24,14 @@ SCRIPT = "launch.sh"
 def mock_data(config: str) -> str:
     """What a run with a config needs."""
     return f"A smoke run on MOCK DATA: to train, give {config} data, a learning rate, steps."
+
+
+class Reader(Protocol):
+    """What reads the launches of a framework: see planner.frameworks.base.Framework."""
+
+    def read(self, files: Mapping[str, str], accelerators: int | None, /) -> Reading: ...
+
+    def recognises(self, files: Mapping[str, str], /) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -100,6 +110,19 @@ class Launch:
             flags=(*variables, *(options if flags is None else flags)),
             notes=(*notes, *unwritten_facts.notes(missing)),
         )
+
+    def framework(
+        self,
+        rules: tuple[Rule, ...],
+        fields: dict[str, Field],
+        render: Callable[[PlanRequest, ParallelPlan], Bundle],
+        reader: Reader | None = None,
+        **more: Any,
+    ) -> Framework:
+        """The framework that is started so; more: its other attributes."""
+        read = {"read": reader.read, "recognises": reader.recognises} if reader else {}
+        named = {"name": self.name, "title": self.title, "versions": self.versions, "choices": {}}
+        return Framework(rules=rules, fields=fields, render=render, **(named | read | more))
 
     def with_config(
         self,

@@ -10,15 +10,15 @@ from cost_models.spec import ModelSpec
 from planner.constraints import Context
 from planner.documents.request import PlanRequest
 from planner.frameworks import unwritten_facts, yaml_files
+from planner.frameworks.accelerate import reader
 from planner.frameworks.accelerate.peft import NAMES, PARTIAL_TRAINING
-from planner.frameworks.accelerate.reader import read, recognises
 from planner.frameworks.accelerate.rules import RULES, lacks
 from planner.frameworks.accelerate.script import train_script
 from planner.frameworks.accelerate.settings import arguments, config_json, launch_rows
-from planner.frameworks.base import Bundle, Framework, cannot, says
+from planner.frameworks.base import Bundle, cannot, says
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.model_parts import EVERY_BLOCK, EVERY_PART
-from planner.frameworks.unwritten_facts import Missing, Uncarried, mixture, rotary, uncarried
+from planner.frameworks.unwritten_facts import Missing, Uncarried, mixture, uncarried
 from planner.huggingface.export.exporter import config_of
 from planner.huggingface.numerics import used_numerics
 
@@ -120,16 +120,11 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     )
 
 
-FRAMEWORK = Framework(
-    name=LAUNCH.name,
-    title=LAUNCH.title,
-    versions=VERSIONS,
-    choices={},
-    rules=RULES,
-    fields=FIELDS,
-    render=render,
-    read=read,
-    recognises=recognises,
+FRAMEWORK = LAUNCH.framework(
+    RULES,
+    FIELDS,
+    render,
+    reader,
     adapters={"lora_targets": NAMES, "gradient_reduce_dtype": "fp32"},
     partial_training=PARTIAL_TRAINING,
     blocks=EVERY_BLOCK,

@@ -17,7 +17,6 @@ from planner.documents.answer import Reason
 from planner.frameworks import training_calls, verl_overrides, yaml_files
 from planner.frameworks.accelerate import nemo_rl_policy, trainers, verl_actor
 from planner.frameworks.accelerate.engines import ENGINES, TYPES, engine
-from planner.frameworks.accelerate.names import KEYS, OPTIONS, SWITCHES
 from planner.frameworks.accelerate.peft import tuning_of
 from planner.frameworks.accelerate.settings import ATTENTION, OPTIMIZERS, ROTATION
 from planner.frameworks.given_values import (
@@ -33,6 +32,7 @@ from planner.frameworks.launch_files import given_with
 from planner.frameworks.named_models import find, is_encoder, of_config
 from planner.frameworks.nemo_rl import policy as nemo_rl
 from planner.frameworks.nemo_rl.config import of_files
+from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Reading, Refusal, Setting, Unreadable
 
 LENGTH = ("--block_size", "--max_seq_length", "--max_length", "--seq_length")
@@ -47,6 +47,11 @@ fsdp_cpu_ram_efficient_loading dynamo_use_regional_compilation parallelism_confi
 parallelism_config_sp_backend
 """
 LAUNCH_ONLY = frozenset(_LAUNCH_ONLY.split())
+# Options of `accelerate launch`, where a dash may stand for an underscore, and keys of its config.
+SWITCHES, OPTIONS, KEYS = (
+    frozenset(table("planner.frameworks.accelerate", "names.json")[kind])
+    for kind in ("switches", "options", "keys")
+)
 # fsdp_ignored_modules is a key of fsdp_config that has no option.
 KNOWN = KEYS | OPTIONS | SWITCHES | {"fsdp_ignored_modules"}
 # The default of transformers' Trainer.

@@ -15,7 +15,7 @@ from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import accelerate, yaml_files
 from planner.frameworks.accelerate import peft, rules, settings, trainers
-from planner.frameworks.base import Bundle, Field, cannot, says, unsupported
+from planner.frameworks.base import Bundle, Field, Framework, cannot, says, unsupported
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.read_results import Reading, Unreadable
 from planner.frameworks.rules import accumulation
@@ -51,18 +51,10 @@ class FineTuningProgram:
             "config.yaml": [*self.rows(c, plan), *shared(c, plan)],
         }
         config, keys = settings.config_json(c)
-        launch = Launch(
-            self.name,
-            self.title,
-            self.versions,
-            accelerate.__name__,
-            "A few steps on a sample data set: give config.yaml your own.",
-            "trainer.sh.txt",
-        )
-        head = launch.head(request, plan)
+        head = self.launch.head(request, plan)
         written = {name: f"{head}\n{yaml_files.document(rows)}" for name, rows in documents.items()}
         told = (one for name, rows in documents.items() for one in yaml_files.flags(name, rows))
-        return launch.bundle(
+        return self.launch.bundle(
             request,
             plan,
             accelerate.missing(c.model),
@@ -70,6 +62,40 @@ class FineTuningProgram:
             notes=(NEEDS,),
             files={**written, "config.json": config},
             words={"paths": self.paths, "program": self.program},
+        )
+
+    @property
+    def launch(self) -> Launch:
+        """How it is started."""
+        needs = "A few steps on a sample data set: give config.yaml your own."
+        package, template = accelerate.__name__, "trainer.sh.txt"
+        return Launch(self.name, self.title, self.versions, package, needs, template)
+
+    def framework(self, checkpointing: str, attention: Field) -> Framework:
+        """Accelerate's framework with this trainer; checkpointing: its key for recompute."""
+        fsdp = "fsdp_config.fsdp_activation_checkpointing"
+        own = {
+            "cp": cannot("samples are packed, and cp drops the positions that separate them", 1),
+            "cp_kind": cannot("there is no context parallelism", "all_gather"),
+            "micro_batch_size": says(*KEYS),
+            "recompute": says(
+                checkpointing, fsdp, note="whole layers or none", only=("none", "full")
+            ),
+            "attention_kernel": attention,
+            "compile": says("torch_compile", "dynamo_config.dynamo_backend"),
+        }
+        return self.launch.framework(
+            RULES,
+            accelerate.FIELDS | own,
+            self.render,
+            self,
+            partial_training=PARTIAL_TRAINING,
+            adapters=accelerate.FRAMEWORK.adapters,
+            blocks=accelerate.FRAMEWORK.blocks,
+            parts=accelerate.FRAMEWORK.parts,
+            lacks=accelerate.FRAMEWORK.lacks,
+            training={"gradient_reduce_dtype": "bf16"},
+            competes=False,
         )
 
     def read(self, files: Mapping[str, str], accelerators: int | None) -> Reading:
@@ -130,17 +156,6 @@ RULES: tuple[Rule, ...] = (*rules.RULES, *_OF_TRAINER)
 PARTIAL_TRAINING: tuple[Rule, ...] = tuple(
     one for one in peft.PARTIAL_TRAINING if one != peft.UNPACKED
 )
-
-
-def fields(own: dict[str, Field]) -> dict[str, Field]:
-    """Accelerate's fields, with a trainer's own names where they differ."""
-    shares = {
-        "cp": cannot("samples are packed, and cp drops the positions that separate them", 1),
-        "cp_kind": cannot("there is no context parallelism", "all_gather"),
-        "micro_batch_size": says(*KEYS),
-        "compile": says("torch_compile", "dynamo_config.dynamo_backend"),
-    }
-    return accelerate.FIELDS | shares | own
 
 
 def adapters(c: Context, rank: str, targets: str, packed: Row) -> Iterator[Row]:

@@ -8,12 +8,12 @@ from cost_models.plans import ParallelPlan
 from planner.constraints import Context
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, python_writer, unwritten_facts
-from planner.frameworks.base import Bundle, Framework, cannot, flag, says
+from planner.frameworks.base import Bundle, cannot, flag, says
 from planner.frameworks.colossalai.rules import RULES, STYLES
 from planner.frameworks.colossalai.settings import arguments, config, constants, plugin
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.package_files import filled, text
-from planner.frameworks.unwritten_facts import rotary, uncarried
+from planner.frameworks.unwritten_facts import uncarried
 from planner.huggingface.export.exporter import config_of
 from planner.huggingface.numerics import used_numerics
 
@@ -114,20 +114,17 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
 
 VARIABLE = flag("environment", "OMP_NUM_THREADS", 8, "host threads of each rank")
 
-FRAMEWORK = Framework(
-    name=LAUNCH.name,
-    title=LAUNCH.title,
-    versions=VERSIONS,
+FRAMEWORK = LAUNCH.framework(
+    RULES,
+    FIELDS,
+    render,
     choices={
         "cp_kind": ("a2a", "p2p"),
         "rank_order": ("tp-cp-ep-pp-dp", "tp-cp-ep-dp-pp"),
         "overlap_grad_reduce": (True, False),
         "overlap_param_gather": (True, False),
     },
-    rules=RULES,
     training={"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"},
-    fields=FIELDS,
-    render=render,
     no_reader="the plan is in Python code, which must run before its values are known",
     trains_all="the script trains all weights, without Booster.enable_lora",
 )

@@ -14,7 +14,8 @@ from planner.constraints import Context
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, unwritten_facts
-from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
+from planner.frameworks.base import Bundle, Flag, cannot, flag, says
+from planner.frameworks.deepspeed import reader
 from planner.frameworks.deepspeed.flags import (
     VOCAB_MULTIPLE,
     arguments,
@@ -22,12 +23,11 @@ from planner.frameworks.deepspeed.flags import (
     nested,
     numerics_fields,
 )
-from planner.frameworks.deepspeed.reader import read, recognises
 from planner.frameworks.deepspeed.rules import RULES
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.package_files import text
 from planner.frameworks.rules import accelerators_per_node, nodes
-from planner.frameworks.unwritten_facts import gated, rotary, uncarried, ungated
+from planner.frameworks.unwritten_facts import gated, uncarried, ungated
 
 VERSIONS = "DeepSpeed 0.16 to 0.19; Megatron-DeepSpeed of July 2025 (4efb479)"
 
@@ -149,15 +149,12 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     )  # fmt: skip
 
 
-FRAMEWORK = Framework(
-    name="deepspeed",
+FRAMEWORK = LAUNCH.framework(
+    RULES,
+    FIELDS,
+    render,
+    reader,
     title="DeepSpeed",
-    versions=VERSIONS,
     choices={"overlap_grad_reduce": (False, True), "overlap_param_gather": (False, True)},
-    rules=RULES,
-    fields=FIELDS,
-    render=render,
-    read=read,
-    recognises=recognises,
     trains_all="Megatron-DeepSpeed's pretrain_gpt.py trains all weights",
 )

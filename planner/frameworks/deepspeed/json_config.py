@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cache
-from importlib.resources import files as resources
 from typing import Any
 
 from planner.documents.answer import Reason
 from planner.frameworks.arguments import Arguments
+from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Refusal, Setting, Unreadable
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|\n', re.DOTALL)
 
 
-@cache
 def known_keys() -> dict[str, Any]:
     """keys.json: the keys of each section, and the sections that refuse others."""
-    text = resources("planner.frameworks.deepspeed").joinpath("keys.json").read_text()
-    config: dict[str, Any] = json.loads(text)
-    return config
+    return table("planner.frameworks.deepspeed", "keys.json")
 
 
 def key_lines(text: str) -> dict[str, int]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
 from planner.frameworks import deepspeed, unwritten_facts
-from planner.frameworks.base import Bundle, Field, Framework, cannot, says
-from planner.frameworks.gpt_neox.reader import read, recognises
+from planner.frameworks.base import Bundle, Field, cannot, says
+from planner.frameworks.gpt_neox import reader
 from planner.frameworks.gpt_neox.rules import RULES
 from planner.frameworks.gpt_neox.settings import numerics_fields, rows
 from planner.frameworks.launch_bundle import Launch, mock_data
@@ -91,15 +91,11 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     )
 
 
-FRAMEWORK = Framework(
-    name=LAUNCH.name,
-    title=LAUNCH.title,
-    versions=VERSIONS,
+FRAMEWORK = LAUNCH.framework(
+    RULES,
+    FIELDS,
+    render,
+    reader,
     choices={"overlap_grad_reduce": (False, True), "overlap_param_gather": (False, True)},
-    rules=RULES,
-    fields=FIELDS,
-    render=render,
-    read=read,
-    recognises=recognises,
     trains_all="its trainer trains all weights",
 )

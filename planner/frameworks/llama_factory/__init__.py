@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from cost_models.plans import ParallelPlan
 from planner.constraints import Context
-from planner.frameworks import accelerate
 from planner.frameworks.accelerate import trainer_yaml
-from planner.frameworks.base import Framework, says
+from planner.frameworks.base import says
 from planner.frameworks.yaml_files import Row
 
 VERSIONS = "main of August 2026 (ff6d4d1) with transformers up to 5.8, accelerate 1.15"
@@ -47,27 +45,6 @@ PROGRAM = trainer_yaml.FineTuningProgram(
     program='"$LLAMAFACTORY_PATH/src/train.py" \\\n  "$BUNDLE/config.yaml" '
     'model_name_or_path="$MODEL"',
 )
-FRAMEWORK: Framework = replace(
-    accelerate.FRAMEWORK,
-    name=PROGRAM.name,
-    title=PROGRAM.title,
-    versions=VERSIONS,
-    rules=trainer_yaml.RULES,
-    fields=trainer_yaml.fields(
-        {
-            "recompute": says(
-                "disable_gradient_checkpointing",
-                "fsdp_config.fsdp_activation_checkpointing",
-                note="whole layers or none",
-                only=("none", "full"),
-            ),
-            "attention_kernel": says("flash_attn", only=tuple(KERNELS)),
-        }
-    ),
-    render=PROGRAM.render,
-    read=PROGRAM.read,
-    recognises=PROGRAM.recognises,
-    partial_training=trainer_yaml.PARTIAL_TRAINING,
-    training={"gradient_reduce_dtype": "bf16"},
-    competes=False,
+FRAMEWORK = PROGRAM.framework(
+    "disable_gradient_checkpointing", says("flash_attn", only=tuple(KERNELS))
 )

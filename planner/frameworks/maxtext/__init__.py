@@ -6,10 +6,11 @@ from cost_models.plans import ParallelPlan
 from planner.constraints import Context
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, unwritten_facts
-from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
+from planner.frameworks.base import Bundle, Field, Flag, cannot, flag, says
 from planner.frameworks.launch_bundle import Launch, mock_data
+from planner.frameworks.maxtext import reader
 from planner.frameworks.maxtext.mesh import TPU, on_tpus
-from planner.frameworks.maxtext.reader import PROGRAM, read, recognises
+from planner.frameworks.maxtext.reader import PROGRAM
 from planner.frameworks.maxtext.rules import RULES, lacks
 from planner.frameworks.maxtext.settings import numerics_fields, rows
 from planner.frameworks.unwritten_facts import uncarried
@@ -114,16 +115,12 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     )
 
 
-FRAMEWORK = Framework(
-    name=LAUNCH.name,
-    title=LAUNCH.title,
-    versions=VERSIONS,
+FRAMEWORK = LAUNCH.framework(
+    RULES,
+    FIELDS,
+    render,
+    reader,
     choices={"recompute": ("none", "full", "selective")},
-    rules=RULES,
-    fields=FIELDS,
-    render=render,
-    read=read,
-    recognises=recognises,
     lacks=lacks,
     trains_all="its pre-trainer trains all weights: adapters need Tunix",
     training={"gradient_reduce_dtype": "bf16"},

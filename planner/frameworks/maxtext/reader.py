@@ -12,7 +12,6 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import yaml_files
 from planner.frameworks.given_values import Values, malformed
-from planner.frameworks.maxtext.names import KEYS
 from planner.frameworks.maxtext.rules import BLOCKS
 from planner.frameworks.maxtext.settings import (
     DTYPES,
@@ -22,8 +21,10 @@ from planner.frameworks.maxtext.settings import (
     OPTIMIZERS,
     PLAIN,
 )
+from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 
+KEYS = frozenset(table("planner.frameworks.maxtext", "keys.json")["keys"])
 PROGRAM = "maxtext.trainers.pre_train.train"
 AXES = ("data", "fsdp", "context", "tensor", "tensor_sequence", "expert")
 # Defaults of base.yml.

@@ -9,13 +9,12 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
+from planner.frameworks.base import Bundle, Flag, cannot, flag, says
 from planner.frameworks.launch_bundle import Launch
-from planner.frameworks.megatron import hybrid, numerics, patterns
+from planner.frameworks.megatron import hybrid, numerics, patterns, reader
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.options import PLAN_FIELDS
 from planner.frameworks.megatron.pattern_rules import sparse
-from planner.frameworks.megatron.reader import read, recognises
 from planner.frameworks.megatron.rules import RULES
 from planner.frameworks.unwritten_facts import gated, rotary, uncarried, ungated
 
@@ -132,21 +131,17 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     )
 
 
-FRAMEWORK = Framework(
-    name=LAUNCH.name,
-    title=LAUNCH.title,
-    versions=VERSIONS,
+FRAMEWORK = LAUNCH.framework(
+    RULES,
+    FIELDS,
+    render,
+    reader,
     choices={
         "schedule": ("1f1b", "interleaved-1f1b"),
         "moe_dispatcher": ("alltoall", "deepep", "hybridep"),
         "overlap_ep": (False, True),
         "overlap_tp": (False, True),
     },
-    rules=RULES,
-    fields=FIELDS,
-    render=render,
-    read=read,
-    recognises=recognises,
     trains_all="pretrain_gpt.py trains all weights; Megatron-Bridge trains adapters",
     blocks=patterns.BLOCKS,
     parts=patterns.PARTS,

@@ -11,12 +11,13 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.documents.request import PlanRequest
 from planner.frameworks import megatron, python_writer, unwritten_facts
-from planner.frameworks.base import Bundle, Field, Framework, cannot, flag, grouped, says
+from planner.frameworks.base import Bundle, Field, cannot, flag, grouped, says
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.megatron import attribute_names
 from planner.frameworks.megatron.options import OPTIONS
+from planner.frameworks.megatron_bridge import reader
 from planner.frameworks.megatron_bridge.peft import PARTIAL_TRAINING, adapter_class
-from planner.frameworks.megatron_bridge.reader import OWN_RECIPE, read, recognises
+from planner.frameworks.megatron_bridge.reader import OWN_RECIPE
 from planner.frameworks.megatron_bridge.rules import EXPANDABLE, RULES
 from planner.frameworks.megatron_bridge.settings import settings, translated
 from planner.frameworks.package_files import filled, text
@@ -163,19 +164,15 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     )
 
 
-FRAMEWORK = Framework(
-    name=LAUNCH.name,
-    title=LAUNCH.title,
-    versions=VERSIONS,
+FRAMEWORK = LAUNCH.framework(
+    RULES,
+    FIELDS,
+    render,
+    reader,
     choices=megatron.FRAMEWORK.choices,
-    rules=RULES,
-    fields=FIELDS,
-    render=render,
     partial_training=PARTIAL_TRAINING,
     blocks=megatron.patterns.BLOCKS,
     parts=megatron.patterns.PARTS,
     lacks=megatron.patterns.lacks,
     no_reader=OWN_RECIPE,
-    read=read,
-    recognises=recognises,
 )

@@ -8,16 +8,13 @@ nemo2.json has the recipes' values (`python -m tests.oracles.nemo_recipes CHECKO
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cache
-from importlib.resources import files as resources
 from typing import Any
 
-from planner.frameworks import training_calls, yaml_files
+from planner.frameworks import package_files, training_calls, yaml_files
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, GivenValues
 from planner.frameworks.megatron_bridge import nemo2_performance as performance
@@ -68,12 +65,9 @@ class Taken:
         return training_calls.World(nodes, each, nodes * each)
 
 
-@cache
 def table() -> dict[str, Any]:
     """nemo2.json."""
-    text = resources("planner.frameworks.megatron_bridge").joinpath("nemo2.json").read_text()
-    found: dict[str, Any] = json.loads(text)
-    return found
+    return package_files.table("planner.frameworks.megatron_bridge", "nemo2.json")
 
 
 def is_one(files: Mapping[str, str]) -> bool:

@@ -9,14 +9,12 @@ the configurations and the changes that each script makes by itself
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files as resources
 from typing import Any, NoReturn
 
+from planner.frameworks import package_files
 from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import Argument
 from planner.frameworks.read_results import Unreadable
@@ -65,12 +63,9 @@ _NEEDED = {"num_gpus", "mbs", "gbs", "tp_size", "pp_size", "cp_size"}
 _PRECISION = "mixed_precision"
 
 
-@cache
 def table() -> dict[str, Any]:
     """nemo2_performance.json."""
-    text = resources(__package__ or "").joinpath("nemo2_performance.json").read_text()
-    found: dict[str, Any] = json.loads(text)
-    return found
+    return package_files.table(__package__ or "", "nemo2_performance.json")
 
 
 def script_of(program: str) -> str | None:

@@ -6,14 +6,13 @@ writes it from a checkout.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
+from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Unreadable
 
 PERFORMANCE = "/perf_recipes/"
@@ -37,12 +36,9 @@ class Recipe:
         return f"{document()['repository']} {document()['commit']}, {self.path}"
 
 
-@cache
 def document() -> dict[str, Any]:
     """recipes.json."""
-    text = files("planner.frameworks.megatron_bridge").joinpath("recipes.json").read_text()
-    found: dict[str, Any] = json.loads(text)
-    return found
+    return table("planner.frameworks.megatron_bridge", "recipes.json")
 
 
 @cache
@@ -53,15 +49,15 @@ def relevant() -> frozenset[str]:
 
 def find(name: str, file: str, line: int) -> Recipe:
     """The recipe of that name, or of that alias.  Raises Unreadable with the nearest names."""
-    table = document()
-    known = table["aliases"].get(name, name)
-    if known not in table["recipes"]:
-        every = [*table["recipes"], *table["aliases"]]
+    stored = document()
+    known = stored["aliases"].get(name, name)
+    if known not in stored["recipes"]:
+        every = [*stored["recipes"], *stored["aliases"]]
         near = get_close_matches(name[:120], every, 3, 0.6)
         hint = f"; the nearest are {', '.join(near)}" if near else ""
         said = f"{name[:120]} is not a public recipe of Megatron-Bridge "
-        raise Unreadable(f"{said}({table['commit']}){hint}", file, line)
-    values = dict(table["recipes"][known])
+        raise Unreadable(f"{said}({stored['commit']}){hint}", file, line)
+    values = dict(stored["recipes"][known])
     count = re.search(r"_(\d+)gpu_", known)
     return Recipe(known, values.pop("path"), int(count[1]) if count else 0, values)
 

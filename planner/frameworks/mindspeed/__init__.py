@@ -7,10 +7,10 @@ from dataclasses import replace
 from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, megatron
-from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
+from planner.frameworks.base import Bundle, Field, Flag, cannot, flag, says
 from planner.frameworks.launch_bundle import Launch
+from planner.frameworks.mindspeed import reader
 from planner.frameworks.mindspeed.flags import CHANGES, flags
-from planner.frameworks.mindspeed.reader import read, recognises
 from planner.frameworks.mindspeed.rules import RULES, SCHEDULES
 from planner.frameworks.package_files import text
 
@@ -88,19 +88,15 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     )
 
 
-FRAMEWORK = Framework(
-    name=LAUNCH.name,
-    title=LAUNCH.title,
-    versions=VERSIONS,
+FRAMEWORK = LAUNCH.framework(
+    RULES,
+    FIELDS,
+    render,
+    reader,
     choices={
         "schedule": SCHEDULES,
         "overlap_grad_reduce": (True, False),  # dualpipe-v and overlap_ep need it off
         "overlap_param_gather": (True, False),
     },
-    rules=RULES,
-    fields=FIELDS,
-    render=render,
-    read=read,
-    recognises=recognises,
     trains_all="pretrain_gpt.py trains all weights; MindSpeed-LLM trains adapters",
 )

@@ -5,14 +5,12 @@ Its list of options is llm.json; tests/oracles/declared_arguments.py writes it.
 
 from __future__ import annotations
 
-import json
-from functools import cache
-from importlib.resources import files as resources
 from typing import Any, get_args
 
 from cost_models.adapters import AdapterTarget
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.megatron.changes import Changes
+from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Unreadable
 
 # Its own names of Megatron-LM's options.
@@ -46,11 +44,9 @@ UNSUPPORTED_OPTIONS = {
 LORA_TARGETS = {name: name for name in get_args(AdapterTarget)}
 
 
-@cache
 def flags() -> dict[str, Any]:
     """The options that MindSpeed-LLM adds, and those that it gives more choices."""
-    text = resources("planner.frameworks.mindspeed").joinpath("llm.json").read_text()
-    found: dict[str, Any] = json.loads(text)["flags"]
+    found: dict[str, Any] = table("planner.frameworks.mindspeed", "llm.json")["flags"]
     return found
 
 

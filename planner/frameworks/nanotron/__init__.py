@@ -8,9 +8,9 @@ from planner.constraints import Context
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import unwritten_facts
-from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
+from planner.frameworks.base import Bundle, Flag, cannot, flag, says
 from planner.frameworks.launch_bundle import Launch, mock_data
-from planner.frameworks.nanotron.reader import read, recognises
+from planner.frameworks.nanotron import reader
 from planner.frameworks.nanotron.rules import RULES
 from planner.frameworks.nanotron.settings import numerics_fields, rows
 from planner.frameworks.unwritten_facts import Uncarried, mixture, uncarried
@@ -102,16 +102,12 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     return LAUNCH.with_config(request, plan, missing, CONFIG, keys, environment(plan), (NEEDS,))
 
 
-FRAMEWORK = Framework(
-    name=LAUNCH.name,
-    title=LAUNCH.title,
-    versions=VERSIONS,
+FRAMEWORK = LAUNCH.framework(
+    RULES,
+    FIELDS,
+    render,
+    reader,
     splits=stages,
     choices={"overlap_tp": (False, True)},
-    rules=RULES,
-    fields=FIELDS,
-    render=render,
-    read=read,
-    recognises=recognises,
     trains_all="it trains all weights: no adapters, no frozen weights",
 )

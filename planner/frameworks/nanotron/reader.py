@@ -17,12 +17,19 @@ from planner.frameworks import architecture, yaml_files
 from planner.frameworks.bash import ProgramCall, slurm_variables
 from planner.frameworks.given_values import DEGREE, Values, hint, malformed, only_launch, options
 from planner.frameworks.launch_files import given_with
-from planner.frameworks.nanotron.names import KEYS, REQUIRED
 from planner.frameworks.nanotron.rules import BF16, FP32
 from planner.frameworks.nanotron.settings import ENGINES, NUMERICS
+from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Reading, Refusal, Setting, Unreadable
 from planner.frameworks.yaml_files import YamlFile
 
+_SECTIONS = table("planner.frameworks.nanotron", "keys.json")["sections"]
+KEYS = {name: frozenset(key.rstrip("*") for key in keys) for name, keys in _SECTIONS.items()}
+# The required keys of each section, if the section is present.
+REQUIRED = {
+    name: tuple(key.rstrip("*") for key in keys if key.endswith("*"))
+    for name, keys in _SECTIONS.items()
+}
 MODEL, MOE = "model.model_config.", "model.model_config.moe_config."
 GRID, OPTIMIZER, TOKENS = "parallelism.", "optimizer.", "tokens."
 MAX_LAYERS = 10_000

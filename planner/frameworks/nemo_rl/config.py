@@ -12,12 +12,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cache
-from importlib.resources import files as resources
 from math import prod
 from typing import Any
 
-from planner.frameworks import training_calls, yaml_files
+from planner.frameworks import package_files, training_calls, yaml_files
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, given_with
 from planner.frameworks.read_results import Setting, Unreadable
@@ -135,12 +133,9 @@ class Config:
         raise Unreadable(text, *self.place(key))
 
 
-@cache
 def table() -> dict[str, Any]:
     """configs.json: the public configurations by their path, with their commit."""
-    text = resources("planner.frameworks.nemo_rl").joinpath("configs.json").read_text()
-    found: dict[str, Any] = json.loads(text)
-    return found
+    return package_files.table("planner.frameworks.nemo_rl", "configs.json")
 
 
 def call(files: Mapping[str, str]) -> training_calls.TrainingCall | None:

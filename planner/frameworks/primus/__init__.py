@@ -11,12 +11,11 @@ from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import megatron
-from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, flag, says
+from planner.frameworks.base import Bundle, Field, Flag, cannot, flag, says
 from planner.frameworks.launch_bundle import Launch, mock_data
 from planner.frameworks.megatron import attribute_names
-from planner.frameworks.primus.experiment import recognises
+from planner.frameworks.primus import reader
 from planner.frameworks.primus.names import OVERRIDES
-from planner.frameworks.primus.reader import read
 from planner.frameworks.primus.rules import RULES, SCHEDULES
 from planner.frameworks.primus.settings import head, overrides
 
@@ -95,19 +94,15 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     )
 
 
-FRAMEWORK = Framework(
-    name=LAUNCH.name,
-    title=LAUNCH.title,
-    versions=VERSIONS,
+FRAMEWORK = LAUNCH.framework(
+    RULES,
+    FIELDS,
+    render,
+    reader,
     choices={
         "schedule": SCHEDULES,
         "overlap_grad_reduce": (True, False),  # its own pipeline runtime needs it off
         "overlap_param_gather": (True, False),
     },
-    rules=RULES,
-    fields=FIELDS,
-    render=render,
-    read=read,
-    recognises=recognises,
     trains_all="its pre-trainer trains all weights; its Megatron-Bridge backend trains adapters",
 )

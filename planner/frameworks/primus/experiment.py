@@ -119,16 +119,6 @@ class Experiment:
         return next((one for one in others if one.rsplit("/", 1)[-1] == last), None)
 
 
-def recognises(files: Mapping[str, str]) -> bool:
-    """Whether some YAML file has modules with a framework each."""
-    return any(
-        re.search(r"^modules:[ \t]*$", text, re.MULTILINE)
-        and re.search(r"^[ \t]+framework:", text, re.MULTILINE)
-        for name, text in files.items()
-        if name.endswith(YAML)
-    )
-
-
 def experiment(files: Mapping[str, str], given: GivenValues) -> Experiment:
     """The config among the files.  Raises Unreadable if there is none for Megatron-LM."""
     for name, text in files.items():

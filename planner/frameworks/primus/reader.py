@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -35,6 +36,16 @@ PLANNED = frozenset(
 
 def _trains(launch: ProgramCall) -> bool:
     return launch.program.text.endswith(PROGRAM)
+
+
+def recognises(files: Mapping[str, str]) -> bool:
+    """Whether some YAML file has modules with a framework each."""
+    return any(
+        re.search(r"^modules:[ \t]*$", text, re.MULTILINE)
+        and re.search(r"^[ \t]+framework:", text, re.MULTILINE)
+        for name, text in files.items()
+        if name.endswith(YAML)
+    )
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:

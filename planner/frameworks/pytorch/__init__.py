@@ -12,12 +12,12 @@ from cost_models.plans import ParallelPlan
 from planner.constraints import Context
 from planner.documents.request import PlanRequest
 from planner.frameworks import unwritten_facts
-from planner.frameworks.base import Bundle, Flag, Framework, cannot, flag, says
+from planner.frameworks.base import Bundle, Flag, cannot, flag, says
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.package_files import text
-from planner.frameworks.pytorch import encoders, patterns
+from planner.frameworks.pytorch import encoders, patterns, reader
 from planner.frameworks.pytorch.config import NUMERICS, WIDTH, flags
-from planner.frameworks.pytorch.reader import SCRIPT, read, recognises
+from planner.frameworks.pytorch.reader import SCRIPT
 from planner.frameworks.pytorch.rules import RULES
 from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.unwritten_facts import Uncarried, gated, mixture, uncarried, ungated
@@ -131,16 +131,12 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     return LAUNCH.bundle(request, plan, missing, entries, (ALLOCATOR,), files={SCRIPT: template})
 
 
-FRAMEWORK = Framework(
-    name=LAUNCH.name,
-    title=LAUNCH.title,
-    versions=VERSIONS,
+FRAMEWORK = LAUNCH.framework(
+    RULES,
+    FIELDS,
+    render,
+    reader,
     choices={"overlap_grad_reduce": (True, False), "compile": (False, True)},
-    rules=RULES,
-    fields=FIELDS,
-    render=render,
-    read=read,
-    recognises=recognises,
     blocks=patterns.KINDS,
     parts=patterns.PARTS,
     partial_training=encoders.PARTIAL_TRAINING,

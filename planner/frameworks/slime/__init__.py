@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
@@ -19,7 +18,6 @@ from planner.frameworks.base import (
     Bundle,
     Field,
     Flag,
-    Framework,
     Row,
     cannot,
     in_group,
@@ -120,19 +118,14 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     return found.model_copy(update={"framework": "slime"})
 
 
-FRAMEWORK: Framework = replace(
-    megatron.FRAMEWORK,
-    name=LAUNCH.name,
-    title=LAUNCH.title,
-    versions=VERSIONS,
-    rules=RULES,
-    fields=FIELDS,
-    render=render,
+FRAMEWORK = LAUNCH.framework(
+    RULES,
+    FIELDS,
+    render,
     read=read,
     recognises=recognises,
+    choices=megatron.FRAMEWORK.choices,
     trains_all="it trains all weights",
-    blocks=(),
-    parts=(),
     lacks=lacks,
     competes=False,
 )

@@ -15,13 +15,12 @@ from planner.constraints import Context
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import unwritten_facts
-from planner.frameworks.base import Bundle, Framework, cannot, flag, says
+from planner.frameworks.base import Bundle, cannot, flag, says
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.rules import train_iterations
 from planner.frameworks.torch_schedules import SCHEDULES
-from planner.frameworks.torchtitan import numerics
+from planner.frameworks.torchtitan import numerics, reader
 from planner.frameworks.torchtitan.module import module
-from planner.frameworks.torchtitan.reader import read, recognises
 from planner.frameworks.torchtitan.rules import ATTENTION, DISPATCHERS, RULES
 from planner.frameworks.torchtitan.settings import environment, settings
 from planner.frameworks.unwritten_facts import Uncarried, mixture, uncarried
@@ -138,20 +137,16 @@ def _lacks(model: ModelSpec) -> Iterator[str]:
         yield "its qwen3_5 has gated delta nets, but only with an image encoder"
 
 
-FRAMEWORK = Framework(
-    name=LAUNCH.name,
-    title=LAUNCH.title,
-    versions=VERSIONS,
+FRAMEWORK = LAUNCH.framework(
+    RULES,
+    FIELDS,
+    render,
+    reader,
     choices={
         "overlap_grad_reduce": (True, False),
         "overlap_tp": (False, True),
         "compile": (False, True),
     },
-    rules=RULES,
-    fields=FIELDS,
-    render=render,
-    read=read,
-    recognises=recognises,
     trains_all="the registry module trains all weights, without a LoRAConverter",
     lacks=_lacks,
 )

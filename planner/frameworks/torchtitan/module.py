@@ -9,25 +9,22 @@ from cost_models.spec import ModelSpec
 from planner.constraints import Context
 from planner.frameworks.base import Flag, one_line
 from planner.frameworks.bash_writer import comment
+from planner.frameworks.package_files import filled, text
 from planner.frameworks.torchtitan import numerics
 from planner.frameworks.torchtitan.packages import Package, package_of
-from planner.frameworks.torchtitan.templates import (
-    COMMON,
-    CONFIG,
-    DATA,
-    EXPERTS,
-    FUSED_QKV,
-    GQA,
-    LATENT,
-    LAYER,
-    MLP,
-    PARTS,
-    PREDICTION,
-    SHARED,
-    SINKS,
-    WHOLE,
-)
 
+# The MLP and experts of a layer, by the kinds that the model has.
+PARTS = {
+    "dense": "        feed_forward=feed_forward(MODEL.hidden_dim),\n",
+    "moe": "        moe=moe(),\n",
+    "both": "        moe=moe() if index in MODEL.moe_layers else None,\n"
+    "        feed_forward=None if index in MODEL.moe_layers else "
+    "feed_forward(MODEL.hidden_dim),\n",
+}
+SHARED = (
+    "        shared_experts=feed_forward(MODEL.shared_hidden_dim) "
+    "if MODEL.shared_hidden_dim else None,\n"
+)
 # Longest line of the module.
 LINE = 100
 
@@ -70,10 +67,9 @@ def _converters(flags: Sequence[Flag]) -> str:
     return "\n".join(["CONVERTERS = [", *rows, "]"])
 
 
-def _filled(template: str, **values: str) -> str:
-    for name, value in values.items():
-        template = template.replace(f"@{name}@", value)
-    return template
+def _part(name: str) -> str:
+    """A part of the module, from its file."""
+    return text(__package__ or "", f"module_parts/{name}.py.txt")
 
 
 def _imports(
@@ -138,39 +134,38 @@ def _blocks(model: ModelSpec, package: Package) -> str:
     moe, kinds = model.moe, set(model.feed_forwards)
     oss = package.name == "gpt_oss"
     shared = moe is not None and bool(moe.shared_expert_ffn_hidden_size)
-    attention = {"deepseek_v3": LATENT, "gpt_oss": SINKS}.get(package.name, GQA)
+    attention = {"deepseek_v3": "latent_attention", "gpt_oss": "attention_with_sinks"}
     weights = "w1_EFD w2_EDF w3_EFD"
     if oss:
         weights = "mlp1_weight_EGD mlp1_bias_EG mlp2_weight_EDF mlp2_bias_ED"
     scaling = numerics.rope_arguments(model)
-    pieces = (
-        COMMON,
-        MLP if "dense" in kinds or shared else "",
-        attention,
-        EXPERTS if moe is not None else "",
-        LAYER,
-        PREDICTION if model.mtp_num_layers else "",
-        WHOLE,
-    )
+    pieces = {
+        "common": True,
+        "feed_forward": "dense" in kinds or shared,
+        attention.get(package.name, "attention"): True,
+        "experts": moe is not None,
+        "layer": True,
+        "prediction": model.mtp_num_layers,
+        "model": True,
+    }
     prediction = "        mtp_layers=[prediction(i) for i in range(MODEL.num_mtp_layers)],\n"
-    return _filled(
-        "".join(pieces),
-        QKV=FUSED_QKV,
-        QK_NORM="norm(MODEL.head_dim) if MODEL.qk_norm else None"
-        if package.name == "qwen3"
-        else "None",
-        NAMES=", ".join(f'"{name}"' for name in weights.split()),
-        SHARED=SHARED if shared else "",
-        MOE="GptOssMoE" if oss else "MoE",
-        GROUPED="GptOssGroupedExperts" if oss else "GroupedExperts",
-        PARTS=PARTS["both" if len(kinds) > 1 else min(kinds)],
-        PREDICTION=prediction if model.mtp_num_layers else "",
-        ROPE=package.rope,
-        SCALING=scaling,
-        MSCALE=f"        {numerics.MSCALE}=DEFAULTS.{numerics.MSCALE},\n" if scaling else "",
-        BLOCK=package.block,
-        MODEL=package.model,
-    )
+    normed = package.name == "qwen3"
+    words = {
+        "qkv": _part("fused_qkv"),
+        "qk_norm": "norm(MODEL.head_dim) if MODEL.qk_norm else None" if normed else "None",
+        "names": ", ".join(f'"{name}"' for name in weights.split()),
+        "shared": SHARED if shared else "",
+        "moe": "GptOssMoE" if oss else "MoE",
+        "grouped": "GptOssGroupedExperts" if oss else "GroupedExperts",
+        "parts": PARTS["both" if len(kinds) > 1 else min(kinds)],
+        "prediction": prediction if model.mtp_num_layers else "",
+        "rope": package.rope,
+        "scaling": scaling,
+        "mscale": f"        {numerics.MSCALE}=DEFAULTS.{numerics.MSCALE},\n" if scaling else "",
+        "block": package.block,
+        "model": package.model,
+    }
+    return filled("\n\n".join(_part(name) for name, has in pieces.items() if has), words)
 
 
 def module(c: Context, settings: Sequence[Flag], head: str, missing: str) -> str:
@@ -185,19 +180,17 @@ def module(c: Context, settings: Sequence[Flag], head: str, missing: str) -> str
     if model.mtp_num_layers:
         loss = "MTPLoss.Config(mtp_scale=DEFAULTS.mtp_scale, global_vocab_size=MODEL.vocab_size)"
     converters = of.get("converters", [])
-    text = _filled(
-        CONFIG,
-        PACKAGE=package.name,
-        PARALLELIZE=package.parallelize,
-        HOOK="register_moe_load_balancing_hook" if model.moe else "None",
-        LOSS=loss,
-        LR=f'"lr": {rate.value},  {comment(rate.why)}',
-        IMPLEMENTATION=_entry(implementation, 12),
-        CHECKPOINT=_entry(checkpoint, 8),
-        TRAINING=_entries(of["training"], 12),
-        PARALLELISM=_entries(of["parallelism"], 12),
-        COMPILE=_entries(of["compile"], 12),
-    )
+    words = {
+        "package": package.name,
+        "parallelize": package.parallelize,
+        "hook": "register_moe_load_balancing_hook" if model.moe else "None",
+        "loss": loss,
+        "lr": f'"lr": {rate.value},  {comment(rate.why)}',
+        "implementation": _entry(implementation, 12),
+        "checkpoint": _entry(checkpoint, 8),
+        **{name: _entries(of[name], 12) for name in ("training", "parallelism", "compile")},
+    }
+    functions = (_blocks(model, package), _part("mock_data"), filled(_part("config"), words))
     spaces = "\n\n".join(
         f"{name} = SimpleNamespace(\n{_entries(of[group], 4)}\n)"
         for name, group in (("MODEL", "model"), ("KERNELS", "kernels"), ("DEFAULTS", "defaults"))
@@ -211,6 +204,5 @@ def module(c: Context, settings: Sequence[Flag], head: str, missing: str) -> str
         f"{dataclass_import}\nfrom functools import partial\nfrom types import SimpleNamespace\n\n"
         "import torch\nfrom torch import nn\n"
         f"{_imports(model, package, converters, str(checkpoint.value))}\n\n"
-        f"{spaces}\n\n{_converters(converters)}\n\n\n"
-        f"{_blocks(model, package)}{DATA}{text}"
+        f"{spaces}\n\n{_converters(converters)}\n\n\n" + "\n\n".join(functions)
     )

@@ -6,11 +6,9 @@ compares it with the installed package.
 
 from __future__ import annotations
 
-import json
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
+from planner.frameworks.package_files import table
 from planner.frameworks.python.static_values import Call, Value
 
 # Section of Trainer.Config -> its class, created when a statement sets one of its fields.
@@ -34,12 +32,9 @@ SECTIONS = {
 }
 
 
-@cache
 def document() -> dict[str, Any]:
     """registry.json: fields with their defaults, flavors, and config functions by package."""
-    text = files("planner.frameworks.torchtitan").joinpath("registry.json").read_text()
-    found: dict[str, Any] = json.loads(text)
-    return found
+    return table("planner.frameworks.torchtitan", "registry.json")
 
 
 def hidden_dim(call: Call) -> Value:

@@ -15,6 +15,7 @@ from typing import Any
 from planner.frameworks import architecture
 from planner.frameworks.bash import Argument
 from planner.frameworks.given_values import hint
+from planner.frameworks.package_files import table
 from planner.frameworks.python.static_values import Call
 from planner.frameworks.read_results import Setting, Unreadable
 from planner.frameworks.torchtitan import registry
@@ -58,33 +59,7 @@ _NO_EFFECT = frozenset(
     | {"fault_tolerance", "validation", "debug", "float8", "mx", "quantize"}
 )
 # Known keys of the other sections, which are read here or do not affect a plan.
-_KNOWN = frozenset(
-    re.findall(
-        r"\S+",
-        """
-        model.name model.flavor model.converters model.norm_type model.tokenizer_path
-        model.hf_assets_path model.print_after_conversion
-        optimizer.name optimizer.lr optimizer.fused optimizer.beta1 optimizer.beta2 optimizer.eps
-        optimizer.weight_decay optimizer.implementation optimizer.early_step_in_backward
-        training.dataset training.dataset_path training.warmup_steps training.seed
-        training.deterministic training.dataloader training.tokenizer_path
-        training.disable_loss_parallel
-        parallelism.disable_loss_parallel parallelism.enable_compiled_autograd
-        parallelism.context_parallel_rotate_method parallelism.pipeline_parallel_split_points
-        parallelism.expert_tensor_parallel_degree parallelism.expert_parallel_comm_backend
-        parallelism.pipeline_parallel_expert_parallel_overlap
-        experimental.pipeline_parallel_split_points experimental.pipeline_parallel_microbatches
-        experimental.enable_compiled_autograd experimental.context_parallel_rotate_method
-        experimental.custom_model_path experimental.custom_import experimental.custom_args_module
-        activation_checkpoint.mode activation_checkpoint.selective_ac_option
-        activation_checkpoint.early_stop activation_checkpoint.memory_budget
-        activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns
-        activation_checkpoint.visualize_memory_budget_pareto
-        activation_checkpoint.preserve_rng_state activation_checkpoint.determinism_check
-        activation_checkpoint.debug
-        """,
-    )
-)
+_KNOWN = frozenset(table("planner.frameworks.torchtitan", "toml_keys.json")["keys"])
 _NORMS = {"rmsnorm": "rmsnorm", "fused_rmsnorm": "rmsnorm", "compiled_rmsnorm": "rmsnorm"}
 _CHECKPOINTS = {"full": "FullAC", "selective": "SelectiveAC", "memory_budget": "MemoryBudgetAC"}
 # Suffix of a flavor -> its attention backend.

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from cost_models.plans import ParallelPlan
 from planner.constraints import Context
-from planner.frameworks import accelerate
 from planner.frameworks.accelerate import trainer_yaml
 from planner.frameworks.accelerate.settings import ATTENTION
-from planner.frameworks.base import Framework, says
+from planner.frameworks.base import says
 from planner.frameworks.yaml_files import Row
 
 VERSIONS = "1.10 (main of July 2026, f2cd577) with transformers 5, accelerate 1.15"
@@ -47,27 +45,6 @@ PROGRAM = trainer_yaml.FineTuningProgram(
     program='--module trl.scripts.sft \\\n  --config "$BUNDLE/config.yaml" '
     '--model_name_or_path "$MODEL"',
 )
-FRAMEWORK: Framework = replace(
-    accelerate.FRAMEWORK,
-    name=PROGRAM.name,
-    title=PROGRAM.title,
-    versions=VERSIONS,
-    rules=trainer_yaml.RULES,
-    fields=trainer_yaml.fields(
-        {
-            "recompute": says(
-                "gradient_checkpointing",
-                "fsdp_config.fsdp_activation_checkpointing",
-                note="whole layers or none",
-                only=("none", "full"),
-            ),
-            "attention_kernel": says("attn_implementation", only=tuple(ATTENTION)),
-        }
-    ),
-    render=PROGRAM.render,
-    read=PROGRAM.read,
-    recognises=PROGRAM.recognises,
-    partial_training=trainer_yaml.PARTIAL_TRAINING,
-    training={"gradient_reduce_dtype": "bf16"},
-    competes=False,
+FRAMEWORK = PROGRAM.framework(
+    "gradient_checkpointing", says("attn_implementation", only=tuple(ATTENTION))
 )

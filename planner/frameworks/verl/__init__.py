@@ -17,7 +17,7 @@ from planner.documents.request import PlanRequest, Value
 from planner.frameworks import accelerate, bash_writer, megatron, verl_overrides
 from planner.frameworks.accelerate.rules import lacks
 from planner.frameworks.accelerate.settings import config_json
-from planner.frameworks.base import Bundle, Field, Flag, Framework, cannot, says
+from planner.frameworks.base import Bundle, Field, Flag, cannot, says
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.launch_files import LaunchFiles, given_with
 from planner.frameworks.megatron import attribute_names, reader
@@ -194,22 +194,16 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     return found.model_copy(update={"framework": "verl"})
 
 
-FRAMEWORK: Framework = replace(
-    megatron.FRAMEWORK,
-    name=LAUNCH.name,
-    title=LAUNCH.title,
-    versions=VERSIONS,
+FRAMEWORK = LAUNCH.framework(
+    RULES,
+    FIELDS,
+    render,
+    read=read,
+    recognises=recognises,
     choices={
         name: values for name, values in megatron.FRAMEWORK.choices.items() if not FIELDS[name].only
     },
-    rules=RULES,
-    fields=FIELDS,
-    render=render,
-    read=read,
-    recognises=recognises,
     trains_all="all weights are trained: verl's adapters are not written",
-    blocks=(),
-    parts=(),
     lacks=lacks,
     competes=False,
 )

@@ -20,7 +20,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner import frameworks
 from planner.documents.request import PlanRequest
-from planner.frameworks.accelerate import names
+from planner.frameworks.accelerate import reader
 from planner.huggingface.export.exporter import UNIFORM, config_of
 from tests.fixtures.frameworks.accelerate import (
     CASES,
@@ -160,9 +160,9 @@ def test_the_real_launcher_and_plugins_understand_every_case(tmp_path: Path) -> 
         request, plan = CASES[name]
         assert answer.pop("env")["ACCELERATE_MIXED_PRECISION"] == request.training.precision
         assert answer == expected(request, plan), name
-    assert {name for name, switch in options.items() if switch} == names.SWITCHES
-    assert {name for name, switch in options.items() if not switch} == names.OPTIONS
-    assert set(keys) == names.KEYS
+    assert {name for name, switch in options.items() if switch} == reader.SWITCHES
+    assert {name for name, switch in options.items() if not switch} == reader.OPTIONS
+    assert set(keys) == reader.KEYS
 
 
 OTHER: dict[str, Any] = {

@@ -15,7 +15,7 @@ from cost_models.spec import ModelSpec
 from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks.deepspeed.rules import ENGINE as ENGINE_RULES
-from planner.frameworks.gpt_neox.names import KEYS
+from planner.frameworks.gpt_neox.reader import KEYS
 from planner.frameworks.read_results import Unreadable
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.gpt_neox import CASES, FP16, MISTRAL, PYTHIA, case

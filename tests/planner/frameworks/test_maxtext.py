@@ -17,7 +17,7 @@ from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks import rules
 from planner.frameworks.maxtext.mesh import mesh, slices
-from planner.frameworks.maxtext.names import KEYS
+from planner.frameworks.maxtext.reader import KEYS
 from planner.frameworks.read_results import Unreadable
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.maxtext import CASES, case, on, tpus, two_slices

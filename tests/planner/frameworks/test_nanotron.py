@@ -19,7 +19,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner import frameworks
 from planner.documents.request import PlanRequest
-from planner.frameworks.nanotron import names
+from planner.frameworks.nanotron import reader
 from planner.frameworks.nanotron.settings import ENGINES
 from planner.frameworks.rank_orders import grids, order_of
 from tests.fixtures.frameworks.nanotron import (
@@ -86,16 +86,16 @@ SECTIONS: dict[str, list[str]] = {
 
 
 def test_the_known_keys_are_those_of_the_dataclasses() -> None:
-    assert set(names.KEYS) == set(SECTIONS)
+    assert set(reader.KEYS) == set(SECTIONS)
     for section, classes in SECTIONS.items():
-        assert names.KEYS[section] == {field for one in classes for field in CLASSES[one]}
+        assert reader.KEYS[section] == {field for one in classes for field in CLASSES[one]}
         if len(classes) == 1:
             must = {
                 field
                 for field, (kind, required) in CLASSES[classes[0]].items()
                 if required and not optional(kind)
             }
-            assert set(names.REQUIRED[section]) == must
+            assert set(reader.REQUIRED[section]) == must
 
 
 def optional(kind: str) -> bool:
