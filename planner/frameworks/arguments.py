@@ -9,11 +9,14 @@ from difflib import get_close_matches
 from itertools import takewhile
 from typing import Any
 
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec, TrainingSpec
 from planner.documents.answer import Reason
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.package_files import table
-from planner.frameworks.read_results import Refusal, Setting, Unreadable
+from planner.frameworks.read_results import Reading, Refusal, Setting, Unreadable
+from planner.frameworks.training_calls import World
 
 MAX_NUMBER = 10**15
 # Similarity to a known option from which an unknown one counts as a typo.
@@ -259,6 +262,31 @@ class Arguments:
         """Given options that the framework has and no reader looked up."""
         return tuple(
             one for one in self.settings if one.name in self.known and one.name not in self.asked
+        )
+
+    def reading(
+        self,
+        framework: str,
+        model: ModelSpec,
+        training: TrainingSpec,
+        plan: ParallelPlan,
+        world: World,
+        before: tuple[Setting, ...],
+    ) -> Reading:
+        """What was read of the options; before: the settings of the launcher."""
+        return Reading(
+            framework=framework,
+            model=model,
+            training=training,
+            plan=plan,
+            nodes=world.nodes,
+            accelerators_per_node=world.per_node,
+            settings=(*before, *self.settings),
+            unknown=tuple(self.unknown),
+            unread=self.unread(),
+            assumed=tuple(self.assumed),
+            open=tuple(self.open),
+            refusals=tuple(self.refusals),
         )
 
     def versions_of(self, name: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ STACKS = {
 }
 # Vendor -> default values of plan fields: MaxText compiles each step as a whole.
 USUAL: dict[str, dict[str, tuple[Value, ...]]] = {
-    "Google": {"runtime": ("jax",), "compile": (True,), "cross_entropy": ("unfused",)},
+    "Google": {"runtime": ("jax",), "compile": (True,), "cross_entropy": ("unfused",)}
 }
 
 

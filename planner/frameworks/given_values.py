@@ -155,6 +155,13 @@ def malformed(error: ValidationError, file: str) -> Unreadable:
     return Unreadable(f"cannot be planned: {place}{what}", file)
 
 
+def invalid(error: ValidationError, file: str, line: int = 0) -> Unreadable:
+    """The validation error of a model, training or plan, as that of a launch."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return Unreadable(f"{where}: {first['msg']}" if where else first["msg"], file, line)
+
+
 def hint(name: str, names: Iterable[str]) -> str:
     """The known names close to an unknown one, as the end of a sentence; "" without any."""
     close = difflib.get_close_matches(name[:100], list(names), n=3, cutoff=0.7)

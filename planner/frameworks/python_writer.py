@@ -21,7 +21,7 @@ def call(head: str, flags: Iterable[Flag], indent: int, end: str = "") -> str:
     return "\n".join([f"{space}{head}(", *lines, f"{space}){end}"])
 
 
-def imports(lines: Iterable[str], body: str) -> str:
+def imports(lines: str, body: str) -> str:
     """The import lines whose last word is a name that the body uses; empty lines stay."""
     used = set(re.findall(r"\w+", body))
-    return "\n".join(line for line in lines if not line or line.split()[-1] in used)
+    return "\n".join(line for line in lines.splitlines() if not line or line.split()[-1] in used)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from planner.frameworks.bash import Argument, ProgramCall, evaluate, slurm_variables
 from planner.frameworks.read_results import Setting, Unreadable
@@ -34,8 +34,8 @@ class TrainingCall:
     launch: ProgramCall
     script: str
     files: Mapping[str, str]
-    places: Mapping[str, tuple[str, int]]
-    notes: tuple[str, ...]
+    places: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def scripts(files: Mapping[str, str]) -> list[str]:
@@ -56,11 +56,7 @@ def training_call(
         calls = [call for call in outcome.launches if trains(call)]
         if calls:
             return TrainingCall(
-                calls[-1],
-                name,
-                {**files, **outcome.files},
-                outcome.places,
-                tuple(outcome.notes),
+                calls[-1], name, {**files, **outcome.files}, outcome.places, tuple(outcome.notes)
             )
     known = ", ".join(files) or "none"
     raise Unreadable(f"no script calls a training program of {title} (files: {known})")

@@ -8,16 +8,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
-from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
-from planner.frameworks import architecture, training_calls
+from planner.frameworks import training_calls
 from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.lora_settings import adapter_fields
-from planner.frameworks.named_models import find, left_out
+from planner.frameworks.post_training import (
+    Sizes,
+    preset,
+    refuse_shapes,
+    sequences,
+    with_prediction,
+)
 from planner.frameworks.read_results import Setting, Unreadable
 
 TITLE = "verl"
@@ -134,21 +139,8 @@ class Overrides:
             for key in self.words
             if key.startswith((ACTOR, MODEL)) and key not in self.asked and not IDLE.search(key)
         ]
-        # Only the last part of a key counts: the names of its groups tell nothing about it.
-        last = ((one.name.rsplit(".", 1)[-1], one) for one in found)
-        architecture.refuse(
-            [one.model_copy(update={"name": name}) for name, one in last if name not in SAME],
-            named=named,
-        )
+        refuse_shapes(found, named, SAME)
         return tuple(found)
-
-
-class Sizes(NamedTuple):
-    """Tokens per sequence, sequences per step, and sequences per micro-batch."""
-
-    length: int
-    batch: int
-    micro: int
 
 
 def sizes(overrides: Overrides, context: str, splits: Iterable[str], notes: list[str]) -> Sizes:
@@ -172,7 +164,7 @@ def sizes(overrides: Overrides, context: str, splits: Iterable[str], notes: list
         context, 1
     )
     share = max(batch * replica // (world(overrides).accelerators or 1), 1)
-    micro = next(n for n in range(min(max(tokens // longest, 1), share), 0, -1) if share % n == 0)
+    micro = sequences(tokens, longest, share)
     notes.append(
         f"micro-batches of up to {tokens} tokens are costed as {micro} of the longest sequences"
     )
@@ -189,29 +181,19 @@ def world(overrides: Overrides) -> training_calls.World:
 
 
 def model(overrides: Overrides, given: GivenValues, notes: list[str]) -> ModelSpec:
-    """The model that the user gives, or else the preset that the model's path names."""
+    """The model that the user gives, or else the preset that the last folder of its path names.
+
+    Without prediction layers unless they are enabled.
+    """
     overrides.asked.add(MODEL + "path")
-    return given.model or _model(overrides, notes)
-
-
-def _model(overrides: Overrides, notes: list[str]) -> ModelSpec:
-    """The preset by its name; without prediction layers unless they are enabled."""
+    if given.model is not None:
+        return given.model
     key = MODEL + "path"
     place = overrides.words.get(key, overrides.launch.program)
-    # The last folder of the path names the model.
-    name = (
-        overrides.words[key].text.rstrip("/").rsplit("/", 1)[-1] if key in overrides.words else ""
-    )
-    try:
-        model = find(name)
-    except UnknownName as error:
-        found = f"{name} is no preset ({error})" if name else f"{key} is missing"
-        text = f"the model {found}: give it (--model)"
-        raise Unreadable(text, place.file, place.line) from None
-    notes += left_out(name)
-    if overrides.on(MODEL + "mtp.enable") or not model.mtp_num_layers:
-        return model
-    return ModelSpec(**{**model.model_dump(), "mtp_num_layers": 0, "mtp_layer": ()})
+    name = place.text.rstrip("/").rsplit("/", 1)[-1] if key in overrides.words else ""
+    found = preset(name, f"the model {key} is missing", (place.file, place.line), notes)
+    kept = found.mtp_num_layers if overrides.on(MODEL + "mtp.enable") else 0
+    return with_prediction(found, kept)
 
 
 def adapted(overrides: Overrides, model: ModelSpec, group: str) -> dict[str, Any]:

@@ -235,10 +235,7 @@ def _plan(
     names = {name: optimizer for optimizer, name in OPTIMIZERS.items()}
     optimizer = _stated(arguments, "--optim", names, "adamw_torch", assumed)
     micro = _micro_batch(arguments, launched, assumed)
-    accumulated = arguments.integer(
-        "--gradient_accumulation_steps",
-        default=_accumulated(values),
-    )
+    accumulated = arguments.integer("--gradient_accumulation_steps", default=_accumulated(values))
     full = arguments.boolean("--gradient_checkpointing")
     full |= sharded and values.boolean("fsdp_activation_checkpointing")
     mesh = {}

@@ -123,10 +123,7 @@ def arguments(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
     if plan.zero_stage:
         yield switch(group, "--sync_each_batch", "gradients stay sharded between micro-batches")
         yield flag(
-            group,
-            "--reduce_dtype",
-            training.gradient_reduce_dtype,
-            "gradient reduction type",
+            group, "--reduce_dtype", training.gradient_reduce_dtype, "gradient reduction type"
         )
     elif plan.recompute == "full":
         yield switch(group, "--gradient_checkpointing", "full activation recompute")

@@ -254,13 +254,7 @@ def _plan(
         attention_kernel=ATTENTION.get(values.text(*KERNELS) or "", "flash"),
         cross_entropy="unfused",
         compile=values.boolean("torch_compile"),
-        **{
-            "runtime": "torch",
-            "zero_stage": 0,
-            **_mesh(beside),
-            **shard,
-            **sharding.fields,
-        },
+        **{"runtime": "torch", "zero_stage": 0, **_mesh(beside), **shard, **sharding.fields},
     )
     return training, plan
 

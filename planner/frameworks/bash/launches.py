@@ -46,11 +46,11 @@ class ProgramCall:
     #SBATCH lines above it.
     """
 
-    before: tuple[Argument, ...]
     program: Argument
-    arguments: tuple[Argument, ...]
-    environment: Mapping[str, str]
-    slurm: tuple[Argument, ...]
+    before: tuple[Argument, ...] = ()
+    arguments: tuple[Argument, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    slurm: tuple[Argument, ...] = ()
 
     @property
     def launcher(self) -> str:

@@ -191,7 +191,7 @@ class Programs(Expansion, ABC):
             and (text := plain_text(value)) == self.known(text)
         }
         return ProgramCall(
-            given[:program], given[program], given[program + 1 :], environment, self.slurm
+            given[program], given[:program], given[program + 1 :], environment, self.slurm
         )
 
     def trainer(self, words: list[Value], names: list[str | None]) -> int | None:

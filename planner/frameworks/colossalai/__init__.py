@@ -94,7 +94,7 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     }
     template = text(__name__, "train.py.txt")
     used = f"{template} {words['plugin']} {words['constants']}"
-    imports = python_writer.imports(text(__name__, "imports.py.txt").splitlines(), used)
+    imports = python_writer.imports(text(__name__, "imports.py.txt"), used)
     model = (
         flag("config.json", f"config.{key}", json.dumps(value), "the model as planned")
         for key, value in keys.items()

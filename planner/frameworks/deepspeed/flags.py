@@ -165,9 +165,4 @@ def _data(model: ModelSpec) -> Iterator[Row]:
 
 def arguments(c: Context, plan: ParallelPlan) -> tuple[Flag, ...]:
     """Every argument of `pretrain_gpt.py`, grouped."""
-    return (
-        *_model(c.model, c.training),
-        *_parallel(plan),
-        *_training(c, plan),
-        *_data(c.model),
-    )
+    return (*_model(c.model, c.training), *_parallel(plan), *_training(c, plan), *_data(c.model))

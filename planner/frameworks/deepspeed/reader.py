@@ -16,6 +16,7 @@ from planner.frameworks.deepspeed.flags import NUMERICS
 from planner.frameworks.deepspeed.forks import OPTIONS, POSITIONS
 from planner.frameworks.deepspeed.json_config import JsonConfig
 from planner.frameworks.deepspeed.read_plan import plan_and_training
+from planner.frameworks.given_values import invalid
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.megatron_option_readers import position_rows, query_groups, tokens
 from planner.frameworks.read_results import Reading, Unreadable
@@ -81,42 +82,22 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         if args.has(option):
             args.refuse(f"{option} is no longer valid, use {instead}", option)
     config = _json_config(args, found)
-    nodes, per_node = _world(found, launch)
-    total = nodes * per_node if nodes and per_node else None
-    size = training_calls.accelerators(found, World(nodes, per_node, total), accelerators)
+    reached = _world(found, launch)
+    size = training_calls.accelerators(found, reached, accelerators)
     try:
         model = given.model or ModelSpec(**_model(args, launch))
         args.lenient = True
         plan, training = plan_and_training(args, config, size, launch)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise Unreadable(
-            f"{where}: {first['msg']}" if where else first["msg"],
-            launch.program.file,
-            launch.program.line,
-        ) from None
+        raise invalid(error, launch.program.file, launch.program.line) from None
     if given.model is None:
         architecture.refuse(args.foreign(), args.unread())
     args.upstream()
-    return Reading(
-        framework="deepspeed",
-        model=model,
-        training=training,
-        plan=plan,
-        nodes=nodes,
-        accelerators_per_node=per_node,
-        settings=(
-            *training_calls.options(launch.before),
-            *args.settings,
-            *config.settings.values(),
-        ),
-        unknown=tuple(args.unknown),
-        unread=(*args.unread(), *config.left()),
-        assumed=tuple(args.assumed),
-        open=tuple(args.open),
-        refusals=tuple(args.refusals),
-    )
+    before = training_calls.options(launch.before)
+    reading = args.reading("deepspeed", model, training, plan, reached, before)
+    settings = (*reading.settings, *config.settings.values())
+    unread = (*reading.unread, *config.left())
+    return reading.model_copy(update={"settings": settings, "unread": unread})
 
 
 def _json_config(args: Arguments, call: TrainingCall) -> JsonConfig:
@@ -143,8 +124,8 @@ def _json_config(args: Arguments, call: TrainingCall) -> JsonConfig:
     return JsonConfig(call.files[name], file, first, args)
 
 
-def _world(call: TrainingCall, launch: ProgramCall) -> tuple[int | None, int | None]:
-    """(nodes, accelerators per node), from the launcher's options or the hostfile."""
+def _world(call: TrainingCall, launch: ProgramCall) -> World:
+    """The nodes and accelerators, from the launcher's options or the hostfile."""
     reached = training_calls.world(launch)
     nodes, per_node = reached.nodes, reached.per_node
     if launch.launcher == "deepspeed" and not (nodes and per_node):
@@ -157,7 +138,7 @@ def _world(call: TrainingCall, launch: ProgramCall) -> tuple[int | None, int | N
         slots = [int(n) for n in re.findall(r"^[^\s#]+[ \t]+slots=(\d{1,5})", text, re.MULTILINE)]
         if slots and len(set(slots)) == 1 and slots[0] > 0:
             nodes, per_node = nodes or len(slots), per_node or slots[0]
-    return nodes, per_node
+    return World(nodes, per_node, nodes * per_node if nodes and per_node else None)
 
 
 def _model(args: Arguments, launch: ProgramCall) -> dict[str, Any]:

@@ -68,6 +68,11 @@ def with_file(bundle: Bundle, name: str, text: str, note: str) -> Bundle:
     )
 
 
+def started(bundle: Bundle) -> str:
+    """Where it is started, as the names of templates say it."""
+    return bundle.starts.replace(" ", "_")
+
+
 def job_name(request: PlanRequest) -> str:
     """The model's name as a job may be called: letters, digits and dashes (RFC 1123)."""
     plain = re.sub(r"[^a-z0-9]+", "-", request.model.name.lower()).strip("-")[:40].strip("-")

@@ -8,7 +8,8 @@ import yaml
 
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle, one_line
-from planner.frameworks.launchers import CannotLaunch, Dumper, job_name, with_file
+from planner.frameworks.launchers import CannotLaunch, Dumper, job_name, started, with_file
+from planner.frameworks.package_files import filled, text
 from planner.frameworks.rules import accelerators_per_node, nodes
 
 FILE = "task.yaml"
@@ -20,19 +21,6 @@ _ACCELERATORS = {
     "a10g": "A10G", "mi300x": "MI300X",
     "rtx-pro-6000-server": "RTXPRO6000",
 }  # fmt: skip
-# SkyPilot sets SKYPILOT_NODE_IPS, one address a line, and SKYPILOT_NODE_RANK on every node.
-_EVERY_NODE = """\
-read -r MASTER_ADDR <<< "$SKYPILOT_NODE_IPS"
-export MASTER_ADDR NODE_RANK="$SKYPILOT_NODE_RANK"
-exec bash {main}
-"""
-# The framework's own launcher reaches the other nodes by ssh, which SkyPilot sets up.
-_FIRST_NODE = """\
-[ "$SKYPILOT_NODE_RANK" = 0 ] || exit 0
-export HOSTFILE=hostfile.skypilot
-sed 's/$/ slots={processes}/' <<< "$SKYPILOT_NODE_IPS" > "$HOSTFILE"
-exec bash {main}
-"""
 
 
 def launch(bundle: Bundle, request: PlanRequest) -> Bundle:
@@ -45,18 +33,18 @@ def launch(bundle: Bundle, request: PlanRequest) -> Bundle:
     name = _ACCELERATORS.get(accelerator.id)
     if name is None:
         raise CannotLaunch(f"what SkyPilot calls {accelerator.name} is not known")
-    run = _EVERY_NODE if bundle.starts == "every node" else _FIRST_NODE
+    # SkyPilot sets SKYPILOT_NODE_IPS, one address a line, and SKYPILOT_NODE_RANK on every node;
+    # it sets up the ssh by which a framework's own launcher reaches the other nodes.
+    run = text(__package__ or "", f"skypilot_{started(bundle)}.sh.txt")
     task: dict[str, Any] = {
         "name": job_name(request),
         "num_nodes": count,
         "workdir": ".",
         "resources": {"accelerators": f"{name}:{processes}", "network_tier": "best"},
         "setup": "# Yours: install the framework here, or set resources.image_id.\n",
-        "run": run.format(main=bundle.main, processes=processes),
+        "run": filled(run, {"main": bundle.main, "processes": processes}),
     }
     about = f"{bundle.framework} on {count} nodes of {processes}: sky launch {FILE}"
-    text = f"# {one_line(about)}\n" + yaml.dump(task, Dumper=Dumper, sort_keys=False, width=100)
-    return with_file(
-        bundle, FILE, text, f"{FILE} takes the folder that it is in along: write all files into "
-        "one (--output); its setup is yours to fill in.",
-    )  # fmt: skip
+    document = f"# {one_line(about)}\n" + yaml.dump(task, Dumper=Dumper, sort_keys=False, width=100)
+    note = "takes the folder that it is in along: write all files into one (--output); its setup is"
+    return with_file(bundle, FILE, document, f"{FILE} {note} yours to fill in.")

@@ -8,37 +8,10 @@ from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer
 from planner.frameworks.base import Bundle
 from planner.frameworks.launchers import job_name, with_file
+from planner.frameworks.package_files import filled, text
 from planner.frameworks.rules import accelerators_per_node, nodes, on_cpus
 
 FILE = "job.sbatch"
-# sbatch copies the script to a spool folder: the bundle stands where it was submitted.
-_HEAD = """\
-#!/usr/bin/env bash
-{about}
-{directives}
-# Yours to add: --account, --partition, --time, --cpus-per-task.
-set -euo pipefail
-
-BUNDLE="${{BUNDLE:-${{SLURM_SUBMIT_DIR:-.}}}}"
-"""
-_TASK = """\
-BUNDLE="$BUNDLE/$SLURM_ARRAY_TASK_ID"  # each task of the array has a folder of its own
-"""
-_EVERY_NODE = """\
-# The first node of the job is the one that the others meet at.
-read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-MASTER_PORT="${{MASTER_PORT:-$((20000 + SLURM_JOB_ID % 20000))}}"
-export MASTER_ADDR MASTER_PORT
-# shellcheck disable=SC2016  # every task expands its own SLURM_NODEID
-srun --kill-on-bad-exit=1 --label \\
-  bash -c 'NODE_RANK="$SLURM_NODEID" exec bash "$@"' start "$BUNDLE/{main}" "$@"
-"""
-_FIRST_NODE = """\
-# The framework's own launcher reaches the other nodes by ssh, through this list of them.
-export HOSTFILE="${{HOSTFILE:-$BUNDLE/hostfile.$SLURM_JOB_ID}}"
-scontrol show hostnames "$SLURM_JOB_NODELIST" | sed 's/$/ slots={processes}/' > "$HOSTFILE"
-exec bash "$BUNDLE/{main}" "$@"
-"""
 
 
 def launch(bundle: Bundle, request: PlanRequest) -> Bundle:
@@ -70,11 +43,20 @@ def script(
         "time": ceil(time_limit_s / 60),  # minutes
     }
     about = f"{bundle.framework} on {count} nodes of {processes}: sbatch {FILE}"
-    start = _EVERY_NODE if bundle.starts == "every node" else _FIRST_NODE
-    return (_HEAD + (_TASK if tasks else "") + start).format(
-        about=bash_writer.comment(about), processes=processes, main=bundle.main,
-        directives="\n".join(
+    parts = (
+        "slurm",
+        *(["slurm_task"] if tasks else []),
+        f"slurm_{bundle.starts}".replace(" ", "_"),
+    )
+    template = "".join(text(__package__ or "", f"{part}.sh.txt") for part in parts)
+    words = {
+        "about": bash_writer.comment(about),
+        "processes": processes,
+        "main": bundle.main,
+        "directives": "\n".join(
             f"#SBATCH --{option}={value}".rstrip("=")
-            for option, value in directives.items() if value != 0
+            for option, value in directives.items()
+            if value != 0
         ),
-    )  # fmt: skip
+    }
+    return filled(template, words)

@@ -41,10 +41,7 @@ def launch(bundle: Bundle, request: PlanRequest, name: str = "", image: str = IM
 
 
 def _train_job(name: str, bundle: Bundle, request: PlanRequest, image: str) -> dict[str, Any]:
-    pod = {
-        "containers": [{"name": _ROLE, "volumeMounts": mounts()}],
-        "volumes": volumes(name),
-    }
+    pod = {"containers": [{"name": _ROLE, "volumeMounts": mounts()}], "volumes": volumes(name)}
     job = {"name": _ROLE, "template": {"spec": {"template": {"spec": pod}}}}
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -62,9 +59,7 @@ def _train_job(name: str, bundle: Bundle, request: PlanRequest, image: str) -> d
             "runtimePatches": [
                 {
                     "manager": "parallel-planner/launcher",
-                    "trainingRuntimeSpec": {
-                        "template": {"spec": {"replicatedJobs": [job]}},
-                    },
+                    "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}},
                 }
             ],
         },

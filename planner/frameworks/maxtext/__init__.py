@@ -93,10 +93,7 @@ LAUNCH = Launch("maxtext", "MaxText", VERSIONS, __name__, mock_data(CONFIG))
 def _environment(c: Context) -> tuple[Flag, ...]:
     if on_tpus(c.cluster):
         return ()
-    name, why = (
-        "XLA_PYTHON_CLIENT_MEM_FRACTION",
-        "memory fraction of JAX; the rest is for NCCL",
-    )
+    name, why = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "memory fraction of JAX; the rest is for NCCL")
     return (flag("environment", name, 0.92, why),)
 
 

@@ -73,9 +73,7 @@ UNWRITTEN = (
         "no_rope", "--no-rope-freq (none)", lambda m: _plain_rotary(m) and not m.layer_pattern
     ),
     uncarried(
-        "rope_scaling",
-        "--use-rope-scaling, --rope-scaling-factor: Llama 3's (none)",
-        _plain_rotary,
+        "rope_scaling", "--use-rope-scaling, --rope-scaling-factor: Llama 3's (none)", _plain_rotary
     ),
     uncarried(
         "rope_scaling",

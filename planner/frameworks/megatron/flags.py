@@ -44,11 +44,7 @@ def _model(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Iter
         yield "--num-query-groups", model.num_query_groups, "key/value heads"
     yield "--seq-length", training.seq_length, "tokens of one sequence"
     yield "--max-position-embeddings", positions, "at least the sequence length"
-    yield (
-        "--position-embedding-type",
-        POSITIONS[patterns.position(model)],
-        "position encoding",
-    )
+    yield "--position-embedding-type", POSITIONS[patterns.position(model)], "position encoding"
     biases = bias_kind(model)
     if biases != "all":
         yield "--disable-bias-linear", "linear layers have no bias"
@@ -120,10 +116,7 @@ def _parallel(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
             "interleaved 1F1B: chunks per stage",
         )
     else:
-        for name, layers in (
-            ("first", plan.first_stage_layers),
-            ("last", plan.last_stage_layers),
-        ):
+        for name, layers in (("first", plan.first_stage_layers), ("last", plan.last_stage_layers)):
             if layers:
                 yield f"--decoder-{name}-pipeline-num-layers", layers, f"layers of the {name} stage"
 

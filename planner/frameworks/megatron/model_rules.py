@@ -177,8 +177,7 @@ MODEL_RULES: tuple[Rule, ...] = (
         ),
     ),
     unsupported(
-        lambda c, p: c.training.master_weights_dtype == "fp32",
-        "master weights are always fp32",
+        lambda c, p: c.training.master_weights_dtype == "fp32", "master weights are always fp32"
     ),
     unsupported(
         lambda c, p: c.training.optimizer == "adam" or c.training.optimizer_state_dtype == "fp32",

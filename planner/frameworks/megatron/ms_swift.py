@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture
 from planner.frameworks.arguments import option_like
@@ -19,7 +19,7 @@ from planner.frameworks.launch_files import SET, GivenValues
 from planner.frameworks.lora_settings import adapter_fields
 from planner.frameworks.megatron import attribute_names, printed_arguments
 from planner.frameworks.megatron.printed_arguments import TranslatedLaunch
-from planner.frameworks.named_models import find, left_out
+from planner.frameworks.post_training import preset, with_prediction
 from planner.frameworks.read_results import Setting, Unreadable
 from planner.frameworks.training_calls import World
 
@@ -96,13 +96,7 @@ def translated(
         elif not IDLE.search(name):
             left.append(_setting(name, word))
     architecture.refuse(left)
-    call = ProgramCall(
-        launch.before,
-        program,
-        tuple(printed_arguments.words_of(words, known)),
-        launch.environment,
-        launch.slurm,
-    )
+    call = replace(launch, arguments=tuple(printed_arguments.words_of(words, known)))
     return TranslatedLaunch(call, model, _world(launch), tuple(notes), tuple(left), training)
 
 
@@ -179,18 +173,10 @@ def _model(said: dict[str, Argument], launch: ProgramCall, notes: list[str]) -> 
     """The preset by its name, with --mtp_num_layers prediction layers, 0 by default."""
     place = said.get("model", launch.program)
     name = said["model"].text.rstrip("/").rsplit("/", 1)[-1] if "model" in said else ""
-    try:
-        model = find(name)
-    except UnknownName as error:
-        found = f"the model {name} is no preset ({error})" if name else "--model is missing"
-        raise Unreadable(f"{found}: give it (--model)", place.file, place.line) from None
-    notes += left_out(name)
+    model = preset(name, "--model is missing", (place.file, place.line), notes)
     asked = said.pop("mtp_num_layers", None)
     count = int(asked.text) if asked is not None and asked.text.isdigit() else 0
-    if count == model.mtp_num_layers:
-        return model
-    kept = {"mtp_layer": ()} if not count else {}
-    return ModelSpec(**{**model.model_dump(), "mtp_num_layers": count, **kept})
+    return with_prediction(model, count)
 
 
 def _world(launch: ProgramCall) -> World:

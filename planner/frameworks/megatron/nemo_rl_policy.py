@@ -6,6 +6,7 @@ Follows nemo_rl/models/megatron/setup.py (7ea279a), which builds Megatron-Bridge
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from cost_models.spec import ModelSpec
@@ -51,11 +52,8 @@ def translated(
     world = policy.world(config, accelerators)
     words = (*_sizes(config, world.accelerators), *_engine(config, model, known))
     left = policy.left(config, "megatron_cfg", given.model is not None)
-    program = Argument(config.name, config.name, 1)
-    call = ProgramCall((), program, words, {}, ())
-    if config.launch is not None:
-        start = config.launch
-        call = ProgramCall(start.before, start.program, words, start.environment, start.slurm)
+    start = config.launch or ProgramCall(program=Argument(config.name, config.name, 1))
+    call = replace(start, arguments=words)
     return TranslatedLaunch(call, model, world, tuple(config.notes), left, training)
 
 

@@ -17,11 +17,7 @@ from planner.frameworks.unwritten_facts import Missing, Uncarried
 
 # Values besides the scaling factor that `--use-rope-scaling` fixes (core/models/common/embeddings/
 # rotary_pos_embedding.py), and that latent attention fixes for YaRN (MLATransformerConfig).
-LLAMA3 = {
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 4096}
 SCALES = {"mscale": "--mscale", "mscale_all_dim": "--mscale-all-dim"}
 SQUARED_RELU = "relu2"

@@ -23,13 +23,7 @@ from planner.frameworks.base import Row
 from planner.frameworks.megatron.option_rows import Records
 
 # The letters of --hybrid-layer-pattern.
-SYMBOLS = {
-    "mamba2": "M",
-    "gated_delta_net": "G",
-    "attention": "*",
-    "mlp": "-",
-    "experts": "E",
-}
+SYMBOLS = {"mamba2": "M", "gated_delta_net": "G", "attention": "*", "mlp": "-", "experts": "E"}
 BLOCKS = (*SYMBOLS, "latent_attention")
 PARTS = ("expert_latents", "mtp_layer")
 # Convolution taps of its Mamba-2 layer, which no option changes.

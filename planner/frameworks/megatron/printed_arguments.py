@@ -50,7 +50,7 @@ class Namespace:
         said = tuple(word for one in self.settings for word in words(one, fields))
         first = self.settings[0]
         program = Argument("pretrain_gpt.py", first.file, first.line)
-        return ProgramCall((), program, said, {}, ())
+        return ProgramCall(program=program, arguments=said)
 
 
 def is_one(files: Mapping[str, str]) -> bool:

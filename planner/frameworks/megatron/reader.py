@@ -14,6 +14,7 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, training_calls, verl_overrides
 from planner.frameworks.arguments import Arguments, known_arguments, of_call
 from planner.frameworks.bash import ProgramCall
+from planner.frameworks.given_values import invalid
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.megatron import (
     forks,
@@ -32,6 +33,7 @@ from planner.frameworks.megatron.read_model import model_fields, position_kind
 from planner.frameworks.megatron.read_plan import plan_and_training
 from planner.frameworks.nemo_rl import policy as nemo_rl
 from planner.frameworks.nemo_rl.config import Config, of_files
+from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Reading, Unreadable
 from planner.frameworks.training_calls import TrainingCall, World
 
@@ -48,57 +50,13 @@ MINDSPEED_OPTIONS = frozenset({
     "--optimization-level", "--unaligned-linear", "--variable-seq-lengths",
     "--pipeline-num-transformer-layers", "--ai-framework",
 })  # fmt: skip
+_CHECKS = table(PACKAGE, "parser_checks.json")
 # Options that the parser knows only to refuse them -> what to give instead.
-GONE = {
-    "--batch-size": "--micro-batch-size",
-    "--model-parallel-size": "--tensor-model-parallel-size",
-    "--warmup": "--lr-warmup-fraction",
-    "--checkpoint-activations": "--recompute-activations",
-    "--no-position-embedding": "--position-embedding-type",
-}
+GONE: dict[str, str] = _CHECKS["gone"]
 # Pairs of options that the parser refuses together.
-EXCLUSIVE = (
-    ("--bf16", "--fp16"),
-    ("--fp8-format", "--fp4-format"),
-    ("--num-layers", "--encoder-num-layers"),
-    ("--seq-length", "--encoder-seq-length"),
-    ("--train-iters", "--train-samples"),
-    ("--train-iters", "--lr-decay-samples"),
-    ("--train-iters", "--lr-warmup-samples"),
-    ("--train-samples", "--lr-decay-iters"),
-    ("--train-samples", "--lr-warmup-iters"),
-    ("--mock-data", "--data-path"),
-    ("--step-batch-size-schedule", "--global-batch-size"),
-    ("--use-torch-fsdp2", "--use-distributed-optimizer"),
-    ("--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank"),
-    ("--num-layers-per-virtual-pipeline-stage", "--pipeline-model-parallel-layout"),
-    ("--num-virtual-stages-per-pipeline-rank", "--pipeline-model-parallel-layout"),
-    ("--num-layers-per-virtual-pipeline-stage", "--decoder-first-pipeline-num-layers"),
-    ("--num-layers-per-virtual-pipeline-stage", "--decoder-last-pipeline-num-layers"),
-)
+EXCLUSIVE: list[tuple[str, str]] = _CHECKS["exclusive"]
 # Options, each with others of which the parser requires at least one.
-NEEDS = (
-    ("--overlap-param-gather", ("--overlap-grad-reduce",)),
-    (
-        "--overlap-param-gather",
-        ("--use-distributed-optimizer", "--use-megatron-fsdp", "--use-custom-fsdp"),
-    ),
-    ("--tp-comm-overlap", ("--sequence-parallel",)),
-    ("--expert-model-parallel-size", ("--num-experts",)),
-    ("--moe-ffn-hidden-size", ("--num-experts",)),
-    ("--save", ("--save-interval",)),
-    ("--fp8-param-gather", ("--fp8-format",)),
-    (
-        "--fp8-param-gather",
-        (
-            "--use-distributed-optimizer",
-            "--use-torch-fsdp2",
-            "--use-megatron-fsdp",
-            "--use-custom-fsdp",
-        ),
-    ),
-    ("--fp4-param-gather", ("--fp4-format",)),
-)
+NEEDS: list[tuple[str, list[str]]] = _CHECKS["needs"]
 
 
 def trains(launch: ProgramCall) -> bool:
@@ -197,7 +155,7 @@ def _read_namespace(
     """Reads the arguments that Megatron-LM has printed."""
     known = {**known_arguments(PACKAGE)["flags"], **forks.OPTIONS}
     launch = block.launch(known)
-    found = TrainingCall(launch, launch.program.file, files, {}, ())
+    found = TrainingCall(launch, launch.program.file, files)
     dialect = replace(UPSTREAM, world=lambda args, reached: block.world)
     return _reading(dialect, found, given_with(files), accelerators)
 
@@ -209,7 +167,7 @@ def _read_yaml(
     given = given_with(files)
     launch = yaml_config.launch(config)
     args = yaml_config.arguments(config, given)
-    found = TrainingCall(launch, launch.program.file, files, {}, ())
+    found = TrainingCall(launch, launch.program.file, files)
     reached = training_calls.world(launch)
     size = training_calls.accelerators(found, reached, accelerators)
     return reading_of(UPSTREAM, args, launch, reached, size, given)
@@ -232,7 +190,7 @@ def _read_policy(run: Config, files: Mapping[str, str], size: int | None) -> Rea
     """Reads the training of a NeMo-RL run's policy."""
     known = known_arguments(PACKAGE)["flags"]
     translated = nemo_rl_policy.translated(run, given_with(files), known, size)
-    found = TrainingCall(translated.launch, run.name, files, {}, ())
+    found = TrainingCall(translated.launch, run.name, files)
     return _translated(translated, found, "NeMo-RL", size)
 
 
@@ -313,29 +271,11 @@ def reading_of(
         if own := dialect.training(args):
             training = TrainingSpec(**{**training.model_dump(), **own})
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise Unreadable(
-            f"{where}: {first['msg']}" if where else first["msg"],
-            launch.program.file,
-            launch.program.line,
-        ) from None
+        raise invalid(error, launch.program.file, launch.program.line) from None
     architecture.refuse(args.foreign(), args.unread(), named=given.model is not None)
     args.upstream()
-    return Reading(
-        framework=dialect.framework,
-        model=model,
-        training=training,
-        plan=plan,
-        nodes=reached.nodes,
-        accelerators_per_node=reached.per_node,
-        settings=(*training_calls.options(launch.before), *args.settings),
-        unknown=tuple(args.unknown),
-        unread=args.unread(),
-        assumed=tuple(args.assumed),
-        open=tuple(args.open),
-        refusals=tuple(args.refusals),
-    )
+    before = training_calls.options(launch.before)
+    return args.reading(dialect.framework, model, training, plan, reached, before)
 
 
 def _model(dialect: Dialect, args: Arguments, launch: ProgramCall, given: GivenValues) -> ModelSpec:

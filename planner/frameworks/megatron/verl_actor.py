@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from cost_models.spec import ModelSpec
@@ -46,7 +47,7 @@ def translated(
     training = verl_overrides.adapted(said, model, "lora.")
     words = (*_sizes(said, notes), *_engine(said, model, fields, notes))
     world, left = verl_overrides.world(said), said.left(given.model is not None)
-    call = ProgramCall(launch.before, launch.program, words, launch.environment, launch.slurm)
+    call = replace(launch, arguments=words)
     return TranslatedLaunch(call, model, world, tuple(notes), left, training)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from planner.frameworks import training_calls, yaml_files
@@ -118,12 +118,12 @@ def launch(config: Config) -> ProgramCall:
     """The call that uses the file, without its arguments: the file is read in their place."""
     if config.call is not None:
         found = config.call.launch
-        return ProgramCall(found.before, found.program, (), found.environment, found.slurm)
+        return replace(found, arguments=())
     values = config.file.values.get("ENV_VARS")
     said = values if config.plain and isinstance(values, dict) else {}
     environment = {str(name): str(value) for name, value in said.items()}
     program = Argument("pretrain_gpt.py", config.file.name, 1)
-    return ProgramCall((), program, (), environment, ())
+    return ProgramCall(program=program, environment=environment)
 
 
 def arguments(config: Config, given: GivenValues) -> Arguments:

@@ -94,32 +94,6 @@ UNWRITTEN = tuple(
     if not row.how.startswith("--no-rope-freq")
 )
 
-# The imports that a recipe may need.
-IMPORTS = (
-    "import os",
-    "from functools import partial",
-    "",
-    "import torch",
-    "from megatron.bridge.models.gpt_provider import GPTModelProvider",
-    "from megatron.bridge.models.hybrid.hybrid_provider import HybridModelProvider",
-    "from megatron.bridge.models.mla_provider import MLAModelProvider",
-    "from megatron.bridge.peft.canonical_lora import CanonicalLoRA",
-    "from megatron.bridge.peft.lora import LoRA",
-    "from megatron.bridge.training.comm_overlap import CommOverlapConfig",
-    *(
-        f"from megatron.bridge.training.config import {name}"
-        for name in sorted({"ConfigContainer", *SECTIONS.values()})
-        if name not in ("GPTModelProvider", "CommOverlapConfig", "MixedPrecisionConfig")
-    ),
-    "from megatron.bridge.training.gpt_step import forward_step",
-    "from megatron.bridge.training.mixed_precision import MixedPrecisionConfig",
-    "from megatron.bridge.training.pretrain import pretrain",
-    "from megatron.core.activations import squared_relu",
-    "from megatron.core.models.gpt import experimental_attention_variant_module_specs as variants",
-    "from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec",
-    "from megatron.core.transformer.enums import AttnBackend",
-)
-
 
 def _provider(model: ModelSpec) -> str:
     """The class of the model's provider."""
@@ -147,10 +121,10 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         python_writer.call(f"{name}={kinds[name]}", part, indent=8, end=",")
         for name, part in ordered.items()
     )
-    template = text(__name__, "recipe.py.txt")
+    template, lines = text(__name__, "recipe.py.txt"), text(__name__, "imports.py.txt")
     recipe = {
         "head": LAUNCH.head(request, plan),
-        "imports": python_writer.imports(IMPORTS, f"{template} {sections}"),
+        "imports": python_writer.imports(lines, f"{template} {sections}"),
         "unwritten": unwritten_facts.comments(missing),
         "sections": sections,
     }

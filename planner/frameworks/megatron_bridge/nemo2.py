@@ -18,13 +18,7 @@ from planner.frameworks import package_files, training_calls, yaml_files
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, GivenValues
 from planner.frameworks.megatron_bridge import nemo2_performance as performance
-from planner.frameworks.megatron_bridge.nemo2_names import (
-    DEFAULTS,
-    GROUPS,
-    KEYS,
-    PRECISIONS,
-    WORDS,
-)
+from planner.frameworks.megatron_bridge.nemo2_names import DEFAULTS, GROUPS, KEYS, PRECISIONS, WORDS
 from planner.frameworks.megatron_bridge.performance_options import StatedValue
 from planner.frameworks.megatron_bridge.recipes import Recipe
 from planner.frameworks.python.static_evaluation import Program
@@ -324,9 +318,7 @@ def _of_python(files: Mapping[str, str], file: str) -> Taken:
     recipe = made[-1]
     call: Call = recipe.args[0]
     program_word = Argument(file, file, call.line)
-    found = training_calls.TrainingCall(
-        ProgramCall((), program_word, (), {}, ()), file, files, {}, ()
-    )
+    found = training_calls.TrainingCall(ProgramCall(program_word), file, files)
     *_, module, function_name = call.name.split(".")
     taken = _with_arguments(module, function_name, call.kwargs, found, file, call.line)
     for key, value, line in _leaves(recipe, ""):

@@ -14,50 +14,14 @@ from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import Argument
 from planner.frameworks.given_values import hint
 from planner.frameworks.megatron_bridge import recipes
+from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Unreadable
 
+_TABLE = table("planner.frameworks.megatron_bridge", "performance_options.json")
 # Short name -> long.
-SHORT = {
-    "-m": "model_family_name", "-mr": "model_recipe_name", "-ng": "num_gpus", "-g": "gpu",
-    "-c": "compute_dtype", "-gn": "gpus_per_node", "-gb": "global_batch_size",
-    "-mb": "micro_batch_size", "-sl": "seq_length", "-ms": "max_steps", "-nh": "nemo_home",
-    "-tp": "tensor_model_parallel_size", "-pp": "pipeline_model_parallel_size",
-    "-cp": "context_parallel_size", "-vp": "virtual_pipeline_model_parallel_size",
-    "-ep": "expert_model_parallel_size", "-et": "expert_tensor_parallel_size",
-    "-a": "account", "-p": "partition", "-t": "time_limit", "-i": "container_image",
-    "-cm": "custom_mounts", "-ce": "custom_env_vars", "-E": "env", "-cs": "custom_srun_args",
-    "-cb": "custom_bash_cmds", "-hf": "hf_token", "-d": "dryrun", "-vb": "enable_vboost",
-    "-lgc": "lock_gpu_freq", "-lmc": "peak_mem_clk", "-en": "enable_nsys",
-    "-s": "model_size", "-fr": "fp8_recipe", "-l": "log_dir", "-wdk": "wandb_key",
-    "-wdp": "wandb_project_name", "-wdj": "wandb_experiment_name", "-pyp": "pytorch_profiler",
-    "-cv": "config_variant", "-lv": "list_config_variants",
-}  # fmt: skip
+SHORT: dict[str, str] = _TABLE["short"]
 # Long name -> the value of the recipe that it sets.
-SETS = {
-    "tensor_model_parallel_size": "model.tensor_model_parallel_size",
-    "pipeline_model_parallel_size": "model.pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size": "model.virtual_pipeline_model_parallel_size",
-    "context_parallel_size": "model.context_parallel_size",
-    "expert_model_parallel_size": "model.expert_model_parallel_size",
-    "expert_tensor_parallel_size": "model.expert_tensor_parallel_size",
-    "global_batch_size": "train.global_batch_size",
-    "micro_batch_size": "train.micro_batch_size",
-    "seq_length": "model.seq_length",
-    "num_layers": "model.num_layers",
-    "hidden_size": "model.hidden_size",
-    "num_moe_experts": "model.num_moe_experts",
-    "first_k_dense_replace": "model.first_k_dense_replace",
-    "pipeline_model_parallel_layout": "model.pipeline_model_parallel_layout",
-    "cuda_graph_impl": "model.cuda_graph_impl",
-    "cuda_graph_scope": "model.cuda_graph_scope",
-    "use_megatron_fsdp": "ddp.use_megatron_fsdp",
-    "nccl_ub": "ddp.nccl_ub",
-    "moe_a2a_overlap": "comm_overlap.overlap_moe_expert_parallel_comm",
-    "recompute_num_layers": "model.recompute_num_layers",
-    "activation_offload_layers": "model.cpu_offloading_num_layers",
-    "recompute_modules": "model.recompute_modules",
-    "moe_flex_dispatcher_backend": "model.moe_flex_dispatcher_backend",
-}
+SETS: dict[str, str] = _TABLE["sets"]
 # Options that pick the recipe or the job.
 PICKS = (
     "model_family_name", "model_recipe_name", "num_gpus", "gpu", "compute_dtype", "gpus_per_node",
@@ -130,9 +94,7 @@ def words(arguments: Sequence[Argument]) -> Words:
     return found
 
 
-def _options(
-    arguments: Sequence[Argument],
-) -> Iterator[tuple[str, Argument, list[Argument]]]:
+def _options(arguments: Sequence[Argument]) -> Iterator[tuple[str, Argument, list[Argument]]]:
     """(long name without dashes, its word, its values) of each option; an override is its name."""
     place = 0
     while place < len(arguments):

@@ -200,9 +200,7 @@ def _call_and_words(
         )
     except Unreadable:
         program = Argument(file, file, 1)
-        found = training_calls.TrainingCall(
-            ProgramCall((), program, (), {}, ()), file, files, {}, ()
-        )
+        found = training_calls.TrainingCall(ProgramCall(program), file, files)
     return found, said, recipe
 
 

@@ -94,11 +94,7 @@ def _other_defaults(
     yield "model.masked_softmax_fusion", "True", "unfused attention: mask and softmax in one kernel"
     yield "model.attention_softmax_in_fp32", "False", "unfused attention: scores keep their dtype"
     yield "model.deallocate_pipeline_outputs", "True", "activations freed after they are sent"
-    yield (
-        "model.cross_entropy_loss_fusion",
-        "False",
-        "unfused loss on an fp32 copy of the logits",
-    )
+    yield "model.cross_entropy_loss_fusion", "False", "unfused loss on an fp32 copy of the logits"
     if plan.vpp > 1:
         yield "model.virtual_pipeline_model_parallel_size", str(plan.vpp), "chunks per stage"
     yield "optimizer.use_distributed_optimizer", "False", "optimizer states are not sharded"

@@ -116,9 +116,7 @@ def noop_layers(args: Arguments) -> set[int]:
     except ValueError:
         one = args.given["--noop-layers"]
         raise Unreadable(
-            f"--noop-layers {text[:60]}: layer numbers with commas are needed",
-            one.file,
-            one.line,
+            f"--noop-layers {text[:60]}: layer numbers with commas are needed", one.file, one.line
         ) from None
 
 

@@ -13,11 +13,7 @@ from planner.frameworks.yaml_files import Row
 ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
 NEVER = 1_000_000
 
-NUMERICS = {
-    "norm_epsilon": "rms_norm_eps",
-    "rope_theta": "rope_theta",
-    "activation": "hidden_act",
-}
+NUMERICS = {"norm_epsilon": "rms_norm_eps", "rope_theta": "rope_theta", "activation": "hidden_act"}
 
 
 def numerics_fields(model: ModelSpec) -> frozenset[str]:

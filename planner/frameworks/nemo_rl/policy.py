@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.lora_settings import adapter_fields
-from planner.frameworks.named_models import find, left_out
 from planner.frameworks.nemo_rl.config import BACKENDS, TITLE, Config, of_files
+from planner.frameworks.post_training import (
+    Sizes,
+    preset,
+    refuse_shapes,
+    sequences,
+    with_prediction,
+)
 from planner.frameworks.read_results import Setting, Unreadable
 from planner.frameworks.training_calls import World
 
@@ -32,14 +37,6 @@ IDLE = re.compile(
     r"force_reconvert|empty_unused|converter|custom_parallel_plan|use_gloo|defer_|moe_per_layer|"
     r"automodel_kwargs|enabled|freeze_vision|lora_cfg|peft|clear_cache|train_iters"
 )
-
-
-class Sizes(NamedTuple):
-    """Tokens per sequence, sequences per step, and sequences per micro-batch."""
-
-    length: int
-    batch: int
-    micro: int
 
 
 def is_on(files: Mapping[str, str], backend_name: str) -> bool:
@@ -68,23 +65,14 @@ def model(config: Config, given: GivenValues, predicts: bool) -> ModelSpec:
     """
     key = "policy.model_name"
     name = str(config.value(key, "")).rstrip("/")
-    found = given.model
-    if found is None:
-        try:
-            found = find(name.rsplit("/", 1)[-1])
-        except UnknownName as error:
-            told = f"the model {name[:100]} is no preset ({error})" if name else f"no {key}"
-            raise Unreadable(f"{told}: give it (--model)", *config.place(key)) from None
-        config.notes += left_out(name)
+    found = given.model or preset(name, f"no {key}", config.place(key), config.notes)
     overrides = config.group("policy.hf_config_overrides")
     shapes = [
         Setting(name=one, value=str(value), file=config.name, line=0)
         for one, value in overrides.items()
     ]
     architecture.refuse(shapes, named=given.model is not None)
-    if predicts or given.model is not None or not found.mtp_num_layers:
-        return found
-    return ModelSpec(**{**found.model_dump(), "mtp_num_layers": 0, "mtp_layer": ()})
+    return found if predicts or given.model is not None else with_prediction(found, 0)
 
 
 def sizes(config: Config, replica: int, accelerators: int) -> Sizes:
@@ -101,8 +89,7 @@ def sizes(config: Config, replica: int, accelerators: int) -> Sizes:
             continue
         tokens = config.whole(f"policy.{name}.train_mb_tokens", length * micro)
         share = max(batch * replica // max(accelerators, 1), 1)
-        most = min(max(tokens // length, 1), share)
-        micro = next(n for n in range(most, 0, -1) if share % n == 0)
+        micro = sequences(tokens, length, share)
         config.notes.append(
             f"passes of {tokens} tokens are costed as {micro} of the longest sequences"
         )
@@ -175,6 +162,5 @@ def left(config: Config, group: str, named: bool) -> tuple[Setting, ...]:
         and not isinstance(config.value(key), dict | list)
         and not IDLE.search(key.partition(".")[2])
     ]
-    last = ((one.name.rsplit(".", 1)[-1], one) for one in found)
-    architecture.refuse([one.model_copy(update={"name": name}) for name, one in last], named=named)
+    refuse_shapes(found, named)
     return tuple(found)

@@ -87,7 +87,7 @@ def _call_and_world(
     if not any(PROGRAM in text for text in files.values()):
         if accelerators is None:
             raise Unreadable("a config alone starts no processes: give a cluster", name)
-        nowhere = ProgramCall((), Argument(PROGRAM, name, 1), (), {}, ())
+        nowhere = ProgramCall(program=Argument(PROGRAM, name, 1))
         return nowhere, accelerators, training_calls.World(None, None, None)
     found = training_calls.training_call(files, _trains, TITLE)
     reached = training_calls.world(found.launch)

@@ -53,8 +53,7 @@ OWN: tuple[Rule, ...] = (
         "Muon with overlap_grad_reduce needs ZeRO 1",
     ),
     unsupported(
-        lambda c, p: (p.overlap_tp == 0) | (not _fp8(c)),
-        "its overlap_tp does not support fp8",
+        lambda c, p: (p.overlap_tp == 0) | (not _fp8(c)), "its overlap_tp does not support fp8"
     ),
     unsupported(
         lambda c, p: (p.pp == 1) | is_named(p, "schedule", *SCHEDULES),

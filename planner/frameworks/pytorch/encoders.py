@@ -177,10 +177,7 @@ RULES: tuple[Rule, ...] = (
         lambda e, m: not e.other_parameters,
         "encoders cannot have parameters of which only the number is known",
     ),
-    _all(
-        _chained,
-        "a projector must be a chain of matrices from the encoder to the model",
-    ),
+    _all(_chained, "a projector must be a chain of matrices from the encoder to the model"),
     _all(lambda e, m: _chunks_fit(e), "attention chunks of an encoder must divide an image"),
     fixed_part(
         lambda m: not m.encoders or not any(b.kind == "cross_attention" for b in patterns.each(m)),

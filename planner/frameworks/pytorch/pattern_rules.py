@@ -272,12 +272,7 @@ MODEL_RULES: tuple[Rule, ...] = (
 )
 RULES: tuple[Rule, ...] = (
     *MODEL_RULES,
-    rule(
-        "heads_not_divisible",
-        _dealt,
-        _dealt_text,
-        "degrees",
-    ),
+    rule("heads_not_divisible", _dealt, _dealt_text, "degrees"),
     unsupported(
         lambda c, p: (p.tp == 1) | (not _unsplit(c.model)),
         lambda c, p: f"tp {p.tp} cannot split {_unsplit(c.model)}",

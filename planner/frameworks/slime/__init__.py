@@ -14,15 +14,7 @@ from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import megatron, training_calls
 from planner.frameworks.accelerate.rules import lacks
-from planner.frameworks.base import (
-    Bundle,
-    Field,
-    Flag,
-    Row,
-    cannot,
-    in_group,
-    says,
-)
+from planner.frameworks.base import Bundle, Field, Flag, Row, cannot, in_group, says
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.megatron import reader, slime
 from planner.frameworks.megatron.changes import Changes

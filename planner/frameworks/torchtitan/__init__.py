@@ -90,9 +90,7 @@ UNWRITTEN = (
     uncarried("rope_scaling", "rope(): scaling, rope_factor and others (none)"),
     uncarried("activation", "SwiGLU, in gpt_oss with its limits"),
     Uncarried(
-        "router scores and their factor",
-        "DEFAULTS.score_func, route_norm, route_scale",
-        mixture,
+        "router scores and their factor", "DEFAULTS.score_func, route_norm, route_scale", mixture
     ),
     uncarried("mtp_loss", "DEFAULTS.mtp_scale (0.3)"),
     uncarried("init_std", "DEFAULTS.init_std (0.02)"),

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from cost_models.spec import ModelSpec
 from planner.frameworks import training_calls
 from planner.frameworks.bash import Argument, ProgramCall
+from planner.frameworks.given_values import invalid
 from planner.frameworks.launch_files import CONFIG, GivenValues, given_with
 from planner.frameworks.python.static_evaluation import Program
 from planner.frameworks.python.static_values import Call, Value
@@ -96,10 +97,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         model = given.model or ModelSpec(**architecture.model)
         plan, training = plan_and_training(trainer, architecture, model, size)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        text = f"{where}: {first['msg']}" if where else first["msg"]
-        raise Unreadable(text, trainer.file) from None
+        raise invalid(error, trainer.file) from None
     return Reading(
         framework="torchtitan",
         model=model,

@@ -20,11 +20,7 @@ from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.torch_sharding import shard_degree
 from planner.frameworks.torchtitan import numerics
 from planner.frameworks.torchtitan.packages import package_of
-from planner.frameworks.torchtitan.rules import (
-    ATTENTION,
-    DISPATCHERS,
-    narrow_states,
-)
+from planner.frameworks.torchtitan.rules import ATTENTION, DISPATCHERS, narrow_states
 
 LEARNING_RATE = "1.0e-4"
 CHECKPOINTS = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}

@@ -51,11 +51,7 @@ GROUPS: dict[str, frozenset[str]] = {
     ),
 }
 LAUNCH = Launch(
-    "verl",
-    "verl",
-    VERSIONS,
-    __name__,
-    "Needs a checkpoint and prompts: MODEL and TRAIN_FILES.",
+    "verl", "verl", VERSIONS, __name__, "Needs a checkpoint and prompts: MODEL and TRAIN_FILES."
 )
 NEEDS = Note(
     code="needs",
