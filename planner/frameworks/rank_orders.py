@@ -80,16 +80,14 @@ ORDERS: dict[str, Order] = {
             ("cp", "tp", "pp", "dp"),
         ),
     ),
-    "accelerate": Order(
-        "accelerate", "accelerate 1.15.0 parallelism_config.py",
-        ("tp", "cp", "dp_shard", "dp_replicate"),
-    ),
     **{
         name: Order(
             label, "accelerate 1.15.0 parallelism_config.py",
             ("tp", "cp", "dp_shard", "dp_replicate"),
         )
-        for name, label in (("llama-factory", "LLaMA-Factory"), ("trl", "TRL"))
+        for name, label in (
+            ("accelerate", "accelerate"), ("llama-factory", "LLaMA-Factory"), ("trl", "TRL"),
+        )
     },
     "nanotron": Order("nanotron", "nanotron parallel/context.py", ("tp", "cp", "dp", "pp", "ep")),
 }  # fmt: skip

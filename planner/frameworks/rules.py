@@ -52,9 +52,19 @@ def train_iterations(group: str, training: TrainingSpec, name: str = "--train-it
     return flag(group, name, SMOKE_ITERATIONS, why, variable="TRAIN_ITERS")
 
 
-def learning_rate(group: str) -> Flag:
+LEARNING_RATE, PLACEHOLDER = 1.0e-4, "PLACEHOLDER for the smoke run: set your own"
+
+
+def learning_rate(group: str, name: str = "--lr") -> Flag:
     """A placeholder that lets a smoke run start: a plan has no learning rate."""
-    return flag(group, "--lr", "1.0e-4", "PLACEHOLDER for the smoke run: set your own")
+    return flag(group, name, "1.0e-4", PLACEHOLDER)
+
+
+def accumulated(c: Context, plan: ParallelPlan) -> tuple[int, str]:
+    """The micro-batches per iteration, and how they make the batch."""
+    count = accumulation(c, plan)
+    batch, micro = c.training.global_batch_size, plan.micro_batch_size
+    return count, f"train batch {batch} = micro batch {micro} x this x dp {plan.dp}"
 
 
 EQUAL_NODES = unsupported(

@@ -80,6 +80,15 @@ def training_call_if_any(
         return None
 
 
+def is_called(files: Mapping[str, str], trains: Callable[[ProgramCall], bool]) -> bool:
+    """Whether some script has a call of a training program."""
+    try:
+        training_call(files, trains, "")
+    except Unreadable:
+        return False
+    return True
+
+
 def with_missing_file_hints(error: Unreadable, found: TrainingCall, arguments: bool) -> Unreadable:
     """The error with hints where the missing value may be found: a file to add, or arguments.
 

@@ -106,6 +106,19 @@ def of(model: ModelSpec, table: Iterable[Uncarried], said: Collection[str]) -> M
     return Missing(rows, tuple(f"{name} {_words(getattr(model.numerics, name))}" for name in lost))
 
 
+def written(
+    model: ModelSpec, names: Collection[str], rotates: Collection[str] = ("rope_theta",)
+) -> frozenset[str]:
+    """The fields of the model's numerics among these, whose options take whole rotary bases only.
+
+    rotates: those that a model without rotary positions is not given.
+    """
+    found, base = model.numerics.stated & set(names), model.numerics.rope_theta
+    if model.position != "rope":
+        found -= set(rotates)
+    return found - {"rope_theta"} if base is not None and base != int(base) else found
+
+
 def _words(value: Any) -> str:
     """A value on one line."""
     if isinstance(value, float | str):

@@ -12,7 +12,7 @@ from planner.constraints import Context
 from planner.frameworks import yaml_files
 from planner.frameworks.accelerate.peft import adapter_arguments
 from planner.frameworks.base import Flag, flag, switch
-from planner.frameworks.rules import accumulation, learning_rate, train_iterations
+from planner.frameworks.rules import accumulated, learning_rate, train_iterations
 from planner.frameworks.yaml_files import Row
 from planner.huggingface.export.exporter import config_of, has_buffers
 from planner.huggingface.numerics import keys_of
@@ -113,13 +113,7 @@ def arguments(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
     yield flag(
         group, "--per_device_train_batch_size", plan.micro_batch_size, "sequences per pass and rank"
     )
-    yield flag(
-        group,
-        "--gradient_accumulation_steps",
-        accumulation(c, plan),
-        f"train batch {training.global_batch_size} = micro batch {plan.micro_batch_size} x this x "
-        f"dp {plan.dp}",
-    )
+    yield flag(group, "--gradient_accumulation_steps", *accumulated(c, plan))
     if plan.zero_stage:
         yield switch(group, "--sync_each_batch", "gradients stay sharded between micro-batches")
         yield flag(
@@ -129,5 +123,5 @@ def arguments(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
         yield switch(group, "--gradient_checkpointing", "full activation recompute")
     yield from adapter_arguments(training, group)
     yield flag(group, "--optim", OPTIMIZERS[training.optimizer], "as planned")
-    yield learning_rate(group).model_copy(update={"name": "--learning_rate"})
-    yield train_iterations(group, training).model_copy(update={"name": "--max_train_steps"})
+    yield learning_rate(group, "--learning_rate")
+    yield train_iterations(group, training, "--max_train_steps")

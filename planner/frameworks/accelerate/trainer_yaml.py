@@ -18,7 +18,7 @@ from planner.frameworks.accelerate import peft, rules, settings, trainers
 from planner.frameworks.base import Bundle, Field, Framework, cannot, says, unsupported
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.read_results import Reading, Unreadable
-from planner.frameworks.rules import accumulation
+from planner.frameworks.rules import PLACEHOLDER, accumulated
 from planner.frameworks.yaml_files import Row
 
 KEYS = ("per_device_train_batch_size", "gradient_accumulation_steps")
@@ -115,12 +115,7 @@ def shared(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     """Keys of TrainingArguments."""
     training = c.training
     yield KEYS[0], plan.micro_batch_size, "sequences per pass and rank"
-    yield (
-        KEYS[1],
-        accumulation(c, plan),
-        f"train batch {training.global_batch_size} = micro batch {plan.micro_batch_size} x this x "
-        f"dp {plan.dp}",
-    )
+    yield KEYS[1], *accumulated(c, plan)
     yield training.precision, True, "type of activations; weights stay in fp32"
     yield "optim", settings.OPTIMIZERS[training.optimizer], "as planned"
     if plan.zero_stage:
@@ -131,7 +126,7 @@ def shared(c: Context, plan: ParallelPlan) -> Iterator[Row]:
         )
     if plan.compile:
         yield "torch_compile", True, "torch.compile, layer by layer as accelerate.yaml says"
-    yield "learning_rate", 1.0e-5, "PLACEHOLDER for the smoke run: set your own"
+    yield "learning_rate", 1.0e-5, PLACEHOLDER
     yield "max_steps", 20, "steps of a smoke run"
     yield "output_dir", "output", "folder of checkpoints and logs"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -38,48 +38,35 @@ class Trainer:
     marks: tuple[str, ...]
     model: tuple[str, ...]
     length: tuple[str, ...]
-    micro: str
-    rank: str
-    targets: tuple[str, ...]
+    micro: str = "per_device_train_batch_size"
+    rank: str = "lora_r"
+    targets: tuple[str, ...] = ("lora_target_modules",)
     usual_length: int | None = None
     usual_micro: int = 8
     usual_rank: int = 8
     checkpoints: bool = False
 
 
-# LLaMA-Factory's v1 format, after translation to the older keys.
-NEWER = Trainer(
+_LLAMA_FACTORY = Trainer(
     "LLaMA-Factory",
-    (),
+    ("finetuning_type", "cutoff_len"),
     ("model_name_or_path",),
     ("cutoff_len",),
-    "per_device_train_batch_size",
-    "lora_rank",
-    ("lora_target",),
+    rank="lora_rank",
+    targets=("lora_target",),
     usual_length=2048,
-    usual_micro=1,
     checkpoints=True,
 )
+# LLaMA-Factory's v1 format, after translation to the older keys.
+NEWER = replace(_LLAMA_FACTORY, marks=(), usual_micro=1)
 TRAINERS = (
-    Trainer(
-        "LLaMA-Factory",
-        ("finetuning_type", "cutoff_len"),
-        ("model_name_or_path",),
-        ("cutoff_len",),
-        "per_device_train_batch_size",
-        "lora_rank",
-        ("lora_target",),
-        usual_length=2048,
-        checkpoints=True,
-    ),
+    _LLAMA_FACTORY,
     Trainer(
         "Axolotl",
         ("base_model",),
         ("base_model",),
         ("sequence_len",),
-        "micro_batch_size",
-        "lora_r",
-        ("lora_target_modules",),
+        micro="micro_batch_size",
         usual_length=512,
         usual_micro=1,
     ),
@@ -88,9 +75,6 @@ TRAINERS = (
         ("dataset_name", "dataset_text_field", "use_peft", "dataset_mixture", "dataset_mixer"),
         ("model_name_or_path",),
         ("max_length", "max_seq_length"),
-        "per_device_train_batch_size",
-        "lora_r",
-        ("lora_target_modules",),
         usual_length=1024,
         usual_rank=16,
         checkpoints=True,

@@ -13,7 +13,13 @@ from planner.constraints import Context
 from planner.frameworks.base import Flag, Row, flag, in_group
 from planner.frameworks.colossalai.rules import STYLES, family
 from planner.frameworks.megatron.layout import chunks
-from planner.frameworks.rules import SMOKE_ITERATIONS, accumulation, train_iterations
+from planner.frameworks.rules import (
+    PLACEHOLDER,
+    SMOKE_ITERATIONS,
+    accumulated,
+    accumulation,
+    train_iterations,
+)
 from planner.huggingface.export.exporter import config_of
 from planner.huggingface.numerics import keys_of
 
@@ -47,7 +53,7 @@ def _kernels(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     flash = plan.attention_kernel != "unfused"
     yield "precision", c.training.precision, "type of weights and activations"
     yield "enable_flash_attention", flash, "attention kernel"
-    yield "max_norm", 1.0, "PLACEHOLDER for the smoke run: set your own"
+    yield "max_norm", 1.0, PLACEHOLDER
 
 
 @in_group("plugin", _argument)
@@ -162,20 +168,15 @@ def arguments(c: Context, plan: ParallelPlan) -> tuple[Flag, ...]:
 def constants(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
     """The constants at the top of train.py."""
     steps = train_iterations("train", c.training).why
-    accumulated = accumulation(c, plan)
+    count, why = accumulated(c, plan)
     rows: tuple[tuple[str, str, str], ...] = (
         ("STEPS", f'int(os.environ.get("TRAIN_ITERS") or {SMOKE_ITERATIONS})', steps),
         ("SEQ_LENGTH", str(c.training.seq_length), "tokens of one sequence"),
         ("MICRO_BATCH_SIZE", str(plan.micro_batch_size), "sequences per pass and rank"),
-        (
-            "ACCUMULATION",
-            str(accumulated),
-            f"train batch {c.training.global_batch_size} = micro batch {plan.micro_batch_size} x "
-            f"this x dp {plan.dp}",
-        ),
+        ("ACCUMULATION", str(count), why),
         ("DTYPE", DTYPES[c.training.precision], "type of the weights"),
         ("RECOMPUTE", str(plan.recompute == "full"), "full activation recompute"),
-        ("LEARNING_RATE", "1.0e-4", "PLACEHOLDER for the smoke run: set your own"),
+        ("LEARNING_RATE", "1.0e-4", PLACEHOLDER),
         ("OPTIMIZER", json.dumps(c.training.optimizer), "as planned"),
         ("PIPELINE", str(plan.pp > 1), "the plugin runs the micro-batches of a step"),
         (

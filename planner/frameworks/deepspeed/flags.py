@@ -9,7 +9,8 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import Context
 from planner.frameworks.base import Flag, Row, in_group
-from planner.frameworks.rules import accumulation, learning_rate, train_iterations
+from planner.frameworks.rules import PLACEHOLDER, accumulation, learning_rate, train_iterations
+from planner.frameworks.unwritten_facts import written
 
 VOCAB_MULTIPLE = 128
 NUMERICS = {
@@ -35,7 +36,7 @@ def config(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
     yield "train_batch_size", training.global_batch_size, identity
     yield "train_micro_batch_size_per_gpu", plan.micro_batch_size, "sequences per pass and rank"
     yield "gradient_accumulation_steps", accumulation(c, plan), "micro-batches per iteration"
-    yield "gradient_clipping", 1.0, "PLACEHOLDER for the smoke run: set your own"
+    yield "gradient_clipping", 1.0, PLACEHOLDER
     yield "steps_per_print", 1, "iteration time on every step"
     yield f"{training.precision}.enabled", True, "type of weights and activations"
     yield "data_types.grad_accum_dtype", training.gradient_dtype, "gradient accumulation type"
@@ -56,12 +57,7 @@ def config(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
 
 def numerics_fields(model: ModelSpec) -> frozenset[str]:
     """Fields of the model's numerics that have an option; a rotary base only if it is whole."""
-    numerics = model.numerics
-    found = numerics.stated & NUMERICS.keys()
-    base = numerics.rope_theta
-    if model.position != "rope":
-        found -= {"rope_theta", "rotary_share"}
-    return found - {"rope_theta"} if base is not None and base != int(base) else found
+    return written(model, NUMERICS, ("rope_theta", "rotary_share"))
 
 
 def nested(pairs: dict[str, Any]) -> dict[str, Any]:

@@ -54,13 +54,7 @@ def _bare(files: Mapping[str, str]) -> bool:
 
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether some script trains with DeepSpeed, or the files are its JSON alone."""
-    if _bare(files):
-        return True
-    try:
-        training_calls.training_call(files, trains, TITLE)
-    except Unreadable:
-        return False
-    return True
+    return _bare(files) or training_calls.is_called(files, trains)
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:

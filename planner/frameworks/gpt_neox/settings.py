@@ -8,7 +8,14 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import Context
 from planner.documents.request import PlanRequest
-from planner.frameworks.rules import accumulation, learning_rate, train_iterations
+from planner.frameworks.rules import (
+    LEARNING_RATE,
+    PLACEHOLDER,
+    SMOKE_ITERATIONS,
+    accumulation,
+    train_iterations,
+)
+from planner.frameworks.unwritten_facts import written
 from planner.frameworks.yaml_files import Row
 
 VOCAB_MULTIPLE = 128
@@ -35,17 +42,11 @@ NUMERICS = {
     "rotary_share": "rotary_pct",
 }
 WHY = "from the model's config.json"
-PLACEHOLDER = "PLACEHOLDER for the smoke run: set your own"
 
 
 def numerics_fields(model: ModelSpec) -> frozenset[str]:
     """Fields of the model's numerics that have a key; a rotary base only if it is whole."""
-    numerics = model.numerics
-    found = numerics.stated & {*NUMERICS, "norm_epsilon"}
-    base = numerics.rope_theta
-    if model.position != "rope":
-        return found - {"rope_theta", "rotary_share"}
-    return found - {"rope_theta"} if base is not None and base != int(base) else found
+    return written(model, (*NUMERICS, "norm_epsilon"), ("rope_theta", "rotary_share"))
 
 
 def intermediate_size(model: ModelSpec) -> int:
@@ -119,8 +120,7 @@ def _optimizer(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
         yield "zero_optimization.offload_optimizer.pin_memory", True, "pinned host memory"
     kind = "cpu_adam" if plan.offload_optimizer else training.optimizer
     yield "optimizer.type", kind, "as planned"
-    rate = learning_rate("")
-    yield "optimizer.params.lr", float(str(rate.value)), rate.why
+    yield "optimizer.params.lr", LEARNING_RATE, PLACEHOLDER
     if training.optimizer == "sgd" and plan.zero_stage:
         yield (
             "deepspeed_extra_args.zero_allow_untested_optimizer",
@@ -136,7 +136,6 @@ def _optimizer(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
 def rows(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
     """Every key of config.yml."""
     c = Context(request.model, request.cluster, request.training)
-    steps = train_iterations("", c.training)
     yield from _model(c.model, c.training, plan)
     yield from _parallel(plan)
     yield (
@@ -149,8 +148,8 @@ def rows(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
     yield "gradient_accumulation_steps", accumulation(c, plan), "micro-batches per iteration"
     yield from _precision(c.training)
     yield from _optimizer(c.training, plan)
-    yield "train_iters", int(str(steps.value)), steps.why
-    yield "lr_decay_iters", int(str(steps.value)), PLACEHOLDER
+    yield "train_iters", SMOKE_ITERATIONS, train_iterations("", c.training).why
+    yield "lr_decay_iters", SMOKE_ITERATIONS, PLACEHOLDER
     yield "data_path", "mock_data/mock", "MOCK DATA, random tokens: put your data set here"
     yield "data_impl", "mmap", "the format of data_path"
     yield "split", "100,0,0", "no evaluation on mock data"

@@ -10,7 +10,13 @@ from cost_models.spec import ModelSpec
 from planner.constraints import Context
 from planner.frameworks.maxtext.mesh import mesh, on_tpus
 from planner.frameworks.maxtext.rules import block
-from planner.frameworks.rules import SMOKE_ITERATIONS, accumulation, learning_rate, train_iterations
+from planner.frameworks.rules import (
+    LEARNING_RATE,
+    PLACEHOLDER,
+    SMOKE_ITERATIONS,
+    accumulated,
+    train_iterations,
+)
 from planner.frameworks.yaml_files import Row
 
 # Model field -> key and reason.
@@ -37,7 +43,6 @@ LLAMA3 = RopeScaling(
     original_max_position_embeddings=8192,
 )
 WHY = "from the model's config.json"
-PLACEHOLDER = "PLACEHOLDER for the smoke run: set your own"
 
 
 def numerics_fields(model: ModelSpec) -> frozenset[str]:
@@ -115,12 +120,7 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
         plan.micro_batch_size / (plan.tp * plan.cp),
         f"micro batch {plan.micro_batch_size} / {plan.tp * plan.cp} ranks of tp x cp",
     )
-    yield (
-        "gradient_accumulation_steps",
-        accumulation(c, plan),
-        f"train batch {training.global_batch_size} = micro batch {plan.micro_batch_size} x this x "
-        f"dp {plan.dp}",
-    )
+    yield "gradient_accumulation_steps", *accumulated(c, plan)
     yield "max_target_length", training.seq_length, "tokens of one sequence"
     yield "steps", SMOKE_ITERATIONS, steps.why
     yield from _memory(plan)
@@ -130,8 +130,7 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     yield "weight_dtype", "float32", "type of the stored weights, the master copy"
     yield "grad_dtype", DTYPES[training.gradient_dtype], "gradient accumulation type"
     yield "opt_type", OPTIMIZERS[training.optimizer], "as planned"
-    rate = learning_rate("")
-    yield "learning_rate", float(str(rate.value)), rate.why
+    yield "learning_rate", LEARNING_RATE, PLACEHOLDER
     yield "dataset_type", "synthetic", "MOCK DATA, random tokens: put your data set here"
     yield "packing", False, "no packing of samples"
     yield "enable_checkpointing", False, "a smoke run saves nothing"

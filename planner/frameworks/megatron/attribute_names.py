@@ -6,12 +6,13 @@ Other frameworks set the same attributes in files of their own: Primus in YAML, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from planner.frameworks.arguments import Arguments, known_arguments
-from planner.frameworks.base import Flag
+from planner.frameworks.base import Field, Flag
 from planner.frameworks.bash import Argument
 from planner.frameworks.megatron.options import OPTIONS
 from planner.frameworks.read_results import Unreadable
@@ -137,6 +138,27 @@ def take(args: Arguments, option: str, value: Any, name: str, file: str, line: i
     if said:
         row = args.known[option]
         args.option(option, said[0], said[1:], 0 if is_switch(option) else row.get("nargs", 1))
+
+
+def with_keys(
+    fields: Mapping[str, Field], key: Callable[[str], str] = attribute
+) -> dict[str, Field]:
+    """Fields of a plan with keys in place of Megatron-LM's options.
+
+    key: that of an option; empty: it has none.  Other names, such as a launcher's, stay.
+    """
+
+    def named(name: str) -> str:
+        return key(name) if name in options().values() else name
+
+    return {
+        name: replace(
+            one,
+            names=tuple(dict.fromkeys(filter(None, map(named, one.names)))),
+            note=in_keys(one.note),
+        )
+        for name, one in fields.items()
+    }
 
 
 def in_keys(text: str) -> str:

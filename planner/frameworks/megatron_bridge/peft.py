@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from cost_models.spec import TrainingSpec
 from planner.constraints import Context, Rule
 from planner.frameworks.base import unsupported
+from planner.frameworks.rules import PLACEHOLDER
 
 # CanonicalLoRA's names.  LoRA adapts fused matrices by Megatron's names; CanonicalLoRA adapts q, k,
 # v, gate and up separately.
@@ -72,7 +73,7 @@ def tuning_settings(training: TrainingSpec) -> Iterator[tuple[str, str, str]]:
     names = [CANONICAL.get(name, name) for name in training.lora_targets]
     yield "peft.target_modules", json.dumps(names), "matrices with adapters"
     yield "peft.dim", str(training.lora_rank), "rank of the adapters"
-    yield "peft.alpha", str(2 * training.lora_rank), "PLACEHOLDER for the smoke run: set your own"
+    yield "peft.alpha", str(2 * training.lora_rank), PLACEHOLDER
     yield "peft.dropout", str(training.lora_dropout), "dropout before the adapters"
     yield (
         "checkpoint.pretrained_checkpoint",

@@ -22,6 +22,7 @@ from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.model_rules import bias_kind
 from planner.frameworks.megatron.options import OPTIONS
 from planner.frameworks.megatron_bridge.peft import tuning_settings
+from planner.frameworks.rules import PLACEHOLDER
 
 # (setting, Python source of its value)
 Said = tuple[str, str]
@@ -107,12 +108,12 @@ def _other_defaults(
     yield "comm_overlap.bucket_size", str(bucket), "parameters per gradient bucket, as planned"
     yield "comm_overlap.tp_comm_overlap", "False", "blocking tensor-parallel traffic"
     yield "mixed_precision.grad_reduce_in_fp32", "False", "gradients reduced in weight dtype"
-    yield "optimizer.min_lr", "0.0", "PLACEHOLDER for the smoke run: set your own"
+    yield "optimizer.min_lr", "0.0", PLACEHOLDER
     for end in ("start", "end"):
         yield (
             f"scheduler.{end}_weight_decay",
             "0.01",
-            "PLACEHOLDER for the smoke run: set your own",
+            PLACEHOLDER,
         )
     for name in ("reset_position_ids", "reset_attention_mask", "eod_mask_loss"):
         yield f"dataset.{name}", "False", "plain causal attention over the whole sequence"

@@ -23,15 +23,7 @@ VERSIONS = "main of August 2026 (fd1eeab) on Megatron-LM d3528a2 (core 0.20)"
 CONFIG = "config.yaml"
 
 
-def _field(field: Field) -> Field:
-    names = tuple(
-        attribute_names.attribute(name) if name in attribute_names.options().values() else name
-        for name in field.names
-    )
-    return replace(field, names=names, note=attribute_names.in_keys(field.note))
-
-
-FIELDS: dict[str, Field] = {name: _field(field) for name, field in megatron.FIELDS.items()} | {
+FIELDS: dict[str, Field] = attribute_names.with_keys(megatron.FIELDS) | {
     "dynamic_cp": cannot(
         "its mock data has one length: samples are not assigned to ranks by length", False
     ),

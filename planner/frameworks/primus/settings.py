@@ -17,11 +17,11 @@ from planner.frameworks.base import Flag
 from planner.frameworks.megatron import attribute_names
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.primus.names import MODEL, TRAINER
+from planner.frameworks.rules import PLACEHOLDER
 from planner.frameworks.yaml_files import Row
 
 # Our name of a schedule -> that of its own pipeline runtime.
 ALGORITHMS = {"zb-h1": "zero-bubble", "zb-v": "zbv-formatted", "v-half": "v-half", "v-min": "v-min"}
-PLACEHOLDER = "PLACEHOLDER for the smoke run: set your own"
 # Values that are written because a preset has the other one.
 _PRESET: tuple[Row, ...] = (
     ("bf16", False, "training in fp16"),

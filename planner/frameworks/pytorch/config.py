@@ -13,7 +13,7 @@ from planner.constraints import Context
 from planner.constraints.layout_fields import layout_fields
 from planner.frameworks.base import Flag
 from planner.frameworks.pytorch import encoders, patterns
-from planner.frameworks.rules import accumulation, train_iterations
+from planner.frameworks.rules import PLACEHOLDER, accumulation, train_iterations
 from planner.frameworks.torch_schedules import SCHEDULES
 from planner.frameworks.torch_sharding import shard_degree
 
@@ -67,7 +67,7 @@ NUMERICS = (
 BY_STAGE = "recompute_layers"
 # Entries that no plan determines: entry, value, reason.
 NOT_FROM_PLAN: tuple[tuple[str, Any, str], ...] = (
-    ("learning_rate", 1e-3, "PLACEHOLDER for the smoke run: set your own"),
+    ("learning_rate", 1e-3, PLACEHOLDER),
     ("gradient_clip", 1.0, "PLACEHOLDER for the smoke run: largest norm of all gradients"),
     ("seed", 1234, "seed of weights and data, the same for every parallelism"),
 )

@@ -19,43 +19,14 @@ class Package:
     rope: str
 
 
-PACKAGES: dict[str, Package] = {
-    package.name: package
-    for package in (
-        Package(
-            "llama3",
-            "Llama3Model",
-            "Llama3TransformerBlock",
-            "GQAttention",
-            "parallelize_llama",
-            "ComplexRoPE",
-        ),
-        Package(
-            "qwen3",
-            "Qwen3Model",
-            "Qwen3TransformerBlock",
-            "GQAttention",
-            "parallelize_qwen3",
-            "CosSinRoPE",
-        ),
-        Package(
-            "deepseek_v3",
-            "DeepSeekV3Model",
-            "DeepSeekV3TransformerBlock",
-            "Attention",
-            "parallelize_deepseekv3",
-            "ComplexRoPE",
-        ),
-        Package(
-            "gpt_oss",
-            "GptOssModel",
-            "GptOssTransformerBlock",
-            "Attention",
-            "parallelize_gptoss",
-            "CosSinRoPE",
-        ),
-    )
-}
+_PACKAGES = (
+    "llama3 Llama3Model Llama3TransformerBlock GQAttention parallelize_llama ComplexRoPE",
+    "qwen3 Qwen3Model Qwen3TransformerBlock GQAttention parallelize_qwen3 CosSinRoPE",
+    "deepseek_v3 DeepSeekV3Model DeepSeekV3TransformerBlock Attention parallelize_deepseekv3 "
+    "ComplexRoPE",
+    "gpt_oss GptOssModel GptOssTransformerBlock Attention parallelize_gptoss CosSinRoPE",
+)
+PACKAGES = {package.name: package for package in (Package(*row.split()) for row in _PACKAGES)}
 
 
 def package_of(model: ModelSpec) -> Package:

@@ -55,12 +55,10 @@ def _modules(files: Mapping[str, str]) -> list[str]:
 
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether a script runs torchtitan.train, or a Python file builds on its configs."""
-    try:
-        training_calls.training_call(files, _trains, TITLE)
-    except Unreadable:
-        alone = not training_calls.scripts(files)
-        return alone and bool(_modules(files) or toml_config.is_one(files))
-    return True
+    if training_calls.is_called(files, _trains):
+        return True
+    alone = not training_calls.scripts(files)
+    return alone and bool(_modules(files) or toml_config.is_one(files))
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:

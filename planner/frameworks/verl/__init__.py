@@ -25,6 +25,7 @@ from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.verl_actor import DEGREES, ENGINE
 from planner.frameworks.named_models import of_config
 from planner.frameworks.read_results import Reading
+from planner.frameworks.rules import PLACEHOLDER
 from planner.frameworks.verl.rules import RULES
 from planner.frameworks.verl_overrides import ACTOR, MICRO, MINI, ROOT
 from planner.frameworks.yaml_files import Row
@@ -60,16 +61,8 @@ NEEDS = Note(
 )
 
 
-def _field(field: Field) -> Field:
-    """The field with the names of verl's overrides."""
-    said = dict.fromkeys(key for name in field.names if (key := _key(name)))
-    return replace(field, names=tuple(said), note=attribute_names.in_keys(field.note))
-
-
 def _key(option: str) -> str:
     """The override for an option of Megatron-LM; "" if there is none."""
-    if option not in attribute_names.options().values():
-        return ""
     name = attribute_names.core_name(option)
     return next((group + name for group, names in GROUPS.items() if name in names), "")
 
@@ -83,7 +76,7 @@ _WITHOUT_OVERRIDE: dict[str, Value] = {
     "overlap_ep": False,
 }
 FIELDS: dict[str, Field] = {
-    **{name: _field(field) for name, field in megatron.FIELDS.items()},
+    **attribute_names.with_keys(megatron.FIELDS, _key),
     **{n: cannot("verl has no override for it", value) for n, value in _WITHOUT_OVERRIDE.items()},
     "cross_entropy": cannot("its losses need log-probabilities of fp32 logits", "unfused"),
     "dp": says("trainer.nnodes", "trainer.n_gpus_per_node", note="GPUs / (tp x cp x pp)"),
@@ -115,7 +108,7 @@ def _rows(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
     yield ROOT + "rollout.name", "vllm", generation
     yield ROOT + "rollout.tensor_model_parallel_size", plan.tp, generation
     yield ROOT + "rollout.log_prob_micro_batch_size_per_gpu", plan.micro_batch_size, generation
-    yield ACTOR + "optim.lr", "1e-6", "PLACEHOLDER for the smoke run: set your own"
+    yield ACTOR + "optim.lr", "1e-6", PLACEHOLDER
     yield "trainer.total_training_steps", 20, "a smoke run"
 
 
