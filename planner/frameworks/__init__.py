@@ -14,23 +14,13 @@ if TYPE_CHECKING:
 # Name -> module that defines FRAMEWORK, imported on first use.  In order of preference if the user
 # names none: frameworks for training at scale, then those that are easy to start.
 FRAMEWORKS: dict[str, str] = {
-    "megatron": "planner.frameworks.megatron",
-    "torchtitan": "planner.frameworks.torchtitan",
-    "megatron-bridge": "planner.frameworks.megatron_bridge",
-    "deepspeed": "planner.frameworks.deepspeed",
-    "pytorch": "planner.frameworks.pytorch",
-    "nanotron": "planner.frameworks.nanotron",
-    "colossalai": "planner.frameworks.colossalai",
-    "accelerate": "planner.frameworks.accelerate",
-    "mindspeed": "planner.frameworks.mindspeed",
-    "primus": "planner.frameworks.primus",
-    "gpt-neox": "planner.frameworks.gpt_neox",
-    "maxtext": "planner.frameworks.maxtext",
-    "slime": "planner.frameworks.slime",
-    "verl": "planner.frameworks.verl",
-    "llama-factory": "planner.frameworks.llama_factory",
-    "trl": "planner.frameworks.trl",
-}
+    name: f"planner.frameworks.{name.replace('-', '_')}"
+    for name in (
+        "megatron", "torchtitan", "megatron-bridge", "deepspeed", "pytorch", "nanotron",
+        "colossalai", "accelerate", "mindspeed", "primus", "gpt-neox", "maxtext", "slime", "verl",
+        "llama-factory", "trl",
+    )
+}  # fmt: skip
 ALIASES: dict[str, str] = {
     "bridge": "megatron-bridge",
     "colossal-ai": "colossalai",

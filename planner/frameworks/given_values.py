@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import ValidationError
 
+from planner.documents.answer import Reason
 from planner.frameworks.bash import Argument, ProgramCall, evaluate
-from planner.frameworks.read_results import Setting, Unreadable
+from planner.frameworks.read_results import Refusal, Setting, Unreadable
 
 MOST = 100_000_000
 DEGREE = 1_000_000  # the largest degree that a plan can hold
@@ -19,11 +20,31 @@ SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash")
 
 
 class Values:
-    """Settings by name; `asked` records every name that was looked up."""
+    """Settings by name, and what was found about them.
 
-    def __init__(self, settings: Mapping[str, Setting], file: str) -> None:
+    asked: every name that was looked up.  assumed: sentences on what the files leave open; settings
+    of one launch may share them.  refusals: where the framework itself would stop.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, Setting], file: str, assumed: list[str] | None = None
+    ) -> None:
         self.settings, self.file = settings, file
         self.asked: set[str] = set()
+        self.assumed = [] if assumed is None else assumed
+        self.refusals: list[Refusal] = []
+
+    def assume(self, text: str) -> None:
+        self.assumed.append(text)
+
+    def refuse(self, text: str, name: str = "", code: str = "framework_unsupported") -> None:
+        """Adds a refusal by the framework, placed at the setting of that name."""
+        self.refuse_at(self.settings.get(name), text, code)
+
+    def refuse_at(
+        self, setting: Setting | None, text: str, code: str = "framework_unsupported"
+    ) -> None:
+        self.refusals.append(Refusal(reason=Reason(code=code, text=text), setting=setting))
 
     def has(self, *names: str) -> bool:
         """Whether one of the names is there, with a value other than null."""

@@ -20,24 +20,18 @@ if TYPE_CHECKING:
 
 # Field -> the reason code of its refusals; others are unsupported by the framework.
 _CODES = {
-    "cp": "cp_seq",
-    "cp_kind": "cp_seq",
+    **dict.fromkeys(("cp", "cp_kind"), "cp_seq"),
     "etp": "experts_not_divisible",
-    "zero_stage": "zero_stage",
-    "dp_shard": "zero_stage",
-    "reshard_after_forward": "zero_stage",
-    "recompute": "recompute",
-    "recompute_modules": "recompute",
-    "recompute_method": "recompute",
-    "recompute_num_layers": "recompute",
-    "recompute_layers": "recompute",
-    "first_stage_layers": "layers_not_divisible",
-    "last_stage_layers": "layers_not_divisible",
-    "stage_layers": "layers_not_divisible",
-    "offload_optimizer": "offload",
-    "offload_activations": "offload",
-    "offload_num_layers": "offload",
-}
+    **dict.fromkeys(("zero_stage", "dp_shard", "reshard_after_forward"), "zero_stage"),
+    **dict.fromkeys(
+        ("recompute", "recompute_modules", "recompute_method", "recompute_num_layers",
+         "recompute_layers"), "recompute",
+    ),
+    **dict.fromkeys(
+        ("first_stage_layers", "last_stage_layers", "stage_layers"), "layers_not_divisible"
+    ),
+    **dict.fromkeys(("offload_optimizer", "offload_activations", "offload_num_layers"), "offload"),
+}  # fmt: skip
 _LEVELS: dict[str, Level] = {
     **dict.fromkeys(("tp", "cp", "pp"), "degrees"),
     **dict.fromkeys(("ep", "etp", "sequence_parallel"), "groups"),

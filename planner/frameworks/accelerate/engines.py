@@ -49,11 +49,10 @@ def engine(
     files: Mapping[str, str],
     precision: str,
     per_node: int,
-    assumed: list[str],
 ) -> Engine:
     """The sharding of a configuration with this distributed_type."""
     if kind == "DEEPSPEED":
-        return _deepspeed(values, files, precision, assumed)
+        return _deepspeed(values, files, precision)
     if kind != "FSDP":
         return Engine({"zero_stage": 0}, "fp32")
     reduced = "fp16" if precision == "fp16" else "bf16"
@@ -69,25 +68,23 @@ def engine(
     stage = STRATEGIES[strategy]
     hybrid = {"dp_shard": per_node} if strategy in HYBRID and stage else {}
     if not values.has(*names):
-        assumed.append("fsdp_sharding_strategy: not set, FULL_SHARD assumed")
+        values.assume("fsdp_sharding_strategy: not set, FULL_SHARD assumed")
     return Engine({"zero_stage": stage, **hybrid, **shared}, reduced, own=False)
 
 
 def of_document(files: Mapping[str, str], name: str, precision: str, assumed: list[str]) -> Engine:
     """The sharding in the DeepSpeed JSON of that name."""
     named = Setting(name="deepspeed_config_file", value=name, file=name, line=0)
-    return _deepspeed(Values({named.name: named}, name), files, precision, assumed)
+    return _deepspeed(Values({named.name: named}, name, assumed), files, precision)
 
 
-def _deepspeed(
-    values: Values, files: Mapping[str, str], precision: str, assumed: list[str]
-) -> Engine:
+def _deepspeed(values: Values, files: Mapping[str, str], precision: str) -> Engine:
     zero = _zero_of(values, files)
     stage = zero.get("stage")
     if stage is None:
         stage = values.integer("zero_stage", default=USUAL_STAGE, least=0, most=3)
         if not values.has("zero_stage"):
-            assumed.append(f"zero_stage: not set, {USUAL_STAGE} assumed")
+            values.assume(f"zero_stage: not set, {USUAL_STAGE} assumed")
     if not isinstance(stage, int) or not 0 <= stage <= 3:
         raise Unreadable(f"zero_optimization.stage is {stage}, must be 0 to 3")
     device, weights = (
@@ -96,7 +93,7 @@ def _deepspeed(
         for part in ("optimizer", "param")
     )
     if weights != "none":
-        assumed.append("weight offload is ignored: plans do not have it")
+        values.assume("weight offload is ignored: plans do not have it")
     half = "fp16" if precision == "fp16" else "bf16"
     fields = {
         "zero_stage": stage,

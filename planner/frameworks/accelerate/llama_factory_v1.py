@@ -10,26 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.frameworks.given_values import Values
+from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Setting
 
 # Key of v1 -> key of the older trainer, or of accelerate's FSDP config.
-KEYS = {
-    "model": "model_name_or_path",
-    "micro_batch_size": "per_device_train_batch_size",
-    "enable_activation_checkpointing": "gradient_checkpointing",
-    "peft_config.name": "finetuning_type",
-    "peft_config.r": "lora_rank",
-    "peft_config.lora_dropout": "lora_dropout",
-    "peft_config.lora_alpha": "lora_alpha",
-    "quant_config.quantization_bit": "quantization_bit",
-    "optim_config.name": "optim",
-    "cp_size": "context_parallel_size",
-    "mp_replicate_size": "dp_replicate_size",
-    "mp_shard_size": "dp_shard_size",
-    "dist_config.config_file": "deepspeed",
-    "dist_config.reshard_after_forward": "fsdp_config.reshard_after_forward",
-    "dist_config.offload_params": "fsdp_config.offload_params",
-}
+KEYS: dict[str, str] = table("planner.frameworks.accelerate", "llama_factory_v1.json")["keys"]
 ENGINES = ("fsdp2", "deepspeed")
 MODES = ("ulysses",)
 # Keys that change neither time nor memory of a step, and keys of data and sampling.
@@ -80,7 +65,7 @@ def translated(
         task = "dpo" if any(name.startswith("pref_") for name in known) else "sft"
         assumed.append(f"no file has a llamafactory-cli sft, dpo or rm command: {task} assumed")
     found["stage"] = Setting(name="llamafactory-cli", value=task, file=file, line=0)
-    return Values(found, file), made
+    return Values(found, file, assumed), made
 
 
 def _counts(name: str) -> bool:

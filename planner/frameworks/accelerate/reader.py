@@ -13,7 +13,6 @@ from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan
 from cost_models.plans.plan import CPKind
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.documents.answer import Reason
 from planner.frameworks import training_calls, verl_overrides, yaml_files
 from planner.frameworks.accelerate import nemo_rl_policy, trainers, verl_actor
 from planner.frameworks.accelerate.engines import ENGINES, TYPES, engine
@@ -33,7 +32,7 @@ from planner.frameworks.named_models import find, is_encoder, of_config
 from planner.frameworks.nemo_rl import policy as nemo_rl
 from planner.frameworks.nemo_rl.config import of_files
 from planner.frameworks.package_files import table
-from planner.frameworks.read_results import Reading, Refusal, Setting, Unreadable
+from planner.frameworks.read_results import Reading, Setting, Unreadable
 
 LENGTH = ("--block_size", "--max_seq_length", "--max_length", "--seq_length")
 CONFIG = ("--config_name", "--model_name_or_path")
@@ -106,13 +105,13 @@ def _read_launch(files: Mapping[str, str], accelerators: int | None) -> Reading:
     keyed = [*_of_config(files, line, assumed), *((_plain(one.name), one) for one in line)]
     given = given_with(files)
     script += [one.model_copy(update={"name": f"--{_plain(one.name)}"}) for one in given.settings()]
-    values = Values(dict(keyed), file)
-    asked = Values({f"--{_plain(one.name)}": one for one in script}, file)
+    values = Values(dict(keyed), file, assumed)
+    asked = Values({f"--{_plain(one.name)}": one for one in script}, file, assumed)
     model = given.model or _model(files, asked)
-    refusals = list(_refused_keys(keyed))
+    _refuse_keys(keyed, values)
     try:
         training, plan, shape, own = _plan(
-            model, values, asked, files, accelerators, assumed, refusals, launch is not None
+            model, values, asked, files, accelerators, launch is not None
         )
     except ValidationError as error:
         raise malformed(error, file) from None
@@ -132,7 +131,7 @@ def _read_launch(files: Mapping[str, str], accelerators: int | None) -> Reading:
             *(one for one in script if one.name not in asked.asked | SCRIPT_ONLY),
         ),
         assumed=tuple(assumed),
-        refusals=tuple(refusals),
+        refusals=tuple(values.refusals),
         written=own,
     )
 
@@ -168,19 +167,15 @@ def _of_config(
         yield key or one.name, one
 
 
-def _refused_keys(keyed: Keyed) -> Iterator[Refusal]:
-    """Refusals of unknown top-level keys and launch options, at which accelerate stops."""
+def _refuse_keys(keyed: Keyed, values: Values) -> None:
+    """Refuses unknown top-level keys and launch options, at which accelerate stops."""
     for key, one in keyed:
         top = one.name.split(".")[0]
         if not top.startswith("-") and top not in KEYS:
             text = f"accelerate stops at the unknown key {top}{hint(top, KEYS)}"
-            yield _refusal(text, one)
+            values.refuse_at(one, text)
         elif one.name.startswith("-") and key not in KNOWN:
-            yield _refusal(f"accelerate launch has no option {one.name}{hint(key, KNOWN)}", one)
-
-
-def _refusal(text: str, setting: Setting | None = None) -> Refusal:
-    return Refusal(reason=Reason(code="framework_unsupported", text=text), setting=setting)
+            values.refuse_at(one, f"accelerate launch has no option {one.name}{hint(key, KNOWN)}")
 
 
 def _hints(unknown: Iterable[Setting], names: Iterable[str]) -> list[str]:
@@ -215,26 +210,24 @@ def _plan(
     arguments: Values,
     files: Mapping[str, str],
     accelerators: int | None,
-    assumed: list[str],
-    refusals: list[Refusal],
     launched: bool,
 ) -> tuple[TrainingSpec, ParallelPlan, tuple[int | None, int | None], bool]:
     kind = _kind(values)
     nodes = values.integer("num_machines", default=1, most=DEGREE)
     world = values.integer("num_processes", default=accelerators or 1, most=DEGREE)
-    sizes, dp = _mesh(values, world, refusals)
+    sizes, dp = _mesh(values, world)
     sequence = sizes["cp"] * sizes["sp"]
     precision = values.choice("mixed_precision", choices=PRECISIONS, default="no")
     if precision == "no":
-        assumed.append("mixed_precision no: plans have no fp32 training, bf16 assumed")
+        values.assume("mixed_precision no: plans have no fp32 training, bf16 assumed")
         precision = "bf16"
-    shards = engine(kind, values, files, precision, world // nodes, assumed)
+    shards = engine(kind, values, files, precision, world // nodes)
     sharded = kind == "FSDP"
-    reduced = _reduced(arguments, shards.reduced, assumed) if sharded else shards.reduced
-    kernel = _stated(arguments, "--attn_implementation", KERNELS, "sdpa", assumed)
+    reduced = _reduced(arguments, shards.reduced) if sharded else shards.reduced
+    kernel = _stated(arguments, "--attn_implementation", KERNELS, "sdpa")
     names = {name: optimizer for optimizer, name in OPTIMIZERS.items()}
-    optimizer = _stated(arguments, "--optim", names, "adamw_torch", assumed)
-    micro = _micro_batch(arguments, launched, assumed)
+    optimizer = _stated(arguments, "--optim", names, "adamw_torch")
+    micro = _micro_batch(arguments, launched)
     accumulated = arguments.integer("--gradient_accumulation_steps", default=_accumulated(values))
     full = arguments.boolean("--gradient_checkpointing")
     full |= sharded and values.boolean("fsdp_activation_checkpointing")
@@ -266,12 +259,10 @@ def _plan(
     return training, plan, (nodes, world // nodes), shards.own
 
 
-def _stated(
-    arguments: Values, name: str, choices: Iterable[str], default: str, assumed: list[str]
-) -> str:
+def _stated(arguments: Values, name: str, choices: Iterable[str], default: str) -> str:
     """The value of an option; the default if it is not stated, noted as an assumption."""
     if not arguments.has(name):
-        assumed.append(f"{name}: not set, {default} assumed")
+        arguments.assume(f"{name}: not set, {default} assumed")
     return arguments.choice(name, choices=choices, default=default)
 
 
@@ -288,7 +279,7 @@ def _kind(values: Values) -> str:
     return kind
 
 
-def _mesh(values: Values, world: int, refusals: list[Refusal]) -> tuple[dict[str, int], int]:
+def _mesh(values: Values, world: int) -> tuple[dict[str, int], int]:
     """The sizes of the mesh's axes, and the data-parallel ranks."""
     sizes = {
         name: values.integer(f"{MESH}{name}_size", default=1, most=DEGREE)
@@ -300,17 +291,17 @@ def _mesh(values: Values, world: int, refusals: list[Refusal]) -> tuple[dict[str
         product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
         text = f"ParallelismConfig: {product or 1} is not num_processes {world}"
         widest = max(sizes, key=lambda name: sizes[name])
-        refusals.append(_refusal(text, values.settings.get(f"{MESH}{widest}_size")))
+        values.refuse(text, f"{MESH}{widest}_size")
     if sizes["cp"] > 1 and sizes["sp"] > 1:
-        refusals.append(_refusal("ParallelismConfig: cp_size and sp_size exclude each other"))
+        values.refuse("ParallelismConfig: cp_size and sp_size exclude each other")
     return sizes, dp
 
 
-def _reduced(arguments: Values, usual: str, assumed: list[str]) -> str:
+def _reduced(arguments: Values, usual: str) -> str:
     """The type in which FSDP reduces gradients; usual: the default."""
     stated = arguments.choice("--reduce_dtype", choices=("bf16", "fp16", "fp32"), default="")
     if not stated:
-        assumed.append(f"--reduce_dtype: not set, FSDP reduces gradients in {usual}")
+        arguments.assume(f"--reduce_dtype: not set, FSDP reduces gradients in {usual}")
     return stated or usual
 
 
@@ -320,11 +311,11 @@ def _rotation(values: Values) -> CPKind:
     return kinds[values.choice(f"{MESH}cp_comm_strategy", choices=kinds, default="allgather")]
 
 
-def _micro_batch(arguments: Values, launched: bool, assumed: list[str]) -> int:
+def _micro_batch(arguments: Values, launched: bool) -> int:
     """Sequences per pass of a process, an option of the training script only."""
     name = "--per_device_train_batch_size"
     if not arguments.has(name) and launched:
-        assumed.append(f"{name}: not set, {USUAL_MICRO_BATCH} as in transformers' Trainer")
+        arguments.assume(f"{name}: not set, {USUAL_MICRO_BATCH} as in transformers' Trainer")
         return USUAL_MICRO_BATCH
     if not arguments.has(name):
         raise Unreadable(

@@ -119,17 +119,17 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     trainer, name = found
     config, given = yaml_files.read(files[name], name), given_with(files)
     settings = (*config.settings(), *given.settings())
-    values, tree = Values({one.name: one for one in settings}, name), config.values
-    assumed = config.notes()
+    assumed, tree = config.notes(), config.values
+    values = Values({one.name: one for one in settings}, name, assumed)
     if trainer is NEWER:
         values, tree = llama_factory_v1.translated(settings, tree, files, name, assumed)
-    beside = _beside(files)
+    beside = _beside(files, assumed)
     world = beside.integer("num_processes", default=accelerators or 0, least=0)
     if not world:
         raise Unreadable("the files do not say how many accelerators run it: give a cluster")
     model = _model(values, trainer, given, files)
     try:
-        training, plan = _plan(values, trainer, tree, model, files, world, assumed, beside)
+        training, plan = _plan(values, trainer, tree, model, files, world, beside)
         nodes = _nodes(files)
     except ValidationError as error:
         raise malformed(error, name) from None
@@ -159,13 +159,13 @@ def _nodes(files: Mapping[str, str]) -> int | None:
     return Values(said, "").integer("--num_machines", default=1, most=DEGREE)
 
 
-def _beside(files: Mapping[str, str]) -> Values:
+def _beside(files: Mapping[str, str], assumed: list[str]) -> Values:
     """Accelerate's configuration, by the last part of each key; empty if there is none."""
     for name, text in files.items():
         if name.endswith(YAML) and "distributed_type:" in text:
             found = yaml_files.read(text, name).settings()
-            return Values({one.name.rpartition(".")[2]: one for one in found}, name)
-    return Values({}, "")
+            return Values({one.name.rpartition(".")[2]: one for one in found}, name, assumed)
+    return Values({}, "", assumed)
 
 
 def _model(
@@ -197,24 +197,23 @@ def _plan(
     model: ModelSpec,
     files: Mapping[str, str],
     world: int,
-    assumed: list[str],
     beside: Values,
 ) -> tuple[TrainingSpec, ParallelPlan]:
     degrees, shard = _degrees(values, world)
     dp = degrees["dp"]
     if not values.has(trainer.micro):
-        assumed.append(f"{trainer.micro}: not set, {trainer.usual_micro} as in {trainer.title}")
+        values.assume(f"{trainer.micro}: not set, {trainer.usual_micro} as in {trainer.title}")
     micro = values.integer(trainer.micro, default=trainer.usual_micro)
     length = values.integer(*trainer.length, default=trainer.usual_length)
     steps = values.integer("gradient_accumulation_steps", default=1)
     if trainer is NEWER:
         steps = llama_factory_v1.accumulation(values, micro, dp)
     half = "fp16" if values.boolean("fp16") else "bf16"
-    sharding = _engine(values, tree, files, half, assumed, beside)
+    sharding = _engine(values, tree, files, half, beside)
     values.has("bf16", "tf32", "pure_bf16")
     optimizer = values.text("optim", "optimizer") or "adamw_torch"
     if optimizer not in OPTIMIZED and "adam" not in optimizer:
-        assumed.append(f"the optimizer {optimizer[:60]} is costed as Adam")
+        values.assume(f"the optimizer {optimizer[:60]} is costed as Adam")
     # The FSDP 2 engine of v1 always reduces in fp32 (distributed/fsdp2.py).
     own = trainer is NEWER and values.has("fsdp_version")
     reduced = "fp32" if own else sharding.reduced
@@ -226,7 +225,7 @@ def _plan(
         gradient_dtype=sharding.kept,
         gradient_reduce_dtype=reduced,
         optimizer="adam_8bit" if EIGHT_BITS.search(optimizer) else OPTIMIZED.get(optimizer, "adam"),
-        loss=_loss(values, assumed),
+        loss=_loss(values),
         **_adapters(values, trainer, tree),
     )
     plan = ParallelPlan(
@@ -262,7 +261,7 @@ def _degrees(values: Values, world: int) -> tuple[dict[str, int], dict[str, int]
     return degrees, {"dp_shard": shards * cp} if copies > 1 else {}
 
 
-def _loss(values: Values, assumed: list[str]) -> Any:
+def _loss(values: Values) -> Any:
     """The loss of a step; raises Unreadable if the step also generates samples."""
     said = (values.text("stage", "rl") or "sft").lower()
     if said in GENERATING:
@@ -270,7 +269,7 @@ def _loss(values: Values, assumed: list[str]) -> Any:
             ("stage", "rl"), f"{said} also generates samples: its step cannot be read"
         )
     if said not in (*LOSSES, "sft", "pt"):
-        assumed.append(f"{said} is costed as training on the next token")
+        values.assume(f"{said} is costed as training on the next token")
     return LOSSES.get(said, "next_token")
 
 
@@ -294,7 +293,6 @@ def _engine(
     tree: dict[str, Any],
     files: Mapping[str, str],
     half: str,
-    assumed: list[str],
     beside: Values,
 ) -> Engine:
     """The sharding by DeepSpeed's JSON, by FSDP's keys or by accelerate's config, or none."""
@@ -303,13 +301,13 @@ def _engine(
         name = named.rsplit("/", 1)[-1]
         at_hand = next((one for one in files if one.rsplit("/", 1)[-1] == name), None)
         if at_hand is not None:
-            return of_document(files, at_hand, half, assumed)
+            return of_document(files, at_hand, half, values.assumed)
         stage = re.search(r"z(?:ero)?_?(\d)", name)
         if stage is None:
             raise Unreadable(f"DeepSpeed's {name} is not among the files")
-        assumed.append(f"{name} is not among the files: ZeRO {stage[1]} taken from its name")
+        values.assume(f"{name} is not among the files: ZeRO {stage[1]} taken from its name")
         text = json.dumps({"zero_optimization": {"stage": int(stage[1])}})
-        return of_document({name: text}, name, half, assumed)
+        return of_document({name: text}, name, half, values.assumed)
     section = tree.get("fsdp_config")
     if isinstance(section, dict) or values.has("fsdp", "fsdp_version"):
         keys = {f"fsdp_{key.removeprefix('fsdp_')}": f"fsdp_config.{key}" for key in section or {}}
@@ -318,16 +316,16 @@ def _engine(
         values.has(*keys.values())
         if values.has("fsdp_version"):
             inner["fsdp_version"] = values.settings["fsdp_version"]
-        return engine("FSDP", Values(inner, values.file), files, half, 8, assumed)
+        return engine("FSDP", Values(inner, values.file, values.assumed), files, half, 8)
     if not beside.settings:
-        assumed.append("no sharding: the files name no DeepSpeed, FSDP or accelerate config")
+        values.assume("no sharding: the files name no DeepSpeed, FSDP or accelerate config")
     kind = beside.choice("distributed_type", choices=TYPES, default="NO")
     if kind in ENGINES:
         raise beside.fault(
             ("distributed_type",), f"{kind} cannot be read: only FSDP, DeepSpeed and plain replicas"
         )
     each = beside.integer("num_processes", default=8) // beside.integer("num_machines", default=1)
-    return engine(kind, beside, files, half, max(each, 1), assumed)
+    return engine(kind, beside, files, half, max(each, 1))
 
 
 def _adapters(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[str, Any]:

@@ -5,33 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from planner.frameworks.arguments import known_arguments
+from planner.frameworks.package_files import table
 
-_TOKENIZERS = known_arguments("planner.frameworks.deepspeed")["flags"]["--tokenizer-type"]
+_PACKAGE = "planner.frameworks.deepspeed"
+_TABLE = table(_PACKAGE, "forks.json")
+_TOKENIZERS = known_arguments(_PACKAGE)["flags"]["--tokenizer-type"]
 OPTIONS: dict[str, dict[str, Any]] = {
-    "--tokenizer-type": _TOKENIZERS
-    | {"choices": [*_TOKENIZERS["choices"], "PretrainedFromHF", "Llama2Tokenizer"]},
-    "--tokenizer-name-or-path": {"kind": "store", "type": "str"},
-    "--pad-vocab-size-to": {"kind": "store", "type": "int"},
-    "--position-embedding-type": {
-        "kind": "store",
-        "type": "str",
-        "choices": ["rotary", "absolute", "alibi", "learned_absolute", "rope"],
-    },
-    "--embed-layernorm": {"kind": "switch"},
-    "--glu-activation": {"kind": "store", "type": "str"},
-    "--pp-partition-method": {"kind": "store", "type": "str"},
-    "--sync-tp-duplicated-parameters": {"kind": "switch"},
-    "--abort-on-unmet-fused-kernel-constraints": {"kind": "switch"},
-    "--kill-switch-path": {"kind": "store", "type": "str"},
+    "--tokenizer-type": _TOKENIZERS | {"choices": [*_TOKENIZERS["choices"], *_TABLE["tokenizers"]]},
+    **_TABLE["flags"],
 }
 # Options that only BigScience's launches have.
-BIGSCIENCE = (
-    "--pp-partition-method",
-    "--embed-layernorm",
-    "--sync-tp-duplicated-parameters",
-    "--abort-on-unmet-fused-kernel-constraints",
-    "--kill-switch-path",
-)
+BIGSCIENCE: list[str] = _TABLE["bigscience"]
 # --position-embedding-type -> position of the model spec.
 POSITIONS = {
     "rotary": "rope",

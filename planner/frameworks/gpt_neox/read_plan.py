@@ -6,9 +6,8 @@ import re
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
-from planner.documents.answer import Reason
 from planner.frameworks.given_values import Values
-from planner.frameworks.read_results import Refusal, Unreadable
+from planner.frameworks.read_results import Unreadable
 
 MICRO, BATCH = "train_micro_batch_size_per_gpu", "train_batch_size"
 STEPS = "gradient_accumulation_steps"
@@ -17,26 +16,23 @@ DTYPES = ("fp32", "bf16", "fp16")
 COSTED_AS_ADAM = ("adam", "adamw", "onebitadam", "cpu_adam")
 
 
-def plan_and_training(
-    values: Values, total: int, assumed: list[str]
-) -> tuple[TrainingSpec, ParallelPlan, tuple[Refusal, ...]]:
-    """The training, the plan on `total` accelerators, and refusals where GPT-NeoX would stop."""
-    refusals: list[Refusal] = []
+def plan_and_training(values: Values, total: int) -> tuple[TrainingSpec, ParallelPlan]:
+    """The training, and the plan on `total` accelerators."""
     tp = max(values.integer("model_parallel_size", default=1, least=0), 1)
     pp = max(values.integer("pipe_parallel_size", default=0, least=0), 1)
     if total % (tp * pp):
         text = f"{total} accelerators do not divide over tp {tp} x pp {pp}"
-        refusals.append(_refusal(values, "model_parallel_size", "world_size", text))
+        values.refuse(text, "model_parallel_size", "world_size")
     dp = max(total // (tp * pp), 1)
     if not values.has(MICRO, BATCH):
-        assumed.append(f"{MICRO} is not set: 1 assumed; --set {MICRO}=N")
-    micro, batch = _batch(values, dp, refusals)
+        values.assume(f"{MICRO} is not set: 1 assumed; --set {MICRO}=N")
+    micro, batch = _batch(values, dp)
     zero = values.integer("zero_optimization.stage", "zero_stage", default=0, least=0, most=3)
-    precision = _precision(values, assumed)
+    precision = _precision(values)
     gradients = values.text("data_types.grad_accum_dtype")
     if zero == 0 and precision == "bf16" and gradients is None:
         zero, gradients = 1, "fp32"
-        assumed.append(
+        values.assume(
             "without ZeRO DeepSpeed's bf16 optimizer shards its states like ZeRO 1 and "
             "accumulates gradients in fp32"
         )
@@ -47,7 +43,7 @@ def plan_and_training(
         seq_length=values.integer("seq_length"),
         global_batch_size=batch,
         precision=precision,
-        optimizer=_optimizer(values, assumed),
+        optimizer=_optimizer(values),
         gradient_dtype=gradients
         if gradients == "fp32"
         else values.choice("data_types.grad_accum_dtype", choices=DTYPES, default=precision),
@@ -66,18 +62,14 @@ def plan_and_training(
         recompute_method="uniform", cp_kind="a2a",
         offload_optimizer=zero > 0 and _offloads(values),
         offload_activations=full and values.boolean("checkpoint_in_cpu"),
-        attention_kernel=_attention(values, assumed),
+        attention_kernel=_attention(values),
         cross_entropy="unfused", overlap_grad_reduce=overlap,
         overlap_param_gather=overlap and zero == 3, runtime="deepspeed",
     )  # fmt: skip
-    return training, plan, tuple(refusals)
+    return training, plan
 
 
-def _refusal(values: Values, name: str, code: str, text: str) -> Refusal:
-    return Refusal(reason=Reason(code=code, text=text), setting=values.settings.get(name))
-
-
-def _batch(values: Values, dp: int, refusals: list[Refusal]) -> tuple[int, int]:
+def _batch(values: Values, dp: int) -> tuple[int, int]:
     """(micro batch, global batch); missing ones follow from the others and the accumulation."""
     steps = values.integer(STEPS, default=1)
     if not values.has(BATCH):
@@ -87,29 +79,29 @@ def _batch(values: Values, dp: int, refusals: list[Refusal]) -> tuple[int, int]:
     micro = values.integer(MICRO, default=max(batch // (dp * steps), 1))
     if values.has(STEPS) and batch != micro * steps * dp:
         text = f"{BATCH} {batch} is not micro batch {micro} x accumulation {steps} x dp {dp}"
-        refusals.append(_refusal(values, BATCH, "batch_identity", text))
+        values.refuse(text, BATCH, "batch_identity")
     return micro, batch
 
 
-def _precision(values: Values, assumed: list[str]) -> str:
+def _precision(values: Values) -> str:
     for name in ("fp16", "bf16"):
         if values.boolean(f"{name}.enabled"):
             values.has("precision")
             return name
     stated = (values.text("precision") or "fp32").lower()
     if stated not in HALVES:
-        assumed.append("plans have no fp32 training: bf16 assumed")
+        values.assume("plans have no fp32 training: bf16 assumed")
     return HALVES.get(stated, "bf16")
 
 
-def _optimizer(values: Values, assumed: list[str]) -> str:
+def _optimizer(values: Values) -> str:
     name = (values.text("optimizer.type") or "adam").lower()
     if values.boolean("use_bnb_optimizer"):
         return "adam_8bit"
     if name == "sgd":
         return "sgd"
     if name not in COSTED_AS_ADAM:
-        assumed.append(f"the optimizer {name} is costed as Adam")
+        values.assume(f"the optimizer {name} is costed as Adam")
     return "adam"
 
 
@@ -119,7 +111,7 @@ def _offloads(values: Values) -> bool:
     return values.boolean("zero_optimization.cpu_offload") or device in ("cpu", "nvme")
 
 
-def _attention(values: Values, assumed: list[str]) -> str:
+def _attention(values: Values) -> str:
     """The attention kernel; raises Unreadable if some layers have no attention."""
     text = values.text("attention_config") or "global"
     kinds = set(re.findall(r"[A-Za-z]\w*", text)) - {"all"}
@@ -130,5 +122,5 @@ def _attention(values: Values, assumed: list[str]) -> str:
             values.file,
         )
     if len(kinds) > 1:
-        assumed.append("mixed attention kinds are costed as unfused")
+        values.assume("mixed attention kinds are costed as unfused")
     return "flash" if kinds == {"flash"} else "unfused"

@@ -27,15 +27,8 @@ OTHER_POSITIONS = {"rpe": "none", "sinusoidal": "none"}
 GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
 # Keys that do not change the model, although their names look like it.
 SAME = frozenset(
-    {
-        "use_shared_fs",
-        "use_flashattn_swiglu",
-        "attention_type",
-        "moe_type",
-        "moe_loss_coeff",
-        "mlp_type",
-    }
-    | {"output_layer_parallelism", "scaled_upper_triang_masked_softmax_fusion"}
+    {"use_shared_fs", "use_flashattn_swiglu", "attention_type", "moe_type", "moe_loss_coeff"}
+    | {"mlp_type", "output_layer_parallelism", "scaled_upper_triang_masked_softmax_fusion"}
 )
 _IGNORED_PREFIXES = ("mamba_", "rwkv_", "te_")  # keys of kernels and of refused kinds of layers
 
@@ -59,14 +52,14 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     given = given_with(files)
     settings, assumed = _settings(files)
     stated = {one.name: one for one in (*settings, *given.settings())}
-    values = Values(stated, settings[0].file)
+    values = Values(stated, settings[0].file, assumed)
     job = _job(values, files)
     total = job.total or accelerators
     if total is None:
         raise Unreadable("a config alone has no number of processes: give a cluster", values.file)
     try:
-        model = given.model or _model(values, files, assumed)
-        training, plan, refusals = plan_and_training(values, total, assumed)
+        model = given.model or _model(values, files)
+        training, plan = plan_and_training(values, total)
     except ValidationError as error:
         raise malformed(error, values.file) from None
     unknown = tuple(one for one in settings if one.name.split(".")[0] not in KEYS)
@@ -84,7 +77,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         unknown=unknown,
         unread=tuple(one for one in left if one not in unknown),
         assumed=tuple(assumed),
-        refusals=refusals,
+        refusals=tuple(values.refusals),
     )
 
 
@@ -124,11 +117,11 @@ def _job(values: Values, files: Mapping[str, str]) -> Job:
     return Job(len(lines), each, len(lines) * each)
 
 
-def _model(values: Values, files: Mapping[str, str], assumed: list[str]) -> ModelSpec:
+def _model(values: Values, files: Mapping[str, str]) -> ModelSpec:
     heads = values.integer("num_attention_heads")
     hidden, seq = values.integer("hidden_size"), values.integer("seq_length", default=0, least=0)
     gated = (values.text("activation") or "gelu") in GATED
-    position = _position(values, assumed)
+    position = _position(values)
     norm = NORMS[values.choice("norm", choices=NORMS, default="layernorm")]
     parallel = values.boolean("gpt_j_residual")
     rows = values.integer("max_position_embeddings", default=seq, least=0)
@@ -147,7 +140,7 @@ def _model(values: Values, files: Mapping[str, str], assumed: list[str]) -> Mode
         "head_dim": max(hidden // heads, 1),
         "ffn_hidden_size": _width(values, hidden, gated),
         "gated_mlp": gated,
-        "vocab_size": _vocabulary(values, files, hidden, assumed),
+        "vocab_size": _vocabulary(values, files, hidden),
         "tied_embeddings": not values.boolean("no_weight_tying"),
         "norm": norm,
         "norm_bias": norm == "layernorm" and values.boolean("use_bias_in_norms", default=True),
@@ -169,11 +162,11 @@ def _model(values: Values, files: Mapping[str, str], assumed: list[str]) -> Mode
     return ModelSpec(**fields)
 
 
-def _position(values: Values, assumed: list[str]) -> str:
+def _position(values: Values) -> str:
     ours = {theirs: name for name, theirs in POSITIONS.items()} | OTHER_POSITIONS
     said = values.choice("pos_emb", choices=ours, default="learned")
     if said in OTHER_POSITIONS:
-        assumed.append(f"pos_emb: {said} is costed as {ours[said]}")
+        values.assume(f"pos_emb: {said} is costed as {ours[said]}")
     return ours[said]
 
 
@@ -201,7 +194,7 @@ def _experts(values: Values, count: int, hidden: int) -> dict[str, Any]:
     }
 
 
-def _vocabulary(values: Values, files: Mapping[str, str], hidden: int, assumed: list[str]) -> int:
+def _vocabulary(values: Values, files: Mapping[str, str], hidden: int) -> int:
     """The vocabulary as stated, or of the mock tokenizer, or of one known by its file or kind."""
     values.has("make_vocab_size_divisible_by")
     if values.has("padded_vocab_size", "vocab_size"):
@@ -213,13 +206,13 @@ def _vocabulary(values: Values, files: Mapping[str, str], hidden: int, assumed: 
     usual = kind or "GPT2BPETokenizer"
     found = tokenizers.tokenizer_tokens(file)
     if found is not None:
-        assumed.append(f"the tokenizer of {file} has {found} tokens")
+        values.assume(f"the tokenizer of {file} has {found} tokens")
         return found
     if usual in tokenizers.KINDS:
         found = tokenizers.KINDS[usual]
-        assumed.append(f"the vocabulary of {usual} is taken to have {found} tokens")
+        values.assume(f"the vocabulary of {usual} is taken to have {found} tokens")
         return found
-    assumed.append(
+    values.assume(
         f"the files have no vocabulary size: {ANY_VOCABULARY} assumed; every 10,000 tokens are "
         f"{1e4 * hidden / 1e6:.3g} million weights a matrix; --set vocab_size=N"
     )

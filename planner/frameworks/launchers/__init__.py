@@ -19,14 +19,11 @@ from planner.frameworks.base import Bundle
 
 # Name -> module with a function `launch`; imported when first asked for.
 LAUNCHERS: dict[str, str] = {
-    "deepspeed": "planner.frameworks.launchers.deepspeed",
-    "jobset": "planner.frameworks.launchers.jobset",
-    "kubernetes": "planner.frameworks.launchers.kubernetes",
-    "skypilot": "planner.frameworks.launchers.skypilot",
-    "slurm": "planner.frameworks.launchers.slurm",
-    "torchrun": "planner.frameworks.launchers.torchrun",
-    "trainjob": "planner.frameworks.launchers.trainjob",
-}
+    name: f"{__name__}.{name}"
+    for name in (
+        "deepspeed", "jobset", "kubernetes", "skypilot", "slurm", "torchrun", "trainjob",
+    )
+}  # fmt: skip
 
 
 class Dumper(yaml.SafeDumper):

@@ -6,16 +6,9 @@ from math import ceil
 from typing import Any
 
 from planner.frameworks.arguments import Arguments
+from planner.frameworks.package_files import table
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "--attention-head-type": {
-        "kind": "store",
-        "type": "str",
-        "choices": ["multihead", "multiquery"],
-    },
-    "--multiple-of": {"kind": "store", "type": "int"},
-    "--hidden-dim-multiplier": {"kind": "store", "type": "float"},
-}
+OPTIONS: dict[str, dict[str, Any]] = table("planner.frameworks.megatron", "forks.json")["flags"]
 
 
 def one_query_group(args: Arguments) -> bool:

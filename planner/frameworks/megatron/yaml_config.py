@@ -16,6 +16,7 @@ from planner.frameworks.arguments import Arguments, known_arguments
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.megatron import attribute_names, forks
+from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Unreadable
 from planner.frameworks.yaml_files import YamlFile
 
@@ -24,35 +25,9 @@ SECTIONS = ("language_model", "model_parallel")
 MODEL_ARGS = "MODEL_ARGS"
 _MARK = re.compile(rf"^(?:{MODEL_ARGS}|language_model):[ \t]*(?:[#&].*)?$", re.MULTILINE)
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
-# Fields of TransformerConfig and ModelParallelConfig that no option of the parser sets -> the value
-# that does not affect a step's time or memory, or that other keys decide; None: any value.
-_NO_EFFECT: dict[str, Any] = {
-    "layernorm_zero_centered_gamma": None,  # the same as apply_layernorm_1p
-    "bias_activation_fusion": None,
-    "masked_softmax_fusion": None,
-    "bias_dropout_fusion": None,
-    "memory_efficient_layer_norm": None,
-    "rotary_interleaved": None,
-    "init_method": None,
-    "output_layer_init_method": None,
-    "clone_scatter_output_in_embedding": None,
-    "moe_token_dropping": False,
-    "cpu_offloading": False,
-    "perform_initialization": None,
-    "variable_seq_lengths": None,  # Megatron-LM sets it to false after reading the file
-    "params_dtype": None,
-    "virtual_pipeline_model_parallel_size": None,  # follows from the layers of a virtual stage
-    "batch_p2p_comm": None,
-    "batch_p2p_sync": None,
-    "tp_comm_atomic_ag": None,
-    "tp_comm_atomic_rs": None,
-    "cpu_offloading_activations": None,  # matters only if cpu_offloading is on
-    "barrier_with_L1_time": None,
-    "bert_binary_head": None,
-    "enable_one_logger": None,
-    "lr_warmup_iters": 0,
-    "lr_warmup_samples": 0,
-}
+# Fields that no option of the parser sets -> the value without effect on a step's time or memory,
+# or that other keys decide; None: any value.
+_NO_EFFECT = table("planner.frameworks.megatron", "yaml_fields.json")["no_effect"]
 # Activation -> the option that builds it.
 _ACTIVATIONS = {"swiglu": "--swiglu", "squaredrelu": "--squared-relu", "gelu": ""}
 # Options outside of the sections that its model is not built from.

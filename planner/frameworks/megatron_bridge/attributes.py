@@ -8,40 +8,18 @@ from operator import not_
 from typing import Any
 
 from planner.frameworks.megatron_bridge.performance_options import StatedValue
+from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Unreadable
 
 SECTIONS = ("model", "train", "ddp", "optimizer", "comm_overlap")
+_TABLE = table("planner.frameworks.megatron_bridge", "attributes.json")
 # Function or class of training/mixed_precision.py -> the attributes that it sets.
-PRECISIONS: dict[str, dict[str, Any]] = {
-    "bf16_mixed": {},
-    "MixedPrecisionConfig": {},
-    "bf16_with_fp8_delayed_scaling_mixed": {"fp8": "hybrid", "fp8_recipe": "delayed"},
-    "bf16_with_fp8_current_scaling_mixed": {"fp8": "hybrid", "fp8_recipe": "tensorwise"},
-    "nemotron_h_bf16_with_fp8_current_scaling_mixed": {"fp8": "hybrid", "fp8_recipe": "tensorwise"},
-    "bf16_with_fp8_subchannel_scaling_mixed": {"fp8": "hybrid", "fp8_recipe": "blockwise"},
-    "bf16_with_mxfp8_mixed": {"fp8": "e4m3", "fp8_recipe": "mxfp8"},
-    "bf16_with_nvfp4_mixed": {"fp4": "e2m1", "fp4_recipe": "nvfp4"},
-}
+PRECISIONS: dict[str, dict[str, Any]] = _TABLE["precisions"]
 _NO_GATHER = ("bf16_with_fp8_subchannel_scaling_mixed",)
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
 # Attributes that define the model; those in RECIPE_OVERRIDES may override a preset's.
 RECIPE_OVERRIDES = ("num_layers", "mtp_num_layers", "vocab_size")
-SHAPES = frozenset(
-    {"hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels"}
-    | {"num_moe_experts", "moe_ffn_hidden_size", "moe_layer_freq", "moe_router_topk", "q_lora_rank"}
-    | {
-        "kv_lora_rank",
-        "moe_shared_expert_intermediate_size",
-        "window_size",
-        "window_attn_skip_freq",
-    }
-    | {"hybrid_layer_pattern", "first_k_dense_replace", "gated_linear_unit", "add_bias_linear"}
-    | {"share_embeddings_and_output_weights", "experimental_attention_variant", "normalization"}
-    | {"mamba_num_heads", "mamba_head_dim", "mamba_state_dim", "mamba_num_groups", "qk_layernorm"}
-    | {"multi_latent_attention", "activation_func", "position_embedding_type", "qk_head_dim"}
-    | {"v_head_dim", "moe_latent_size", "num_experts", "mtp_use_repeated_layer", "add_qkv_bias"}
-    | {"is_hybrid_model", "mtp_hybrid_override_pattern"}
-)
+SHAPES = frozenset(_TABLE["shapes"])
 # Attribute, the test of its value without which others have no effect, those others; in order.
 _DEPENDENT: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("cpu_offloading", bool, "cpu_offloading_num_layers"),

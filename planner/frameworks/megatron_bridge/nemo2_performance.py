@@ -19,38 +19,14 @@ from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import Argument
 from planner.frameworks.read_results import Unreadable
 
+_OPTIONS = package_files.table(
+    "planner.frameworks.megatron_bridge", "nemo2_performance_options.json"
+)
 # Long option, short option, column of the configurations (argument_parser.py).
-COUNTS = (
-    ("num_gpus", "ng", "num_gpus"), ("gpus_per_node", "gn", ""),
-    ("micro_batch_size", "mb", "mbs"), ("global_batch_size", "gb", "gbs"),
-    ("tensor_parallel_size", "tp", "tp_size"), ("pipeline_parallel_size", "pp", "pp_size"),
-    ("context_parallel_size", "cp", "cp_size"), ("expert_parallel_size", "ep", "ep_size"),
-    ("virtual_pipeline_parallel_size", "vp", "vp_size"),
-    ("expert_tensor_parallel_size", "et", "etp_size"),
-    ("recompute_layers", "rl", "recompute_layers"),
-    ("activation_offload_layers", "ol", "activation_offload_layers"),
-)  # fmt: skip
-TRUTHS = (("cuda_graphs", "cg", "cuda_graphs"), ("use_mcore_fsdp", "fsdp", "use_mcore_fsdp"))
-CHOICES = (
-    ("gpu", "g", ("h100", "b200", "gb200")), ("compute_dtype", "c", ("bf16", "fp8")),
-    ("fp8_recipe", "fr", ("ds", "cs", "mxfp8", "ss")), ("finetuning", "f", ("sft", "lora")),
-)  # fmt: skip
+COUNTS: list[tuple[str, str, str]] = _OPTIONS["counts"]
+TRUTHS: list[tuple[str, str, str]] = _OPTIONS["truths"]
+CHOICES: list[tuple[str, str, list[str]]] = _OPTIONS["choices"]
 USUAL = {"compute_dtype": "bf16", "fp8_recipe": "ds", "finetuning": "lora", "gpus_per_node": 8}
-# Options that do not affect the costed time or memory of a step.
-_VALUED = (
-    ("account", "a"), ("partition", "p"), ("log_dir", "l"), ("time_limit", "t"),
-    ("additional_slurm_params", ""), ("container_image", "i"), ("memory_profile_out_path", "mp"),
-    ("wandb_key", "wdk"), ("wandb_prj_name", "wdp"), ("wandb_job_name", "wdj"), ("hf_token", "hf"),
-    ("nemo_home", "nh"), ("max_steps", "ms"), ("use_fsdp_double_buffer", "fsdp_db"),
-    ("use_user_buffer_registration", "ubr"), ("use_sharp", "sharp"), ("custom_mounts", "cm"),
-    ("nccl_communicator_config_path", ""), ("keep_fsdp_fp8_transpose_cache", ""),
-    ("enable_vboost", "vb"), ("use_te_op_fuser", ""), ("use_te_act_func", ""),
-    ("act_func_fp8_input_store", ""), ("detach", ""),
-)  # fmt: skip
-_SWITCHES = (
-    ("enable_nsys", "en"), ("enable_memory_profile", "em"), ("tensorboard", "tb"), ("wandb", "wd"),
-    ("dryrun", "d"), ("use_hf_tokenizer", ""), ("dump_config_diff_from_base_recipe", "dcdfr"),
-)  # fmt: skip
 _TRUE, _FALSE = ("true", "1", "t", "yes", "y"), ("false", "0", "f", "no", "n")
 # Option that a script may hand to its helpers -> column of the configurations.
 HANDED = {"expert_tensor_parallel_size": "etp_size"} | {
@@ -83,9 +59,9 @@ class _Parser(argparse.ArgumentParser):
             nargs = "?" if name == "expert_tensor_parallel_size" else None
             self.add_argument(f"-{short}", f"--{name}", nargs=nargs)
         self.add_argument("-rm", "--recompute_modules", nargs="*")
-        for name, short in _VALUED:
+        for name, short in _OPTIONS["valued"]:
             self.add_argument(*([f"-{short}"] if short else []), f"--{name}")
-        for name, short in _SWITCHES:
+        for name, short in _OPTIONS["switches"]:
             names = [f"-{short}"] if short else []
             self.add_argument(*names, f"--{name}", action="store_true")
 

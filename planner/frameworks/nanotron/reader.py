@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from cost_models.balanced_layers import stages
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.documents.answer import Reason
 from planner.frameworks import architecture, yaml_files
 from planner.frameworks.bash import ProgramCall, slurm_variables
 from planner.frameworks.given_values import DEGREE, Values, hint, malformed, only_launch, options
@@ -20,7 +19,7 @@ from planner.frameworks.launch_files import given_with
 from planner.frameworks.nanotron.rules import BF16, FP32
 from planner.frameworks.nanotron.settings import ENGINES, NUMERICS
 from planner.frameworks.package_files import table
-from planner.frameworks.read_results import Reading, Refusal, Setting, Unreadable
+from planner.frameworks.read_results import Reading, Setting, Unreadable
 from planner.frameworks.yaml_files import YamlFile
 
 _SECTIONS = table("planner.frameworks.nanotron", "keys.json")["sections"]
@@ -67,23 +66,22 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     keys = config.settings()
     given = given_with(files)
     stated = {one.name: one for one in (*keys, *given.settings())}
-    values = Values(stated, config.name)
-    refusals = list(_refused(config, keys))
-    assumed: list[str] = config.notes()
+    values = Values(stated, config.name, config.notes())
+    _refuse(config, keys, values)
     unknown = tuple(one for one in keys if not _known(one.name))
     foreign = [one for one in unknown if not _misspelled(one.name)]
     if given.model is None:
         _refuse_foreign_model(foreign)
     if foreign:
         names = ", ".join(dict.fromkeys(one.name for one in foreign))
-        assumed.append(f"unknown keys, of another release or a fork of nanotron: {names}")
+        values.assume(f"unknown keys, of another release or a fork of nanotron: {names}")
     try:
-        model = given.model or _model(config, values, assumed)
-        training, plan = _plan(model, values, assumed)
+        model = given.model or _model(config, values)
+        training, plan = _plan(model, values)
     except ValidationError as error:
         raise malformed(error, config.name) from None
     nodes, each = _processes(launch, accelerators)
-    refusals += _refused_ranks(values, plan, nodes, each, accelerators)
+    _refuse_ranks(values, plan, nodes, each, accelerators)
     return Reading(
         framework="nanotron",
         model=model,
@@ -94,8 +92,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         settings=(*keys, *line),
         unknown=unknown,
         unread=tuple(one for one in keys if _counts(one) and one.name not in values.asked),
-        assumed=tuple(assumed),
-        refusals=tuple(refusals),
+        assumed=tuple(values.assumed),
+        refusals=tuple(values.refusals),
     )
 
 
@@ -104,25 +102,25 @@ def _counts(one: Setting) -> bool:
     return _known(one.name) and one.value != "null" and not one.name.startswith(RUN_ONLY)
 
 
-def _refused_ranks(
+def _refuse_ranks(
     values: Values,
     plan: ParallelPlan,
     nodes: int | None,
     each: int | None,
     accelerators: int | None,
-) -> Iterator[Refusal]:
-    """Refusals of a grid of ranks that the launch does not start, and of one without experts."""
+) -> None:
+    """Refuses a grid of ranks that the launch does not start, and one of experts."""
     world = nodes * each if nodes and each else accelerators
     if world is not None and world != plan.accelerators:
         text = (
             f"ParallelContext: tp x cp x dp x pp is {plan.accelerators}, "
             f"but the launch starts {world} processes"
         )
-        yield _refusal(text, values.settings.get(GRID + "dp"))
+        values.refuse(text, GRID + "dp")
     name = GRID + "expert_parallel_size"
     if (ranks := values.integer(name, default=1)) > 1:
         text = f"expert_parallel_size {ranks}: the rank grid is too small for it"
-        yield _refusal(text, values.settings.get(name))
+        values.refuse(text, name)
 
 
 def _config(files: Mapping[str, str], line: Sequence[Setting]) -> YamlFile:
@@ -192,26 +190,26 @@ def _refuse_foreign_model(foreign: Sequence[Setting]) -> None:
         )
 
 
-def _refused(config: YamlFile, keys: Sequence[Setting]) -> Iterator[Refusal]:
-    """Refusals of misspelled and missing keys, which stop nanotron at start-up."""
+def _refuse(config: YamlFile, keys: Sequence[Setting], values: Values) -> None:
+    """Refuses misspelled and missing keys, which stop nanotron at start-up."""
     for one in keys:
         if not _known(one.name) and _misspelled(one.name):
             section, key = _known_section(one.name)
             meant = hint(key, KEYS[section])
-            yield _refusal(f"nanotron stops at the unknown key {one.name}{meant}", one)
+            values.refuse_at(one, f"nanotron stops at the unknown key {one.name}{meant}")
     for section in SECTIONS:
         if config.values.get(section) is None:
-            yield _refusal(f"the trainer needs the section {section}")
+            values.refuse(f"the trainer needs the section {section}")
     for path, node in _mappings(config.values, ""):
         section = ".".join("*" if part.isdigit() else part for part in path.split("."))
         for key in REQUIRED.get(section, ()):
             if node.get(key) is None:
                 place = f"{path}.{key}".lstrip(".")
-                yield _refusal(f"the required key {place} is missing")
+                values.refuse(f"the required key {place} is missing")
     rate = config.values.get("optimizer")
     rate = rate.get("learning_rate_scheduler") if isinstance(rate, dict) else None
     if isinstance(rate, dict) and rate.get("lr_warmup_style") not in ("linear", "constant"):
-        yield _refusal("learning_rate_scheduler.lr_warmup_style must be linear or constant")
+        values.refuse("learning_rate_scheduler.lr_warmup_style must be linear or constant")
 
 
 def _mappings(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -225,17 +223,13 @@ def _mappings(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from _mappings(child, f"{path}.{key}" if path else str(key))
 
 
-def _refusal(text: str, setting: Setting | None = None) -> Refusal:
-    return Refusal(reason=Reason(code="framework_unsupported", text=text), setting=setting)
-
-
-def _model(config: YamlFile, values: Values, assumed: list[str]) -> ModelSpec:
+def _model(config: YamlFile, values: Values) -> ModelSpec:
     if values.has(MODEL + "is_starcoder2_config"):
         raise Unreadable("Starcoder2Config models cannot be read", config.name)
     if not any(name.startswith(MODEL) for name in values.settings):
         raise Unreadable("model.model_config is missing", config.name)
     if values.boolean(MODEL + "is_llama_config"):
-        assumed.append(
+        values.assume(
             "is_llama_config: plans are written with Qwen2Config, which builds the same layers"
         )
     layers = values.integer(MODEL + "num_hidden_layers", default=32, most=MAX_LAYERS)
@@ -245,10 +239,10 @@ def _model(config: YamlFile, values: Values, assumed: list[str]) -> ModelSpec:
     window = values.has(MODEL + "sliding_window_size")
     kernel = values.text(MODEL + "_attn_implementation")
     if kernel not in (None, "flash_attention_2"):
-        assumed.append(f"_attn_implementation: {kernel} has no effect, flash-attention 2 runs")
+        values.assume(f"_attn_implementation: {kernel} has no effect, flash-attention 2 runs")
     skipped = values.integer(MODEL + "no_rope_layer", default=0, least=0)
     if skipped > 1:
-        assumed.append(f"no_rope_layer: every {skipped}th layer has no RoPE, but is costed with it")
+        values.assume(f"no_rope_layer: every {skipped}th layer has no RoPE, but is costed with it")
     return ModelSpec(
         num_layers=layers,
         hidden_size=hidden,
@@ -316,15 +310,13 @@ def _pattern(layers: Any, num_layers: int, values: Values) -> dict[str, int]:
     return {"num_dense_layers": dense, "layer_frequency": step, "layer_offset": first % step}
 
 
-def _plan(
-    model: ModelSpec, values: Values, assumed: list[str]
-) -> tuple[TrainingSpec, ParallelPlan]:
+def _plan(model: ModelSpec, values: Values) -> tuple[TrainingSpec, ParallelPlan]:
     dp, tp, pp = (values.integer(GRID + name, most=DEGREE) for name in ("dp", "tp", "pp"))
     cp = values.integer(GRID + "context_parallel_size", default=1)
     engines = {name: schedule for schedule, name in ENGINES.items()}
     engine = values.choice(GRID + "pp_engine", choices=engines, default="afab")
     if pp == 1 and engine == "afab":
-        assumed.append(
+        values.assume(
             "pp_engine: afab keeps all micro-batches of a single stage, but is costed as 1f1b"
         )
     mode = values.choice(GRID + "tp_mode", choices=MODES, default="ALL_REDUCE")
@@ -332,10 +324,10 @@ def _plan(
     micro = values.integer(TOKENS + "micro_batch_size")
     zero = values.integer(OPTIMIZER + "zero_stage", default=0, least=0)
     if zero > 1:
-        assumed.append(f"optimizer.zero_stage: {zero} is the same as 1, sharded states")
+        values.assume(f"optimizer.zero_stage: {zero} is the same as 1, sharded states")
     dtype = values.choice("model.dtype", choices=DTYPES, default="bfloat16")
     if dtype == "float32":
-        assumed.append("model.dtype float32: plans have no fp32 training, bf16 assumed")
+        values.assume("model.dtype float32: plans have no fp32 training, bf16 assumed")
     kept = FP32 if values.boolean(OPTIMIZER + "accumulate_grad_in_fp32") else BF16
     factory = values.text(OPTIMIZER + "optimizer_factory.name") or "adamW"
     counts = stages(model, pp, tp)

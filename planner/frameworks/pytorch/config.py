@@ -12,6 +12,7 @@ from cost_models.stage_layers import forward_layers
 from planner.constraints import Context
 from planner.constraints.layout_fields import layout_fields
 from planner.frameworks.base import Flag
+from planner.frameworks.package_files import table
 from planner.frameworks.pytorch import encoders, patterns
 from planner.frameworks.rules import PLACEHOLDER, accumulation, train_iterations
 from planner.frameworks.torch_schedules import SCHEDULES
@@ -19,45 +20,19 @@ from planner.frameworks.torch_sharding import shard_degree
 
 WIDTH = 100  # of a line of the script
 
+_TABLE = table("planner.frameworks.pytorch", "entries.json")
 # Fields of a model that are entries of the same name, with their meaning.
-MODEL = {
-    "hidden_size": "width of the residual stream",
-    "num_attention_heads": "query heads",
-    "num_query_groups": "key/value heads; each serves an equal share of the query heads",
-    "head_dim": "width of one head",
-    "ffn_hidden_size": "width of the MLP",
-    "gated_mlp": "SwiGLU, with two input projections; else GELU",
-    "vocab_size": "tokens; their log is about the initial loss",
-    "tied_embeddings": "the output layer shares the embedding",
-    "qkv_bias": "bias of the query, key and value projections",
-    "attention_output_bias": "bias of attention's output projection",
-    "mlp_bias": "biases of the MLP",
-    "lm_head_bias": "bias of the output layer",
-    "norm": "kind of every norm",
-    "norm_bias": "LayerNorm has a bias",
-    "embedding_norm": "norm after the embedding",
-    "qk_norm": "norms on queries and keys: none, or per head",
-    "position": "position encoding",
-    "max_position_embeddings": "rows of a learned position table",
-    "hidden_dropout": "dropout of the residual stream",
-    "attention_dropout": "dropout of the attention scores",
-}
+MODEL: dict[str, str] = _TABLE["model"]
 # Fields of a mixture of experts, with their meaning; a dense model has no such entries.
-EXPERTS = {
-    "top_k": "experts per token",
-    "expert_ffn_hidden_size": "width of one expert",
-    "shared_expert_ffn_hidden_size": "width of the shared expert, for all tokens; 0: none",
-    "shared_expert_gate": "learned gate on the output of the shared expert",
-    "router_bias": "bias of the router",
-    "num_dense_layers": "first layers without experts",
-    "layer_frequency": "period of MoE layers after them",
-    "layer_offset": "offset of the MoE layers in the period, from 0",
-    "zero_experts": "extra identity experts, without weights",
-    "latent_size": "latent width of experts, between two shared matrices; None: hidden_size",
-    "latent_bias": "biases of those two matrices",
-}
+EXPERTS: dict[str, str] = _TABLE["experts"]
 # Entries that older scripts lack.
-LATER = {"zero_experts", "latent_size", "latent_bias"}
+LATER = frozenset(_TABLE["later"])
+# Fields of a model that are left out at their default.
+OPTIONAL_MODEL_FIELDS: dict[str, str] = _TABLE["optional"]
+PLAN, TRAINING = tuple(_TABLE["plan"]), tuple(_TABLE["training"])
+OWN_TABLE = "per_layer_input_vocab_size"
+# Entries of layer patterns only.
+PATTERN = ("blocks", "layer_pattern")
 # Numerics: entry, default, field.
 NUMERICS = (
     ("norm_epsilon", 1e-5, "norm_epsilon"),
@@ -72,21 +47,6 @@ NOT_FROM_PLAN: tuple[tuple[str, Any, str], ...] = (
     ("seed", 1234, "seed of weights and data, the same for every parallelism"),
 )
 FROM_CONFIG_JSON = "from the model's config.json"
-PLAN = ("tp", "sequence_parallel", "cp", "cp_kind", "pp", "ep", "micro_batch_size",
-        "reshard_after_forward", "recompute", "recompute_modules", "recompute_method",
-        "recompute_num_layers", "attention_kernel", "compile", "zero_stage")  # fmt: skip
-TRAINING = ("seq_length", "global_batch_size", "precision", "gradient_reduce_dtype", "optimizer")
-# Entries of layer patterns only; OPTIONAL_MODEL_FIELDS: fields of a model that are left out at
-# their default.
-PATTERN = ("blocks", "layer_pattern")
-OWN_TABLE = "per_layer_input_vocab_size"
-OPTIONAL_MODEL_FIELDS = {
-    "mla": "widths of latent attention",
-    "attention_sinks": "one extra score per head, without a token",
-    "residual_streams": "residual streams, mixed by every block",
-    "per_layer_input_size": "width of the per-layer token embeddings",
-    OWN_TABLE: "rows of the per-layer embedding; None: vocab_size",
-}
 KEYS = frozenset(
     (*MODEL, "num_experts", *PLAN, *TRAINING, "stage_layers", "schedule", "dp_replicate",
      "dp_shard", "train_iters", *(name for name, _, _ in (*NUMERICS, *NOT_FROM_PLAN)))

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from importlib.resources import files
 from typing import Any
 
 from cost_models.blocks import Sublayer
 from cost_models.blocks.attention import Attention
 from cost_models.blocks.compressed_attention import CompressedAttention
+from cost_models.blocks.indexer import Indexer
 from cost_models.layers import layers_of
 from cost_models.spec import ModelSpec, StackSpec
+from planner.frameworks.package_files import text
 
 KINDS = (
     "attention", "compressed_attention", "cross_attention", "experts", "gated_delta_net",
@@ -58,21 +59,25 @@ def each(model: StackSpec) -> tuple[Sublayer, ...]:
     return tuple(dict.fromkeys(one for block in blocks for one in parts(block)))
 
 
+def indexers(model: ModelSpec) -> list[Indexer]:
+    """The indexers of its blocks."""
+    found = (getattr(block, "indexer", None) for block in each(model))
+    return [indexer for indexer in found if indexer is not None]
+
+
 def passes_on(model: ModelSpec) -> str:
     """What a layer receives from an earlier one besides the hidden state; empty if nothing."""
     if model.per_layer_input_size is not None:
         return "per-layer embeddings"
     earlier = (getattr(block, "key_values", "own") == "earlier" for block in each(model))
-    indexers = (getattr(block, "indexer", None) for block in each(model))
-    if any(indexer is not None and indexer.shared for indexer in indexers):
+    if any(indexer.shared for indexer in indexers(model)):
         return "keys selected by an earlier indexer"
     return "keys and values of an earlier layer" if any(earlier) else ""
 
 
 def has_indexer(model: ModelSpec) -> bool:
     """Whether some attention is limited to keys that an indexer picks."""
-    blocks = each(model)
-    return any(getattr(b, "indexer", None) or getattr(b, "choice", None) for b in blocks)
+    return bool(indexers(model)) or any(getattr(b, "choice", None) for b in each(model))
 
 
 def in_order(model: ModelSpec) -> str:
@@ -82,8 +87,7 @@ def in_order(model: ModelSpec) -> str:
 
 def picks_blocks(model: ModelSpec) -> bool:
     """Whether an indexer picks blocks of keys."""
-    indexers = (getattr(block, "indexer", None) for block in each(model))
-    return any(indexer is not None and indexer.block_size for indexer in indexers)
+    return any(indexer.block_size for indexer in indexers(model))
 
 
 def compresses(model: ModelSpec) -> bool:
@@ -143,8 +147,7 @@ def _stage(model: ModelSpec) -> dict[str, str]:
 
 
 def _text(name: str) -> str:
-    path = files(__package__).joinpath("script_parts", f"{name}.py.txt")
-    return path.read_text(encoding="utf-8").rstrip()
+    return text("planner.frameworks.pytorch", f"script_parts/{name}.py.txt").rstrip()
 
 
 def entries(model: StackSpec) -> tuple[dict[str, Any], list[list[str]]]:

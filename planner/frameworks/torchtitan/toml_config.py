@@ -26,40 +26,16 @@ _MARK = re.compile(
     r"^\[(?:parallelism|training|experimental|activation_checkpoint)\]", re.MULTILINE
 )
 _MOST_DIGITS = 18
+_KEYS = table("planner.frameworks.torchtitan", "toml_keys.json")
 # Name in older versions -> name in 0.3.0.
-_RENAMED = {
-    "training.batch_size": "training.local_batch_size",
-    "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
-    "training.compile": "compile.enable",
-    "training.enable_async_tensor_parallel": "compile.enable_async_tensor_parallel",
-    "parallelism.enable_async_tensor_parallel": "compile.enable_async_tensor_parallel",
-    "experimental.enable_async_tensor_parallel": "compile.enable_async_tensor_parallel",
-    **{
-        f"training.{name}": f"parallelism.{name}"
-        for name in (
-            "data_parallel_replicate_degree",
-            "data_parallel_shard_degree",
-            "tensor_parallel_degree",
-            "fsdp_reshard_after_forward",
-        )
-    },
-    **{
-        f"experimental.{name}": f"parallelism.{name}"
-        for name in (
-            "pipeline_parallel_degree",
-            "pipeline_parallel_schedule",
-            "pipeline_parallel_schedule_csv",
-            "context_parallel_degree",
-        )
-    },
-}
+_RENAMED: dict[str, str] = _KEYS["renamed"]
 # Sections without effect on a step's time or memory.
 _NO_EFFECT = frozenset(
     {"job", "profiling", "metrics", "lr_scheduler", "checkpoint", "comm", "memory_estimation"}
     | {"fault_tolerance", "validation", "debug", "float8", "mx", "quantize"}
 )
 # Known keys of the other sections, which are read here or do not affect a plan.
-_KNOWN = frozenset(table("planner.frameworks.torchtitan", "toml_keys.json")["keys"])
+_KNOWN = frozenset(_KEYS["keys"])
 _NORMS = {"rmsnorm": "rmsnorm", "fused_rmsnorm": "rmsnorm", "compiled_rmsnorm": "rmsnorm"}
 _CHECKPOINTS = {"full": "FullAC", "selective": "SelectiveAC", "memory_budget": "MemoryBudgetAC"}
 # Suffix of a flavor -> its attention backend.
