@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,10 @@ class Setting(Spec):
     value: str | tuple[str, ...] | None = None
     file: str
     line: int
+
+    def unreadable(self, text: str) -> Unreadable:
+        """An error at its place."""
+        return Unreadable(text, self.file, self.line)
 
 
 class Refusal(Spec):
@@ -80,6 +85,22 @@ class Unreadable(ValueError):
         self.text, self.file, self.line = text, file, line
         place = f"{file}:{line}: " if line else f"{file}: " if file else ""
         super().__init__(place + text)
+
+
+@dataclass(frozen=True)
+class StatedValue:
+    """A value with its file and line; line 0: it is in none of the given files."""
+
+    value: Any
+    file: str
+    line: int
+
+    def unreadable(self, text: str) -> Unreadable:
+        """An error at its place."""
+        return Unreadable(text, self.file, self.line)
+
+    def setting(self, name: str) -> Setting:
+        return Setting(name=name, value=str(self.value), file=self.file, line=self.line)
 
 
 # Where a field has no effect, beyond what its document declares: of one plan, or of many.

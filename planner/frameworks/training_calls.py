@@ -112,8 +112,7 @@ def decoder_only(launch: ProgramCall, hybrids: bool = False) -> None:
     found = re.match(r"pretrain_(bert|t5|ict|retro|vision|vlm|mamba|hybrid|mimo|llava)", name)
     if found and not (hybrids and found[1] in ("mamba", "hybrid")):
         what = _OTHER_KINDS[found[1]]
-        text = f"{name} trains {what}: {DECODERS_ONLY}"
-        raise Unreadable(text, launch.program.file, launch.program.line)
+        raise launch.program.unreadable(f"{name} trains {what}: {DECODERS_ONLY}")
 
 
 def training(launch: ProgramCall, mark: str) -> bool:
@@ -200,10 +199,8 @@ def accelerators(call: TrainingCall, reached: World, asked: int | None) -> int:
     size = reached.accelerators or asked
     if size is None:
         word = call.launch.program
-        raise Unreadable(
+        raise word.unreadable(
             "the files do not say how many accelerators run it (nodes and processes per node): "
-            "give a cluster",
-            word.file,
-            word.line,
+            "give a cluster"
         )
     return size

@@ -122,7 +122,7 @@ class Overrides:
         if not re.fullmatch(r"[1-9]\d{0,8}", text):
             word = self.words.get(key, self.launch.program)
             got = f"must be a whole number from 1, got {text[:80]!r}" if text else "is missing"
-            raise Unreadable(f"{key} {got}", word.file, word.line)
+            raise word.unreadable(f"{key} {got}")
         return int(text)
 
     def setting(self, key: str, name: str = "") -> Setting:
@@ -210,5 +210,5 @@ def adapted(overrides: Overrides, model: ModelSpec, group: str) -> dict[str, Any
     dropout = overrides.text(prefix + "dropout", "0.0")
     if not (rank.isdecimal() and re.fullmatch(r"0?\.\d{1,6}|0", dropout)):
         one = overrides.setting(prefix + ("dropout" if rank.isdecimal() else "rank"))
-        raise Unreadable(f"{one.name} is {str(one.value)[:40]!r}, not a number", one.file, one.line)
+        raise one.unreadable(f"{one.name} is {str(one.value)[:40]!r}, not a number")
     return adapter_fields(model, int(rank), stated, float(dropout))

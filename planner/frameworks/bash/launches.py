@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from planner.frameworks.read_results import Unreadable
+
 _LAUNCHERS = re.compile(r"(?:python[\d.]*|torchrun|deepspeed|accelerate|msrun)")
 
 # Commands that start a program without naming python.
@@ -35,6 +37,10 @@ class Argument:
     file: str
     line: int
     known: bool = True
+
+    def unreadable(self, text: str) -> Unreadable:
+        """An error at its place."""
+        return Unreadable(text, self.file, self.line)
 
 
 @dataclass(frozen=True)

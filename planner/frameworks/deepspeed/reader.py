@@ -138,7 +138,7 @@ def _world(call: TrainingCall, launch: ProgramCall) -> World:
 def _model(args: Arguments, launch: ProgramCall) -> dict[str, Any]:
     for name in REQUIRED:
         if not args.has(name):
-            raise Unreadable(f"{name} is missing", launch.program.file, launch.program.line)
+            raise launch.program.unreadable(f"{name} is missing")
     layers, hidden, heads, seq = (args.positive(name) for name in REQUIRED)
     gated = args.has("--swiglu", "--glu-activation")
     ffn = int((4 * hidden * 2 / 3) / 64) * 64 if args.has("--swiglu") else 4 * hidden
@@ -200,11 +200,9 @@ def _experts(args: Arguments, ffn: int, layers: int) -> dict[str, Any] | None:
         return None
     if len(set(counts)) > 1:
         one = args.given["--num-experts"]
-        raise Unreadable(
+        raise one.unreadable(
             f"--num-experts {' '.join(map(str, counts[:40]))}: layers with different numbers of "
-            "experts cannot be read; give the model by its name (--model)",
-            one.file,
-            one.line,
+            "experts cannot be read; give the model by its name (--model)"
         )
     step = min(args.positive("--expert-interval", 2), layers)
     count = max(counts[-1], 2)

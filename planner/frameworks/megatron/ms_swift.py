@@ -74,8 +74,7 @@ def translated(
     length = said.pop("max_length", None)
     program = launch.program
     if length is None:
-        text = "--max_length is missing: --set max_length=..."
-        raise Unreadable(text, program.file, program.line)
+        raise program.unreadable("--max_length is missing: --set max_length=...")
     packing = said.pop("packing", None)
     if packing is None or packing.text.lower() != "true":
         notes.append(f"every sample is assumed to be as long as --max_length, {length.text} tokens")
@@ -119,8 +118,7 @@ def _aligned(said: dict[str, Argument], launch: ProgramCall, notes: list[str]) -
     kind = "dpo" if one is None else one.text
     if kind not in ALIGNED:
         place = one or launch.program
-        text = f"--rlhf_type {kind[:60]} is not read; {', '.join(ALIGNED)} are"
-        raise Unreadable(text, place.file, place.line)
+        raise place.unreadable(f"--rlhf_type {kind[:60]} is not read; {', '.join(ALIGNED)} are")
     if kind not in PAIRED:
         notes.append(APART)
     response = said.pop("max_completion_length", None)
@@ -139,8 +137,7 @@ def _adapted(said: dict[str, Argument], model: ModelSpec) -> dict[str, Any]:
     for name, pattern in (("lora_rank", r"[1-9]\d{0,4}"), ("lora_dropout", r"0?\.\d{1,6}|0")):
         if not re.fullmatch(pattern, texts[name]):
             word = said[name]
-            text = f"--{name} {word.text[:40]!r} is not a number in its range"
-            raise Unreadable(text, word.file, word.line)
+            raise word.unreadable(f"--{name} {word.text[:40]!r} is not a number in its range")
     targets = said.pop("target_modules", None)
     for name in (*usual, "lora_alpha", "lora_bias", "use_rslora", "lora_dtype", "merge_lora"):
         said.pop(name, None)

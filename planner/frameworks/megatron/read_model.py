@@ -36,7 +36,7 @@ def _required(args: Arguments, launch: ProgramCall, name: str, old: str = "") ->
     wrong = next((one for one in args.refusals if one.setting and one.setting.name == name), None)
     if wrong is not None and wrong.setting is not None:
         raise Unreadable(wrong.reason.text, wrong.setting.file, wrong.setting.line)
-    raise Unreadable(f"{name} is missing", launch.program.file, launch.program.line)
+    raise launch.program.unreadable(f"{name} is missing")
 
 
 def position_kind(args: Arguments) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.megatron import options
 from planner.frameworks.megatron.patterns import MAMBA_TAPS, SYMBOLS
-from planner.frameworks.read_results import Unreadable
 
 Blocks = dict[str, Any]
 
@@ -69,15 +68,13 @@ def hybrid_pattern(args: Arguments) -> str:
     text = args.text(PATTERN) or args.text(OLD) or _by_ratios(args)
     setting = args.given.get(PATTERN) or args.given.get(OLD) or args.given.get("--is-hybrid-model")
     if not text and args.has("--is-hybrid-model") and setting is not None:
-        raise Unreadable(f"a hybrid model needs {PATTERN}", setting.file, setting.line)
+        raise setting.unreadable(f"a hybrid model needs {PATTERN}")
     main, *predicted = text.split("/")
     letters = set(text) - {"|", "/"}
     if text and setting is not None and (letters - set(KINDS) or not main.replace("|", "")):
-        raise Unreadable(
+        raise setting.unreadable(
             f"{setting.name} {text[:100]}: the letters are {' '.join(KINDS)}, | between "
-            "stages, and / before a prediction layer",
-            setting.file,
-            setting.line,
+            "stages, and / before a prediction layer"
         )
     if len(set(predicted)) > 1:
         args.refuse("all prediction layers of a pattern must be the same", PATTERN, OLD)

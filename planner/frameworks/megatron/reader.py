@@ -284,8 +284,7 @@ def _model(dialect: Dialect, args: Arguments, launch: ProgramCall, given: GivenV
         args.assume(f"the model is {given.model.name}: options of the model are ignored")
         if not args.has("--seq-length", "--encoder-seq-length"):
             program = launch.program
-            text = "--seq-length is missing: --set --seq-length=..."
-            raise Unreadable(text, program.file, program.line)
+            raise program.unreadable("--seq-length is missing: --set --seq-length=...")
         return given.model
     fields = model_fields(args, launch)
     stated = numerics.read(args, fields)

@@ -155,7 +155,7 @@ def _decoder(args: Arguments) -> None:
                 what = (
                     f"a program that trains an encoder (BERT, T5): {training_calls.DECODERS_ONLY}"
                 )
-            raise Unreadable(f"{shown}: belongs to {what}", one.file, one.line)
+            raise one.unreadable(f"{shown}: belongs to {what}")
     args.assume(f"the program is assumed to be pretrain_gpt.py: {MODEL_ARGS} does not name it")
 
 

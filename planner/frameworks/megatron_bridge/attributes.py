@@ -7,9 +7,8 @@ from dataclasses import replace
 from operator import not_
 from typing import Any
 
-from planner.frameworks.megatron_bridge.performance_options import StatedValue
 from planner.frameworks.package_files import table
-from planner.frameworks.read_results import Unreadable
+from planner.frameworks.read_results import StatedValue
 
 SECTIONS = ("model", "train", "ddp", "optimizer", "comm_overlap")
 _TABLE = table("planner.frameworks.megatron_bridge", "attributes.json")
@@ -69,7 +68,7 @@ def _precision(values: Mapping[str, StatedValue], found: dict[str, StatedValue])
     kind = str(one.value).replace("-", "_")
     if kind not in PRECISIONS:
         known = ", ".join(PRECISIONS)
-        raise Unreadable(f"mixed_precision {kind[:80]} is not known ({known})", one.file, one.line)
+        raise one.unreadable(f"mixed_precision {kind[:80]} is not known ({known})")
     settled = {**PRECISIONS[kind], "grad_reduce_in_fp32": True}
     settled["fp8_param_gather"] = "fp8" in settled and kind not in _NO_GATHER
     for key, other in values.items():

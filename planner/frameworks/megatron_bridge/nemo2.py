@@ -19,11 +19,10 @@ from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, GivenValues
 from planner.frameworks.megatron_bridge import nemo2_performance as performance
 from planner.frameworks.megatron_bridge.nemo2_names import DEFAULTS, GROUPS, KEYS, PRECISIONS, WORDS
-from planner.frameworks.megatron_bridge.performance_options import StatedValue
 from planner.frameworks.megatron_bridge.recipes import Recipe
 from planner.frameworks.python.static_evaluation import Program
 from planner.frameworks.python.static_values import Call, Unknown
-from planner.frameworks.read_results import Unreadable
+from planner.frameworks.read_results import StatedValue, Unreadable
 
 TITLE = "NeMo 2"
 TASKS = ("pretrain", "finetune")
@@ -208,8 +207,7 @@ def _of_command(found: training_calls.TrainingCall) -> Taken:
             name = value or getattr(next(words, None), "text", "")
         elif equals and not option.startswith("-"):
             if not word.known and (option in KEYS or option.startswith(tuple(GROUPS))):
-                text = f"{word.text[:100]} is not in the files: --set {option}=..."
-                raise Unreadable(text, word.file, word.line)
+                raise word.unreadable(f"{word.text[:100]} is not in the files: --set {option}=...")
             overrides.append((option, Argument(value, word.file, word.line)))
     match = _FACTORY.fullmatch(name.strip("\"' "))
     if match is None:

@@ -99,7 +99,7 @@ def options(words: Sequence[Argument], given: Mapping[str, str], place: Argument
         if name in said:
             found[name] = _value(name, said[name], place)
     if "gpu" not in found:
-        raise Unreadable("-g (--gpu) is missing: h100, b200 or gb200", place.file, place.line)
+        raise place.unreadable("-g (--gpu) is missing: h100, b200 or gb200")
     return Options(found, place)
 
 
@@ -109,8 +109,7 @@ def _check_known(name: str, said: Any, words: Sequence[Argument], place: Argumen
     for text in said if isinstance(said, list) else [said]:
         if any(text == one or one.endswith(f"={text}") for one in opened):
             hint = to_set(text, f"--set {name}=...")
-            shown = f"--{name} is {text[:100]}, which the files do not say: {hint}"
-            raise Unreadable(shown, place.file, place.line)
+            raise place.unreadable(f"--{name} is {text[:100]}, which the files do not say: {hint}")
 
 
 def _value(name: str, said: Any, place: Argument) -> Any:

@@ -15,7 +15,7 @@ from planner.frameworks.bash import Argument
 from planner.frameworks.given_values import hint
 from planner.frameworks.megatron_bridge import recipes
 from planner.frameworks.package_files import table
-from planner.frameworks.read_results import Unreadable
+from planner.frameworks.read_results import StatedValue, Unreadable
 
 _TABLE = table("planner.frameworks.megatron_bridge", "performance_options.json")
 # Short name -> long.
@@ -49,15 +49,6 @@ _OVERRIDE = re.compile(r"\+{0,2}([a-z_]+\.[\w.]+)=(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class StatedValue:
-    """A value of the launch with its file and line."""
-
-    value: Any
-    file: str
-    line: int
-
-
-@dataclass(frozen=True)
 class Words:
     """The options of a launch: those of PICKS, those that override the recipe, and the others."""
 
@@ -77,8 +68,7 @@ def words(arguments: Sequence[Argument]) -> Words:
             idle = override[1] not in recipes.relevant()
         if not all(one.known for one in texts) and not idle:
             shown = name if override is not None else f"--{name} is {text[:200]}"
-            unsaid = f"{shown[:200]}, which the files do not say: {to_set(text)}"
-            raise Unreadable(unsaid, word.file, word.line)
+            raise word.unreadable(f"{shown[:200]}, which the files do not say: {to_set(text)}")
         if override is not None:
             found.sets[override[1]] = StatedValue(_value(override[2]), word.file, word.line)
         elif name in SETS:
@@ -90,7 +80,7 @@ def words(arguments: Sequence[Argument]) -> Words:
             found.no_effect[name] = StatedValue(text, word.file, word.line)
         else:
             known = hint(name, (*SETS, *PICKS))
-            raise Unreadable(f"--{name} is not a known option{known}", word.file, word.line)
+            raise word.unreadable(f"--{name} is not a known option{known}")
     return found
 
 

@@ -12,11 +12,10 @@ from typing import Any
 from planner.frameworks.launch_files import CONFIG, GivenValues
 from planner.frameworks.megatron_bridge import recipes
 from planner.frameworks.megatron_bridge.attributes import RECIPE_OVERRIDES, SECTIONS, SHAPES
-from planner.frameworks.megatron_bridge.performance_options import StatedValue
 from planner.frameworks.megatron_bridge.recipes import Recipe
 from planner.frameworks.python.static_evaluation import Program
 from planner.frameworks.python.static_values import Call, Unknown
-from planner.frameworks.read_results import Unreadable
+from planner.frameworks.read_results import StatedValue, Unreadable
 
 CONTAINER = "ConfigContainer"
 STARTS = ("pretrain", "finetune")

@@ -25,7 +25,7 @@ from planner.frameworks.megatron_bridge.attributes import (
     attributes,
 )
 from planner.frameworks.megatron_bridge.nemo2_names import MODELS
-from planner.frameworks.megatron_bridge.performance_options import StatedValue, Words, words
+from planner.frameworks.megatron_bridge.performance_options import Words, words
 from planner.frameworks.megatron_bridge.recipe_model import (
     adapted,
     drop_projection_recompute,
@@ -36,7 +36,7 @@ from planner.frameworks.megatron_bridge.recipe_model import (
 from planner.frameworks.megatron_bridge.recipes import Recipe, Selector
 from planner.frameworks.megatron_bridge.rules import EXPANDABLE
 from planner.frameworks.megatron_bridge.settings import translated
-from planner.frameworks.read_results import Reading, Setting, Unreadable
+from planner.frameworks.read_results import Reading, Setting, StatedValue, Unreadable
 
 TITLE = "Megatron-Bridge"
 PROGRAMS = ("setup_experiment.py", "run_script.py", "run_recipe.py")
@@ -251,7 +251,7 @@ def _recipe(said: Words, launch: ProgramCall) -> Recipe:
     def pick(name: str, usual: str = "") -> str:
         found = said.picks.get(name)
         if found is None and not usual and name != "config_variant":
-            raise Unreadable(f"--{name} is missing", place.file, place.line)
+            raise place.unreadable(f"--{name} is missing")
         return usual if found is None else str(found.value)
 
     task, key = pick("task", "pretrain"), "model_recipe_name"
@@ -262,15 +262,14 @@ def _recipe(said: Words, launch: ProgramCall) -> Recipe:
         model = pick(key)
     if task not in TASKS:
         one = said.picks["task"]
-        text = f"--task {task[:60]} is not read; {', '.join(TASKS)} are"
-        raise Unreadable(text, one.file, one.line)
+        raise one.unreadable(f"--task {task[:60]} is not read; {', '.join(TASKS)} are")
     named = said.picks[key]
     if said.picks.get("use_recipes"):
         return recipes.find(f"{model}_{task}_config", named.file, named.line)
     count = pick("num_gpus")
     if not re.fullmatch(r"[1-9]\d{0,6}", count):
         one = said.picks["num_gpus"]
-        raise Unreadable(f"--num_gpus {count[:40]!r} is not a number", one.file, one.line)
+        raise one.unreadable(f"--num_gpus {count[:40]!r} is not a number")
     gpu, precision = pick("gpu").lower(), pick("compute_dtype", "bf16")
     if precision == "fp8":
         precision = f"fp8_{pick('fp8_recipe', 'cs')}"

@@ -12,9 +12,8 @@ from cost_models.spec import ModelSpec
 from planner.frameworks import named_models
 from planner.frameworks.lora_settings import CANONICAL, adapter_fields
 from planner.frameworks.megatron_bridge.attributes import RECIPE_OVERRIDES, SHAPES
-from planner.frameworks.megatron_bridge.performance_options import StatedValue
 from planner.frameworks.megatron_bridge.recipes import Recipe
-from planner.frameworks.read_results import Setting, Unreadable
+from planner.frameworks.read_results import Setting, StatedValue, Unreadable
 
 ADAPTERS = ("LoRA", "CanonicalLoRA")
 LORA_RANK = 32
@@ -38,8 +37,7 @@ def adapted(values: Mapping[str, StatedValue], model: ModelSpec) -> dict[str, An
             name="peft.target_modules", value=str(names), file=place.file, line=place.line
         )
     if dropout is not None and not isinstance(dropout.value, int | float):
-        text = f"peft.dropout must be a number, got {str(dropout.value)[:60]!r}"
-        raise Unreadable(text, dropout.file, dropout.line)
+        raise dropout.unreadable(f"peft.dropout must be a number, got {str(dropout.value)[:60]!r}")
     return adapter_fields(
         model,
         whole(rank, "peft.dim") if rank else LORA_RANK,
@@ -76,8 +74,7 @@ def expandable(values: Mapping[str, StatedValue], environment: Mapping[str, str]
 
 def whole(one: StatedValue, key: str) -> int:
     if not isinstance(one.value, int) or isinstance(one.value, bool):
-        text = f"{key} must be a whole number, got {str(one.value)[:60]!r}"
-        raise Unreadable(text, one.file, one.line)
+        raise one.unreadable(f"{key} must be a whole number, got {str(one.value)[:60]!r}")
     return one.value
 
 
@@ -88,8 +85,7 @@ def _capacity(values: dict[str, StatedValue], model: ModelSpec) -> dict[str, Any
     if one is None or one.value is None or model.moe is None:
         return {}
     if not isinstance(one.value, int | float) or isinstance(one.value, bool):
-        text = f"{key} must be a number, got {str(one.value)[:60]!r}"
-        raise Unreadable(text, one.file, one.line)
+        raise one.unreadable(f"{key} must be a number, got {str(one.value)[:60]!r}")
     del values[key]
     factor = float(one.value) if one.value > 0 else None
     return {"moe": {**model.moe.model_dump(), "capacity_factor": factor}}
@@ -132,9 +128,7 @@ def model_of(values: dict[str, StatedValue], recipe: Recipe, notes: list[str]) -
         changes["vocab_size"] = tokens
         notes.append(f"the vocabulary is that of the recipe's NullTokenizer, {tokens} tokens")
     if changes.get("num_layers", model.num_layers) != model.num_layers and model.layer_pattern:
-        raise Unreadable(
-            f"num_layers cannot change the layer pattern of {name.value}", name.file, name.line
-        )
+        raise name.unreadable(f"num_layers cannot change the layer pattern of {name.value}")
     if changes.get("mtp_num_layers") == 0:
         changes["mtp_layer"] = ()
     return ModelSpec(**{**model.model_dump(), **changes})

@@ -11,7 +11,6 @@ from cost_models.adapters import AdapterTarget
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.megatron.changes import Changes
 from planner.frameworks.package_files import table
-from planner.frameworks.read_results import Unreadable
 
 # Its own names of Megatron-LM's options.
 CHANGES = Changes(
@@ -58,11 +57,9 @@ def translate(args: Arguments) -> None:
     for name, what in UNSUPPORTED_OPTIONS.items():
         if name in args.given and args.given[name].value not in ("0", "1"):
             one = args.given[name]
-            raise Unreadable(
+            raise one.unreadable(
                 f"{name}: {what}, which is not read from options; give the model by its name "
-                "(--model)",
-                one.file,
-                one.line,
+                "(--model)"
             )
     if "--enable-dsa-indexer" in args.given:
         args.say("--experimental-attention-variant", "dsa", "--enable-dsa-indexer")
@@ -115,8 +112,8 @@ def noop_layers(args: Arguments) -> set[int]:
         return {int(part) for part in text.split(",")} if text and text != "None" else set()
     except ValueError:
         one = args.given["--noop-layers"]
-        raise Unreadable(
-            f"--noop-layers {text[:60]}: layer numbers with commas are needed", one.file, one.line
+        raise one.unreadable(
+            f"--noop-layers {text[:60]}: layer numbers with commas are needed"
         ) from None
 
 

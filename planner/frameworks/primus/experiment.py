@@ -6,30 +6,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from planner.frameworks import yaml_files
 from planner.frameworks.launch_files import SET, GivenValues
 from planner.frameworks.megatron import attribute_names
 from planner.frameworks.primus.names import PRESETS
-from planner.frameworks.read_results import Setting, Unreadable
+from planner.frameworks.read_results import StatedValue, Unreadable
 from planner.frameworks.yaml_files import YamlFile
 
 YAML = (".yaml", ".yml")
 MODULES = ("pre_trainer", "post_trainer")  # Primus accepts either name
 BACKEND = "megatron"
 _VARIABLE = re.compile(r"\$\{(\w+)(?::([^}]*))?\}")
-
-
-class ExperimentValue(NamedTuple):
-    """A value with its file and line; line 0: it is from a preset whose file is not given."""
-
-    value: Any
-    file: str
-    line: int
-
-    def setting(self, name: str) -> Setting:
-        return Setting(name=name, value=str(self.value), file=self.file, line=self.line)
 
 
 @dataclass(frozen=True)
@@ -58,13 +47,13 @@ class Experiment:
         return self.model in PRESETS or self._path(self.model) is not None
 
     @cached_property
-    def overrides(self) -> dict[str, ExperimentValue]:
+    def overrides(self) -> dict[str, StatedValue]:
         """The overrides of the presets; the user's given values come last."""
         import yaml
 
         prefix = f"modules.{self.module}.overrides."
         found = {
-            key: ExperimentValue(
+            key: StatedValue(
                 self.resolved(value), self.config.name, self.config.lines.get(prefix + key, 0)
             )
             for key, value in (self.body.get("overrides") or {}).items()
@@ -72,7 +61,7 @@ class Experiment:
         for given, value in self.given.values.items():
             key = given.removeprefix("--").replace("-", "_")
             if key in attribute_names.options():
-                found[key] = ExperimentValue(yaml.safe_load(value), SET, 0)
+                found[key] = StatedValue(yaml.safe_load(value), SET, 0)
         return found
 
     def resolved(self, value: Any) -> Any:
@@ -85,15 +74,14 @@ class Experiment:
         text = _VARIABLE.sub(lambda one: known.get(one[1], one[2] or one[0]), value)
         return text if "${" in text else yaml.safe_load(text)
 
-    def preset(self, name: str, below: str = "") -> dict[str, ExperimentValue]:
+    def preset(self, name: str, below: str = "") -> dict[str, StatedValue]:
         """The values of a preset and of those that it extends.
 
         below: the file that extends it.  Raises Unreadable if a preset is not among the files.
         """
         if name in PRESETS:
             return {
-                key: ExperimentValue(value, self.config.name, 0)
-                for key, value in PRESETS[name].items()
+                key: StatedValue(value, self.config.name, 0) for key, value in PRESETS[name].items()
             }
         path = self._path(name)
         if path is None or path == below:
@@ -102,14 +90,14 @@ class Experiment:
             raise Unreadable(f"{what}, which is not among the files", place)
         found = yaml_files.read(self.files[path], path)
         above = found.values.get("extends") or []
-        told: dict[str, ExperimentValue] = {}
+        told: dict[str, StatedValue] = {}
         for one in above if isinstance(above, list) else [str(above)]:
             base = str(one).removeprefix("../")
             if not base.startswith("primus_"):  # defaults of its own options, which have no effect
                 told |= self.preset(base, path)
         for key, value in found.values.items():
             if key != "extends":
-                told[key] = ExperimentValue(self.resolved(value), path, found.lines.get(key, 0))
+                told[key] = StatedValue(self.resolved(value), path, found.lines.get(key, 0))
         return told
 
     def _path(self, name: str) -> str | None:

@@ -35,11 +35,9 @@ def adapted(experiment: Experiment) -> ModelSpec:
     changes: dict[str, int] = {}
     for key, one in experiment.overrides.items():
         if key in SHAPES and one.value is not None:
-            raise Unreadable(
+            raise one.unreadable(
                 f"{key} changes {name}: give the model's YAML and those that it extends, or "
-                "the model (--model)",
-                one.file,
-                one.line,
+                "the model (--model)"
             )
         if key in RECIPE_OVERRIDES and re.fullmatch(r"\d{1,5}", str(one.value)):
             changes[key] = int(one.value)

@@ -17,11 +17,11 @@ from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, given_with
 from planner.frameworks.megatron import attribute_names
 from planner.frameworks.megatron.reader import Dialect, reading_of
-from planner.frameworks.primus.experiment import YAML, Experiment, ExperimentValue, experiment
+from planner.frameworks.primus.experiment import YAML, Experiment, experiment
 from planner.frameworks.primus.model_by_name import adapted
 from planner.frameworks.primus.names import MODEL, OWN, PRESETS, SHAPING
 from planner.frameworks.primus.settings import ALGORITHMS
-from planner.frameworks.read_results import Reading, Refusal, Setting, Unreadable
+from planner.frameworks.read_results import Reading, Refusal, Setting, StatedValue, Unreadable
 
 TITLE = "Primus"
 PROGRAM = "primus/cli/main.py"
@@ -94,17 +94,15 @@ def _call_and_world(
     return found.launch, training_calls.accelerators(found, reached, accelerators), reached
 
 
-def _model_preset(experiment: Experiment) -> dict[str, ExperimentValue]:
+def _model_preset(experiment: Experiment) -> dict[str, StatedValue]:
     """The values of the model's preset; if it is not given, those that all such presets set."""
     if experiment.model_at_hand:
         return experiment.preset(experiment.model)
     everywhere = {"sequence_parallel": PRESETS[MODEL]["sequence_parallel"]}
-    return {
-        key: ExperimentValue(value, experiment.config.name, 0) for key, value in everywhere.items()
-    }
+    return {key: StatedValue(value, experiment.config.name, 0) for key, value in everywhere.items()}
 
 
-def _arguments(experiment: Experiment, values: Mapping[str, ExperimentValue]) -> Arguments:
+def _arguments(experiment: Experiment, values: Mapping[str, StatedValue]) -> Arguments:
     """The options of all attributes that are set, with their lines."""
     document = known_arguments(attribute_names.PACKAGE)
     four_bits = document["flags"][FP4]
@@ -129,7 +127,7 @@ def _is_off(value: Any) -> bool:
     return not value or (isinstance(value, dict) and value.get("enabled") is False)
 
 
-def _plan(values: Mapping[str, ExperimentValue], plan: ParallelPlan) -> dict[str, Any]:
+def _plan(values: Mapping[str, StatedValue], plan: ParallelPlan) -> dict[str, Any]:
     """The plan fields that Primus's own keys set."""
     on = {key: one.value for key, one in values.items()}
     said: dict[str, Any] = {}
@@ -140,7 +138,7 @@ def _plan(values: Mapping[str, ExperimentValue], plan: ParallelPlan) -> dict[str
     return said
 
 
-def _layer_ids(value: ExperimentValue) -> tuple[int, ...]:
+def _layer_ids(value: StatedValue) -> tuple[int, ...]:
     """Layer numbers; those beyond the model's layers are prediction layers."""
     words = value.value if isinstance(value.value, list) else str(value.value).split(",")
     try:
@@ -168,7 +166,7 @@ def _some_layers(num_layers: int, plan: ParallelPlan, chosen: Sequence[int]) -> 
     }
 
 
-def _by_key(reading: Reading, values: Mapping[str, ExperimentValue]) -> Reading:
+def _by_key(reading: Reading, values: Mapping[str, StatedValue]) -> Reading:
     """The reading with names of keys in place of options, and with Primus's own keys."""
 
     def key(setting: Setting) -> Setting:

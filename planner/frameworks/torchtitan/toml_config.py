@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from planner.frameworks import architecture
@@ -17,7 +16,7 @@ from planner.frameworks.bash import Argument
 from planner.frameworks.given_values import hint
 from planner.frameworks.package_files import table
 from planner.frameworks.python.static_values import Call
-from planner.frameworks.read_results import Setting, Unreadable
+from planner.frameworks.read_results import Setting, StatedValue, Unreadable
 from planner.frameworks.torchtitan import registry
 from planner.frameworks.torchtitan.trainer_settings import TrainerSettings, gather_settings
 
@@ -40,15 +39,6 @@ _NORMS = {"rmsnorm": "rmsnorm", "fused_rmsnorm": "rmsnorm", "compiled_rmsnorm": 
 _CHECKPOINTS = {"full": "FullAC", "selective": "SelectiveAC", "memory_budget": "MemoryBudgetAC"}
 # Suffix of a flavor -> its attention backend.
 _ATTENTION = {"_flex_attn": "flex", "_flex": "flex", "_varlen_attn": "varlen", "_varlen": "varlen"}
-
-
-@dataclass(frozen=True)
-class _Value:
-    """A value with its file and line."""
-
-    value: Any
-    file: str
-    line: int
 
 
 def is_one(files: Mapping[str, str]) -> bool:
@@ -109,7 +99,7 @@ def _chosen(
     return (same or marked)[0], rest, notes
 
 
-def _values(name: str, text: str) -> dict[str, _Value]:
+def _values(name: str, text: str) -> dict[str, StatedValue]:
     """Every value by its dotted key.  Raises Unreadable."""
     try:
         document = tomllib.loads(text)
@@ -119,7 +109,7 @@ def _values(name: str, text: str) -> dict[str, _Value]:
     except (ValueError, RecursionError):
         raise Unreadable("is not TOML: a number or a nesting is too long", name) from None
     lines = _lines(text)
-    return {key: _Value(one, name, lines.get(key, 0)) for key, one in _leaves(document, "")}
+    return {key: StatedValue(one, name, lines.get(key, 0)) for key, one in _leaves(document, "")}
 
 
 def _leaves(node: dict[str, Any], path: str) -> Iterator[tuple[str, Any]]:
@@ -142,7 +132,7 @@ def _lines(text: str) -> dict[str, int]:
     return found
 
 
-def _override(values: dict[str, _Value], words: Sequence[Argument]) -> None:
+def _override(values: dict[str, StatedValue], words: Sequence[Argument]) -> None:
     """Apply the options of the command line, which override the file."""
     place = 0
     while place < len(words):
@@ -152,7 +142,7 @@ def _override(values: dict[str, _Value], words: Sequence[Argument]) -> None:
         if not option.startswith("--") or "." not in option:
             if not word.known:
                 continue
-            raise Unreadable(f"{word.text!r} belongs to no option", word.file, word.line)
+            raise word.unreadable(f"{word.text!r} belongs to no option")
         key = option.removeprefix("--").replace("-", "_")
         known = True
         if not equals and place < len(words) and not words[place].text.startswith("--"):
@@ -160,13 +150,11 @@ def _override(values: dict[str, _Value], words: Sequence[Argument]) -> None:
             place += 1
             equals = "="
         if not known:
-            raise Unreadable(
-                f"{option} is {text}, which the files do not say", word.file, word.line
-            )
+            raise word.unreadable(f"{option} is {text}, which the files do not say")
         section, _, last = key.rpartition(".")
         if not equals and last.startswith("no_"):
             key, text = f"{section}.{last.removeprefix('no_')}", "false"
-        values[key] = _Value(_typed(text if equals or text else "true"), word.file, word.line)
+        values[key] = StatedValue(_typed(text if equals or text else "true"), word.file, word.line)
 
 
 def _typed(text: str) -> Any:
@@ -183,7 +171,7 @@ class _Reader:
     """Translates the values of one configuration to a Trainer.Config of 0.3.0."""
 
     def __init__(
-        self, values: Mapping[str, _Value], file: str, modelled: bool, notes: list[str]
+        self, values: Mapping[str, StatedValue], file: str, modelled: bool, notes: list[str]
     ) -> None:
         self.values, self.file, self.modelled, self.notes = values, file, modelled, notes
         self.asked: set[str] = set()

@@ -173,7 +173,7 @@ def _override(trainer: TrainerSettings, word: Argument, following: Sequence[Argu
     if taken:
         value, equals = following[0].text, "="
         if not following[0].known:
-            raise Unreadable(f"{text} is {value}, which the files do not say", word.file, word.line)
+            raise word.unreadable(f"{text} is {value}, which the files do not say")
     if section not in _OTHERS and (fields is None or name not in fields):
         note_unknown(trainer, text, value, word.line, word.file)
         return taken
