@@ -11,18 +11,11 @@ from math import prod
 from typing import Any
 
 from cost_models.spec import ModelSpec
-from planner.frameworks import training_calls
+from planner.frameworks import post_training, training_calls
 from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.lora_settings import adapter_fields
-from planner.frameworks.post_training import (
-    Sizes,
-    preset,
-    refuse_shapes,
-    sequences,
-    with_prediction,
-)
 from planner.frameworks.read_results import Setting, Unreadable
 
 TITLE = "verl"
@@ -139,11 +132,13 @@ class Overrides:
             for key in self.words
             if key.startswith((ACTOR, MODEL)) and key not in self.asked and not IDLE.search(key)
         ]
-        refuse_shapes(found, named, SAME)
+        post_training.refuse_shapes(found, named, SAME)
         return tuple(found)
 
 
-def sizes(overrides: Overrides, context: str, splits: Iterable[str], notes: list[str]) -> Sizes:
+def sizes(
+    overrides: Overrides, context: str, splits: Iterable[str], notes: list[str]
+) -> post_training.Sizes:
     """The sequence length and the batch sizes of a step.
 
     context: the key of the context-parallel degree; splits: the keys of the other degrees that
@@ -157,18 +152,18 @@ def sizes(overrides: Overrides, context: str, splits: Iterable[str], notes: list
         overrides.text(ACTOR + "ppo_max_token_len_per_gpu")
         if overrides.text(OF_ALL) and not overrides.text(MICRO):
             replicas = max((world(overrides).accelerators or 1) // replica, 1)
-            return Sizes(longest, batch, max(overrides.whole(OF_ALL) // replicas, 1))
-        return Sizes(longest, batch, overrides.whole(MICRO))
+            return post_training.Sizes(longest, batch, max(overrides.whole(OF_ALL) // replicas, 1))
+        return post_training.Sizes(longest, batch, overrides.whole(MICRO))
     overrides.text(MICRO)
     tokens = overrides.whole(ACTOR + "ppo_max_token_len_per_gpu", 16_384) * overrides.whole(
         context, 1
     )
     share = max(batch * replica // (world(overrides).accelerators or 1), 1)
-    micro = sequences(tokens, longest, share)
+    micro = post_training.sequences(tokens, longest, share)
     notes.append(
         f"micro-batches of up to {tokens} tokens are costed as {micro} of the longest sequences"
     )
-    return Sizes(longest, batch, micro)
+    return post_training.Sizes(longest, batch, micro)
 
 
 def world(overrides: Overrides) -> training_calls.World:
@@ -191,9 +186,11 @@ def model(overrides: Overrides, given: GivenValues, notes: list[str]) -> ModelSp
     key = MODEL + "path"
     place = overrides.words.get(key, overrides.launch.program)
     name = place.text.rstrip("/").rsplit("/", 1)[-1] if key in overrides.words else ""
-    found = preset(name, f"the model {key} is missing", (place.file, place.line), notes)
+    found = post_training.preset(
+        name, f"the model {key} is missing", (place.file, place.line), notes
+    )
     kept = found.mtp_num_layers if overrides.on(MODEL + "mtp.enable") else 0
-    return with_prediction(found, kept)
+    return post_training.with_prediction(found, kept)
 
 
 def adapted(overrides: Overrides, model: ModelSpec, group: str) -> dict[str, Any]:

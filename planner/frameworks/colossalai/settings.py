@@ -10,16 +10,10 @@ from collections.abc import Iterator
 
 from cost_models.plans import ParallelPlan
 from planner.constraints import Context
+from planner.frameworks import rules
 from planner.frameworks.base import Flag, Row, flag, in_group
 from planner.frameworks.colossalai.rules import STYLES, family
 from planner.frameworks.megatron.layout import chunks
-from planner.frameworks.rules import (
-    PLACEHOLDER,
-    SMOKE_ITERATIONS,
-    accumulated,
-    accumulation,
-    train_iterations,
-)
 from planner.huggingface.export.exporter import config_of
 from planner.huggingface.numerics import keys_of
 
@@ -53,7 +47,7 @@ def _kernels(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     flash = plan.attention_kernel != "unfused"
     yield "precision", c.training.precision, "type of weights and activations"
     yield "enable_flash_attention", flash, "attention kernel"
-    yield "max_norm", 1.0, PLACEHOLDER
+    yield "max_norm", 1.0, rules.PLACEHOLDER
 
 
 @in_group("plugin", _argument)
@@ -66,7 +60,11 @@ def _gemini(c: Context, plan: ParallelPlan) -> Iterator[Row]:
         float(plan.offload_optimizer),
         "1: states in host memory, 0: on the accelerator",
     )
-    yield "enable_gradient_accumulation", accumulation(c, plan) > 1, "micro-batches are accumulated"
+    yield (
+        "enable_gradient_accumulation",
+        rules.accumulation(c, plan) > 1,
+        "micro-batches are accumulated",
+    )
     yield (
         "enable_async_reduce",
         plan.overlap_grad_reduce,
@@ -140,7 +138,7 @@ def _pipeline(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     if style == "interleaved":
         yield "overlap_p2p", plan.overlap_p2p, "overlap of messages between stages"
     if style == "zbv":
-        graph = {"n_stage": plan.pp, "n_micro": accumulation(c, plan), **COSTS, **KEPT}
+        graph = {"n_stage": plan.pp, "n_micro": rules.accumulation(c, plan), **COSTS, **KEPT}
         said = ", ".join(f"{name}={value}" for name, value in graph.items())
         yield _source(
             "scheduler_nodes", f"PipelineGraph({said}).get_v_schedule()", "schedule of every rank"
@@ -167,16 +165,16 @@ def arguments(c: Context, plan: ParallelPlan) -> tuple[Flag, ...]:
 
 def constants(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
     """The constants at the top of train.py."""
-    steps = train_iterations("train", c.training).why
-    count, why = accumulated(c, plan)
+    steps = rules.train_iterations("train", c.training).why
+    count, why = rules.accumulated(c, plan)
     rows: tuple[tuple[str, str, str], ...] = (
-        ("STEPS", f'int(os.environ.get("TRAIN_ITERS") or {SMOKE_ITERATIONS})', steps),
+        ("STEPS", f'int(os.environ.get("TRAIN_ITERS") or {rules.SMOKE_ITERATIONS})', steps),
         ("SEQ_LENGTH", str(c.training.seq_length), "tokens of one sequence"),
         ("MICRO_BATCH_SIZE", str(plan.micro_batch_size), "sequences per pass and rank"),
         ("ACCUMULATION", str(count), why),
         ("DTYPE", DTYPES[c.training.precision], "type of the weights"),
         ("RECOMPUTE", str(plan.recompute == "full"), "full activation recompute"),
-        ("LEARNING_RATE", "1.0e-4", PLACEHOLDER),
+        ("LEARNING_RATE", "1.0e-4", rules.PLACEHOLDER),
         ("OPTIMIZER", json.dumps(c.training.optimizer), "as planned"),
         ("PIPELINE", str(plan.pp > 1), "the plugin runs the micro-batches of a step"),
         (

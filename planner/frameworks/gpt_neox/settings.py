@@ -8,13 +8,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import Context
 from planner.documents.request import PlanRequest
-from planner.frameworks.rules import (
-    LEARNING_RATE,
-    PLACEHOLDER,
-    SMOKE_ITERATIONS,
-    accumulation,
-    train_iterations,
-)
+from planner.frameworks import rules
 from planner.frameworks.unwritten_facts import written
 from planner.frameworks.yaml_files import Row
 
@@ -120,17 +114,17 @@ def _optimizer(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
         yield "zero_optimization.offload_optimizer.pin_memory", True, "pinned host memory"
     kind = "cpu_adam" if plan.offload_optimizer else training.optimizer
     yield "optimizer.type", kind, "as planned"
-    yield "optimizer.params.lr", LEARNING_RATE, PLACEHOLDER
+    yield "optimizer.params.lr", rules.LEARNING_RATE, rules.PLACEHOLDER
     if training.optimizer == "sgd" and plan.zero_stage:
         yield (
             "deepspeed_extra_args.zero_allow_untested_optimizer",
             True,
             "SGD is untested with ZeRO",
         )
-    yield "min_lr", 0.0, PLACEHOLDER
-    yield "lr_decay_style", "cosine", PLACEHOLDER
-    yield "weight_decay", 0.1, PLACEHOLDER
-    yield "gradient_clipping", 1.0, PLACEHOLDER
+    yield "min_lr", 0.0, rules.PLACEHOLDER
+    yield "lr_decay_style", "cosine", rules.PLACEHOLDER
+    yield "weight_decay", 0.1, rules.PLACEHOLDER
+    yield "gradient_clipping", 1.0, rules.PLACEHOLDER
 
 
 def rows(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
@@ -141,15 +135,15 @@ def rows(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
     yield (
         "train_batch_size",
         c.training.global_batch_size,
-        f"= micro batch {plan.micro_batch_size} x accumulation {accumulation(c, plan)} x dp "
+        f"= micro batch {plan.micro_batch_size} x accumulation {rules.accumulation(c, plan)} x dp "
         f"{plan.dp}",
     )
     yield "train_micro_batch_size_per_gpu", plan.micro_batch_size, "sequences per pass and rank"
-    yield "gradient_accumulation_steps", accumulation(c, plan), "micro-batches per iteration"
+    yield "gradient_accumulation_steps", rules.accumulation(c, plan), "micro-batches per iteration"
     yield from _precision(c.training)
     yield from _optimizer(c.training, plan)
-    yield "train_iters", SMOKE_ITERATIONS, train_iterations("", c.training).why
-    yield "lr_decay_iters", SMOKE_ITERATIONS, PLACEHOLDER
+    yield "train_iters", rules.SMOKE_ITERATIONS, rules.train_iterations("", c.training).why
+    yield "lr_decay_iters", rules.SMOKE_ITERATIONS, rules.PLACEHOLDER
     yield "data_path", "mock_data/mock", "MOCK DATA, random tokens: put your data set here"
     yield "data_impl", "mmap", "the format of data_path"
     yield "split", "100,0,0", "no evaluation on mock data"

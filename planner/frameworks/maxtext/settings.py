@@ -8,15 +8,9 @@ from cost_models.numerics import RopeScaling
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.constraints import Context
+from planner.frameworks import rules
 from planner.frameworks.maxtext.mesh import mesh, on_tpus
 from planner.frameworks.maxtext.rules import block
-from planner.frameworks.rules import (
-    LEARNING_RATE,
-    PLACEHOLDER,
-    SMOKE_ITERATIONS,
-    accumulated,
-    train_iterations,
-)
 from planner.frameworks.yaml_files import Row
 
 # Model field -> key and reason.
@@ -109,7 +103,7 @@ def _attention(c: Context, plan: ParallelPlan) -> str:
 
 def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     """Every key of config.yml."""
-    training, steps = c.training, train_iterations("", c.training)
+    training, steps = c.training, rules.train_iterations("", c.training)
     yield "base_config", "base.yml", "MaxText's defaults for the rest"
     yield "run_name", "smoke-run", "output folder"
     yield "hardware", "tpu" if on_tpus(c.cluster) else "gpu", "type of the accelerators"
@@ -120,9 +114,9 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
         plan.micro_batch_size / (plan.tp * plan.cp),
         f"micro batch {plan.micro_batch_size} / {plan.tp * plan.cp} ranks of tp x cp",
     )
-    yield "gradient_accumulation_steps", *accumulated(c, plan)
+    yield "gradient_accumulation_steps", *rules.accumulated(c, plan)
     yield "max_target_length", training.seq_length, "tokens of one sequence"
-    yield "steps", SMOKE_ITERATIONS, steps.why
+    yield "steps", rules.SMOKE_ITERATIONS, steps.why
     yield from _memory(plan)
     yield "attention", _attention(c, plan), "attention kernel"
     yield "context_parallel_strategy", "all_gather", "exchange of keys and values"
@@ -130,8 +124,8 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     yield "weight_dtype", "float32", "type of the stored weights, the master copy"
     yield "grad_dtype", DTYPES[training.gradient_dtype], "gradient accumulation type"
     yield "opt_type", OPTIMIZERS[training.optimizer], "as planned"
-    yield "learning_rate", LEARNING_RATE, PLACEHOLDER
+    yield "learning_rate", rules.LEARNING_RATE, rules.PLACEHOLDER
     yield "dataset_type", "synthetic", "MOCK DATA, random tokens: put your data set here"
     yield "packing", False, "no packing of samples"
     yield "enable_checkpointing", False, "a smoke run saves nothing"
-    yield "log_period", 1, PLACEHOLDER
+    yield "log_period", 1, rules.PLACEHOLDER

@@ -9,13 +9,7 @@ from cost_models.plans import ParallelPlan
 from planner.constraints.layout_fields import layout_fields
 from planner.frameworks import training_calls
 from planner.frameworks.arguments import Arguments
-from planner.frameworks.megatron.reader import (
-    MINDSPEED,
-    MINDSPEED_OPTIONS,
-    Dialect,
-    read_as,
-    trains,
-)
+from planner.frameworks.megatron import reader
 from planner.frameworks.mindspeed import llm
 from planner.frameworks.mindspeed.flags import CP_ALGORITHMS
 from planner.frameworks.read_results import Reading, Unreadable
@@ -41,14 +35,14 @@ FREE = (
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether some script calls a Megatron-LM training that names MindSpeed or its options."""
     try:
-        launch = training_calls.training_call(files, trains, TITLE).launch
+        launch = training_calls.training_call(files, reader.trains, TITLE).launch
     except Unreadable:
         return False
     words = {word.text.partition("=")[0] for word in launch.arguments}
     if launch.launcher == "deepspeed" or "--deepspeed" in words:
         return False
-    named = any(MINDSPEED.search(text) for text in files.values())
-    return bool("--num-layers" in words and (named or words & MINDSPEED_OPTIONS))
+    named = any(reader.MINDSPEED.search(text) for text in files.values())
+    return bool("--num-layers" in words and (named or words & reader.MINDSPEED_OPTIONS))
 
 
 def _model(args: Arguments, fields: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +83,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 
     Raises Unreadable if it is no launch of MindSpeed or leaves out what a model needs.
     """
-    dialect = Dialect(
+    dialect = reader.Dialect(
         "mindspeed",
         TITLE,
         "planner.frameworks.mindspeed",
@@ -100,4 +94,4 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         changes=llm.CHANGES,
         options=llm.flags,
     )
-    return read_as(dialect, files, accelerators)
+    return reader.read_as(dialect, files, accelerators)

@@ -7,13 +7,7 @@ from collections.abc import Iterator
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import Context
-from planner.frameworks.rules import (
-    LEARNING_RATE,
-    PLACEHOLDER,
-    SMOKE_ITERATIONS,
-    accumulated,
-    train_iterations,
-)
+from planner.frameworks import rules
 from planner.frameworks.yaml_files import Row
 
 ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
@@ -95,7 +89,7 @@ def _optimizer(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
         yield "optimizer_factory.torch_adam_is_fused", True, "fused optimizer kernel"
     yield "weight_decay", 0.01, "PLACEHOLDER"
     yield "clip_grad", 1.0, "PLACEHOLDER"
-    yield "learning_rate_scheduler.learning_rate", LEARNING_RATE, PLACEHOLDER
+    yield "learning_rate_scheduler.learning_rate", rules.LEARNING_RATE, rules.PLACEHOLDER
     yield "learning_rate_scheduler.lr_warmup_steps", 2, "PLACEHOLDER"
     yield "learning_rate_scheduler.lr_warmup_style", "linear", "required key"
     yield "learning_rate_scheduler.lr_decay_style", "cosine", "PLACEHOLDER"
@@ -109,12 +103,12 @@ def _under(section: str, rows: Iterator[Row]) -> Iterator[Row]:
 def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     """Every key of config.yaml."""
     model, training = c.model, c.training
-    steps = train_iterations("", training)
+    steps = rules.train_iterations("", training)
     yield from _under("parallelism", _parallelism(plan))
     yield "tokens.sequence_length", training.seq_length, "tokens of one sequence"
     yield "tokens.micro_batch_size", plan.micro_batch_size, "sequences per pass and rank"
-    yield "tokens.batch_accumulation_per_replica", *accumulated(c, plan)
-    yield "tokens.train_steps", SMOKE_ITERATIONS, steps.why
+    yield "tokens.batch_accumulation_per_replica", *rules.accumulated(c, plan)
+    yield "tokens.train_steps", rules.SMOKE_ITERATIONS, steps.why
     yield from _under("model.model_config", _model(model, training))
     if model.moe is not None:
         key = "model.model_config.moe_config.token_dispatcher_type"

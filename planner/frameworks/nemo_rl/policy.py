@@ -7,17 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from cost_models.spec import ModelSpec
-from planner.frameworks import architecture
+from planner.frameworks import architecture, post_training
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.lora_settings import adapter_fields
 from planner.frameworks.nemo_rl.config import BACKENDS, TITLE, Config, of_files
-from planner.frameworks.post_training import (
-    Sizes,
-    preset,
-    refuse_shapes,
-    sequences,
-    with_prediction,
-)
 from planner.frameworks.read_results import Setting, Unreadable
 from planner.frameworks.training_calls import World
 
@@ -65,17 +58,17 @@ def model(config: Config, given: GivenValues, predicts: bool) -> ModelSpec:
     """
     key = "policy.model_name"
     name = str(config.value(key, "")).rstrip("/")
-    found = given.model or preset(name, f"no {key}", config.place(key), config.notes)
+    found = given.model or post_training.preset(name, f"no {key}", config.place(key), config.notes)
     overrides = config.group("policy.hf_config_overrides")
     shapes = [
         Setting(name=one, value=str(value), file=config.name, line=0)
         for one, value in overrides.items()
     ]
     architecture.refuse(shapes, named=given.model is not None)
-    return found if predicts or given.model is not None else with_prediction(found, 0)
+    return found if predicts or given.model is not None else post_training.with_prediction(found, 0)
 
 
-def sizes(config: Config, replica: int, accelerators: int) -> Sizes:
+def sizes(config: Config, replica: int, accelerators: int) -> post_training.Sizes:
     """The sequence length and the batch sizes of a step.
 
     replica: ranks of one model replica; accelerators: those that train.
@@ -89,12 +82,12 @@ def sizes(config: Config, replica: int, accelerators: int) -> Sizes:
             continue
         tokens = config.whole(f"policy.{name}.train_mb_tokens", length * micro)
         share = max(batch * replica // max(accelerators, 1), 1)
-        micro = sequences(tokens, length, share)
+        micro = post_training.sequences(tokens, length, share)
         config.notes.append(
             f"passes of {tokens} tokens are costed as {micro} of the longest sequences"
         )
         break
-    return Sizes(length, batch, micro)
+    return post_training.Sizes(length, batch, micro)
 
 
 def world(config: Config, asked: int | None) -> World:
@@ -162,5 +155,5 @@ def left(config: Config, group: str, named: bool) -> tuple[Setting, ...]:
         and not isinstance(config.value(key), dict | list)
         and not IDLE.search(key.partition(".")[2])
     ]
-    refuse_shapes(found, named)
+    post_training.refuse_shapes(found, named)
     return tuple(found)
