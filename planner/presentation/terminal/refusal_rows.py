@@ -46,8 +46,7 @@ def count_rows(answer: PlanAnswer) -> list[RenderableType]:
     words = [f"{count:,} for {reason_words(reason)}" for count, reason in told]
     if rest := sum(count for count, _ in rejected) - sum(count for count, _ in told):
         words.append(f"{rest:,} others")
-    words[0] = f"rejected: {words[0]}"
-    return [*cut, line, Flow(words, ", ", indent=2)]
+    return [*cut, line, Flow(words, ", ", indent=2, head="rejected: ")]
 
 
 def _rejected(counts: Counts) -> list[tuple[int, str]]:

@@ -29,18 +29,18 @@ from planner.documents.formats import (
     gib,
     kinds_words,
     listed,
-    memory_words,
-    plan_words,
     recompute_words,
     seconds,
     share,
     short,
     usual_schedule,
+    whole_plan_words,
 )
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import SearchSpec
 from planner.evidence.uncertainty.error_band import SURE
 from planner.inputs.requests.model_import import ModelAnswer
+from planner.presentation.terminal.plain_table import plain_table
 from planner.presentation.terminal.text_wrap import Flow, prose
 
 # Columns of the ranking, and those that are there even when every plan has the default.
@@ -124,7 +124,7 @@ def ranking(answer: PlanAnswer, search: SearchSpec, width: int) -> RenderableTyp
     else:
         rows = [_table((*figures, *columns.values()), listed_plans, 0 if alike else left)]
     if below:
-        rows.append(Flow([f"in all of them: {below[0]}", *below[1:]], indent=2))
+        rows.append(Flow(below, indent=2, head="in all of them: "))
     return Group(*rows, *_tie_notes(answer.contenders, answer.best_expected))
 
 
@@ -132,7 +132,7 @@ def _table(
     columns: Sequence[Sequence[str]], plans: Iterable[tuple[Any, ...]], left: int
 ) -> RenderableType:
     """A row for each plan; left: cells for what is recomputed, 0: it is not said."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table = plain_table()
     for column in columns:
         table.add_column(column[0], justify="right", vertical="bottom", width=_width(column) - 2)
     if left:
@@ -167,9 +167,8 @@ def _tie_notes(
         advice = advice if in_table else ": measure before you choose"
         yield prose(f"{listed(ties)} are statistically tied with 1{advice}", hanging=2)
     if place is not None and not (ties and in_table):
-        plan = contenders[place - 1].plan.model_dump()
-        first, *more = [*plan_words(plan), *memory_words(plan)]
-        yield Flow([f"  best on average: {place}, {first}", *more], indent=4)
+        plan = whole_plan_words(contenders[place - 1].plan)
+        yield Flow(plan, indent=4, head=f"  best on average: {place}, ")
 
 
 def _broken(text: str, width: int) -> str:
@@ -288,7 +287,7 @@ _SHOWN: dict[str, Callable[[float], str]] = {
 
 def comparison_table(answer: SideBySide, every: bool) -> RenderableType:
     """The answer to `planner compare`: a line for each value that differs, or for every one."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table = plain_table()
     table.add_column("")
     for heading in ("A", "B", "B over A"):
         table.add_column(heading, justify="right", overflow="fold")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from planner.answers.pipelines.all_schedules import ComparisonAnswer
@@ -28,6 +26,7 @@ from planner.answers.pipelines.timeline_lanes import (
     unit,
 )
 from planner.documents.formats import seconds, share
+from planner.presentation.terminal.plain_table import plain_table
 
 # By kind: block character, letter for terminals without blocks, colour.  The last kind is idle.
 _SIGNS = {
@@ -227,23 +226,19 @@ def _comparison(answer: ComparisonAnswer, width: int) -> RenderableType:
     headings = ["schedule", "v", "time", "bubble", "peak", "sends", "copies"]
     cells = [
         [
-            row.schedule + "*" * (not row.synchronous),
-            str(row.chunks),
-            seconds(row.makespan_s or 0.0),
-            share(row.bubble_of_total or 0.0),
-            f"{row.peak_in_flight:.4g}",
-            str(row.messages_per_micro_batch),
+            row.schedule + "*" * (not row.synchronous), str(row.chunks),
+            seconds(row.makespan_s or 0.0), share(row.bubble_of_total or 0.0),
+            f"{row.peak_in_flight:.4g}", str(row.messages_per_micro_batch),
             f"x{row.weight_copies:g}",
         ]
         for row in answer.schedules
         if not row.reason
-    ]
+    ]  # fmt: skip
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
     left = max(9, width - sum(widths) - 2 * len(widths))
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
-    for i, (heading, most) in enumerate(zip(headings, widths, strict=True)):
-        side: Literal["left", "right"] = "right" if i else "left"
-        table.add_column(heading, justify=side, no_wrap=True, min_width=most)
+    table = plain_table(headings, headings[:1], no_wrap=True)
+    for column, most in zip(table.columns, widths, strict=True):
+        column.min_width = most
     table.add_column("run by", no_wrap=True)
     runners = [row.frameworks for row in answer.schedules if not row.reason]
     for row, frameworks in zip(cells, runners, strict=True):
