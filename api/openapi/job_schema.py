@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from api.openapi.parts import closed, ref
 from planner.documents.service import SavedPlanSpec
 from planner.running.jobs.documents import CalibrationSpec, DryrunSpec, ValidationSpec
 
-PREFIX = "#/components/schemas/"
 # The part of its own that each kind has beside the request.
 _PARTS = {
     "ValidationRequest": ("validation", ValidationSpec),
@@ -23,21 +23,15 @@ def requests(request: dict[str, Any]) -> dict[str, Any]:
         name: request
         | {
             "required": [] if part == "calibration" else [*request["required"], "plan"],
-            "properties": request["properties"] | {part: {"$ref": PREFIX + spec.__name__}},
+            "properties": request["properties"] | {part: ref(spec.__name__)},
         }
         for name, (part, spec) in _PARTS.items()
     }
     values = {"type": "object", "additionalProperties": {"type": "array", "minItems": 1}}
     points = {"type": "array", "items": {"type": "object"}, "minItems": 1}
-    base = {"type": "object", "description": "a request, of which the axes replace fields"}
-    schemas["SweepRequest"] = {
-        "type": "object",
-        "required": ["base"],
-        "additionalProperties": False,
-        "properties": {
-            "base": base,
-            "axes": values | {"description": "values by field, such as training.seq_length"},
-            "points": points | {"description": "values of several fields that go together"},
-        },
+    grid = {
+        "base": {"type": "object", "description": "a request, of which the axes replace fields"},
+        "axes": values | {"description": "values by field, such as training.seq_length"},
+        "points": points | {"description": "values of several fields that go together"},
     }
-    return schemas
+    return schemas | {"SweepRequest": closed(grid, ["base"])}

@@ -132,9 +132,11 @@ def from_reasons(reasons: Iterable[Reason]) -> tuple[Problem, ...]:
     )
 
 
-def from_space(error: Exception) -> tuple[Problem, ...]:
-    """A search space that is too large, as a problem of the request."""
-    return (Problem(pointer="/search", code="space_too_large", detail=str(error)),)
+def problems_of(error: Exception) -> tuple[Problem, ...] | None:
+    """What is wrong with a request, by an error that it caused; None for any other error."""
+    if reasons := getattr(error, "reasons", ()):  # IllegalPlan, Unsupported
+        return from_reasons(reasons)
+    return getattr(error, "problems", None)  # RequestError, SpaceTooLarge
 
 
 def internal_document() -> dict[str, Any]:

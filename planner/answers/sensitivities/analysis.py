@@ -117,13 +117,10 @@ def sensitivity(request: PlanRequest, spec: SensitivitySpec) -> SensitivityAnswe
         done += weights[one.name] * len(points)
     step(done, total)
     found.sort(key=_moves, reverse=True)
-    profile = planner.model.context.profile
     return SensitivityAnswer(
         request=request.document() | {PART: spec.model_dump(mode="json")},
         version=__version__,
-        profile=ProfileInfo(
-            id=profile.id, name=profile.name, source=profile.source, kind=profile.kind
-        ),
+        profile=ProfileInfo.of(planner.model.context.profile, measured={}),
         measure=study.measure,
         held=study.held_report,
         best=study.best_report,
@@ -232,12 +229,8 @@ class _Study:
 
     def input(self, input_: Input, bounds: Range, points: list[Point]) -> InputSensitivity:
         changes, complete = self._changes(input_, bounds, points)
-        result = InputSensitivity(
-            name=input_.name,
-            title=input_.title,
-            unit=input_.unit,
-            pointers=input_.pointers,
-            value=input_.value,
+        result = InputSensitivity.of(
+            input_,
             elasticity=self._elasticity(input_, bounds),
             points=tuple(points),
             changes=tuple(changes),
@@ -343,17 +336,12 @@ def _priced(variant: Variant, plan: ParallelPlan) -> Outcome:
 
 def _outcome(variant: Variant, report: PlanReport) -> Outcome:
     hourly = usd_per_hour(variant.request.cluster)
-    return Outcome(
-        iteration_time_s=report.iteration_time_s,
-        tokens_per_s=report.tokens_per_s,
-        days=report.days,
-        cost_usd=report.cost_usd,
+    return Outcome.of(
+        report,
         usd_per_million_tokens=None
         if hourly is None
         else hourly * 1e6 / HOUR_S / report.tokens_per_s,
-        energy_kwh=report.energy_kwh,
         peak_bytes=report.memory.peak_bytes,
-        fits=report.fits,
     )
 
 

@@ -370,13 +370,10 @@ def _note(
 
 
 def _job(row: sa.Row[Any]) -> Job:
-    return Job(
-        **{name: getattr(row, name) for name in Job.model_fields if name in _PLAIN},
-        progress=Progress(done=row.done, total=row.total, text=row.text),
+    return Job.of(
+        row,
+        progress=Progress.of(row),
         request=json.loads(row.request),
         result=json.loads(row.result or "null"),
         error=json.loads(row.error or "null"),
     )
-
-
-_PLAIN = Job.model_fields.keys() - {"progress", "request", "result", "error"}
