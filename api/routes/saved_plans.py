@@ -12,10 +12,8 @@ from api.log import audit
 from api.openapi.schema import request_body
 from api.problems import Refused, declare
 from api.store_threads import storing
-from planner.documents.loading import plain
-from planner.documents.problems import RequestError, wrong_type
 from planner.documents.service import SavedPlanAnswer, SavedPlanPage, SavedPlanSpec
-from planner.documents.typed_values import validate
+from planner.documents.typed_values import plain_object, validate
 from planner.questions.examples import examples
 from planner.running.store import SavedPlan, Store
 
@@ -57,9 +55,7 @@ def saved_plan(request: Request, name: Name) -> SavedPlanAnswer:
 @storing
 def save_plan(request: Request, response: Response, name: Name, document: Body) -> SavedPlanAnswer:
     """Save under a name, over what had it."""
-    document = plain(document)
-    if not isinstance(document, dict):
-        raise RequestError([wrong_type("", "an object", document)])
+    document = plain_object(document)
     spec = validate("", document, SavedPlanSpec)
     kept = _store(request).saved_plans
     if there := kept.get(name):

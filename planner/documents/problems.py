@@ -6,14 +6,15 @@ The command line prints the document of `problem_document` and the service sends
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from planner.documents.answer import Reason
 
 Scalar = str | int | float | bool | None
+T = TypeVar("T")
 
 MOST_PROBLEMS = 20  # that one error lists
 _LONGEST = 80  # characters of a value that a message repeats
@@ -81,6 +82,23 @@ def _again(kind: type[RequestError], problems: tuple[Problem, ...]) -> RequestEr
     error = kind.__new__(kind)
     RequestError.__init__(error, problems)
     return error
+
+
+class Gathered(list[Problem]):
+    """What is wrong with several parts of a request, to be raised at once."""
+
+    def of(self, parse: Callable[[], T], pointer: str = "") -> T | None:
+        """What a part says; None where it is wrong.  pointer: where its document stands."""
+        try:
+            return parse()
+        except RequestError as error:
+            self += error.under(pointer).problems
+            return None
+
+    def check(self) -> None:
+        """Raise RequestError where anything is wrong."""
+        if self:
+            raise RequestError(self)
 
 
 class ServiceError(Exception):
@@ -154,6 +172,11 @@ def refuse(pointer: str, code: str, detail: str, got: Any = None, **more: Any) -
     return RequestError(
         [Problem(pointer=pointer, code=code, detail=detail, got=shown(got), **more)]
     )
+
+
+def missing(name: str, pointer: str = "") -> Problem:
+    """A field that an object lacks."""
+    return Problem(pointer=join(pointer, name), code="missing", detail="is required")
 
 
 def unknown_field(pointer: str, name: str, names: Iterable[str]) -> Problem:

@@ -31,10 +31,10 @@ from cost_models.schedules.simulate import (
 )
 from cost_models.sources import SOURCES
 from planner import frameworks
-from planner.documents.loading import plain
 from planner.documents.plan_report import Document
-from planner.documents.problems import RequestError, from_validation, refuse, shown, wrong_type
+from planner.documents.problems import RequestError, from_validation, refuse, shown
 from planner.documents.request import PlanRequest
+from planner.documents.typed_values import plain_object
 
 MOST_STAGES = 256
 MOST_ACTIONS = 400_000
@@ -146,9 +146,7 @@ def parse_timeline(document: Any) -> TimelineRequest:
 
 def read_pipeline(document: Any, model: type[P]) -> P:
     """A document as this kind of pipeline, read strictly: a string is never a number."""
-    document = plain(document)
-    if not isinstance(document, dict):
-        raise RequestError([wrong_type("", "an object", document)])
+    document = plain_object(document)
     try:
         return model.model_validate(document, strict=True)
     except ValidationError as error:

@@ -29,11 +29,10 @@ from planner.answers.sensitivities.inputs import Input, Variant, changed, held_i
 from planner.answers.sensitivities.ranges import Range
 from planner.answers.sensitivities.replan import Replanner
 from planner.documents.answer import ProfileInfo
-from planner.documents.loading import plain
 from planner.documents.plan_report import Note, PlanReport
-from planner.documents.problems import Problem, RequestError, nearest, refuse, shown, wrong_type
+from planner.documents.problems import Gathered, Problem, RequestError, nearest, refuse, shown
 from planner.documents.request import PlanRequest
-from planner.documents.typed_values import validate
+from planner.documents.typed_values import plain_object, validate
 from planner.inputs.requests.parser import parse_request
 from planner.progress import step
 from planner.search.exhaustive import cost_model
@@ -54,23 +53,11 @@ MEASURES: dict[str, Measure] = {
 
 def parse_sensitivity(document: Any) -> SensitivityRequest:
     """The request in a document that also has the part `sensitivity`.  Raises RequestError."""
-    document = plain(document)
-    if not isinstance(document, dict):
-        raise RequestError([wrong_type("", "an object", document)])
-    rest = dict(document)
-    asked = rest.pop(PART, None)
-    problems: list[Problem] = []
-    spec, request = SensitivitySpec(), None
-    try:
-        if asked is not None:
-            spec = parse_spec(asked)
-    except RequestError as error:
-        problems += error.problems
-    try:
-        request = parse_request(rest)
-    except RequestError as error:
-        problems += error.problems
-    if problems or request is None:
+    rest = plain_object(document)
+    asked, problems = rest.pop(PART, None), Gathered()
+    spec = SensitivitySpec() if asked is None else problems.of(lambda: parse_spec(asked))
+    request = problems.of(lambda: parse_request(rest))
+    if spec is None or request is None:
         raise RequestError(problems)
     return SensitivityRequest(request=request, sensitivity=spec)
 
@@ -80,10 +67,7 @@ def parse_spec(value: Any) -> SensitivitySpec:
 
     Raises RequestError with pointers that begin with /sensitivity.
     """
-    value = plain(value, f"/{PART}")
-    if not isinstance(value, dict):
-        raise RequestError([wrong_type(f"/{PART}", "an object", value)])
-    return validate(f"/{PART}", value, SensitivitySpec)
+    return validate(f"/{PART}", plain_object(value, f"/{PART}"), SensitivitySpec)
 
 
 def sensitivity(request: PlanRequest, spec: SensitivitySpec) -> SensitivityAnswer:
