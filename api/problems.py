@@ -16,12 +16,7 @@ from starlette.exceptions import HTTPException
 from api.budget import OverBudget
 from api.problem_types import OF_STATUS, TYPES
 from planner.answers.plans.plan_answers import IllegalPlan
-from planner.documents.problems import (
-    Problem,
-    RequestError,
-    problem_document,
-    problems_of,
-)
+from planner.documents.problems import Problem, RequestError, problem, problem_document, problems_of
 from planner.frameworks.base import Unsupported
 from planner.inputs.requests.models import UnsupportedModel
 from planner.running.store import Mismatch, Unavailable
@@ -92,12 +87,9 @@ async def _parameter_error(request: Request, error: Exception) -> JSONResponse:
     """A parameter of the address, said like any field of the document."""
     assert isinstance(error, RequestValidationError)
     problems = (
-        Problem(
-            pointer="/" + "/".join(map(str, found["loc"][1:])), code="bad_parameter",
-            detail=found["msg"],
-        )
+        problem("/" + "/".join(map(str, found["loc"][1:])), "bad_parameter", found["msg"])
         for found in error.errors()
-    )  # fmt: skip
+    )
     return await _request_error(request, RequestError(problems))
 
 

@@ -13,7 +13,7 @@ import typer
 from planner.optional_packages import missing
 
 if TYPE_CHECKING:
-    from planner.documents.problems import Problem
+    from planner.documents.problems import Problem, problem
 
 FINE, OUR_FAULT, BAD_INPUT, NOTHING_FITS = 0, 1, 2, 4
 
@@ -84,14 +84,14 @@ def _report(error: Exception, words: Sequence[str]) -> int:
 
 def _problems(error: Exception) -> tuple[Problem, ...] | None:
     """The problems of the user's input; None if the error is not caused by the input."""
-    from planner.documents.problems import Problem, problems_of
+    from planner.documents.problems import problems_of
 
     if isinstance(error, typer.TyperException):
         message = error.format_message()
         # Without a message the help has been shown in place of an answer.
-        return (Problem(pointer="", code="usage", detail=message),) if message else ()
+        return (problem("", "usage", message),) if message else ()
     if lacking := missing(error):
-        return (Problem(pointer="", code="missing", detail=lacking),)
+        return (problem("", "missing", lacking),)
     return problems_of(error)
 
 

@@ -124,9 +124,9 @@ def _tune_locally(request: PlanRequest, site: Site, budget: Budget, json: bool) 
 
 def _nothing(json: bool) -> int:
     from planner.commands.shared import nothing_fits
-    from planner.documents.problems import Problem
+    from planner.documents.problems import problem
 
-    why = Problem(pointer="", code="nothing_fits", detail="nothing fits; `planner plan` says why")
+    why = problem("", "nothing_fits", "nothing fits; `planner plan` says why")
     return nothing_fits((why,), json)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from cost_models.plans import FIELDS, ParallelPlan, encoded
 from cost_models.schedules import SCHEDULES
-from planner.documents.problems import Problem
+from planner.documents.problems import problem
 from planner.documents.request import OPENED, Bounds, PlanRequest
 
 # Fields without effect in a model without experts.
@@ -37,7 +37,7 @@ class SpaceTooLarge(ValueError):
             "fix or bound more plan fields"
         )
         detail = str(self)
-        self.problems = (Problem(pointer="/search", code="space_too_large", detail=detail),)
+        self.problems = (problem("/search", "space_too_large", detail),)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For another process."""

@@ -24,7 +24,7 @@ from planner.answers.plans.chance_to_be_first import compared
 from planner.answers.plans.competition import limited
 from planner.answers.plans.plan_answers import profile_info
 from planner.documents.plan_report import PlanReport
-from planner.documents.problems import Problem, RequestError
+from planner.documents.problems import RequestError, problem
 from planner.documents.request import Bounds
 from planner.evidence.uncertainty.error_band import SURE
 from planner.frameworks.launch_files import GivenValues
@@ -111,9 +111,7 @@ def found_in(
     chosen = framework_of(files, framework)
     reading = reading_of(chosen, files, cluster.accelerators)
     if reading.open:
-        raise RequestError(
-            [Problem(pointer="/files", code="unreadable", detail=text) for text in reading.open]
-        )
+        raise RequestError(problem("/files", "unreadable", text) for text in reading.open)
     asked = reading.request(_cluster_in_use(reading, cluster)).for_framework(chosen.name)
     if reading.plan.runtime != chosen.runtime:  # other plans are priced with the same kernels
         limits = {**asked.search.limits, "runtime": Bounds(values=(reading.plan.runtime,))}

@@ -8,7 +8,15 @@ from typing import Any, cast
 
 from cost_models.fields import Spec
 from cost_models.spec import ClusterSpec
-from planner.documents.problems import Gathered, Problem, RequestError, join, shown, wrong_type
+from planner.documents.problems import (
+    Gathered,
+    Problem,
+    RequestError,
+    join,
+    problem,
+    shown,
+    wrong_type,
+)
 from planner.documents.typed_values import field_problems, require_object
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.sources import checked
@@ -98,9 +106,8 @@ def _file_problems(files: dict[str, Any]) -> Iterator[Problem]:
     for name, text in files.items():
         if not isinstance(text, str):
             yield wrong_type(join("/files", name), "the text of a file", text)
-        if not 1 <= len(name) <= _LONGEST_NAME or not name.isprintable():
-            detail = f"no name of a file: {shown(name)!r}"
-            yield Problem(pointer="/files", code="bad_name", detail=detail)
+        if not _is_name(name):
+            yield problem("/files", "bad_name", f"no name of a file: {shown(name)!r}")
 
 
 def _value_problems(values: Any) -> Iterator[Problem]:
@@ -108,11 +115,14 @@ def _value_problems(values: Any) -> Iterator[Problem]:
         yield wrong_type("/set", "an object of values by name", values)
         return
     for name, value in values.items():
-        if not 1 <= len(name) <= _LONGEST_NAME or not name.isprintable():
-            detail = f"no name of a value: {shown(name)!r}"
-            yield Problem(pointer="/set", code="bad_name", detail=detail)
+        if not _is_name(name):
+            yield problem("/set", "bad_name", f"no name of a value: {shown(name)!r}")
         elif isinstance(value, bool) or not _short(str(value) if _number(value) else value):
             yield wrong_type(join("/set", name), "a text or a number", value)
+
+
+def _is_name(name: str) -> bool:
+    return 1 <= len(name) <= _LONGEST_NAME and name.isprintable()
 
 
 def _plain(spec: Spec | None) -> dict[str, Any] | None:

@@ -30,7 +30,15 @@ from planner.answers.sensitivities.ranges import Range
 from planner.answers.sensitivities.replan import Replanner
 from planner.documents.answer import ProfileInfo
 from planner.documents.plan_report import Note, PlanReport
-from planner.documents.problems import Gathered, Problem, RequestError, nearest, refuse, shown
+from planner.documents.problems import (
+    Gathered,
+    Problem,
+    RequestError,
+    nearest,
+    problem,
+    refuse,
+    shown,
+)
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import plain_object, validate
 from planner.inputs.requests.parser import parse_request
@@ -142,7 +150,7 @@ def _chosen(request: PlanRequest, spec: SensitivitySpec) -> tuple[list[Input], l
         pointer = f"/{PART}/inputs/{i}"
         if name in idle:
             detail = f"{name} does not apply: {idle[name]}"
-            problems.append(Problem(pointer=pointer, code="not_applicable", detail=detail))
+            problems.append(problem(pointer, "not_applicable", detail))
         elif name not in known:
             problems.append(_unknown(pointer, name, [*known, *idle]))
     if problems:
@@ -153,14 +161,8 @@ def _chosen(request: PlanRequest, spec: SensitivitySpec) -> tuple[list[Input], l
 def _unknown(pointer: str, name: str, known: list[str]) -> Problem:
     part = name.strip().lower().replace("-", "_").replace(" ", "_")
     close = [one for one in known if part and part in one] or nearest(part, known)
-    return Problem(
-        pointer=pointer,
-        code="unknown_name",
-        detail=f"no input {shown(name)!r}",
-        got=shown(name),
-        allowed=tuple(known),
-        did_you_mean=tuple(close)[:4],
-    )
+    detail, nearby = f"no input {shown(name)!r}", tuple(close)[:4]
+    return problem(pointer, "unknown_name", detail, name, allowed=known, did_you_mean=nearby)
 
 
 def _refuse_long_searches(

@@ -16,9 +16,9 @@ from cost_models.catalog import hardware
 from cost_models.fields import Spec
 from planner.documents.problems import (
     Gathered,
-    Problem,
     RequestError,
     join,
+    problem,
     refuse,
     shown,
     unknown_field,
@@ -116,7 +116,7 @@ def parse_sizing(document: Any) -> SizingRequest:
     base = problems.of(lambda: _base(request, sizing.accelerators if sizing else KINDS))
     if base is not None and base.training.tokens is None:
         detail = "is required: days and cost are of a whole training"
-        problems.append(Problem(pointer="/training/tokens", code="missing", detail=detail))
+        problems.append(problem("/training/tokens", "missing", detail))
     if problems or base is None or sizing is None:
         raise RequestError(problems)
     return SizingRequest(base=base, sizing=sizing)

@@ -24,10 +24,10 @@ from planner.documents.problems import (
     MOST_PROBLEMS,
     Contradiction,
     Gathered,
-    Problem,
     RequestError,
     join,
     missing,
+    problem,
     refuse,
     unknown_field,
     wrong_type,
@@ -115,7 +115,7 @@ class _Parser:
         self.problems += contradictions(model, cluster, training, mixed_cluster)
         if site is not None and len(cluster.groups) > 1:
             detail = "a site corrects times on equal nodes only"
-            self.problems.append(Problem(pointer="/site", code="mixed", detail=detail))
+            self.problems.append(problem("/site", "mixed", detail))
         if self.problems:
             raise kind(self.problems)
         return PlanRequest(

@@ -22,6 +22,7 @@ from planner.frameworks.base import Bundle
 from planner.frameworks.launchers import jobset, trainjob
 from planner.frameworks.launchers.kubernetes import FILE, IMAGE
 from planner.running.validate.executors import (
+    Executor,
     Handle,
     RemoteRun,
     State,
@@ -64,7 +65,7 @@ _RESULT = re.compile(r"^@result rank-(\d{1,7})\.json ([A-Za-z0-9+/=]+)$", re.M)
 _ENDS: dict[str, State] = {"Completed": "succeeded", "Complete": "succeeded", "Failed": "failed"}
 
 
-class Kubernetes:
+class Kubernetes(Executor):
     """Runs as one JobSet or TrainJob, which creates a pod per node."""
 
     def __init__(self, kind: Kind) -> None:
@@ -140,9 +141,8 @@ def _get(*words: str) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(answer)
     except ValueError:
-        raise ClientError(
-            "client_refused", "kubectl answered with something else than JSON"
-        ) from None
+        detail = "kubectl answered with something else than JSON"
+        raise ClientError("client_refused", detail) from None
     return found
 
 

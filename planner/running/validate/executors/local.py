@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from planner.documents.plan_report import Note
 from planner.frameworks.base import Bundle
 from planner.frameworks.launchers import CannotLaunch
 from planner.frameworks.rules import nodes
 from planner.running.validate import run_files
 from planner.running.validate.executors import (
     MAIN,
+    Executor,
     Handle,
     RemoteRun,
     Status,
@@ -39,7 +39,7 @@ _LOG = "launcher.log"
 _END_S = 30.0  # how long the watcher may take to end its ranks and write the final status
 
 
-class Local:
+class Local(Executor):
     """Ranks on this machine, under the limits of planner.running.validate.processes.process."""
 
     def render(self, launches: Sequence[RemoteRun]) -> Bundle:
@@ -47,9 +47,7 @@ class Local:
         launch = only(launches, "local")
         if nodes(launch.request.cluster) > 1:
             raise CannotLaunch("this machine is one node; take torchrun, slurm, jobset or trainjob")
-        made = bundle(launch, run_name(launch))
-        text = f"by hand: bash {MAIN}"
-        return made.model_copy(update={"notes": (Note(code="launcher", text=text),)})
+        return bundle(launch, run_name(launch), f"by hand: bash {MAIN}")
 
     def submit(self, folder: Path, launches: Sequence[RemoteRun]) -> Handle:
         """Start the watcher in its own session."""
@@ -85,10 +83,6 @@ class Local:
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
                 time.sleep(0.2)
-
-    def collect(self, handle: Handle) -> tuple[Path, ...]:
-        """The folder of the run."""
-        return folders(handle)
 
 
 def _start_ticks(pid: int) -> int:

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from planner.documents.plan_report import Note
 from planner.frameworks.base import Bundle
 from planner.frameworks.launchers import CannotLaunch, slurm
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.running.validate.executors import (
+    Executor,
     Handle,
     RemoteRun,
     State,
@@ -39,7 +39,7 @@ _STATES: dict[str, State] = {
 }  # fmt: skip
 
 
-class Slurm:
+class Slurm(Executor):
     """Runs as a batch job, or as a job array."""
 
     def render(self, launches: Sequence[RemoteRun]) -> Bundle:
@@ -51,7 +51,8 @@ class Slurm:
             if (nodes(cluster), accelerators_per_node(cluster)) != shape:
                 raise CannotLaunch("the runs of an array must have the same nodes and ranks")
         name = run_name(first)
-        parts = [bundle(launch, name) for launch in launches]
+        note = f"write all into one folder that every node sees, and there: sbatch {slurm.FILE}"
+        parts = [bundle(launch, name, note) for launch in launches]
         main = slurm.script(
             parts[0], first.request, name, len(parts) if others else 0,
             max(launch.time_limit_s for launch in launches) + _MARGIN_S,
@@ -59,12 +60,7 @@ class Slurm:
         files = {slurm.FILE: main}
         for run, part in zip(_runs(launches), parts, strict=True):
             files |= {str(Path(run, file)): text for file, text in part.files.items()}
-        text = f"write all into one folder that every node sees, and there: sbatch {slurm.FILE}"
-        return parts[0].model_copy(
-            update={
-                "main": slurm.FILE, "files": files, "notes": (Note(code="launcher", text=text),),
-            }
-        )  # fmt: skip
+        return parts[0].model_copy(update={"main": slurm.FILE, "files": files})
 
     def submit(self, folder: Path, launches: Sequence[RemoteRun]) -> Handle:
         """Submit the job; its nodes run the same Python interpreter as this process."""
@@ -93,10 +89,6 @@ class Slurm:
     def cancel(self, handle: Handle) -> None:
         """Cancel the job and all its tasks."""
         call(["scancel", handle.id])
-
-    def collect(self, handle: Handle) -> tuple[Path, ...]:
-        """The folders, which the nodes wrote into."""
-        return folders(handle)
 
 
 def _runs(launches: Sequence[RemoteRun]) -> tuple[str, ...]:

@@ -9,12 +9,12 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from planner.documents.plan_report import Note
 from planner.documents.problems import refuse
 from planner.frameworks.base import Bundle
 from planner.frameworks.rules import nodes
 from planner.running.validate.executors import (
     MAIN,
+    Executor,
     Handle,
     RemoteRun,
     Status,
@@ -26,15 +26,13 @@ from planner.running.validate.executors import (
 )
 
 
-class Torchrun:
+class Torchrun(Executor):
     """Runs that the user starts on every node, from a folder that all nodes see."""
 
     def render(self, launches: Sequence[RemoteRun]) -> Bundle:
         """The script, with the line to run on each node as a note."""
         launch = only(launches, "torchrun")
-        made = bundle(launch, run_name(launch))
-        text = _lines(launch, MAIN)
-        return made.model_copy(update={"notes": (Note(code="launcher", text=text),)})
+        return bundle(launch, run_name(launch), _lines(launch, MAIN))
 
     def submit(self, folder: Path, launches: Sequence[RemoteRun]) -> Handle:
         """A handle to watch the folder; the user starts the nodes."""
@@ -56,10 +54,6 @@ class Torchrun:
         """Raise RequestError, which tells the user how to end the run."""
         detail = "it was started by hand on every node: end it there (Ctrl-C, or kill the torchrun)"
         raise refuse("/launcher", "by_hand", detail)
-
-    def collect(self, handle: Handle) -> tuple[Path, ...]:
-        """The folder, which every node wrote into."""
-        return folders(handle)
 
 
 def _lines(launch: RemoteRun, script: str) -> str:
