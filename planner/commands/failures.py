@@ -13,7 +13,7 @@ import typer
 from planner.optional_packages import missing
 
 if TYPE_CHECKING:
-    from planner.documents.problems import Problem, problem
+    from planner.documents.problems import Problem
 
 FINE, OUR_FAULT, BAD_INPUT, NOTHING_FITS = 0, 1, 2, 4
 
@@ -84,7 +84,7 @@ def _report(error: Exception, words: Sequence[str]) -> int:
 
 def _problems(error: Exception) -> tuple[Problem, ...] | None:
     """The problems of the user's input; None if the error is not caused by the input."""
-    from planner.documents.problems import problems_of
+    from planner.documents.problems import problem, problems_of
 
     if isinstance(error, typer.TyperException):
         message = error.format_message()

@@ -20,22 +20,8 @@ from planner.answers.inventory.catalog import (
     ScheduleEntry,
 )
 from planner.answers.plans.two_plans import SideBySide, Value
+from planner.documents import formats
 from planner.documents.answer import Contender, PlanAnswer
-from planner.documents.formats import (
-    chance,
-    days,
-    dollars,
-    energy,
-    gib,
-    kinds_words,
-    listed,
-    recompute_words,
-    seconds,
-    share,
-    short,
-    usual_schedule,
-    whole_plan_words,
-)
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import SearchSpec
 from planner.evidence.uncertainty.error_band import SURE
@@ -68,7 +54,7 @@ def _shown_fields(
     """The plan fields that the request varies, and those that are unusual in a plan."""
     shown = {*_ALWAYS_RANKED, *_varied(search)}
     shown |= {name for name in _RANKED if any(plan[name] != usual[name] for plan in plans)}
-    return shown if all(map(usual_schedule, plans)) else shown | {"schedule"}
+    return shown if all(map(formats.usual_schedule, plans)) else shown | {"schedule"}
 
 
 def _figures(first: Sequence[PlanReport], rivals: Sequence[Contender]) -> list[list[str]]:
@@ -77,10 +63,10 @@ def _figures(first: Sequence[PlanReport], rivals: Sequence[Contender]) -> list[l
         ["#", *map(str, range(1, len(first) + 1))],
         ["tokens/s", *(f"{report.tokens_per_s:,.0f}" for report in first)],
         ["s/iter", *(f"{report.iteration_time_s:,.4g}" for report in first)],
-        ["GiB", *(gib(report.memory.peak_bytes) for report in first)],
+        ["GiB", *(formats.gib(report.memory.peak_bytes) for report in first)],
     ]
     if rivals:
-        figures.append(["best?", *(chance(one.chance_best) for one in rivals)])
+        figures.append(["best?", *(formats.chance(one.chance_best) for one in rivals)])
     return figures
 
 
@@ -114,7 +100,7 @@ def ranking(answer: PlanAnswer, search: SearchSpec, width: int) -> RenderableTyp
     below, left = _same_in_all(columns, left)
     listed_plans = zip(*(cells for _, *cells in (*figures, *columns.values())), plans, strict=True)
     headings = [heading for heading, *_ in columns.values()]
-    recomputed = [recompute_words(plan) for plan in plans]
+    recomputed = [formats.recompute_words(plan) for plan in plans]
     alike = len({*recomputed}) == 1 and len(recomputed[0]) > left and not shown & {*_RECOMPUTE}
     if alike:
         below.append(f"recompute {recomputed[0]}")
@@ -138,7 +124,7 @@ def _table(
     if left:
         table.add_column("recompute", no_wrap=True)
     for *row, plan in plans:
-        last = [_broken(recompute_words(plan), left)] if left else []
+        last = [_broken(formats.recompute_words(plan), left)] if left else []
         table.add_row(*row, *last)
     return table
 
@@ -151,7 +137,7 @@ def _plan_words_row(headings: Sequence[str], alike: bool, *row: Any) -> Renderab
     words = [f"{number}  {tokens} tokens/s", f"{seconds_each} s/iter", f"{peak} GiB"]
     words += [f"best? {cell}" for cell in best]
     words += [f"{heading} {cell}" for heading, cell in zip(headings, cells[first:], strict=True)]
-    words += [] if alike else [f"recompute {recompute_words(plan)}"]
+    words += [] if alike else [f"recompute {formats.recompute_words(plan)}"]
     return Flow(words, indent=3)
 
 
@@ -165,9 +151,9 @@ def _tie_notes(
     if ties:
         advice = f"; best on average: {place}; measure to choose"
         advice = advice if in_table else ": measure before you choose"
-        yield prose(f"{listed(ties)} are statistically tied with 1{advice}", hanging=2)
+        yield prose(f"{formats.listed(ties)} are statistically tied with 1{advice}", hanging=2)
     if place is not None and not (ties and in_table):
-        plan = whole_plan_words(contenders[place - 1].plan)
+        plan = formats.whole_plan_words(contenders[place - 1].plan)
         yield Flow(plan, indent=4, head=f"  best on average: {place}, ")
 
 
@@ -201,7 +187,7 @@ def _cell(value: int | bool | str | Sequence[int]) -> str:
 def _dimension(answer: ModelAnswer, name: str, value: Any) -> str:
     """A field of a model in words."""
     if name == "layer_pattern":
-        return kinds_words(answer.layers)
+        return formats.kinds_words(answer.layers)
     if name == "encoders":
         return "; ".join(f"{e.name}, {e.num_layers} layers" for e in answer.model.encoders)
     if isinstance(value, dict):
@@ -212,9 +198,9 @@ def _dimension(answer: ModelAnswer, name: str, value: Any) -> str:
 def model_screen(answer: ModelAnswer) -> RenderableType:
     """The answer to `planner model`: what it counts, its dims, and what was guessed."""
     model, total, active = answer.model, answer.parameters, answer.active_parameters
-    counts = [f"{short(total)} parameters ({total:,})"]
+    counts = [f"{formats.short(total)} parameters ({total:,})"]
     if active != total:
-        counts.append(f"{short(active)} active per token ({active:,})")
+        counts.append(f"{formats.short(active)} active per token ({active:,})")
     grid = Table.grid(padding=(0, 2))
     usual = {name: field.default for name, field in ModelSpec.model_fields.items()}
     for name, value in model.model_dump(exclude={"name"}).items():
@@ -246,12 +232,12 @@ def _catalog_facts(entry: Entry) -> tuple[str, str, str]:
     """The columns beside the name; the last column is cut at the terminal's width."""
     aliases = ", ".join(entry.aliases)
     if isinstance(entry, ModelEntry):
-        active = f"{short(entry.active_parameters)} active" if entry.spec.moe else ""
-        return short(entry.parameters), active, aliases
+        active = f"{formats.short(entry.active_parameters)} active" if entry.spec.moe else ""
+        return formats.short(entry.parameters), active, aliases
     if isinstance(entry, AcceleratorEntry):
         peak = entry.spec.peak_bf16_flop_per_s or entry.spec.peak_fp16_flop_per_s
         speed = f"{peak / 1e12:,.0f} TFLOP/s" if peak else ""
-        return f"{gib(entry.spec.memory_bytes)} GiB", speed, aliases
+        return f"{formats.gib(entry.spec.memory_bytes)} GiB", speed, aliases
     if isinstance(entry, ScheduleEntry):
         chunks = " or ".join(map(str, entry.chunk_counts)) or "2 or more"
         return f"{chunks} chunks", ", ".join(entry.frameworks), entry.title
@@ -263,7 +249,7 @@ def _catalog_facts(entry: Entry) -> tuple[str, str, str]:
 def with_chance(value: float) -> str:
     """How likely one plan is faster than another."""
     told = "" if value >= SURE else ": a statistical tie, measure both"
-    return f"with a chance of {chance(value)}{told}"
+    return f"with a chance of {formats.chance(value)}{told}"
 
 
 _TITLES = {
@@ -272,16 +258,16 @@ _TITLES = {
 }
 # By the end of a name: how its value is shown to a person.
 _SHOWN: dict[str, Callable[[float], str]] = {
-    "per_s": lambda value: f"{short(value)}/s",
-    "per_accelerator": lambda value: f"{short(value)}/s",
-    "_bytes": lambda value: f"{gib(value)} GiB",
-    "_s": seconds,
-    "_usd": dollars,
-    "_kwh": energy,
-    "days": days,
-    "mfu": share,
-    "mfu_causal": share,
-    "hfu": share,
+    "per_s": lambda value: f"{formats.short(value)}/s",
+    "per_accelerator": lambda value: f"{formats.short(value)}/s",
+    "_bytes": lambda value: f"{formats.gib(value)} GiB",
+    "_s": formats.seconds,
+    "_usd": formats.dollars,
+    "_kwh": formats.energy,
+    "days": formats.days,
+    "mfu": formats.share,
+    "mfu_causal": formats.share,
+    "hfu": formats.share,
 }
 
 
@@ -319,4 +305,4 @@ def _shown(name: str, value: Value) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "-"
     show = next((show for end, show in _SHOWN.items() if name.endswith(end)), None)
-    return show(value) if show else short(value)
+    return show(value) if show else formats.short(value)

@@ -202,8 +202,7 @@ def started(folder: Path) -> Handle:
     try:
         return Handle.model_validate_json((folder / HANDLE).read_bytes())
     except (OSError, ValidationError):
-        detail = f"{folder} has no {HANDLE} of a submitted run"
-        raise refuse("", "no_handle", detail) from None
+        raise refuse("", "no_handle", f"{folder} has no {HANDLE} of a submitted run") from None
 
 
 def requests(handle: Handle) -> tuple[PlanRequest, ...]:
