@@ -35,12 +35,11 @@ _CONFIG = {
     "anyOf": [{"required": ["model_type"]}, {"required": ["architectures"]}],
 }
 
-
-# For routes whose answers have an entity tag.
 # Of answers that may come as events, with the progress before them (api.progress_events).
 STREAMED: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {}}}}  # of an event: any
 }
+# For routes whose answers have an entity tag.
 NOT_CHANGED: dict[int | str, dict[str, Any]] = {
     304: {"description": "The caller has this answer: If-None-Match named its ETag"}
 }

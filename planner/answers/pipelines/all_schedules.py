@@ -130,19 +130,15 @@ def _row(
     ranks = np.arange(stages, dtype=np.float64)
     facts: dict[str, Any] = {
         "schedule": schedule.id,
-        "title": schedule.title,
         "chunks": chunks,
         "reason": reason,
-        "freed_at": schedule.freed_at,
         "weight_copies": float(np.max(schedule.weight_copies(ranks, float(stages)))),
-        "synchronous": schedule.synchronous,
-        "staleness": schedule.staleness,
         "frameworks": frameworks.running(schedule.id),
         "citation": SOURCES.get(schedule.citation, schedule.citation),
     }
     if reason:
-        return ScheduleRow(
-            **facts, makespan_s=None, bubble_of_total=None, peak_in_flight=None,
+        return ScheduleRow.of(
+            schedule, **facts, makespan_s=None, bubble_of_total=None, peak_in_flight=None,
             messages_per_micro_batch=None,
         )  # fmt: skip
     parts = timeline.visits(schedule, stages, chunks)
@@ -155,7 +151,8 @@ def _row(
     )
     result = simulate(schedule, stages, chunks, micro_batches, times, links)
     ideal_s = micro_batches * float(share.work_s.max())
-    return ScheduleRow(
+    return ScheduleRow.of(
+        schedule,
         **facts,
         makespan_s=result.makespan_s,
         bubble_of_total=max(0.0, 1.0 - ideal_s / result.makespan_s),

@@ -196,9 +196,9 @@ def simulate_timeline(
     idle = [dict(zip(IDLE_CAUSES, row, strict=True)) for row in result.idle_s.tolist()]
     for causes, rank in zip(idle, waits, strict=True):
         causes["communication"] = sum(wait.end_s - wait.start_s for wait in rank)
-    return TimelineAnswer(
+    return TimelineAnswer.of(
+        schedule,
         schedule=schedule.id,
-        title=schedule.title,
         stages=stages,
         micro_batches=micro_batches,
         chunks=chunks,
@@ -206,14 +206,10 @@ def simulate_timeline(
         ideal_s=ideal_s,
         bubble_of_total=max(0.0, 1.0 - ideal_s / result.makespan_s),
         closed_form_extra_s=_closed_form_s(schedule, stages, chunks, micro_batches, share),
-        holds=schedule.holds,
         max_stage_span_s=float(result.span_s.max()),
         peak_in_flight=tuple(result.peak_units.tolist()),
-        freed_at=schedule.freed_at,
         idle_s=tuple(idle),
         messages_per_micro_batch=schedule.messages(stages, chunks),
-        synchronous=schedule.synchronous,
-        staleness=schedule.staleness,
         frameworks=frameworks.running(schedule.id),
         citation=SOURCES.get(schedule.citation, schedule.citation),
         actions=_actions(result),

@@ -109,15 +109,13 @@ def sensitivity(request: PlanRequest, spec: SensitivitySpec) -> SensitivityAnswe
         done += weights[one.name] * len(points)
     step(done, total)
     found.sort(key=_moves, reverse=True)
-    return SensitivityAnswer(
+    return SensitivityAnswer.of(
+        study,
         request=request.document() | {PART: spec.model_dump(mode="json")},
         version=__version__,
         profile=ProfileInfo.of(planner.model.context.profile, measured={}),
-        measure=study.measure,
         held=study.held_report,
         best=study.best_report,
-        base=study.base,
-        replanned_base=study.replanned_base,
         inputs=tuple(found),
         left_out=tuple(left_out),
         searches=planner.searches,
