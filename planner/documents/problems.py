@@ -154,14 +154,15 @@ def problems_of(error: Exception) -> tuple[Problem, ...] | None:
     return getattr(error, "problems", None)  # RequestError, SpaceTooLarge
 
 
+def failure_document(slug: str, title: str, detail: str) -> dict[str, Any]:
+    """The problem document of work that did not end well."""
+    return {"type": f"/problems/{slug}", "title": title, "status": 500, "detail": detail}
+
+
 def internal_document() -> dict[str, Any]:
     """The problem document of a fault of ours; it says nothing of its inside."""
-    return {
-        "type": "/problems/internal",
-        "title": "The planner failed",
-        "status": 500,
-        "detail": "This is a fault of the planner, not of the request. Please report it.",
-    }
+    detail = "This is a fault of the planner, not of the request. Please report it."
+    return failure_document("internal", "The planner failed", detail)
 
 
 def problem(pointer: str, code: str, detail: str, got: Any = None, **more: Any) -> Problem:
