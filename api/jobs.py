@@ -22,18 +22,16 @@ _SILENCE_S = 15.0  # after which a comment shows that the line is open
 
 def answer(job: Job) -> JobAnswer:
     """The whole document of a job."""
-    return JobAnswer(
-        **_row(job).model_dump(), request=job.request, result=job.result, error=job.error
-    )
+    return JobAnswer.of(job, **_links_and_times(job))
 
 
 def page(jobs: list[Job], limit: int) -> JobPage:
     """A page of at most `limit` jobs; `jobs` has one more if there is a next page."""
-    rows = tuple(map(_row, jobs[:limit]))
+    rows = tuple(JobRow.of(job, **_links_and_times(job)) for job in jobs[:limit])
     return JobPage(rows=rows, next=rows[-1].id if len(jobs) > limit else None)
 
 
-def _row(job: Job) -> JobRow:
+def _links_and_times(job: Job) -> dict[str, Any]:
     times = {
         name: None if at is None else datetime.fromtimestamp(at, UTC)
         for name in ("created_at", "started_at", "finished_at")
@@ -41,8 +39,7 @@ def _row(job: Job) -> JobRow:
     }
     own = f"/v1/{job.kind}/{job.id}"
     links = {"self": own} | {name: f"{own}/{name}" for name in ("events", "logs", "cancel")}
-    shared = JobRow.model_fields.keys() - times.keys() - {"links"}
-    return JobRow(**{name: getattr(job, name) for name in shared}, **times, links=links)
+    return {**times, "links": links}
 
 
 def fingerprint(kind: Kind, document: Any) -> str:

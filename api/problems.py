@@ -16,13 +16,7 @@ from starlette.exceptions import HTTPException
 from api.budget import OverBudget
 from api.problem_types import OF_STATUS, TYPES
 from planner.answers.plans.plan_answers import IllegalPlan
-from planner.documents.problems import (
-    Problem,
-    RequestError,
-    from_reasons,
-    from_space,
-    problem_document,
-)
+from planner.documents.problems import Problem, RequestError, problem, problem_document, problems_of
 from planner.frameworks.base import Unsupported
 from planner.inputs.requests.models import UnsupportedModel
 from planner.running.store import Mismatch, Unavailable
@@ -70,20 +64,19 @@ def install(app: FastAPI) -> None:
 
     Faults of ours are answered outside of all this, where calls are logged.
     """
-    app.add_exception_handler(RequestError, _request_error)
-    app.add_exception_handler(RequestValidationError, _parameter_error)
-    app.add_exception_handler(IllegalPlan, _illegal_plan)
-    app.add_exception_handler(Unsupported, _illegal_plan)
-    app.add_exception_handler(SpaceTooLarge, _space_too_large)
-    app.add_exception_handler(Mismatch, _mismatch)
-    app.add_exception_handler(Unavailable, _unavailable)
-    app.add_exception_handler(OverBudget, _over_budget)
-    app.add_exception_handler(HTTPException, _http_error)
+    for kinds, answer in (
+        ((RequestError, IllegalPlan, Unsupported, SpaceTooLarge), _request_error),
+        ((RequestValidationError,), _parameter_error),
+        ((Mismatch, HTTPException), _http_error),
+        ((Unavailable,), _unavailable),
+        ((OverBudget,), _over_budget),
+    ):
+        for kind in kinds:
+            app.add_exception_handler(kind, answer)
 
 
 async def _request_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestError)
-    document = problem_document(error.problems)
+    document = problem_document(problems_of(error) or ())
     if isinstance(error, UnsupportedModel):
         kind = TYPES["unsupported-model"]
         document |= {"type": "/problems/unsupported-model", "title": kind.title}
@@ -94,26 +87,10 @@ async def _parameter_error(request: Request, error: Exception) -> JSONResponse:
     """A parameter of the address, said like any field of the document."""
     assert isinstance(error, RequestValidationError)
     problems = (
-        Problem(
-            pointer="/" + "/".join(map(str, found["loc"][1:])), code="bad_parameter",
-            detail=found["msg"],
-        )
+        problem("/" + "/".join(map(str, found["loc"][1:])), "bad_parameter", found["msg"])
         for found in error.errors()
-    )  # fmt: skip
+    )
     return await _request_error(request, RequestError(problems))
-
-
-async def _illegal_plan(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, IllegalPlan | Unsupported)
-    return respond(request, problem_document(from_reasons(error.reasons)))
-
-
-async def _space_too_large(request: Request, error: Exception) -> JSONResponse:
-    return respond(request, problem_document(from_space(error)))
-
-
-async def _mismatch(request: Request, error: Exception) -> JSONResponse:
-    return refuse(request, Refused("idempotency-mismatch", str(error)))
 
 
 async def _unavailable(request: Request, error: Exception) -> JSONResponse:
@@ -136,6 +113,8 @@ async def _over_budget(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, Mismatch):
+        error = Refused("idempotency-mismatch", str(error))
     assert isinstance(error, HTTPException)
     if error.status_code == 405:  # a route knows its own methods alone, not those of its address
         error.headers = {"Allow": request.app.state.addresses.allowed(request.url.path)}

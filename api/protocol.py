@@ -95,8 +95,7 @@ class HeaderTimeoutProtocol(H11Protocol):
         """Answer what is no HTTP; called where h11 refused it."""
         error = sys.exc_info()[1]
         if getattr(error, "error_status_hint", 400) == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
-            detail = f"more than {MOST_HEADER_BYTES} bytes of headers"
-            self._refuse("headers-too-large", detail)
+            self._refuse("headers-too-large", f"more than {MOST_HEADER_BYTES} bytes of headers")
         else:
             self._refuse("malformed", msg)
         self.transport.close()

@@ -103,8 +103,7 @@ def read(request: Request, prefix: str, id: str) -> bytes:
     """The document of a kept answer whose id begins so.  Raises Refused, Unavailable."""
     content = _store(request).results.get(id) if id.startswith(f"{prefix}_") else None
     if content is None:
-        detail = f"no answer {id} is kept; repeat the POST to compute it again"
-        raise Refused("not-found", detail)
+        raise Refused("not-found", f"no answer {id} is kept; repeat the POST to compute it again")
     return content
 
 

@@ -147,8 +147,7 @@ class Rates:
         }
         if not fine:
             headers["Retry-After"] = str(max(1, round((1 - calls) / per_s)))
-            detail = f"more than {self.per_minute} calls a minute"
-            raise Refused("rate-limited", detail, headers)
+            raise Refused("rate-limited", f"more than {self.per_minute} calls a minute", headers)
         return headers
 
     async def meet(self, share: Callable[..., Awaitable[Elsewhere]]) -> None:

@@ -13,6 +13,7 @@ from pydantic.json_schema import models_json_schema
 
 from api.negotiation import JSON
 from api.openapi import job_schema, site_schema
+from api.openapi.parts import PREFIX, closed, ref, text
 from api.problems import ProblemDocument
 from cost_models.plans import FIELDS, ParallelPlan
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
@@ -24,7 +25,6 @@ from planner.answers.sensitivities.documents import SensitivitySpec
 from planner.answers.sizing.request import PARTS, SizingSpec
 from planner.documents.request import SearchSpec
 
-_PREFIX = "#/components/schemas/"
 _KEYS = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "where the service has keys"},
     "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -35,12 +35,11 @@ _CONFIG = {
     "anyOf": [{"required": ["model_type"]}, {"required": ["architectures"]}],
 }
 
-
-# For routes whose answers have an entity tag.
 # Of answers that may come as events, with the progress before them (api.progress_events).
 STREAMED: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {}}}}  # of an event: any
 }
+# For routes whose answers have an entity tag.
 NOT_CHANGED: dict[int | str, dict[str, Any]] = {
     304: {"description": "The caller has this answer: If-None-Match named its ETag"}
 }
@@ -48,7 +47,7 @@ NOT_CHANGED: dict[int | str, dict[str, Any]] = {
 
 def request_body(examples: dict[str, Any], schema: str = "Request") -> dict[str, Any]:
     """The OpenAPI entry of a route that takes a request, of the schema with this name."""
-    content = {"schema": {"$ref": _PREFIX + schema}, "examples": examples}
+    content = {"schema": ref(schema), "examples": examples}
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
@@ -56,7 +55,7 @@ def _node_results() -> dict[str, Any]:
     """What POST /v1/one-node/results takes."""
     left = {"type": "array", "items": {"type": "object"}, "maxItems": 64}
     left["description"] = "the rank-N.json of every rank, as the script left them"
-    return _object({"request": {"$ref": _PREFIX + "Request"}, "ranks": left}, ["request", "ranks"])
+    return closed({"request": ref("Request"), "ranks": left}, ["request", "ranks"])
 
 
 def describe(app: FastAPI) -> None:
@@ -70,19 +69,7 @@ def describe(app: FastAPI) -> None:
             for name, schema in _definitions().items():
                 schemas.setdefault(name, schema)
             schemas["Request"] = _request()
-            schemas["SensitivityRequest"] = _sensitivity_request(schemas["Request"])
-            schemas["ReinforcementRequest"] = _step_request(schemas["Request"])
-            schemas["LintRequest"] = _lint_request(schemas["Request"], ["files", "cluster"])
-            schemas["ReadRequest"] = _lint_request(schemas["Request"], ["files"])
-            schemas["LessonRequest"] = site_schema.request(schemas["Request"])
-            schemas |= job_schema.requests(schemas["Request"])
-            schemas["NodeResults"] = _node_results()
-            schemas["SizingRequest"] = _sizing_request(schemas["Request"])
-            schemas["TimelineOrRequest"] = _either("TimelineRequest")
-            schemas["ScheduleComparisonRequest"] = _either("ComparisonRequest")
-            pair = {"a": {"$ref": _PREFIX + "Request"}, "b": {"$ref": _PREFIX + "Request"}}
-            schemas["ComparisonOfPlans"] = _object(pair, ["a", "b"])
-            schemas["ModelConfig"] = _CONFIG
+            schemas |= _of_questions(schemas["Request"])
             document["components"]["securitySchemes"] = _KEYS
             document["security"] = [{}, *({name: []} for name in _KEYS)]
             for operations in document["paths"].values():
@@ -95,23 +82,33 @@ def describe(app: FastAPI) -> None:
     app.openapi = openapi  # type: ignore[method-assign]
 
 
+def _of_questions(request: dict[str, Any]) -> dict[str, Any]:
+    """The schemas of what questions take besides a request, given that of a request."""
+    sensitivity = request["properties"] | {"sensitivity": ref("SensitivitySpec")}
+    return {
+        "SensitivityRequest": request | {"properties": sensitivity},
+        "ReinforcementRequest": _step_request(request),
+        "LintRequest": _lint_request(request, ["files", "cluster"]),
+        "ReadRequest": _lint_request(request, ["files"]),
+        "LessonRequest": site_schema.request(request),
+        **job_schema.requests(request),
+        "NodeResults": _node_results(),
+        "SizingRequest": _sizing_request(request),
+        # A pipeline alone, or a request with a plan.
+        "TimelineOrRequest": {"anyOf": [ref("TimelineRequest"), ref("Request")]},
+        "ScheduleComparisonRequest": {"anyOf": [ref("ComparisonRequest"), ref("Request")]},
+        "ComparisonOfPlans": closed({"a": ref("Request"), "b": ref("Request")}, ["a", "b"]),
+        "ModelConfig": _CONFIG,
+    }
+
+
 def _definitions() -> dict[str, Any]:
     models = (
-        ModelSpec,
-        ClusterSpec,
-        TrainingSpec,
-        ParallelPlan,
-        SearchSpec,
-        SizingSpec,
-        SensitivitySpec,
-        ReinforcementSpec,
-        TimelineRequest,
-        ComparisonRequest,
-        ProblemDocument,
-        *job_schema.SPECS,
-    )
+        ModelSpec, ClusterSpec, TrainingSpec, ParallelPlan, SearchSpec, SizingSpec, SensitivitySpec,
+        ReinforcementSpec, TimelineRequest, ComparisonRequest, ProblemDocument, *job_schema.SPECS,
+    )  # fmt: skip
     _, schema = models_json_schema(
-        [(model, "validation") for model in models], ref_template=_PREFIX + "{model}"
+        [(model, "validation") for model in models], ref_template=PREFIX + "{model}"
     )
     definitions: dict[str, Any] = schema["$defs"]
     # These widths follow from others when they are left out.
@@ -126,7 +123,7 @@ def _definitions() -> dict[str, Any]:
 def _request() -> dict[str, Any]:
     definitions = _definitions()
     group, cluster = definitions["NodeGroup"], definitions["ClusterSpec"]
-    named = {"accelerator": {"anyOf": [{"type": "string"}, {"$ref": _PREFIX + "AcceleratorSpec"}]}}
+    named = {"accelerator": {"anyOf": [{"type": "string"}, ref("AcceleratorSpec")]}}
     own = {name: s for name, s in cluster["properties"].items() if name != "groups"}
     flat = group["properties"] | named | own | {"preset": {"type": "string"}}
     mixed = group | {
@@ -137,78 +134,64 @@ def _request() -> dict[str, Any]:
     limits = {
         name: _limit(name, definitions["ParallelPlan"]["properties"][name]) for name in FIELDS
     }
-    return {
-        "type": "object",
-        "required": ["model", "cluster", "training"],
-        "additionalProperties": False,
-        "properties": {
-            "model": {
-                "description": "a preset's name, the model's dims, or a config.json",
-                "anyOf": [{"type": "string"}, {"$ref": _PREFIX + "ModelSpec"}, _CONFIG],
-            },
-            "cluster": {
-                "description": "a preset's name, a shorthand such as 8x8xh100-sxm, equal nodes, "
-                "or groups of nodes",
-                "anyOf": [
-                    {"type": "string"},
-                    _object(flat),
-                    _object(own | {"groups": {"type": "array", "items": mixed}}, ["groups"]),
-                ],
-            },
-            "training": {"$ref": _PREFIX + "TrainingSpec"},
-            "search": _object(search | limits),
-            "plan": {"$ref": _PREFIX + "ParallelPlan"},
-            "profile": {"type": "string", "description": "an efficiency profile by its id"},
-            "site": {"type": "string", "description": "a site whose learned runs correct times"},
-            "guessed": {"type": "array", "items": {"type": "string"}},
-            "defaulted": {"type": "array", "items": {"type": "string"}},
+    fields = {
+        "model": {
+            "description": "a preset's name, the model's dims, or a config.json",
+            "anyOf": [{"type": "string"}, ref("ModelSpec"), _CONFIG],
         },
+        "cluster": {
+            "description": "a preset's name, a shorthand such as 8x8xh100-sxm, equal nodes, "
+            "or groups of nodes",
+            "anyOf": [
+                {"type": "string"},
+                closed(flat),
+                closed(own | {"groups": {"type": "array", "items": mixed}}, ["groups"]),
+            ],
+        },
+        "training": ref("TrainingSpec"),
+        "search": closed(search | limits),
+        "plan": ref("ParallelPlan"),
+        "profile": text("an efficiency profile by its id"),
+        "site": text("a site whose learned runs correct times"),
+        "guessed": {"type": "array", "items": {"type": "string"}},
+        "defaulted": {"type": "array", "items": {"type": "string"}},
     }
-
-
-def _sensitivity_request(request: dict[str, Any]) -> dict[str, Any]:
-    own = {"sensitivity": {"$ref": _PREFIX + "SensitivitySpec"}}
-    return request | {"properties": request["properties"] | own}
+    return closed(fields, ["model", "cluster", "training"])
 
 
 def _step_request(request: dict[str, Any]) -> dict[str, Any]:
     """The training may leave out what follows from a step."""
     training = _definitions()["TrainingSpec"]
     own = {
-        STEP: {"$ref": _PREFIX + "ReinforcementSpec"},
-        "training": _object(training["properties"]),
+        STEP: ref("ReinforcementSpec"),
+        "training": closed(training["properties"]),
     }
     asked = {"required": ["model", "cluster", STEP]}
     return request | asked | {"properties": request["properties"] | own}
 
 
 def _lint_request(request: dict[str, Any], required: list[str]) -> dict[str, Any]:
-    files = {
-        "type": "object",
-        "description": "the files of a launch by name, the script first",
-        "additionalProperties": {"type": "string"},
-    }
-    named = {"type": "string", "description": "framework of the launch; recognised where left out"}
-    cluster = request["properties"]["cluster"]
-    values = {
-        "type": "object",
-        "description": "values that the files leave out: variables, options and keys by name",
-        "additionalProperties": {"type": ["string", "number"]},
-    }
-    arguments = {
-        "type": "array",
-        "description": "arguments of the script",
-        "items": {"type": "string"},
-    }
     fields = {
-        "files": files,
-        "cluster": cluster,
-        "framework": named,
+        "files": {
+            "type": "object",
+            "description": "the files of a launch by name, the script first",
+            "additionalProperties": {"type": "string"},
+        },
+        "cluster": request["properties"]["cluster"],
+        "framework": text("framework of the launch; recognised where left out"),
         "model": request["properties"]["model"],
-        "set": values,
-        "arguments": arguments,
+        "set": {
+            "type": "object",
+            "description": "values that the files leave out: variables, options and keys by name",
+            "additionalProperties": {"type": ["string", "number"]},
+        },
+        "arguments": {
+            "type": "array",
+            "description": "arguments of the script",
+            "items": {"type": "string"},
+        },
     }
-    return _object(fields, required)
+    return closed(fields, required)
 
 
 def _summarise(operation: dict[str, Any]) -> None:
@@ -221,29 +204,15 @@ def _summarise(operation: dict[str, Any]) -> None:
         del operation["responses"]["422"]
 
 
-def _either(pipeline: str) -> dict[str, Any]:
-    """A pipeline alone, or a request with a plan."""
-    return {"anyOf": [{"$ref": _PREFIX + pipeline}, {"$ref": _PREFIX + "Request"}]}
-
-
 def _sizing_request(request: dict[str, Any]) -> dict[str, Any]:
     asked = {name: request["properties"][name] for name in PARTS if name != "sizing"}
-    sizing = {"sizing": {"$ref": _PREFIX + "SizingSpec"}}
-    return _object(asked | sizing, ["model", "training"])
+    sizing = {"sizing": ref("SizingSpec")}
+    return closed(asked | sizing, ["model", "training"])
 
 
 def _limit(name: str, field: dict[str, Any]) -> dict[str, Any]:
     value = {key: item for key, item in field.items() if key not in ("default", "title")}
     return {
         "description": f"limits on {name}: a value, a list of values, or bounds",
-        "anyOf": [value, {"type": "array", "items": value}, {"$ref": _PREFIX + "Bounds"}],
-    }
-
-
-def _object(properties: dict[str, Any], required: list[str] | None = None) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": required or [],
-        "additionalProperties": False,
+        "anyOf": [value, {"type": "array", "items": value}, ref("Bounds")],
     }

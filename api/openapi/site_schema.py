@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from api.openapi.parts import closed, text
+
 
 def request(asked: dict[str, Any]) -> dict[str, Any]:
     """What POST /v1/sites/{name}/runs takes, given the schema of a request."""
@@ -14,14 +16,10 @@ def request(asked: dict[str, Any]) -> dict[str, Any]:
         "script": "the launch script, for what the log leaves open",
     }
     settings = "values that log and script leave open, by path, such as plan.recompute"
-    return {
-        "type": "object",
-        "required": ["log", "cluster"],
-        "additionalProperties": False,
-        "properties": {
-            **{name: {"type": "string", "description": text} for name, text in texts.items()},
-            **own,
-            "settings": {"type": "object", "description": settings},
-            "keep": {"type": "boolean", "default": False},
-        },
+    fields = {
+        **{name: text(description) for name, description in texts.items()},
+        **own,
+        "settings": {"type": "object", "description": settings},
+        "keep": {"type": "boolean", "default": False},
     }
+    return closed(fields, ["log", "cluster"])

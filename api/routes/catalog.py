@@ -15,43 +15,17 @@ router = APIRouter(prefix="/catalog", tags=["catalog"])
 Name = Annotated[str, Path()]
 
 
-@router.get("/models")
-def models() -> catalog.Models:
-    """Model presets: their dims, parameters and source."""
-    return catalog.Models(models=catalog.model_entries())
+def _add(kind: str, about: str, listing: type[BaseModel], entry: type[BaseModel]) -> None:
+    def several() -> Any:
+        return listing.model_validate({kind: catalog.LISTINGS[kind]()})
 
-
-@router.get("/accelerators")
-def accelerators() -> catalog.Accelerators:
-    """Accelerators: what one rank sees, and the node it usually comes in."""
-    return catalog.Accelerators(accelerators=catalog.accelerator_entries())
-
-
-@router.get("/clusters")
-def clusters() -> catalog.Clusters:
-    """Cluster presets: a node, its links and its network."""
-    return catalog.Clusters(clusters=catalog.cluster_entries())
-
-
-@router.get("/frameworks")
-def frameworks() -> catalog.Frameworks:
-    """Frameworks: versions, how each says every field of a plan, and whether it is read back."""
-    return catalog.Frameworks(frameworks=catalog.framework_entries())
-
-
-@router.get("/schedules")
-def schedules() -> catalog.Schedules:
-    """Pipeline schedules: chunks, memory, what they do to the weights, and who has them."""
-    return catalog.Schedules(schedules=catalog.schedule_entries())
-
-
-def _add(kind: str, entry: type[BaseModel]) -> None:
     def one(id: Name) -> Any:
         try:
             return catalog.find_entry(kind, id)
         except UnknownName as error:
             raise Refused("not-found", str(error)[:300]) from None
 
+    router.add_api_route(f"/{kind}", several, name=kind, description=about, response_model=listing)
     router.add_api_route(
         f"/{kind}/{{id:path}}",  # an alias may have slashes
         one,
@@ -62,8 +36,16 @@ def _add(kind: str, entry: type[BaseModel]) -> None:
     )
 
 
-_add("models", catalog.ModelEntry)
-_add("accelerators", catalog.AcceleratorEntry)
-_add("clusters", catalog.ClusterEntry)
-_add("frameworks", catalog.FrameworkEntry)
-_add("schedules", catalog.ScheduleEntry)
+for _kind, _about, _listing, _entry in (
+    ("models", "Model presets: their dims, parameters and source.",
+     catalog.Models, catalog.ModelEntry),
+    ("accelerators", "Accelerators: what one rank sees, and the node it usually comes in.",
+     catalog.Accelerators, catalog.AcceleratorEntry),
+    ("clusters", "Cluster presets: a node, its links and its network.",
+     catalog.Clusters, catalog.ClusterEntry),
+    ("frameworks", "Frameworks: versions, how each says every field of a plan, and whether it is "
+     "read back.", catalog.Frameworks, catalog.FrameworkEntry),
+    ("schedules", "Pipeline schedules: chunks, memory, what they do to the weights, and who has "
+     "them.", catalog.Schedules, catalog.ScheduleEntry),
+):  # fmt: skip
+    _add(_kind, _about, _listing, _entry)

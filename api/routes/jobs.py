@@ -13,12 +13,12 @@ from api import work
 from api.dependencies import Body, Brief, check_owner
 from api.jobs import answer, events, fingerprint, page
 from api.log import audit
-from api.openapi.job_schema import JOB_EXAMPLES
 from api.openapi.schema import request_body
 from api.problems import Refused, declare
 from api.settings import Settings
 from api.store_threads import in_store, storing
 from planner.documents.service import KINDS, JobAnswer, JobPage, Kind, State
+from planner.questions.examples import examples
 from planner.running.store import Store
 from planner.running.store.jobs import Job, NotCancellable, QueueFull, StillRunning
 
@@ -83,7 +83,7 @@ def _add_start(one: APIRouter, kind: Kind) -> None:
         status_code=202,
         response_model=JobAnswer,
         responses=declare(400, 408, 413, 415, 422, 503),
-        openapi_extra=request_body(JOB_EXAMPLES[kind], SCHEMAS[kind]),
+        openapi_extra=request_body(examples(kind), SCHEMAS[kind]),
         name=f"start {kind}",
     )
     async def start(

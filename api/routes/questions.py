@@ -17,6 +17,7 @@ from api.dependencies import Body, CallPool, Files, Stated, WantedFields
 from api.field_selection import Fields
 from api.openapi.schema import NOT_CHANGED, STREAMED, request_body
 from api.problems import declare
+from planner.questions.examples import examples
 from planner.questions.question import Form, Parameter, Question, resolved
 from planner.questions.registry import LEARN, QUESTIONS
 
@@ -46,7 +47,7 @@ def add(router: APIRouter, question: Question) -> None:
         description=question.about,
         response_model=answer,
         responses={**declare(400, 408, 413, 415, 422, 503), **known, **other},
-        openapi_extra=request_body(dict(question.examples), question.body),
+        openapi_extra=request_body(examples(question.examples), question.body),
     )
     if kept:
         router.add_api_route(

@@ -9,14 +9,12 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from api.dependencies import Body, check_owner
 from api.log import audit
-from api.openapi.job_schema import SAVED_PLAN_EXAMPLES
 from api.openapi.schema import request_body
 from api.problems import Refused, declare
 from api.store_threads import storing
-from planner.documents.loading import plain
-from planner.documents.problems import RequestError, wrong_type
 from planner.documents.service import SavedPlanAnswer, SavedPlanPage, SavedPlanSpec
-from planner.documents.typed_values import validate
+from planner.documents.typed_values import plain_object, validate
+from planner.questions.examples import examples
 from planner.running.store import SavedPlan, Store
 
 _PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
@@ -52,14 +50,12 @@ def saved_plan(request: Request, name: Name) -> SavedPlanAnswer:
     response_model=SavedPlanAnswer,
     # A name of more than one line has no address.
     responses=declare(400, 404, 408, 413, 415, 422, 503) | {201: {"model": SavedPlanAnswer}},
-    openapi_extra=request_body(SAVED_PLAN_EXAMPLES, "SavedPlanSpec"),
+    openapi_extra=request_body(examples("saved_plan"), "SavedPlanSpec"),
 )
 @storing
 def save_plan(request: Request, response: Response, name: Name, document: Body) -> SavedPlanAnswer:
     """Save under a name, over what had it."""
-    document = plain(document)
-    if not isinstance(document, dict):
-        raise RequestError([wrong_type("", "an object", document)])
+    document = plain_object(document)
     spec = validate("", document, SavedPlanSpec)
     kept = _store(request).saved_plans
     if there := kept.get(name):

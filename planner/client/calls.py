@@ -227,8 +227,7 @@ def key_of_environment() -> str | None:
         return Path(path).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        detail = f"{KEY_FILE}: cannot read {shown(path)!r}: {why}"
-        raise refuse("/key", "usage", detail) from None
+        raise refuse("/key", "usage", f"{KEY_FILE}: cannot read {shown(path)!r}: {why}") from None
 
 
 def _checked_key(key: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,12 +11,12 @@ import typer
 
 from planner.commands.failures import FINE
 from planner.commands.shared import Json
+from planner.presentation.terminal.progress_bar import counted
 
 if TYPE_CHECKING:
     from planner.learning.accuracy.predict import Prediction
 
 MOST_SHOTS = 100
-_PATIENCE_S = 1.0  # before a bar says how far it is
 
 
 def accuracy(
@@ -91,7 +90,7 @@ def _predictions(path: Path, source: str | None, profile: str | None) -> Iterato
     chosen = looked_up("/profile", lambda: profiles.find(profile)) if profile else None
     total = _checked(path, source)
     runs = (run for run in runs_in(path) if source in (None, run.source_key))
-    yield from _watched((predict(run, profile=chosen) for run in runs), total)
+    return counted("predicting", (predict(run, profile=chosen) for run in runs), total)
 
 
 def _checked(path: Path, source: str | None) -> int:
@@ -109,23 +108,3 @@ def _checked(path: Path, source: str | None) -> int:
         close = nearest(source, known)
         raise refuse("/source", "unknown_source", detail, source, did_you_mean=close)
     return known[source]
-
-
-def _watched(predictions: Iterator[Prediction], total: int) -> Iterator[Prediction]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = ("predicting", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    task = progress.add_task("", total=total)
-    started, shown = time.monotonic(), False
-    try:
-        for prediction in predictions:
-            progress.advance(task)
-            if not shown and time.monotonic() - started > _PATIENCE_S:
-                progress.start()
-                shown = True
-            yield prediction
-    finally:
-        progress.stop()

@@ -9,7 +9,7 @@ import typer
 
 from planner.commands.failures import FINE
 from planner.commands.options import request_options
-from planner.commands.shared import PLAN, Json, RequestFile, RequestOption, read_request, source_of
+from planner.commands.shared import PLAN, Json, read_request
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,8 +26,7 @@ def _option(help: str, **more: Any) -> Any:
 @request_options(PLAN)
 def calibrate(
     *,
-    request_file: RequestFile = None,
-    request: RequestOption = None,
+    source: str | None,
     name: Annotated[
         str | None,
         _option("of the site and its profile (the same as --site); default: local", metavar="NAME"),
@@ -46,11 +45,10 @@ def calibrate(
 
     With a plan only what that plan needs; without a request the full set of sizes.
     """
-    from planner.commands.validate import failed, progress_lines, stopped
+    from planner.commands.validate import running
     from planner.evidence.uncertainty import profiles
     from planner.presentation.terminal import output
     from planner.running.validate.calibrate import calibration_request, run
-    from planner.running.validate.processes.process import RunFailed, Stopped, stoppable
 
     option_values = dict(option_values)
     site = option_values.pop("site", None)
@@ -58,7 +56,6 @@ def calibrate(
         raise typer.BadParameter("--name and --site are the same: give one")
     name = name or site or "local"
     base = calibration_request.names(name, extends)
-    source = source_of(request_file, request)
     if source is None and not option_values:
         asked, jobs = calibration_request.full(max_seconds)
     else:
@@ -66,13 +63,8 @@ def calibrate(
             read_request(source, option_values, need_plan=True), max_seconds
         )
     limits = calibration_request.limits(max_seconds)
-    try:
-        with stoppable(), progress_lines() as progress:
-            found = run.calibrate(asked, jobs, name, base, limits, progress)
-    except RunFailed as error:
-        return failed(error, json)
-    except Stopped as by:
-        return stopped(by)
+    with running(json) as progress:
+        found = run.calibrate(asked, jobs, name, base, limits, progress)
     path = profiles.save(found)
     wrote = f"\nwrote {path}; use it with --site {name}"
     output.show(found, json, lambda screen: _screen(found), [wrote])

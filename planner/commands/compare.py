@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import Annotated
 
 import typer
 
 from planner.commands.failures import FINE
 from planner.commands.server import answered
 from planner.commands.shared import Json, read_request
-
-if TYPE_CHECKING:
-    from planner.documents.problems import Problem
-    from planner.documents.request import PlanRequest
 
 
 def compare(
@@ -23,21 +20,18 @@ def compare(
 ) -> int:
     """Two plans side by side: what differs in what is asked, and in what comes of it."""
     from planner.answers.plans.two_plans import side_by_side
-    from planner.documents.problems import RequestError
+    from planner.documents.problems import Gathered, RequestError
     from planner.inputs.requests.two_requests import SIDES
     from planner.presentation.terminal import output
     from planner.presentation.terminal.tables import comparison_table
 
-    problems: list[Problem] = []
-    requests: list[PlanRequest] = []
-    for side, source in zip(SIDES, (a, b), strict=True):
-        try:
-            requests.append(read_request(source, {}, need_plan=True))
-        except RequestError as error:
-            problems += error.under(f"/{side}").problems
-    if problems:
+    problems = Gathered()
+    a_asked, b_asked = (
+        problems.of(partial(read_request, source, {}, need_plan=True), f"/{side}")
+        for side, source in zip(SIDES, (a, b), strict=True)
+    )
+    if a_asked is None or b_asked is None:
         raise RequestError(problems)
-    a_asked, b_asked = requests
     answer = answered(
         lambda: side_by_side(a_asked, b_asked),
         lambda service: service.comparison({"a": a_asked.document(), "b": b_asked.document()}),

@@ -11,7 +11,7 @@ import typer
 
 from planner.commands.failures import FINE, OUR_FAULT
 from planner.commands.options import request_options
-from planner.commands.shared import PLAN, Json, RequestFile, RequestOption, read_request, source_of
+from planner.commands.shared import PLAN, Json, read_request
 
 if TYPE_CHECKING:
     from planner.running.validate.dryrun.run import Progress
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 @request_options(PLAN)
 def dryrun(
     *,
-    request_file: RequestFile = None,
-    request: RequestOption = None,
+    source: str | None,
     ranks: Annotated[
         str | None,
         typer.Option(metavar="0,8", help="which to trace; else first, middle, last of each stage"),
@@ -35,7 +34,7 @@ def dryrun(
     from planner.running.validate.dryrun.run import dry_run
     from planner.running.validate.dryrun.trace_process import TraceFailed
 
-    asked = read_request(source_of(request_file, request), option_values, need_plan=True)
+    asked = read_request(source, option_values, need_plan=True)
     try:
         with _progress_display() as progress:
             report = dry_run(asked, _numbers(ranks), progress=progress)

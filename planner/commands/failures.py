@@ -84,21 +84,15 @@ def _report(error: Exception, words: Sequence[str]) -> int:
 
 def _problems(error: Exception) -> tuple[Problem, ...] | None:
     """The problems of the user's input; None if the error is not caused by the input."""
-    from planner.documents.problems import Problem, RequestError, from_reasons, from_space
+    from planner.documents.problems import problem, problems_of
 
     if isinstance(error, typer.TyperException):
         message = error.format_message()
         # Without a message the help has been shown in place of an answer.
-        return (Problem(pointer="", code="usage", detail=message),) if message else ()
-    if isinstance(error, RequestError):
-        return error.problems
+        return (problem("", "usage", message),) if message else ()
     if lacking := missing(error):
-        return (Problem(pointer="", code="missing", detail=lacking),)
-    if reasons := getattr(error, "reasons", ()):  # IllegalPlan, Unsupported
-        return from_reasons(reasons)
-    from planner.search.exhaustive import SpaceTooLarge
-
-    return from_space(error) if isinstance(error, SpaceTooLarge) else None
+        return (problem("", "missing", lacking),)
+    return problems_of(error)
 
 
 def _cannot_write(error: OSError) -> int:

@@ -74,6 +74,17 @@ COMPLETIONS = {
     "framework": _names("frameworks"),
     "schedule": _names("schedules"),
 }
+_SOURCES: dict[str, Any] = {
+    "request_file": Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FILE|-]", help="request as YAML or JSON; options are laid over it"
+        ),
+    ],
+    "request": Annotated[
+        str | None, typer.Option("--request", metavar="FILE|-", help="the same, as an option")
+    ],
+}
 _PANELS = {
     "": "Model and cluster",
     "cluster": "Model and cluster",
@@ -86,11 +97,12 @@ _PANELS = {
 
 
 def request_options(plan_panel: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Give a command an option per field of a request.
+    """Give a command a request: its document, and an option per field.
 
-    The command takes them as one argument, `option_values`: values by field name.
+    The command takes them as two arguments: `source`, where the document stands, if there is one,
+    and `option_values`, values by field name.
     """
-    return _options(FIELDS.values(), plan_panel, "option_values")
+    return _options(FIELDS.values(), plan_panel, "option_values", document=True)
 
 
 def part_options(part: Part) -> Callable[[Callable[..., int]], Callable[..., int]]:
@@ -99,23 +111,35 @@ def part_options(part: Part) -> Callable[[Callable[..., int]], Callable[..., int
 
 
 def _options(
-    fields: Collection[Field], plan_panel: str, into: str
+    fields: Collection[Field], plan_panel: str, into: str, document: bool = False
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
     def decorate(command: Callable[..., int]) -> Callable[..., int]:
         @wraps(command)
         def run(**arguments: Any) -> int:
             values = {field.name: arguments.pop(field.name) for field in fields}
             stated = {name: value for name, value in values.items() if value is not None}
+            if document:
+                arguments["source"] = _source(*(arguments.pop(name) for name in _SOURCES))
             return command(**{into: stated}, **arguments)
 
         own = inspect.signature(command, eval_str=True).parameters.values()
         parameters = [p for p in own if p.name != into]
+        if document:
+            shared = (_keyword(name, annotation) for name, annotation in _SOURCES.items())
+            parameters = [*shared, *(p for p in parameters if p.name != "source")]
         parameters += [_parameter(field, plan_panel) for field in fields]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         return run
 
     return decorate
+
+
+def _source(argument: str | None, option: str | None) -> str | None:
+    """Where the request stands: given as an argument or as an option, not both."""
+    if argument is not None and option is not None:
+        raise typer.BadParameter("give the request once, as an argument or as --request")
+    return argument if option is None else option
 
 
 def _parameter(field: Field, plan_panel: str) -> inspect.Parameter:
@@ -130,9 +154,12 @@ def _parameter(field: Field, plan_panel: str) -> inspect.Parameter:
             autocompletion=COMPLETIONS.get(field.name),
         )  # fmt: skip
         annotation = Annotated[str | None, option]
-    return inspect.Parameter(
-        field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
-    )
+    return _keyword(field.name, annotation)
+
+
+def _keyword(name: str, annotation: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=None, annotation=annotation)
 
 
 def merge(
@@ -201,6 +228,17 @@ def read(name: str, text: str, limits: bool) -> Any:
         if "," in text:
             return [one(item) for item in text.split(",")]
     return one(text)
+
+
+def scalars(values: Mapping[str, Any], pointer: str = "") -> dict[str, Any]:
+    """What the texts of options stand for, by name; pointer: where they belong."""
+    from planner.documents.loading import scalar
+    from planner.documents.problems import join
+
+    return {
+        name: scalar(value.strip(), join(pointer, name)) if isinstance(value, str) else value
+        for name, value in values.items()
+    }
 
 
 STANDARD_INPUT = "FILE"  # stands for a request that came from there, and is gone

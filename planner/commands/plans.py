@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -14,23 +13,20 @@ from planner.commands.failures import FINE, NOTHING_FITS
 from planner.commands.options import request_options
 from planner.commands.server import answered, repeated
 from planner.commands.shared import (
+    LAUNCHERS,
     LIMITS,
     PLAN,
     Json,
     Report,
-    RequestFile,
-    RequestOption,
     figure,
     nothing_fits,
+    print_bundle,
     read_request,
-    source_of,
 )
 from planner.presentation.terminal.progress_bar import bar
 
 if TYPE_CHECKING:
     from planner.documents.request import PlanRequest
-
-_LAUNCHERS = "launcher: torchrun, deepspeed, slurm, kubernetes, jobset, trainjob, skypilot"
 
 
 def _launchers(incomplete: str) -> list[str]:
@@ -43,8 +39,7 @@ def _launchers(incomplete: str) -> list[str]:
 @request_options(LIMITS)
 def plan(
     *,
-    request_file: RequestFile = None,
-    request: RequestOption = None,
+    source: str | None,
     report: Report = None,
     png: Annotated[Path | None, figure("png", "memory, time, speed against memory")] = None,
     pdf: Annotated[Path | None, figure("pdf", "the same")] = None,
@@ -63,7 +58,6 @@ def plan(
     from planner.presentation.terminal import output, screens
     from planner.presentation.terminal.plan_rows import asked_of
 
-    source = source_of(request_file, request)
     asked = read_request(source, option_values, limits=True, mixed_cluster=True)
     figures = {"png": png, "pdf": pdf, "svg": svg}
     if len(asked.cluster.groups) > 1:
@@ -115,8 +109,7 @@ def _plan_mixed(request: PlanRequest, report: Path | None, json: bool) -> int:
 @request_options(PLAN)
 def estimate(
     *,
-    request_file: RequestFile = None,
-    request: RequestOption = None,
+    source: str | None,
     json: Json = False,
     option_values: Mapping[str, Any],
 ) -> int:
@@ -126,7 +119,7 @@ def estimate(
     from planner.presentation.terminal.plan_rows import asked_of
     from planner.running.validate import results
 
-    asked = read_request(source_of(request_file, request), option_values, need_plan=True)
+    asked = read_request(source, option_values, need_plan=True)
     answer = answered(
         lambda: plan_answers.estimate(asked, asked.named_plan),
         lambda service: service.estimate(asked.document()),
@@ -144,29 +137,23 @@ def estimate(
 @request_options(LIMITS)
 def emit_files(
     *,
-    request_file: RequestFile = None,
-    request: RequestOption = None,
+    source: str | None,
     output: Annotated[
         str | None, typer.Option(metavar="DIR", help="write all files into this folder")
     ] = None,
     launcher: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=_LAUNCHERS, autocompletion=_launchers),
+        typer.Option(metavar="NAME", help=LAUNCHERS, autocompletion=_launchers),
     ] = None,
     json: Json = False,
     option_values: Mapping[str, Any],
 ) -> int:
     """Launch files of a framework, for the request's plan or else the best one."""
     from planner.answers.plans.emission import NothingFits, emit
-    from planner.documents.saving import write_files
-    from planner.frameworks.bash_writer import one_script
-    from planner.presentation.terminal.output import print_json
 
     if output == "":
         raise typer.BadParameter("--output needs a folder")
-    asked = read_request(
-        source_of(request_file, request), option_values, limits=True, keep_plan=True
-    )
+    asked = read_request(source, option_values, limits=True, keep_plan=True)
     try:
         with bar("searching"):
             bundle = answered(
@@ -175,14 +162,5 @@ def emit_files(
             )
     except NothingFits as error:
         return nothing_fits(error.problems, json)
-    written = [] if output is None else write_files(bundle.files, Path(output))
-    if json:
-        print_json(bundle)
-        return FINE
-    if output is None:
-        print(bundle.files[bundle.main] if launcher else one_script(bundle), end="")
-    for path in written:
-        print(path)
-    for note in bundle.notes:
-        print(f"note: {note.text}", file=sys.stderr)
-    return FINE
+    folder = None if output is None else Path(output)
+    return print_bundle(bundle, folder, json, whole=not launcher)

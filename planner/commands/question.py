@@ -16,10 +16,7 @@ from planner.commands.shared import (
     LIMITS,
     PLAN,
     Json,
-    RequestFile,
-    RequestOption,
     read_document,
-    source_of,
 )
 from planner.presentation.terminal.progress_bar import bar
 from planner.questions.question import Question, resolved
@@ -33,8 +30,7 @@ def command_of(question: Question) -> Callable[..., int]:
 
     def command(
         *,
-        request_file: RequestFile = None,
-        request: RequestOption = None,
+        source: str | None,
         json: Json = False,
         option_values: Mapping[str, Any],
         **parameters: str | None,
@@ -42,7 +38,7 @@ def command_of(question: Question) -> Callable[..., int]:
         from planner.presentation.terminal import output
         from planner.presentation.terminal.plan_rows import asked_of
 
-        source, limits = source_of(request_file, request), not question.of_plan
+        limits = not question.of_plan
         document = read_document(source, option_values, limits=limits, keep_plan=True)
         known, names = apart(document)
         asked = question.parsed(known).model_copy(update=names)

@@ -12,14 +12,13 @@ import typer
 from planner.commands.failures import FINE
 from planner.commands.options import request_options
 from planner.commands.server import answered
-from planner.commands.shared import PLAN, Json, RequestFile, RequestOption, read_request, source_of
+from planner.commands.shared import PLAN, Json, read_request
 
 
 @request_options(PLAN)
 def ranks(
     *,
-    request_file: RequestFile = None,
-    request: RequestOption = None,
+    source: str | None,
     order: Annotated[
         str, typer.Option(metavar="NAME", help="framework whose rank order is shown")
     ] = "megatron",
@@ -34,7 +33,7 @@ def ranks(
     from planner.presentation.terminal import output
     from planner.presentation.terminal.ranks_screen import ranks_screen
 
-    asked = read_request(source_of(request_file, request), option_values, need_plan=True)
+    asked = read_request(source, option_values, need_plan=True)
     answer = answered(
         lambda: placing.ranks(asked, asked.named_plan, order),
         lambda service: service.ranks(asked.document(), order=order),

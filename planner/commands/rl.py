@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.commands.failures import FINE, NOTHING_FITS
-from planner.commands.options import part_options, request_options
+from planner.commands.options import part_options, request_options, scalars
 from planner.commands.server import answered, apart
 from planner.commands.shared import (
     LIMITS,
     Json,
-    RequestFile,
-    RequestOption,
     read_document,
-    source_of,
 )
 from planner.presentation.terminal.progress_bar import bar
 
@@ -23,8 +20,7 @@ from planner.presentation.terminal.progress_bar import bar
 @part_options("reinforcement")
 def rl(
     *,
-    request_file: RequestFile = None,
-    request: RequestOption = None,
+    source: str | None,
     json: Json = False,
     reinforcement: Mapping[str, Any],
     option_values: Mapping[str, Any],
@@ -35,7 +31,6 @@ def rl(
     from planner.presentation.terminal import output
     from planner.presentation.terminal.reinforcement_screen import reinforcement_screen
 
-    source = source_of(request_file, request)
     document = read_document(source, option_values, limits=True, keep_plan=True)
     known, names = apart(_with(document, reinforcement))
     asked = parse_reinforcement(known)
@@ -49,13 +44,8 @@ def rl(
 def _with(document: dict[str, Any], own: Mapping[str, str | bool]) -> dict[str, Any]:
     """The document with the options of the step over it."""
     from planner.answers.reinforcement.documents import PART
-    from planner.documents.loading import scalar
 
-    given = {
-        name: scalar(value.strip(), f"/{PART}/{name}") if isinstance(value, str) else value
-        for name, value in own.items()
-    }
-    part = document.get(PART)
+    given, part = scalars(own, f"/{PART}"), document.get(PART)
     if not given or not isinstance(part, dict | None):
         return document
     return {**document, PART: {**(part or {}), **given}}

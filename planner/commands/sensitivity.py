@@ -16,12 +16,9 @@ from planner.commands.shared import (
     LIMITS,
     Json,
     Report,
-    RequestFile,
-    RequestOption,
     load,
     nothing_fits,
     read_request,
-    source_of,
 )
 from planner.commands.timeline import PICTURES, Theme, picture
 from planner.presentation.terminal.progress_bar import bar
@@ -33,8 +30,7 @@ if TYPE_CHECKING:
 @request_options(LIMITS)
 def sensitivity(
     *,
-    request_file: RequestFile = None,
-    request: RequestOption = None,
+    source: str | None,
     input: Annotated[
         str | None, typer.Option(metavar="NAMES", help="inputs to change; default: all that apply")
     ] = None,
@@ -63,7 +59,6 @@ def sensitivity(
     from planner.presentation.terminal.plan_rows import asked_of
     from planner.presentation.terminal.sensitivity_screen import sensitivity_screen
 
-    source = source_of(request_file, request)
     document = load(source)
     spec = _spec(document.pop(analysis.PART, None), input, factors, resolution)
     asked = read_request(source, option_values, limits=True, keep_plan=True, document=document)

@@ -117,9 +117,9 @@ def _tell_best(client: Client) -> None:
     """Say what a search had found when it was stopped."""
     if (best := client.best) is None:
         return
-    from planner.documents.formats import memory_words, plan_words, seconds
+    from planner.documents.formats import seconds, whole_plan_words
 
-    words = " · ".join([*plan_words(best["plan"]), *memory_words(best["plan"])])
+    words = " · ".join(whole_plan_words(best["plan"]))
     each = f"{seconds(best['iteration_time_s'])} per iteration"
     print(f"\nStopped. Best so far: {words}: {each}", file=sys.stderr)
 

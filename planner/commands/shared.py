@@ -12,42 +12,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.commands.failures import NOTHING_FITS
+from planner.commands.failures import FINE, NOTHING_FITS
 from planner.commands.options import merge
 from planner.commands.server import apart
 
 if TYPE_CHECKING:
     from planner.documents.problems import Problem
     from planner.documents.request import PlanRequest
+    from planner.frameworks.base import Bundle
 
 PLAN = "The plan"
 LIMITS = "Limits of the search: a value (8), a range (1..8), or a choice (1,2,4)"
-RequestFile = Annotated[
-    str | None,
-    typer.Argument(metavar="[FILE|-]", help="request as YAML or JSON; options are laid over it"),
-]
-RequestOption = Annotated[
-    str | None, typer.Option("--request", metavar="FILE|-", help="the same, as an option")
-]
 Report = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="write the answer as one HTML page")
 ]
-FIGURES = "Figures for papers (need the extra `plot`)"
-
-
-def figure(kind: str, what: str) -> Any:
-    """The option that names the file of a figure."""
-    return typer.Option(f"--{kind}", metavar="FILE", help=what, rich_help_panel=FIGURES)
-
-
+LAUNCHERS = "launcher: torchrun, deepspeed, slurm, kubernetes, jobset, trainjob, skypilot"
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document and nothing else")]
 
 
-def source_of(argument: str | None, option: str | None) -> str | None:
-    """Where the request stands: given as an argument or as an option, not both."""
-    if argument is not None and option is not None:
-        raise typer.BadParameter("give the request once, as an argument or as --request")
-    return argument if option is None else option
+def figure(kind: str, what: str, panel: str = "Figures for papers (need the extra `plot`)") -> Any:
+    """The option that names the file of a figure."""
+    return typer.Option(f"--{kind}", metavar="FILE", help=what, rich_help_panel=panel)
 
 
 def load(source: str | None) -> dict[str, Any]:
@@ -120,6 +105,28 @@ def read_model(name: str, folder: Path) -> Any:
         called = path.resolve().parent.name if path.stem == "config" else path.stem
         document["_name_or_path"] = called
     return document
+
+
+def print_bundle(bundle: Bundle, folder: Path | None, json: bool, *, whole: bool) -> int:
+    """Write the files into a folder, or print them; the exit code.
+
+    whole: all files are printed as one script, else the main one alone.
+    """
+    from planner.documents.saving import write_files
+    from planner.frameworks.bash_writer import one_script
+    from planner.presentation.terminal.output import print_json
+
+    written = [] if folder is None else write_files(bundle.files, folder)
+    if json:
+        print_json(bundle)
+        return FINE
+    if folder is None:
+        print(one_script(bundle) if whole else bundle.files[bundle.main], end="")
+    for path in written:
+        print(path)
+    for note in bundle.notes:
+        print(f"note: {note.text}", file=sys.stderr)
+    return FINE
 
 
 def nothing_fits(problems: tuple[Problem, ...], json: bool) -> int:

@@ -11,17 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from planner.commands.failures import FINE, NOTHING_FITS
-from planner.commands.options import merge, part_of, part_options, request_options
+from planner.commands.options import part_of, part_options, request_options
 from planner.commands.server import answered, apart
 from planner.commands.shared import (
     Json,
     Report,
-    RequestFile,
-    RequestOption,
     figure,
-    load,
-    read_model,
-    source_of,
+    read_document,
 )
 from planner.presentation.terminal.progress_bar import bar
 
@@ -36,8 +32,7 @@ LISTED = {name for name, field in part_of("sizing").items() if field.several}
 @part_options("sizing")
 def size(
     *,
-    request_file: RequestFile = None,
-    request: RequestOption = None,
+    source: str | None,
     price: Annotated[
         list[str] | None,
         typer.Option(
@@ -70,7 +65,7 @@ def size(
     if "pue" in option_values:  # a sizing has it in its own part, not in a cluster
         own["pue"] = option_values["pue"]
     option_values = {name: value for name, value in option_values.items() if name != "pue"}
-    asked = _read(source_of(request_file, request), option_values, own, price or [])
+    asked = _read(source, option_values, own, price or [])
     with bar("searching clusters"):
         answer = answered(
             lambda: compute(asked, os.cpu_count() or 1),
@@ -90,28 +85,16 @@ def _read(
 ) -> SizingRequest:
     from planner.answers.sizing.request import parse_sizing
     from planner.documents.loading import scalar
-    from planner.documents.problems import RequestError, join, refuse
+    from planner.documents.problems import join, refuse
 
-    document = dict(load(source))
-    folder = Path() if source in (None, "-") else Path(str(source)).parent
-    if isinstance(named := document.get("model"), str):
-        document["model"] = read_model(named, folder)
-    document = merge(document, option_values, limits=True)
-    if "model" in option_values:
-        document["model"] = read_model(option_values["model"], Path())
-    sizing = document.get("sizing")
-    sizing = {} if sizing is None else sizing
+    document = read_document(source, option_values, limits=True)
+    sizing = {} if document.get("sizing") is None else document["sizing"]
     if not isinstance(sizing, dict):
         return parse_sizing(document)
     document, names = apart(document)
     for name, text in own.items():
-        pointer = join("/sizing", name)
-        try:
-            words = [scalar(word.strip(), pointer) for word in text.split(",")]
-        except RequestError as error:
-            raise error.under("") from None
-        several = name in LISTED
-        sizing[name] = words if several else words[0] if len(words) == 1 else text
+        words = [scalar(word.strip(), join("/sizing", name)) for word in text.split(",")]
+        sizing[name] = words if name in LISTED else words[0] if len(words) == 1 else text
     at = "/sizing/prices_usd_per_accelerator_hour"
     for pair in prices:
         kind, equals, usd = pair.partition("=")

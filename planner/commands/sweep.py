@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from planner.commands.failures import FINE, OUR_FAULT
 from planner.commands.server import as_a_job, only_here, service
 from planner.commands.shared import Json, load, read_model
+from planner.presentation.terminal.progress_bar import counted
 
 if TYPE_CHECKING:
     from planner.commands.server import Client
@@ -132,18 +133,7 @@ def _results(source: str) -> Path:
 def _watched(
     results: Iterator[tuple[str, Result]], done: int, total: int
 ) -> Iterator[tuple[str, Result]]:
-    """The results, with a progress bar on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = ("sweeping", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    with bar as progress:
-        task = progress.add_task("", total=total, completed=done)
-        for one in results:
-            progress.advance(task)
-            yield one
+    return counted("sweeping", results, total, done, patience_s=0.0)
 
 
 def _show(answer: SweepAnswer, csv: Path | None, parquet: Path | None, json: bool) -> int:

@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from planner.commands.failures import FINE
-from planner.commands.options import FIELDS, PIPELINE, part_options, request_options
+from planner.commands.options import FIELDS, PIPELINE, part_options, request_options, scalars
 from planner.commands.server import answered
 from planner.commands.shared import (
     PLAN,
     Json,
-    RequestFile,
-    RequestOption,
+    figure,
     load,
     read_request,
-    source_of,
 )
 
 if TYPE_CHECKING:
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PICTURES = "Pictures"
+picture = partial(figure, panel=PICTURES)
 
 
 class Theme(StrEnum):
@@ -40,17 +39,11 @@ class Theme(StrEnum):
     dark = "dark"
 
 
-def picture(name: str, what: str) -> Any:
-    """The option that names the file of a picture."""
-    return typer.Option(f"--{name}", metavar="FILE", help=what, rich_help_panel=PICTURES)
-
-
 @request_options(PLAN)
 @part_options("pipeline")
 def timeline(
     *,
-    request_file: RequestFile = None,
-    request: RequestOption = None,
+    source: str | None,
     json: Json = False,
     svg: Annotated[Path | None, picture("svg", "a static picture")] = None,
     html: Annotated[Path | None, picture("html", "a page to zoom and point at")] = None,
@@ -68,7 +61,7 @@ def timeline(
     from planner.presentation.terminal.timeline_screen import timeline_screen
 
     answer = _answer(
-        source_of(request_file, request),
+        source,
         pipeline,
         option_values,
         plan_timeline.timeline_of,
@@ -86,8 +79,7 @@ def timeline(
 @part_options("pipeline")
 def compare_schedules(
     *,
-    request_file: RequestFile = None,
-    request: RequestOption = None,
+    source: str | None,
     json: Json = False,
     pipeline: Mapping[str, Any],
     option_values: Mapping[str, Any],
@@ -98,7 +90,7 @@ def compare_schedules(
     from planner.presentation.terminal.timeline_screen import comparison_screen
 
     answer = _answer(
-        source_of(request_file, request),
+        source,
         pipeline,
         option_values,
         plan_timeline.schedules_of,
@@ -120,7 +112,7 @@ def _answer(
     """The answer about a request's plan, or about a pipeline without a model."""
     document = load(source)
     if not _of_plan(document, pipeline, option_values):
-        bare = {**document, **option_values, **_values(pipeline)}
+        bare = {**document, **option_values, **scalars(pipeline)}
         return answered(lambda: alone(bare), lambda service: there(service, bare))
     asked = read_request(source, option_values, need_plan=True, document=document)
     return answered(lambda: of_plan(asked), lambda service: there(service, asked.document()))
@@ -139,23 +131,6 @@ def _of_plan(
         detail = f"{flags} goes with a plan, {others} with a pipeline without a model: not both"
         raise refuse("", "usage", detail)
     return bool(of_plan) or "model" in document
-
-
-def _values(pipeline: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _value(name, text) for name, text in pipeline.items()}
-
-
-def _value(name: str, text: str | bool) -> Any:
-    """What an option's text stands for."""
-    from planner.documents.loading import scalar
-    from planner.documents.problems import RequestError
-
-    if isinstance(text, bool):
-        return text
-    try:
-        return scalar(text.strip())
-    except RequestError as error:
-        raise error.under(f"/{name}") from None
 
 
 def _draw(answer: TimelineAnswer, theme: Any, kind: Any) -> bytes:

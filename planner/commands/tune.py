@@ -12,12 +12,10 @@ import typer
 from planner.commands.failures import FINE
 from planner.commands.options import request_options
 from planner.commands.shared import (
+    LAUNCHERS,
     LIMITS,
     Json,
-    RequestFile,
-    RequestOption,
     read_document,
-    source_of,
 )
 
 if TYPE_CHECKING:
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 
 _PANEL = "Tuning"
 _EMIT = "write the launch files of the next run into a folder of its own in here"
-_LAUNCHER = "launcher: torchrun, deepspeed, slurm, kubernetes, jobset, trainjob, skypilot"
 _HERE = "run them on this machine (--cluster local), one after the other, until it ends"
 _SKIP = "a plan that cannot run here, by its id or the start of it; as often as is needed"
 
@@ -36,8 +33,7 @@ _SKIP = "a plan that cannot run here, by its id or the start of it; as often as 
 @request_options(LIMITS)
 def tune(
     *,
-    request_file: RequestFile = None,
-    request: RequestOption = None,
+    source: str | None,
     runs: Annotated[
         int | None,
         typer.Option(help="runs to make in all", min=1, max=1000, rich_help_panel=_PANEL),
@@ -50,7 +46,7 @@ def tune(
         Path | None, typer.Option(metavar="DIR", help=_EMIT, rich_help_panel=_PANEL)
     ] = None,
     launcher: Annotated[
-        str | None, typer.Option(metavar="NAME", help=_LAUNCHER, rich_help_panel=_PANEL)
+        str | None, typer.Option(metavar="NAME", help=LAUNCHERS, rich_help_panel=_PANEL)
     ] = None,
     skip: Annotated[
         list[str] | None, typer.Option(metavar="ID", help=_SKIP, rich_help_panel=_PANEL)
@@ -72,7 +68,6 @@ def tune(
         raise typer.BadParameter("--launcher needs --emit")
     if here and (emit is not None or skip):
         raise typer.BadParameter("--here goes with neither --emit nor --skip")
-    source = source_of(request_file, request)
     asked, site = _request_and_site(read_document(source, option_values, limits=True))
     if here:
         return _tune_locally(asked, site, Budget(runs, gpu_hours), json)
@@ -115,29 +110,23 @@ def _request_and_site(document: dict[str, Any]) -> tuple[PlanRequest, Site]:
 
 def _tune_locally(request: PlanRequest, site: Site, budget: Budget, json: bool) -> int:
     """Run plans on this machine until the tuning ends."""
-    from planner.commands.validate import failed, progress_lines, stopped
+    from planner.commands.validate import running
     from planner.presentation.terminal import output
     from planner.presentation.terminal.tune_screen import tune_screen
     from planner.running.jobs.tuning import bound_here, tuned_here
-    from planner.running.validate.processes.process import RunFailed, Stopped, stoppable
 
     request = bound_here(request)
-    try:
-        with stoppable(), progress_lines() as progress:
-            answer = tuned_here(request, site.name, budget, progress)
-    except RunFailed as error:
-        return failed(error, json)
-    except Stopped as by:
-        return stopped(by)
+    with running(json) as progress:
+        answer = tuned_here(request, site.name, budget, progress)
     output.show(answer, json, lambda screen: tune_screen(answer, request))
     return FINE
 
 
 def _nothing(json: bool) -> int:
     from planner.commands.shared import nothing_fits
-    from planner.documents.problems import Problem
+    from planner.documents.problems import problem
 
-    why = Problem(pointer="", code="nothing_fits", detail="nothing fits; `planner plan` says why")
+    why = problem("", "nothing_fits", "nothing fits; `planner plan` says why")
     return nothing_fits((why,), json)
 
 

@@ -14,12 +14,12 @@ import typer
 from planner.commands.failures import FINE, OUR_FAULT
 from planner.commands.options import request_options
 from planner.commands.server import as_a_job, only_here, service
-from planner.commands.shared import PLAN, Json, RequestFile, RequestOption, read_request, source_of
+from planner.commands.shared import PLAN, Json, read_request
 
 if TYPE_CHECKING:
     from planner.commands.server import Client
     from planner.documents.request import PlanRequest
-    from planner.running.validate.processes.process import RunFailed, Stopped
+    from planner.running.validate.processes.process import RunFailed
     from planner.running.validate.run import Options
 
 OUTSIDE = 3  # exit code: a prediction is outside the tolerance
@@ -72,8 +72,7 @@ Follow = Annotated[
 @request_options(PLAN)
 def validate(
     *,
-    request_file: RequestFile = None,
-    request: RequestOption = None,
+    source: str | None,
     steps: Steps = 10,
     warmup_steps: WarmupSteps = 2,
     check_numerics: CheckNumerics = False,
@@ -106,7 +105,7 @@ def validate(
     if (client := service()) is not None:
         if launcher or submit or follow or output or port:
             only_here("--launcher, --submit, --follow, --output or --port")
-        asked = read_request(source_of(request_file, request), option_values, need_plan=True)
+        asked = read_request(source, option_values, need_plan=True)
         own = {
             "steps": steps, "warmup_steps": warmup_steps, "check_numerics": check_numerics,
             "time_tolerance": time_tolerance, "memory_tolerance": memory_tolerance,
@@ -116,7 +115,7 @@ def validate(
     tolerance = Tolerance(time=time_tolerance or default_tolerance(), memory=memory_tolerance)
     if follow is not None:
         return remote_command.follow(follow, tolerance, json)
-    asked = read_request(source_of(request_file, request), option_values, need_plan=True)
+    asked = read_request(source, option_values, need_plan=True)
     options = Options(
         steps=steps,
         warmup_steps=warmup_steps,
@@ -139,16 +138,10 @@ def _validate_locally(
     from planner.presentation.terminal.validation_screen import validation_screen
     from planner.running.validate import results
     from planner.running.validate.learned_run import learn
-    from planner.running.validate.processes.process import RunFailed, Stopped, stoppable
     from planner.running.validate.run import validate as run
 
-    try:
-        with stoppable(), progress_lines() as progress:
-            report = run(request, options, output=output, progress=progress)
-    except RunFailed as error:
-        return failed(error, json)
-    except Stopped as by:
-        return stopped(by)
+    with running(json) as progress:
+        report = run(request, options, output=output, progress=progress)
     kept = results.keep(request, report.model_dump(mode="json"))
     lines = [f"\nkept with the plan as {kept.id}"]
     if said := learn(request, report, options.warmup_steps):
@@ -173,6 +166,21 @@ def _validate_on_service(
 
 
 @contextmanager
+def running(json: bool) -> Iterator[Callable[[str], None]]:
+    """Real runs, with lines of their progress; a failure or a signal ends the command."""
+    from planner.running.validate.processes.process import RunFailed, Stopped, stoppable
+
+    try:
+        with stoppable(), progress_lines() as progress:
+            yield progress
+    except RunFailed as error:
+        raise typer.Exit(failed(error, json)) from None
+    except Stopped as by:
+        print(f"Stopped by {by}: every process of the run is ended.", file=sys.stderr)
+        raise typer.Exit(128 + by.number) from None
+
+
+@contextmanager
 def progress_lines() -> Iterator[Callable[[str], None]]:
     """Progress lines on standard error; on a terminal one line, which is cleared at the end."""
     terminal = sys.stderr.isatty()
@@ -186,12 +194,6 @@ def progress_lines() -> Iterator[Callable[[str], None]]:
     finally:
         if terminal:
             say("")
-
-
-def stopped(by: Stopped) -> int:
-    """Report that a signal ended the run; returns the exit code."""
-    print(f"Stopped by {by}: every process of the run is ended.", file=sys.stderr)
-    return 128 + by.number
 
 
 def failed(error: RunFailed, json: bool) -> int:

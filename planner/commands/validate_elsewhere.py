@@ -17,43 +17,23 @@ if TYPE_CHECKING:
 
 
 def write(
-    launcher: str,
-    request: PlanRequest,
-    options: Options,
-    output: Path | None,
-    image: str,
+    launcher: str, request: PlanRequest, options: Options, output: Path | None, image: str,
     json: bool,
-) -> int:
+) -> int:  # fmt: skip
     """Print the files that validate a plan elsewhere, or write them into a folder."""
-    from planner.documents.saving import write_files
-    from planner.frameworks.bash_writer import one_script
-    from planner.presentation.terminal.output import print_json
+    from planner.commands.shared import print_bundle
     from planner.running.validate import executors
     from planner.running.validate.executors import remote
 
     bundle = remote.render(launcher, [request], options, image)
-    written = [] if output is None else write_files(bundle.files, output)
-    if json:
-        print_json(bundle)
-        return FINE
-    if output is None:
-        whole = bundle.main == executors.MAIN  # else a cluster's file, which is printed alone
-        print(one_script(bundle) if whole else bundle.files[bundle.main], end="")
-    for path in written:
-        print(path)
-    for note in bundle.notes:
-        print(f"note: {note.text}", file=sys.stderr)
-    return FINE
+    whole = bundle.main == executors.MAIN  # else a cluster's file, which is printed alone
+    return print_bundle(bundle, output, json, whole=whole)
 
 
 def submit(
-    launcher: str,
-    request: PlanRequest,
-    options: Options,
-    output: Path | None,
-    image: str,
+    launcher: str, request: PlanRequest, options: Options, output: Path | None, image: str,
     json: bool,
-) -> int:
+) -> int:  # fmt: skip
     """Submit a run, wait for it and report; if interrupted, the run goes on for `follow`."""
     from planner.documents.problems import refuse
     from planner.running.validate.executors import remote

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from cost_models.plans import ParallelPlan
 from cost_models.units import GIB
 from planner.documents.answer import REASONS
 from planner.documents.plan_report import Memory
@@ -133,6 +134,22 @@ def memory_words(plan: Mapping[str, Any]) -> list[str]:
         layers = plan.get("offload_num_layers")
         words.append(f"offload activations of {layers} layers" if layers else "offload activations")
     return words
+
+
+def whole_plan_words(plan: ParallelPlan | Mapping[str, Any]) -> list[str]:
+    """How a plan splits the work, and what it trades time for memory with."""
+    fields = plan if isinstance(plan, Mapping) else plan.model_dump()
+    return [*plan_words(fields), *memory_words(fields)]
+
+
+def or_dash(value: float | None, words: Callable[[float], str]) -> str:
+    """A value in these words, or that there is none."""
+    return "-" if value is None else words(value)
+
+
+def signed_share(value: float) -> str:
+    """A share as a percentage with its sign."""
+    return f"{100 * value:+.1f} %"
 
 
 def reason_words(code: str) -> str:

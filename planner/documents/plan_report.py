@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -13,6 +13,12 @@ class Document(BaseModel):
     """The base of every part of an answer: frozen, and without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def of(cls, source: object, /, **own: Any) -> Self:
+        """What an object says: its attributes of the names of fields, and the fields given here."""
+        names = (name for name in cls.model_fields if name not in own and hasattr(source, name))
+        return cls(**{name: getattr(source, name) for name in names}, **own)
 
 
 class StageMemory(Document):

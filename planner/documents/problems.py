@@ -6,14 +6,15 @@ The command line prints the document of `problem_document` and the service sends
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from planner.documents.answer import Reason
 
 Scalar = str | int | float | bool | None
+T = TypeVar("T")
 
 MOST_PROBLEMS = 20  # that one error lists
 _LONGEST = 80  # characters of a value that a message repeats
@@ -63,7 +64,7 @@ class RequestError(ValueError):
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = _shortened(problems)
-        super().__init__("\n".join(str(problem) for problem in self.problems))
+        super().__init__("\n".join(map(str, self.problems)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For another process: the problems alone make it again."""
@@ -72,8 +73,7 @@ class RequestError(ValueError):
     def under(self, pointer: str) -> RequestError:
         """The same problems of a document that stands at a place in another one."""
         return RequestError(
-            problem.model_copy(update={"pointer": pointer + problem.pointer})
-            for problem in self.problems
+            one.model_copy(update={"pointer": pointer + one.pointer}) for one in self.problems
         )
 
 
@@ -81,6 +81,23 @@ def _again(kind: type[RequestError], problems: tuple[Problem, ...]) -> RequestEr
     error = kind.__new__(kind)
     RequestError.__init__(error, problems)
     return error
+
+
+class Gathered(list[Problem]):
+    """What is wrong with several parts of a request, to be raised at once."""
+
+    def of(self, parse: Callable[[], T], pointer: str = "") -> T | None:
+        """What a part says; None where it is wrong.  pointer: where its document stands."""
+        try:
+            return parse()
+        except RequestError as error:
+            self += error.under(pointer).problems
+            return None
+
+    def check(self) -> None:
+        """Raise RequestError where anything is wrong."""
+        if self:
+            raise RequestError(self)
 
 
 class ServiceError(Exception):
@@ -104,12 +121,12 @@ class Contradiction(RequestError):
 
 def _shortened(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     found = tuple(problems)
-    listed = [problem for problem in found if problem.code != _MORE]
-    hidden = sum(int(problem.got or 0) for problem in found if problem.code == _MORE)
+    listed = [one for one in found if one.code != _MORE]
+    hidden = sum(int(one.got or 0) for one in found if one.code == _MORE)
     hidden += max(0, len(listed) - MOST_PROBLEMS)
     if not hidden:
         return found
-    rest = Problem(pointer="", code=_MORE, detail=f"{hidden:,} more problems", got=hidden)
+    rest = problem("", _MORE, f"{hidden:,} more problems", hidden)
     return (*listed[:MOST_PROBLEMS], rest)
 
 
@@ -121,47 +138,53 @@ def problem_document(problems: Sequence[Problem]) -> dict[str, Any]:
         "title": "Request is not valid",
         "status": 422,
         "detail": f"{count:,} problem{'s' * (count != 1)} in the request",
-        "errors": [problem.document() for problem in problems],
+        "errors": [one.document() for one in problems],
     }
 
 
 def from_reasons(reasons: Iterable[Reason]) -> tuple[Problem, ...]:
     """Why a given plan cannot run, as problems of the request."""
-    return tuple(
-        Problem(pointer="/plan", code=reason.code, detail=reason.text) for reason in reasons
-    )
+    return tuple(problem("/plan", reason.code, reason.text) for reason in reasons)
 
 
-def from_space(error: Exception) -> tuple[Problem, ...]:
-    """A search space that is too large, as a problem of the request."""
-    return (Problem(pointer="/search", code="space_too_large", detail=str(error)),)
+def problems_of(error: Exception) -> tuple[Problem, ...] | None:
+    """What is wrong with a request, by an error that it caused; None for any other error."""
+    if reasons := getattr(error, "reasons", ()):  # IllegalPlan, Unsupported
+        return from_reasons(reasons)
+    return getattr(error, "problems", None)  # RequestError, SpaceTooLarge
+
+
+def failure_document(slug: str, title: str, detail: str) -> dict[str, Any]:
+    """The problem document of work that did not end well."""
+    return {"type": f"/problems/{slug}", "title": title, "status": 500, "detail": detail}
 
 
 def internal_document() -> dict[str, Any]:
     """The problem document of a fault of ours; it says nothing of its inside."""
-    return {
-        "type": "/problems/internal",
-        "title": "The planner failed",
-        "status": 500,
-        "detail": "This is a fault of the planner, not of the request. Please report it.",
-    }
+    detail = "This is a fault of the planner, not of the request. Please report it."
+    return failure_document("internal", "The planner failed", detail)
+
+
+def problem(pointer: str, code: str, detail: str, got: Any = None, **more: Any) -> Problem:
+    """A problem with the value that causes it, as an error may repeat it."""
+    return Problem(pointer=pointer, code=code, detail=detail, got=shown(got), **more)
 
 
 def refuse(pointer: str, code: str, detail: str, got: Any = None, **more: Any) -> RequestError:
     """The error of one problem."""
-    return RequestError(
-        [Problem(pointer=pointer, code=code, detail=detail, got=shown(got), **more)]
-    )
+    return RequestError([problem(pointer, code, detail, got, **more)])
+
+
+def missing(name: str, pointer: str = "") -> Problem:
+    """A field that an object lacks."""
+    return problem(join(pointer, name), "missing", "is required")
 
 
 def unknown_field(pointer: str, name: str, names: Iterable[str]) -> Problem:
     """A field that its object does not have, with the nearest that it has."""
-    return Problem(
-        pointer=join(pointer, name),
-        code="unknown_field",
-        detail=f"no field {shown(name)!r} here",
-        did_you_mean=nearest(name, names),
-    )
+    detail = f"no field {shown(name)!r} here"
+    close = nearest(name, names)
+    return problem(join(pointer, name), "unknown_field", detail, did_you_mean=close)
 
 
 def nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:
@@ -212,7 +235,7 @@ def from_validation(
             for f in listed
         ),
         # Only counted: see RequestError.
-        *(Problem(pointer=pointer, code=f["type"], detail=f["msg"]) for f in rest),
+        *(problem(pointer, f["type"], f["msg"]) for f in rest),
     ]
 
 
@@ -231,7 +254,7 @@ def translate(
         fields = owner.model_fields if owner else ()
         return unknown_field(pointer.rpartition("/")[0], str(location[-1]), fields)
     if code == "missing":
-        return Problem(pointer=pointer, code=code, detail="is required")
+        return problem(pointer, code, "is required")
     if code == "literal_error":
         return choice(pointer, got, _literals(model, location))
     if code in _KINDS:
@@ -247,36 +270,29 @@ def translate(
     }
     if code in limits:
         detail = f"must be {limits[code].format(**context)}, got {shown(got)}"
-        return Problem(pointer=pointer, code=code, detail=detail, got=shown(got))
+        return problem(pointer, code, detail, got)
     if code == "string_pattern_mismatch":
         detail = f"must be printable, without control characters; got {shown(got)!r}"
-        return Problem(pointer=pointer, code=code, detail=detail, got=shown(got))
+        return problem(pointer, code, detail, got)
     if code == "value_error":
-        return Problem(pointer=pointer, code="inconsistent", detail=str(context["error"]))
-    return Problem(pointer=pointer, code=code, detail=found["msg"], got=shown(got))
+        return problem(pointer, "inconsistent", str(context["error"]))
+    return problem(pointer, code, found["msg"], got)
 
 
 def wrong_type(pointer: str, expected: str, got: Any) -> Problem:
     """A value of the wrong type, such as a string where a number belongs."""
     value = shown(got)
     described = f"the string {value!r}" if isinstance(got, str) else str(_json_word(value))
-    detail = f"must be {expected}, got {described}"
-    return Problem(pointer=pointer, code="wrong_type", detail=detail, got=value)
+    return problem(pointer, "wrong_type", f"must be {expected}, got {described}", got)
 
 
 def choice(pointer: str, got: Any, allowed: Sequence[Scalar]) -> Problem:
     """A value outside a closed set."""
     names = ", ".join(str(_json_word(value)) for value in allowed)
-    return Problem(
-        pointer=pointer,
-        code="not_allowed",
-        detail=f"must be one of {names}; got {_json_word(shown(got))}",
-        got=shown(got),
-        allowed=tuple(allowed),
-        did_you_mean=nearest(got, [v for v in allowed if isinstance(v, str)])
-        if isinstance(got, str)
-        else (),
-    )
+    detail = f"must be one of {names}; got {_json_word(shown(got))}"
+    texts = [value for value in allowed if isinstance(value, str)]
+    close = nearest(got, texts) if isinstance(got, str) else ()
+    return problem(pointer, "not_allowed", detail, got, allowed=allowed, did_you_mean=close)
 
 
 def _json_word(value: Scalar) -> Scalar:

@@ -10,12 +10,14 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import NodeGroup
+from planner.documents.loading import plain
 from planner.documents.numbers import written_out
 from planner.documents.problems import (
     Problem,
     RequestError,
     from_validation,
     join,
+    missing,
     refuse,
     shown,
     translate,
@@ -75,7 +77,23 @@ def _field_type(model: type[BaseModel], field: str) -> TypeAdapter[Any]:
     return TypeAdapter(annotated)
 
 
-def require_object(pointer: str, value: Any, expected: str) -> None:
+def plain_object(document: Any, pointer: str = "", expected: str = "an object") -> dict[str, Any]:
+    """A copy of an object's plain data.  Raises RequestError."""
+    found = plain(document, pointer)
+    require_object(pointer, found, expected)
+    assert isinstance(found, dict)
+    return found
+
+
+def require_string(pointer: str, value: Any, expected: str = "a string") -> str:
+    """A text.  Raises RequestError."""
+    if not isinstance(value, str):
+        raise RequestError([wrong_type(pointer, expected, value)])
+    return value
+
+
+def require_object(pointer: str, value: Any, expected: str = "an object") -> None:
+    """Raise RequestError where a value is no object."""
     if not isinstance(value, dict):
         raise RequestError([wrong_type(pointer, expected, value)])
 
@@ -85,12 +103,7 @@ def field_problems(
 ) -> list[Problem]:
     """Fields of a document that are unknown, and required ones that it lacks."""
     unknown = [unknown_field("", name, fields) for name in document if name not in fields]
-    missing = [
-        Problem(pointer=join("", name), code="missing", detail="is required")
-        for name in required
-        if document.get(name) is None
-    ]
-    return unknown + missing
+    return unknown + [missing(name) for name in required if document.get(name) is None]
 
 
 def _tuples(value: Any) -> Any:

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from cost_models.spec import ModelSpec
 from planner.huggingface.config import Problem, UnknownArchitecture, short_text
-from planner.huggingface.importer import MODELS, OTHER_FILES, ImportedModel
+from planner.huggingface.importer import MODELS, OTHER_FILES, ImportedModel, own_name
 
 LIMIT_S = 150.0
 INSTALL = "pip install 'transformers>=5.20' torch"
@@ -52,7 +52,9 @@ def model_from_modules(
     if "refused" in found:
         raise _refused(why, found["refused"])
     try:
-        model = ModelSpec.model_validate({**found["model"], "name": _name(config)})
+        model = ModelSpec.model_validate(
+            {**found["model"], "name": own_name(config, str(config["model_type"])[:200])}
+        )
     except ValidationError as error:
         raise _refused(why, str(error.errors()[0]["msg"])) from error
     return ImportedModel(model, found["architecture"], _notes(found), ())
@@ -82,12 +84,6 @@ def _notes(found: Mapping[str, Any]) -> tuple[str, ...]:
         places = ", ".join(found["left"][:6])
         notes.append(f"other_parameters: {outside:,} are counted and not matched, in {places}")
     return tuple(notes)
-
-
-def _name(config: Mapping[str, Any]) -> str:
-    path = config.get("_name_or_path")
-    last = path.rstrip("/").rsplit("/", 1)[-1] if isinstance(path, str) else ""
-    return last[:200] or str(config["model_type"])[:200]
 
 
 @lru_cache(maxsize=64)

@@ -93,7 +93,7 @@ def model_from_config(config: object, name: str | None = None) -> ImportedModel:
         raise ModelImportError(tuple(reader.problems))
     named = wrapper if wrapper is not None and wrapper.encoder is not None else None
     architecture = (named or FAMILIES[reader.family]).architectures[0]
-    model = _model({**fields, "name": name or _own_name(config, reader.family)})
+    model = _model({**fields, "name": name or own_name(config, reader.family)})
     return ImportedModel(model, architecture, tuple(reader.guessed), tuple(reader.left_out))
 
 
@@ -230,7 +230,7 @@ def _check_rest(reader: Config) -> None:
             )
 
 
-def _own_name(config: Mapping[str, Any], family: str) -> str:
+def own_name(config: Mapping[str, Any], family: str) -> str:
     """The last part of the path that the file was saved from, or its family."""
     path = config.get("_name_or_path")
     last = path.rstrip("/").rsplit("/", 1)[-1] if isinstance(path, str) else ""

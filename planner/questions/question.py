@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal, get_type_hints
@@ -62,6 +61,7 @@ class Question:
     """One question, over HTTP at `path`; functions are named "module:function" and loaded on use.
 
     name: of the client's method.  about: what it answers, in one sentence that ends a line.
+    examples: the kind of document whose examples are shown (planner/questions/examples.yaml).
     parse: what makes a request of the document; empty: the answer reads it itself.
     answer: what answers the request, with the parameters by name; its return type is the class of
     the answer.
@@ -78,7 +78,7 @@ class Question:
     path: str
     about: str
     answer: str
-    examples: Mapping[str, Any]
+    examples: str
     parse: str = WITH_PLAN
     body: str = "Request"
     effort: Effort = "brief"

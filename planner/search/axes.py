@@ -11,6 +11,7 @@ from typing import Any
 
 from cost_models.plans import FIELDS, ParallelPlan, encoded
 from cost_models.schedules import SCHEDULES
+from planner.documents.problems import problem
 from planner.documents.request import OPENED, Bounds, PlanRequest
 
 # Fields without effect in a model without experts.
@@ -35,6 +36,8 @@ class SpaceTooLarge(ValueError):
             f"the space is too large: {count:,} {what}, at most {most:,}; "
             "fix or bound more plan fields"
         )
+        detail = str(self)
+        self.problems = (problem("/search", "space_too_large", detail),)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For another process."""

@@ -17,7 +17,7 @@ from cost_models.plans import FIELDS, ParallelPlan
 from planner.answers.plans import plan_answers
 from planner.evidence.uncertainty.memory_risk import room_of
 from planner.inputs.requests.parser import parse_request
-from planner.questions.examples import SENSITIVITY_EXAMPLES, SIZING_EXAMPLES
+from planner.questions.examples import examples
 from planner.running.store import Unavailable
 from planner.running.store.results import Results
 from tests.fixtures.service import serving
@@ -27,7 +27,7 @@ ASK: dict[str, Any] = {
     "cluster": "1x8xh100-sxm",
     "training": {"seq_length": 4096, "global_batch_size": 64},
 }
-SMALL_SIZING = SIZING_EXAMPLES["short"]["value"] | {
+SMALL_SIZING = examples("sizing")["short"]["value"] | {
     "sizing": {"accelerators": ["h100-sxm"], "sizes": [64]}
 }
 
@@ -38,7 +38,7 @@ SMALL_SIZING = SIZING_EXAMPLES["short"]["value"] | {
     [
         ("/v1/plans", ASK),
         ("/v1/sizings", SMALL_SIZING),
-        ("/v1/sensitivities", SENSITIVITY_EXAMPLES["short"]["value"]),
+        ("/v1/sensitivities", examples("sensitivity")["short"]["value"]),
     ],
 )
 def test_the_same_question_is_answered_once(

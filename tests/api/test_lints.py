@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from api.problems import MEDIA_TYPE
 from planner import cli
 from planner.answers.lint.findings import LintAnswer
-from planner.questions.examples import LINT_EXAMPLES
+from planner.questions.examples import examples
 from tests.fixtures.call_bound import bounded_work
 from tests.planner.answers.lint.test_scripts import SCRIPTS
 
@@ -74,7 +74,7 @@ def test_is_the_document_of_the_command_line(
     assert LintAnswer.model_validate_json(response.text).verdict == "refused"
 
 
-@pytest.mark.parametrize("example", LINT_EXAMPLES.values(), ids=LINT_EXAMPLES)
+@pytest.mark.parametrize("example", examples("lint").values(), ids=examples("lint"))
 def test_examples_work(client: TestClient, example: dict[str, Any]) -> None:
     response = client.post("/v1/lints", json=example["value"])
     assert response.status_code == 200, response.text

@@ -17,7 +17,7 @@ from api.problems import MEDIA_TYPE
 from planner import cli
 from planner.answers.inventory.catalog import LISTINGS
 from planner.answers.plans.two_plans import SideBySide
-from planner.questions.examples import COMPARISON_EXAMPLES, CONFIG_EXAMPLES
+from planner.questions.examples import examples
 
 ASK: dict[str, Any] = {
     "model": "llama-3.1-8b",
@@ -25,7 +25,7 @@ ASK: dict[str, Any] = {
     "training": {"seq_length": 4096, "global_batch_size": 64},
     "plan": {"tp": 4, "sequence_parallel": True, "pp": 2, "schedule": "1f1b"},
 }
-CONFIG = CONFIG_EXAMPLES["short"]["value"]
+CONFIG = examples("config")["short"]["value"]
 
 
 def asked(path: str, capsys: pytest.CaptureFixture[str], *words: str) -> Any:
@@ -125,7 +125,7 @@ def test_a_bad_config_says_where(client: TestClient) -> None:
 
 
 def test_two_plans_differ_by_their_rows(client: TestClient) -> None:
-    both = COMPARISON_EXAMPLES["short"]["value"]
+    both = examples("comparison")["short"]["value"]
     response = client.post("/v1/comparisons", json=both)
     answer = SideBySide.model_validate_json(response.text)
     rows = {(row.part, row.name): row for row in answer.rows}

@@ -6,9 +6,9 @@ from fastapi.testclient import TestClient
 
 import planner
 from api.problems import MEDIA_TYPE
-from planner.questions.examples import RL_EXAMPLES
+from planner.questions.examples import examples
 
-ASK = RL_EXAMPLES["short"]["value"]
+ASK = examples("rl")["short"]["value"]
 
 
 def test_is_the_document_of_python(client: TestClient) -> None:

@@ -17,7 +17,7 @@ from api.results import StoredAnswer, kept_class
 from api.settings import Settings
 from planner import cli
 from planner.documents.answer import EstimateAnswer, PlanAnswer
-from planner.questions.examples import ESTIMATE_EXAMPLES, PLAN_EXAMPLES
+from planner.questions.examples import examples
 from planner.running.store import Unavailable
 from planner.running.store.servers import Servers
 from planner.version import __version__
@@ -65,14 +65,14 @@ def test_plan_is_the_document_of_the_command_line(
     assert sent == printed
 
 
-@pytest.mark.parametrize("example", PLAN_EXAMPLES.values(), ids=PLAN_EXAMPLES)
+@pytest.mark.parametrize("example", examples("plan").values(), ids=examples("plan"))
 def test_plan_examples_work(client: TestClient, example: dict[str, Any]) -> None:
     response = client.post("/v1/plans", json=example["value"])
     assert response.status_code == 200, response.text
     assert KeptPlan.model_validate_json(response.text).best is not None
 
 
-@pytest.mark.parametrize("example", ESTIMATE_EXAMPLES.values(), ids=ESTIMATE_EXAMPLES)
+@pytest.mark.parametrize("example", examples("estimate").values(), ids=examples("estimate"))
 def test_estimate_examples_work(client: TestClient, example: dict[str, Any]) -> None:
     response = client.post("/v1/estimates", json=example["value"])
     assert response.status_code == 200, response.text

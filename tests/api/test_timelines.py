@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from api.problems import MEDIA_TYPE
 from planner import cli
 from planner.answers.pipelines.timeline import TimelineAnswer
-from planner.questions.examples import TIMELINE_EXAMPLES
+from planner.questions.examples import examples
 from tests.fixtures.call_bound import bounded_work
 from tests.planner.answers.pipelines.test_timeline import BAD, SMALL, WORDS
 
@@ -28,7 +28,7 @@ def test_is_the_document_of_the_command_line(
     assert TimelineAnswer.model_validate_json(response.text).makespan_s == 33
 
 
-@pytest.mark.parametrize("example", TIMELINE_EXAMPLES.values(), ids=TIMELINE_EXAMPLES)
+@pytest.mark.parametrize("example", examples("timeline").values(), ids=examples("timeline"))
 def test_examples_work(client: TestClient, example: dict[str, Any]) -> None:
     response = client.post("/v1/timelines", json=example["value"])
     assert response.status_code == 200, response.text

@@ -11,7 +11,7 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from planner.questions.examples import LINT_EXAMPLES
+from planner.questions.examples import examples
 
 pytestmark = pytest.mark.slow
 PARTS: dict[str, Any] = {
@@ -19,7 +19,7 @@ PARTS: dict[str, Any] = {
     "cluster": "1x8xh100-sxm",
     "training": {"seq_length": 4096, "global_batch_size": 64},
 }
-LINT: dict[str, Any] = next(iter(LINT_EXAMPLES.values()))["value"]
+LINT: dict[str, Any] = next(iter(examples("lint").values()))["value"]
 MOST_CHARACTERS = 60_000  # that an agent may have to read
 
 

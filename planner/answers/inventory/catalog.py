@@ -57,13 +57,10 @@ class ClusterEntry(Document):
 def model_entries() -> tuple[ModelEntry, ...]:
     """All model presets."""
     return tuple(
-        ModelEntry(
-            id=entry.id,
-            aliases=entry.aliases,
+        ModelEntry.of(
+            entry,
             parameters=total_parameters(entry.spec),
             active_parameters=active_parameters(entry.spec),
-            spec=entry.spec,
-            source=entry.source,
         )
         for entry in models.models()
     )
@@ -73,16 +70,11 @@ def model_entries() -> tuple[ModelEntry, ...]:
 def accelerator_entries() -> tuple[AcceleratorEntry, ...]:
     """All accelerators."""
     return tuple(
-        AcceleratorEntry(
-            id=entry.id,
-            aliases=entry.aliases,
-            year=entry.year,
+        AcceleratorEntry.of(
+            entry,
             accelerators_per_node=entry.node.accelerators,
             interconnect=entry.node.interconnect,
             price_usd_per_accelerator_hour=hardware.price_usd_per_hour(entry.id),
-            spec=entry.spec,
-            sources=entry.sources,
-            flags=entry.flags,
         )
         for entry in hardware.accelerators()
     )
@@ -91,21 +83,10 @@ def accelerator_entries() -> tuple[AcceleratorEntry, ...]:
 @cache
 def cluster_entries() -> tuple[ClusterEntry, ...]:
     """All cluster presets."""
-    entries = []
-    for entry in hardware.clusters():
-        spec = hardware.cluster(entry.id)
-        entries.append(
-            ClusterEntry(
-                id=entry.id,
-                name=entry.name,
-                aliases=entry.aliases,
-                accelerators=spec.accelerators,
-                spec=spec,
-                sources=entry.sources,
-                flags=entry.flags,
-            )
-        )
-    return tuple(entries)
+    known = ((entry, hardware.cluster(entry.id)) for entry in hardware.clusters())
+    return tuple(
+        ClusterEntry.of(entry, accelerators=spec.accelerators, spec=spec) for entry, spec in known
+    )
 
 
 class FieldEntry(Document):
@@ -128,17 +109,12 @@ class FrameworkEntry(Document):
 
 
 def _framework(name: str, framework: Framework) -> FrameworkEntry:
-    return FrameworkEntry(
+    return FrameworkEntry.of(
+        framework,
         id=name,
-        title=framework.title,
         aliases=tuple(alias for alias, own in frameworks.ALIASES.items() if own == name),
-        versions=framework.versions,
         read_back=framework.reads_back,
-        no_reader=framework.no_reader,
-        fields={
-            field: FieldEntry(names=said.names, note=said.note)
-            for field, said in framework.fields.items()
-        },
+        fields={field: FieldEntry.of(said) for field, said in framework.fields.items()},
     )
 
 
@@ -173,16 +149,8 @@ class ScheduleEntry(Document):
 def schedule_entries() -> tuple[ScheduleEntry, ...]:
     """All pipeline schedules."""
     return tuple(
-        ScheduleEntry(
-            id=schedule.id,
-            title=schedule.title,
-            chunk_counts=schedule.chunk_counts,
-            splits_backward=schedule.splits_backward,
-            placement=schedule.placement,
-            freed_at=schedule.freed_at,
-            synchronous=schedule.synchronous,
-            staleness=schedule.staleness,
-            holds=schedule.holds,
+        ScheduleEntry.of(
+            schedule,
             frameworks=frameworks.running(schedule.id),
             source=SOURCES.get(schedule.citation, schedule.citation),
         )

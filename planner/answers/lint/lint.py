@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from cost_models.calibrations import PARTS_OF_TERM
 from cost_models.fields import Spec
 from cost_models.spec import ClusterSpec
 from planner.answers.lint.better_plans import best, fewest_changes, nearest
@@ -23,9 +22,9 @@ from planner.answers.lint.fixes import with_files
 from planner.answers.lint.linted_launch import LintedLaunch
 from planner.answers.plans.chance_to_be_first import compared
 from planner.answers.plans.competition import limited
-from planner.documents.answer import ProfileInfo
+from planner.answers.plans.plan_answers import profile_info
 from planner.documents.plan_report import PlanReport
-from planner.documents.problems import Problem, RequestError
+from planner.documents.problems import RequestError, problem
 from planner.documents.request import Bounds
 from planner.evidence.uncertainty.error_band import SURE
 from planner.frameworks.launch_files import GivenValues
@@ -55,17 +54,11 @@ def read(
     }
     if cluster is not None:
         said["cluster"] = cluster.model_dump(mode="json", exclude_none=True)
-    return ReadAnswer(
+    return ReadAnswer.of(
+        reading,
         request={**said, "guessed": list(reading.assumed)},
         version=__version__,
         framework=chosen.name,
-        nodes=reading.nodes,
-        accelerators_per_node=reading.accelerators_per_node,
-        assumed=reading.assumed,
-        open=reading.open,
-        unknown=reading.unknown,
-        unread=reading.unread,
-        refusals=reading.refusals,
     )
 
 
@@ -89,17 +82,10 @@ def lint(
     possible = not launch.contradictions and launch.reading.written
     better = best(launch) if possible else None
     fewest = fewest_changes(launch) if possible and not runs else None
-    profile = launch.costs.context.profile
     return LintAnswer(
         request=request.document(),
         version=__version__,
-        profile=ProfileInfo(
-            id=profile.id,
-            name=profile.name,
-            source=profile.source,
-            kind=profile.kind,
-            measured={term: PARTS_OF_TERM[term] for term in profile.measured_terms},
-        ),
+        profile=profile_info(launch.costs.context.profile),
         framework=launch.framework.title,
         framework_versions=launch.framework.versions,
         verdict=_verdict(findings, better),
@@ -125,9 +111,7 @@ def found_in(
     chosen = framework_of(files, framework)
     reading = reading_of(chosen, files, cluster.accelerators)
     if reading.open:
-        raise RequestError(
-            [Problem(pointer="/files", code="unreadable", detail=text) for text in reading.open]
-        )
+        raise RequestError(problem("/files", "unreadable", text) for text in reading.open)
     asked = reading.request(_cluster_in_use(reading, cluster)).for_framework(chosen.name)
     if reading.plan.runtime != chosen.runtime:  # other plans are priced with the same kernels
         limits = {**asked.search.limits, "runtime": Bounds(values=(reading.plan.runtime,))}
@@ -218,11 +202,6 @@ def _verdict(findings: Iterable[Finding], better: Better | None) -> Verdict:
 def _gain(launch: LintedLaunch, report: PlanReport, better: PlanReport) -> Gain:
     error = compared(launch.request, better, report)
     speedup = report.iteration_time_s / better.iteration_time_s
-    return Gain(
-        speedup=speedup,
-        share=1.0 - 1.0 / speedup,
-        low=error.low,
-        high=error.high,
-        chance=error.chance,
-        inside_error=error.chance < SURE,
+    return Gain.of(
+        error, speedup=speedup, share=1.0 - 1.0 / speedup, inside_error=error.chance < SURE
     )

@@ -8,7 +8,15 @@ from typing import Any, cast
 
 from cost_models.fields import Spec
 from cost_models.spec import ClusterSpec
-from planner.documents.problems import Problem, RequestError, join, shown, wrong_type
+from planner.documents.problems import (
+    Gathered,
+    Problem,
+    RequestError,
+    join,
+    problem,
+    shown,
+    wrong_type,
+)
 from planner.documents.typed_values import field_problems, require_object
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.sources import checked
@@ -59,7 +67,7 @@ def parse_lint(document: Any, *, need_cluster: bool = True) -> LintRequest:
     """
     require_object("", document, "an object")
     required = ("files", "cluster") if need_cluster else ("files",)
-    problems = field_problems(document, FIELDS, required)
+    problems = Gathered(field_problems(document, FIELDS, required))
     files, framework = document.get("files"), document.get("framework")
     if files is not None and not isinstance(files, dict):
         problems.append(wrong_type("/files", "an object of texts by name", files))
@@ -67,17 +75,11 @@ def parse_lint(document: Any, *, need_cluster: bool = True) -> LintRequest:
         problems += _file_problems(files)
     if framework is not None and not isinstance(framework, str):
         problems.append(wrong_type("/framework", "a name", framework))
-    cluster, given = None, GivenValues()
+    cluster, asked = None, {name: document[name] for name in GIVEN if name in document}
     if document.get("cluster") is not None:
-        try:
-            cluster = parse_cluster(document["cluster"])
-        except RequestError as error:
-            problems += error.problems
-    try:
-        given = parse_given({name: document[name] for name in GIVEN if name in document})
-    except RequestError as error:
-        problems += error.problems
-    if problems:
+        cluster = problems.of(lambda: parse_cluster(document["cluster"]))
+    given = problems.of(lambda: parse_given(asked))
+    if problems or given is None:
         raise RequestError(problems)
     return LintRequest(checked(cast(dict[str, str], files)), cluster, framework, given)
 
@@ -88,17 +90,13 @@ def parse_given(document: dict[str, Any]) -> GivenValues:
     set: values by name.  arguments: of the script.  Raises RequestError.
     """
     values, arguments = document.get("set", {}), document.get("arguments", [])
-    problems = list(_value_problems(values))
+    problems = Gathered(_value_problems(values))
     if not isinstance(arguments, list | tuple) or not all(map(_short, arguments)):
         problems.append(wrong_type("/arguments", "a list of texts", arguments))
     model = None
     if document.get("model") is not None:
-        try:
-            model, _ = parse_model(document["model"])
-        except RequestError as error:
-            problems += error.problems
-    if problems:
-        raise RequestError(problems)
+        model = problems.of(lambda: parse_model(document["model"])[0])
+    problems.check()
     return GivenValues(
         {name: str(value) for name, value in values.items()}, tuple(arguments), model
     )
@@ -108,9 +106,8 @@ def _file_problems(files: dict[str, Any]) -> Iterator[Problem]:
     for name, text in files.items():
         if not isinstance(text, str):
             yield wrong_type(join("/files", name), "the text of a file", text)
-        if not 1 <= len(name) <= _LONGEST_NAME or not name.isprintable():
-            detail = f"no name of a file: {shown(name)!r}"
-            yield Problem(pointer="/files", code="bad_name", detail=detail)
+        if not _is_name(name):
+            yield problem("/files", "bad_name", f"no name of a file: {shown(name)!r}")
 
 
 def _value_problems(values: Any) -> Iterator[Problem]:
@@ -118,11 +115,14 @@ def _value_problems(values: Any) -> Iterator[Problem]:
         yield wrong_type("/set", "an object of values by name", values)
         return
     for name, value in values.items():
-        if not 1 <= len(name) <= _LONGEST_NAME or not name.isprintable():
-            detail = f"no name of a value: {shown(name)!r}"
-            yield Problem(pointer="/set", code="bad_name", detail=detail)
+        if not _is_name(name):
+            yield problem("/set", "bad_name", f"no name of a value: {shown(name)!r}")
         elif isinstance(value, bool) or not _short(str(value) if _number(value) else value):
             yield wrong_type(join("/set", name), "a text or a number", value)
+
+
+def _is_name(name: str) -> bool:
+    return 1 <= len(name) <= _LONGEST_NAME and name.isprintable()
 
 
 def _plain(spec: Spec | None) -> dict[str, Any] | None:

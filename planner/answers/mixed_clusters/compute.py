@@ -136,21 +136,16 @@ def _equal(
         return
     found = report(cost_model(bound), bound, rows[0])
     stages = tuple(
-        StageUse(
-            stage=s.stage,
+        StageUse.of(
+            s,
             group=order[0] if kind == "part" else -1,
-            layers=s.layers,
             micro_batch_s=found.iteration_time_s / found.num_micro_batches,
-            total_bytes=s.total_bytes,
             capacity_bytes=found.memory.capacity_bytes,
         )
         for s in found.memory.stages
     )
-    yield Option(
-        kind=kind, order=order, accelerators=cluster.accelerators, plan=found.plan,
-        iteration_time_s=found.iteration_time_s, tokens_per_s=found.tokens_per_s,
-        days=found.days, cost_usd=found.cost_usd, stages=stages,
-    )  # fmt: skip
+    count = cluster.accelerators
+    yield Option.of(found, kind=kind, order=order, accelerators=count, stages=stages)
 
 
 def _pipelines(

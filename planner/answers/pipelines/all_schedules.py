@@ -13,15 +13,7 @@ from cost_models.schedules.base import PipelineSchedule
 from cost_models.schedules.simulate import FloatArray, Links, Times, simulate
 from cost_models.sources import SOURCES
 from planner import frameworks
-from planner.answers.pipelines.timeline import (
-    PipelineTimes,
-    find_schedule,
-    per_micro_batch,
-    read_pipeline,
-    too_large,
-    visits,
-    why_not,
-)
+from planner.answers.pipelines import timeline
 from planner.documents.plan_report import Document
 from planner.documents.request import PlanRequest
 
@@ -29,7 +21,7 @@ from planner.documents.request import PlanRequest
 _USUAL_CHUNKS = (2, 4)
 
 
-class ComparisonRequest(PipelineTimes):
+class ComparisonRequest(timeline.PipelineTimes):
     """A pipeline to compare schedules on: a rank's work is `chunks` times the given seconds."""
 
     chunks: Annotated[int, Field(ge=1, le=64)] = 1
@@ -68,7 +60,7 @@ class ComparisonAnswer(Document):
 
 def parse_comparison(document: Any) -> ComparisonRequest:
     """The request of a user's document.  Raises RequestError with every problem found."""
-    return read_pipeline(document, ComparisonRequest)
+    return timeline.read_pipeline(document, ComparisonRequest)
 
 
 def compare_schedules(request: ComparisonRequest) -> ComparisonAnswer:
@@ -90,9 +82,9 @@ def compare_for_plan(
 ) -> ComparisonAnswer:
     """Every schedule on the pipeline of a legal plan, with what its ranks take."""
     micro_batches = plan.micro_batches(request.training.global_batch_size)
-    schedule = find_schedule(plan.schedule)
+    schedule = timeline.find_schedule(plan.schedule)
     routes = [schedule.route(plan.pp, plan.vpp, m) for m in range(micro_batches)]
-    share = per_micro_batch(times, routes)
+    share = timeline.per_micro_batch(times, routes)
     return compare(plan.pp, micro_batches, share, links, chunks=plan.vpp)
 
 
@@ -132,28 +124,24 @@ def _row(
     share: Times,
     links: Links,
 ) -> ScheduleRow:
-    reason = why_not(schedule, stages, chunks, micro_batches) or too_large(
+    reason = timeline.why_not(schedule, stages, chunks, micro_batches) or timeline.too_large(
         schedule, stages, chunks, micro_batches
     )
     ranks = np.arange(stages, dtype=np.float64)
     facts: dict[str, Any] = {
         "schedule": schedule.id,
-        "title": schedule.title,
         "chunks": chunks,
         "reason": reason,
-        "freed_at": schedule.freed_at,
         "weight_copies": float(np.max(schedule.weight_copies(ranks, float(stages)))),
-        "synchronous": schedule.synchronous,
-        "staleness": schedule.staleness,
         "frameworks": frameworks.running(schedule.id),
         "citation": SOURCES.get(schedule.citation, schedule.citation),
     }
     if reason:
-        return ScheduleRow(
-            **facts, makespan_s=None, bubble_of_total=None, peak_in_flight=None,
+        return ScheduleRow.of(
+            schedule, **facts, makespan_s=None, bubble_of_total=None, peak_in_flight=None,
             messages_per_micro_batch=None,
         )  # fmt: skip
-    parts = visits(schedule, stages, chunks)
+    parts = timeline.visits(schedule, stages, chunks)
 
     def split(seconds: FloatArray) -> FloatArray:
         return np.repeat(seconds / parts, chunks, axis=1)
@@ -163,7 +151,8 @@ def _row(
     )
     result = simulate(schedule, stages, chunks, micro_batches, times, links)
     ideal_s = micro_batches * float(share.work_s.max())
-    return ScheduleRow(
+    return ScheduleRow.of(
+        schedule,
         **facts,
         makespan_s=result.makespan_s,
         bubble_of_total=max(0.0, 1.0 - ideal_s / result.makespan_s),

@@ -31,10 +31,10 @@ from cost_models.schedules.simulate import (
 )
 from cost_models.sources import SOURCES
 from planner import frameworks
-from planner.documents.loading import plain
 from planner.documents.plan_report import Document
-from planner.documents.problems import RequestError, from_validation, refuse, shown, wrong_type
+from planner.documents.problems import RequestError, from_validation, refuse, shown
 from planner.documents.request import PlanRequest
+from planner.documents.typed_values import plain_object
 
 MOST_STAGES = 256
 MOST_ACTIONS = 400_000
@@ -146,9 +146,7 @@ def parse_timeline(document: Any) -> TimelineRequest:
 
 def read_pipeline(document: Any, model: type[P]) -> P:
     """A document as this kind of pipeline, read strictly: a string is never a number."""
-    document = plain(document)
-    if not isinstance(document, dict):
-        raise RequestError([wrong_type("", "an object", document)])
+    document = plain_object(document)
     try:
         return model.model_validate(document, strict=True)
     except ValidationError as error:
@@ -198,9 +196,9 @@ def simulate_timeline(
     idle = [dict(zip(IDLE_CAUSES, row, strict=True)) for row in result.idle_s.tolist()]
     for causes, rank in zip(idle, waits, strict=True):
         causes["communication"] = sum(wait.end_s - wait.start_s for wait in rank)
-    return TimelineAnswer(
+    return TimelineAnswer.of(
+        schedule,
         schedule=schedule.id,
-        title=schedule.title,
         stages=stages,
         micro_batches=micro_batches,
         chunks=chunks,
@@ -208,14 +206,10 @@ def simulate_timeline(
         ideal_s=ideal_s,
         bubble_of_total=max(0.0, 1.0 - ideal_s / result.makespan_s),
         closed_form_extra_s=_closed_form_s(schedule, stages, chunks, micro_batches, share),
-        holds=schedule.holds,
         max_stage_span_s=float(result.span_s.max()),
         peak_in_flight=tuple(result.peak_units.tolist()),
-        freed_at=schedule.freed_at,
         idle_s=tuple(idle),
         messages_per_micro_batch=schedule.messages(stages, chunks),
-        synchronous=schedule.synchronous,
-        staleness=schedule.staleness,
         frameworks=frameworks.running(schedule.id),
         citation=SOURCES.get(schedule.citation, schedule.citation),
         actions=_actions(result),

@@ -66,14 +66,8 @@ class Candidates:
         end = start + limit
         cut = [column[start:end] for column in self.columns.values()]
         rows = (dict(zip(self.columns, row, strict=True)) for row in zip(*cut, strict=True))
-        return CandidatePage(
-            status=self.status,
-            sort=self.sort,
-            total=self.total,
-            listed=len(self),
-            rows=tuple(rows),
-            next=str(end) if end < len(self) else None,
-        )
+        following = str(end) if end < len(self) else None
+        return CandidatePage.of(self, listed=len(self), rows=tuple(rows), next=following)
 
     def dump(self) -> bytes:
         """The candidates as compressed JSON, for `load`."""

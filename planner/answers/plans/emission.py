@@ -5,13 +5,13 @@ from __future__ import annotations
 from io import BytesIO
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
-from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan
 from planner import frameworks
 from planner.answers.plans import plan_answers
 from planner.documents.formats import overflow
-from planner.documents.problems import Problem, RequestError, refuse, shown
+from planner.documents.problems import RequestError, problem, refuse
 from planner.documents.request import PlanRequest
+from planner.documents.typed_values import looked_up
 from planner.frameworks import launchers
 from planner.frameworks.base import Bundle
 from planner.frameworks.devices import WRITTEN, other_stack, preferred
@@ -21,7 +21,7 @@ class NothingFits(RequestError):
     """There is no plan to write files for: no plan fits, or the given one does not."""
 
     def __init__(self, detail: str) -> None:
-        super().__init__([Problem(pointer="", code="nothing_fits", detail=detail)])
+        super().__init__([problem("", "nothing_fits", detail)])
 
 
 def emit(request: PlanRequest, launcher: str | None = None) -> Bundle:
@@ -34,8 +34,8 @@ def emit(request: PlanRequest, launcher: str | None = None) -> Bundle:
     Raises planner.frameworks.base.Unsupported with every reason, NothingFits, and RequestError
     for a launcher that is unknown or cannot start these files.
     """
-    if launcher is not None:
-        _check(launcher)  # a wrong name need not wait for a search
+    if launcher is not None:  # a wrong name need not wait for a search
+        looked_up("/launcher", lambda: launchers.find_launcher(launcher))
     if stack := other_stack(request.cluster, WRITTEN):
         raise NothingFits(f"no launch files: {stack}, which no framework here writes for")
     name = request.search.framework or preferred(request.cluster) or frameworks.PREFERRED
@@ -68,22 +68,11 @@ def launched(bundle: Bundle, request: PlanRequest, launcher: str | None) -> Bund
     """The bundle with the files of a launcher; None: unchanged.  Raises RequestError."""
     if launcher is None:
         return bundle
-    _check(launcher)
+    looked_up("/launcher", lambda: launchers.find_launcher(launcher))
     try:
         return launchers.launched(bundle, request, launcher)
     except launchers.CannotLaunch as error:
         raise refuse("/launcher", "cannot_launch", str(error)) from None
-
-
-def _check(launcher: str) -> None:
-    """Raise RequestError if the launcher is unknown."""
-    try:
-        launchers.find_launcher(launcher)
-    except UnknownName as error:
-        raise refuse(
-            "/launcher", "unknown_name", f"no launcher {shown(launcher)!r}", launcher,
-            allowed=error.known, did_you_mean=error.nearest,
-        ) from None  # fmt: skip
 
 
 def zipped(bundle: Bundle) -> bytes:

@@ -32,11 +32,9 @@ def pipeline(
         stages_s = simulated_s(
             plan, int(estimates.num_micro_batches[row]), *estimates.stage_times(plan, row)
         )
-    return Pipeline(
+    return Pipeline.of(
+        schedule,
         schedule=schedule.id,
-        title=schedule.title,
-        synchronous=schedule.synchronous,
-        staleness=schedule.staleness,
         frameworks=frameworks.running(schedule.id),
         closed_form=schedule.holds,
         shown="scaled simulation" if schedule.extra_s is None else "closed form",

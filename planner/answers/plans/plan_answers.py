@@ -13,6 +13,7 @@ from cost_models.calibrations import PARTS_OF_TERM
 from cost_models.estimate import CostModel
 from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans
+from cost_models.profiles import EfficiencyProfile
 from planner import frameworks
 from planner.answers.plans.chance_to_be_first import best_expected, compared, contenders
 from planner.answers.plans.competition import Entry, compete, fastest, prepared
@@ -290,19 +291,18 @@ def illegal(request: PlanRequest, plan: ParallelPlan, rules: tuple[Rule, ...] = 
 
 
 def _common(request: PlanRequest, model: CostModel) -> dict[str, Any]:
-    profile = model.context.profile
     return {
         "request": request.document(),
         "version": __version__,
         "layers": layers_of(request.model).by_title,
-        "profile": ProfileInfo(
-            id=profile.id,
-            name=profile.name,
-            source=profile.source,
-            kind=profile.kind,
-            measured={term: PARTS_OF_TERM[term] for term in profile.measured_terms},
-        ),
+        "profile": profile_info(model.context.profile),
     }
+
+
+def profile_info(profile: EfficiencyProfile) -> ProfileInfo:
+    """The efficiency profile of an answer, with what a calibration measured of it."""
+    measured = {term: PARTS_OF_TERM[term] for term in profile.measured_terms}
+    return ProfileInfo.of(profile, measured=measured)
 
 
 def _evidence(request: PlanRequest, plan: ParallelPlan) -> Evidence:

@@ -43,13 +43,10 @@ def step(asked: ReinforcementRequest) -> ReinforcementAnswer:
     exchanged = transfer(model, plan, generating if spec.generation == "other" else 0)
     parts = _parts_s(asked, model, training, exchanged)
     memory = tuple(_memory(asked, training))
-    profile = model.context.profile
     return ReinforcementAnswer(
         request=asked.document(),
         version=__version__,
-        profile=ProfileInfo(
-            id=profile.id, name=profile.name, source=profile.source, kind=profile.kind
-        ),
+        profile=ProfileInfo.of(model.context.profile, measured={}),
         training=training,
         training_accelerators=request.cluster.accelerators,
         generation_accelerators=generating,

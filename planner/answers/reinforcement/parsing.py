@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from planner.answers.reinforcement.documents import PART, ReinforcementRequest, ReinforcementSpec
-from planner.documents.loading import plain
-from planner.documents.problems import Problem, RequestError, wrong_type
+from planner.documents.problems import Gathered, Problem, RequestError, missing
 from planner.documents.request import PlanRequest
-from planner.documents.typed_values import validate
+from planner.documents.typed_values import plain_object, require_object, validate
 from planner.inputs.requests.parser import parse_request
 
 
@@ -22,17 +21,11 @@ def parse_reinforcement(document: Any) -> ReinforcementRequest:
     The length of a sequence and the batch follow from that part where the training leaves them
     out; a plan is one of the nodes that train.
     """
-    document = plain(document)
-    if not isinstance(document, dict):
-        raise RequestError([wrong_type("", "an object", document)])
+    document = plain_object(document)
     rest = {name: part for name, part in document.items() if name not in (PART, "plan")}
-    problems: list[Problem] = []
-    spec, request = None, None
-    try:
-        spec = _spec(document.get(PART))
+    problems, request = Gathered(), None
+    if (spec := problems.of(lambda: _spec(document.get(PART)))) is not None:
         rest["training"] = _training(rest.get("training"), spec)
-    except RequestError as error:
-        problems += error.problems
     try:
         request = parse_request(rest)
     except RequestError as error:
@@ -41,8 +34,7 @@ def parse_reinforcement(document: Any) -> ReinforcementRequest:
     if spec is None or request is None:
         raise RequestError(problems)
     problems += [*_of_training(request, spec), *_of_cluster(request, spec)]
-    if problems:
-        raise RequestError(problems)
+    problems.check()
     asked = ReinforcementRequest(request=request, reinforcement=spec)
     if document.get("plan") is None:
         return asked
@@ -53,9 +45,8 @@ def parse_reinforcement(document: Any) -> ReinforcementRequest:
 
 def _spec(value: Any) -> ReinforcementSpec:
     if value is None:
-        raise RequestError([Problem(pointer=f"/{PART}", code="missing", detail="is required")])
-    if not isinstance(value, dict):
-        raise RequestError([wrong_type(f"/{PART}", "an object", value)])
+        raise RequestError([missing(PART)])
+    require_object(f"/{PART}", value)
     return validate(f"/{PART}", value, ReinforcementSpec)
 
 

@@ -29,11 +29,18 @@ from planner.answers.sensitivities.inputs import Input, Variant, changed, held_i
 from planner.answers.sensitivities.ranges import Range
 from planner.answers.sensitivities.replan import Replanner
 from planner.documents.answer import ProfileInfo
-from planner.documents.loading import plain
 from planner.documents.plan_report import Note, PlanReport
-from planner.documents.problems import Problem, RequestError, nearest, refuse, shown, wrong_type
+from planner.documents.problems import (
+    Gathered,
+    Problem,
+    RequestError,
+    nearest,
+    problem,
+    refuse,
+    shown,
+)
 from planner.documents.request import PlanRequest
-from planner.documents.typed_values import validate
+from planner.documents.typed_values import plain_object, validate
 from planner.inputs.requests.parser import parse_request
 from planner.progress import step
 from planner.search.exhaustive import cost_model
@@ -54,23 +61,11 @@ MEASURES: dict[str, Measure] = {
 
 def parse_sensitivity(document: Any) -> SensitivityRequest:
     """The request in a document that also has the part `sensitivity`.  Raises RequestError."""
-    document = plain(document)
-    if not isinstance(document, dict):
-        raise RequestError([wrong_type("", "an object", document)])
-    rest = dict(document)
-    asked = rest.pop(PART, None)
-    problems: list[Problem] = []
-    spec, request = SensitivitySpec(), None
-    try:
-        if asked is not None:
-            spec = parse_spec(asked)
-    except RequestError as error:
-        problems += error.problems
-    try:
-        request = parse_request(rest)
-    except RequestError as error:
-        problems += error.problems
-    if problems or request is None:
+    rest = plain_object(document)
+    asked, problems = rest.pop(PART, None), Gathered()
+    spec = SensitivitySpec() if asked is None else problems.of(lambda: parse_spec(asked))
+    request = problems.of(lambda: parse_request(rest))
+    if spec is None or request is None:
         raise RequestError(problems)
     return SensitivityRequest(request=request, sensitivity=spec)
 
@@ -80,10 +75,7 @@ def parse_spec(value: Any) -> SensitivitySpec:
 
     Raises RequestError with pointers that begin with /sensitivity.
     """
-    value = plain(value, f"/{PART}")
-    if not isinstance(value, dict):
-        raise RequestError([wrong_type(f"/{PART}", "an object", value)])
-    return validate(f"/{PART}", value, SensitivitySpec)
+    return validate(f"/{PART}", plain_object(value, f"/{PART}"), SensitivitySpec)
 
 
 def sensitivity(request: PlanRequest, spec: SensitivitySpec) -> SensitivityAnswer:
@@ -117,18 +109,13 @@ def sensitivity(request: PlanRequest, spec: SensitivitySpec) -> SensitivityAnswe
         done += weights[one.name] * len(points)
     step(done, total)
     found.sort(key=_moves, reverse=True)
-    profile = planner.model.context.profile
-    return SensitivityAnswer(
+    return SensitivityAnswer.of(
+        study,
         request=request.document() | {PART: spec.model_dump(mode="json")},
         version=__version__,
-        profile=ProfileInfo(
-            id=profile.id, name=profile.name, source=profile.source, kind=profile.kind
-        ),
-        measure=study.measure,
+        profile=ProfileInfo.of(planner.model.context.profile, measured={}),
         held=study.held_report,
         best=study.best_report,
-        base=study.base,
-        replanned_base=study.replanned_base,
         inputs=tuple(found),
         left_out=tuple(left_out),
         searches=planner.searches,
@@ -161,7 +148,7 @@ def _chosen(request: PlanRequest, spec: SensitivitySpec) -> tuple[list[Input], l
         pointer = f"/{PART}/inputs/{i}"
         if name in idle:
             detail = f"{name} does not apply: {idle[name]}"
-            problems.append(Problem(pointer=pointer, code="not_applicable", detail=detail))
+            problems.append(problem(pointer, "not_applicable", detail))
         elif name not in known:
             problems.append(_unknown(pointer, name, [*known, *idle]))
     if problems:
@@ -172,14 +159,8 @@ def _chosen(request: PlanRequest, spec: SensitivitySpec) -> tuple[list[Input], l
 def _unknown(pointer: str, name: str, known: list[str]) -> Problem:
     part = name.strip().lower().replace("-", "_").replace(" ", "_")
     close = [one for one in known if part and part in one] or nearest(part, known)
-    return Problem(
-        pointer=pointer,
-        code="unknown_name",
-        detail=f"no input {shown(name)!r}",
-        got=shown(name),
-        allowed=tuple(known),
-        did_you_mean=tuple(close)[:4],
-    )
+    detail, nearby = f"no input {shown(name)!r}", tuple(close)[:4]
+    return problem(pointer, "unknown_name", detail, name, allowed=known, did_you_mean=nearby)
 
 
 def _refuse_long_searches(
@@ -232,12 +213,8 @@ class _Study:
 
     def input(self, input_: Input, bounds: Range, points: list[Point]) -> InputSensitivity:
         changes, complete = self._changes(input_, bounds, points)
-        result = InputSensitivity(
-            name=input_.name,
-            title=input_.title,
-            unit=input_.unit,
-            pointers=input_.pointers,
-            value=input_.value,
+        result = InputSensitivity.of(
+            input_,
             elasticity=self._elasticity(input_, bounds),
             points=tuple(points),
             changes=tuple(changes),
@@ -343,17 +320,12 @@ def _priced(variant: Variant, plan: ParallelPlan) -> Outcome:
 
 def _outcome(variant: Variant, report: PlanReport) -> Outcome:
     hourly = usd_per_hour(variant.request.cluster)
-    return Outcome(
-        iteration_time_s=report.iteration_time_s,
-        tokens_per_s=report.tokens_per_s,
-        days=report.days,
-        cost_usd=report.cost_usd,
+    return Outcome.of(
+        report,
         usd_per_million_tokens=None
         if hourly is None
         else hourly * 1e6 / HOUR_S / report.tokens_per_s,
-        energy_kwh=report.energy_kwh,
         peak_bytes=report.memory.peak_bytes,
-        fits=report.fits,
     )
 
 

@@ -14,18 +14,17 @@ from pydantic import Field, model_validator
 
 from cost_models.catalog import hardware
 from cost_models.fields import Spec
-from planner.documents.loading import plain
 from planner.documents.problems import (
-    Problem,
+    Gathered,
     RequestError,
     join,
+    problem,
     refuse,
     shown,
     unknown_field,
-    wrong_type,
 )
 from planner.documents.request import PlanRequest
-from planner.documents.typed_values import looked_up, validate
+from planner.documents.typed_values import looked_up, plain_object, require_object, validate
 from planner.inputs.requests.parser import parse_request
 
 PARTS = ("model", "training", "search", "profile", "site", "sizing")
@@ -109,25 +108,15 @@ class SizingRequest(Spec):
 
 def parse_sizing(document: Any) -> SizingRequest:
     """The sizing that a user's document describes.  Raises RequestError with all problems."""
-    document = plain(document)
-    if not isinstance(document, dict):
-        raise RequestError([wrong_type("", "an object", document)])
-    problems = [unknown_field("", name, PARTS) for name in document if name not in PARTS]
-    sizing = None
-    try:
-        sizing = _sizing(document.get("sizing"))
-    except RequestError as error:
-        problems += error.problems
+    document = plain_object(document)
+    problems = Gathered(unknown_field("", name, PARTS) for name in document if name not in PARTS)
+    sizing = problems.of(lambda: _sizing(document.get("sizing")))
     request = {name: document[name] for name in PARTS if name in document and name != "sizing"}
     request["search"] = _search(request.get("search"))
-    base = None
-    try:
-        base = _base(request, sizing.accelerators if sizing else KINDS)
-    except RequestError as error:
-        problems += error.problems
+    base = problems.of(lambda: _base(request, sizing.accelerators if sizing else KINDS))
     if base is not None and base.training.tokens is None:
         detail = "is required: days and cost are of a whole training"
-        problems.append(Problem(pointer="/training/tokens", code="missing", detail=detail))
+        problems.append(problem("/training/tokens", "missing", detail))
     if problems or base is None or sizing is None:
         raise RequestError(problems)
     return SizingRequest(base=base, sizing=sizing)
@@ -162,8 +151,7 @@ def _search(value: Any) -> Any:
 def _sizing(value: Any) -> SizingSpec:
     if value is None:
         return SizingSpec()
-    if not isinstance(value, dict):
-        raise RequestError([wrong_type("/sizing", "an object", value)])
+    require_object("/sizing", value)
     spec = validate("/sizing", value, SizingSpec)
     if spec.clusters:
         pairs = [_pair(join("/sizing/clusters", i), text) for i, text in enumerate(spec.clusters)]

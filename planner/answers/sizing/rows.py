@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import ceil
@@ -20,7 +19,7 @@ from planner.answers.plans.competition import fastest
 from planner.answers.plans.explain import report
 from planner.answers.sizing.answer import Row
 from planner.answers.sizing.request import SizingRequest, SizingSpec
-from planner.documents.plan_report import ErrorBand
+from planner.documents.plan_report import Document, ErrorBand
 from planner.documents.request import PlanRequest
 from planner.inputs.requests.consistency import contradictions
 from planner.progress import within_a_step
@@ -84,11 +83,10 @@ def row_of(asked: SizingRequest, cluster: ClusterSpec) -> Row:
     found = best(request.model_dump_json())
     if isinstance(found, str):
         return Row(**names, reason=found)
-    return Row(**names, reason=None, **_of_plan(asked, cluster, found))
+    return Row.of(found, **names, reason=None, **_of_plan(asked, cluster, found))
 
 
-@dataclass(frozen=True)
-class _PricedPlan:
+class _PricedPlan(Document):
     """The best plan on a cluster, with the numbers that days, cost and energy follow from."""
 
     plan: ParallelPlan
@@ -127,14 +125,8 @@ def best(document: str) -> _PricedPlan | str:
         most = max(counts.rejected, key=lambda name: counts.rejected[name], default="memory")
         return "nothing fits" if most == "memory" else f"no plan: {most}"
     found = report(cost_model(bound), bound, outcome.best[0])
-    return _PricedPlan(
-        plan=found.plan,
-        iteration_time_s=found.iteration_time_s,
-        error_band=found.error_band,
-        mfu=found.mfu,
-        tokens_per_s=found.tokens_per_s,
-        memory_headroom=1.0 - found.memory.peak_bytes / found.memory.capacity_bytes,
-    )
+    headroom = 1.0 - found.memory.peak_bytes / found.memory.capacity_bytes
+    return _PricedPlan.of(found, memory_headroom=headroom)
 
 
 def _of_plan(request: SizingRequest, cluster: ClusterSpec, priced: _PricedPlan) -> dict[str, Any]:
@@ -157,12 +149,6 @@ def _of_plan(request: SizingRequest, cluster: ClusterSpec, priced: _PricedPlan) 
     days = training_days / effective if effective > 0 else float("inf")
     whole = training_cost(cluster, days * DAY_S)
     return {
-        "plan": priced.plan,
-        "iteration_time_s": priced.iteration_time_s,
-        "error_band": priced.error_band,
-        "mfu": priced.mfu,
-        "tokens_per_s": priced.tokens_per_s,
-        "memory_headroom": priced.memory_headroom,
         "training_days": training_days,
         "effective_share": effective,
         "mtbf_s": mtbf,

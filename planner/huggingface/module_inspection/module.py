@@ -13,12 +13,11 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Matrix:
-    """A weight that tokens are multiplied with: inputs x outputs, `count` times (for experts)."""
+    """A weight that tokens are multiplied with."""
 
     name: str
     inputs: int
     outputs: int
-    count: int = 1
     bias: int = 0
 
 
@@ -82,15 +81,10 @@ class Module:
                     return matrix
         return None
 
-    def take(self, *names: str) -> int:
-        """Mark parameters, or a module's weight and bias, as taken; returns their elements."""
-        count = 0
-        for name in names:
-            for each in (name, f"{name}.weight", f"{name}.bias"):
-                if each in self.shapes and each not in self.taken:
-                    self.taken.add(each)
-                    count += elements(self.shapes[each])
-        return count
+    def take(self, *names: str) -> None:
+        """Mark parameters, or a module's weight and bias, as taken."""
+        every = {f"{name}{end}" for name in names for end in ("", ".weight", ".bias")}
+        self.taken |= every & self.shapes.keys()
 
     def size(self, *endings: str) -> int | None:
         """Elements of the first parameter with one of the names, now taken; None: not found."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from datetime import datetime
 from itertools import pairwise
 from typing import ClassVar
 
-from planner.inputs.logs.draft import GIB, Block, Draft, Reader, number_of, whole
+from planner.inputs.logs.draft import GIB, Block, Draft, Reader, Stamps, number_of, whole
 from planner.inputs.logs.run_log import CodeBase
 from planner.inputs.logs.steps import Rates
 
@@ -19,7 +18,7 @@ _MEMORY = re.compile(r"MaxMemAllocated=([\d.]+)GB")
 _TIME = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{1,6})\]")
 _WORLD = re.compile(r"  world_size \.{2,} (\d{1,12})")
 _COMMAND = re.compile(r"cmd = (.*)")
-RATES, STAMPS = "CurrSamplesPerSec", "time stamps of the steps"
+RATES = "CurrSamplesPerSec"
 
 # Option of the examples' programs -> field.
 OPTIONS = {
@@ -41,7 +40,7 @@ class DeepSpeed(Reader):
         super().__init__(draft)
         self.block = Block("{", "}")
         self.rates = Rates()
-        self.stamp: tuple[int, datetime] | None = None
+        self.stamps = Stamps(draft)
         self.configured = False
 
     def take(self, number: int, process: str, text: str) -> bool:
@@ -57,7 +56,7 @@ class DeepSpeed(Reader):
         elif found := _COMMAND.search(text):
             self._command(found[1], number)
         elif "Evaluating" in text or "Checkpoint" in text:
-            self.stamp = None
+            self.stamps.last = None
             self.draft.pause()
         return False
 
@@ -69,13 +68,7 @@ class DeepSpeed(Reader):
         self.rates.take(step, number_of(current[1]), line)
         if memory := _MEMORY.search(text):
             self.draft.uses("max allocated", number_of(memory[1]) * GIB, line)
-        if found := _TIME.search(text):
-            now = datetime.fromisoformat(f"{found[1]}.{found[2]:0<6}")
-            if self.stamp is not None and step > self.stamp[0]:
-                gap = (now - self.stamp[1]).total_seconds() / (step - self.stamp[0])
-                if gap > 1e-3:
-                    self.draft.step(STAMPS, step, gap, line)
-            self.stamp = step, now
+        self.stamps.take(step, _TIME.search(text), line)
 
     def _printed(self, text: str, number: int) -> bool:
         if self.block.add(text, number):

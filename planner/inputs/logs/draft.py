@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from array import array
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import ClassVar
 
-from planner.documents.problems import RequestError, refuse, shown
-from planner.inputs.logs.run_log import CodeBase, Fact, Memory, StepTime, Value
+from planner.documents.problems import RequestError, shown
+from planner.inputs.logs.run_log import CodeBase, Fact, Memory, StepTime, Value, refused
 from planner.inputs.logs.steps import Series
 
+STAMPS = "time stamps of the steps"
 MIB, GIB = 2.0**20, 2.0**30
 MOST_FACTS, MOST_ASSUMED = 10_000, 100
 # Of a config that a log prints.
@@ -110,14 +113,9 @@ class Draft:
             self.say("training.global_batch_size", batch, line)
         elif batch != self.batch[0]:
             first, where = self.batch
-            raise refuse(
-                "/log",
-                "batch_changes",
-                f"the batch is {first:,} at line {where} and {batch:,} at line {line}: give the "
-                "steps of one batch",
-                batch,
-                allowed=(first,),
-            )
+            detail = f"the batch is {first:,} at line {where} and {batch:,} at line {line}"
+            detail += ": give the steps of one batch"
+            raise refused("batch_changes", detail, batch, allowed=(first,))
 
     def loss(self, text: str, line: int) -> None:
         """The loss of a step.  Raises RequestError where it is none."""
@@ -126,12 +124,8 @@ class Draft:
         except ValueError:
             return
         if not math.isfinite(value):
-            raise refuse(
-                "/log",
-                "loss_is_nan",
-                f"the loss is {shown(text)} at line {line}: a run that diverged times nothing real",
-                text,
-            )
+            at = f"the loss is {shown(text)} at line {line}"
+            raise refused("loss_is_nan", f"{at}: a run that diverged times nothing real", text)
 
     def rate(self, name: str, value: float) -> None:
         """TFLOP/s or tokens/s of a report."""
@@ -143,18 +137,31 @@ class Draft:
         if not (math.isfinite(amount) and 0 < amount < 2.0**60):
             return
         old = self.memory.get(quantity)
+        found = {"quantity": quantity, "bytes": amount, "file": self.name, "line": line}
         if old is not None and old.bytes >= amount:
-            self.memory[quantity] = old.model_copy(update={"reports": old.reports + 1})
-            return
+            found = old.model_dump()
         self.memory[quantity] = Memory.model_validate(
-            {
-                "quantity": quantity,
-                "bytes": amount,
-                "reports": 1 + (old.reports if old else 0),
-                "file": self.name,
-                "line": line,
-            }
+            {**found, "reports": 1 + (old.reports if old else 0)}
         )
+
+
+@dataclass
+class Stamps:
+    """The times at which steps were reported: what lies between them is a series of its own."""
+
+    draft: Draft
+    last: tuple[int, datetime] | None = None
+
+    def take(self, step: int, when: re.Match[str] | None, line: int) -> None:
+        """The report of a step; when: its date with time, and the fraction of the second."""
+        if when is None:
+            return
+        now = datetime.fromisoformat(f"{when[1]}.{when[2]:0<6}")
+        if self.last is not None and step > self.last[0]:
+            gap = (now - self.last[1]).total_seconds() / (step - self.last[0])
+            if gap > 1e-3:
+                self.draft.step(STAMPS, step, gap, line)
+        self.last = step, now
 
 
 @dataclass
@@ -209,13 +216,8 @@ class Reader(ABC):
 
 def _two_runs(first: int, line: int, what: str) -> RequestError:
     where = f" (the first began at line {first})" if first else ""
-    return refuse(
-        "/log",
-        "two_runs",
-        f"a second run, or the same one resumed, begins at line {line}: {what}{where}; give one "
-        "run per log",
-        line,
-    )
+    detail = f"a second run, or the same one resumed, begins at line {line}: {what}{where}"
+    return refused("two_runs", f"{detail}; give one run per log", line)
 
 
 def number_of(text: str) -> float:

@@ -128,21 +128,7 @@ def _printed_config(code_base: CodeBase, draft: Draft, size: int | None) -> Read
     text, origin = draft.configs["config.yaml"]
     read = frameworks.get(code_base).read
     assert read is not None
-    found = read({"config.yaml": text}, size)
-    return found.model_copy(
-        update={
-            field: tuple(
-                one.model_copy(
-                    update={
-                        "file": draft.name,
-                        "line": origin[one.line - 1] if 0 < one.line <= len(origin) else 0,
-                    }
-                )
-                for one in getattr(found, field)
-            )
-            for field in ("settings", "unknown", "unread")
-        }
-    )
+    return options.at_lines(read({"config.yaml": text}, size), draft.name, origin)
 
 
 def _given(files: Mapping[str, str], draft: Draft, launch: Reading | None) -> Reading | None:

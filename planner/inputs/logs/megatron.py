@@ -14,11 +14,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from planner.documents.problems import refuse
 from planner.frameworks.arguments import known_arguments
 from planner.frameworks.megatron.reader import MINDSPEED_OPTIONS
 from planner.inputs.logs.draft import MIB, MOST_LINES, Draft, Reader, number_of, whole
-from planner.inputs.logs.run_log import CodeBase
+from planner.inputs.logs.run_log import CodeBase, refused
 from planner.inputs.logs.steps import MOST
 
 _ARGUMENT = re.compile(r"\s{0,8}(\w+) \.{2,}\s?(.*?)\s*$")
@@ -193,13 +192,8 @@ class Iterations(Reader):
             return
         wall = seconds / (last - first)
         if not 1 / _APART < wall / said < _APART:
-            raise refuse(
-                "/log",
-                "unit",
-                f"line {line}: a step takes {said:g} s by its time and {wall:g} s by the time "
-                "stamps: one of them is in another unit",
-                said,
-            )
+            detail = f"line {line}: a step takes {said:g} s by its time and {wall:g} s by the time "
+            raise refused("unit", detail + "stamps: one of them is in another unit", said)
 
     def _memory(self, text: str, line: int) -> None:
         unit = MIB

@@ -7,7 +7,7 @@ script are read by the same rules.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from planner import frameworks
 from planner.frameworks.arguments import known_arguments
@@ -63,25 +63,29 @@ def reading(code_base: CodeBase, printed: Printed, name: str, size: int | None) 
     framework = frameworks.get(FRAMEWORKS[code_base])
     module = f"planner.frameworks.{framework.name}"
     given = list(_options(known_arguments(module)["flags"], printed))
-    lines = [line for _, line in given]
+    lines = [0, *(line for _, line in given)]
     body = " \\\n".join(shlex.join(words) for words, _ in given)
     script = f"python pretrain_gpt.py \\\n{body}\n"
     if framework.read is None:
         raise Unreadable(f"launches of {framework.title} are not read")
-    read = framework.read({"launch.sh": script}, size)
-    settings = {
-        field: tuple(
-            one.model_copy(
-                update={"file": name, "line": lines[one.line - 2] if one.line > 1 else 0}
-            )
-            for one in getattr(read, field)
-        )
-        for field in ("settings", "unknown", "unread")
-    }
+    read = at_lines(framework.read({"launch.sh": script}, size), name, lines)
     # Refusals are those of a newer parser than the one that ran; the run itself was not refused.
     noise = ("CUDA_DEVICE_MAX_CONNECTIONS", "may add options", "the JSON ")
     assumed = tuple(one for one in read.assumed if not one.startswith(noise))
-    return read.model_copy(update={**settings, "assumed": assumed, "refusals": ()})
+    return read.model_copy(update={"assumed": assumed, "refusals": ()})
+
+
+def at_lines(reading: Reading, name: str, lines: Sequence[int]) -> Reading:
+    """A reading with its settings at lines of a log: where each line that was read stands."""
+    found = {}
+    for field in ("settings", "unknown", "unread"):
+        own = getattr(reading, field)
+        places = [lines[one.line - 1] if 0 < one.line <= len(lines) else 0 for one in own]
+        found[field] = tuple(
+            one.model_copy(update={"file": name, "line": line})
+            for one, line in zip(own, places, strict=True)
+        )
+    return reading.model_copy(update=found)
 
 
 def _allowed_words(row: Mapping[str, object], text: str) -> tuple[str, ...]:

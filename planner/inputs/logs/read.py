@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.documents.problems import RequestError, refuse
+from planner.documents.problems import RequestError
 from planner.inputs.logs import (
     bridge,
     deepspeed,
@@ -21,8 +21,8 @@ from planner.inputs.logs import (
     torchtitan,
     trainer,
 )
-from planner.inputs.logs.draft import Draft, Reader
-from planner.inputs.logs.run_log import CodeBase, RunLog, StepTime
+from planner.inputs.logs.draft import STAMPS, Draft, Reader
+from planner.inputs.logs.run_log import CodeBase, RunLog, StepTime, refused
 from planner.inputs.logs.steps import steady, too_few
 from planner.inputs.logs.stream import clean
 from planner.inputs.logs.table import is_table, read_table
@@ -43,12 +43,11 @@ READERS: tuple[type[Reader], ...] = (
 BASES = (
     megatron.ELAPSED,
     torchtitan.RATES,
-    torchtitan.STAMPS,
+    STAMPS,
     nanotron.ELAPSED,
     nemo.TIMING,
     mllog.EVENTS,
     deepspeed.RATES,
-    deepspeed.STAMPS,
     trainer.BAR,
 )
 # The block that a program prints says more of its code base than what it prints beside it.
@@ -90,7 +89,7 @@ def read_logs(
 
 def _one(runs: tuple[RunLog, ...], name: str) -> tuple[RunLog, ...]:
     if len(runs) != 1:
-        raise refuse("/log", "two_runs", f"{name} is a table of {len(runs):,} runs, not a log")
+        raise refused("two_runs", f"{name} is a table of {len(runs):,} runs, not a log")
     return runs
 
 
@@ -154,13 +153,9 @@ def _offer(readers: Iterable[Reader], number: int, process: str, text: str) -> R
 
 def _unknown(name: str, total: int) -> RequestError:
     if not total:
-        return refuse("/log", "empty", f"{name} is empty")
-    return refuse(
-        "/log",
-        "unknown_log",
-        f"{name} ({total:,} lines) is no training log of a code base known here",
-        allowed=(*ORDER, "table"),
-    )
+        return refused("empty", f"{name} is empty")
+    detail = f"{name} ({total:,} lines) is no training log of a code base known here"
+    return refused("unknown_log", detail, allowed=(*ORDER, "table"))
 
 
 def _step(draft: Draft) -> StepTime:

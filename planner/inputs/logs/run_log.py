@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from cost_models.fields import Spec
+from planner.documents.problems import RequestError, refuse
 from planner.frameworks.read_results import Reading
 
 Value = bool | int | float | str | tuple[int, ...]
@@ -27,6 +28,11 @@ CodeBase = Literal[
     "deepspeed",
     "table",
 ]
+
+
+def refused(code: str, detail: str, got: Any = None, **more: Any) -> RequestError:
+    """The error of a log that says nothing to be measured."""
+    return refuse("/log", code, detail, got, **more)
 
 
 class Fact(Spec):

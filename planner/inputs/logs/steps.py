@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from planner.documents.problems import RequestError, refuse
-from planner.inputs.logs.run_log import LeftOut, StepTime
+from planner.documents.problems import RequestError
+from planner.inputs.logs.run_log import LeftOut, StepTime, refused
 
 WARM_UP = 5
 STRAGGLER = 1.5
@@ -62,7 +62,7 @@ class Series:
         if not possible and not self.odd[1]:
             self.odd = seconds, line
         if len(self.seconds) == MOST:
-            raise refuse("/log", "too_large", f"more than {MOST:,} steps: give fewer of them")
+            raise refused("too_large", f"more than {MOST:,} steps: give fewer of them")
         self.numbers.append(number)
         self.seconds.append(seconds if possible else 0.0)
         self.against.append(3 if not possible else 1 if skipped else 2 if self.paused else 0)
@@ -112,12 +112,8 @@ def steady(series: Series) -> StepTime:
         raise too_few(0)
     if series.against.count(3) * 2 > len(series.against):
         seconds_odd, line = series.odd
-        raise refuse(
-            "/log",
-            "unit",
-            f"line {line}: a step of {seconds_odd:g} s ({series.basis}): is it in another unit?",
-            seconds_odd,
-        )
+        step = f"line {line}: a step of {seconds_odd:g} s ({series.basis})"
+        raise refused("unit", f"{step}: is it in another unit?", seconds_odd)
     seconds, counts = np.frombuffer(series.seconds), series.counts()
     total = int(counts.sum())
     before = np.cumsum(counts) - counts
@@ -152,9 +148,5 @@ def steady(series: Series) -> StepTime:
 def too_few(total: int) -> RequestError:
     """The error of a log whose steps are too few for a steady one."""
     shown = f"{total:,} step{'s' * (total != 1)} in the log" if total else "no step with a time"
-    return refuse(
-        "/log",
-        "too_few_steps",
-        f"{shown}: at least {LEAST} are needed after warm-up, evaluations and stragglers",
-        total,
-    )
+    detail = f"{shown}: at least {LEAST} are needed after warm-up, evaluations and stragglers"
+    return refused("too_few_steps", detail, total)

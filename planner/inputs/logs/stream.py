@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from planner.documents.problems import refuse
+from planner.inputs.logs.run_log import refused
 
 MAX_BYTES = 2**30
 MAX_LINE = 2**20
@@ -44,17 +44,13 @@ def clean(lines: Iterable[str], name: str) -> Iterator[tuple[int, str, str]]:
     for number, raw in enumerate(lines, 1):
         size += len(raw) + 1
         if size > MAX_BYTES:
-            raise refuse(
-                "/log",
-                "too_large",
-                f"{name} has more than {MAX_BYTES >> 30} GiB: give its beginning and some hundred "
-                "steps",
-            )
+            detail = f"{name} has more than {MAX_BYTES >> 30} GiB: give its beginning and "
+            raise refused("too_large", detail + "some hundred steps")
         if len(raw) > MAX_LINE:
             raise _long_line()
         start = raw[:1000]
         if not start.isprintable() and len(_CONTROL.findall(start)) > max(1, len(start) // 20):
-            raise refuse("/log", "not_text", f"{name}:{number} is no text: a log is lines of text")
+            raise refused("not_text", f"{name}:{number} is no text: a log is lines of text")
         for part in raw.rstrip("\r\n").split("\r"):
             text = _COLOUR.sub("", part) if "\x1b" in part or "[3" in part else part
             mark = _PROCESS.match(text)
@@ -62,6 +58,4 @@ def clean(lines: Iterable[str], name: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _long_line() -> Exception:
-    return refuse(
-        "/log", "not_text", f"a line of more than {MAX_LINE >> 20} MiB: a log is lines of text"
-    )
+    return refused("not_text", f"a line of more than {MAX_LINE >> 20} MiB: a log is lines of text")

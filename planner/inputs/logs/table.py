@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator
 
-from planner.documents.problems import refuse, shown
+from planner.documents.problems import shown
 from planner.evidence.published_runs.cases import case_of
 from planner.evidence.published_runs.runs import REQUIRED, Run, run_of
 from planner.frameworks.read_results import Reading
-from planner.inputs.logs.run_log import Fact, Memory, RunLog, StepTime
+from planner.inputs.logs.run_log import Fact, Memory, RunLog, StepTime, refused
 
 COLUMNS = {
     "layers": "model.num_layers", "hidden": "model.hidden_size",
@@ -34,16 +34,16 @@ def read_table(lines: Iterable[str], name: str) -> Iterator[RunLog]:
     try:
         for number, row in enumerate(csv.DictReader(lines), 1):
             if number > MOST_ROWS:
-                raise refuse("/log", "too_many_rows", f"{name}: at most {MOST_ROWS:,} rows")
+                raise refused("too_many_rows", f"{name}: at most {MOST_ROWS:,} rows")
             yield _run(run_of(row, number), number + 1, name)
     except csv.Error as error:
-        raise refuse("/log", "not_csv", f"{name} is no CSV: {shown(str(error))}") from None
+        raise refused("not_csv", f"{name} is no CSV: {shown(str(error))}") from None
 
 
 def _run(run: Run, line: int, name: str) -> RunLog:
     time = run.iteration_time_s
     if time is None:
-        raise refuse("/log", "too_few_steps", f"{name}:{line} has no time: iteration_time_s")
+        raise refused("too_few_steps", f"{name}:{line} has no time: iteration_time_s")
     left_open: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     reading = None

@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, ClassVar
 
 from planner.frameworks.torchtitan import registry
-from planner.inputs.logs.draft import GIB, Draft, Reader, number_of, whole
+from planner.inputs.logs.draft import GIB, Draft, Reader, Stamps, number_of, whole
 from planner.inputs.logs.run_log import CodeBase
 from planner.inputs.logs.steps import Rates
 
@@ -34,7 +33,7 @@ _CONFIG = re.compile(r"Running with (?:args|configs?): (\{.*)")
 _FLOAT8 = re.compile(r"^(?=.*loat8).*(?:Swapped to|training active|enabled|Float8)", re.DOTALL)
 _SHARDED = re.compile("Applied (?:FSDP|HSDP)|dp mode=fully_shard")
 _CHECKPOINTING = re.compile(r"Applied (full|selective) activation checkpointing")
-RATES, STAMPS = "tokens/s of an accelerator", "time stamps of the steps"
+RATES = "tokens/s of an accelerator"
 
 # Dotted key of the config -> field.
 KEYS = {
@@ -74,7 +73,7 @@ class Torchtitan(Reader):
     def __init__(self, draft: Draft) -> None:
         super().__init__(draft)
         self.steps = Rates()
-        self.stamp: tuple[int, datetime] | None = None
+        self.stamps = Stamps(draft)
         self.pauses: set[int] = set()
 
     def take(self, number: int, process: str, text: str) -> bool:
@@ -107,13 +106,7 @@ class Torchtitan(Reader):
             self.draft.rate("tflops", number_of(flops[1]))
         if memory := _MEMORY.search(text):
             self.draft.uses("max reserved", number_of(memory[1]) * GIB, line)
-        if stamp := _TIME.search(text):
-            now = datetime.fromisoformat(f"{stamp[1]}.{stamp[2]:0<6}")
-            if self.stamp is not None and step > self.stamp[0]:
-                gap = (now - self.stamp[1]).total_seconds() / (step - self.stamp[0])
-                if gap > 1e-3:
-                    self.draft.step(STAMPS, step, gap, line)
-            self.stamp = step, now
+        self.stamps.take(step, _TIME.search(text), line)
 
     def _setup(self, line: int, text: str) -> None:
         draft = self.draft

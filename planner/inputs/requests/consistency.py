@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import get_args
 
 from cost_models.spec import ClusterSpec, ModelSpec, Part, Precision, TrainingSpec
-from planner.documents.problems import Problem
+from planner.documents.problems import Problem, problem
 
 
 def contradictions(
@@ -16,68 +16,45 @@ def contradictions(
 
     mixed_cluster: the question is one that a cluster of different nodes has an answer to.
     """
-    if len(cluster.groups) > 1 and not mixed_cluster:
-        yield Problem(
-            pointer="/cluster/groups",
-            code="mixed_cluster",
-            detail="only `plan` takes nodes that differ: here one group, got "
-            f"{len(cluster.groups)}",
-            got=len(cluster.groups),
-        )
+    count = len(cluster.groups)
+    if count > 1 and not mixed_cluster:
+        detail = f"only `plan` takes nodes that differ: here one group, got {count}"
+        yield problem("/cluster/groups", "mixed_cluster", detail, count)
     yield from _of_cluster(cluster, training)
     yield from _of_model(model, training)
 
 
 def _of_cluster(cluster: ClusterSpec, training: TrainingSpec) -> Iterator[Problem]:
     """A precision that accelerators cannot compute in, and memory that is all reserved."""
+    precision, reserved = training.precision, cluster.reserved_bytes_per_accelerator
     for group in cluster.groups:
         accelerator = group.accelerator
         known = [p for p in get_args(Precision) if accelerator.peak_flop_per_s(p) is not None]
-        if training.precision not in known:
-            yield Problem(
-                pointer="/training/precision",
-                code="unsupported_precision",
-                detail=f"{accelerator.id} has no {training.precision} matrix units"
-                + (f"; it has {', '.join(known)}" if known else ""),
-                got=training.precision,
-                allowed=tuple(known),
-            )
-        reserved = cluster.reserved_bytes_per_accelerator
+        if precision not in known:
+            has = f"; it has {', '.join(known)}" if known else ""
+            detail = f"{accelerator.id} has no {precision} matrix units{has}"
+            place = "/training/precision"
+            yield problem(place, "unsupported_precision", detail, precision, allowed=known)
         if reserved is not None and reserved >= accelerator.memory_bytes:
-            yield Problem(
-                pointer="/cluster/reserved_bytes_per_accelerator",
-                code="no_memory_left",
-                detail=f"must be below the {accelerator.memory_bytes:.0f} bytes of "
-                f"{accelerator.id}, got {reserved:.0f}",
-                got=reserved,
-            )
+            limit = f"the {accelerator.memory_bytes:.0f} bytes of {accelerator.id}"
+            detail = f"must be below {limit}, got {reserved:.0f}"
+            place = "/cluster/reserved_bytes_per_accelerator"
+            yield problem(place, "no_memory_left", detail, reserved)
 
 
 def _of_model(model: ModelSpec, training: TrainingSpec) -> Iterator[Problem]:
     """Positions, parts and encoders that the model does not have."""
-    rows = model.max_position_embeddings
-    if model.position == "learned" and rows is not None and training.seq_length > rows:
-        yield Problem(
-            pointer="/training/seq_length",
-            code="less_than_equal",
-            detail=f"must be <= {rows}, the learned positions of {model.name}, "
-            f"got {training.seq_length}",
-            got=training.seq_length,
-        )
+    rows, length = model.max_position_embeddings, training.seq_length
+    if model.position == "learned" and rows is not None and length > rows:
+        detail = f"must be <= {rows}, the learned positions of {model.name}, got {length}"
+        yield problem("/training/seq_length", "less_than_equal", detail, length)
     absent = {
         part for part, has in (("encoders", model.encoders), ("routers", model.moe)) if not has
     }
     if set(get_args(Part)) == absent | set(training.frozen):
-        yield Problem(
-            pointer="/training/frozen",
-            code="inconsistent",
-            detail=f"nothing of {model.name} is left to train",
-            got=", ".join(training.frozen),
-        )
-    if training.encoder_tokens is not None and not model.encoders:
-        yield Problem(
-            pointer="/training/encoder_tokens",
-            code="inconsistent",
-            detail=f"{model.name} has no encoder",
-            got=training.encoder_tokens,
-        )
+        detail = f"nothing of {model.name} is left to train"
+        yield problem("/training/frozen", "inconsistent", detail, ", ".join(training.frozen))
+    tokens = training.encoder_tokens
+    if tokens is not None and not model.encoders:
+        detail = f"{model.name} has no encoder"
+        yield problem("/training/encoder_tokens", "inconsistent", detail, tokens)

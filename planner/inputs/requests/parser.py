@@ -23,15 +23,24 @@ from planner.documents.loading import plain
 from planner.documents.problems import (
     MOST_PROBLEMS,
     Contradiction,
-    Problem,
+    Gathered,
     RequestError,
     join,
+    missing,
+    problem,
     refuse,
     unknown_field,
     wrong_type,
 )
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
-from planner.documents.typed_values import check_field, looked_up, require_object, validate
+from planner.documents.typed_values import (
+    check_field,
+    looked_up,
+    plain_object,
+    require_object,
+    require_string,
+    validate,
+)
 from planner.evidence.uncertainty import profiles
 from planner.evidence.uncertainty import site_storage as sites
 from planner.frameworks import plan_defaults
@@ -60,10 +69,7 @@ def parse_request(
     may differ.
     Raises RequestError with every problem found; Contradiction where each part is fine alone.
     """
-    document = plain(document)
-    if not isinstance(document, dict):
-        raise RequestError([wrong_type("", "an object", document)])
-    return _Parser(document).request(need_plan, mixed_cluster)
+    return _Parser(plain_object(document)).request(need_plan, mixed_cluster)
 
 
 def parse_cluster(value: Any) -> ClusterSpec:
@@ -73,8 +79,7 @@ def parse_cluster(value: Any) -> ClusterSpec:
     """
     parser = _Parser({})
     cluster = parser.cluster(plain(value, "/cluster"))
-    if parser.problems:
-        raise RequestError(parser.problems)
+    parser.problems.check()
     return cluster
 
 
@@ -83,7 +88,7 @@ class _Parser:
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.document = document
-        self.problems: list[Problem] = []
+        self.problems = Gathered()
         self.defaulted: list[str] = []
         self.guessed: tuple[str, ...] = ()
 
@@ -91,7 +96,7 @@ class _Parser:
         document = self.document
         self.refuse_unknown("", document, PARTS)
         required = ("model", "cluster", "training") + (("plan",) if need_plan else ())
-        self.problems += [_missing(name) for name in required if document.get(name) is None]
+        self.problems += [missing(name) for name in required if document.get(name) is None]
         model = self.part("model", self.model)
         cluster = self.part("cluster", self.cluster)
         search = self.part("search", self.search) or SearchSpec()
@@ -110,7 +115,7 @@ class _Parser:
         self.problems += contradictions(model, cluster, training, mixed_cluster)
         if site is not None and len(cluster.groups) > 1:
             detail = "a site corrects times on equal nodes only"
-            self.problems.append(Problem(pointer="/site", code="mixed", detail=detail))
+            self.problems.append(problem("/site", "mixed", detail))
         if self.problems:
             raise kind(self.problems)
         return PlanRequest(
@@ -129,13 +134,7 @@ class _Parser:
     def part(self, name: str, parse: Callable[[Any], T]) -> T | None:
         """One part of the document; None where it is absent or wrong."""
         value = self.document.get(name)
-        if value is None:
-            return None
-        try:
-            return parse(value)
-        except RequestError as error:
-            self.problems += error.problems
-            return None
+        return None if value is None else self.problems.of(lambda: parse(value))
 
     def model(self, value: Any) -> ModelSpec:
         spec, self.guessed = parse_model(value)
@@ -172,8 +171,7 @@ class _Parser:
     def preset(self, value: dict[str, Any]) -> NodeGroup:
         """The nodes of a preset, with what is given beside its name laid over."""
         name, nodes = value["preset"], value.get("nodes")
-        if not isinstance(name, str):
-            raise RequestError([wrong_type("/cluster/preset", "a name", name)])
+        require_string("/cluster/preset", name, "a name")
         if nodes is not None:
             check_field("/cluster/nodes", NodeGroup, "nodes", nodes)
         usual = looked_up("/cluster/preset", lambda: hardware.cluster(name, nodes)).groups[0]
@@ -196,12 +194,8 @@ class _Parser:
 
     def group(self, pointer: str, value: dict[str, Any]) -> NodeGroup:
         """Equal nodes: of a known accelerator, with what the catalog says unless given here."""
-        missing = [name for name in ("accelerator", "nodes") if value.get(name) is None]
-        if missing:
-            raise RequestError(
-                Problem(pointer=join(pointer, name), code="missing", detail="is required")
-                for name in missing
-            )
+        names = ("accelerator", "nodes")
+        Gathered(missing(name, pointer) for name in names if value.get(name) is None).check()
         accelerator = value["accelerator"]
         if not isinstance(accelerator, str):
             return _node_group(pointer, value)
@@ -291,16 +285,14 @@ class _Parser:
 
     def profile(self, value: Any) -> str:
         """The id of an efficiency profile."""
-        if not isinstance(value, str):
-            raise RequestError([wrong_type("/profile", "a string", value)])
-        looked_up("/profile", lambda: profiles.find(value))
-        return value
+        name = require_string("/profile", value)
+        looked_up("/profile", lambda: profiles.find(name))
+        return name
 
     def site(self, value: Any) -> str:
         """The name of a site."""
-        if not isinstance(value, str):
-            raise RequestError([wrong_type("/site", "a string", value)])
-        return looked_up("/site", lambda: sites.find(value)).name
+        name = require_string("/site", value)
+        return looked_up("/site", lambda: sites.find(name)).name
 
     def strings(self, name: str) -> tuple[str, ...]:
         value = self.document.get(name)
@@ -358,7 +350,3 @@ def _node_group(pointer: str, value: Mapping[str, Any]) -> NodeGroup:
 def _fields(spec: BaseModel) -> dict[str, Any]:
     """The fields of a spec, its parts as they are."""
     return {name: getattr(spec, name) for name in type(spec).model_fields}
-
-
-def _missing(name: str) -> Problem:
-    return Problem(pointer=join("", name), code="missing", detail="is required")

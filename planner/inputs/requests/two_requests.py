@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from planner.documents.loading import plain
-from planner.documents.problems import (
-    Problem,
-    RequestError,
-    join,
-    unknown_field,
-    wrong_type,
-)
+from planner.documents.problems import Gathered, RequestError, refuse, unknown_field
 from planner.documents.request import PlanRequest
+from planner.documents.typed_values import plain_object
 from planner.inputs.requests.parser import parse_request
 
 SIDES = ("a", "b")
@@ -20,19 +15,15 @@ SIDES = ("a", "b")
 
 def parse_both(document: Any) -> tuple[PlanRequest, PlanRequest]:
     """The two requests of {"a", "b"}, each with its plan.  Raises RequestError for both at once."""
-    document = plain(document)
-    if not isinstance(document, dict):
-        raise RequestError([wrong_type("", "an object", document)])
-    problems = [unknown_field("", name, SIDES) for name in document if name not in SIDES]
-    requests = []
-    for side in SIDES:
-        if document.get(side) is None:
-            problems.append(Problem(pointer=join("", side), code="missing", detail="is required"))
-            continue
-        try:
-            requests.append(parse_request(document[side], need_plan=True))
-        except RequestError as error:
-            problems += error.under(join("", side)).problems
-    if problems:
+    sides = plain_object(document)
+    problems = Gathered(unknown_field("", name, SIDES) for name in sides if name not in SIDES)
+
+    def one(side: str) -> PlanRequest:
+        if sides.get(side) is None:
+            raise refuse("", "missing", "is required")
+        return parse_request(sides[side], need_plan=True)
+
+    a, b = (problems.of(partial(one, side), f"/{side}") for side in SIDES)
+    if problems or a is None or b is None:
         raise RequestError(problems)
-    return requests[0], requests[1]
+    return a, b

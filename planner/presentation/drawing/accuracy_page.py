@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from statistics import median
 
-from planner.documents.formats import gib, seconds, share
+from planner.documents.formats import gib, or_dash, seconds, share, signed_share
 from planner.learning.accuracy.accuracy_answer import (
     TABLES,
     AccuracyAnswer,
@@ -19,6 +19,12 @@ from planner.learning.accuracy.accuracy_answer import (
     remarks,
 )
 from planner.learning.accuracy.suspects import Assumption, assumptions, suspects, worst
+from planner.presentation.accuracy_rows import (
+    hundredths,
+    large_groups_and_pairs,
+    open_rows,
+    pairs_in_order,
+)
 from planner.presentation.drawing.accuracy_plot import (
     MOST_SOURCES,
     drawable,
@@ -27,6 +33,7 @@ from planner.presentation.drawing.accuracy_plot import (
     strip,
 )
 from planner.presentation.drawing.accuracy_plot import STYLE as PLOT_STYLE
+from planner.presentation.drawing.page import document
 from planner.presentation.drawing.theme import colours
 
 MOST_ROWS = 2_000  # of a table; the JSON has all
@@ -73,24 +80,13 @@ def page(answer: AccuracyAnswer) -> str:
     ]
     title = f"Predicted against measured: {escape(answer.data)}"
     body = "\n".join(part for part in parts if part)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{colours("auto", ":root")}{PLOT_STYLE}{_STYLE}</style>
-</head>
-<body>
-<main>
+    style = f"{colours('auto', ':root')}{PLOT_STYLE}{_STYLE}"
+    return document(title, style, f"""<main>
 <h1>Predicted against measured</h1>
 <p class="quiet">{escape(answer.data)}: {summary.predicted:,} of {summary.rows:,} rows predicted.
 Errors are |ln(predicted / measured)| as a percentage, the bias keeps its sign.</p>
 {body}
-</main>
-</body>
-</html>
-"""
+</main>""")  # fmt: skip
 
 
 def _tiles(summary: Summary) -> str:
@@ -150,7 +146,7 @@ def _time(summary: Summary) -> str:
         [
             _name(key + (" (layers)" if source.layer_rows == source.n else "")),
             f"{source.n:,}", share(source.median_abs_ln), share(source.p90_abs_ln),
-            _signed(source.bias_ln), _bars(source.median_abs_ln, source.p90_abs_ln, longest),
+            signed_share(source.bias_ln), _bars(source.median_abs_ln, source.p90_abs_ln, longest),
         ]
         for key, source in ordered
     ]  # fmt: skip
@@ -159,7 +155,7 @@ def _time(summary: Summary) -> str:
         inside = f"{_share(own.within_range_share)} measured within their range"
         body.append(
             [_name("inputs open, not in the mean"), f"{own.n:,}", _share(own.median_abs_ln),
-             _share(own.p90_abs_ln), _signed(own.bias_ln or 0.0), f"<td class=t>{inside}</td>"]
+             _share(own.p90_abs_ln), signed_share(own.bias_ln or 0.0), f"<td class=t>{inside}</td>"]
         )  # fmt: skip
     heads = ("source", "rows", "median", "90th percentile", "bias", "")
     return _section("Time by source", _table(heads, body))
@@ -183,7 +179,7 @@ def _memory(memory: MemorySummary) -> str:
     body = [
         [
             _name(name), f"{own.n:,}", _share(own.median_abs_ln), _share(own.mean_abs_error),
-            _signed(own.mean_error), _share(own.under_predicted_share),
+            or_dash(own.mean_error, signed_share), _share(own.under_predicted_share),
         ]
         for name, own in parts
     ]  # fmt: skip
@@ -207,8 +203,7 @@ def _memory(memory: MemorySummary) -> str:
 
 
 def _ranking(summary: Summary) -> str:
-    ordered = sorted(summary.ranking.items(), key=lambda item: -item[1].n)[:MOST_ROWS]
-    if not ordered:
+    if not summary.ranking:
         return ""
     note = (
         "<p class=quiet>Plans of one model on one cluster, repeats of a plan taken together. Tau "
@@ -216,15 +211,10 @@ def _ranking(summary: Summary) -> str:
         "true times may expect, given how far repeats of equal plans of the source lie apart. "
         "Regret is the measured time of the plan predicted fastest over the best.</p>"
     )
-    several = [item for item in ordered if item[1].n > 2]
-    pairs = [item for item in ordered if item[1].n == 2]
-    table = _groups(several) if several else ""
-    if pairs:
-        right = sum((group.kendall_tau or 0.0) > 0 for _, group in pairs)
-        table += (
-            f"<details><summary>{right:,} of {len(pairs):,} pairs of plans in the right order"
-            f"</summary>{_groups(pairs)}</details>"
-        )
+    several, pairs = large_groups_and_pairs(summary.ranking)
+    table = _groups(several[:MOST_ROWS]) if several else ""
+    if pairs := pairs[: max(MOST_ROWS - len(several), 0)]:
+        table += f"<details><summary>{pairs_in_order(pairs)}</summary>{_groups(pairs)}</details>"
     return _section("Ranking", note + table)
 
 
@@ -232,8 +222,8 @@ def _groups(groups: Iterable[tuple[str, Ranking]]) -> str:
     body = [
         [
             f"<th scope=row class=long>{escape(name)}</th>", f"{group.n:,}",
-            _figure(group.kendall_tau), _figure(group.kendall_tau_ceiling),
-            f"{group.top1_regret:.3f}",
+            or_dash(group.kendall_tau, hundredths),
+            or_dash(group.kendall_tau_ceiling, hundredths), f"{group.top1_regret:.3f}",
         ]
         for name, group in groups
     ]  # fmt: skip
@@ -241,9 +231,6 @@ def _groups(groups: Iterable[tuple[str, Ranking]]) -> str:
 
 
 def _open(rows: Iterable[Row]) -> str:
-    own = sorted(
-        (row for row in rows if row.table == "open"), key=lambda row: -abs(row.ln_ratio or 0.0)
-    )
     body = [
         [
             _name(row.id), _seconds(row.predicted_iteration_time_s), _seconds(row.lowest_s),
@@ -251,7 +238,7 @@ def _open(rows: Iterable[Row]) -> str:
             escape(ratio_words(row)),
             f"<td class=t>{escape(', '.join(row.open_inputs))}</td>",
         ]
-        for row in own[:MOST_ROWS]
+        for row in open_rows(rows)[:MOST_ROWS]
     ]  # fmt: skip
     if not body:
         return ""
@@ -302,7 +289,7 @@ def _rows(rows: Sequence[Row], assumptions: dict[str, Assumption]) -> str:
         [
             _name(row.id), _seconds(row.predicted_iteration_time_s),
             _seconds(row.published_iteration_time_s), escape(ratio_words(row)),
-            _gib(row.predicted_peak_bytes), _gib(row.published_peak_bytes),
+            or_dash(row.predicted_peak_bytes, gib), or_dash(row.published_peak_bytes, gib),
             f"<td class=t>{', '.join(remarks(row))}</td>",
             f"<td class=long>{escape(row.model)} on {escape(row.cluster)}: "
             f"{escape(row.plan or '')}</td>",
@@ -362,20 +349,8 @@ def _name(text: str) -> str:
 
 
 def _seconds(value: float | None) -> str:
-    return "-" if value is None else seconds(value)
-
-
-def _gib(value: float | None) -> str:
-    return "-" if value is None else gib(value)
+    return or_dash(value, seconds)
 
 
 def _share(value: float | None) -> str:
-    return "-" if value is None else share(value)
-
-
-def _signed(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:+.1f} %"
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+    return or_dash(value, share)

@@ -16,6 +16,7 @@ import numpy as np
 from planner.answers.pipelines.timeline import TimelineAnswer
 from planner.answers.pipelines.timeline_lanes import Lane, headline, lanes
 from planner.documents.formats import seconds, share
+from planner.presentation.drawing.page import document
 from planner.presentation.drawing.svg import WIDTH, legend_notes, svg, top
 from planner.presentation.drawing.theme import Theme, colours
 
@@ -63,17 +64,9 @@ def html(answer: TimelineAnswer, theme: Theme = "auto") -> str:
     drawn = lanes(answer)
     name = escape(f"{answer.title}: {headline(answer)}")
     notes = (escape(legend_notes(answer, dense, numbered=True)) for dense in (False, True))
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{name}</title>
-<style>{colours(theme, ":root")}{_STYLE}{_aliases()}
-@media screen{{.moving .crop{{aspect-ratio:{WIDTH}/{top(answer) - 16:g}}}}}</style>
-</head>
-<body>
-<main>
+    style = f"""{colours(theme, ":root")}{_STYLE}{_aliases()}
+@media screen{{.moving .crop{{aspect-ratio:{WIDTH}/{top(answer) - 16:g}}}}}"""
+    return document(name, style, f"""<main>
 <div id="tools" hidden>
 <button data-key="+" aria-label="Zoom in">+</button>
 <button data-key="-" aria-label="Zoom out">−</button>
@@ -92,10 +85,7 @@ action and rank to rank; the outline follows one micro-batch.</p>
 {_table(answer, drawn)}
 </main>
 <script type="application/json" id="data">{_data(answer, drawn)}</script>
-<script type="module">{_script()}</script>
-</body>
-</html>
-"""
+<script type="module">{_script()}</script>""")  # fmt: skip
 
 
 def _aliases() -> str:

@@ -38,23 +38,26 @@ def write_page(
 
     pictures: as SVG.
     """
-    text = f"""<!doctype html>
+    name = escape(title)
+    body = f"<main>\n<h1>{name}</h1>\n{fragment(screen, pictures)}\n</main>"
+    write_picture(path, document(name, _STYLE, body).encode())
+
+
+def document(title: str, style: str, body: str) -> str:
+    """A whole HTML document; title: as HTML."""
+    return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
-<style>{_STYLE}</style>
+<title>{title}</title>
+<style>{style}</style>
 </head>
 <body>
-<main>
-<h1>{escape(title)}</h1>
-{fragment(screen, pictures)}
-</main>
+{body}
 </body>
 </html>
 """
-    write_picture(path, text.encode())
 
 
 def fragment(screen: RenderableType, pictures: Iterable[str] = ()) -> str:

@@ -9,22 +9,8 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
+from planner.answers.pipelines import timeline_lanes
 from planner.answers.pipelines.timeline import TimelineAnswer
-from planner.answers.pipelines.timeline_lanes import (
-    KINDS,
-    WAIT,
-    Lane,
-    basis,
-    column_edges,
-    facts,
-    headline,
-    kinds_in,
-    lanes,
-    mean_s,
-    p10_action_s,
-    ticks,
-    unit,
-)
 from planner.documents.formats import share
 from planner.presentation.drawing.theme import PATTERNS, STYLE, Theme, colours
 
@@ -63,16 +49,16 @@ def svg(answer: TimelineAnswer, theme: Theme = "auto") -> str:
     If there are too many actions, or they are too narrow on average, columns show each kind's share
     of the time.
     """
-    drawn = lanes(answer)
+    drawn = timeline_lanes.lanes(answer)
     rows = Rows.of(answer.stages)
     above = top(answer)
     height = above + rows.pitch * answer.stages + BOTTOM
-    p10_px = p10_action_s(drawn) / answer.makespan_s * SPAN
-    mean_px = mean_s(drawn) / answer.makespan_s * SPAN
+    p10_px = timeline_lanes.p10_action_s(drawn) / answer.makespan_s * SPAN
+    mean_px = timeline_lanes.mean_s(drawn) / answer.makespan_s * SPAN
     dense = mean_px < _LEAST_PX or sum(map(len, answer.actions)) > _MOST_ACTIONS
     apart = ' class="apart"' * (not dense and p10_px >= _SEPARATED_PX)
-    name = f"{answer.title}: {headline(answer)}"
-    described = "; ".join([*facts(answer), *basis(answer)])
+    name = f"{answer.title}: {timeline_lanes.headline(answer)}"
+    described = "; ".join([*timeline_lanes.facts(answer), *timeline_lanes.basis(answer)])
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height:g}" '
         f'viewBox="0 0 {WIDTH} {height:g}" class="timeline" role="img" '
@@ -131,13 +117,19 @@ def legend_notes(answer: TimelineAnswer, dense: bool, numbered: bool) -> str:
 def _heading(answer: TimelineAnswer, notes: str) -> Iterator[str]:
     yield (
         f'<text class="title" x="{LEFT}" y="26">{escape(answer.title)}'
-        f'<tspan class="quiet" dx="10">{escape(headline(answer))}</tspan></text>'
+        f'<tspan class="quiet" dx="10">{escape(timeline_lanes.headline(answer))}</tspan></text>'
     )
-    lines = [" · ".join(facts(answer)), " · ".join(basis(answer)), *_caveat(answer)]
+    lines = [
+        " · ".join(timeline_lanes.facts(answer)),
+        " · ".join(timeline_lanes.basis(answer)),
+        *_caveat(answer),
+    ]
     for i, words in enumerate(lines):
         yield f'<text class="quiet" x="{LEFT}" y="{44 + _LINE * i}">{escape(words)}</text>'
     x, y = float(LEFT), top(answer) - 40
-    entries = [(kind, KINDS[kind]) for kind in kinds_in(answer)] + [("idle", "idle")]
+    entries = [(kind, timeline_lanes.KINDS[kind]) for kind in timeline_lanes.kinds_in(answer)] + [
+        ("idle", "idle")
+    ]
     for kind, label in entries:
         yield f'<rect class="swatch {kind}" x="{x:g}" y="{y:g}" width="22" height="12"/>'
         yield f'<text class="key" x="{x + 27:g}" y="{y + 10:g}">{label}</text>'
@@ -147,9 +139,9 @@ def _heading(answer: TimelineAnswer, notes: str) -> Iterator[str]:
 
 
 def _axis(answer: TimelineAnswer, above: float, bottom: float) -> Iterator[str]:
-    scale, sign = unit(answer.makespan_s)
+    scale, sign = timeline_lanes.unit(answer.makespan_s)
     yield '<g class="axis">'
-    for value in ticks(answer.makespan_s / scale):
+    for value in timeline_lanes.ticks(answer.makespan_s / scale):
         x = LEFT + value * scale / answer.makespan_s * SPAN
         yield f'<path d="M{x:.1f} {above - 6:g}V{bottom:g}"/>'
         yield f'<text x="{x:.1f}" y="{bottom + 15:g}">{value:g}</text>'
@@ -158,7 +150,7 @@ def _axis(answer: TimelineAnswer, above: float, bottom: float) -> Iterator[str]:
     yield f'<text class="head" x="{WIDTH - 12}" y="{above - 8:g}">idle / peak</text>'
 
 
-def _side(answer: TimelineAnswer, lane: Lane, rows: Rows, y: float) -> Iterator[str]:
+def _side(answer: TimelineAnswer, lane: timeline_lanes.Lane, rows: Rows, y: float) -> Iterator[str]:
     """The rank's name on the left; its idle share and peak on the right."""
     size = min(FONT, rows.pitch - 1)
     low = y + rows.bar / 2 + size * 0.36
@@ -173,13 +165,13 @@ def _side(answer: TimelineAnswer, lane: Lane, rows: Rows, y: float) -> Iterator[
     yield f'<text {end} y="{y + rows.bar + rows.memory - 3:g}">{peak}</text>'
 
 
-def _actions(answer: TimelineAnswer, lane: Lane, rows: Rows) -> Iterator[str]:
+def _actions(answer: TimelineAnswer, lane: timeline_lanes.Lane, rows: Rows) -> Iterator[str]:
     """One path for each kind and tone."""
     scale = SPAN / answer.makespan_s
     x = np.round(lane.start_s * scale, 1)
     width = np.round(lane.end_s * scale, 1) - x
-    tone = np.where(lane.kind == WAIT, 0, lane.chunk % 2)
-    for kind, letter in enumerate(KINDS):
+    tone = np.where(lane.kind == timeline_lanes.WAIT, 0, lane.chunk % 2)
+    for kind, letter in enumerate(timeline_lanes.KINDS):
         for odd in (0, 1):
             mine = np.flatnonzero((lane.kind == kind) & (tone == odd) & (width > 0))
             if not len(mine):
@@ -191,13 +183,13 @@ def _actions(answer: TimelineAnswer, lane: Lane, rows: Rows) -> Iterator[str]:
             yield f'<path class="{letter}{" odd" * odd}" d="{boxes}"/>'
 
 
-def _numbers(answer: TimelineAnswer, lane: Lane, rows: Rows) -> Iterator[str]:
+def _numbers(answer: TimelineAnswer, lane: timeline_lanes.Lane, rows: Rows) -> Iterator[str]:
     """The micro-batch numbers of the actions that have room for them."""
     scale = SPAN / answer.makespan_s
     size = min(FONT, rows.bar * 0.62)
     width = (lane.end_s - lane.start_s) * scale
     digits = np.char.str_len(lane.micro_batch.astype(str))
-    fits = np.flatnonzero((width >= digits * size * 0.6 + 2.5) & (lane.kind != WAIT))
+    fits = np.flatnonzero((width >= digits * size * 0.6 + 2.5) & (lane.kind != timeline_lanes.WAIT))
     middle = ((lane.start_s + lane.end_s) / 2 * scale)[fits].tolist()
     spans = "".join(
         f'<tspan x="{x:.4g}">{batch}</tspan>'
@@ -207,14 +199,14 @@ def _numbers(answer: TimelineAnswer, lane: Lane, rows: Rows) -> Iterator[str]:
     yield f'<text class="number" y="{low:.1f}" font-size="{size:.3g}">{spans}</text>'
 
 
-def _columns(answer: TimelineAnswer, lane: Lane, rows: Rows) -> Iterator[str]:
+def _columns(answer: TimelineAnswer, lane: timeline_lanes.Lane, rows: Rows) -> Iterator[str]:
     """Columns in which the height of each kind is its share of the time."""
-    edges = column_edges(answer, min(SPAN // 2, _MOST_COLUMNS // answer.stages))
+    edges = timeline_lanes.column_edges(answer, min(SPAN // 2, _MOST_COLUMNS // answer.stages))
     x = edges * SPAN / answer.makespan_s
     count = len(edges) - 1
     # Rounded to a fifth of a pixel, so that equal neighbours merge into one box.
     tops = np.round(np.cumsum(lane.shares(edges), axis=1) * rows.bar * 5) / 5
-    for kind, letter in enumerate(KINDS):
+    for kind, letter in enumerate(timeline_lanes.KINDS):
         low = tops[:, kind - 1] if kind else np.zeros(count)
         high = tops[:, kind]
         changes = np.flatnonzero((np.diff(low) != 0) | (np.diff(high) != 0)) + 1
@@ -229,7 +221,7 @@ def _columns(answer: TimelineAnswer, lane: Lane, rows: Rows) -> Iterator[str]:
             yield f'<path class="{letter}" d="{boxes}"/>'
 
 
-def _memory(answer: TimelineAnswer, lane: Lane, rows: Rows, most: float) -> str:
+def _memory(answer: TimelineAnswer, lane: timeline_lanes.Lane, rows: Rows, most: float) -> str:
     """The activations that the rank holds over time, as an area scaled to the fullest rank."""
     scale = SPAN / answer.makespan_s
     if len(lane.held) > 2 * SPAN:

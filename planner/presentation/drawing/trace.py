@@ -10,16 +10,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from planner.answers.pipelines import timeline_lanes
 from planner.answers.pipelines.timeline import TimelineAnswer
-from planner.answers.pipelines.timeline_lanes import (
-    KINDS,
-    WAIT,
-    Lane,
-    basis,
-    facts,
-    headline,
-    lanes,
-)
 
 _US = 1e6
 _PROCESS = 1
@@ -32,8 +24,8 @@ def trace(answer: TimelineAnswer) -> str:
         "displayTimeUnit": "ms",
         "otherData": {
             "schedule": answer.schedule,
-            "size": headline(answer),
-            "result": "; ".join([*facts(answer), *basis(answer)]),
+            "size": timeline_lanes.headline(answer),
+            "result": "; ".join([*timeline_lanes.facts(answer), *timeline_lanes.basis(answer)]),
         },
         "traceEvents": events,
     }
@@ -41,8 +33,8 @@ def trace(answer: TimelineAnswer) -> str:
 
 
 def _events(answer: TimelineAnswer) -> Iterator[dict[str, Any]]:
-    yield _name("process_name", 0, name=f"{answer.title}: {headline(answer)}")
-    for lane in lanes(answer):
+    yield _name("process_name", 0, name=f"{answer.title}: {timeline_lanes.headline(answer)}")
+    for lane in timeline_lanes.lanes(answer):
         # Thread 0 stands for the process itself in some viewers.
         thread = lane.rank + 1
         yield _name("thread_name", thread, name=f"rank {lane.rank}")
@@ -51,7 +43,7 @@ def _events(answer: TimelineAnswer) -> Iterator[dict[str, Any]]:
         yield from _memory(lane)
 
 
-def _memory(lane: Lane) -> Iterator[dict[str, Any]]:
+def _memory(lane: timeline_lanes.Lane) -> Iterator[dict[str, Any]]:
     """Counter events of the activations held, one at every change."""
     last = 0.0
     for at, held in zip(lane.held_at_s.tolist(), lane.held.tolist(), strict=True):
@@ -70,19 +62,19 @@ def _name(what: str, thread: int, **args: Any) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": _PROCESS, "tid": thread, "args": args}
 
 
-def _steps(lane: Lane, thread: int) -> Iterator[dict[str, Any]]:
-    names = list(KINDS.values())
+def _steps(lane: timeline_lanes.Lane, thread: int) -> Iterator[dict[str, Any]]:
+    names = list(timeline_lanes.KINDS.values())
     columns = (lane.kind, lane.micro_batch, lane.chunk, lane.start_s, lane.end_s)
     for kind, batch, chunk, start, end in zip(*(c.tolist() for c in columns), strict=True):
         event: dict[str, Any] = {
             "ph": "X",
-            "name": names[kind] if kind == WAIT else f"{names[kind]} {batch}",
+            "name": names[kind] if kind == timeline_lanes.WAIT else f"{names[kind]} {batch}",
             "cat": names[kind],
             "pid": _PROCESS,
             "tid": thread,
             "ts": start * _US,
             "dur": (end - start) * _US,
         }
-        if kind != WAIT:
+        if kind != timeline_lanes.WAIT:
             event["args"] = {"micro_batch": batch, "chunk": chunk}
         yield event

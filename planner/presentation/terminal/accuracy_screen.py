@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from planner.documents.formats import gib, seconds, share
+from planner.documents.formats import gib, or_dash, seconds, share, signed_share
 from planner.learning.accuracy.accuracy_answer import (
     AccuracyAnswer,
     MemorySummary,
@@ -21,6 +20,13 @@ from planner.learning.accuracy.accuracy_answer import (
     remarks,
 )
 from planner.learning.accuracy.suspects import Assumption, assumptions, suspects, worst
+from planner.presentation.accuracy_rows import (
+    hundredths,
+    large_groups_and_pairs,
+    open_rows,
+    pairs_in_order,
+)
+from planner.presentation.terminal.plain_table import plain_table
 from planner.presentation.terminal.text_wrap import Flow, prose
 
 _MOST_SOURCES, _MOST_GROUPS, _MOST_OPEN, _MOST_WORST, _MOST_REASONS = 40, 20, 10, 8, 15
@@ -69,7 +75,8 @@ def rows_screen(answer: AccuracyAnswer) -> Iterator[Text]:
         yield Text.assemble(
             f"{row.id:<{width}}  {_time_of(row.predicted_iteration_time_s):>9}  "
             f"{_time_of(row.published_iteration_time_s):>9}  {ratio_words(row):>6}  "
-            f"{_gib(row.predicted_peak_bytes):>6}  {_gib(row.published_peak_bytes):>6}  ",
+            f"{or_dash(row.predicted_peak_bytes, gib):>6}  "
+            f"{or_dash(row.published_peak_bytes, gib):>6}  ",
             (numbers, "dim"),
             ("  " + ", ".join(remarks(row)), "yellow"),
         )
@@ -121,14 +128,8 @@ def _intervals(summary: Summary) -> Iterator[RenderableType]:
             for count, errors in summary.shots.items()
         ]
         first = next(iter(summary.shots.values()))
-        yield Flow(
-            [
-                Text("Runs shown", "bold"),
-                f"error of the others, {len(first.by_source)} sources",
-                *words,
-            ],
-            indent=2,
-        )
+        others = f"error of the others, {len(first.by_source)} sources"
+        yield Flow([Text("Runs shown", "bold"), others, *words], indent=2)
 
 
 def _time(summary: Summary, console: Console) -> Iterator[RenderableType]:
@@ -147,7 +148,7 @@ def _time(summary: Summary, console: Console) -> Iterator[RenderableType]:
             ],
             indent=6,
         )  # fmt: skip
-    table = _table("  source", "rows", "median", "p90", "bias", left=(0, 5))
+    table = _table("  source", "rows", "median", "p90", "bias")
     table.add_column("")
     longest = max([source.p90_abs_ln for source in by_source.values()], default=1.0) or 1.0
     ordered = sorted(by_source.items(), key=lambda item: item[1].median_abs_ln)
@@ -155,7 +156,7 @@ def _time(summary: Summary, console: Console) -> Iterator[RenderableType]:
         name = _short(f"  {key}" + ", layers" * (source.layer_rows == source.n))
         figures = (source.median_abs_ln, source.p90_abs_ln)
         table.add_row(
-            name, f"{source.n:,}", *map(share, figures), _signed(source.bias_ln),
+            name, f"{source.n:,}", *map(share, figures), signed_share(source.bias_ln),
             _bar(*figures, longest, console),
         )  # fmt: skip
     if len(ordered) > _MOST_SOURCES:
@@ -164,7 +165,7 @@ def _time(summary: Summary, console: Console) -> Iterator[RenderableType]:
     if is_open.median_abs_ln is not None and is_open.p90_abs_ln is not None:
         table.add_row(
             Text("  inputs open", "dim"), f"{is_open.n:,}", share(is_open.median_abs_ln),
-            share(is_open.p90_abs_ln), _signed(is_open.bias_ln or 0.0),
+            share(is_open.p90_abs_ln), signed_share(is_open.bias_ln or 0.0),
             Text(f"{share(is_open.within_range_share or 0.0)} measured within range", "dim"),
         )  # fmt: skip
     if table.row_count:
@@ -190,7 +191,7 @@ def _memory(memory: MemorySummary) -> Iterator[RenderableType]:
                 f"{memory.n:,} peaks, median error ", (share(memory.median_abs_ln), "bold")
             ),
             f"mean {share(memory.mean_abs_error)}",
-            f"signed {_signed(memory.mean_error or 0.0)}",
+            f"signed {signed_share(memory.mean_error or 0.0)}",
             f"{share(memory.under_predicted_share or 0.0)} under-predicted by more than 3 %",
         ]
     if memory.oom_rows:
@@ -202,23 +203,20 @@ def _memory(memory: MemorySummary) -> Iterator[RenderableType]:
     yield Flow([Text.assemble(("Memory", "bold"), "  ", first), *rest], indent=8)
     if ran := memory.ran_but_predicted_not_to_fit:
         shown = [*ran[:6], *([f"{len(ran) - 6:,} more"] if len(ran) > 6 else [])]
-        shown[0] = f"  {len(ran):,} ran but are predicted not to fit: {shown[0]}"
-        yield Flow(shown, ", ", indent=4)
+        head = f"  {len(ran):,} ran but are predicted not to fit: "
+        yield Flow(shown, ", ", indent=4, head=head)
 
 
 def _ranking(summary: Summary) -> list[RenderableType]:
     groups = summary.ranking
     if not groups:
         return []
-    several = {name: group for name, group in groups.items() if group.n > 2}
-    pairs = [group for group in groups.values() if group.n == 2]
-    ordered = sorted(several.items(), key=lambda item: -item[1].n)
-    table = _table("  model and cluster", "plans", "tau", "ceiling", "regret", left=(0,))
+    ordered, pairs = large_groups_and_pairs(groups)
+    table = _table("  model and cluster", "plans", "tau", "ceiling", "regret")
     for name, group in ordered[:_MOST_GROUPS]:
-        ceiling = group.kendall_tau_ceiling
         table.add_row(
-            _short(f"  {name}"), f"{group.n:,}", _figure(group.kendall_tau), _figure(ceiling),
-            f"{group.top1_regret:.3f}",
+            _short(f"  {name}"), f"{group.n:,}", or_dash(group.kendall_tau, hundredths),
+            or_dash(group.kendall_tau_ceiling, hundredths), f"{group.top1_regret:.3f}",
         )  # fmt: skip
     rows: list[RenderableType] = [
         Flow(
@@ -231,23 +229,20 @@ def _ranking(summary: Summary) -> list[RenderableType]:
             indent=9,
         )
     ]
-    if several:
+    if ordered:
         rows.append(table)
     if len(ordered) > _MOST_GROUPS:
         rows.append(Text(f"  {len(ordered) - _MOST_GROUPS:,} more groups"))
     if pairs:
-        right = sum((group.kendall_tau or 0.0) > 0 for group in pairs)
-        rows.append(Text(f"  {right:,} of {len(pairs):,} pairs of plans in the right order"))
+        rows.append(Text(f"  {pairs_in_order(pairs)}"))
     return rows
 
 
 def _open(rows: Iterable[Row]) -> list[RenderableType]:
-    own = sorted(
-        (row for row in rows if row.table == "open"), key=lambda row: -abs(row.ln_ratio or 0.0)
-    )
+    own = open_rows(rows)
     if not own:
         return []
-    table = _table("  row", "predicted", "range", "measured", "ratio", "open", left=(0, 5))
+    table = _table("  row", "predicted", "range", "measured", "ratio", "open")
     for row in own[:_MOST_OPEN]:
         table.add_row(
             Text(f"  {row.id}", no_wrap=True, overflow="ellipsis"),
@@ -288,8 +283,7 @@ def _worst(rows: Sequence[Row], assumptions: dict[str, Assumption]) -> list[Rend
             )
         )
         if row.plan is not None:
-            first, *more = row.plan.split(" · ")
-            found.append(Flow([f"    {first}", *more], indent=6, style="dim"))
+            found.append(Flow(row.plan.split(" · "), indent=6, style="dim", head="    "))
         found += [
             prose(f"suspect: {one.text} ({one.where})", indent=4, hanging=2)
             for one in suspects(row, assumptions)
@@ -307,11 +301,9 @@ def _not_predicted(rows: Iterable[Row]) -> list[RenderableType]:
     return [title, *shown, *([Text(f"  {more:,} more")] if more > 0 else [])]
 
 
-def _table(*headings: str, left: tuple[int, ...]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for place, heading in enumerate(headings):
-        justify: Literal["left", "right"] = "left" if place in left else "right"
-        table.add_column(heading, justify=justify, no_wrap=place > 0)
+def _table(*headings: str) -> Table:
+    table = plain_table(headings, {headings[0], "open"}, style="dim", no_wrap=True)
+    table.columns[0].no_wrap = False
     return table
 
 
@@ -321,16 +313,4 @@ def _short(name: str) -> Text:
 
 
 def _time_of(value: float | None) -> str:
-    return "-" if value is None else seconds(value)
-
-
-def _gib(value: float | None) -> str:
-    return "-" if value is None else gib(value)
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
-def _signed(value: float) -> str:
-    return f"{100 * value:+.1f} %"
+    return or_dash(value, seconds)

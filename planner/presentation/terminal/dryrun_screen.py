@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from cost_models.plans import ParallelPlan
 from planner.documents.formats import gib, plan_words, value_words
+from planner.presentation.terminal.plain_table import plain_table
 from planner.presentation.terminal.text_wrap import Flow
 from planner.running.validate.dryrun.run import DryRunReport, RankReport
 
@@ -47,7 +47,6 @@ def dryrun_screen(report: DryRunReport) -> Iterator[RenderableType]:
 
 
 def _rank(alike: Sequence[RankReport]) -> Iterator[RenderableType]:
-
     one = alike[0]
     numbers = ", ".join(str(rank.rank) for rank in alike)
     slowest = max(rank.seconds for rank in alike)
@@ -56,9 +55,7 @@ def _rank(alike: Sequence[RankReport]) -> Iterator[RenderableType]:
     yield Text(heading, "bold").append(
         f"  ({slowest:.0f} s, {gib(fullest)} GiB to trace)", "not bold"
     )
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
-    for name in ("  GiB", "traced", "estimated", "difference"):
-        table.add_column(name, justify="left" if name == "  GiB" else "right")
+    table = plain_table(("  GiB", "traced", "estimated", "difference"), {"  GiB"})
     for term, words in _TERMS.items():
         traced, estimated = getattr(one.traced, term), getattr(one.estimated, term)
         off = f"{100 * (traced / estimated - 1):+.2f} %" if estimated else "-"

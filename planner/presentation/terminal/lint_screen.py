@@ -8,12 +8,12 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from planner.answers.lint.findings import Better, Finding, FlagChange, Gain, LintAnswer, Severity
-from planner.documents.formats import gib, memory_words, plan_words, seconds, share, short
+from planner.documents.formats import gib, seconds, share, short, whole_plan_words
 from planner.documents.plan_report import PlanReport
 from planner.presentation.terminal.bars import memory_bars
 from planner.presentation.terminal.plan_rows import TIGHT
 from planner.presentation.terminal.refusal_rows import nearest_rows
-from planner.presentation.terminal.text_wrap import Flow, prose
+from planner.presentation.terminal.text_wrap import Flow, notes, prose
 
 _VERDICTS: dict[str, tuple[str, str]] = {
     "refused": ("will not run", "bold red"),
@@ -106,12 +106,11 @@ def _finding(finding: Finding, style: str) -> RenderableType:
 
 
 def _plan(title: str, report: PlanReport) -> RenderableType:
-    plan, memory = report.plan.model_dump(), report.memory
-    first, *more = [*plan_words(plan), *memory_words(plan)]
+    memory = report.memory
     free = 1.0 - memory.peak_bytes / memory.capacity_bytes
     return Group(
         Text(title, "bold"),
-        Flow([f"  {first}", *more], indent=2),
+        Flow(whole_plan_words(report.plan), indent=2, head="  "),
         Flow(
             [
                 f"  {seconds(report.iteration_time_s)} per iteration "
@@ -175,11 +174,8 @@ def _change(change: FlagChange, main: str) -> tuple[Text, str, list[Text]]:
 def _left(answer: LintAnswer) -> Iterator[RenderableType]:
     """The values that the files leave open, and the settings that no plan has a field for."""
     demanded = [finding.option for finding in answer.findings if finding.code == "environment"]
-    assumed = [text for text in answer.assumed if not any(name in text for name in demanded)]
-    if assumed:
-        yield Text()
-        yield Text("Assumed", "bold")
-        yield from (prose(text, hanging=2) for text in assumed)
+    assumed = (text for text in answer.assumed if not any(name in text for name in demanded))
+    yield from notes("Assumed", assumed)
     if answer.unread:
         names = list(dict.fromkeys(said.name for said in answer.unread))
         rest = len(names) - _MOST_UNREAD

@@ -34,8 +34,7 @@ def mixed_screen(answer: MixedAnswer) -> RenderableType:
         if option.kind == "pipeline":
             rows += _stages(answer, option)
         rows.append(Text())
-    rows += [*(prose(note.text, hanging=2) for note in answer.notes)]
-    return Group(*rows)
+    return Group(*rows, *(prose(note.text, hanging=2) for note in answer.notes))
 
 
 def _option(answer: MixedAnswer, option: Option) -> list[RenderableType]:
@@ -43,18 +42,17 @@ def _option(answer: MixedAnswer, option: Option) -> list[RenderableType]:
     who = " + ".join(
         f"{answer.groups[g].accelerators:,} x {answer.groups[g].accelerator}" for g in option.order
     )
-    figures = [f"  {seconds(option.iteration_time_s)} per iteration"]
+    figures = [f"{seconds(option.iteration_time_s)} per iteration"]
     figures.append(f"{option.tokens_per_s:,.0f} tokens/s")
     if option.days is not None:
         figures.append(days(option.days))
     if option.cost_usd is not None:
         figures.append(dollars(option.cost_usd))
     plan = option.plan.model_dump()
-    first, *more = [*plan_words(plan), *memory_words(plan)[:1]]
     return [
         Text.assemble((who, "bold"), f"  {_WORDS[option.kind]}"),
-        Flow(figures, indent=2),
-        Flow([f"  {first}", *more], indent=2),
+        Flow(figures, indent=2, head="  "),
+        Flow([*plan_words(plan), *memory_words(plan)[:1]], indent=2, head="  "),
     ]
 
 

@@ -10,19 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cost_models.parameters import total_parameters
-from planner.documents.formats import (
-    chance,
-    days,
-    dollars,
-    energy,
-    gib,
-    kinds_words,
-    memory_words,
-    overflow,
-    plan_words,
-    seconds,
-    share,
-)
+from planner.documents import formats
 from planner.documents.plan_report import ErrorBand, Memory, Pipeline, PlanReport
 from planner.documents.request import PlanRequest
 from planner.documents.scored_runs import Evidence
@@ -64,14 +52,14 @@ def report_rows(
     facts = Table.grid(padding=(0, 2))
     style = "bold green" if report.fits else "bold red"
     named = report.pipeline is None  # else the schedule has a row of its own
-    words = [Text(word, "bold") for word in plan_words(plan, schedule=named)]
+    words = [Text(word, "bold") for word in formats.plan_words(plan, schedule=named)]
     if not report.fits:
         words.append(Text("does not fit", style))
     facts.add_row(Text(title, style), Flow(words))
     layers = [f"layers {_layers(report.layers_per_stage)}"]
     if len(report.plan.stage_layers) > report.plan.pp:
         layers.append(f"by virtual stage {_layers(report.plan.stage_layers)}")
-    facts.add_row("", Flow([*memory_words(plan), *layers]))
+    facts.add_row("", Flow([*formats.memory_words(plan), *layers]))
     for line in _stages(report.layers_by_kind):
         facts.add_row("", line)
     if report.pipeline is not None:
@@ -85,8 +73,8 @@ def report_rows(
         for name, row in zip(("evidence", ""), evidence_rows(evidence, chip), strict=True):
             facts.add_row(name, row)
     utilisation = [
-        f"MFU {share(report.mfu)} (causal {share(report.mfu_causal)})",
-        f"HFU {share(report.hfu)}",
+        f"MFU {formats.share(report.mfu)} (causal {formats.share(report.mfu_causal)})",
+        f"HFU {formats.share(report.hfu)}",
         f"{report.model_flop_per_s_per_accelerator / 1e12:.3g} TFLOP/s each",
     ]
     facts.add_row("utilisation", Flow(utilisation))
@@ -100,11 +88,11 @@ def _headroom(memory: Memory) -> RenderableType:
     """The memory of the fullest stage, marked as tight if little is free."""
     free = 1 - memory.peak_bytes / memory.capacity_bytes
     if free < 0:
-        return Flow([Text(overflow(memory), "bold red")])
-    used = f"{gib(memory.peak_bytes)} of {gib(memory.capacity_bytes)} GiB"
-    words = [f"{used} on stage {memory.worst_stage}", f"{share(free)} free"]
+        return Flow([Text(formats.overflow(memory), "bold red")])
+    used = f"{formats.gib(memory.peak_bytes)} of {formats.gib(memory.capacity_bytes)} GiB"
+    words = [f"{used} on stage {memory.worst_stage}", f"{formats.share(free)} free"]
     tight = [Text("tight", "bold yellow")] if free < TIGHT else []
-    risk = Text(f"{chance(memory.chance_of_running_out)} risk of running out")
+    risk = Text(f"{formats.chance(memory.chance_of_running_out)} risk of running out")
     return Flow([*(Text(word, "yellow" if tight else "") for word in words), *tight, risk], ", ")
 
 
@@ -116,14 +104,16 @@ def whole_run(report: PlanReport, summary: RequestSummary) -> list[str]:
         return summary.mark(*(f"{place}/{name}" for place in places for name in names))
 
     cluster = summary.request.cluster
-    words = [] if report.days is None else [days(report.days)]
+    words = [] if report.days is None else [formats.days(report.days)]
     price = cluster.groups[0].price_usd_per_accelerator_hour
     if report.cost_usd is not None and price is not None:
         star = mark("price_usd_per_accelerator_hour")
-        words.append(f"{dollars(report.cost_usd)} at ${price:.2f} per accelerator-hour{star}")
+        words.append(
+            f"{formats.dollars(report.cost_usd)} at ${price:.2f} per accelerator-hour{star}"
+        )
     if report.energy_kwh is not None:
         star = mark("pue", "node_power_watts")
-        words.append(f"{energy(report.energy_kwh)} at PUE {cluster.pue:g}{star}")
+        words.append(f"{formats.energy(report.energy_kwh)} at PUE {cluster.pue:g}{star}")
     return words
 
 
@@ -137,7 +127,7 @@ def _pipeline(schedule: str, pipeline: Pipeline) -> list[str | Text]:
     else:
         words.append(Text("by no framework known", "yellow"))
     if pipeline.simulated_iteration_time_s is not None:
-        words.append(f"{seconds(pipeline.simulated_iteration_time_s)} simulated")
+        words.append(f"{formats.seconds(pipeline.simulated_iteration_time_s)} simulated")
     return words
 
 
@@ -145,13 +135,13 @@ def speed(report: PlanReport) -> list[str]:
     """Throughput and the time of an iteration."""
     return [
         f"{report.tokens_per_s:,.0f} tokens/s",
-        f"{seconds(report.iteration_time_s)} per iteration"
+        f"{formats.seconds(report.iteration_time_s)} per iteration"
         f" of {report.num_micro_batches} micro-batches",
     ]
 
 
 def _band(band: ErrorBand) -> str:
-    return f"{seconds(band.low_s)} to {seconds(band.high_s)}: {band.basis}"
+    return f"{formats.seconds(band.low_s)} to {formats.seconds(band.high_s)}: {band.basis}"
 
 
 def _layers(layers: Sequence[int]) -> str:
@@ -176,6 +166,6 @@ def _stages(stages: Sequence[Mapping[str, int]]) -> Iterator[RenderableType]:
             folded.append([i])
     for same in folded[:_MOST_STAGES]:
         name = f"stage {same[0]}" if len(same) == 1 else f"stages {same[0]}-{same[-1]}"
-        yield prose(f"{name}: {kinds_words(stages[same[0]])}", indent=0, hanging=2)
+        yield prose(f"{name}: {formats.kinds_words(stages[same[0]])}", indent=0, hanging=2)
     if rest := folded[_MOST_STAGES:]:
         yield Text(f"and {sum(map(len, rest))} more stages")

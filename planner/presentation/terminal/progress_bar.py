@@ -5,12 +5,45 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 from planner.progress import NothingYet, Step, Watch, watched
 
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
 PATIENCE_S = 1.0
+T = TypeVar("T")
+
+
+def _progress(what: str) -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (what, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def counted(
+    what: str, items: Iterable[T], total: int, done: int = 0, patience_s: float = PATIENCE_S
+) -> Iterator[T]:
+    """The items, with a bar of how many have come; done: how many there were before."""
+    progress = _progress(what)
+    task = progress.add_task("", total=total, completed=done)
+    began = time.monotonic()
+    if not patience_s:
+        progress.start()
+    try:
+        for one in items:
+            progress.advance(task)
+            if not progress.live.is_started and time.monotonic() - began > patience_s:
+                progress.start()
+            yield one
+    finally:
+        progress.stop()
 
 
 @contextmanager
@@ -20,12 +53,7 @@ def bar(what: str, *, best: bool = True) -> Iterator[None]:
     best: Ctrl-C ends a search with the best that it has found; a second one, or one before there is
     any, ends the command.  Otherwise it raises KeyboardInterrupt at once, as everywhere.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (what, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    progress = _progress(what)
     task = progress.add_task("", total=None)
     began = time.monotonic()
 

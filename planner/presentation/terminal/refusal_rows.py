@@ -6,16 +6,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from planner.documents import formats
 from planner.documents.answer import Change, Counts, Nearest, PlanAnswer
-from planner.documents.formats import (
-    gib,
-    memory_words,
-    plan_words,
-    reason_words,
-    seconds,
-    size,
-    value_words,
-)
 from planner.presentation.terminal.text_wrap import Flow, prose
 
 _MOST_REASONS = 3
@@ -28,7 +20,7 @@ def count_rows(answer: PlanAnswer) -> list[RenderableType]:
         [
             Text.assemble((f"{counts.feasible:,}", "bold"), f" of {counts.enumerated:,} plans fit"),
             f"{counts.dominated:,} dominated",
-            f"{counts.costed:,} evaluated in {seconds(answer.search_time_s)}",
+            f"{counts.costed:,} evaluated in {formats.seconds(answer.search_time_s)}",
         ],
         ", ",
         indent=2,
@@ -43,11 +35,10 @@ def count_rows(answer: PlanAnswer) -> list[RenderableType]:
     # The memory is what most requests can change something about.
     memory = [pair for pair in rejected[1:] if pair[1] == "memory"]
     told = [rejected[0], *(memory or rejected[1:2])]
-    words = [f"{count:,} for {reason_words(reason)}" for count, reason in told]
+    words = [f"{count:,} for {formats.reason_words(reason)}" for count, reason in told]
     if rest := sum(count for count, _ in rejected) - sum(count for count, _ in told):
         words.append(f"{rest:,} others")
-    words[0] = f"rejected: {words[0]}"
-    return [*cut, line, Flow(words, ", ", indent=2)]
+    return [*cut, line, Flow(words, ", ", indent=2, head="rejected: ")]
 
 
 def _rejected(counts: Counts) -> list[tuple[int, str]]:
@@ -63,7 +54,7 @@ def nothing_fits_rows(answer: PlanAnswer) -> list[RenderableType]:
     if len(explained) > 1:  # every space has combinations that miss the cluster's size
         explained = [reason for reason in explained if reason != "world_size"]
     rows += [
-        prose(f"{reason_words(reason)}: {examples[reason]}", hanging=2)
+        prose(f"{formats.reason_words(reason)}: {examples[reason]}", hanging=2)
         for reason in explained[:_MOST_REASONS]
     ]
     for nearest in answer.nearest[:3]:
@@ -79,19 +70,19 @@ def nearest_rows(nearest: Nearest) -> list[RenderableType]:
     if nearest.plan is not None and nearest.over_by_bytes is not None:
         plan = nearest.plan.model_dump()
         facts = Table.grid(padding=(0, 2))
-        facts.add_row(Text("Nearest", style="bold"), Flow(plan_words(plan)))
-        facts.add_row("", Flow(memory_words(plan)))
-        facts.add_row("", f"stage {nearest.stage} is {size(nearest.over_by_bytes)} over")
+        facts.add_row(Text("Nearest", style="bold"), Flow(formats.plan_words(plan)))
+        facts.add_row("", Flow(formats.memory_words(plan)))
+        facts.add_row("", f"stage {nearest.stage} is {formats.size(nearest.over_by_bytes)} over")
         rows.append(facts)
     return rows + [change_row(change) for change in nearest.changes[:3]]
 
 
 def change_row(change: Change) -> RenderableType:
     """A row of the fields to change, with the peak memory and tokens/s after the change."""
-    *fields, last = (f"{name} {value_words(value)}" for name, value in change.set.items())
+    *fields, last = (f"{name} {formats.value_words(value)}" for name, value in change.set.items())
     words = [
         *(Text(field, "bold green") for field in fields),
-        Text.assemble((last, "bold green"), f": peak {gib(change.peak_bytes)} GiB"),
+        Text.assemble((last, "bold green"), f": peak {formats.gib(change.peak_bytes)} GiB"),
         Text(f"{change.tokens_per_s:,.0f} tokens/s"),
     ]
     return Flow([Text.assemble("  set ", words[0]), *words[1:]], ", ", indent=4)

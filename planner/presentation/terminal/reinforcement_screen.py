@@ -14,7 +14,7 @@ from planner.answers.reinforcement.documents import (
     ReinforcementAnswer,
     ReinforcementRequest,
 )
-from planner.documents.formats import amount, gib, memory_words, plan_words, seconds, share
+from planner.documents.formats import amount, gib, seconds, share, whole_plan_words
 from planner.presentation.terminal.plan_rows import asked_of
 from planner.presentation.terminal.screens import header
 from planner.presentation.terminal.text_wrap import Flow, prose
@@ -76,11 +76,9 @@ def _header_rows(
         ],
         indent=2,
     )
-    plan = answer.training.plan.model_dump()
     head = f"training on {answer.training_accelerators:,} accelerators: "
-    first, *words = [*plan_words(plan), *memory_words(plan)]
     step = f"{seconds(answer.training.iteration_time_s)} per optimizer step"
-    yield Flow([head + first, *words, step], indent=2)
+    yield Flow([*whole_plan_words(answer.training.plan), step], indent=2, head=head)
 
 
 def _ways(answer: ReinforcementAnswer) -> Iterator[RenderableType]:
@@ -116,7 +114,7 @@ def _transfer(answer: ReinforcementAnswer) -> Iterator[RenderableType]:
         pieces.append(f"{one.title}: {size} {how} in {seconds(one.seconds)}")
     if not answer.transfer:
         pieces.append("every rank already has all of them")
-    yield Flow([f"  weight_transfer: {pieces[0]}", *pieces[1:]], indent=4, style="dim")
+    yield Flow(pieces, indent=4, style="dim", head="  weight_transfer: ")
 
 
 def _hint(answer: ReinforcementAnswer, request: ReinforcementRequest) -> Iterator[RenderableType]:
@@ -126,7 +124,7 @@ def _hint(answer: ReinforcementAnswer, request: ReinforcementRequest) -> Iterato
         ways = ["a larger generation_tp", "a smaller generation_reserve"]
         if not spec.offload:
             ways += ["offload", "limits of the search that leave room"]
-        yield Flow([f"  more room: {ways[0]}", *ways[1:]], ", ", indent=4)
+        yield Flow(ways, ", ", indent=4, head="  more room: ")
 
 
 def _phase(phase: Phase) -> RenderableType:

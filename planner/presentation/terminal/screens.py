@@ -27,11 +27,12 @@ from planner.documents.formats import (
     share,
     short,
     value_words,
+    whole_plan_words,
 )
 from planner.presentation.terminal.plan_rows import RequestSummary, report_rows, speed
 from planner.presentation.terminal.refusal_rows import change_row, count_rows, nothing_fits_rows
 from planner.presentation.terminal.tables import ranking, with_chance
-from planner.presentation.terminal.text_wrap import Flow, prose
+from planner.presentation.terminal.text_wrap import Flow, notes, prose
 
 # What another value would save of the time, at least, to be told with its name.
 WORTH_OPENING = 0.001
@@ -82,7 +83,7 @@ def _held_fixed(answer: PlanAnswer) -> list[RenderableType]:
             f"at most {share(others[0].saves)}" if others[0].saves >= WORTH_OPENING else "no gain"
         )
         words.append(f"{len(others)} others: {most}")
-    return [Flow([f"Held fixed: {words[0]}", *words[1:]], indent=2)]
+    return [Flow(words, indent=2, head="Held fixed: ")]
 
 
 def _replanned(replanned: Replanned) -> RenderableType:
@@ -94,10 +95,8 @@ def _replanned(replanned: Replanned) -> RenderableType:
             f"The same plan is best {usual}, at {seconds(replanned.usual_time_s)} instead of "
             f"{seconds(own)}"
         )
-    plan = replanned.plan.plan.model_dump()
     head = f"Best {usual}, here {share(replanned.slower_by)} slower: "
-    words = [*plan_words(plan), *memory_words(plan)]
-    return Flow([head + words[0], *words[1:]], indent=2)
+    return Flow(whole_plan_words(replanned.plan.plan), indent=2, head=head)
 
 
 def _picks(answer: PlanAnswer) -> list[RenderableType]:
@@ -112,8 +111,8 @@ def _picks(answer: PlanAnswer) -> list[RenderableType]:
         plan = pick.plan.plan.model_dump()
         words = plan_words(plan) + (memory_words(plan) if plan["recompute"] != "none" else [])
         slower = f"{100 * pick.slower_by:.2f} % slower"
-        head = f"{pick.name.capitalize()}, {slower}, {share(free)} free: {words[0]}"
-        rows.append(Flow([head, *words[1:]], indent=2))
+        head = f"{pick.name.capitalize()}, {slower}, {share(free)} free: "
+        rows.append(Flow(words, indent=2, head=head))
     return rows
 
 
@@ -126,7 +125,7 @@ def _frameworks(answer: PlanAnswer, objective: str) -> list[RenderableType]:
     words = [f"{one.framework} {_behind(one, by_memory)}".rstrip() for one in first]
     if more := len(answer.frameworks) - len(first):
         words.append(f"{more} more")
-    return [Flow([f"Frameworks: {words[0]}", *words[1:]], indent=2)]
+    return [Flow(words, indent=2, head="Frameworks: ")]
 
 
 def _behind(launch: Launch, by_memory: bool) -> str:
@@ -155,10 +154,8 @@ def estimate_screen(
     report = answer.estimate
     rows: list[RenderableType] = [header(summary, answer.profile), Text()]
     rows += report_rows(report, "Estimate", summary, console, answer.evidence)
-    for name, notes in (("Assumed", report.assumptions), ("Not modelled", report.not_modelled)):
-        if notes:
-            rows += [Text(), Text(name, style="bold")]
-            rows += [prose(note.text, hanging=2) for note in notes]
+    for name, found in (("Assumed", report.assumptions), ("Not modelled", report.not_modelled)):
+        rows += notes(name, (note.text for note in found))
     return Group(*rows)
 
 
@@ -181,11 +178,9 @@ def why_screen(answer: WhyAnswer, summary: RequestSummary, console: Console) -> 
         rows += [Text(), Text("Smallest change that fits", style="bold")]
         rows.append(change_row(answer.smallest_change))
     if answer.best is not None and answer.verdict != "best":
-        plan = answer.best.plan.model_dump()
-        first, *more = [*plan_words(plan), *memory_words(plan)]
-        rows += [Text(), Text("Best plan", style="bold"), Flow([f"  {first}", *more], indent=2)]
-        first, *more = speed(answer.best)
-        rows.append(Flow([f"  {first}", *more], indent=2))
+        rows += [Text(), Text("Best plan", style="bold")]
+        rows.append(Flow(whole_plan_words(answer.best.plan), indent=2, head="  "))
+        rows.append(Flow(speed(answer.best), indent=2, head="  "))
         if answer.slower_by is not None:
             rows.append(Text(f"  the named plan takes {share(answer.slower_by)} more time"))
         if answer.chance_slower is not None:

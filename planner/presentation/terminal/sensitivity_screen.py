@@ -10,11 +10,11 @@ from rich.text import Text
 from planner.answers.sensitivities.documents import InputSensitivity, SensitivityAnswer
 from planner.answers.sensitivities.format import change_place, difference, factor_words
 from planner.answers.sensitivities.tornado import Bar, Row, heading, quiet, reach, rows
-from planner.documents.formats import memory_words, plan_words, size
+from planner.documents.formats import size, whole_plan_words
 from planner.documents.plan_report import PlanReport
 from planner.presentation.terminal.plan_rows import RequestSummary, speed, whole_run
 from planner.presentation.terminal.screens import header
-from planner.presentation.terminal.text_wrap import Flow, prose
+from planner.presentation.terminal.text_wrap import Flow, notes
 
 _WIDE, _WIDEST = 100, 120
 _LONGEST_NAME = 25  # cells, on a narrow terminal
@@ -40,13 +40,11 @@ def sensitivity_screen(
         *_tornado(answer, drawn, console),
     ]
     if still:
-        words = [f"little effect:  {still[0]}", *still[1:]]
-        parts.append(Flow(words, ", ", indent=2, style="dim"))
+        parts.append(Flow(still, ", ", indent=2, style="dim", head="little effect:  "))
     changing = [one for one in answer.inputs if one.changes]
     if len(answer.inputs) <= _EXPLAINED:
         for one in answer.inputs:
-            parts += [Text(), Text(one.title, "bold")]
-            parts += [prose(sentence, hanging=2) for sentence in one.words]
+            parts += notes(one.title, one.words) or [Text(), Text(one.title, "bold")]
     elif changing:
         parts += [Text(), Text("Where the best plan changes", "bold")]
         parts += [line for one in changing for line in _changes(one)]
@@ -58,14 +56,12 @@ def _plan(
 ) -> Iterator[RenderableType]:
     """A plan's fields and its results at the base; a plan held fixed is marked."""
     held = ", held fixed" * (report is answer.held)
-    plan = report.plan.model_dump()
-    first, *words = [*plan_words(plan), *memory_words(plan)]
+    first, *words = whole_plan_words(report.plan)
     if answer.measure == "peak memory":
         words.append(f"peak {size(report.memory.peak_bytes)}")
     head = Text.assemble((f"{title}{held}", "bold"), f"  {first}")
     yield Flow([head, *words], indent=2)
-    first, *words = [*speed(report), *whole_run(report, summary)]
-    yield Flow([f"  {first}", *words], indent=2)
+    yield Flow([*speed(report), *whole_run(report, summary)], indent=2, head="  ")
 
 
 def _cut(title: str, longest: int) -> str:
@@ -81,9 +77,7 @@ def _nearest_values(rows: list[Row], asked_ends: Sequence[str]) -> Iterator[Rend
         if (words := factor_words(bar.factor)) not in asked_ends
     ]
     if others:
-        yield Flow(
-            [f"^ nearest possible value: {others[0]}", *others[1:]], ", ", indent=2, style="dim"
-        )
+        yield Flow(others, ", ", indent=2, style="dim", head="^ nearest possible value: ")
 
 
 def _tornado(

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cost_models.parameters import total_parameters
-from planner.documents.formats import gib, memory_words, plan_words, seconds, short
+from planner.documents.formats import gib, or_dash, seconds, share, short, whole_plan_words
 from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty.site import LearnedRun
 from planner.evidence.uncertainty.site_corrections import (
@@ -21,6 +21,7 @@ from planner.evidence.uncertainty.site_corrections import (
     SiteAnswer,
 )
 from planner.learning.sites.learn_answer import LearnAnswer, ReadRun
+from planner.presentation.terminal.plain_table import plain_table
 from planner.presentation.terminal.text_wrap import Flow, prose
 
 _IN_FULL = 4  # runs that are shown one by one
@@ -62,10 +63,8 @@ def _in_full(one: ReadRun) -> Iterator[RenderableType]:
     facts.add_row("batch", Flow([batch, training.precision]))
     nodes = f"{group.nodes} x {group.accelerators_per_node} {group.accelerator.id}"
     facts.add_row("ran on", nodes)
-    plan = request.named_plan.model_dump()
-    facts.add_row(
-        "plan", Flow([*plan_words(plan), *memory_words(plan), f"runtime {run.groups[2]}"])
-    )
+    plan = whole_plan_words(request.named_plan)
+    facts.add_row("plan", Flow([*plan, f"runtime {run.groups[2]}"]))
     facts.add_row("step", Flow(_step(one)))
     if run.left_out:
         left = [f"{steps:,} {reason}" for reason, steps in run.left_out.items()]
@@ -113,7 +112,7 @@ def _signed(value: float) -> str:
 
 
 def _in_short(runs: Sequence[ReadRun]) -> RenderableType:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table = plain_table()
     table.add_column("run", no_wrap=True, overflow="ellipsis", ratio=1, max_width=40)
     for title in ("ranks", "measured", "estimated", "off"):
         table.add_column(title, justify="right", no_wrap=True, min_width=len(title))
@@ -133,7 +132,7 @@ def _in_short(runs: Sequence[ReadRun]) -> RenderableType:
 
 def sites_screen(answers: Sequence[SiteAnswer]) -> RenderableType:
     """All sites, one a line."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table = plain_table()
     table.add_column("site", no_wrap=True, overflow="ellipsis", max_width=24)
     for title in ("calibrated", "runs", "learned", "error without", "left out"):
         table.add_column(title, justify="right", vertical="bottom")
@@ -142,14 +141,10 @@ def sites_screen(answers: Sequence[SiteAnswer]) -> RenderableType:
         table.add_row(
             one.name, one.calibration.measured_at[:10] if one.calibration else "-",
             str(len(one.runs)), f"{last:%Y-%m-%d}" if last else "-",
-            _size(one.median_error_without), _size(one.median_error_left_out),
+            or_dash(one.median_error_without, share), or_dash(one.median_error_left_out, share),
         )  # fmt: skip
     note = "error: median over a site's runs, without the site and with each run left out in turn"
     return Group(table, Text(), prose(note, 0))
-
-
-def _size(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"
 
 
 def site_screen(answer: SiteAnswer) -> RenderableType:
@@ -200,7 +195,7 @@ def _open(factor: LearnedFactor) -> str:
 
 
 def _errors(answer: SiteAnswer) -> RenderableType:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table = plain_table()
     table.add_column("run", no_wrap=True)
     table.add_column("log", no_wrap=True, overflow="ellipsis", max_width=32)
     for title in ("measured", "without site", "left out"):
@@ -219,10 +214,10 @@ def _errors(answer: SiteAnswer) -> RenderableType:
 
 
 def _medians(answer: SiteAnswer) -> RenderableType:
-    without = f"median {_size(answer.median_error_without)} without the site"
+    without = f"median {or_dash(answer.median_error_without, share)} without the site"
     if answer.median_error_left_out is None:
         words: Iterable[str] = [without, "a second run shows what the site is worth"]
     else:
-        left = _size(answer.median_error_left_out)
+        left = share(answer.median_error_left_out)
         words = [without, f"{left} when each run is left out in turn"]
     return Flow(words, ", ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -15,13 +15,14 @@ from planner.documents.formats import (
     days,
     dollars,
     energy,
-    memory_words,
-    plan_words,
+    or_dash,
     share,
     short,
+    whole_plan_words,
 )
 from planner.evidence.uncertainty.error_band import SURE
-from planner.presentation.terminal.text_wrap import Flow, prose
+from planner.presentation.terminal.plain_table import plain_table
+from planner.presentation.terminal.text_wrap import Flow, notes, prose
 
 _EXCEEDS = {"deadline": "late", "budget": "over budget", "power": "over power"}
 
@@ -48,8 +49,7 @@ def sizing_screen(
     rows += _stops_paying(answer)
     rows += [Text(), *_smallest(answer)]
     rows += _batch_sizes(answer, request)
-    rows += [Text(), Text("Assumed", style="bold")]
-    rows += [prose(note.text, hanging=2) for note in answer.assumptions]
+    rows += notes("Assumed", (note.text for note in answer.assumptions))
     return Group(*rows)
 
 
@@ -141,29 +141,21 @@ def _choice(head: str, limits: str, row: Row) -> Iterator[RenderableType]:
     band = _band(row)
     if row.chance_kept is not None:
         band += f", kept with {share(row.chance_kept)}"
-    words = [f"{'':<10}{band}", money, *([used] if used else [])]
     lost = f"{share(1 - row.effective_share)} of the time lost to failures and checkpoints"
-    yield Flow([*words, lost], indent=10)
-    plan = row.plan.model_dump()
-    first, *more = [*plan_words(plan), *memory_words(plan)]
+    yield Flow([*filter(None, (band, money, used)), lost], indent=10, head=" " * 10)
     assert row.mfu is not None
     assert row.memory_headroom is not None
     yield Flow(
-        [f"{'':<10}{first}", *more, f"MFU {share(row.mfu)}",
+        [*whole_plan_words(row.plan), f"MFU {share(row.mfu)}",
          f"{share(row.memory_headroom)} of memory free"],
-        indent=10,
+        indent=10, head=" " * 10,
     )  # fmt: skip
 
 
-def _told(value: float | None, words: Callable[[float], str]) -> str:
-    return "-" if value is None else words(value)
-
-
 def _table(answer: SizingAnswer, shown: list[int]) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-    for name in ("number", "kind", "days", "cost", "energy", "MFU", "free", "tokens/$", ""):
-        left = name in ("", "kind")
-        table.add_column(name, justify="left" if left else "right", no_wrap=name != "")
+    columns = ("number", "kind", "days", "cost", "energy", "MFU", "free", "tokens/$")
+    table = plain_table(columns, {"kind"}, gap=1, no_wrap=True)
+    table.add_column("")
     for i in shown:
         row = answer.rows[i]
         if row.plan is None:
@@ -178,8 +170,8 @@ def _table(answer: SizingAnswer, shown: list[int]) -> Table:
         table.add_row(
             f"{row.accelerators:,}", row.accelerator,
             f"{row.days:,.0f}" if row.days >= 100 else f"{row.days:.3g}",
-            _told(row.cost_usd, dollars), _told(row.energy_kwh, energy),
-            share(row.mfu), share(row.memory_headroom), _told(row.tokens_per_usd, short),
+            or_dash(row.cost_usd, dollars), or_dash(row.energy_kwh, energy),
+            share(row.mfu), share(row.memory_headroom), or_dash(row.tokens_per_usd, short),
             ", ".join(marks), style="dim" if row.exceeds else "",
         )  # fmt: skip
     return table
@@ -213,9 +205,7 @@ def _batch_sizes(answer: SizingAnswer, request: SizingRequest) -> Iterator[Rende
         f"{request.sizing.critical_batch_size:,}; beyond it tokens rise faster than steps fall",
         indent=0, hanging=2,
     )  # fmt: skip
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
-    for name in ("batch", "tokens", "steps", ""):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    table = plain_table(("batch", "tokens", "steps", ""), {""}, no_wrap=True)
     for batch in answer.batch_sizes:
         marks = [] if batch.efficient else ["past the critical batch"]
         if batch.global_batch_size == request.base.training.global_batch_size:
@@ -231,6 +221,6 @@ def _smallest(answer: SizingAnswer) -> Iterator[RenderableType]:
     fits = [f"{count:,} x {kind}" for kind, count in answer.fits_from.items() if count is not None]
     none = [kind for kind, count in answer.fits_from.items() if count is None]
     if fits:
-        yield Flow([f"Smallest that fits: {fits[0]}", *fits[1:]], indent=2)
+        yield Flow(fits, indent=2, head="Smallest that fits: ")
     if none:
-        yield Flow([f"Fits on none of these sizes: {none[0]}", *none[1:]], indent=2)
+        yield Flow(none, indent=2, head="Fits on none of these sizes: ")

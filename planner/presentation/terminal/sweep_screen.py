@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.documents.formats import gib, plan_words, value_words
+from planner.presentation.terminal.plain_table import plain_table
 from planner.presentation.terminal.text_wrap import Flow, prose
 from planner.running.sweeps.question import OUTCOMES
 from planner.running.sweeps.run import SweepAnswer
@@ -23,8 +24,8 @@ def sweep_screen(answer: SweepAnswer, width: int) -> RenderableType:
     """The counts, the first rows with figures, and an example reason for each failed outcome."""
     counts = [f"{answer.outcomes[o]:,} {OUTCOMES[o]}" for o in OUTCOMES if o in answer.outcomes]
     asked = len(answer.rows)
-    head = Text(f"{asked:,} request{'s' * (asked != 1)}", "bold")
-    rows: list[RenderableType] = [Flow([head, *counts], indent=2)]
+    title = Text(f"{asked:,} request{'s' * (asked != 1)}", "bold")
+    rows: list[RenderableType] = [Flow([title, *counts], indent=2)]
     priced = [row for row in answer.rows if row["iteration_time_s"] is not None]
     if priced:
         rows += [Text(), _table(answer.inputs, priced[:_MOST_ROWS], width)]
@@ -34,10 +35,8 @@ def sweep_screen(answer: SweepAnswer, width: int) -> RenderableType:
         first = next((r for r in answer.rows if r["outcome"] == outcome and r["reason"]), None)
         if first is not None:
             which = (f"{name} {_words(first[name])}" for name in answer.inputs)
-            rows += [
-                Text(),
-                Flow([f"One {OUTCOMES[outcome]}: {next(which)}", *which], ", ", indent=2),
-            ]
+            head = f"One {OUTCOMES[outcome]}: "
+            rows += [Text(), Flow(which, ", ", indent=2, head=head)]
             rows.append(prose(first["reason"]))
     return Group(*rows)
 
@@ -50,7 +49,7 @@ def _table(inputs: Sequence[str], rows: Sequence[Row], width: int) -> Table:
         ["tokens/s", *(f"{row['tokens_per_s']:,.0f}" for row in rows)],
         ["GiB", *(gib(row["peak_bytes"]) for row in rows)],
     ]  # fmt: skip
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table = plain_table()
     left = width
     for heading, *cells in columns:
         own = max(map(len, [*heading.split(), *cells]))

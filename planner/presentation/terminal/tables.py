@@ -20,27 +20,13 @@ from planner.answers.inventory.catalog import (
     ScheduleEntry,
 )
 from planner.answers.plans.two_plans import SideBySide, Value
+from planner.documents import formats
 from planner.documents.answer import Contender, PlanAnswer
-from planner.documents.formats import (
-    chance,
-    days,
-    dollars,
-    energy,
-    gib,
-    kinds_words,
-    listed,
-    memory_words,
-    plan_words,
-    recompute_words,
-    seconds,
-    share,
-    short,
-    usual_schedule,
-)
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import SearchSpec
 from planner.evidence.uncertainty.error_band import SURE
 from planner.inputs.requests.model_import import ModelAnswer
+from planner.presentation.terminal.plain_table import plain_table
 from planner.presentation.terminal.text_wrap import Flow, prose
 
 # Columns of the ranking, and those that are there even when every plan has the default.
@@ -68,7 +54,7 @@ def _shown_fields(
     """The plan fields that the request varies, and those that are unusual in a plan."""
     shown = {*_ALWAYS_RANKED, *_varied(search)}
     shown |= {name for name in _RANKED if any(plan[name] != usual[name] for plan in plans)}
-    return shown if all(map(usual_schedule, plans)) else shown | {"schedule"}
+    return shown if all(map(formats.usual_schedule, plans)) else shown | {"schedule"}
 
 
 def _figures(first: Sequence[PlanReport], rivals: Sequence[Contender]) -> list[list[str]]:
@@ -77,10 +63,10 @@ def _figures(first: Sequence[PlanReport], rivals: Sequence[Contender]) -> list[l
         ["#", *map(str, range(1, len(first) + 1))],
         ["tokens/s", *(f"{report.tokens_per_s:,.0f}" for report in first)],
         ["s/iter", *(f"{report.iteration_time_s:,.4g}" for report in first)],
-        ["GiB", *(gib(report.memory.peak_bytes) for report in first)],
+        ["GiB", *(formats.gib(report.memory.peak_bytes) for report in first)],
     ]
     if rivals:
-        figures.append(["best?", *(chance(one.chance_best) for one in rivals)])
+        figures.append(["best?", *(formats.chance(one.chance_best) for one in rivals)])
     return figures
 
 
@@ -114,7 +100,7 @@ def ranking(answer: PlanAnswer, search: SearchSpec, width: int) -> RenderableTyp
     below, left = _same_in_all(columns, left)
     listed_plans = zip(*(cells for _, *cells in (*figures, *columns.values())), plans, strict=True)
     headings = [heading for heading, *_ in columns.values()]
-    recomputed = [recompute_words(plan) for plan in plans]
+    recomputed = [formats.recompute_words(plan) for plan in plans]
     alike = len({*recomputed}) == 1 and len(recomputed[0]) > left and not shown & {*_RECOMPUTE}
     if alike:
         below.append(f"recompute {recomputed[0]}")
@@ -124,7 +110,7 @@ def ranking(answer: PlanAnswer, search: SearchSpec, width: int) -> RenderableTyp
     else:
         rows = [_table((*figures, *columns.values()), listed_plans, 0 if alike else left)]
     if below:
-        rows.append(Flow([f"in all of them: {below[0]}", *below[1:]], indent=2))
+        rows.append(Flow(below, indent=2, head="in all of them: "))
     return Group(*rows, *_tie_notes(answer.contenders, answer.best_expected))
 
 
@@ -132,13 +118,13 @@ def _table(
     columns: Sequence[Sequence[str]], plans: Iterable[tuple[Any, ...]], left: int
 ) -> RenderableType:
     """A row for each plan; left: cells for what is recomputed, 0: it is not said."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table = plain_table()
     for column in columns:
         table.add_column(column[0], justify="right", vertical="bottom", width=_width(column) - 2)
     if left:
         table.add_column("recompute", no_wrap=True)
     for *row, plan in plans:
-        last = [_broken(recompute_words(plan), left)] if left else []
+        last = [_broken(formats.recompute_words(plan), left)] if left else []
         table.add_row(*row, *last)
     return table
 
@@ -151,7 +137,7 @@ def _plan_words_row(headings: Sequence[str], alike: bool, *row: Any) -> Renderab
     words = [f"{number}  {tokens} tokens/s", f"{seconds_each} s/iter", f"{peak} GiB"]
     words += [f"best? {cell}" for cell in best]
     words += [f"{heading} {cell}" for heading, cell in zip(headings, cells[first:], strict=True)]
-    words += [] if alike else [f"recompute {recompute_words(plan)}"]
+    words += [] if alike else [f"recompute {formats.recompute_words(plan)}"]
     return Flow(words, indent=3)
 
 
@@ -165,11 +151,10 @@ def _tie_notes(
     if ties:
         advice = f"; best on average: {place}; measure to choose"
         advice = advice if in_table else ": measure before you choose"
-        yield prose(f"{listed(ties)} are statistically tied with 1{advice}", hanging=2)
+        yield prose(f"{formats.listed(ties)} are statistically tied with 1{advice}", hanging=2)
     if place is not None and not (ties and in_table):
-        plan = contenders[place - 1].plan.model_dump()
-        first, *more = [*plan_words(plan), *memory_words(plan)]
-        yield Flow([f"  best on average: {place}, {first}", *more], indent=4)
+        plan = formats.whole_plan_words(contenders[place - 1].plan)
+        yield Flow(plan, indent=4, head=f"  best on average: {place}, ")
 
 
 def _broken(text: str, width: int) -> str:
@@ -202,7 +187,7 @@ def _cell(value: int | bool | str | Sequence[int]) -> str:
 def _dimension(answer: ModelAnswer, name: str, value: Any) -> str:
     """A field of a model in words."""
     if name == "layer_pattern":
-        return kinds_words(answer.layers)
+        return formats.kinds_words(answer.layers)
     if name == "encoders":
         return "; ".join(f"{e.name}, {e.num_layers} layers" for e in answer.model.encoders)
     if isinstance(value, dict):
@@ -213,9 +198,9 @@ def _dimension(answer: ModelAnswer, name: str, value: Any) -> str:
 def model_screen(answer: ModelAnswer) -> RenderableType:
     """The answer to `planner model`: what it counts, its dims, and what was guessed."""
     model, total, active = answer.model, answer.parameters, answer.active_parameters
-    counts = [f"{short(total)} parameters ({total:,})"]
+    counts = [f"{formats.short(total)} parameters ({total:,})"]
     if active != total:
-        counts.append(f"{short(active)} active per token ({active:,})")
+        counts.append(f"{formats.short(active)} active per token ({active:,})")
     grid = Table.grid(padding=(0, 2))
     usual = {name: field.default for name, field in ModelSpec.model_fields.items()}
     for name, value in model.model_dump(exclude={"name"}).items():
@@ -247,12 +232,12 @@ def _catalog_facts(entry: Entry) -> tuple[str, str, str]:
     """The columns beside the name; the last column is cut at the terminal's width."""
     aliases = ", ".join(entry.aliases)
     if isinstance(entry, ModelEntry):
-        active = f"{short(entry.active_parameters)} active" if entry.spec.moe else ""
-        return short(entry.parameters), active, aliases
+        active = f"{formats.short(entry.active_parameters)} active" if entry.spec.moe else ""
+        return formats.short(entry.parameters), active, aliases
     if isinstance(entry, AcceleratorEntry):
         peak = entry.spec.peak_bf16_flop_per_s or entry.spec.peak_fp16_flop_per_s
         speed = f"{peak / 1e12:,.0f} TFLOP/s" if peak else ""
-        return f"{gib(entry.spec.memory_bytes)} GiB", speed, aliases
+        return f"{formats.gib(entry.spec.memory_bytes)} GiB", speed, aliases
     if isinstance(entry, ScheduleEntry):
         chunks = " or ".join(map(str, entry.chunk_counts)) or "2 or more"
         return f"{chunks} chunks", ", ".join(entry.frameworks), entry.title
@@ -264,7 +249,7 @@ def _catalog_facts(entry: Entry) -> tuple[str, str, str]:
 def with_chance(value: float) -> str:
     """How likely one plan is faster than another."""
     told = "" if value >= SURE else ": a statistical tie, measure both"
-    return f"with a chance of {chance(value)}{told}"
+    return f"with a chance of {formats.chance(value)}{told}"
 
 
 _TITLES = {
@@ -273,22 +258,22 @@ _TITLES = {
 }
 # By the end of a name: how its value is shown to a person.
 _SHOWN: dict[str, Callable[[float], str]] = {
-    "per_s": lambda value: f"{short(value)}/s",
-    "per_accelerator": lambda value: f"{short(value)}/s",
-    "_bytes": lambda value: f"{gib(value)} GiB",
-    "_s": seconds,
-    "_usd": dollars,
-    "_kwh": energy,
-    "days": days,
-    "mfu": share,
-    "mfu_causal": share,
-    "hfu": share,
+    "per_s": lambda value: f"{formats.short(value)}/s",
+    "per_accelerator": lambda value: f"{formats.short(value)}/s",
+    "_bytes": lambda value: f"{formats.gib(value)} GiB",
+    "_s": formats.seconds,
+    "_usd": formats.dollars,
+    "_kwh": formats.energy,
+    "days": formats.days,
+    "mfu": formats.share,
+    "mfu_causal": formats.share,
+    "hfu": formats.share,
 }
 
 
 def comparison_table(answer: SideBySide, every: bool) -> RenderableType:
     """The answer to `planner compare`: a line for each value that differs, or for every one."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table = plain_table()
     table.add_column("")
     for heading in ("A", "B", "B over A"):
         table.add_column(heading, justify="right", overflow="fold")
@@ -320,4 +305,4 @@ def _shown(name: str, value: Value) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "-"
     show = next((show for end, show in _SHOWN.items() if name.endswith(end)), None)
-    return show(value) if show else short(value)
+    return show(value) if show else formats.short(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from rich.console import Console, ConsoleOptions
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
 from rich.text import Text
 
@@ -17,8 +17,17 @@ class Flow:
     """Pieces on as few lines as they take, a separator between them."""
 
     def __init__(
-        self, pieces: Iterable[str | Text], separator: str = " · ", indent: int = 0, style: str = ""
+        self,
+        pieces: Iterable[str | Text],
+        separator: str = " · ",
+        indent: int = 0,
+        style: str = "",
+        head: str = "",
     ) -> None:
+        """head: what the first piece, a plain text, begins with."""
+        pieces = list(pieces)
+        if head and pieces:
+            pieces[0] = f"{head}{pieces[0]}"
         self.pieces = [Text(piece, style) if isinstance(piece, str) else piece for piece in pieces]
         self.separator, self.indent = separator, indent
 
@@ -46,4 +55,10 @@ class Flow:
 def prose(text: str, indent: int = 2, hanging: int = 0) -> Flow:
     """A sentence, indented; `hanging`: further, where it goes on."""
     words = _WORDS.findall(text)
-    return Flow([" " * indent + words[0], *words[1:]], " ", indent + hanging) if words else Flow([])
+    return Flow(words, " ", indent + hanging, head=" " * indent)
+
+
+def notes(title: str, lines: Iterable[str], hanging: int = 2) -> list[RenderableType]:
+    """A blank line, a title and a sentence for each line; nothing where there is none."""
+    told = [prose(line, hanging=hanging) for line in lines]
+    return [Text(), Text(title, "bold"), *told] if told else []

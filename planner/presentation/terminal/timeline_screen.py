@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from planner.answers.pipelines import timeline_lanes
 from planner.answers.pipelines.all_schedules import ComparisonAnswer
 from planner.answers.pipelines.timeline import TimelineAnswer
-from planner.answers.pipelines.timeline_lanes import (
-    KINDS,
-    WAIT,
-    IntArray,
-    Lane,
-    basis,
-    facts,
-    headline,
-    kinds_in,
-    lanes,
-    mean_s,
-    p10_action_s,
-    ticks,
-    unit,
-)
 from planner.documents.formats import seconds, share
+from planner.presentation.terminal.plain_table import plain_table
 
 # By kind: block character, letter for terminals without blocks, colour.  The last kind is idle.
 _SIGNS = {
@@ -63,10 +48,10 @@ class _Page:
 
 def timeline_screen(answer: TimelineAnswer, console: Console) -> RenderableType:
     """The answer to `planner timeline`."""
-    drawn = lanes(answer)
+    drawn = timeline_lanes.lanes(answer)
     names = max(2, len(str(answer.stages - 1)))
     side = max(6, *(len(f"peak {peak:.4g}") for peak in answer.peak_in_flight))
-    p10_share = p10_action_s(drawn) / answer.makespan_s
+    p10_share = timeline_lanes.p10_action_s(drawn) / answer.makespan_s
     cells = max(20, min(console.width, _WIDEST) - names - side - 2)
     if cells * p10_share >= 1:
         # Whole cells per action, so that equal actions look equal.
@@ -77,12 +62,12 @@ def timeline_screen(answer: TimelineAnswer, console: Console) -> RenderableType:
         letters=console.options.ascii_only,
         colour=console.color_system is not None and not console.no_color,
         numbered=cells * p10_share >= 2,
-        dense=cells * mean_s(drawn) / answer.makespan_s < 1,
+        dense=cells * timeline_lanes.mean_s(drawn) / answer.makespan_s < 1,
     )
     rows: list[RenderableType] = [
-        Text.assemble((answer.title, "bold"), f"  {headline(answer)}"),
-        Text(" · ".join(facts(answer))),
-        Text(" · ".join(basis(answer)), style="dim"),
+        Text.assemble((answer.title, "bold"), f"  {timeline_lanes.headline(answer)}"),
+        Text(" · ".join(timeline_lanes.facts(answer))),
+        Text(" · ".join(timeline_lanes.basis(answer)), style="dim"),
         *([Text(answer.staleness, style="dim")] if answer.staleness else []),
         Text(),
     ]
@@ -109,7 +94,7 @@ def _chosen(answer: TimelineAnswer) -> list[int]:
     return [round(last * i / (_MOST_RANKS - 1)) for i in range(_MOST_RANKS)]
 
 
-def _bar(lane: Lane, page: _Page) -> Text:
+def _bar(lane: timeline_lanes.Lane, page: _Page) -> Text:
     kinds = _mixed(lane, page) if page.dense else _exact(lane, page)
     bar = Text()
     labels = _labels(lane, page, kinds) if page.numbered else {}
@@ -125,15 +110,15 @@ def _bar(lane: Lane, page: _Page) -> Text:
     return bar
 
 
-def _exact(lane: Lane, page: _Page) -> IntArray:
+def _exact(lane: timeline_lanes.Lane, page: _Page) -> timeline_lanes.IntArray:
     """The kind at the middle of each cell; len(KINDS) stands for idle."""
     middle = (np.arange(page.cells) + 0.5) / page.cells * page.makespan_s
     at = np.minimum(np.searchsorted(lane.end_s, middle, side="right"), len(lane.kind) - 1)
     inside = (lane.start_s[at] <= middle) & (middle < lane.end_s[at])
-    return np.where(inside, lane.kind[at], len(KINDS))
+    return np.where(inside, lane.kind[at], len(timeline_lanes.KINDS))
 
 
-def _mixed(lane: Lane, page: _Page) -> IntArray:
+def _mixed(lane: timeline_lanes.Lane, page: _Page) -> timeline_lanes.IntArray:
     """One kind per cell, chosen so that each kind gets its share of the time along the row."""
     edges = np.linspace(0, page.makespan_s, page.cells + 1)
     work = lane.shares(edges)
@@ -148,7 +133,9 @@ def _mixed(lane: Lane, page: _Page) -> IntArray:
     return kinds
 
 
-def _labels(lane: Lane, page: _Page, kinds: IntArray) -> dict[int, str]:
+def _labels(
+    lane: timeline_lanes.Lane, page: _Page, kinds: timeline_lanes.IntArray
+) -> dict[int, str]:
     """Micro-batch numbers by first cell, for actions that are at least one cell wider than them."""
     scale = page.cells / page.makespan_s
     first = np.ceil(lane.start_s * scale - 0.5).astype(int).tolist()
@@ -158,11 +145,11 @@ def _labels(lane: Lane, page: _Page, kinds: IntArray) -> dict[int, str]:
         for a, b, batch, kind in zip(
             first, last, lane.micro_batch.tolist(), lane.kind.tolist(), strict=True
         )
-        if kind != WAIT and b - a > len(str(batch)) and kinds[a] == kind
+        if kind != timeline_lanes.WAIT and b - a > len(str(batch)) and kinds[a] == kind
     }
 
 
-def _held(lane: Lane, page: _Page, most: float) -> Text:
+def _held(lane: timeline_lanes.Lane, page: _Page, most: float) -> Text:
     steps = _HELD_LETTERS if page.letters else _HELD
     held = lane.most_held(np.linspace(0, page.makespan_s, page.cells + 1))
     # Any amount above zero shows at least the lowest step.
@@ -171,9 +158,9 @@ def _held(lane: Lane, page: _Page, most: float) -> Text:
 
 
 def _axis(answer: TimelineAnswer, page: _Page, indent: int) -> Text:
-    scale, sign = unit(answer.makespan_s)
+    scale, sign = timeline_lanes.unit(answer.makespan_s)
     line = [" "] * page.cells
-    for value in ticks(answer.makespan_s / scale, most=max(2, page.cells // 10)):
+    for value in timeline_lanes.ticks(answer.makespan_s / scale, most=max(2, page.cells // 10)):
         at = round(value * scale / answer.makespan_s * page.cells)
         words = f"{value:g}"
         if at + len(words) <= page.cells:
@@ -183,10 +170,10 @@ def _axis(answer: TimelineAnswer, page: _Page, indent: int) -> Text:
 
 def _legend(answer: TimelineAnswer, page: _Page) -> list[Text]:
     legend = Text()
-    for kind in (*kinds_in(answer), ""):
+    for kind in (*timeline_lanes.kinds_in(answer), ""):
         sign, style = page.sign(list(_SIGNS).index(kind))
         legend.append(sign * 2, style=style)
-        legend.append(f" {KINDS.get(kind, 'idle')}   ")
+        legend.append(f" {timeline_lanes.KINDS.get(kind, 'idle')}   ")
     notes = ["under a rank: the activations it holds"]
     if page.dense:
         notes.insert(0, "each cell shows one of several steps")
@@ -227,23 +214,19 @@ def _comparison(answer: ComparisonAnswer, width: int) -> RenderableType:
     headings = ["schedule", "v", "time", "bubble", "peak", "sends", "copies"]
     cells = [
         [
-            row.schedule + "*" * (not row.synchronous),
-            str(row.chunks),
-            seconds(row.makespan_s or 0.0),
-            share(row.bubble_of_total or 0.0),
-            f"{row.peak_in_flight:.4g}",
-            str(row.messages_per_micro_batch),
+            row.schedule + "*" * (not row.synchronous), str(row.chunks),
+            seconds(row.makespan_s or 0.0), share(row.bubble_of_total or 0.0),
+            f"{row.peak_in_flight:.4g}", str(row.messages_per_micro_batch),
             f"x{row.weight_copies:g}",
         ]
         for row in answer.schedules
         if not row.reason
-    ]
+    ]  # fmt: skip
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
     left = max(9, width - sum(widths) - 2 * len(widths))
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
-    for i, (heading, most) in enumerate(zip(headings, widths, strict=True)):
-        side: Literal["left", "right"] = "right" if i else "left"
-        table.add_column(heading, justify=side, no_wrap=True, min_width=most)
+    table = plain_table(headings, headings[:1], no_wrap=True)
+    for column, most in zip(table.columns, widths, strict=True):
+        column.min_width = most
     table.add_column("run by", no_wrap=True)
     runners = [row.frameworks for row in answer.schedules if not row.reason]
     for row, frameworks in zip(cells, runners, strict=True):

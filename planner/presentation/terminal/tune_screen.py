@@ -8,7 +8,7 @@ from math import fsum
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from planner.documents.formats import chance, memory_words, plan_words, seconds
+from planner.documents.formats import chance, plan_words, seconds, whole_plan_words
 from planner.documents.request import PlanRequest
 from planner.presentation.terminal.text_wrap import Flow, prose
 from planner.running.autotune.answer import Candidate, TuneAnswer, short_id
@@ -38,7 +38,7 @@ def _head(answer: TuneAnswer, request: PlanRequest) -> Iterator[RenderableType]:
     if answer.other_runs:
         others = f"{_runs(answer.other_runs)} of the site"
         pieces.append(f"{others} with another model, cluster or batch")
-    yield Flow([f"  {pieces[0]}", *pieces[1:]], indent=2)
+    yield Flow(pieces, indent=2, head="  ")
 
 
 def _runs(count: int) -> str:
@@ -58,9 +58,8 @@ def _candidates(answer: TuneAnswer) -> Iterator[RenderableType]:
             f"{f'±{either:.1%}':>6}  {measured:>9}" + ("  next" if following else ""),
             style,
         )
-        dump = one.plan.model_dump()
-        first, *words = [*plan_words(dump), *memory_words(dump)]
-        yield Flow([f"  {first}", *words], indent=2, style="" if following else "dim")
+        style = "" if following else "dim"
+        yield Flow(whole_plan_words(one.plan), indent=2, style=style, head="  ")
     if (rest := len(answer.candidates) - len(rows)) > 0:
         left = 1.0 - fsum(one.chance_best for one in rows)
         yield prose(f"and {rest} more, {chance(max(left, 0.0))} in all: --json lists them", 0)
@@ -80,15 +79,9 @@ def _ending(answer: TuneAnswer) -> Iterator[RenderableType]:
     """The next run, or why there is none and what is best."""
     best = next((one for one in answer.candidates if one.id == answer.best), None)
     if best is not None and best.measured_s is not None:
+        title = Text.assemble(("Best measured  ", "bold"), short_id(best.id))
         words = plan_words(best.plan.model_dump())
-        yield Flow(
-            [
-                Text.assemble(("Best measured  ", "bold"), short_id(best.id)),
-                seconds(best.measured_s),
-                *words,
-            ],
-            indent=2,
-        )
+        yield Flow([title, seconds(best.measured_s), *words], indent=2)
         yield prose(
             "chance that a plan not yet run is more than 1 % faster: "
             f"{chance(answer.chance_faster)}"

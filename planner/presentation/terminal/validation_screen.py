@@ -8,9 +8,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from planner.documents.formats import memory_words, plan_words, seconds, size
+from planner.documents.formats import seconds, size, whole_plan_words
 from planner.presentation.terminal.bars import bar, legend
-from planner.presentation.terminal.text_wrap import Flow, prose
+from planner.presentation.terminal.text_wrap import Flow, notes, prose
 from planner.running.validate.report import Term, ValidationReport, measured_peak_bytes
 from planner.running.validate.run_files import PARTS
 
@@ -39,29 +39,25 @@ def validation_screen(report: ValidationReport, console: Console) -> RenderableT
         rows.append(prose(f"{name} {outcome.verdict}: {outcome.why}", hanging=2))
     rows += [Text(), _table(report), *_predictions(report)]
     rows += [Text(), *_ranks(report, console), _losses(report)]
-    if report.caveats:
-        rows += [Text(), Text("What this run does not show", style="bold")]
-        rows += [prose(caveat, hanging=2) for caveat in report.caveats]
-    return Group(*rows)
+    return Group(*rows, *notes("What this run does not show", report.caveats))
 
 
 def _header(report: ValidationReport) -> RenderableType:
     request, environment = report.request, report.environment
-    plan = request["plan"]
     devices = " + ".join(environment["devices"]).replace("cpu", "CPU")
     where = (
         f"{environment['processes']} processes of {devices}, {environment['threads_per_process']} "
         f"thread each, {environment['cores']} cores, torch {environment['torch']}"
     )
-    first, *more = [*plan_words(plan), *memory_words(plan), request["training"]["precision"]]
+    asked = [*whole_plan_words(request["plan"]), request["training"]["precision"]]
     rows = [
         Flow([Text(request["model"]["name"], "bold"), where], "  on  ", indent=2),
-        Flow([f"  {first}", *more], indent=2),
+        Flow(asked, indent=2, head="  "),
     ]
     if report.scaled_from:
         # Only the last part of a pointer: tp, hidden_size, cluster.
         said = [f"{at.rpartition('/')[2]} {was}" for at, was in report.scaled_from.items()]
-        rows.append(Flow([f"  scaled down from {said[0]}", *said[1:]], indent=4))
+        rows.append(Flow(said, indent=4, head="  scaled down from "))
     return Group(*rows)
 
 
@@ -73,15 +69,10 @@ def _table(report: ValidationReport) -> RenderableType:
     table.add_row(*(Text(name, "bold") for name in ("", "predicted", "measured", "off, of all")))
     measured = report.measured_iteration_time_s
     step = Term(name="step", predicted=report.predicted_iteration_time_s, measured=measured.median)
-    peak = Term(
-        name="peak memory",
-        predicted=report.predicted_peak_bytes,
-        measured=report.measured_peak_bytes,
-    )
-    for row in _rows(step, report.time_terms, seconds):
-        table.add_row(*row)
-    table.add_row()
-    for row in _rows(peak, report.memory_terms, _amounts(report)):
+    peak_bytes = report.predicted_peak_bytes, report.measured_peak_bytes
+    peak = Term(name="peak memory", predicted=peak_bytes[0], measured=peak_bytes[1])
+    in_time = _rows(step, report.time_terms, seconds)
+    for row in (*in_time, (), *_rows(peak, report.memory_terms, _amounts(report))):
         table.add_row(*row)
     return table
 

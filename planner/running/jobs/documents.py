@@ -9,10 +9,10 @@ from pydantic import BaseModel, Field
 
 from cost_models.fields import Spec
 from planner.documents.loading import plain
-from planner.documents.problems import Problem, RequestError, refuse, wrong_type
+from planner.documents.problems import Gathered, RequestError, refuse
 from planner.documents.request import PlanRequest
 from planner.documents.service import Kind
-from planner.documents.typed_values import validate
+from planner.documents.typed_values import plain_object, require_object, validate
 from planner.inputs.requests.parser import parse_request
 from planner.running.jobs.settings import JobSettings
 from planner.running.sweeps.grid import Grid, parse_grid
@@ -155,26 +155,17 @@ def _split(
     document: Any, part: str, model: type[Spec], optional: bool = False
 ) -> tuple[PlanRequest | None, Any]:
     """The plan request and the job's own part.  Raises RequestError with the problems of both."""
-    document = plain(document)
-    if not isinstance(document, dict):
-        raise RequestError([wrong_type("", "an object", document)])
-    rest = dict(document)
-    own = rest.pop(part, {})
-    problems: list[Problem] = []
-    spec, request = None, None
-    try:
-        if not isinstance(own, dict):
-            raise RequestError([wrong_type(f"/{part}", "an object", own)])
-        spec = validate(f"/{part}", own, model)
-    except RequestError as error:
-        problems += error.problems
-    try:
-        if rest or not optional:
-            request = parse_request(rest, need_plan=True)
-    except RequestError as error:
-        problems += error.problems
-    if problems:
-        raise RequestError(problems)
+    rest = plain_object(document)
+    own, problems, request = rest.pop(part, {}), Gathered(), None
+
+    def spec_of() -> Spec:
+        require_object(f"/{part}", own)
+        return validate(f"/{part}", own, model)
+
+    spec = problems.of(spec_of)
+    if rest or not optional:
+        request = problems.of(lambda: parse_request(rest, need_plan=True))
+    problems.check()
     return request, spec
 
 

@@ -16,7 +16,12 @@ from dbos import DBOS
 from opentelemetry import trace
 
 from planner.data_folder import data_folder
-from planner.documents.problems import RequestError, internal_document, problem_document
+from planner.documents.problems import (
+    RequestError,
+    failure_document,
+    internal_document,
+    problem_document,
+)
 from planner.documents.service import Progress
 from planner.running.jobs.settings import JobSettings
 from planner.running.jobs.step_process import StepProcess
@@ -183,7 +188,7 @@ class JobRun:
             except OSError as error:
                 detail = f"could not write: {error.strerror}"
                 title = "No space for the step's files"
-                outcome = {"failed": _problem("cannot-write", title, detail)}
+                outcome = {"failed": failure_document("cannot-write", title, detail)}
             word = "failed" if "failed" in outcome else "done"
             self._report(phase, None, f"{phase}: {word} in {time.monotonic() - began:.1f} s")
             done_now = True
@@ -280,7 +285,7 @@ class JobRun:
         most = self.settings.max_job_attempts
         if self.claim.attempts > most:
             detail = f"its server ended {most} times in the phase {self.job.phase!r}"
-            raise Failed(_problem("cut-off", "The job was cut off", detail))
+            raise Failed(failure_document("cut-off", "The job was cut off", detail))
 
 
 def _outcome(work: Callable[[], Any]) -> dict[str, Any]:
@@ -298,13 +303,9 @@ def _job_progress(told: dict[str, Any], at: tuple[int, int]) -> Progress:
 
 def _crashed(code: int) -> dict[str, Any]:
     how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-    return _problem("run/crashed", "The run failed", f"the process of the step {how}")
+    return failure_document("run/crashed", "The run failed", f"the process of the step {how}")
 
 
 def _too_long(seconds: float) -> dict[str, Any]:
     detail = f"the step was not done after {seconds:g} s, and was ended"
-    return _problem("run/too-long", "The run failed", detail)
-
-
-def _problem(slug: str, title: str, detail: str) -> dict[str, Any]:
-    return {"type": f"/problems/{slug}", "title": title, "status": 500, "detail": detail}
+    return failure_document("run/too-long", "The run failed", detail)

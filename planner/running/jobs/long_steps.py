@@ -155,8 +155,4 @@ def _validation(task: Task) -> tuple[Prepared, Options]:
     tolerance = Tolerance(
         time=spec.time_tolerance or default_tolerance(), memory=spec.memory_tolerance
     )
-    options = Options(
-        steps=spec.steps, warmup_steps=spec.warmup_steps, check_numerics=spec.check_numerics,
-        tolerance=tolerance, limits=limits,
-    )  # fmt: skip
-    return prepare_here(request), options
+    return prepare_here(request), Options.of(spec, tolerance=tolerance, limits=limits)

@@ -91,7 +91,12 @@ def main() -> int:
 
 def _outcome(asked: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
     from planner.answers.plans.plan_answers import IllegalPlan
-    from planner.documents.problems import RequestError, from_reasons, problem_document
+    from planner.documents.problems import (
+        RequestError,
+        failure_document,
+        problem_document,
+        problems_of,
+    )
     from planner.running.jobs.long_steps import STEPS, Task
     from planner.running.validate.dryrun.trace_process import TraceFailed
     from planner.running.validate.processes.process import RunFailed, Stopped
@@ -112,13 +117,9 @@ def _outcome(asked: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
             raise Stopped(signal.SIGTERM) from None  # SIGTERM went to every process of the service
         return {"failed": error.document()}
     except TraceFailed as error:
-        title = "The trace failed"
-        failed = {"type": "/problems/trace", "title": title, "status": 500, "detail": str(error)}
-        return {"failed": failed}
-    except RequestError as error:
-        return {"failed": problem_document(error.problems)}
-    except IllegalPlan as error:
-        return {"failed": problem_document(from_reasons(error.reasons))}
+        return {"failed": failure_document("trace", "The trace failed", str(error))}
+    except (RequestError, IllegalPlan) as error:
+        return {"failed": problem_document(problems_of(error) or ())}
 
 
 def _tell(answers: IO[str], message: dict[str, Any]) -> None:

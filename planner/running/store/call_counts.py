@@ -32,10 +32,6 @@ class Calls:
             {"caller": caller, "source": source, "total": total, "counted_at": now}
             for caller, total in totals.items()
         ]
-        added = self._database.insert(CALLS).values(rows)
-        newer = {name: added.excluded[name] for name in ("total", "counted_at")}
         with self._database.writing() as connection:
             connection.execute(sa.delete(CALLS).where(CALLS.c.counted_at < now - KEPT_S))
-            connection.execute(
-                added.on_conflict_do_update(index_elements=["caller", "source"], set_=newer)
-            )
+            connection.execute(self._database.upsert(CALLS, rows, "caller", "source"))

@@ -79,9 +79,15 @@ class Database:
         with _told(), self.engine.execution_options(**{_WRITES: True}).begin() as connection:
             yield connection
 
-    def insert(self, table: sa.Table) -> Any:
+    def insert(self, table: sa.TableClause, rows: Any) -> Any:
         """An INSERT that can say what happens on a conflict."""
-        return _INSERTS[self.engine.dialect.name](table)
+        return _INSERTS[self.engine.dialect.name](table).values(rows)
+
+    def upsert(self, table: sa.TableClause, rows: Any, *key: str) -> Any:
+        """An INSERT that lays rows over those with the same key."""
+        new = self.insert(table, rows)
+        changed = {column.key: column for column in new.excluded if column.key not in key}
+        return new.on_conflict_do_update(index_elements=key, set_=changed)
 
     def now(self) -> float:
         """Seconds since 1970, as all rows have them."""

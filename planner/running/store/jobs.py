@@ -120,7 +120,7 @@ class Jobs:
                 "owner": owner or None,
             }  # fmt: skip
             connection.execute(sa.insert(JOBS).values(row))
-            _note(self._database, connection, name, [_progress_event(connection, name)])
+            _note_progress(self._database, connection, name)
             job = _job_row(connection, name)
             assert job is not None
             return job, True
@@ -177,7 +177,7 @@ class Jobs:
                 self._end(connection, id, "cancelled")
             else:
                 _set(connection, id, state="cancelling")
-                _note(self._database, connection, id, [_progress_event(connection, id)])
+                _note_progress(self._database, connection, id)
             return _job_row(connection, id)
 
     def delete(self, id: str) -> bool:
@@ -230,7 +230,7 @@ class Jobs:
                 self._end(connection, id, "cancelled")
                 return
             _set(connection, id, state="queued", phase="waiting", token=None, sent=False)
-            _note(self._database, connection, id, [_progress_event(connection, id)])
+            _note_progress(self._database, connection, id)
 
     def begin(self, id: str) -> Claim | None:
         """Claim a job to run it; None if it has ended.  Earlier claims become invalid."""
@@ -241,14 +241,10 @@ class Jobs:
             claim = Claim(id, uuid.uuid4().hex, job.attempts + 1)
             cancelling = job.state == "cancelling"
             _set(
-                connection,
-                id,
-                token=claim.token,
-                state="cancelling" if cancelling else "running",
-                attempts=claim.attempts,
-                started_at=job.started_at or self._database.now(),
-            )
-            _note(self._database, connection, id, [_progress_event(connection, id)])
+                connection, id, token=claim.token, state="cancelling" if cancelling else "running",
+                attempts=claim.attempts, started_at=job.started_at or self._database.now(),
+            )  # fmt: skip
+            _note_progress(self._database, connection, id)
         return claim
 
     def report(
@@ -302,12 +298,7 @@ class Jobs:
                 connection, claim.job_id, state=state, phase="waiting", token=None,
                 attempts=job.attempts - 1,
             )  # fmt: skip
-            _note(
-                self._database,
-                connection,
-                claim.job_id,
-                [_progress_event(connection, claim.job_id)],
-            )
+            _note_progress(self._database, connection, claim.job_id)
 
     def _end(
         self,
@@ -327,18 +318,19 @@ class Jobs:
         _note(self._database, connection, id, [("done", data)])
 
 
-def _job_row(connection: sa.Connection, id: str, lock: bool = False) -> Job | None:
-    found = sa.select(JOBS).where(JOBS.c.id == id)
+def _job_row(
+    connection: sa.Connection, id: str, *conditions: sa.ColumnElement[bool], lock: bool = False
+) -> Job | None:
+    found = sa.select(JOBS).where(JOBS.c.id == id, *conditions)
     row = connection.execute(found.with_for_update() if lock else found).one_or_none()
     return None if row is None else _job(row)
 
 
 def _claimed_job(connection: sa.Connection, claim: Claim, lock: bool = True) -> Job:
-    found = sa.select(JOBS).where(JOBS.c.id == claim.job_id, JOBS.c.token == claim.token)
-    row = connection.execute(found.with_for_update() if lock else found).one_or_none()
-    if row is None:
+    job = _job_row(connection, claim.job_id, JOBS.c.token == claim.token, lock=lock)
+    if job is None:
         raise Superseded(claim.job_id)
-    return _job(row)
+    return job
 
 
 def _set(connection: sa.Connection, id: str, **values: Any) -> None:
@@ -353,6 +345,10 @@ def _progress_event(connection: sa.Connection, id: str) -> tuple[str, dict[str, 
         "state": job.state, "phase": job.phase, "attempts": job.attempts,
         **job.progress.model_dump(),
     }  # fmt: skip
+
+
+def _note_progress(database: Database, connection: sa.Connection, id: str) -> None:
+    _note(database, connection, id, [_progress_event(connection, id)])
 
 
 def _note(
@@ -374,13 +370,10 @@ def _note(
 
 
 def _job(row: sa.Row[Any]) -> Job:
-    return Job(
-        **{name: getattr(row, name) for name in Job.model_fields if name in _PLAIN},
-        progress=Progress(done=row.done, total=row.total, text=row.text),
+    return Job.of(
+        row,
+        progress=Progress.of(row),
         request=json.loads(row.request),
-        result=None if row.result is None else json.loads(row.result),
-        error=None if row.error is None else json.loads(row.error),
+        result=json.loads(row.result or "null"),
+        error=json.loads(row.error or "null"),
     )
-
-
-_PLAIN = Job.model_fields.keys() - {"progress", "request", "result", "error"}

@@ -36,16 +36,14 @@ def claim(
 ) -> str:
     """As Keys.claim, in the transaction of whatever is done under the key."""
     now = database.now()
-    row = {"owner": owner, "key": key, "fingerprint": fingerprint, "answer_id": answer_id}
+    row = {
+        "owner": owner, "key": key, "fingerprint": fingerprint, "answer_id": answer_id,
+        "made_at": now,
+    }  # fmt: skip
     connection.execute(sa.delete(KEYS).where(KEYS.c.made_at < now - KEPT_S))
-    connection.execute(
-        database.insert(KEYS).values(row | {"made_at": now}).on_conflict_do_nothing()
-    )
-    kept = connection.execute(
-        sa.select(KEYS.c.fingerprint, KEYS.c.answer_id).where(
-            KEYS.c.owner == owner, KEYS.c.key == key
-        )
-    ).one()
+    connection.execute(database.insert(KEYS, row).on_conflict_do_nothing())
+    found = sa.select(KEYS).where(KEYS.c.owner == owner, KEYS.c.key == key)
+    kept = connection.execute(found).one()
     if kept.fingerprint != fingerprint:
         raise Mismatch("this Idempotency-Key came before with another request")
     return str(kept.answer_id)

@@ -33,11 +33,5 @@ class Results:
         sums = sa.select(RESULTS.c.id, newer.label("bytes")).subquery()
         old = sa.select(sums.c.id).where(sums.c.bytes > self._most_bytes)
         with self._database.writing() as connection:
-            new = self._database.insert(RESULTS).values(row)
-            connection.execute(
-                new.on_conflict_do_update(
-                    index_elements=["id"],
-                    set_={name: new.excluded[name] for name in row if name != "id"},
-                )
-            )
+            connection.execute(self._database.upsert(RESULTS, row, "id"))
             connection.execute(sa.delete(RESULTS).where(RESULTS.c.id.in_(old)))

@@ -43,9 +43,7 @@ class SavedPlans:
         }  # fmt: skip
         with self._database.writing() as connection:
             there = connection.scalar(_of(name, sa.select(SAVED_PLANS.c.name)))
-            new = self._database.insert(SAVED_PLANS).values(row)
-            changed = {column: new.excluded[column] for column in row if column != "name"}
-            connection.execute(new.on_conflict_do_update(index_elements=["name"], set_=changed))
+            connection.execute(self._database.upsert(SAVED_PLANS, row, "name"))
         return there is None
 
     def get(self, name: str) -> SavedPlan | None:

@@ -75,12 +75,11 @@ class SharedFiles:
             if chosen.digest != (ours.digest if ours else ""):
                 _write(name, chosen)
             if theirs is None or chosen.digest != theirs.digest:
-                row = {**name._asdict(), "content": chosen.content, "digest": chosen.digest}
-                new = self._database.insert(LIBRARY).values(row | {"changed_at": chosen.changed_at})
-                changed = {part: new.excluded[part] for part in ("content", "digest", "changed_at")}
-                connection.execute(
-                    new.on_conflict_do_update(index_elements=["kind", "name"], set_=changed)
-                )
+                row = {
+                    **name._asdict(), "content": chosen.content, "digest": chosen.digest,
+                    "changed_at": chosen.changed_at,
+                }  # fmt: skip
+                connection.execute(self._database.upsert(LIBRARY, row, "kind", "name"))
             self._synced[name] = chosen.digest
 
 

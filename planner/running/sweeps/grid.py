@@ -20,7 +20,7 @@ from typing import Any
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec, NodeGroup, TrainingSpec
 from planner.answers.plans.answer_ids import basis
-from planner.documents.loading import MAX_DEPTH, plain
+from planner.documents.loading import MAX_DEPTH
 from planner.documents.problems import (
     Contradiction,
     Problem,
@@ -33,7 +33,7 @@ from planner.documents.problems import (
     wrong_type,
 )
 from planner.documents.request import SearchSpec
-from planner.documents.typed_values import require_object
+from planner.documents.typed_values import plain_object, require_object
 from planner.inputs.requests.parser import PARTS, parse_request
 
 MOST_QUESTIONS = 100_000
@@ -128,8 +128,7 @@ def parse_grid(document: Any, model_at: Callable[[str], Any] = lambda name: name
     the first values of the other axes.  Values that contradict each other are not refused here:
     the questions that combine them report it.
     """
-    document = plain(document)
-    require_object("", document, "an object")
+    document = plain_object(document)
     if unknown := [unknown_field("", name, _GRID) for name in document if name not in _GRID]:
         raise RequestError(unknown)
     base = _part(document, "base")

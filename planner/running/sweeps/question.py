@@ -96,9 +96,8 @@ def _answer(request: PlanRequest) -> Result:
 
 
 def _figures(request: PlanRequest, report: PlanReport, outcome: Outcome) -> Result:
-    shared = Result.model_fields.keys() & PlanReport.model_fields.keys()
-    return Result(
-        **{name: getattr(report, name) for name in shared},
+    return Result.of(
+        report,
         outcome=outcome,
         reason=None if report.fits else memory_reason(report).text,
         accelerators=request.cluster.accelerators,

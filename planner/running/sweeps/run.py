@@ -38,8 +38,7 @@ class Shard:
             raise refuse("/shard", "wrong_type", f"must be as 3/64, got {shown(text)!r}", text)
         shard = cls(int(number), int(of))
         if not 1 <= shard.number <= shard.of:
-            detail = f"must be 1/{of} to {of}/{of}, got {text}"
-            raise refuse("/shard", "not_allowed", detail, text)
+            raise refuse("/shard", "not_allowed", f"must be 1/{of} to {of}/{of}, got {text}", text)
         return shard
 
     def part(self, questions: Iterable[Question]) -> list[Question]:

@@ -68,8 +68,7 @@ def csv_bytes(inputs: Sequence[str], rows: Iterable[Row]) -> bytes:
 def parquet_bytes(inputs: Sequence[str], rows: Sequence[Row]) -> bytes:
     """The table as Parquet.  Raises RequestError if pyarrow is not installed."""
     if find_spec("pyarrow") is None:
-        detail = "needs pyarrow: pip install pyarrow, or use --csv"
-        raise refuse("", "not_installed", detail)
+        raise refuse("", "not_installed", "needs pyarrow: pip install pyarrow, or use --csv")
     import pyarrow
     import pyarrow.parquet
 

@@ -18,6 +18,7 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Unsupported
 from planner.frameworks.pytorch import FRAMEWORK, patterns
+from planner.frameworks.rules import on_cpus
 
 S = TypeVar("S", bound=Spec)
 Change = tuple[str, Any, str]
@@ -46,13 +47,15 @@ class Native:
         return self.request.named_plan
 
 
-def native(request: PlanRequest, *, compiled: bool = True) -> Native:
+def native(request: PlanRequest, *, compiled: bool | None = None) -> Native:
     """The request with plan, model and training adapted to the script.
 
-    compiled: whether torch.compile is worth its time on the machine of the run.
+    compiled: whether torch.compile is worth its time on the machine of the run; None: on the
+    accelerators of the request, unless they are CPUs.
     Raises Unsupported, with all reasons, if the script cannot come close.
     """
     given = request.named_plan
+    compiled = not on_cpus(request.cluster) if compiled is None else compiled
     differences: list[Difference] = []
     model = _changed("model", request.model, _model(request.model, given), differences)
     model = _encoders(model, differences)

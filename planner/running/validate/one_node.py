@@ -14,13 +14,12 @@ from pydantic import ValidationError
 from planner.answers.plans import plan_answers
 from planner.documents.loading import plain
 from planner.documents.plan_report import Document
-from planner.documents.problems import Problem, RequestError, refuse, wrong_type
+from planner.documents.problems import RequestError, problem, refuse, wrong_type
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import field_problems, require_object
 from planner.frameworks import bash_writer
-from planner.frameworks.rules import on_cpus
 from planner.inputs.requests.parser import parse_request
-from planner.running.validate.as_pytorch_script import Difference, Native, native
+from planner.running.validate.as_pytorch_script import Difference, native
 from planner.running.validate.executors import remote
 from planner.running.validate.report import Tolerance, ValidationReport
 from planner.running.validate.run import Options, compare
@@ -51,7 +50,7 @@ class OneNode(Document):
 
 def one_node(request: PlanRequest, options: Options | None = None) -> OneNode:
     """The script for a request.  Raises RequestError, planner.frameworks.base.Unsupported."""
-    as_run = _as_run(request)
+    as_run = native(request)
     small = on_one_node(as_run.request)
     bundle = remote.render("torchrun", [small.request], options or Options())
     estimate = plan_answers.estimate(small.request, small.plan).estimate
@@ -68,10 +67,6 @@ def one_node(request: PlanRequest, options: Options | None = None) -> OneNode:
     )
 
 
-def _as_run(request: PlanRequest) -> Native:
-    return native(request, compiled=not on_cpus(request.cluster))
-
-
 def judged(document: Any) -> ValidationReport:
     """The returned results compared with the estimate.  Raises RequestError.
 
@@ -82,7 +77,7 @@ def judged(document: Any) -> ValidationReport:
     if problems:
         raise RequestError(problems)
     request = parse_request(plain(document["request"], "/request"), need_plan=True)
-    as_run = _as_run(request)
+    as_run = native(request)
     small = on_one_node(as_run.request)
     results = _results(plain(document["ranks"], "/ranks"), small.plan.accelerators)
     answer = plan_answers.estimate(small.request, small.plan)
@@ -102,7 +97,7 @@ def _results(given: Any, ranks: int) -> list[RankResult]:
             result = None
         if result is None or result.amounts is None:  # the script measures memory
             detail = f"file {i + 1} is no rank-N.json of the script"
-            problems.append(Problem(pointer=f"/ranks/{i}", code="not_a_result", detail=detail))
+            problems.append(problem(f"/ranks/{i}", "not_a_result", detail))
         else:
             found[result.rank] = result
     if problems:

@@ -28,25 +28,10 @@ from planner.documents.plan_report import Document
 from planner.documents.problems import refuse
 from planner.documents.request import PlanRequest
 from planner.frameworks.pytorch import FRAMEWORK
-from planner.running.validate import run_files
+from planner.running.validate import report, run_files
 from planner.running.validate.as_pytorch_script import Native, native
 from planner.running.validate.processes import process
 from planner.running.validate.processes.process import NO_SPACE, Limits, RunFailed
-from planner.running.validate.report import (
-    Outcome,
-    Tolerance,
-    ValidationReport,
-    fullest,
-    judge_gradients,
-    judge_memory,
-    judge_time,
-    measured_peak_bytes,
-    memory_terms,
-    named_term,
-    overall,
-    spread,
-    time_terms,
-)
 from planner.running.validate.run_files import Job, RankResult
 from planner.running.validate.scaling.scale_down import Scaled, scaled
 from planner.version import __version__
@@ -73,7 +58,7 @@ class Options(Document):
     steps: int = 10
     warmup_steps: int = 2
     check_numerics: bool = False
-    tolerance: Tolerance = Tolerance()
+    tolerance: report.Tolerance = report.Tolerance()
     limits: Limits = Limits()
     port: int | None = None
 
@@ -99,7 +84,7 @@ def validate(
     *,
     output: Path | None = None,
     progress: Progress = lambda text: None,
-) -> ValidationReport:
+) -> report.ValidationReport:
     """Train with a request's plan on this machine, and compare with the estimate.
 
     output: an empty or new folder for the run's files; None: a temporary one. Raises RequestError,
@@ -133,7 +118,9 @@ def run_reference(prepared: Prepared, options: Options, folder: Path, progress: 
     _run(folder / REFERENCE, small, alone(small), options, what, progress, ranks=1)
 
 
-def run(prepared: Prepared, options: Options, folder: Path, progress: Progress) -> ValidationReport:
+def run(
+    prepared: Prepared, options: Options, folder: Path, progress: Progress
+) -> report.ValidationReport:
     """The report of the timed run; with `check_numerics`, call run_reference before.
 
     Raises RunFailed.
@@ -163,8 +150,7 @@ def run(prepared: Prepared, options: Options, folder: Path, progress: Progress) 
 def require_torch() -> None:
     """Raise RequestError if torch is not installed."""
     if find_spec("torch") is None:
-        detail = "a run needs torch: pip install torch==2.13.0"
-        raise refuse("", "not_installed", detail)
+        raise refuse("", "not_installed", "a run needs torch: pip install torch==2.13.0")
 
 
 def default_tolerance() -> float:
@@ -272,36 +258,36 @@ def compare(
     answer: EstimateAnswer,
     results: list[RankResult],
     errors: dict[str, float],
-    tolerance: Tolerance,
-) -> ValidationReport:
+    tolerance: report.Tolerance,
+) -> report.ValidationReport:
     """The report: predictions, measurements and the verdict."""
-    estimate, measured = answer.estimate, spread(results)
-    most = fullest(results)
-    in_time = time_terms(estimate, results, measured.median)
+    estimate, measured = answer.estimate, report.spread(results)
+    most = report.fullest(results)
+    in_time = report.time_terms(estimate, results, measured.median)
     # On a CPU there is no allocator peak, so the peaks of tensors are compared.
-    *in_memory, tensors = memory_terms(small.request, most)
+    *in_memory, tensors = report.memory_terms(small.request, most)
     peak = estimate.memory.allocated_bytes if most.allocator_peak_bytes else tensors.predicted
     outcomes = {
-        "time": judge_time(estimate.iteration_time_s, measured, tolerance.time),
-        "memory": judge_memory(peak, measured_peak_bytes(most), tolerance.memory),
+        "time": report.judge_time(estimate.iteration_time_s, measured, tolerance.time),
+        "memory": report.judge_memory(peak, report.measured_peak_bytes(most), tolerance.memory),
     }
     named = {"time": (in_time, seconds), "memory": (in_memory, size)}
     for name, (terms, words) in named.items():
         if outcomes[name].verdict != "within":
-            why = f"{outcomes[name].why}; {named_term(terms, words)}"
-            outcomes[name] = Outcome(verdict=outcomes[name].verdict, why=why)
+            why = f"{outcomes[name].why}; {report.named_term(terms, words)}"
+            outcomes[name] = report.Outcome(verdict=outcomes[name].verdict, why=why)
     if errors:
-        outcomes["gradients"] = judge_gradients(errors)
-    return ValidationReport(
+        outcomes["gradients"] = report.judge_gradients(errors)
+    return report.ValidationReport(
         request=small.request.document(),
         version=__version__,
         profile=answer.profile,
         predicted_iteration_time_s=estimate.iteration_time_s,
         measured_iteration_time_s=measured,
         predicted_peak_bytes=peak,
-        measured_peak_bytes=measured_peak_bytes(most),
+        measured_peak_bytes=report.measured_peak_bytes(most),
         gradient_max_relative_error=max(errors.values()) if errors else None,
-        verdict=overall(outcomes),
+        verdict=report.overall(outcomes),
         environment=environment(results),
         scaled_from={change.field: change.was for change in small.changes},
         caveats=tuple(_caveats(as_native, small, results)),

@@ -17,13 +17,13 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 import planner
 from planner.client import Client
-from planner.questions.examples import ESTIMATE_EXAMPLES
+from planner.questions.examples import examples
 from planner.questions.registry import QUESTIONS
 from tests.planner.questions import tokens_per_day
 from tests.planner.questions.tokens_per_day import DAY_S, RECORD, TokensPerDay
 
 PLANNER = (sys.executable, "-m", tokens_per_day.__name__)
-ASKED: dict[str, Any] = ESTIMATE_EXAMPLES["short"]["value"]
+ASKED: dict[str, Any] = examples("estimate")["short"]["value"]
 OPTIONS = (
     "--model", "llama-3.1-8b", "--cluster", "2x8xh100-sxm", "--seq-length", "8192",
     "--global-batch-size", "128", "--tp", "2", "--sequence-parallel", "--recompute", "full",
@@ -76,7 +76,7 @@ def test_in_the_description(service: str) -> None:
     document = httpx.get(f"{service}/openapi.json", timeout=300).json()
     entry = document["paths"]["/v1/tokens-per-day"]["post"]
     assert entry["summary"] == "How many tokens the request's plan trains on in a day"
-    assert entry["requestBody"]["content"]["application/json"]["examples"] == ESTIMATE_EXAMPLES
+    assert entry["requestBody"]["content"]["application/json"]["examples"] == examples("estimate")
     assert "TokensPerDay" in document["components"]["schemas"]
 
 

@@ -12,7 +12,6 @@ from rich.text import Text
 from planner.answers.plans import plan_answers
 from planner.documents.plan_report import Document
 from planner.documents.request import PlanRequest
-from planner.questions.examples import ESTIMATE_EXAMPLES
 from planner.questions.question import Question, Tool
 from planner.questions.registry import QUESTIONS
 
@@ -41,7 +40,7 @@ RECORD = Question(
     "/tokens-per-day",
     "How many tokens the request's `plan` trains on in a day.",
     "tests.planner.questions.tokens_per_day:tokens_per_day",
-    ESTIMATE_EXAMPLES,
+    "estimate",
     command="tokens-per-day",
     screen="tests.planner.questions.tokens_per_day:screen",
     tool=Tool(

@@ -2,11 +2,7 @@
 
 from alembic import context
 
-from planner.running.store.tables import METADATA
-
 context.configure(
-    connection=context.config.attributes["connection"],
-    target_metadata=METADATA,
-    transaction_per_migration=False,
+    connection=context.config.attributes["connection"], transaction_per_migration=False
 )
 context.run_migrations()

@@ -65,6 +65,11 @@ class Kernels(Spec):
     attention: tuple[Attention, ...] = ()
     passes: tuple[Pass, ...] = ()
 
+    def once(self) -> Kernels:
+        """The kernels without repetitions, in order."""
+        fields = ((name, getattr(self, name)) for name in Kernels.model_fields)
+        return Kernels(**{name: tuple(dict.fromkeys(found)) for name, found in fields})
+
 
 class Collective(Spec):
     """A collective; bytes: counted as in CollectiveTable."""

@@ -79,10 +79,10 @@ def full(
         )
         found.append(kernels.model_copy(update={"gemm": ()}))
     merged = Kernels(
-        gemm=_once(g for kernels in found for g in kernels.gemm),
-        attention=_once(a for kernels in found for a in kernels.attention),
-        passes=_once(p for kernels in found for p in kernels.passes),
-    )
+        gemm=tuple(g for kernels in found for g in kernels.gemm),
+        attention=tuple(a for kernels in found for a in kernels.attention),
+        passes=tuple(p for kernels in found for p in kernels.passes),
+    ).once()
     jobs = [(1, _alone(model, training, merged, budget_s))]
     return jobs + [(n, _together(model, training, n == 2, budget_s)) for n in ranks if n > 1]
 
@@ -163,14 +163,15 @@ def kernels_of(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> 
     """Every kernel of a plan's micro-batch that a single rank can run, each once."""
     micro = micro_batch(model, training, Plans.from_rows([plan]))
     found = [record for records in micro.layers for record in records]
-    return _kernels(model, [*found, *micro.embedding, *micro.head], _shape(model, training, plan))
+    every = [*found, *micro.embedding, *micro.head]
+    return _kernels(model, every, _shape(model, training, plan)).once()
 
 
 def _layer_only(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Kernels:
     """The kernels of one dense layer, with repetitions."""
     dense = model.model_copy(update={"moe": None})
     layer = micro_batch(dense, training, Plans.from_rows([plan])).layers[0]
-    return _kernels(model, layer, _shape(model, training, plan), every=True)
+    return _kernels(model, layer, _shape(model, training, plan))
 
 
 def _shape(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Shape:
@@ -193,9 +194,7 @@ def _shape(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Shap
     )
 
 
-def _kernels(
-    model: ModelSpec, records: Iterable[Record], shape: Shape, every: bool = False
-) -> Kernels:
+def _kernels(model: ModelSpec, records: Iterable[Record], shape: Shape) -> Kernels:
     gemm, attention, passes = [], [], []
     widths = {
         "qkv bias": shape.head_dim * (shape.heads + 2 * shape.kv_heads),
@@ -225,15 +224,8 @@ def _kernels(
                     width=widths.get(kernel.name, shape.hidden),
                 )
             )
-    if every:
-        return Kernels(gemm=tuple(gemm), attention=tuple(attention), passes=tuple(passes))
-    return Kernels(gemm=_once(gemm), attention=_once(attention), passes=_once(passes))
+    return Kernels(gemm=tuple(gemm), attention=tuple(attention), passes=tuple(passes))
 
 
 def _one(value: Any) -> int:
     return int(np.max(value))
-
-
-def _once(found: Iterable[Any]) -> tuple[Any, ...]:
-    """The items without repetitions, in order."""
-    return tuple(dict.fromkeys(found))

@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 
 from cost_models.catalog.names import UnknownName, resolve
 from cost_models.fields import Spec
+from planner.documents.plan_report import Note
 from planner.documents.problems import RequestError, refuse
 from planner.documents.request import PlanRequest
 from planner.documents.saving import write_files
@@ -121,7 +122,7 @@ class Executor(Protocol):
 
     def collect(self, handle: Handle) -> tuple[Path, ...]:
         """The folder of each run, with its logs and the results that its ranks have left."""
-        ...
+        return folders(handle)
 
 
 def get(name: str) -> Executor:
@@ -144,8 +145,11 @@ def get(name: str) -> Executor:
         raise refuse("/launcher", "unknown_name", str(error)) from None
 
 
-def bundle(launch: RemoteRun, name: str) -> Bundle:
-    """The common files of all executors: a script for every node that starts torchrun."""
+def bundle(launch: RemoteRun, name: str, note: str = "") -> Bundle:
+    """The common files of all executors: a script for every node that starts torchrun.
+
+    note: what the user still does with them.
+    """
     cluster = launch.request.cluster
     about = f"A validation run of {launch.request.model.name}: {launch.ranks} ranks "
     about += f"on {nodes(cluster)} nodes."
@@ -157,7 +161,7 @@ def bundle(launch: RemoteRun, name: str) -> Bundle:
     return Bundle(
         framework="planner validate", versions="torch 2.13", main=MAIN,
         files={MAIN: text, REQUEST: launch.request.model_dump_json() + "\n", **launch.files},
-        flags=(),
+        flags=(), notes=(Note(code="launcher", text=note),) if note else (),
     )  # fmt: skip
 
 
@@ -198,8 +202,7 @@ def started(folder: Path) -> Handle:
     try:
         return Handle.model_validate_json((folder / HANDLE).read_bytes())
     except (OSError, ValidationError):
-        detail = f"{folder} has no {HANDLE} of a submitted run"
-        raise refuse("", "no_handle", detail) from None
+        raise refuse("", "no_handle", f"{folder} has no {HANDLE} of a submitted run") from None
 
 
 def requests(handle: Handle) -> tuple[PlanRequest, ...]:

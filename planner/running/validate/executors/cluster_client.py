@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from planner.documents.problems import Problem, RequestError, shown
+from planner.documents.problems import RequestError, problem, shown
 
 TIMEOUT_S = 60.0
 _LINES = 5  # last lines of a program's standard error that a message repeats
@@ -20,7 +20,7 @@ class ClientError(RequestError):
     """The client is missing, failed or timed out; said: its standard error."""
 
     def __init__(self, code: str, detail: str, text: str = "") -> None:
-        super().__init__([Problem(pointer="/launcher", code=code, detail=detail)])
+        super().__init__([problem("/launcher", code, detail)])
         self.said = text
 
 

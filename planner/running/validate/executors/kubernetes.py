@@ -21,16 +21,7 @@ from planner.documents.problems import refuse, shown
 from planner.frameworks.base import Bundle
 from planner.frameworks.launchers import jobset, trainjob
 from planner.frameworks.launchers.kubernetes import FILE, IMAGE
-from planner.running.validate.executors import (
-    Handle,
-    RemoteRun,
-    State,
-    Status,
-    bundle,
-    folders,
-    only,
-    run_name,
-)
+from planner.running.validate import executors
 from planner.running.validate.executors.cluster_client import ClientError, call
 
 Kind = Literal["jobset", "trainjob"]
@@ -61,26 +52,30 @@ exit "$code"
 """
 _RESULT = re.compile(r"^@result rank-(\d{1,7})\.json ([A-Za-z0-9+/=]+)$", re.M)
 # Final conditions of a JobSet or a TrainJob.
-_ENDS: dict[str, State] = {"Completed": "succeeded", "Complete": "succeeded", "Failed": "failed"}
+_ENDS: dict[str, executors.State] = {
+    "Completed": "succeeded",
+    "Complete": "succeeded",
+    "Failed": "failed",
+}
 
 
-class Kubernetes:
+class Kubernetes(executors.Executor):
     """Runs as one JobSet or TrainJob, which creates a pod per node."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
 
-    def render(self, launches: Sequence[RemoteRun]) -> Bundle:
+    def render(self, launches: Sequence[executors.RemoteRun]) -> Bundle:
         """The manifest.  Raises CannotLaunch if Kubernetes has no name for the accelerators."""
-        launch = only(launches, self.kind)
-        name = run_name(launch)
-        made = bundle(launch, name)
+        launch = executors.only(launches, self.kind)
+        name = executors.run_name(launch)
+        made = executors.bundle(launch, name)
         made = made.model_copy(update={"main": _POD, "files": {_POD: _SCRIPT, **made.files}})
         return _RENDER[self.kind](made, launch.request, name, launch.image or IMAGE)
 
-    def submit(self, folder: Path, launches: Sequence[RemoteRun]) -> Handle:
+    def submit(self, folder: Path, launches: Sequence[executors.RemoteRun]) -> executors.Handle:
         """Create the objects, or none of them."""
-        launch = only(launches, self.kind)
+        launch = executors.only(launches, self.kind)
         if not launch.image:
             raise refuse("/image", "missing", "say which image has torch and this package")
         objects = list(yaml.safe_load_all((folder / FILE).read_text(encoding="utf-8")))
@@ -90,32 +85,32 @@ class Kubernetes:
             with suppress(ClientError):
                 self._delete(folder)  # safe, since the names are unique to this run
             raise
-        return Handle(
+        return executors.Handle(
             launcher=self.kind, folder=str(folder), id=objects[-1]["metadata"]["name"],
             ranks=launch.ranks,
         )  # fmt: skip
 
-    def poll(self, handle: Handle) -> tuple[Status, ...]:
+    def poll(self, handle: executors.Handle) -> tuple[executors.Status, ...]:
         """The state from the object's conditions, or before its end from its pods."""
         try:
             found = _get(_RESOURCES[self.kind], handle.id)
         except ClientError as error:
             if "(NotFound)" in error.said:
-                return (Status(state="cancelled", detail="the cluster has it no more"),)
+                return (executors.Status(state="cancelled", detail="the cluster has it no more"),)
             raise
         for condition in found.get("status", {}).get("conditions", ()):
             if condition["type"] in _ENDS and condition["status"] == "True":
                 detail = str(shown(condition.get("message", "")))
-                return (Status(state=_ENDS[condition["type"]], detail=detail),)
+                return (executors.Status(state=_ENDS[condition["type"]], detail=detail),)
         return (_status_of_pods(_pods(handle)),)
 
-    def cancel(self, handle: Handle) -> None:
+    def cancel(self, handle: executors.Handle) -> None:
         """Delete the objects, and with them the pods and their logs."""
         self._delete(Path(handle.folder))
 
-    def collect(self, handle: Handle) -> tuple[Path, ...]:
+    def collect(self, handle: executors.Handle) -> tuple[Path, ...]:
         """The folder, with the log of each pod and the results from it."""
-        (folder,) = folders(handle)
+        (folder,) = executors.folders(handle)
         for pod in _pods(handle):
             name = pod["metadata"]["name"]
             try:
@@ -140,13 +135,12 @@ def _get(*words: str) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(answer)
     except ValueError:
-        raise ClientError(
-            "client_refused", "kubectl answered with something else than JSON"
-        ) from None
+        detail = "kubectl answered with something else than JSON"
+        raise ClientError("client_refused", detail) from None
     return found
 
 
-def _pods(handle: Handle) -> list[dict[str, Any]]:
+def _pods(handle: executors.Handle) -> list[dict[str, Any]]:
     """The pods of a JobSet, or of the JobSet that a TrainJob creates under its own name."""
     pods: list[dict[str, Any]] = _get(
         "pods", f"--selector=jobset.sigs.k8s.io/jobset-name={handle.id}"
@@ -154,13 +148,13 @@ def _pods(handle: Handle) -> list[dict[str, Any]]:
     return pods
 
 
-def _status_of_pods(pods: list[dict[str, Any]]) -> Status:
+def _status_of_pods(pods: list[dict[str, Any]]) -> executors.Status:
     """The state of an unfinished run: running, or waiting with the reason of a waiting pod."""
     statuses = [pod.get("status", {}) for pod in pods]
     waiting = next((why for status in statuses for why in _waiting_reasons(status)), "")
     if waiting or not pods:
-        return Status(state="waiting", detail=str(shown(waiting or "it has no pods yet")))
-    return Status(state="running", detail=f"{len(pods)} pods")
+        return executors.Status(state="waiting", detail=str(shown(waiting or "it has no pods yet")))
+    return executors.Status(state="running", detail=f"{len(pods)} pods")
 
 
 def _waiting_reasons(status: dict[str, Any]) -> Iterator[str]:

@@ -16,22 +16,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from planner.documents.plan_report import Note
 from planner.frameworks.base import Bundle
 from planner.frameworks.launchers import CannotLaunch
 from planner.frameworks.rules import nodes
-from planner.running.validate import run_files
-from planner.running.validate.executors import (
-    MAIN,
-    Handle,
-    RemoteRun,
-    Status,
-    bundle,
-    final_status,
-    folders,
-    only,
-    run_name,
-)
+from planner.running.validate import executors, run_files
 from planner.running.validate.processes import process
 
 _ENDED = "ended.json"  # the final status, written by the watcher
@@ -39,45 +27,45 @@ _LOG = "launcher.log"
 _END_S = 30.0  # how long the watcher may take to end its ranks and write the final status
 
 
-class Local:
+class Local(executors.Executor):
     """Ranks on this machine, under the limits of planner.running.validate.processes.process."""
 
-    def render(self, launches: Sequence[RemoteRun]) -> Bundle:
+    def render(self, launches: Sequence[executors.RemoteRun]) -> Bundle:
         """The script that starts the same ranks by hand.  Raises CannotLaunch for several nodes."""
-        launch = only(launches, "local")
+        launch = executors.only(launches, "local")
         if nodes(launch.request.cluster) > 1:
             raise CannotLaunch("this machine is one node; take torchrun, slurm, jobset or trainjob")
-        made = bundle(launch, run_name(launch))
-        text = f"by hand: bash {MAIN}"
-        return made.model_copy(update={"notes": (Note(code="launcher", text=text),)})
+        return executors.bundle(
+            launch, executors.run_name(launch), f"by hand: bash {executors.MAIN}"
+        )
 
-    def submit(self, folder: Path, launches: Sequence[RemoteRun]) -> Handle:
+    def submit(self, folder: Path, launches: Sequence[executors.RemoteRun]) -> executors.Handle:
         """Start the watcher in its own session."""
-        launch = only(launches, "local")
+        launch = executors.only(launches, "local")
         with (folder / _LOG).open("wb") as log:
             watcher = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(folder), str(launch.ranks),
                  str(launch.time_limit_s)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        handle = Handle(
+        handle = executors.Handle(
             launcher="local", folder=str(folder), id=f"{watcher.pid}.{_start_ticks(watcher.pid)}",
             ranks=launch.ranks,
         )  # fmt: skip
         watcher.returncode = 0  # so that Popen does not wait for it; polls look it up in /proc
         return handle
 
-    def poll(self, handle: Handle) -> tuple[Status, ...]:
+    def poll(self, handle: executors.Handle) -> tuple[executors.Status, ...]:
         """Running while the watcher is alive, then the status that it wrote."""
-        (folder,) = folders(handle)
+        (folder,) = executors.folders(handle)
         if _pid(handle):
-            return (Status(state="running", detail=_where(folder, handle.ranks)),)
+            return (executors.Status(state="running", detail=_where(folder, handle.ranks)),)
         try:
-            return (Status.model_validate_json((folder / _ENDED).read_bytes()),)
+            return (executors.Status.model_validate_json((folder / _ENDED).read_bytes()),)
         except FileNotFoundError:
-            return (final_status(folder, handle.ranks),)
+            return (executors.final_status(folder, handle.ranks),)
 
-    def cancel(self, handle: Handle) -> None:
+    def cancel(self, handle: executors.Handle) -> None:
         """End the watcher, and with it the ranks."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             until = time.monotonic() + _END_S
@@ -85,10 +73,6 @@ class Local:
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
                 time.sleep(0.2)
-
-    def collect(self, handle: Handle) -> tuple[Path, ...]:
-        """The folder of the run."""
-        return folders(handle)
 
 
 def _start_ticks(pid: int) -> int:
@@ -102,7 +86,7 @@ def _start_ticks(pid: int) -> int:
     return 0 if words[0] in "ZX" else int(words[19])
 
 
-def _pid(handle: Handle) -> int:
+def _pid(handle: executors.Handle) -> int:
     """The watcher's process id; 0 if it has ended, even if another process has its id now."""
     if not (found := re.fullmatch(r"(\d{1,9})\.(\d{1,19})", handle.id)):
         return 0
@@ -124,11 +108,11 @@ def main(folder: str, ranks: str, seconds: str) -> int:
     try:
         with process.stoppable():
             process.launch(home, int(ranks), process.Limits(wall_s=float(seconds)))
-        ended = final_status(home, int(ranks))
+        ended = executors.final_status(home, int(ranks))
     except process.RunFailed as error:
-        ended = Status(state="failed", detail=f"{error}\n{error.log}".strip())
+        ended = executors.Status(state="failed", detail=f"{error}\n{error.log}".strip())
     except process.Stopped as error:
-        ended = Status(state="cancelled", detail=f"by {error}")
+        ended = executors.Status(state="cancelled", detail=f"by {error}")
     run_files.write(home / _ENDED, ended)
     return 0 if ended.state == "succeeded" else 1
 

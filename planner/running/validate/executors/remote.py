@@ -17,7 +17,7 @@ from planner.frameworks.base import Bundle
 from planner.frameworks.pytorch import FRAMEWORK
 from planner.frameworks.rules import on_cpus
 from planner.running.validate import executors, run_files
-from planner.running.validate.as_pytorch_script import Native, native
+from planner.running.validate.as_pytorch_script import native
 from planner.running.validate.executors import Handle, RemoteRun, Status
 from planner.running.validate.processes.process import RunFailed, tail
 from planner.running.validate.report import Tolerance, ValidationReport
@@ -71,15 +71,11 @@ def reports(
     )
 
 
-def _as_run(request: PlanRequest) -> Native:
-    return native(request, compiled=not on_cpus(request.cluster))
-
-
 def _launch(request: PlanRequest, options: Options, image: str) -> RemoteRun:
     if options.check_numerics:
         detail = "gradients are compared on this machine, without a launcher"
         raise refuse("/launcher", "cannot_launch", detail)
-    as_run = _as_run(request)
+    as_run = native(request)
     job = Job(
         warmup_steps=options.warmup_steps,
         steps=options.steps,
@@ -107,7 +103,7 @@ def _report(
 ) -> ValidationReport | RunFailed:
     if state.state != "succeeded":
         return RunFailed(state.state, f"{state.state}: {state.detail}", None, _last_words(folder))
-    as_run = _as_run(request)
+    as_run = native(request)
     answer = plan_answers.estimate(as_run.request, as_run.plan)
     try:
         results = collect(folder, ranks)

@@ -11,25 +11,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from planner.documents.plan_report import Note
 from planner.frameworks.base import Bundle
 from planner.frameworks.launchers import CannotLaunch, slurm
 from planner.frameworks.rules import accelerators_per_node, nodes
-from planner.running.validate.executors import (
-    Handle,
-    RemoteRun,
-    State,
-    Status,
-    bundle,
-    final_status,
-    folders,
-    run_name,
-)
+from planner.running.validate import executors
 from planner.running.validate.executors.cluster_client import ClientError, call
 
 _MARGIN_S = 300  # extra time limit for the nodes to start and to end
 # Slurm's job states (squeue(1), JOB STATE CODES); all others mean failure.
-_STATES: dict[str, State] = {
+_STATES: dict[str, executors.State] = {
     "PENDING": "waiting", "CONFIGURING": "waiting", "REQUEUED": "waiting",
     "REQUEUE_HOLD": "waiting", "REQUEUE_FED": "waiting", "RESV_DEL_HOLD": "waiting",
     "SPECIAL_EXIT": "waiting",
@@ -39,10 +29,10 @@ _STATES: dict[str, State] = {
 }  # fmt: skip
 
 
-class Slurm:
+class Slurm(executors.Executor):
     """Runs as a batch job, or as a job array."""
 
-    def render(self, launches: Sequence[RemoteRun]) -> Bundle:
+    def render(self, launches: Sequence[executors.RemoteRun]) -> Bundle:
         """The batch script.  Raises CannotLaunch for runs that differ in nodes or ranks."""
         first, *others = launches
         shape = (nodes(first.request.cluster), accelerators_per_node(first.request.cluster))
@@ -50,8 +40,9 @@ class Slurm:
             cluster = other.request.cluster
             if (nodes(cluster), accelerators_per_node(cluster)) != shape:
                 raise CannotLaunch("the runs of an array must have the same nodes and ranks")
-        name = run_name(first)
-        parts = [bundle(launch, name) for launch in launches]
+        name = executors.run_name(first)
+        note = f"write all into one folder that every node sees, and there: sbatch {slurm.FILE}"
+        parts = [executors.bundle(launch, name, note) for launch in launches]
         main = slurm.script(
             parts[0], first.request, name, len(parts) if others else 0,
             max(launch.time_limit_s for launch in launches) + _MARGIN_S,
@@ -59,55 +50,46 @@ class Slurm:
         files = {slurm.FILE: main}
         for run, part in zip(_runs(launches), parts, strict=True):
             files |= {str(Path(run, file)): text for file, text in part.files.items()}
-        text = f"write all into one folder that every node sees, and there: sbatch {slurm.FILE}"
-        return parts[0].model_copy(
-            update={
-                "main": slurm.FILE, "files": files, "notes": (Note(code="launcher", text=text),),
-            }
-        )  # fmt: skip
+        return parts[0].model_copy(update={"main": slurm.FILE, "files": files})
 
-    def submit(self, folder: Path, launches: Sequence[RemoteRun]) -> Handle:
+    def submit(self, folder: Path, launches: Sequence[executors.RemoteRun]) -> executors.Handle:
         """Submit the job; its nodes run the same Python interpreter as this process."""
         answer = call(["sbatch", "--parsable", slurm.FILE], folder, {"PYTHON": sys.executable})
         if not (found := re.fullmatch(r"(\d+)(;\S+)?", answer.strip())):
             raise ClientError("client_refused", "sbatch did not answer with the number of a job")
-        return Handle(
+        return executors.Handle(
             launcher="slurm", folder=str(folder), id=found[1], runs=_runs(launches),
             ranks=launches[0].ranks,
         )  # fmt: skip
 
-    def poll(self, handle: Handle) -> tuple[Status, ...]:
+    def poll(self, handle: executors.Handle) -> tuple[executors.Status, ...]:
         """The states from squeue, else from sacct, else from the results of the ranks."""
         known = _queued(handle)
         jobs = [_job(handle, task) for task in range(len(handle.runs))]
         if not known.keys() >= set(jobs):
             known = _accounted(handle) | known
         found = []
-        for job, folder in zip(jobs, folders(handle), strict=True):
+        for job, folder in zip(jobs, executors.folders(handle), strict=True):
             said = known.get(job)
             if said is None or said.state == "succeeded":
-                said = final_status(folder, handle.ranks)
+                said = executors.final_status(folder, handle.ranks)
             found.append(said)
         return tuple(found)
 
-    def cancel(self, handle: Handle) -> None:
+    def cancel(self, handle: executors.Handle) -> None:
         """Cancel the job and all its tasks."""
         call(["scancel", handle.id])
 
-    def collect(self, handle: Handle) -> tuple[Path, ...]:
-        """The folders, which the nodes wrote into."""
-        return folders(handle)
 
-
-def _runs(launches: Sequence[RemoteRun]) -> tuple[str, ...]:
+def _runs(launches: Sequence[executors.RemoteRun]) -> tuple[str, ...]:
     return (".",) if len(launches) == 1 else tuple(map(str, range(len(launches))))
 
 
-def _job(handle: Handle, task: int) -> str:
+def _job(handle: executors.Handle, task: int) -> str:
     return handle.id if handle.runs == (".",) else f"{handle.id}_{task}"
 
 
-def _queued(handle: Handle) -> dict[str, Status]:
+def _queued(handle: executors.Handle) -> dict[str, executors.Status]:
     """The states from squeue; it forgets a job some minutes after its end."""
     try:
         answer = call(
@@ -121,7 +103,7 @@ def _queued(handle: Handle) -> dict[str, Status]:
     return _statuses(answer)
 
 
-def _accounted(handle: Handle) -> dict[str, Status]:
+def _accounted(handle: executors.Handle) -> dict[str, executors.Status]:
     """The states from sacct; none if the cluster keeps no accounting."""
     try:
         return _statuses(
@@ -134,12 +116,12 @@ def _accounted(handle: Handle) -> dict[str, Status]:
         return {}
 
 
-def _statuses(answer: str) -> dict[str, Status]:
+def _statuses(answer: str) -> dict[str, executors.Status]:
     """The states in lines of job|state|reason."""
     found = {}
     for line in answer.splitlines():
         job, state, detail = [*line.strip().split("|"), "", ""][:3]
         word = state.split(" ")[0]  # "CANCELLED by 1000"
         why = f" ({detail})" if detail not in ("", "None") else ""
-        found[job] = Status(state=_STATES.get(word, "failed"), detail=word.lower() + why)
+        found[job] = executors.Status(state=_STATES.get(word, "failed"), detail=word.lower() + why)
     return found

@@ -26,6 +26,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from planner.documents.plan_report import Document
+from planner.documents.problems import failure_document
 from planner.running.validate.run_files import LOGS, heartbeat, heartbeat_file
 
 TOKEN = "PLANNER_RUN"  # environment variable with the run's token
@@ -86,14 +87,9 @@ class RunFailed(Exception):
 
     def document(self) -> dict[str, Any]:
         """This error as a problem document (RFC 9457)."""
-        return {
-            "type": f"/problems/run/{self.code.replace('_', '-')}",
-            "title": "The run failed",
-            "status": 500,
-            "detail": str(self),
-            "rank": self.rank,
-            "log": self.log.splitlines(),
-        }
+        slug = f"run/{self.code.replace('_', '-')}"
+        problem = failure_document(slug, "The run failed", str(self))
+        return problem | {"rank": self.rank, "log": self.log.splitlines()}
 
 
 class Stopped(BaseException):

@@ -164,8 +164,7 @@ def _scaled_to(
     reasons = plan_answers.illegal(asked, plan)
     if reasons:
         text = "; ".join(reason.text for reason in reasons)
-        detail = f"scaled to {plan.accelerators} processes: {text}"
-        raise refuse("/plan", "cannot_scale", detail)
+        raise refuse("/plan", "cannot_scale", f"scaled to {plan.accelerators} processes: {text}")
     return Scaled(asked, tuple(_changes(request, asked)))
 
 

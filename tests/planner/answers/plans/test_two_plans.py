@@ -11,9 +11,9 @@ import pytest
 from planner import cli
 from planner.answers.plans.two_plans import SideBySide, side_by_side
 from planner.inputs.requests.two_requests import parse_both
-from planner.questions.examples import COMPARISON_EXAMPLES
+from planner.questions.examples import examples
 
-BOTH: dict[str, Any] = COMPARISON_EXAMPLES["short"]["value"]
+BOTH: dict[str, Any] = examples("comparison")["short"]["value"]
 
 
 @pytest.fixture
