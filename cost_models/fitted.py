@@ -31,9 +31,11 @@ class Fitted:
     host_launch_s: float
     tp_overlap_exposed: float
 
-    def sustained_fraction(self, steady: str) -> float:
-        """Steady over single-kernel matrix rate of an accelerator, or of its family."""
-        return cast(float, getattr(self, f"sustained_{steady}"))
+    def sustained_fraction(self, steady: str | float) -> float:
+        """Steady over single-kernel matrix rate: as published, or the fitted one of that name."""
+        if isinstance(steady, str):
+            return cast(float, getattr(self, f"sustained_{steady}"))
+        return steady
 
 
 @cache

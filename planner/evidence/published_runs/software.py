@@ -1,7 +1,8 @@
 """What a run's software does by default, in the terms of a plan: kernels, dtypes, overlap.
 
-The first pattern found in the row's stack decides; an unknown stack is taken as today's
-Megatron-Core, and listed so.  A row's own overlap columns win.
+The first pattern found in the row's stack decides, or in its source's title where the row names no
+stack.  A stack that nobody listed is eager PyTorch with nothing overlapped, and said to be guessed,
+as is one that is taken as another's.  A row's own overlap columns win.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class Software:
     half_gradients: bool = False
     # Releases of this year and later.
     since: int = 0
+    # Whether its kernels and overlap are another stack's, for its own are not known.
+    guessed: bool = False
 
     @property
     def lineage(self) -> str:
@@ -79,7 +82,7 @@ SOFTWARE: tuple[Software, ...] = (
              {"runtime": "jax", "compile": True, **_OVERLAP, "cross_entropy": "unfused"}),
     Software("alpa", "Alpa on XLA: compiled, taken as compiled PyTorch",
              {"runtime": "torch", "compile": True, **_SERIAL, "cross_entropy": "unfused"},
-             half_gradients=True),
+             half_gradients=True, guessed=True),
     Software("olmo", "OLMo: compiled FSDP",
              {"runtime": "torch", "compile": True, **_OVERLAP, **_FLASH2}),
     Software(r"fsdp|torch|foundry|composer|axolotl|tune|accelerate|lightning|\bhf\b|hugging|trl\b|"
@@ -100,12 +103,29 @@ SOFTWARE: tuple[Software, ...] = (
     Software("bridge|mlperf", "Megatron-Bridge: Transformer Engine, gradients in bf16",
              {"runtime": "megatron", **_OVERLAP, "overlap_tp": True,
               "cross_entropy": "in_place"}, _NARROW),
-    # Forks and relatives that keep Megatron-Core's runtime: AMD, Huawei, Intel, InternLM, BAAI.
-    Software(r"megatron|mcore|\bte\b|transformer-engine|primus|mindspeed|mindspore|pangu|habana|"
-             r"intern|flagscale|galvatron|paddle|llama-?3|sagemaker|neuron|nxd|pai\b",
-             "Megatron-Core with Transformer Engine", {"runtime": "megatron", **_OVERLAP}),
+    # Neuron compiles the graph of a step, with attention of its own kernel library; what it says of
+    # overlap is about its tensor-parallel collectives alone (awsdocs-neuron, NxD Training).
+    Software("neuron|nxd", "NeuronX Distributed: compiled, nothing overlapped",
+             {"runtime": "megatron-sync", **_SERIAL}, guessed=True),
+    # Its 7B configuration broadcasts updated parameters after the step, and its products are
+    # torch's (InternLM/InternEvo configs/7B_sft.py: overlap_sync_param False).
+    Software("intern", "InternEvo: PyTorch's kernels, flash-attention-2, nothing overlapped",
+             {"runtime": "torch", **_SERIAL, **_FLASH2}),
+    # Forks that keep Megatron-Core's runtime, on NVIDIA's parts or others'.
+    Software(r"megatron|mcore|\bte\b|transformer-engine|flagscale|galvatron|sagemaker|pai\b|"
+             "llama-?3", "Megatron-Core with Transformer Engine",
+             {"runtime": "megatron", **_OVERLAP}),
+    Software("primus|mindspeed|mindspore|pangu",
+             "a fork of Megatron-Core with kernels of its vendor",
+             {"runtime": "megatron", **_OVERLAP}, guessed=True),
+    # Lazy mode compiles graphs of the step (docs.habana.ai).
+    Software("habana|gaudi", "transformers on Gaudi: graphs compiled, nothing overlapped",
+             {"runtime": "torch", "compile": True, **_SERIAL, "cross_entropy": "unfused"},
+             guessed=True),
 )  # fmt: skip
-_UNKNOWN = Software("", "unknown software", {"runtime": "megatron", **_OVERLAP})
+_UNKNOWN = Software(
+    "", "unknown software", {"runtime": "torch", **_SERIAL, **_FLASH2}, guessed=True
+)
 # Megatron of these years was not yet Megatron-Core, whatever the row calls it.
 _EARLY = {
     year: next(s for s in SOFTWARE if s.plan["runtime"] == f"megatron-{year}")
@@ -121,7 +141,8 @@ _FUSED = (
 
 def software_of(run: Run) -> tuple[Software, tuple[str, ...]]:
     """The software of a row, and what was assumed of it."""
-    name = run["stack"].lower().replace("_", "-").replace(" ", "-")
+    name = run["stack"] if run["stack"].lower() not in ("", "other") else run["source"]
+    name = name.lower().replace("_", "-").replace(" ", "-")
     if re.search(r"\bnemo \d\d\.\d\d\b", run.notes.lower()):
         name = "nemo"  # a release that the notes name wins
     matching = (
@@ -133,7 +154,8 @@ def software_of(run: Run) -> tuple[Software, tuple[str, ...]]:
     if found.plan["runtime"] == "megatron" and run.year <= max(_EARLY):
         found = _EARLY[max(run.year, min(_EARLY))]
     elif found is _UNKNOWN:
-        return found, (f"software: {name[:60] or 'not stated'}, taken as Megatron-Core",)
+        said = run["stack"][:60] or "not stated"
+        return found, (f"software: {said}, taken as eager PyTorch with nothing overlapped",)
     return found, (f"software: {found.label}",)
 
 
