@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 PERMUTE_FRACTION = 0.75
 # Kernels that the host launches until the device is busy again after a host synchronisation.
 SYNC_LAUNCHES = 5.0
-# Operations of the host that are no kernel of the records, in module calls: routing and its loss are
-# some 20 calls of torch, counting, sorting and permuting some 25 (a fifth of a module's host time
-# each), and either grouped product loops over its experts (Megatron-LM moe_utils.py, router.py,
-# token_dispatcher.py; Transformer Engine grouped_linear.py).
+# Operations of the host that are no kernel of the records, in module calls: routing and its loss
+# are some 20 calls of torch, counting, sorting and permuting some 25 (a fifth of a module's host
+# time each), and either grouped product loops over its experts (Megatron-LM moe_utils.py,
+# router.py, token_dispatcher.py; Transformer Engine grouped_linear.py).
 HOST_OPERATIONS = 20.0
 MODULE = "moe"
 

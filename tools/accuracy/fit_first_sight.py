@@ -39,7 +39,22 @@ from planner.evidence.uncertainty.posterior import SeenRun
 from planner.learning.accuracy.first_sights import sights
 
 # Usual deviations, from which the fit may depart by a factor of two (one deviation of ln).
-USUAL_LINEAR = (0.05, 0.055, 0.145, 0.118, 0.3, 0.27, 0.3, 0.315, 0.515, 0.57, 0.29, 0.235, 0.07, 0.14)
+USUAL_LINEAR = (
+    0.05,
+    0.055,
+    0.145,
+    0.118,
+    0.3,
+    0.27,
+    0.3,
+    0.315,
+    0.515,
+    0.57,
+    0.29,
+    0.235,
+    0.07,
+    0.14,
+)
 USUAL_SHARED, USUAL_NOISE = (0.11, 0.045, 0.05, 0.035), 0.058
 USUAL_DOUBT, LEAST_WIDER, USUAL_ALIKE = 0.1, 1.3, 0.2
 SITE, MODEL, NOISE = (0.1, 0.35, 1.0, 2.8), (1.0, 5.0), (0.35, 1.0, 2.8)
@@ -102,7 +117,9 @@ class _Draw:
         return cls(
             torch.tensor(np.array([linear_of(one) for one in features])),
             torch.tensor([run.ln for run in runs], dtype=torch.float64),
-            torch.tensor([[float(name in one.doubts) for name in DOUBTS] for one in features]).double(),
+            torch.tensor(
+                [[float(name in one.doubts) for name in DOUBTS] for one in features]
+            ).double(),
             torch.tensor([_alike(one) for one in features], dtype=torch.float64),
             torch.tensor(same.transpose(2, 0, 1).astype(float)),
         )
@@ -156,7 +173,7 @@ class _Parameters:
 
 
 def _log_evidence(own: _Parameters, draw: _Draw) -> Tensor:
-    """ln of the chance of a draw, over all components and which run may be an outlier."""
+    """Ln of the chance of a draw, over all components and which run may be an outlier."""
     count = len(draw.ln)
     scale = torch.exp(draw.doubts @ own.doubts - own.alike * draw.alike)
     squares = own.shared[:, None, None] ** 2 * draw.same
@@ -169,9 +186,7 @@ def _log_evidence(own: _Parameters, draw: _Draw) -> Tensor:
         + model[:, None, None, None] ** 2 * by_model
         + (noise[:, None, None] * own.noise) ** 2 * torch.eye(count, dtype=torch.float64)
     ).flatten(0, 2)
-    weights = (
-        own.weights[0][:, None, None] + own.weights[1][:, None] + own.weights[2]
-    ).flatten()
+    weights = (own.weights[0][:, None, None] + own.weights[1][:, None] + own.weights[2]).flatten()
     outlier = torch.zeros(count + 1, count, count, dtype=torch.float64)
     at = torch.arange(count)
     outlier[at + 1, at, at] = OUTLIER_DEVIATION**2
@@ -208,7 +223,7 @@ def fit(sources: Mapping[str, Sequence[SeenRun]]) -> Prior:
         found.backward()  # type: ignore[no-untyped-call]
         return found
 
-    search.step(loss)  # type: ignore[arg-type]
+    search.step(loss)  # type: ignore[no-untyped-call]
     return _Parameters(flat.detach()).prior()
 
 

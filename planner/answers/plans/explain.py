@@ -199,8 +199,11 @@ def _band(
 ) -> ErrorBand:
     site = sites.site_of_request(request.site)
     source = site.source if site else ""
-    features = error_features(request.model, request.cluster, request.training, plan, parts, source)
-    found = band(sum(parts.values()), features, model.context.profile, site)
+    features = error_features(
+        request.model, request.cluster, request.training, plan, parts, source,
+        model.context.profile,
+    )  # fmt: skip
+    found = band(sum(parts.values()), features, site)
     return ErrorBand(
         low_s=found.low_s, high_s=found.high_s, rows=found.rows, sources=found.sources,
         accelerator_rows=found.accelerator_rows, basis=found.basis,

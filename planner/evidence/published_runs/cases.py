@@ -72,6 +72,8 @@ class Case:
     open_inputs: tuple[str, ...]
     memory_quantity: str
     assumptions: tuple[str, ...]
+    stack_guessed: bool = False
+    """Whether the kernels of its software are taken as another's."""
 
 
 def case_of(run: Run) -> Case:
@@ -123,7 +125,7 @@ def case_of(run: Run) -> Case:
     )
     return Case(
         run, model.value, cluster.value, training, tuple(found), tuple(dict.fromkeys(opened)),
-        memory_quantity(run), tuple(dict.fromkeys(assumptions)),
+        memory_quantity(run), tuple(dict.fromkeys(assumptions)), software.guessed,
     )  # fmt: skip
 
 

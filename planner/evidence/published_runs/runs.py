@@ -163,7 +163,9 @@ def _check_columns(columns: Sequence[str], name: Any) -> None:
     missing = [column for column in REQUIRED if column not in columns]
     if missing:
         raise refuse("", "missing_column", f"{name} has no column {', '.join(missing)}")
-    twice = [c for c in (*REQUIRED, *INTEGERS, *FLAGS, *PROBABILITIES, *DECIMALS) if columns.count(c) > 1]
+    twice = [
+        c for c in (*REQUIRED, *INTEGERS, *FLAGS, *PROBABILITIES, *DECIMALS) if columns.count(c) > 1
+    ]
     if twice:
         raise refuse("", "duplicate_column", f"{name} has the column {twice[0]} twice")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import log
@@ -50,21 +50,30 @@ class Sight:
     @property
     def kind(self) -> str:
         """Dense, a mixture of experts, or adapters."""
-        if self.method != "full":
-            return "adapters"
-        return "mixture of experts" if self.run.features.experts else "dense"
+        return kind_of(self.run.features.experts, self.method)
 
 
-class FirstSightKind(Document):
+class KindErrors(Document):
     """Errors of the runs of one kind.
 
     median_abs_ln: the mean over sources with LEAST_OF_KIND runs of the kind and more, of the median
-    |ln(predicted / measured)| of each.
+    |ln(predicted / measured)| of each; None without such sources.
     """
 
     runs: int
     sources: int
     median_abs_ln: float | None
+
+    @classmethod
+    def of(cls, by_source: Mapping[str, Sequence[float]]) -> KindErrors:
+        """The errors of runs by source; each ln(predicted / measured)."""
+        medians = [
+            float(np.median(np.abs(own))) for own in by_source.values() if len(own) >= LEAST_OF_KIND
+        ]
+        mean = float(np.mean(medians)) if medians else None
+        return cls(
+            runs=sum(map(len, by_source.values())), sources=len(by_source), median_abs_ln=mean
+        )
 
 
 class FirstSight(Document):
@@ -73,7 +82,7 @@ class FirstSight(Document):
     runs: int
     sources: int
     commits: tuple[str, ...]
-    by_kind: dict[str, FirstSightKind]
+    by_kind: dict[str, KindErrors]
 
 
 @cache
@@ -109,29 +118,19 @@ def _sights(rows: Iterable[dict[str, str]]) -> Iterator[Sight]:
 def first_sight_summary() -> FirstSight:
     """The errors of the record, by kind of model."""
     found = sights()
+    by_kind: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for one in found:
+        by_kind[one.kind][one.source].append(one.run.ln)
     return FirstSight(
         runs=len(found),
         sources=len({one.source for one in found}),
         commits=tuple(dict.fromkeys(one.commit for one in found)),
-        by_kind={
-            kind: _of_kind(own) for kind, own in sorted(_by(found, lambda one: one.kind).items())
-        },
+        by_kind={kind: KindErrors.of(own) for kind, own in sorted(by_kind.items())},
     )
 
 
-def _of_kind(found: list[Sight]) -> FirstSightKind:
-    by_source = _by(found, lambda one: one.source)
-    medians = [
-        float(np.median([abs(one.run.ln) for one in own]))
-        for own in by_source.values()
-        if len(own) >= LEAST_OF_KIND
-    ]
-    mean = float(np.mean(medians)) if medians else None
-    return FirstSightKind(runs=len(found), sources=len(by_source), median_abs_ln=mean)
-
-
-def _by(found: Iterable[Sight], key: Callable[[Sight], str]) -> dict[str, list[Sight]]:
-    groups: dict[str, list[Sight]] = defaultdict(list)
-    for one in found:
-        groups[key(one)].append(one)
-    return groups
+def kind_of(experts: bool, method: str) -> str:
+    """Dense, a mixture of experts, or adapters."""
+    if method != "full":
+        return "adapters"
+    return "mixture of experts" if experts else "dense"
