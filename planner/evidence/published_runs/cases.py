@@ -134,8 +134,10 @@ def _loss(run: Run, fixed: dict[str, Any]) -> dict[str, Any]:
 
     Megatron's recipes since 2024 fuse it with Transformer Engine's kernel, which works in place.
     """
-    if run.known("cross_entropy"):  # a loss by chunks has no term of its own yet
-        return {"cross_entropy": "fused"}
+    if run.known("cross_entropy"):
+        # By chunks it exists in half precision and is read again, as where it works in place.
+        chunked = "chunk" in run["cross_entropy"].lower()
+        return {"cross_entropy": "in_place" if chunked else "fused"}
     if fixed["runtime"].startswith("megatron") and "ce fusion" in run.notes.lower():
         return {"cross_entropy": "in_place"}
     titan = "titan" in run["stack"] and fixed.get("compile", False)
@@ -187,6 +189,8 @@ def _training(
         assumptions.append(f"global batch {batch}: not stated, {each} per rank and micro-batch")
     tuning, notes = adapters_of(run)
     assumptions += notes
+    if re.search(r"8-bit (?:paged )?adam", run.notes.lower()) and not tuning:
+        tuning = {"optimizer": "adam_8bit"}
     try:
         return TrainingSpec(
             seq_length=length,

@@ -42,6 +42,11 @@ _NARROW = {
     "gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16", "fp8_param_gather": True,
 }  # fmt: skip
 _FLASH2 = {"attention_kernel": "flash2", "cross_entropy": "unfused"}
+# Weights, gradients and optimizer states all in bf16.
+_PURE_BF16 = {
+    "gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16", "master_weights_dtype": "none",
+    "optimizer_state_dtype": "bf16",
+}  # fmt: skip
 SOFTWARE: tuple[Software, ...] = (
     Software("megatron-deepspeed|megatron-ds|neox", "Megatron-DeepSpeed, apex kernels",
              {"runtime": "deepspeed", **_SERIAL, "cross_entropy": "unfused"}, half_gradients=True),
@@ -64,8 +69,11 @@ SOFTWARE: tuple[Software, ...] = (
              {"runtime": "torch", "compile": True, **_OVERLAP, "moe_dispatcher": "deepep",
               "cross_entropy": "fused"},
              # Its recipes run torch.optim.Adam on bf16 weights (examples/llm_benchmark).
-             {"gradient_dtype": "bf16", "master_weights_dtype": "none",
-              "optimizer_state_dtype": "bf16"}),
+             {name: dtype for name, dtype in _PURE_BF16.items() if "reduce" not in name}),
+    # `dtype: bf16` of its recipes is the dtype of the weights that the optimizer gets
+    # (recipes/configs, training/precision.py).
+    Software("torchtune", "torchtune: all of it in bf16, flash-attention-2",
+             {"runtime": "torch", **_OVERLAP, **_FLASH2}, _PURE_BF16),
     Software("fsdp1|foundry|composer", "llm-foundry: FSDP, flash-attention's cross-entropy",
              {"runtime": "torch", **_OVERLAP, "attention_kernel": "flash2",
               "cross_entropy": "fused"}),
@@ -187,9 +195,11 @@ def gradient_dtypes(run: Run, software: Software, precision: str) -> dict[str, s
     """The dtypes that gradients accumulate and reduce in, and the optimizer's where they differ."""
     if software.half_gradients and precision == "fp16":
         return {"gradient_dtype": "fp16", "gradient_reduce_dtype": "fp16"}
-    if "bf16-true" in run.notes.lower():  # litgpt's word for a model that is bf16 throughout
-        half = dict.fromkeys(("gradient_dtype", "gradient_reduce_dtype"), "bf16")
-        return {**half, "master_weights_dtype": "none", "optimizer_state_dtype": "bf16"}
+    # litgpt's word for a model that is bf16 throughout, and that of others for what AdamW gets.
+    if precision == "bf16" and re.search(
+        r"bf16-true|\bweights bf16\b|\bbf16 weights\b", run.notes.lower()
+    ):
+        return _PURE_BF16
     if "bf16 pure" in run.notes.lower() or "pure mode" in run.notes.lower():
         return {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"}
     return {"gradient_dtype": "fp32", "gradient_reduce_dtype": "fp32", **software.training}
