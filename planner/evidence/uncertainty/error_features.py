@@ -35,6 +35,7 @@ DOUBTS: dict[str, str] = {
     "method": "its method was never compared with runs",
     "inputs": "some of its inputs are open",
 }
+NARROW = ("fp8", "fp4")  # precisions below 16 bits
 UNMEASURED = ("fallback", "scaled")  # kinds of profiles: few or no kernels of the accelerator
 # Forward seconds of a layer and micro-batch at which half of its kernels count as short.
 SMALL_S = 5e-4
@@ -118,7 +119,7 @@ def shares_of(
     parts_s: Mapping[str, float] | Mapping[str, Array],
 ) -> Array:
     """Shares of plans' times by factor, which are the last axis; parts_s: seconds by part."""
-    experts, narrow = model.moe is not None, training.precision in ("fp8", "fp4")
+    experts, narrow = model.moe is not None, training.precision in NARROW
     micro_batches = training.global_batch_size / (plans.dp * plans.micro_batch_size)
     pass_s = parts_s["forward"] / np.maximum(micro_batches * model.num_layers / plans.pp, 1.0)
     total = sum_of(parts_s.values())

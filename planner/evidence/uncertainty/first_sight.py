@@ -27,7 +27,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cost_models.runtimes import RUNTIMES
-from planner.evidence.uncertainty.error_features import DOUBTS, FACTORS, Array, ErrorFeatures
+from planner.evidence.uncertainty.error_features import (
+    DOUBTS,
+    FACTORS,
+    NARROW,
+    Array,
+    ErrorFeatures,
+)
 from planner.evidence.uncertainty.posterior import SeenRun, published
 
 FILE = Path(__file__).parents[3] / "cost_models" / "catalog" / "first_sight.json"
@@ -36,7 +42,6 @@ SHARED = ("experts", "accelerator", "precision", "model")
 # A fixed cost of this many seconds is all of the time of steps that are as short.
 FIXED_S = 0.1
 USUAL_ACCELERATORS, USUAL_HIDDEN_SIZE = 8, 8192
-NARROW = ("fp8", "fp4")
 # Sources alike (accelerator, stack, kind of model) beyond these narrow an interval no further.
 MOST_ALIKE = 7
 # The chance that a run is an outlier, and the deviation of ln that it then has besides.
