@@ -112,7 +112,8 @@ def evidence(
     learned = 0 if site is None else _learned_count(site, chip.id, plan.runtime)
     ground: Ground = "measured" if same.number or learned else "extrapolated" if own else "unseen"
     if ground == "measured":
-        text, detail = _measured(f"{chip.name} with {_stack(plan.runtime)}", same, alike, experts)
+        where = f"{chip.name} with {_stack(plan.runtime)}{_how(*how)}"
+        text, detail = _measured(where, same, alike, experts)
     elif ground == "extrapolated":
         text, detail = _extrapolated(chip.name, plan.runtime, own, *how)
     else:
@@ -168,8 +169,7 @@ def _extrapolated(
 ) -> tuple[str, str]:
     """Sentences on the runs of the accelerator and of the runtime."""
     most = sorted(own, key=lambda other: (other != runtime, -len(own[other])))
-    how = " of adapters" * adapters + (" in 8 or 4 bits" if narrow else " in 16 bits")
-    differs = how if runtime in own else ""
+    differs = _how(adapters, narrow) if runtime in own else ""
     stacks = listed(tuple(dict.fromkeys(map(_stack, most)))[:MOST_RUNS])
     elsewhere = [run for each in _table().held.values() for run in each.get(runtime, [])]
     other = f" and {_runs(elsewhere)} with it elsewhere" if elsewhere else ""
@@ -195,6 +195,10 @@ def _unseen(chip: AcceleratorSpec, nearest: Sequence[ScoredRun]) -> tuple[str, s
         f"{others}, and on how far these differ"
     )
     return f"no run at all on {chip.name}: {source}", source
+
+
+def _how(adapters: bool, narrow: bool) -> str:
+    return " training adapters" * adapters + (" in 8 or 4 bits" if narrow else " in 16 bits")
 
 
 def _stack(runtime: str) -> str:
