@@ -22,10 +22,10 @@ class Fitted:
 
     sustained_ampere: float
     sustained_hopper: float
-    sustained_blackwell: float
     sustained_b200: float
     sustained_gb200: float
     sustained_gb300: float
+    sustained_v6e: float
     contention: float
     straggler: float
     host_launch_s: float
