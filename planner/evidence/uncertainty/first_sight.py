@@ -45,7 +45,7 @@ USUAL_ACCELERATORS, USUAL_HIDDEN_SIZE = 8, 8192
 # Sources alike (accelerator, stack, kind of model) beyond these narrow an interval no further.
 MOST_ALIKE = 7
 # The chance that a run is an outlier, and the deviation of ln that it then has besides.
-OUTLIERS, OUTLIER_DEVIATION = 0.08, 0.3
+OUTLIERS, OUTLIER_DEVIATION = 0.08, 1.0
 _ROUNDS = 3
 _MOST_STEPS, _CLOSE = 60, 1e-7
 _ROOT_HALF, _DENSITY = 0.5**0.5, (2.0 * pi) ** -0.5
@@ -233,10 +233,9 @@ class Belief:
         scale = prior.scale(of)
         own, kinds = scale * linear_of(of), kinds_of(of)
         by_linear = prior.variances * own**2
-        shared = [prior.shared[name] ** 2 * scale**2 for name in SHARED]
-        known = [size for size, kind in zip(shared, kinds, strict=True) if kind]
-        of_model = shared[-1] if kinds[-1] else 0.0
-        variance = site * (by_linear.sum() + sum(known) - of_model) + model * of_model
+        *shared, of_model = (prior.shared[name] ** 2 * scale**2 for name in SHARED)
+        known = sum(size for size, kind in zip(shared, kinds, strict=False) if kind)
+        variance = site * (by_linear.sum() + known) + model * of_model
         weights, means = np.exp(weight), np.zeros(len(weight))
         if seen is not None:
             across = _across(prior, seen, own, scale, kinds)
@@ -265,15 +264,14 @@ class Belief:
         return errors, rest
 
     def factors(self, of: ErrorFeatures) -> tuple[Array, Array]:
-        """Expected errors of estimates like this by FACTORS, and their standard deviations."""
+        """Expected errors of estimates like this by LINEAR, and their standard deviations."""
         seen, prior = self._seen, self.prior
         site, _, _, weight = prior.components
-        scale, which = prior.scale(of), slice(1, 1 + len(FACTORS))
-        sizes = prior.variances[which]
-        variances = site[:, None] * sizes * scale**2  # (C, FACTORS)
+        scale, sizes = prior.scale(of), prior.variances
+        variances = site[:, None] * sizes * scale**2  # (C, LINEAR)
         weights, means = np.exp(weight), np.zeros_like(variances)
         if seen is not None:
-            across = site[:, None, None] * scale * sizes * seen.linear[:, which]  # (C, n, FACTORS)
+            across = site[:, None, None] * scale * sizes * seen.linear  # (C, n, LINEAR)
             weights, means = seen.weights, np.einsum("cnf,cn->cf", across, seen.weighted)
             variances = variances - np.einsum("cnf,cnm,cmf->cf", across, seen.inverse, across)
         mean = weights @ means

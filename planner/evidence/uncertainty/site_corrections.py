@@ -14,6 +14,8 @@ from planner.evidence.uncertainty.first_sight import Mixture, first_sight
 from planner.evidence.uncertainty.posterior import SHARES
 from planner.evidence.uncertainty.site import LearnedRun, Site
 
+# What a site's runs may teach: a cost of all work alike, and the factors.
+LEARNED = {"common": "all of the time alike", **FACTORS}
 # A factor that no run spends so much of its time on says nothing.
 LEAST_SHARE = 0.01
 
@@ -157,9 +159,9 @@ def _factors(site: Site, runs: list[LearnedRun]) -> tuple[LearnedFactor, ...]:
     of = runs[-1].features
     mean, deviations = site.belief.factors(of)
     _, usual = first_sight().factors(of)
-    most = np.max([run.features.shares for run in runs], axis=0)
+    most = [1.0, *np.max([run.features.shares for run in runs], axis=0)]
     found = []
-    for i, (name, title) in enumerate(FACTORS.items()):
+    for i, (name, title) in enumerate(LEARNED.items()):
         verdict: Literal["learned", "cannot tell yet", "unused"] = "cannot tell yet"
         if most[i] < LEAST_SHARE:
             verdict = "unused"
