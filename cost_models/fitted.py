@@ -22,18 +22,20 @@ class Fitted:
 
     sustained_ampere: float
     sustained_hopper: float
-    sustained_blackwell: float
     sustained_b200: float
     sustained_gb200: float
     sustained_gb300: float
+    sustained_v6e: float
     contention: float
     straggler: float
     host_launch_s: float
     tp_overlap_exposed: float
 
-    def sustained_fraction(self, steady: str) -> float:
-        """Steady over single-kernel matrix rate of an accelerator, or of its family."""
-        return cast(float, getattr(self, f"sustained_{steady}"))
+    def sustained_fraction(self, steady: str | float) -> float:
+        """Steady over single-kernel matrix rate: as published, or the fitted one of that name."""
+        if isinstance(steady, str):
+            return cast(float, getattr(self, f"sustained_{steady}"))
+        return steady
 
 
 @cache

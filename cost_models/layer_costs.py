@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cost_models.activation_memory import MicroBatch
 from cost_models.arrays import sum_of
-from cost_models.blocks.records import Gemm, HostWait, Kernel, Record
+from cost_models.blocks.records import Gemm, HostOperations, HostWait, Kernel, Record
 from cost_models.collectives import Collectives, Exposed
 from cost_models.dims import Dims
 from cost_models.encoders import Encoded
@@ -202,7 +202,10 @@ class _Priced:
                 return forward + between[0] + waits, backward + between[1]
             launches_s = between
         else:
-            launches = sum_of(np.ceil(k.active) for k in times) * (1.0 - 0.5 * d.compiled)
+            kernels = sum_of(np.ceil(k.active) for k in times) * (1.0 - 0.5 * d.compiled)
+            launches = kernels + sum(
+                one.operations for one in records if isinstance(one, HostOperations)
+            )
             launches_s = [launches * launch, launches * launch]
         return (
             launch_bound_s(forward, exposed.forward_s, launches_s[0]) + waits,

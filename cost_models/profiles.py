@@ -113,9 +113,10 @@ class EfficiencyProfile:
     attention: dict[tuple[str, str, bool], AttentionEfficiency]
     """By (kernel, pass, causal): ('flash' | 'unfused', 'forward' | 'backward', bool)."""
     family: str
-    """Generation: 'ampere', 'hopper', 'blackwell'."""
-    steady: str
-    """Whose steady clocks it has: its own, where runs tell them, else the family's (fitted.py)."""
+    """Generation, such as 'ampere', 'hopper', 'tpu'; 'other' of parts without a profile."""
+    steady: str | float
+    """Steady over single-kernel matrix rate, or whose fitted one it has (fitted.py): its own, where
+    runs tell it, else its family's."""
     grouped_gemm: tuple[float, float, float]
     """Rate of grouped GEMMs over one of equal tiles: forward, input gradient, weight gradient."""
     attention_tile_rows: int
@@ -248,7 +249,7 @@ def read(document: Mapping[str, Any]) -> EfficiencyProfile:
             for case in attention["cases"]
         },
         family=document["sustained"]["family"],
-        steady=document["sustained"].get("own", document["sustained"]["family"]),
+        steady=_steady(document["sustained"]),
         grouped_gemm=tuple(document["grouped_gemm"]["fraction"]),
         attention_tile_rows=attention["tile_rows"],
         memory=Curve(
@@ -267,6 +268,12 @@ def read(document: Mapping[str, Any]) -> EfficiencyProfile:
         domain_fraction=document["domain"]["fraction"],
         notes=tuple(document["notes"]),
     )
+
+
+def _steady(block: Mapping[str, Any]) -> str | float:
+    """A published fraction, else whose fitted one."""
+    named: str | float = block.get("fraction", block.get("like", block["family"]))
+    return named
 
 
 def _gemm(block: Mapping[str, Any]) -> GemmEfficiency:

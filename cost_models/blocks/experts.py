@@ -15,6 +15,7 @@ from cost_models.blocks.records import (
     Collective,
     Dispatch,
     Gemm,
+    HostOperations,
     HostWait,
     MemoryBoundKernel,
     Record,
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
 PERMUTE_FRACTION = 0.75
 # Kernels that the host launches until the device is busy again after a host synchronisation.
 SYNC_LAUNCHES = 5.0
+# Operations of the host that are no kernel of the records, in module calls: routing and its loss
+# are some 20 calls of torch, counting, sorting and permuting some 25 (a fifth of a module's host
+# time each), and either grouped product loops over its experts (Megatron-LM moe_utils.py,
+# router.py, token_dispatcher.py; Transformer Engine grouped_linear.py).
+HOST_OPERATIONS = 20.0
 MODULE = "moe"
 
 
@@ -147,6 +153,7 @@ class Experts(FeedForward):
         yield Gemm("router", d.sharded_tokens, sent.routed, hidden, MODULE, fp8=False)
         # The host reads the token counts of the experts to size the next buffers.
         yield HostWait(SYNC_LAUNCHES)
+        yield HostOperations(HOST_OPERATIONS)
         scores = d.sharded_tokens * sent.routed
         # fp32 logits: softmax or sigmoid, top-k, and the balancing loss read them about four times.
         yield MemoryBoundKernel("top-k", 16.0 * scores, 12.0 * scores, MODULE)

@@ -146,6 +146,13 @@ class HostWait:
 
 
 @dataclass(frozen=True)
+class HostOperations:
+    """The host launches this many operations besides the kernels of the records, each way."""
+
+    operations: float
+
+
+@dataclass(frozen=True)
 class SavedTensor:
     """One tensor kept for the backward pass.
 
@@ -232,4 +239,4 @@ class Dispatch:
 
 
 Communication = TensorParallel | Boundary | Collective | KeyValues | Dispatch
-Record = Kernel | HostWait | SavedTensor | Working | Communication
+Record = Kernel | HostOperations | HostWait | SavedTensor | Working | Communication

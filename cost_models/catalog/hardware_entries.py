@@ -39,6 +39,8 @@ class AcceleratorEntry:
     driver_names: tuple[str, ...]
     year: int
     memory_basis: str
+    ranks_per_package: int
+    """Ranks of one printed device: 2 where the entry is a die or a core of a package of two."""
     node: TypicalNode
     sources: tuple[str, ...]
     flags: tuple[str, ...]
@@ -133,6 +135,7 @@ def _accelerator_of(item: dict[str, Any]) -> AcceleratorEntry:
         driver_names=tuple(item["driver_names"]),
         year=item["year"],
         memory_basis=item["memory_basis"],
+        ranks_per_package=item.get("ranks_per_package", 1),
         node=TypicalNode(
             accelerators=node["accelerators"],
             domains=tuple(_tier(domain) for domain in node["domains"]),

@@ -19,9 +19,10 @@ class ScoredRun(BaseModel, frozen=True, extra="forbid"):
 
     source: key of its source, of which `title` is the name.  accelerator: the catalog's id;
     family: its kin.  runtime: whose kernels and overlaps it is priced with; stack: the software of
-    its row.  experts: whether it has a mixture of experts.  intervals_s: by per cent of runs that
-    they are to hold, predicted as if no run of the source were known; None of toy sizes, which
-    teach nothing.
+    its row; stack_guessed: whether that runtime is another stack's.  experts: whether it has a
+    mixture of experts.  adapters: whether it trains adapters alone.  intervals_s: by per cent of
+    runs that they are to hold, as wide as errors at first sight; None of toy sizes, which teach
+    nothing.
     """
 
     id: str
@@ -31,11 +32,13 @@ class ScoredRun(BaseModel, frozen=True, extra="forbid"):
     model: str
     parameters: int
     experts: bool
+    adapters: bool
     accelerator: str
     family: str
     accelerators: int
     runtime: str
     stack: str
+    stack_guessed: bool
     precision: str
     seq_length: int
     global_batch_size: int
@@ -59,8 +62,9 @@ Ground = Literal["measured", "extrapolated", "unseen"]
 class Evidence(BaseModel, frozen=True, extra="forbid"):
     """The published runs nearest to a plan, and on what ground its estimate stands.
 
-    ground: measured where runs have its accelerator and its runtime, extrapolated where they have
-    its accelerator alone, unseen where none has; `text` says so with their numbers, and what the
+    ground: measured where runs have its accelerator, runtime, method (all weights or adapters) and
+    class of precision (16 bits, or 8 and 4), extrapolated where they have its accelerator alone,
+    unseen where none has; `text` says so with their numbers, and what the
     interval rests on where it is not such runs; `detail` is what of it is to be said beside a label
     that names the ground.  alike: the number of those of its kind of model too.
     """

@@ -55,6 +55,8 @@ SURVEY = [
     "ascend-910c",
     "gaudi2",
     "gaudi3",
+    "tpu-v4",
+    "tpu-v5e",
     "tpu-v5p",
     "tpu-v6e",
     "tpu-v7x",
@@ -99,8 +101,8 @@ HOSTILE = [
 
 
 def test_all_accelerators_of_the_survey_resolve() -> None:
-    assert len(SURVEY) == 39 == len(ACCELERATORS)
-    assert len({hardware.accelerator(name).id for name in SURVEY}) == 39
+    assert len(SURVEY) == 41 == len(ACCELERATORS)
+    assert len({hardware.accelerator(name).id for name in SURVEY}) == 41
 
 
 @pytest.mark.parametrize("name", ACCELERATORS)

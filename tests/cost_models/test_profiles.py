@@ -62,7 +62,7 @@ def test_every_profile_is_sound(name: str, used: EfficiencyProfile) -> None:
     assert not curve.x.flags.writeable
     assert not curve.y.flags.writeable
     assert np.all(np.diff(used.memory.y) >= 0)
-    assert used.memory.y[-1] <= 0.8
+    assert used.memory.y[-1] <= 0.83  # TPU v6e
     assert used.attention_tile_rows in (128, 256)
     every = set(product(["flash"], ["forward", "backward"], [True, False]))
     second = set(product(["flash2"], ["forward", "backward"], [True]))
@@ -101,8 +101,24 @@ def test_every_accelerator_has_a_profile_for_its_precisions(
             assert precision in used.gemm
 
 
-def test_only_the_generic_profile_is_a_fallback() -> None:
-    assert [name for name in profiles() if profile(name).kind == "fallback"] == ["generic"]
+def test_parts_without_a_measured_kernel_are_fallbacks() -> None:
+    """But for their clock, they are the generic one."""
+    fallbacks = {name for name in profiles() if profile(name).kind == "fallback"}
+    assert fallbacks == {"generic", "ascend", "trainium", "h20"}
+    generic = profile("generic")
+    for name in fallbacks:
+        assert profile(name).gemm["bf16"].tile_fraction == generic.gemm["bf16"].tile_fraction
+        assert np.array_equal(profile(name).memory.y, generic.memory.y)
+
+
+def test_no_part_borrows_the_certainty_of_another_family() -> None:
+    families = {entry.id: profile_for(entry.spec).family for entry in hardware.accelerators()}
+    for name, family in families.items():
+        vendor = hardware.accelerator(name).vendor
+        assert (vendor == "NVIDIA") >= (family in ("ampere", "hopper", "blackwell")), name
+    assert families["tpu-v5p"] == families["tpu-v6e"] == "tpu"
+    assert families["mi300x"] == "cdna"
+    assert families["v100-sxm2-32gb"] == "other"
     assert profile_for(hardware.accelerator("v100")).kind == "fallback"
     assert set(profiles()) > MEASURED
 

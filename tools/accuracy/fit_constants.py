@@ -32,12 +32,12 @@ BOUNDS = {
     "sustained_b200": (0.68, 0.85),
     "sustained_gb200": (0.68, 0.85),
     "sustained_gb300": (0.7, 0.88),
+    "sustained_v6e": (0.7, 1.0),
     "contention": (0.12, 0.25),
     "straggler": (0.0, 0.03),
     "tp_overlap_exposed": (0.2, 0.8),
 }
-# Not fitted: host_launch_s, of which the runs hardly tell (the loss is flat up to 1.5e-4 s), and
-# sustained_blackwell, which is the middle of the three parts that have one of their own.
+# Not fitted: host_launch_s, of which the runs hardly tell (the loss is flat up to 1.5e-4 s).
 NAMES = tuple(BOUNDS)
 
 

@@ -21,9 +21,8 @@ from pydantic import FiniteFloat
 from planner.documents.plan_report import Document
 from planner.evidence.published_runs.runs import PUBLISHED_RUNS, runs_in
 from planner.evidence.uncertainty.error_features import Array, ErrorFeatures
-from planner.evidence.uncertainty.posterior import Posterior
+from planner.evidence.uncertainty.posterior import Posterior, posterior
 from planner.evidence.uncertainty.tuning_policy import UNLIKELY, WORTH, advised, believed
-from planner.learning.accuracy.intervals import left_out
 from planner.learning.accuracy.predict import Prediction, predict
 from planner.learning.accuracy.scores import counts, features_of
 
@@ -72,7 +71,7 @@ def _tuned(name: str, plans: Sequence[Sequence[Prediction]]) -> TunedGroup:
     predicted = np.array([_mean(one.iteration_time_s for one in plan) for plan in plans])
     true = np.array([_mean(one.run.iteration_time_s for one in plan) for plan in plans])
     # A site begins with the posterior of the other sources' runs.
-    known = left_out(features[0].groups[3])
+    known = posterior().without("source", features[0].groups[3])
     order, ends = tried(known, features, predicted, true)
     in_order = np.argsort(predicted, kind="stable").tolist()
     best_then = float(true[order[:ends]].min())

@@ -199,8 +199,11 @@ def _band(
 ) -> ErrorBand:
     site = sites.site_of_request(request.site)
     source = site.source if site else ""
-    features = error_features(request.model, request.cluster, request.training, plan, parts, source)
-    return ErrorBand.of(band(sum(parts.values()), features, model.context.profile, site))
+    features = error_features(
+        request.model, request.cluster, request.training, plan, parts, source,
+        model.context.profile,
+    )  # fmt: skip
+    return ErrorBand.of(band(sum(parts.values()), features, site))
 
 
 def _site(request: PlanRequest, corrected: float) -> Iterator[Note]:

@@ -1,4 +1,4 @@
-"""The adapters (LoRA) of a published run, from its model's name and its notes."""
+"""The adapters (LoRA) of a published run: from its columns, else its model's name and its notes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from planner.evidence.published_runs.runs import Run
 # "q_lora 1536" is a dimension of latent attention, which the underscore tells apart.
 _LORA = re.compile(r"\b(q?)lora\b", re.IGNORECASE)
 _RANK = re.compile(r"\b(?:rank|dim|r)\s*[:=]?\s*(\d{1,4})\b", re.IGNORECASE)
+_DROPOUT = re.compile(r"\bdropout (0?\.\d+)")
+# "targets ['q_proj', 'v_proj']", "default target q,v"; "targets all" names none.
+_TARGETS = re.compile(r"\btargets? (?:modules )?\[?((?:[\"']?[a-z]\w*[\"']?,? ?)+)")
 _ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _ATTENTION = ("linear_qkv", "linear_proj")
 # Adapters by software, where the row does not say: MLPerf's reference of llama2_70b_lora (rules:
@@ -21,6 +24,10 @@ _RECIPES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("automodel|fsdp2-te", "Automodel's recipes", {
         "lora_rank": 16, "lora_targets": _ALL}),
     ("nemo|bridge|megatron|pax", "NeMo's defaults", {"lora_rank": 32}),
+    ("litgpt|lit-gpt", "LitGPT's defaults: queries and values", {
+        "lora_rank": 8, "lora_targets": ("q_proj", "v_proj")}),
+    ("torchtune", "torchtune's configurations", {
+        "lora_rank": 8, "lora_targets": (*(name for name in _ALL if name != "k_proj"),)}),
     ("", "PEFT's defaults on all matrices", {"lora_rank": 8, "lora_targets": _ALL}),
 )  # fmt: skip
 
@@ -28,15 +35,32 @@ _RECIPES: tuple[tuple[str, str, dict[str, Any]], ...] = (
 def adapters_of(run: Run) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The training fields of a run's adapters (none if it trains all weights), and assumptions."""
     said = f"{run['model']} ; {run.notes}"
-    lora = _LORA.search(said)
-    if lora is None:
+    method, lora = run["method"].lower(), _LORA.search(said)
+    if method == "full" or (not method and lora is None):
         return {}, ()
     software = f"{run['stack']} {run.source_key}".lower()
     label, fields = next(
         (label, dict(fields)) for pattern, label, fields in _RECIPES if re.search(pattern, software)
     )
-    if rank := _RANK.search(said[lora.start() :]):
-        fields["lora_rank"] = int(rank.group(1))
-    if lora.group(1) or re.search(r"nf4|4-bit", said, re.IGNORECASE):
+    rank = _RANK.search(said[lora.start() :]) if lora else None
+    if stated := run.integer("lora_rank") or (rank and int(rank.group(1))):
+        fields["lora_rank"] = stated
+    if named := _named_targets(run.notes):
+        fields["lora_targets"] = named
+    if dropout := _DROPOUT.search(run.notes):
+        fields["lora_dropout"] = float(dropout.group(1))
+    quantized = f"{run['quantization']} {said}"
+    if method == "qlora" or (lora and lora.group(1)) or re.search(r"nf4|int4|4-bit", quantized):
         fields["frozen_dtype"] = "nf4"
-    return fields, (f"adapters of rank {fields['lora_rank']}: {label} where not stated",)
+    notes = [f"adapters of rank {fields['lora_rank']}: {label} where not stated"]
+    if method not in ("", "lora", "qlora"):
+        notes.append(f"{method}: taken as LoRA, whose weights are frozen too")
+    return fields, tuple(notes)
+
+
+def _named_targets(notes: str) -> tuple[str, ...]:
+    """The matrices that the notes name, by Hugging Face's names."""
+    found = _TARGETS.search(notes.lower())
+    words = re.findall(r"\w+", found.group(1)) if found else []
+    named = (word if word.endswith("_proj") else f"{word}_proj" for word in words)
+    return tuple(dict.fromkeys(name for name in named if name in _ALL))

@@ -45,6 +45,8 @@ from planner.evidence.published_runs.software import (
 # torchtitan compiles the loss with the model since e10cb94 of October 2024; runs of that year
 # published its numbers before.
 COMPILED_LOSS_SINCE = 2025
+# Sequences of a rank where a row states neither its batch nor both factors of a micro-batch of all.
+UNSTATED_SEQUENCES = 8
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 MOST_CHUNKS = 20
 MOST_VARIANTS = 5000
@@ -70,6 +72,8 @@ class Case:
     open_inputs: tuple[str, ...]
     memory_quantity: str
     assumptions: tuple[str, ...]
+    stack_guessed: bool = False
+    """Whether the kernels of its software are taken as another's."""
 
 
 def case_of(run: Run) -> Case:
@@ -89,7 +93,9 @@ def case_of(run: Run) -> Case:
     )
     assumptions += degrees.assumptions
     fixed: dict[str, Any] = {**software.plan, "attention_kernel": attention_kernel(run, software)}
-    if "deepep" in run.notes.lower():
+    if named := re.search("deepep|hybridep|alltoall", run["dispatcher"].lower()):
+        fixed["moe_dispatcher"] = named.group(0)
+    elif "deepep" in run.notes.lower():
         fixed["moe_dispatcher"] = "deepep"
     fixed.update(recipe.plan)
     assumptions += recipe.notes
@@ -110,7 +116,7 @@ def case_of(run: Run) -> Case:
     overlaps = "dualpipe" in said or re.search(r"(a2a|ep|all-to-all|moe)[- _]overlap", said)
     overlaps = bool(overlaps) or fixed.get("overlap_ep", False)
     fixed["overlap_ep"] = overlaps and (run.integer("ep") or 1) > 1
-    if re.search(r"host offload|offloaded remat", said):
+    if re.search(r"host offload|offloaded remat", said) or "activations" in run["offload"]:
         fixed["offload_activations"] = True
     opened = list(degrees.opened)
     found = islice(
@@ -119,7 +125,7 @@ def case_of(run: Run) -> Case:
     )
     return Case(
         run, model.value, cluster.value, training, tuple(found), tuple(dict.fromkeys(opened)),
-        memory_quantity(run), tuple(dict.fromkeys(assumptions)),
+        memory_quantity(run), tuple(dict.fromkeys(assumptions)), software.guessed,
     )  # fmt: skip
 
 
@@ -128,6 +134,10 @@ def _loss(run: Run, fixed: dict[str, Any]) -> dict[str, Any]:
 
     Megatron's recipes since 2024 fuse it with Transformer Engine's kernel, which works in place.
     """
+    if run.known("cross_entropy"):
+        # By chunks it exists in half precision and is read again, as where it works in place.
+        chunked = "chunk" in run["cross_entropy"].lower()
+        return {"cross_entropy": "in_place" if chunked else "fused"}
     if fixed["runtime"].startswith("megatron") and "ce fusion" in run.notes.lower():
         return {"cross_entropy": "in_place"}
     titan = "titan" in run["stack"] and fixed.get("compile", False)
@@ -172,12 +182,15 @@ def _training(
         raise ValueError("seq_len is not stated")
     if not batch:
         micro, dp = run.integer("micro_batch"), run.integer("dp")
-        if not micro or not dp:
-            raise ValueError("global_batch is not stated")
-        batch = micro * dp
-        assumptions.append(f"global batch {batch}: not stated, one micro-batch per rank")
+        if not micro and not dp:
+            raise ValueError("global_batch is not stated, nor dp or micro_batch")
+        each = 1 if micro and dp else UNSTATED_SEQUENCES
+        batch = (micro or 1) * (dp or 1) * each
+        assumptions.append(f"global batch {batch}: not stated, {each} per rank and micro-batch")
     tuning, notes = adapters_of(run)
     assumptions += notes
+    if re.search(r"8-bit (?:paged )?adam", run.notes.lower()) and not tuning:
+        tuning = {"optimizer": "adam_8bit"}
     try:
         return TrainingSpec(
             seq_length=length,

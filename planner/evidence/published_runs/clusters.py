@@ -40,6 +40,7 @@ _NEAREST = {
     "gh200": "h100-sxm-80gb",  # the Hopper die of the H100 SXM beside a Grace CPU
     "mi250": "mi250x-gcd",  # 208 of its 220 compute units
     "b100": "b200-sxm-180gb",
+    "mi350x": "mi355x",  # the same dies at 1,000 instead of 1,400 W
     "910b": "ascend-910b3",  # 313 TFLOP/s, quoted as 320 for the name without a digit
     "910": "ascend-910b4", "910a": "ascend-910b4",
 }  # fmt: skip
@@ -102,10 +103,10 @@ def ranks_of(run: Run, entry: AcceleratorEntry | None = None) -> tuple[int, tupl
         if run.integer("dp") and product <= MOST_RANKS:
             return product, (f"{product} accelerators: tp x cp x pp x dp",)
         raise ValueError("n_gpus is not stated")
-    # A part of two dies is two ranks: the row counts packages where its degrees say twice as many.
-    halves = entry is not None and entry.id.endswith(("-gcd", "-die"))
-    if halves and product == 2 * ranks:
-        return product, (f"{product} ranks: two of each printed package",)
+    # A part of several dies or cores is as many ranks: a row whose degrees say so counts packages.
+    each = 1 if entry is None else entry.ranks_per_package
+    if each > 1 and product == each * ranks:
+        return product, (f"{product} ranks: {each} of each printed package",)
     if ranks > MOST_RANKS:
         raise ValueError(f"n_gpus {ranks}: at most {MOST_RANKS}")
     return ranks, ()
@@ -160,7 +161,7 @@ def _accelerators_of_a_node(
         assumptions.append(f"{typical} accelerators per node: not stated, typical")
     per_node = stated or typical
     if counted and run.integer("n_gpus") and ranks != run.integer("n_gpus"):
-        per_node *= 2
+        per_node *= entry.ranks_per_package
     domain = max(tier.domain_accelerators or 1 for tier in entry.node.domains)
     # A rack's links span its nodes; the row counts the rack.
     return min(per_node, typical) if domain > typical else per_node

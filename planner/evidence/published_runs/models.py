@@ -80,10 +80,16 @@ def model_of(run: Run) -> Read:
     assumptions: list[str] = []
     name = _name(run)
     stated = {field: run.integer(column) for column, field in DIMS.items()}
+    stated = _maxtext_scale(name, stated, assumptions)
     spec = {field: value for field, value in stated.items() if value}
-    if (gated := run.flag("gated")) is not None:
-        spec["gated_mlp"] = gated
     preset = _preset(name, stated)
+    gated = run.flag("gated")
+    if preset is not None and gated not in (None, preset.gated_mlp):
+        assumptions.append(
+            f"gated {int(preset.gated_mlp)}: of preset {preset.name}; the row prints {run['gated']}"
+        )
+    elif gated is not None:
+        spec["gated_mlp"] = gated
     base: dict[str, Any]
     if preset is not None:
         assumptions.append(f"what the row does not state of the model: preset {preset.name}")
@@ -94,6 +100,8 @@ def model_of(run: Run) -> Read:
         assumptions.append(f"what the row does not state of the model: {label}")
         base = dict(base)
     base.update(spec)
+    if (dropout := run.decimal("dropout")) is not None:
+        base["hidden_dropout"] = base["attention_dropout"] = dropout
     if base.get("position") == "learned":
         base["max_position_embeddings"] = max(run.integer("seq_len") or 1, 1)
     missing = [f for f in ("num_layers", "hidden_size", "num_attention_heads") if not base.get(f)]
@@ -106,6 +114,29 @@ def model_of(run: Run) -> Read:
         base["num_layers"] = 1
         base["moe"] = base.get("moe") and {**base["moe"], "num_dense_layers": 0, "layer_offset": 0}
     return Read(_spec(name, base), tuple(assumptions))
+
+
+# MaxText's model of scale 1 (configs/base.yml): widths double in turn, from heads and MLP over the
+# embedding to the layers (pyconfig.py get_individual_scales).
+_MAXTEXT = {
+    "num_attention_heads": (16, 2), "num_query_groups": (16, 2), "ffn_hidden_size": (7168, 2),
+    "hidden_size": (2048, 1), "num_layers": (16, 0),
+}  # fmt: skip
+
+
+def _maxtext_scale(
+    name: str, stated: dict[str, int | None], assumptions: list[str]
+) -> dict[str, int | None]:
+    """The dims that a model has which is named by MaxText's global_parameter_scale."""
+    found = re.search(r"maxtext-(\d+)b\b", name.lower())
+    if found is None or any(stated[field] for field in _MAXTEXT):
+        return stated
+    doublings = int(found.group(1)).bit_length() - 1
+    assumptions.append(f"dims of global_parameter_scale {1 << doublings} (MaxText base.yml)")
+    dims: dict[str, int | None] = {
+        field: base << ((doublings + ahead) // 3) for field, (base, ahead) in _MAXTEXT.items()
+    }
+    return {**stated, **dims, "vocab_size": stated["vocab_size"] or 32000}
 
 
 def _spec(name: str, fields: Mapping[str, Any]) -> ModelSpec:
@@ -186,7 +217,8 @@ def _family(name: str, run: Run) -> tuple[str, dict[str, Any]]:
 def _arch(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
     """What the notes say of the architecture, in the table's own phrases."""
     notes = run.notes.lower()
-    if found := re.search(r"head[_ ]dim(?:ension)? (\d+)", notes):
+    found = re.search(r"head[_ ]dim(?:ension)? (\d+)", f"head_dim {run['head_dim']} ; {notes}")
+    if found and not base.get("mla"):
         base["head_dim"] = int(found.group(1))
     mla = re.search(r"mla \(q_lora (\d+|none), kv_lora (\d+), qk (\d+)\+(\d+), v (\d+)\)", notes)
     if mla:
@@ -232,15 +264,17 @@ def _experts(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
         r"every (?:other|second) layer (?:is )?moe|moe (?:in )?every (?:other|second)", notes
     ):
         moe["layer_frequency"], moe["layer_offset"] = 2, 1
-    moe |= _shared_expert(notes, moe["expert_ffn_hidden_size"])
+    moe |= _shared_expert(run, moe["expert_ffn_hidden_size"])
     base["moe"] = moe
     if moe.get("imbalance_factor", 1.0) == 1.0:
         assumptions.append("experts evenly loaded")
 
 
-def _shared_expert(notes: str, width: int) -> dict[str, int]:
+def _shared_expert(run: Run, width: int) -> dict[str, int]:
     """The shared experts, which count as one of their whole width."""
-    found = re.search(r"(\d+) shared experts?(?: \((\d+)\))?", notes)
+    if stated := run.integer("shared_ffn"):
+        return {"shared_expert_ffn_hidden_size": stated}
+    found = re.search(r"(\d+) shared experts?(?: \((\d+)\))?", run.notes.lower())
     if not found:
         return {}
     total = int(found.group(2)) if found.group(2) else int(found.group(1)) * width

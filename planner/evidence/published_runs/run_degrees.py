@@ -199,7 +199,7 @@ def _stated_ep(
 
 def _expert_tensor_degrees(run: Run, ep: int, tp: int, ranks: int) -> list[int]:
     """The etp that a row may mean."""
-    found = re.search(r"\betp ?[=:]? ?(\d+)", f"etp {run['etp']} {run.notes}".lower())
+    found = re.search(r"\betp ?[=:]? ?(\d+)", f"etp {run['etp']} ; {run.notes}".lower())
     stated = int(found.group(1)) if found else None
     if stated and (ranks % stated or ranks % (ep * stated)):
         raise ValueError(f"ep {ep} x etp {stated} does not divide tp x cp x dp = {ranks}")

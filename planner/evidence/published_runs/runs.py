@@ -21,8 +21,9 @@ REQUIRED = ("id", "gpu", "n_gpus", "model", "seq_len")
 INTEGERS = (
     "year", "n_gpus", "gpus_per_node", "layers", "hidden", "heads", "kv_heads", "ffn_hidden",
     "vocab", "seq_len", "experts", "topk", "moe_ffn", "tp", "cp", "pp", "vpp", "ep", "dp",
-    "zero_stage", "micro_batch", "global_batch",
+    "zero_stage", "micro_batch", "global_batch", "lora_rank", "shared_ffn",
 )  # fmt: skip
+PROBABILITIES = ("dropout",)
 FLAGS = (
     "gated", "sp", "distributed_optimizer", "flash_attention", "oom", "compiled",
     "overlap_grad_reduce", "overlap_param_gather", "tp_comm_overlap", "overlap_p2p",
@@ -162,7 +163,9 @@ def _check_columns(columns: Sequence[str], name: Any) -> None:
     missing = [column for column in REQUIRED if column not in columns]
     if missing:
         raise refuse("", "missing_column", f"{name} has no column {', '.join(missing)}")
-    twice = [c for c in (*REQUIRED, *INTEGERS, *FLAGS, *DECIMALS) if columns.count(c) > 1]
+    twice = [
+        c for c in (*REQUIRED, *INTEGERS, *FLAGS, *PROBABILITIES, *DECIMALS) if columns.count(c) > 1
+    ]
     if twice:
         raise refuse("", "duplicate_column", f"{name} has the column {twice[0]} twice")
 
@@ -210,6 +213,11 @@ def run_of(row: Mapping[str, str | None], number: int = 1) -> Run:
             integers[column] = int(value)
     for column, value in _numbers(text, FLAGS, "0 or 1", errors):
         flags[column] = value > 0
+    for column, value in _numbers(text, PROBABILITIES, "a number", errors):
+        if value < 1:
+            decimals[column] = value
+        else:
+            errors.append(f"{column}: {shown(text[column])} is not from 0 to below 1")
     for column, value in _numbers(text, DECIMALS, "a number", errors):
         if LEAST <= value <= MOST:
             decimals[column] = value

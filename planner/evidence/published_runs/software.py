@@ -1,7 +1,8 @@
 """What a run's software does by default, in the terms of a plan: kernels, dtypes, overlap.
 
-The first pattern found in the row's stack decides; an unknown stack is taken as today's
-Megatron-Core, and listed so.  A row's own overlap columns win.
+The first pattern found in the row's stack decides, or in its source's title where the row names no
+stack.  A stack that nobody listed is eager PyTorch with nothing overlapped, and said to be guessed,
+as is one that is taken as another's.  A row's own overlap columns win.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class Software:
     half_gradients: bool = False
     # Releases of this year and later.
     since: int = 0
+    # Whether its kernels and overlap are another stack's, for its own are not known.
+    guessed: bool = False
 
     @property
     def lineage(self) -> str:
@@ -39,6 +42,11 @@ _NARROW = {
     "gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16", "fp8_param_gather": True,
 }  # fmt: skip
 _FLASH2 = {"attention_kernel": "flash2", "cross_entropy": "unfused"}
+# Weights, gradients and optimizer states all in bf16.
+_PURE_BF16 = {
+    "gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16", "master_weights_dtype": "none",
+    "optimizer_state_dtype": "bf16",
+}  # fmt: skip
 SOFTWARE: tuple[Software, ...] = (
     Software("megatron-deepspeed|megatron-ds|neox", "Megatron-DeepSpeed, apex kernels",
              {"runtime": "deepspeed", **_SERIAL, "cross_entropy": "unfused"}, half_gradients=True),
@@ -61,8 +69,11 @@ SOFTWARE: tuple[Software, ...] = (
              {"runtime": "torch", "compile": True, **_OVERLAP, "moe_dispatcher": "deepep",
               "cross_entropy": "fused"},
              # Its recipes run torch.optim.Adam on bf16 weights (examples/llm_benchmark).
-             {"gradient_dtype": "bf16", "master_weights_dtype": "none",
-              "optimizer_state_dtype": "bf16"}),
+             {name: dtype for name, dtype in _PURE_BF16.items() if "reduce" not in name}),
+    # `dtype: bf16` of its recipes is the dtype of the weights that the optimizer gets
+    # (recipes/configs, training/precision.py).
+    Software("torchtune", "torchtune: all of it in bf16, flash-attention-2",
+             {"runtime": "torch", **_OVERLAP, **_FLASH2}, _PURE_BF16),
     Software("fsdp1|foundry|composer", "llm-foundry: FSDP, flash-attention's cross-entropy",
              {"runtime": "torch", **_OVERLAP, "attention_kernel": "flash2",
               "cross_entropy": "fused"}),
@@ -79,7 +90,7 @@ SOFTWARE: tuple[Software, ...] = (
              {"runtime": "jax", "compile": True, **_OVERLAP, "cross_entropy": "unfused"}),
     Software("alpa", "Alpa on XLA: compiled, taken as compiled PyTorch",
              {"runtime": "torch", "compile": True, **_SERIAL, "cross_entropy": "unfused"},
-             half_gradients=True),
+             half_gradients=True, guessed=True),
     Software("olmo", "OLMo: compiled FSDP",
              {"runtime": "torch", "compile": True, **_OVERLAP, **_FLASH2}),
     Software(r"fsdp|torch|foundry|composer|axolotl|tune|accelerate|lightning|\bhf\b|hugging|trl\b|"
@@ -100,12 +111,29 @@ SOFTWARE: tuple[Software, ...] = (
     Software("bridge|mlperf", "Megatron-Bridge: Transformer Engine, gradients in bf16",
              {"runtime": "megatron", **_OVERLAP, "overlap_tp": True,
               "cross_entropy": "in_place"}, _NARROW),
-    # Forks and relatives that keep Megatron-Core's runtime: AMD, Huawei, Intel, InternLM, BAAI.
-    Software(r"megatron|mcore|\bte\b|transformer-engine|primus|mindspeed|mindspore|pangu|habana|"
-             r"intern|flagscale|galvatron|paddle|llama-?3|sagemaker|neuron|nxd|pai\b",
-             "Megatron-Core with Transformer Engine", {"runtime": "megatron", **_OVERLAP}),
+    # Neuron compiles the graph of a step, with attention of its own kernel library; what it says of
+    # overlap is about its tensor-parallel collectives alone (awsdocs-neuron, NxD Training).
+    Software("neuron|nxd", "NeuronX Distributed: compiled, nothing overlapped",
+             {"runtime": "megatron-sync", **_SERIAL}, guessed=True),
+    # Its 7B configuration broadcasts updated parameters after the step, and its products are
+    # torch's (InternLM/InternEvo configs/7B_sft.py: overlap_sync_param False).
+    Software("intern", "InternEvo: PyTorch's kernels, flash-attention-2, nothing overlapped",
+             {"runtime": "torch", **_SERIAL, **_FLASH2}),
+    # Forks that keep Megatron-Core's runtime, on NVIDIA's parts or others'.
+    Software(r"megatron|mcore|\bte\b|transformer-engine|flagscale|galvatron|sagemaker|pai\b|"
+             "llama-?3", "Megatron-Core with Transformer Engine",
+             {"runtime": "megatron", **_OVERLAP}),
+    Software("primus|mindspeed|mindspore|pangu",
+             "a fork of Megatron-Core with kernels of its vendor",
+             {"runtime": "megatron", **_OVERLAP}, guessed=True),
+    # Lazy mode compiles graphs of the step (docs.habana.ai).
+    Software("habana|gaudi", "transformers on Gaudi: graphs compiled, nothing overlapped",
+             {"runtime": "torch", "compile": True, **_SERIAL, "cross_entropy": "unfused"},
+             guessed=True),
 )  # fmt: skip
-_UNKNOWN = Software("", "unknown software", {"runtime": "megatron", **_OVERLAP})
+_UNKNOWN = Software(
+    "", "unknown software", {"runtime": "torch", **_SERIAL, **_FLASH2}, guessed=True
+)
 # Megatron of these years was not yet Megatron-Core, whatever the row calls it.
 _EARLY = {
     year: next(s for s in SOFTWARE if s.plan["runtime"] == f"megatron-{year}")
@@ -121,7 +149,8 @@ _FUSED = (
 
 def software_of(run: Run) -> tuple[Software, tuple[str, ...]]:
     """The software of a row, and what was assumed of it."""
-    name = run["stack"].lower().replace("_", "-").replace(" ", "-")
+    name = run["stack"] if run["stack"].lower() not in ("", "other") else run["source"]
+    name = name.lower().replace("_", "-").replace(" ", "-")
     if re.search(r"\bnemo \d\d\.\d\d\b", run.notes.lower()):
         name = "nemo"  # a release that the notes name wins
     matching = (
@@ -133,7 +162,8 @@ def software_of(run: Run) -> tuple[Software, tuple[str, ...]]:
     if found.plan["runtime"] == "megatron" and run.year <= max(_EARLY):
         found = _EARLY[max(run.year, min(_EARLY))]
     elif found is _UNKNOWN:
-        return found, (f"software: {name[:60] or 'not stated'}, taken as Megatron-Core",)
+        said = run["stack"][:60] or "not stated"
+        return found, (f"software: {said}, taken as eager PyTorch with nothing overlapped",)
     return found, (f"software: {found.label}",)
 
 
@@ -165,9 +195,11 @@ def gradient_dtypes(run: Run, software: Software, precision: str) -> dict[str, s
     """The dtypes that gradients accumulate and reduce in, and the optimizer's where they differ."""
     if software.half_gradients and precision == "fp16":
         return {"gradient_dtype": "fp16", "gradient_reduce_dtype": "fp16"}
-    if "bf16-true" in run.notes.lower():  # litgpt's word for a model that is bf16 throughout
-        half = dict.fromkeys(("gradient_dtype", "gradient_reduce_dtype"), "bf16")
-        return {**half, "master_weights_dtype": "none", "optimizer_state_dtype": "bf16"}
+    # litgpt's word for a model that is bf16 throughout, and that of others for what AdamW gets.
+    if precision == "bf16" and re.search(
+        r"bf16-true|\bweights bf16\b|\bbf16 weights\b", run.notes.lower()
+    ):
+        return _PURE_BF16
     if "bf16 pure" in run.notes.lower() or "pure mode" in run.notes.lower():
         return {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"}
     return {"gradient_dtype": "fp32", "gradient_reduce_dtype": "fp32", **software.training}

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.estimate import CostModel, Estimates
-from cost_models.plans import VOCABULARIES, Plans
-from cost_models.profiles import EfficiencyProfile, profile_for
+from cost_models.plans import Plans
+from cost_models.profiles import EfficiencyProfile
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
-from planner.evidence.uncertainty.error_features import groups_of, shares_of
+from planner.evidence.uncertainty.error_features import error_features, shares_of
+from planner.evidence.uncertainty.first_sight import linear
 from planner.evidence.uncertainty.site import Site
 
 
@@ -41,21 +42,27 @@ class SiteCostModel(CostModel):
 
     def _ln(self, plans: Plans, estimates: Estimates) -> NDArray[np.float64]:
         """ln(time at the site / time estimated without it) of plans; shape (plans,)."""
-        accelerator = self.context.nodes.accelerator
-        family = profile_for(accelerator).family
-        shares = shares_of(self.context.model, self.context.training, plans, estimates.time_parts_s)
-        runtimes = np.broadcast_to(plans.runtime, estimates.iteration_time_s.shape)
-        ln = np.zeros(estimates.iteration_time_s.shape)
-        for code in np.unique(runtimes).tolist():
-            runtime = VOCABULARIES["runtime"][code]
-            groups = groups_of(
-                family,
-                accelerator.id,
-                runtime,
-                self.site.source,
-                self.context.model.hidden_size,
-                self.context.model.num_layers,
-            )
-            mean, _ = self.site.correction.off(groups)
-            ln = np.where(runtimes == code, shares @ mean, ln)
+        context = self.context
+        seconds, parts = estimates.iteration_time_s, estimates.time_parts_s
+        shares = shares_of(context.model, context.training, plans, parts)
+        cluster, hidden_size = context.cluster, context.model.hidden_size
+        rows = linear(shares, seconds, cluster.accelerators, hidden_size)
+        ln = np.zeros(seconds.shape)
+        codes, offloads = (
+            np.broadcast_to(values, seconds.shape)
+            for values in (plans.runtime, plans.offload_optimizer | plans.offload_activations)
+        )
+        for code, offload in {*zip(codes.tolist(), offloads.tolist(), strict=True)}:
+            alike = (codes == code) & (offloads == offload)
+            first = int(np.argmax(alike))
+            of_first = {
+                name: float(np.broadcast_to(own, seconds.shape)[first])
+                for name, own in parts.items()
+            }
+            features = error_features(
+                context.model, cluster, context.training, plans.row(first), of_first,
+                self.site.source, context.profile,
+            )  # fmt: skip
+            errors, rest = self.site.belief.correction(features)
+            ln = np.where(alike, rows @ errors + rest, ln)
         return ln

@@ -1,8 +1,11 @@
-"""How far off an estimate may be: the interval in which the time of a similar run is expected.
+"""How far off an estimate may be: the interval in which the time of a new site's run is expected.
 
-It comes from the posterior of the published runs (planner/evidence/uncertainty/posterior.py), so it
-widens for the parts that take the plan's time: a ring across nodes, an all-to-all of experts,
-kernels too short to hide the host.
+It comes from what earlier releases said of sources that nobody had seen
+(planner/evidence/uncertainty/first_sight.py), so it widens for the parts that take the plan's time
+(a ring across nodes, an all-to-all of experts, kernels too short to hide the host), where no source
+alike was published, and for all that is guessed; a site's own runs narrow it.  How two plans
+compare comes from the posterior of the published runs (planner/evidence/uncertainty/posterior.py),
+in which errors that they share cancel.
 """
 
 from __future__ import annotations
@@ -10,20 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import erf, exp, log, sqrt
 
-from cost_models.profiles import EfficiencyProfile
-from planner.evidence.uncertainty.error_features import FACTORS, ErrorFeatures
+from planner.evidence.uncertainty.error_features import DOUBTS, FACTORS, ErrorFeatures
+from planner.evidence.uncertainty.first_sight import Belief, Mixture, first_sight, sources_alike
 from planner.evidence.uncertainty.posterior import Posterior, posterior
 from planner.evidence.uncertainty.site import Site
 
 # The percentage of runs that an interval should contain.
 COVERED = "80"
-# Where no kernel of the accelerator was measured, or none but large matrix products, the interval
-# is doubled (a judgement: fitted without TPU runs, it holds 82 % of them doubled, 70 % plain).
-UNMEASURED = {
-    "fallback": "no kernel of this accelerator was measured",
-    "scaled": "only large matrix products of this accelerator were measured",
-}
-WIDER = 2.0
 # Below this chance that a plan is faster than another, the two cannot be told apart.
 SURE = 0.95
 
@@ -52,36 +48,38 @@ class Comparison:
     chance: float
 
 
-def band(
-    seconds: float,
-    features: ErrorFeatures,
-    profile: EfficiencyProfile,
-    site: Site | None = None,
-) -> Band:
-    """The interval around an estimated iteration time; at a site, around the corrected one."""
-    known = known_to(site)
-    found = known.predictive(features)
-    wider = WIDER if profile.kind in UNMEASURED else 1.0
-    reach = exp(wider * known.quantiles[COVERED] * found.deviation)
+def band(seconds: float, features: ErrorFeatures, site: Site | None = None) -> Band:
+    """The interval around an estimated iteration time.
+
+    seconds: as answered; at a site, with the correction of its runs.
+    """
+    found = interval(features, site)
+    low, high = (exp(bound - found.mean) for bound in found.bounds(float(COVERED)))
     _, accelerator, runtime, *_ = features.groups
-    alike = known.numbers[accelerator, runtime, features.experts]
+    known, alike = posterior(), sources_alike(features)
     kind = "mixture of experts" if features.experts else "dense"
     own = len(site.runs) if site is not None else 0
-    runs = f"{len(known.runs) - own} published runs"
+    basis = f"{COVERED}% interval, as wide as errors at first sight of sources nobody had seen"
     if site is not None and own:
-        runs += f" and {own} of site {site.name}"
-    basis = (
-        f"{COVERED}% interval from {runs}, {alike or 'none'} "
-        f"similar ({kind}, {accelerator}, {runtime})"
-    )
+        basis = f"{COVERED}% interval from {own} runs of site {site.name}"
+    sources = f"{alike} sources" if alike > 1 else "1 source" if alike else "none"
+    basis += f"; {sources} alike ({kind}, {accelerator}, {runtime})"
     there = sum(number for (seen, _, _), number in known.numbers.items() if seen == accelerator)
     if not there:
         basis += f"; none on {accelerator}"
-    if profile.kind in UNMEASURED:
-        basis += f"; interval doubled: {UNMEASURED[profile.kind]}"
-    if found.main != "noise":
-        basis += f"; main uncertainty: {FACTORS[found.main]}"
-    return Band(seconds / reach, seconds * reach, len(known.runs), known.sources, there, basis)
+    basis += "".join(f"; wider: {DOUBTS[doubt]}" for doubt in features.doubts)
+    basis += f"; main uncertainty: {FACTORS[found.main]}"
+    return Band(seconds * low, seconds * high, len(known.runs) + own, known.sources, there, basis)
+
+
+def interval(features: ErrorFeatures, site: Site | None = None) -> Mixture:
+    """ln(measured / estimated without the site's runs) of an estimate."""
+    return belief_at(site).mixture(features)
+
+
+def belief_at(site: Site | None) -> Belief:
+    """What is believed of errors at a site, or at first sight."""
+    return first_sight() if site is None else site.belief
 
 
 def known_to(site: Site | None) -> Posterior:

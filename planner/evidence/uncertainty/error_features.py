@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cost_models.arrays import sum_of
 from cost_models.plans import ParallelPlan, Plans
-from cost_models.profiles import profile_for
+from cost_models.profiles import EfficiencyProfile, profile_for
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 
 Array = NDArray[np.float64]
@@ -28,6 +28,15 @@ FACTORS: dict[str, str] = {
     "dp": "data-parallel communication",
     "optimizer": "optimizer step and offload",
 }
+# What of an estimate may be a guess, as a sentence about it.
+DOUBTS: dict[str, str] = {
+    "kernels": "no kernel of this accelerator was measured",
+    "stack": "the software's kernels are another's",
+    "method": "its method was never compared with runs",
+    "inputs": "some of its inputs are open",
+}
+NARROW = ("fp8", "fp4")  # precisions below 16 bits
+UNMEASURED = ("fallback", "scaled")  # kinds of profiles: few or no kernels of the accelerator
 # Forward seconds of a layer and micro-batch at which half of its kernels count as short.
 SMALL_S = 5e-4
 
@@ -36,13 +45,20 @@ SMALL_S = 5e-4
 class ErrorFeatures:
     """Error features of an estimate: the share of its time per factor, and its group at each level.
 
-    shares: shape (factors,).  groups: those of `groups_of`.
+    shares: shape (factors,).  groups: those of `groups_of`.  seconds: of an iteration.  doubts:
+    those of DOUBTS that it has.  sources_alike: other sources with runs of its accelerator, stack
+    and kind of model; None: those of the catalog.
     """
 
     shares: tuple[float, ...]
     groups: tuple[str, str, str, str, str]
     experts: bool
     hidden_size: int
+    seconds: float = 1.0
+    accelerators: int = 8
+    precision: str = "bf16"
+    doubts: tuple[str, ...] = ()
+    sources_alike: int | None = None
 
 
 def error_features(
@@ -52,10 +68,13 @@ def error_features(
     plan: ParallelPlan,
     parts_s: Mapping[str, float],
     source: str = "",
+    profile: EfficiencyProfile | None = None,
+    guessed: Collection[str] = (),
 ) -> ErrorFeatures:
     """Error features of an estimate; parts_s: seconds of an iteration by part.
 
-    source: the source of the run; "": a source without published runs.
+    source: the source of the run; "": a source without published runs.  profile: that it is priced
+    with, where it is not the accelerator's own.  guessed: doubts that the caller has.
     """
     accelerator = cluster.groups[0].accelerator
     shares = shares_of(model, training, plan, parts_s)
@@ -67,7 +86,22 @@ def error_features(
         model.hidden_size,
         model.num_layers,
     )
-    return ErrorFeatures(tuple(shares.tolist()), groups, model.moe is not None, model.hidden_size)
+    kind = (profile or profile_for(accelerator)).kind
+    offloads = plan.offload_optimizer or plan.offload_activations
+    doubts = {
+        "kernels": kind in UNMEASURED,
+        "method": training.freezes or offloads,
+    }
+    return ErrorFeatures(
+        tuple(shares.tolist()),
+        groups,
+        model.moe is not None,
+        model.hidden_size,
+        sum(parts_s.values()),
+        cluster.accelerators,
+        training.precision,
+        tuple(name for name in DOUBTS if doubts.get(name) or name in guessed),
+    )
 
 
 def groups_of(
@@ -85,7 +119,7 @@ def shares_of(
     parts_s: Mapping[str, float] | Mapping[str, Array],
 ) -> Array:
     """Shares of plans' times by factor, which are the last axis; parts_s: seconds by part."""
-    experts, narrow = model.moe is not None, training.precision in ("fp8", "fp4")
+    experts, narrow = model.moe is not None, training.precision in NARROW
     micro_batches = training.global_batch_size / (plans.dp * plans.micro_batch_size)
     pass_s = parts_s["forward"] / np.maximum(micro_batches * model.num_layers / plans.pp, 1.0)
     total = sum_of(parts_s.values())

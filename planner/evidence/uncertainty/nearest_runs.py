@@ -21,7 +21,7 @@ from cost_models.runtimes import RUNTIMES
 from cost_models.spec import AcceleratorSpec, ClusterSpec, ModelSpec, TrainingSpec
 from planner.documents.formats import listed
 from planner.documents.scored_runs import Evidence, Ground, ScoredRun, scored_runs
-from planner.evidence.uncertainty.error_features import Array
+from planner.evidence.uncertainty.error_features import NARROW, Array
 from planner.evidence.uncertainty.site import Site
 
 __all__ = ["Evidence", "evidence"]
@@ -45,8 +45,8 @@ class _Table:
     """The runs behind intervals, as arrays for fast comparison.
 
     sizes: log2 of the sizes times their weights, shape (sizes, runs).  weights: those of SIZES.
-    kinds: by name and value, the distance to each run (0 for runs with that value).  held: the
-    numbers of runs by accelerator and runtime.
+    kinds: by name and value, the distance to each run (0 for runs with that value).  held: the runs
+    by accelerator and runtime.
     """
 
     runs: tuple[ScoredRun, ...]
@@ -107,13 +107,15 @@ def evidence(
     }
     nearest = _nearest(kinds, sizes)
     own = _table().held.get(chip.id, {})
-    same, alike = (_held(chip.id, plan.runtime, kind) for kind in (None, experts))
+    how = training.freezes, training.precision in NARROW
+    same, alike = (_held(chip.id, plan.runtime, *how, kind) for kind in (None, experts))
     learned = 0 if site is None else _learned_count(site, chip.id, plan.runtime)
     ground: Ground = "measured" if same.number or learned else "extrapolated" if own else "unseen"
     if ground == "measured":
-        text, detail = _measured(f"{chip.name} with {_stack(plan.runtime)}", same, alike, experts)
+        where = f"{chip.name} with {_stack(plan.runtime)}{_how(*how)}"
+        text, detail = _measured(where, same, alike, experts)
     elif ground == "extrapolated":
-        text, detail = _extrapolated(chip.name, plan.runtime, own)
+        text, detail = _extrapolated(chip.name, plan.runtime, own, *how)
     else:
         text, detail = _unseen(chip, nearest)
     own_runs = f"; {learned} of site {site.name}" if site is not None and learned else ""
@@ -131,10 +133,23 @@ class _Held(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _held(accelerator: str, runtime: str, experts: bool | None) -> _Held:
-    """The runs of a runtime on an accelerator; experts: with or without them, None: all."""
+def _held(
+    accelerator: str, runtime: str, adapters: bool, narrow: bool, experts: bool | None
+) -> _Held:
+    """The runs of a runtime on an accelerator, by method and class of precision.
+
+    Without those of stacks that are only taken as that runtime.  experts: with or without them,
+    None: all.
+    """
     same = _table().held.get(accelerator, {}).get(runtime, [])
-    runs = [run for run in same if experts is None or run.experts == experts]
+    runs = [
+        run
+        for run in same
+        if not run.stack_guessed
+        and run.adapters == adapters
+        and (run.precision in NARROW) == narrow
+        and experts in (None, run.experts)
+    ]
     return _Held(len(runs), _runs(runs))
 
 
@@ -149,14 +164,17 @@ def _measured(where: str, same: _Held, alike: _Held, experts: bool) -> tuple[str
     return f"measured on {where}{runs}", f"on {where}{runs}"
 
 
-def _extrapolated(name: str, runtime: str, own: dict[str, list[ScoredRun]]) -> tuple[str, str]:
+def _extrapolated(
+    name: str, runtime: str, own: dict[str, list[ScoredRun]], adapters: bool, narrow: bool
+) -> tuple[str, str]:
     """Sentences on the runs of the accelerator and of the runtime."""
-    most = sorted(own, key=lambda other: -len(own[other]))
+    most = sorted(own, key=lambda other: (other != runtime, -len(own[other])))
+    differs = _how(adapters, narrow) if runtime in own else ""
     stacks = listed(tuple(dict.fromkeys(map(_stack, most)))[:MOST_RUNS])
     elsewhere = [run for each in _table().held.values() for run in each.get(runtime, [])]
     other = f" and {_runs(elsewhere)} with it elsewhere" if elsewhere else ""
     here = _runs([run for each in own.values() for run in each])
-    missing = f"no run on {name} with {_stack(runtime)}"
+    missing = f"no run on {name} with {_stack(runtime)}{differs}"
     interval = f"the interval rests on {here} on this accelerator{other}"
     return (
         f"{missing}: extrapolated from {stacks}; {interval}",
@@ -177,6 +195,10 @@ def _unseen(chip: AcceleratorSpec, nearest: Sequence[ScoredRun]) -> tuple[str, s
         f"{others}, and on how far these differ"
     )
     return f"no run at all on {chip.name}: {source}", source
+
+
+def _how(adapters: bool, narrow: bool) -> str:
+    return " training adapters" * adapters + (" in 8 or 4 bits" if narrow else " in 16 bits")
 
 
 def _stack(runtime: str) -> str:

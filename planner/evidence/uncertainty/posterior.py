@@ -342,7 +342,14 @@ def read(document: dict[str, Any]) -> Posterior:
     runs = tuple(
         SeenRun(
             ErrorFeatures(
-                tuple(row["shares"]), tuple(row["groups"]), row["experts"], row["hidden_size"]
+                tuple(row["shares"]),
+                tuple(row["groups"]),
+                row["experts"],
+                row["hidden_size"],
+                row["seconds"],
+                row["accelerators"],
+                row["precision"],
+                tuple(row["doubts"]),
             ),
             row["ln"],
             row["noise"],
@@ -382,6 +389,10 @@ def posterior_document(posterior: Posterior) -> dict[str, Any]:
                 "groups": list(run.features.groups),
                 "experts": run.features.experts,
                 "hidden_size": run.features.hidden_size,
+                "seconds": float(f"{run.features.seconds:.5g}"),
+                "accelerators": run.features.accelerators,
+                "precision": run.features.precision,
+                "doubts": list(run.features.doubts),
                 "ln": round(run.ln, 4),
                 "noise": round(run.noise, 3),
                 "shares": [round(share, 4) for share in run.features.shares],

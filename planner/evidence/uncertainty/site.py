@@ -1,7 +1,7 @@
 """A site: a calibration and measured runs of one cluster, and the corrections they imply.
 
-Its posterior is that of the published runs, conditioned on its own.  A site's runs are compared
-with the estimates without them, so that a site without runs changes nothing; its calibration, the
+Its belief is that at first sight, conditioned on its own runs.  A site's runs are compared with the
+estimates without them, so that a site without runs changes nothing; its calibration, the
 profile of the same name, prices the accelerators that it was measured on.
 """
 
@@ -19,8 +19,15 @@ from pydantic import Field
 
 from cost_models.calibrations import ACCELERATOR, Calibration, over_base
 from cost_models.fields import Name, Spec
-from cost_models.profiles import EfficiencyProfile
-from planner.evidence.uncertainty.error_features import FACTORS, ErrorFeatures, groups_of
+from cost_models.profiles import FALLBACK, EfficiencyProfile, profile
+from planner.evidence.uncertainty.error_features import (
+    DOUBTS,
+    FACTORS,
+    UNMEASURED,
+    ErrorFeatures,
+    groups_of,
+)
+from planner.evidence.uncertainty.first_sight import Belief, prior
 from planner.evidence.uncertainty.posterior import Posterior, SeenRun, posterior
 
 MOST_RUNS = 1_000
@@ -61,11 +68,31 @@ class LearnedRun(Spec):
 
     @property
     def features(self) -> ErrorFeatures:
-        """The shares of its estimate by factor, and its groups."""
+        """Its estimate by factor, and what is guessed of it."""
         shares = tuple(self.shares.get(name, 0.0) for name in FACTORS)
-        model = self.request["model"]
+        model, cluster, training = (self.request[name] for name in ("model", "cluster", "training"))
         groups = groups_of(*self.groups, model["hidden_size"], model["num_layers"])
-        return ErrorFeatures(shares, groups, self.experts, model["hidden_size"])
+        accelerators = sum(
+            group["nodes"] * group["accelerators_per_node"] for group in cluster["groups"]
+        )
+        kind = profile(
+            cluster["groups"][0]["accelerator"].get("efficiency_profile") or FALLBACK
+        ).kind
+        doubts = {
+            "kernels": kind in UNMEASURED and self.calibrated_at is None,
+            "method": bool(training.get("lora_rank") or training.get("frozen")),
+            "inputs": bool(self.left_open),
+        }
+        return ErrorFeatures(
+            shares,
+            groups,
+            self.experts,
+            model["hidden_size"],
+            self.estimated_s,
+            accelerators,
+            training["precision"],
+            tuple(name for name in DOUBTS if doubts.get(name)),
+        )
 
     @property
     def ln(self) -> float:
@@ -125,8 +152,13 @@ class Site(Spec):
 
     @cached_property
     def correction(self) -> Posterior:
-        """The posterior whose mean is ln(time at this site / time estimated without it)."""
+        """The published posterior given its runs, by which two plans are compared there."""
         return posterior().conditioned_on(self.seen)
+
+    @cached_property
+    def belief(self) -> Belief:
+        """What is believed of ln(time at this site / time estimated without it)."""
+        return Belief(prior(), [SeenRun(run.features, run.ln) for run in self.runs])
 
 
 def source_of(name: str) -> str:

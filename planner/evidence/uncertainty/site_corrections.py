@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import exp, expm1
 from typing import Literal
 
 import numpy as np
 
 from planner.documents.plan_report import Document
-from planner.evidence.uncertainty.error_features import FACTORS, Array
-from planner.evidence.uncertainty.posterior import SHARES, posterior, site_noise_factor
+from planner.evidence.uncertainty.error_features import FACTORS
+from planner.evidence.uncertainty.first_sight import Mixture, first_sight
+from planner.evidence.uncertainty.posterior import SHARES
 from planner.evidence.uncertainty.site import LearnedRun, Site
 
+# What a site's runs may teach: a cost of all work alike, and the factors.
+LEARNED = {"common": "all of the time alike", **FACTORS}
 # A factor that no run spends so much of its time on says nothing.
 LEAST_SHARE = 0.01
 
@@ -107,22 +111,21 @@ def site_answer(site: Site) -> SiteAnswer:
 
 
 def _held_without(site: Site) -> CoverageByLevel:
-    """How often runs lie within the intervals of the published posterior, without the site."""
-    known = posterior()
-    of_runs = [known.predictive(run.features) for run in site.runs]
-    missed = [run.ln / of.deviation for run, of in zip(site.runs, of_runs, strict=True)]
-    return _held(np.array(missed))
+    """How often runs lie within the intervals at first sight, without the site."""
+    return _held(site, [first_sight().mixture(run.features) for run in site.runs])
 
 
 def _held_left_out(site: Site) -> CoverageByLevel:
-    missed, deviation = left_out(site)
-    return _held(missed / deviation)
+    return _held(site, site.belief.left_out())
 
 
-def _held(deviations: Array) -> CoverageByLevel:
-    quantiles = posterior().quantiles
-    shares = {share: float(np.mean(np.abs(deviations) <= quantiles[share])) for share in SHARES}
-    return CoverageByLevel(runs=len(deviations), shares=shares)
+def _held(site: Site, believed: Sequence[Mixture]) -> CoverageByLevel:
+    shares = {}
+    for share in SHARES:
+        bounds = [one.bounds(float(share)) for one in believed]
+        held = [low <= run.ln <= high for run, (low, high) in zip(site.runs, bounds, strict=True)]
+        shares[share] = float(np.mean(held))
+    return CoverageByLevel(runs=len(believed), shares=shares)
 
 
 def _calibrated(site: Site) -> Calibrated | None:
@@ -153,13 +156,12 @@ def kinds(site: Site) -> tuple[LearnedKind, ...]:
 
 def _factors(site: Site, runs: list[LearnedRun]) -> tuple[LearnedFactor, ...]:
     """How far each factor is off, on average over these runs."""
-    several = [run.features.groups for run in runs]
-    mean, shared = site.correction.off(*several)
-    _, before = posterior().off(*several)
-    deviations, usual = (np.sqrt(np.maximum(np.diag(one), 0.0)) for one in (shared, before))
-    most = np.max([run.features.shares for run in runs], axis=0)
+    of = runs[-1].features
+    mean, deviations = site.belief.factors(of)
+    _, usual = first_sight().factors(of)
+    most = [1.0, *np.max([run.features.shares for run in runs], axis=0)]
     found = []
-    for i, (name, title) in enumerate(FACTORS.items()):
+    for i, (name, title) in enumerate(LEARNED.items()):
         verdict: Literal["learned", "cannot tell yet", "unused"] = "cannot tell yet"
         if most[i] < LEAST_SHARE:
             verdict = "unused"
@@ -180,36 +182,16 @@ def errors(site: Site) -> tuple[RunError, ...]:
     """The errors of each run."""
     if not site.runs:
         return ()
-    missed, _ = left_out(site)
+    missed = [
+        run.ln - others.mean for run, others in zip(site.runs, site.belief.left_out(), strict=True)
+    ]
     return tuple(
         RunError(
             id=run.id, file=run.file, measured_s=run.step_s, estimated_s=run.estimated_s,
             error_without=expm1(-run.ln), error_left_out=expm1(-own),
         )
-        for run, own in zip(site.runs, missed.tolist(), strict=True)
+        for run, own in zip(site.runs, missed, strict=True)
     )  # fmt: skip
-
-
-def left_out(site: Site) -> tuple[Array, Array]:
-    """ln(measured / answered) of each run by a site of all the others, and what it deviates by.
-
-    In closed form (Rasmussen and Williams 2006, section 5.4.2).
-    """
-    known = posterior()
-    features = [run.features for run in site.seen]
-    _, shared = known.joint(features)
-    noise = known.scales.noise_variance(features)
-    ln, count = np.array([run.ln for run in site.seen]), len(features)
-    if count == 1:
-        return ln, np.sqrt(np.diag(shared) + noise)
-    more = (
-        np.array([run.noise for run in site.seen])
-        * site_noise_factor(count - 1)
-        / site_noise_factor(count)
-    )
-    inverse = np.linalg.inv(shared + np.diag(noise * more))
-    own = np.diag(inverse)
-    return np.asarray(inverse @ ln / own), np.asarray(1.0 / np.sqrt(own))
 
 
 def _median(values: list[float]) -> float:

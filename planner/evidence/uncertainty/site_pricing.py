@@ -77,8 +77,9 @@ def price(request: PlanRequest, site: Site) -> Price:
         raise ValueError("the plan is beyond what the cost model can price")
     parts = {name: float(value[0]) for name, value in found.time_parts_s.items()}
     features = error_features(
-        request.model, request.cluster, request.training, plan, parts, site.source
-    )
+        request.model, request.cluster, request.training, plan, parts, site.source,
+        site.profile_of(request.cluster.groups[0].accelerator.id),
+    )  # fmt: skip
     peaks = {name: float(found.memory.peak_of(own)[0]) for name, own in QUANTITIES.items()}
     return Price(seconds, features, peaks, site.calibrated_at)
 

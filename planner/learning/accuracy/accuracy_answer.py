@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import FiniteFloat
 
 from planner.documents.plan_report import Document
+from planner.learning.accuracy.first_sights import FirstSight, KindErrors
 from planner.learning.accuracy.intervals import (
     IntervalSummary,
     Shots,
@@ -29,7 +30,8 @@ class Row(Document):
 
     lowest_s, highest_s: over the values of `open_inputs`, which the source does not state.
     quantity: what the two times are of.  ranking_group: the rows its plan competes with.
-    intervals: seconds, by per cent of runs that they are to hold; its source left out.
+    kind: dense, mixture of experts, or adapters; None without a prediction.  doubts: what is
+    guessed of it.  intervals: seconds, by per cent of runs that they are to hold.
     """
 
     id: str
@@ -56,6 +58,8 @@ class Row(Document):
     open_inputs: list[str]
     reason: str | None
     assumptions: list[str]
+    kind: str | None
+    doubts: list[str]
     intervals: dict[str, tuple[FiniteFloat, FiniteFloat]] | None
 
 
@@ -80,11 +84,17 @@ class OpenTime(Document):
 
 
 class TimeSummary(Document):
-    """mean_of_source_medians: of the medians in by_source, so that no source outvotes another."""
+    """mean_of_source_medians: of the medians in by_source, so that no source outvotes another.
+
+    by_kind, by_doubt: the same of the rows of one kind, and of those of which something is guessed
+    (nothing: none of it), over sources with five such rows and more.
+    """
 
     n: int
     mean_of_source_medians: FiniteFloat | None
     by_source: dict[str, SourceTime]
+    by_kind: dict[str, KindErrors]
+    by_doubt: dict[str, KindErrors]
     open: OpenTime
 
 
@@ -131,7 +141,9 @@ class Ranking(Document):
 class Summary(Document):
     """coverage: share of the rows that have a prediction.
 
-    shots: where asked for, by K: errors once K runs of a source were seen.
+    first_sight: what releases said of the catalog's runs before they were changed by them; the
+    other scores are of runs that were known.  shots: where asked for, by K: errors once K runs of a
+    source were seen.
     """
 
     rows: int
@@ -141,6 +153,7 @@ class Summary(Document):
     memory: MemorySummary
     ranking: dict[str, Ranking]
     intervals: IntervalSummary | None
+    first_sight: FirstSight
     shots: dict[str, Shots]
 
 

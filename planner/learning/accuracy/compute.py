@@ -15,6 +15,7 @@ import numpy as np
 
 from planner.documents.formats import memory_words, plan_words
 from planner.documents.problems import shown as shown_text
+from planner.evidence.uncertainty.error_features import ErrorFeatures
 from planner.evidence.uncertainty.posterior import SHARES, SeenRun
 from planner.learning.accuracy.accuracy_answer import (
     AccuracyAnswer,
@@ -29,6 +30,7 @@ from planner.learning.accuracy.accuracy_answer import (
     TimeSummary,
     within_range,
 )
+from planner.learning.accuracy.first_sights import KindErrors, first_sight_summary, kind_of
 from planner.learning.accuracy.intervals import (
     interval_summary,
     intervals,
@@ -72,6 +74,7 @@ def answer_of(
         memory=_memory(rows),
         ranking=_rankings(rows),
         intervals=interval_summary(runs),
+        first_sight=first_sight_summary(),
         shots=shots(runs, shown) if shown else {},
     )
     return AccuracyAnswer(data=_text(data), summary=summary, rows=rows)
@@ -88,6 +91,8 @@ def _row(prediction: Prediction, known: dict[str, str]) -> Row:
     model, cluster = _text(run["model"]), _text(f"{run['n_gpus']} x {run['gpu']}")
     source = _text(run.source_key)
     assumptions = [_long_text(text) for text in case.assumptions] if case else []
+    features = features_of(prediction)
+    method = run["method"].lower() or ("lora" if case and case.training.freezes else "full")
     return Row(
         id=_text(run.id),
         source_key=known.setdefault(source, source),
@@ -113,12 +118,15 @@ def _row(prediction: Prediction, known: dict[str, str]) -> Row:
         open_inputs=list(case.open_inputs) if case else [],
         reason=_long_text(prediction.reason) or None,
         assumptions=[known.setdefault(text, text) for text in assumptions],
-        intervals=_intervals(prediction),
+        kind=kind_of(case.model.moe is not None, method) if case else None,
+        doubts=list(features.doubts) if features else [],
+        intervals=_intervals(features, ours),
     )
 
 
-def _intervals(prediction: Prediction) -> dict[str, tuple[float, float]] | None:
-    features, seconds = features_of(prediction), prediction.iteration_time_s
+def _intervals(
+    features: ErrorFeatures | None, seconds: float | None
+) -> dict[str, tuple[float, float]] | None:
     if features is None or seconds is None:
         return None
     found = zip(SHARES, np.exp(intervals(SeenRun(features, 0.0))).tolist(), strict=True)
@@ -166,8 +174,23 @@ def _time(rows: Sequence[Row]) -> TimeSummary:
     medians = [source.median_abs_ln for source in by_source.values()]
     mean = math.fsum(medians) / len(medians) if medians else None
     return TimeSummary(
-        n=len(scored), mean_of_source_medians=mean, by_source=by_source, open=_open(rows)
+        n=len(scored),
+        mean_of_source_medians=mean,
+        by_source=by_source,
+        by_kind=_errors_by(scored, lambda row: [row.kind or ""]),
+        by_doubt=_errors_by(scored, lambda row: row.doubts or ["nothing"]),
+        open=_open(rows),
     )
+
+
+def _errors_by(rows: Iterable[Row], kinds: Callable[[Row], Sequence[str]]) -> dict[str, KindErrors]:
+    """Errors of rows by kind; a row may be of several."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        for kind in kinds(row):
+            if row.ln_ratio is not None:
+                found[kind][row.source_key].append(row.ln_ratio)
+    return {kind: KindErrors.of(own) for kind, own in sorted(found.items())}
 
 
 def _open(rows: Iterable[Row]) -> OpenTime:

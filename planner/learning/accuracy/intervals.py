@@ -1,13 +1,13 @@
 """How often intervals hold, and what a few measured runs of a source are worth for its others.
 
-A row is always judged as if no run of its source had been seen.
+Intervals are those of answers: as wide as errors at first sight.  A row is always judged as if no
+run of its source had been seen.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from random import Random
 
 import numpy as np
@@ -15,7 +15,8 @@ from pydantic import FiniteFloat
 
 from planner.documents.plan_report import Document
 from planner.evidence.uncertainty.error_features import Array
-from planner.evidence.uncertainty.posterior import SHARES, Posterior, SeenRun, posterior, site_noise
+from planner.evidence.uncertainty.first_sight import Belief, first_sight, prior
+from planner.evidence.uncertainty.posterior import SHARES, SeenRun
 
 DRAWS = 50
 LEAST_OF_KIND = 5
@@ -55,12 +56,6 @@ class Shots(Document):
     by_source: dict[str, FiniteFloat]
 
 
-@cache
-def left_out(source: str) -> Posterior:
-    """The posterior without the runs of a source."""
-    return posterior().without("source", source)
-
-
 def interval_summary(runs: Sequence[SeenRun]) -> IntervalSummary | None:
     """Scores of the intervals of these runs; None where there are none."""
     if not runs:
@@ -91,10 +86,9 @@ def interval_summary(runs: Sequence[SeenRun]) -> IntervalSummary | None:
 
 
 def intervals(run: SeenRun) -> list[tuple[float, float]]:
-    """Low and high of ln(measured / estimated) for each of SHARES, the run's source left out."""
-    known = left_out(run.features.groups[3])
-    deviation = known.predictive(run.features).deviation
-    return [(-known.quantiles[s] * deviation, known.quantiles[s] * deviation) for s in SHARES]
+    """Low and high of ln(measured / estimated) for each of SHARES, no run of its source seen."""
+    found = first_sight().mixture(run.features)
+    return [found.bounds(float(share)) for share in SHARES]
 
 
 def shots(runs: Iterable[SeenRun], counts: Sequence[int]) -> dict[str, Shots]:
@@ -118,7 +112,7 @@ def _after(count: int, by_source: Mapping[str, Sequence[SeenRun]]) -> Shots:
     found: dict[str, float] = {}
     of_kind: dict[str, list[float]] = defaultdict(list)
     for source, own in by_source.items():
-        errors, kinds = _errors(source, own, count), np.array([_kind(run) for run in own])
+        errors, kinds = _errors(own, count), np.array([_kind(run) for run in own])
         found[source] = float(np.mean(np.nanmedian(errors, 1)))
         for kind in set(kinds.tolist()):
             if (kinds == kind).sum() >= max(LEAST_OF_KIND, count + 1):
@@ -131,26 +125,19 @@ def _after(count: int, by_source: Mapping[str, Sequence[SeenRun]]) -> Shots:
     )
 
 
-def _errors(source: str, own: Sequence[SeenRun], count: int) -> Array:
+def _errors(own: Sequence[SeenRun], count: int) -> Array:
     """|ln| of the rows of a source over draws of those that were seen, shape (draws, rows)."""
-    features = [run.features for run in own]
-    _, shared = left_out(source).joint(features)
-    noise = posterior().scales.noise_variance(features)
-    ln, random = np.array([run.ln for run in own]), Random(count)
+    random = Random(count)
     draws = [random.sample(range(len(own)), count) for _ in range(DRAWS if count else 1)]
-    return np.array([_of_the_others(ln, shared, noise, draw) for draw in draws])
+    return np.array([_of_the_others(own, draw) for draw in draws])
 
 
-def _of_the_others(ln: Array, shared: Array, noise: Array, seen: list[int]) -> Array:
+def _of_the_others(own: Sequence[SeenRun], seen: list[int]) -> Array:
     """|ln| of the rows that were not seen, shape (rows,); NaN of those that were."""
-    if not seen:
-        return np.abs(ln)
-    known = shared[seen][:, seen]
-    more = site_noise(known, noise[seen], ln[seen])
-    weighted = np.linalg.solve(known + np.diag(noise[seen] * more), ln[seen])
-    errors = np.abs(ln - shared[:, seen] @ weighted)
+    belief = Belief(prior(), [own[i] for i in seen])
+    errors = np.array([abs(run.ln - belief.mixture(run.features).mean) for run in own])
     errors[seen] = np.nan
-    return np.asarray(errors)
+    return errors
 
 
 def _kind(run: SeenRun) -> str:

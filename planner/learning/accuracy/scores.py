@@ -46,7 +46,11 @@ def features_of(prediction: Prediction) -> ErrorFeatures | None:
     if case is None or plan is None or not parts:
         return None
     source = prediction.run.source_key
-    return error_features(case.model, case.cluster, case.training, plan, parts, source)
+    guessed = {"stack": case.stack_guessed, "inputs": not prediction.settled}
+    return error_features(
+        case.model, case.cluster, case.training, plan, parts, source,
+        guessed=[doubt for doubt, holds in guessed.items() if holds],
+    )  # fmt: skip
 
 
 def seen_runs(predictions: Iterable[Prediction]) -> tuple[SeenRun, ...]:

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from cost_models.catalog.hardware import accelerator
-from cost_models.profiles import profile_for
 from planner import frameworks
 from planner.answers.plans import plan_answers
 from planner.answers.plans.emission import NothingFits, emit
 from planner.documents.request import PlanRequest
-from planner.evidence.uncertainty.error_band import COVERED, WIDER, band
-from planner.evidence.uncertainty.error_features import ErrorFeatures, groups_of
-from planner.evidence.uncertainty.posterior import posterior, published
 from planner.frameworks.base import Unsupported
 from planner.inputs.requests.parser import parse_request
 
 STACKS = {
     "16xtpu-v6e": "MaxText (JAX)", "16xtpu-v7x": "MaxText (JAX)", "2x8xgaudi2": "Optimum for Intel",
-    "2x8xgaudi3": "Optimum for Intel", "1x16xtrainium1": "NeuronX Distributed",
+    "2x8xgaudi3": "Optimum for Intel", "1x32xtrainium1": "NeuronX Distributed",
     "1x16xtrainium2": "NeuronX Distributed", "4x4xtrainium3": "NeuronX Distributed",
 }  # fmt: skip
-TPUS = ("tpu-v5p", "tpu-v6e", "tpu-v7x")
 
 
 def asked(cluster: str, **more: Any) -> PlanRequest:
@@ -60,7 +52,7 @@ def test_tpus_are_maxtexts_unless_another_is_asked_for() -> None:
         emit(asked("16xtpu-v6e", plan={"dp": 16}, search={"framework": "torchtitan"}))
 
 
-@pytest.mark.parametrize("cluster", ["2x8xgaudi3", "1x16xtrainium2"])
+@pytest.mark.parametrize("cluster", ["1x16xtrainium2"])
 def test_a_plan_says_what_it_rests_on(cluster: str) -> None:
     answer = plan_answers.find(asked(cluster))
     assert answer.best is not None
@@ -71,7 +63,7 @@ def test_a_plan_says_what_it_rests_on(cluster: str) -> None:
     assert "priced with the kernels of Megatron" in notes["stack"]
     basis = answer.best.error_band.basis
     chip = answer.request["cluster"]["groups"][0]["accelerator"]["id"]
-    assert f"none on {chip}; interval doubled" in basis
+    assert f"none on {chip}; wider: " in basis
     assert answer.best.error_band.accelerator_rows == 0
 
 
@@ -82,32 +74,6 @@ def test_a_known_chip_says_none_of_it() -> None:
     assert "none on" not in answer.best.error_band.basis
     assert 0 < answer.best.error_band.accelerator_rows < answer.best.error_band.rows
     assert answer.launch is not None
-
-
-def test_few_measurements_widen_the_interval() -> None:
-    profile = profile_for(accelerator("gaudi3"))
-    assert profile.kind == "scaled"
-    groups = groups_of(profile.family, "gaudi3", "megatron", "", 8192, 80)
-    features = ErrorFeatures((1.0, *(0.0,) * 9), groups, False, 8192)
-    own, usual = (
-        band(1.0, features, profile),
-        band(1.0, features, replace(profile, kind="built in")),
-    )
-    widths = [np.log(one.high_s / one.low_s) for one in (own, usual)]
-    assert widths[0] > 1.5 * widths[1]
-
-
-def test_tpus_left_out_are_held_by_what_is_answered_for_an_unseen_chip() -> None:
-    known, rows = posterior(), [r for r in published().runs if r.features.groups[1] in TPUS]
-    for chip in TPUS:
-        known = known.without("accelerator", chip)
-    held = {}
-    for times in (1.0, WIDER):
-        reach = times * known.quantiles[COVERED]
-        deviations = np.array([known.predictive(row.features).deviation for row in rows])
-        held[times] = np.mean(np.abs([row.ln for row in rows]) <= reach * deviations)
-    assert len(rows) == 33
-    assert held[1.0] < 0.75 <= held[WIDER] <= 0.88
 
 
 def test_tpus_run_compiled_jax_unless_told() -> None:

@@ -146,12 +146,13 @@ def test_named_modules_and_counted_layers_are_kept() -> None:
         ("MindSpeed", "2024", "megatron"),
         ("megascale", "2024", "megatron"),
         ("hai-llm", "2024", "megatron"),
-        ("internevo", "2024", "megatron"),
+        ("internevo", "2024", "torch"),
+        ("neuronx-distributed", "2024", "megatron-sync"),
+        ("optimum-habana (transformers)", "2025", "torch"),
         ("megatron-fsdp", "2025", "megatron"),
         ("Megatron-LM (2021)", "2021", "megatron-2021"),
         ("megatron-lm", "2021", "megatron-2021"),
         ("megatron-lm-2022", "2022", "megatron-2022"),
-        ("", "2020", "megatron-2021"),
         ("torchtitan-rocm", "2025", "torch"),
         ("Primus (TorchTitan)", "2025", "torch"),
         ("fsdp2", "2024", "torch"),
@@ -163,14 +164,38 @@ def test_named_modules_and_counted_layers_are_kept() -> None:
         ("zero3", "2021", "deepspeed"),
         ("megatron-deepspeed-2022", "2022", "deepspeed"),
         ("gpt-neox", "2022", "deepspeed"),
-        ("", "2025", "megatron"),
-        ("unheard of", "2025", "megatron"),
     ],
 )
 def test_a_stack_is_a_runtime(stack: str, year: str, runtime: str) -> None:
     software, notes = software_of(row(stack=stack, year=year))
     assert software.plan["runtime"] == runtime
     assert notes[0].startswith("software:")
+
+
+@pytest.mark.parametrize(("stack", "year"), [("", "2020"), ("", "2025"), ("unheard of", "2025")])
+def test_a_stack_that_nobody_listed_is_the_ordinary_one(stack: str, year: str) -> None:
+    """Eager, nothing overlapped, and said to be a guess; never the best that is known."""
+    software, notes = software_of(row(stack=stack, year=year))
+    assert software.guessed
+    assert software.plan["runtime"] == "torch"
+    assert not any(software.plan[name] for name in software.plan if name.startswith("overlap"))
+    assert not software.plan.get("compile")
+    assert "taken as eager PyTorch with nothing overlapped" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("stack", "guessed"),
+    [("megatron-lm", False), ("torchtitan", False), ("mindspeed", True), ("primus", True)],
+)
+def test_a_fork_is_guessed(stack: str, guessed: bool) -> None:
+    assert software_of(row(stack=stack, year="2025"))[0].guessed == guessed
+
+
+def test_a_source_that_names_its_software_is_read() -> None:
+    """Where the column of the stack says nothing."""
+    run = row(stack="other", year="2024", source="torchtitan docs/performance.md")
+    assert software_of(run)[0].plan["runtime"] == "torch"
+    assert not software_of(run)[0].guessed
 
 
 def test_a_release_that_the_notes_name_wins() -> None:
@@ -226,7 +251,8 @@ def test_frameworks_differ_in_what_they_do_by_default() -> None:
     [
         ({"year": "2021"}, "unfused"),
         ({"year": "2023"}, "flash2"),
-        ({"year": "2025"}, "flash"),
+        ({"year": "2025", "stack": "megatron"}, "flash"),
+        ({"year": "2025"}, "flash2"),
         ({"year": "2025", "attention_kernel": "unfused"}, "unfused"),
         ({"year": "2025", "attention_kernel": "FA2"}, "flash2"),
         ({"year": "2023", "attention_kernel": "cudnn"}, "flash"),

@@ -39,7 +39,8 @@ def test_the_table_is_current(source: str) -> None:
 
 def test_intervals_nest_and_hold_about_as_many_as_they_say() -> None:
     known = [run for run in scored_runs() if run.intervals_s]
-    for share, least, most in (("50", 0.4, 0.65), ("80", 0.75, 0.9), ("95", 0.93, 0.99)):
+    # More than they say: most of these sources were known when the physics was chosen.
+    for share, least, most in (("50", 0.5, 0.9), ("80", 0.8, 0.98), ("95", 0.95, 1.0)):
         inside = [low <= run.measured_s <= high for run in known
                   for low, high in [(run.intervals_s or {})[share]]]  # fmt: skip
         assert least < sum(inside) / len(inside) < most
@@ -56,10 +57,11 @@ def test_a_published_question_has_its_own_run_nearest() -> None:
         "Llama3-70B", 64, 4, 2, 4,
     )  # fmt: skip
     assert found.ground == "measured"
-    assert found.text.startswith("measured on H100 SXM5 80GB with Megatron-Core")
+    assert found.text.startswith("measured on H100 SXM5 80GB with Megatron-Core in 8 or 4 bits")
     assert found.text == f"measured {found.detail}"
     assert found.alike == sum(
-        (run.accelerator, run.runtime, run.experts) == ("h100-sxm-80gb", "megatron", False)
+        (run.accelerator, run.runtime, run.experts, run.precision, run.stack_guessed)
+        == ("h100-sxm-80gb", "megatron", False, "fp8", False)
         for run in scored_runs()
         if run.intervals_s
     )
@@ -72,8 +74,13 @@ def test_ground_is_said() -> None:
     assert unseen.alike == 0
     assert unseen.text.startswith("no run at all on MI300X: extrapolated from ")
     assert unseen.text == f"no run at all on MI300X: {unseen.detail}"
-    for words in ("none of AMD either", "runs on NVIDIA", "how far these differ"):
+    for words in ("runs on other accelerators", "how far these differ"):
         assert words in unseen.text
+    adapters = of(training=ASKED["training"] | {"lora_rank": 8, "lora_targets": ["linear_qkv"]})
+    assert adapters.ground == "extrapolated"
+    assert adapters.text.startswith(
+        "no run on H100 SXM5 80GB with Megatron-Core training adapters in 16 bits"
+    )
     elsewhere = of(cluster="8x8xb200", plan={"tp": 4, "pp": 4, "runtime": "torch"})
     assert elsewhere.ground == "extrapolated"
     assert elsewhere.text.startswith("no run on B200 SXM with torch: extrapolated from Megatron")
@@ -90,4 +97,4 @@ def test_answers_carry_it_and_count_the_runs_of_their_interval() -> None:
     answer = estimate(asked, asked.named_plan)
     found = answer.evidence
     assert found == of()
-    assert f"{found.alike} similar" in answer.estimate.error_band.basis
+    assert "sources alike (dense, h100-sxm-80gb, megatron)" in answer.estimate.error_band.basis

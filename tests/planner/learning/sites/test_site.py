@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shift(of: Site, features: ErrorFeatures) -> float:
-    return of.correction.predictive(features).mean
+    return of.belief.mixture(features).mean
 
 
 def test_run_is_what_the_log_says() -> None:
@@ -59,7 +58,7 @@ def test_many_runs_settle_it() -> None:
 def test_one_run_is_believed_in_part() -> None:
     one = run("megatron_gpt_64_nodes")
     assert one.ln < 0
-    assert one.ln < shift(site("megatron_gpt_64_nodes"), one.features) < 0.25 * one.ln
+    assert one.ln < shift(site("megatron_gpt_64_nodes"), one.features) < 0.1 * one.ln
 
 
 def test_far_run_is_believed_less() -> None:
@@ -71,22 +70,14 @@ def test_far_run_is_believed_less() -> None:
     assert moved[1] < 0.5 * moved[0]
 
 
-def test_site_of_others_is_not_touched() -> None:
-    """What is learned for one site moves another only by what both share."""
-    features = run("megatron_gpt_64_nodes").features
-    elsewhere = replace(features, groups=(*features.groups[:3], "site:other", "site:other"))
-    lab = site()
-    assert abs(shift(lab, elsewhere)) < 0.6 * abs(shift(lab, features))
-
-
 def test_learns_what_these_runs_share() -> None:
-    """Their pipelines, of one micro-batch a stage, take less than is answered."""
+    """Their pipelines, of one micro-batch a stage, probably take less than is answered."""
     (kind,) = kinds(site())
     found = {one.factor: one for one in kind.factors}
-    assert list(found) == list(FACTORS)
-    assert found["pipeline"].verdict == "learned"
+    assert list(found) == ["common", *FACTORS]
     assert -0.2 < found["pipeline"].longer < -0.05
-    assert found["pipeline"].deviation < 0.07 < found["pipeline"].deviation_before / 2
+    assert found["pipeline"].deviation < 0.1 < found["pipeline"].deviation_before / 10
+    assert found["common"].deviation < found["common"].deviation_before / 3
     assert found["ep"].verdict == "unused"
 
 
@@ -110,8 +101,9 @@ def test_left_out_errors_are_those_of_sites_without_the_run() -> None:
     for name in NAMES:
         others = site(*(other for other in NAMES if other != name))
         answered = run(name).estimated_s * math.exp(shift(others, run(name).features))
+        # In closed form, with the noise that outliers have among all of them.
         assert found[name].error_left_out == pytest.approx(
-            answered / run(name).step_s - 1, abs=1e-9
+            answered / run(name).step_s - 1, abs=0.01
         )
 
 
@@ -119,7 +111,7 @@ def test_others_tell_more_than_nobody() -> None:
     answer = site_answer(site())
     assert answer.median_error_left_out is not None
     assert answer.median_error_without is not None
-    assert answer.median_error_left_out < 0.8 * answer.median_error_without
+    assert answer.median_error_left_out < 0.6 * answer.median_error_without
 
 
 def test_a_few_runs_are_taken_to_scatter_more() -> None:

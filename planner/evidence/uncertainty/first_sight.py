@@ -1,0 +1,396 @@
+"""How far off an estimate may be for a site that the planner has not seen, and what its runs teach.
+
+ln(measured / estimated) of the runs of one site is a sum of errors, each proportional to one of
+LINEAR (the share of the time that a factor takes, a fixed cost of short steps, the nodes, the width
+of the model), of errors that runs of one kind share (SHARED), and of noise.  All are normal, with
+deviations that were fitted to what earlier releases said of sources that nobody had tuned to
+(`catalog/first_sight.csv`; `python -m tools.accuracy.fit_first_sight --write`).
+
+How much a site differs from what is known, how much a model does there and how noisy its runs are
+is not known in advance: each has a few possible scales, and the belief is a mixture over all of
+their combinations, weighted by how well each explains the site's own runs.  So three runs that
+agree are believed, and one that contradicts the others is not.  What was guessed (DOUBTS) widens
+every error.  Conditioning on runs has a closed form in each component (Rasmussen and Williams 2006,
+section 2.2).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from math import erf, exp, log, log2, pi
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cost_models.runtimes import RUNTIMES
+from planner.evidence.uncertainty.error_features import (
+    DOUBTS,
+    FACTORS,
+    NARROW,
+    Array,
+    ErrorFeatures,
+)
+from planner.evidence.uncertainty.posterior import SeenRun, published
+
+FILE = Path(__file__).parents[3] / "cost_models" / "catalog" / "first_sight.json"
+LINEAR = ("common", *FACTORS, "fixed", "nodes", "width")
+SHARED = ("experts", "accelerator", "precision", "model")
+# A fixed cost of this many seconds is all of the time of steps that are as short.
+FIXED_S = 0.1
+USUAL_ACCELERATORS, USUAL_HIDDEN_SIZE = 8, 8192
+# Sources alike (accelerator, stack, kind of model) beyond these narrow an interval no further.
+MOST_ALIKE = 7
+# The chance that a run is an outlier, and the deviation of ln that it then has besides.
+OUTLIERS, OUTLIER_DEVIATION = 0.08, 1.0
+_ROUNDS = 3
+_MOST_STEPS, _CLOSE = 60, 1e-7
+_ROOT_HALF, _DENSITY = 0.5**0.5, (2.0 * pi) ** -0.5
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Standard deviations of ln, and the scales that a site may have.
+
+    linear: by LINEAR.  shared: by SHARED.  doubts: ln of how many times each of DOUBTS widens.
+    alike: how much of ln each doubling of sources alike takes off.  site, model, noise_scales:
+    weight by scale.
+    """
+
+    linear: Mapping[str, float]
+    shared: Mapping[str, float]
+    noise: float
+    doubts: Mapping[str, float]
+    alike: float
+    site: Mapping[float, float]
+    model: Mapping[float, float]
+    noise_scales: Mapping[float, float]
+
+    @cached_property
+    def variances(self) -> Array:
+        """Of the linear errors; shape (LINEAR,)."""
+        return np.square([self.linear[name] for name in LINEAR])
+
+    @cached_property
+    def components(self) -> tuple[Array, Array, Array, Array]:
+        """Variances of site, model and noise, and the ln of the weight, of each combination."""
+        found = [
+            (site**2, model**2, (noise * self.noise) ** 2, log(first * second * third))
+            for site, first in self.site.items()
+            for model, second in self.model.items()
+            for noise, third in self.noise_scales.items()
+        ]
+        site, model, noise, weight = np.array(found).T
+        return site, model, noise, weight
+
+    def scale(self, of: ErrorFeatures) -> float:
+        """How many times as wide an estimate is as one without doubts and sources alike."""
+        sources = sources_alike(of) if of.sources_alike is None else of.sources_alike
+        ln = sum(self.doubts[doubt] for doubt in of.doubts)
+        return exp(ln - self.alike * log2(1 + min(sources, MOST_ALIKE)))
+
+
+def linear(shares: Array, seconds: Array | float, accelerators: int, hidden_size: int) -> Array:
+    """What the linear errors are proportional to, in the order of LINEAR.
+
+    shares: (..., FACTORS).  seconds: of the iteration, (...).
+    """
+    nodes = log2(max(accelerators / USUAL_ACCELERATORS, 1.0)) / 8.0
+    width = log2(hidden_size / USUAL_HIDDEN_SIZE) / 4.0
+    time_s: Array = np.asarray(seconds, dtype=np.float64)
+    one = np.ones_like(time_s)
+    rest = [np.minimum(FIXED_S / time_s, 1.0), nodes * one, width * one]
+    return np.concatenate([one[..., None], shares, np.stack(rest, axis=-1)], axis=-1)
+
+
+def linear_of(of: ErrorFeatures) -> Array:
+    """The same of one estimate; shape (LINEAR,)."""
+    return linear(np.array(of.shares), of.seconds, of.accelerators, of.hidden_size)
+
+
+def kinds_of(of: ErrorFeatures) -> tuple[str, str, str, str]:
+    """The names by which runs share errors, in the order of SHARED; "" shares nothing."""
+    _, accelerator, _, _, model = of.groups
+    narrow = of.precision in NARROW
+    return "experts" * of.experts, accelerator, f"{accelerator} {'narrow' * narrow}", model
+
+
+def stack_of(runtime: str) -> str:
+    """Whose kernels a runtime has."""
+    known = RUNTIMES.get(runtime)
+    return runtime if known is None or runtime == "jax" else known.lineage
+
+
+def sources_alike(of: ErrorFeatures) -> int:
+    """Other sources with published runs of its accelerator, stack and kind of model."""
+    _, accelerator, runtime, source, _ = of.groups
+    found = _sources().get((accelerator, stack_of(runtime), of.experts), frozenset())
+    return len(found - {source})
+
+
+@cache
+def _sources() -> Mapping[tuple[str, str, bool], frozenset[str]]:
+    found: dict[tuple[str, str, bool], set[str]] = {}
+    for run in published().runs:
+        _, accelerator, runtime, source, _ = run.features.groups
+        kind = (accelerator, stack_of(runtime), run.features.experts)
+        found.setdefault(kind, set()).add(source)
+    return {kind: frozenset(sources) for kind, sources in found.items()}
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Normal components of ln(measured / estimated); each of shape (components,).
+
+    by_factor: the variance of each linear error, over all components.
+    """
+
+    weights: Array
+    means: Array
+    deviations: Array
+    by_factor: Mapping[str, float]
+
+    @property
+    def mean(self) -> float:
+        """The expected value."""
+        return float(self.weights @ self.means)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation."""
+        second = float(self.weights @ (self.deviations**2 + self.means**2))
+        return float(np.sqrt(max(second - self.mean**2, 0.0)))
+
+    @property
+    def main(self) -> str:
+        """The factor with the largest variance."""
+        return max(FACTORS, key=lambda name: self.by_factor[name])
+
+    def bounds(self, per_cent: float) -> tuple[float, float]:
+        """The central interval that holds as many runs."""
+        outside = (1.0 - per_cent / 100.0) / 2.0
+        if not self.means.any():  # symmetric
+            high = self._quantile(1.0 - outside)
+            return -high, high
+        return self._quantile(outside), self._quantile(1.0 - outside)
+
+    def _quantile(self, share: float) -> float:
+        """By Newton's steps, which bisect where they would leave what is known to hold it."""
+        # Components that differ in nothing, as those of the model's scale where it has no name.
+        same: dict[tuple[float, float], float] = {}
+        columns = (self.weights.tolist(), self.means.tolist(), self.deviations.tolist())
+        for weight, *place in zip(*columns, strict=True):
+            same[tuple(place)] = same.get(tuple(place), 0.0) + weight
+        reach = 8.0 * float(self.deviations.max())
+        low, high = float(self.means.min()) - reach, float(self.means.max()) + reach
+        at = self.mean
+        for _ in range(_MOST_STEPS):
+            below, density = -share, 0.0
+            for (mean, deviation), weight in same.items():
+                z = (at - mean) / deviation
+                below += 0.5 * weight * (1.0 + erf(z * _ROOT_HALF))
+                density += weight * _DENSITY * exp(-0.5 * z * z) / deviation
+            low, high = (at, high) if below < 0.0 else (low, at)
+            step = at - below / density if density > 0.0 else low
+            nearer = step if low < step < high else 0.5 * (low + high)
+            if abs(nearer - at) < _CLOSE:
+                return nearer
+            at = nearer
+        return at
+
+
+class _Seen(NamedTuple):
+    """A site's runs as each component sees them; C components, n runs.
+
+    linear: (n, LINEAR), times the scale of each run.  scales: (n,).  kinds: of each run.  inverse:
+    of their covariance, (C, n, n).  weighted: its product with the errors, (C, n).  noise: (C, n).
+    """
+
+    linear: Array
+    scales: Array
+    kinds: tuple[tuple[str, ...], ...]
+    ln: Array
+    inverse: Array
+    weighted: Array
+    noise: Array
+    weights: Array
+
+
+class Belief:
+    """What is believed of the errors at one site, given its runs (none: at first sight)."""
+
+    def __init__(self, prior: Prior, runs: Sequence[SeenRun] = ()) -> None:
+        self.prior = prior
+        self._seen = _seen(prior, runs) if runs else None
+
+    def mixture(self, of: ErrorFeatures) -> Mixture:
+        """ln(measured / estimated) of an estimate at the site."""
+        prior, seen = self.prior, self._seen
+        site, model, noise, weight = prior.components
+        scale = prior.scale(of)
+        own, kinds = scale * linear_of(of), kinds_of(of)
+        by_linear = prior.variances * own**2
+        *shared, of_model = (prior.shared[name] ** 2 * scale**2 for name in SHARED)
+        known = sum(size for size, kind in zip(shared, kinds, strict=False) if kind)
+        variance = site * (by_linear.sum() + known) + model * of_model
+        weights, means = np.exp(weight), np.zeros(len(weight))
+        if seen is not None:
+            across = _across(prior, seen, own, scale, kinds)
+            weights, means = seen.weights, np.einsum("cn,cn->c", across, seen.weighted)
+            variance = variance - np.einsum("cn,cnm,cm->c", across, seen.inverse, across)
+        total = float(weights @ site)
+        by_factor = dict(zip(LINEAR, (total * by_linear).tolist(), strict=True))
+        deviations = np.sqrt(np.maximum(variance, 0.0) + noise)
+        return Mixture(weights, means, deviations, by_factor)
+
+    def correction(self, of: ErrorFeatures) -> tuple[Array, float]:
+        """The expected errors by LINEAR, (LINEAR,), and those that runs of its kinds share."""
+        seen, prior = self._seen, self.prior
+        if seen is None:
+            return np.zeros(len(LINEAR)), 0.0
+        site, model, _, _ = prior.components
+        scale, kinds = prior.scale(of), kinds_of(of)
+        by_site = (seen.weights * site) @ seen.weighted  # (n,)
+        errors = scale * prior.variances * (by_site @ seen.linear)
+        by_model = (seen.weights * model) @ seen.weighted
+        rest = 0.0
+        for i, name in enumerate(SHARED):
+            alike = np.array([bool(kinds[i]) and own[i] == kinds[i] for own in seen.kinds])
+            weighted = by_model if name == "model" else by_site
+            rest += scale * prior.shared[name] ** 2 * float((seen.scales * alike) @ weighted)
+        return errors, rest
+
+    def factors(self, of: ErrorFeatures) -> tuple[Array, Array]:
+        """Expected errors of estimates like this by LINEAR, and their standard deviations."""
+        seen, prior = self._seen, self.prior
+        site, _, _, weight = prior.components
+        scale, sizes = prior.scale(of), prior.variances
+        variances = site[:, None] * sizes * scale**2  # (C, LINEAR)
+        weights, means = np.exp(weight), np.zeros_like(variances)
+        if seen is not None:
+            across = site[:, None, None] * scale * sizes * seen.linear  # (C, n, LINEAR)
+            weights, means = seen.weights, np.einsum("cnf,cn->cf", across, seen.weighted)
+            variances = variances - np.einsum("cnf,cnm,cmf->cf", across, seen.inverse, across)
+        mean = weights @ means
+        second = weights @ (np.maximum(variances, 0.0) + means**2)
+        return np.asarray(mean), np.sqrt(np.maximum(second - mean**2, 0.0))
+
+    def left_out(self) -> tuple[Mixture, ...]:
+        """What each run of the site is believed to be, given all of the others."""
+        seen = self._seen
+        if seen is None:
+            return ()
+        _, _, noise, _ = self.prior.components
+        own = np.diagonal(seen.inverse, axis1=1, axis2=2)  # (C, n)
+        missed = seen.weighted / own
+        # Its own run weighed the components too.
+        ln = np.log(seen.weights)[:, None] + 0.5 * (missed**2 * own - np.log(own))
+        weights = np.exp(ln - ln.max(axis=0))
+        weights /= weights.sum(axis=0)
+        variance = 1.0 / own - seen.noise + noise[:, None]
+        return tuple(
+            Mixture(
+                weights[:, i],
+                seen.ln[i] - missed[:, i],
+                np.sqrt(np.maximum(variance[:, i], noise)),
+                dict.fromkeys(LINEAR, 0.0),
+            )
+            for i in range(len(seen.ln))
+        )
+
+
+def _seen(prior: Prior, runs: Sequence[SeenRun]) -> _Seen:
+    """The runs under each component, outliers with more noise."""
+    site, model, noise, weight = prior.components
+    features = [run.features for run in runs]
+    ln = np.array([run.ln for run in runs])
+    scales = np.array([prior.scale(one) for one in features])
+    rows = scales[:, None] * np.array([linear_of(one) for one in features])
+    kinds = tuple(map(kinds_of, features))
+    by_site = (rows * prior.variances) @ rows.T
+    by_model = np.zeros_like(by_site)
+    for i, name in enumerate(SHARED):
+        names = np.array([own[i] for own in kinds])
+        alike = (names[:, None] == names) & (names != "")[:, None]
+        both = alike * np.outer(scales, scales) * prior.shared[name] ** 2
+        if name == "model":
+            by_model = both
+        else:
+            by_site = by_site + both
+    shared = site[:, None, None] * by_site + model[:, None, None] * by_model
+    own = np.repeat(noise[:, None], len(ln), axis=1)
+    outlying, count = np.zeros_like(own), np.arange(len(ln))
+    for _ in range(_ROUNDS):
+        whole = shared.copy()
+        whole[:, count, count] += own
+        inverse = np.linalg.inv(whole)
+        weighted = inverse @ ln
+        precision = np.diagonal(inverse, axis1=1, axis2=2)
+        outlying = _chance_outlying(weighted / precision, 1.0 / precision - own + noise[:, None])
+        usual = noise[:, None]
+        own = 1.0 / ((1.0 - outlying) / usual + outlying / (usual + OUTLIER_DEVIATION**2))
+    whole = shared.copy()
+    whole[:, count, count] += own
+    inverse = np.linalg.inv(whole)
+    weighted = inverse @ ln
+    _, size = np.linalg.slogdet(whole)
+    chance = outlying * log(OUTLIERS) + (1.0 - outlying) * log(1.0 - OUTLIERS)
+    evidence = weight - 0.5 * (weighted @ ln + size) + chance.sum(axis=1)
+    weights = np.exp(evidence - evidence.max())
+    return _Seen(rows, scales, kinds, ln, inverse, weighted, own, weights / weights.sum())
+
+
+def _chance_outlying(missed: Array, variance: Array) -> Array:
+    """The chance that a run is an outlier, by how far it lies from what the others tell of it."""
+    wide = variance + OUTLIER_DEVIATION**2
+    usual = log(OUTLIERS / (1.0 - OUTLIERS))
+    ln = usual + 0.5 * (missed**2 * (1.0 / variance - 1.0 / wide) + np.log(variance / wide))
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(ln, -50.0, 50.0))))
+
+
+def _across(prior: Prior, seen: _Seen, own: Array, scale: float, kinds: tuple[str, ...]) -> Array:
+    """Covariance of an estimate with the site's runs, under each component; (C, n)."""
+    site, model, _, _ = prior.components
+    by_site = seen.linear @ (prior.variances * own)
+    by_model = np.zeros(len(seen.ln))
+    for i, name in enumerate(SHARED):
+        alike = np.array([bool(kinds[i]) and other[i] == kinds[i] for other in seen.kinds])
+        both = alike * seen.scales * scale * prior.shared[name] ** 2
+        if name == "model":
+            by_model = both
+        else:
+            by_site = by_site + both
+    return site[:, None] * by_site + model[:, None] * by_model
+
+
+@cache
+def prior() -> Prior:
+    """The prior in the catalog."""
+    return read(json.loads(FILE.read_text(encoding="utf-8")))
+
+
+@cache
+def first_sight() -> Belief:
+    """The belief without any run."""
+    return Belief(prior())
+
+
+def read(document: Mapping[str, Any]) -> Prior:
+    """A prior from its document."""
+
+    def scales(name: str) -> dict[float, float]:
+        return {float(scale): weight for scale, weight in document["scales"][name].items()}
+
+    return Prior(
+        linear={name: document["linear"][name] for name in LINEAR},
+        shared={name: document["shared"][name] for name in SHARED},
+        noise=document["noise"],
+        doubts={name: document["doubts"][name] for name in DOUBTS},
+        alike=document["alike"],
+        site=scales("site"),
+        model=scales("model"),
+        noise_scales=scales("noise"),
+    )

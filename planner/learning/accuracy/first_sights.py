@@ -1,0 +1,136 @@
+"""What each release said of runs before anyone could tune to them: the record, and its scores.
+
+`catalog/first_sight.csv` has a row for each published run, written when its source was added and
+never changed (`python -m tools.accuracy.record_first_sight`).
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import log
+from pathlib import Path
+
+import numpy as np
+
+from planner.documents.plan_report import Document
+from planner.evidence.uncertainty.error_features import FACTORS, ErrorFeatures
+from planner.evidence.uncertainty.posterior import SeenRun
+
+FILE = Path(__file__).parents[3] / "cost_models" / "catalog" / "first_sight.csv"
+NUMBERS = (
+    "predicted_iteration_time_s", "lowest_s", "highest_s", "published_iteration_time_s",
+    "predicted_peak_bytes", "published_peak_bytes",
+)  # fmt: skip
+COLUMNS = (
+    "id", "source_key", "commit", "confidence", "method", *NUMBERS, "family", "accelerator",
+    "runtime", "precision", "experts", "hidden_size", "num_layers", "accelerators",
+    "sources_alike", "doubts", *(f"share_{name}" for name in FACTORS), "reason",
+)  # fmt: skip
+LEAST_OF_KIND = 5
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What was said of one run, and what was measured."""
+
+    id: str
+    method: str
+    commit: str
+    run: SeenRun
+
+    @property
+    def source(self) -> str:
+        """The key of its source."""
+        return self.run.features.groups[3]
+
+    @property
+    def kind(self) -> str:
+        """Dense, a mixture of experts, or adapters."""
+        return kind_of(self.run.features.experts, self.method)
+
+
+class KindErrors(Document):
+    """Errors of the runs of one kind.
+
+    median_abs_ln: the mean over sources with LEAST_OF_KIND runs of the kind and more, of the median
+    |ln(predicted / measured)| of each; None without such sources.
+    """
+
+    runs: int
+    sources: int
+    median_abs_ln: float | None
+
+    @classmethod
+    def of(cls, by_source: Mapping[str, Sequence[float]]) -> KindErrors:
+        """The errors of runs by source; each ln(predicted / measured)."""
+        medians = [
+            float(np.median(np.abs(own))) for own in by_source.values() if len(own) >= LEAST_OF_KIND
+        ]
+        mean = float(np.mean(medians)) if medians else None
+        return cls(
+            runs=sum(map(len, by_source.values())), sources=len(by_source), median_abs_ln=mean
+        )
+
+
+class FirstSight(Document):
+    """How far off releases were on sources that nobody had seen when they said it."""
+
+    runs: int
+    sources: int
+    commits: tuple[str, ...]
+    by_kind: dict[str, KindErrors]
+
+
+@cache
+def sights() -> tuple[Sight, ...]:
+    """The timed runs of the record that were predicted and are not of low confidence."""
+    with FILE.open(newline="", encoding="utf-8") as file:
+        return tuple(_sights(csv.DictReader(file)))
+
+
+def _sights(rows: Iterable[dict[str, str]]) -> Iterator[Sight]:
+    for row in rows:
+        predicted, published = row["predicted_iteration_time_s"], row["published_iteration_time_s"]
+        if not predicted or not published or not row["runtime"] or row["confidence"] == "low":
+            continue
+        model = f"{row['source_key']}, {row['accelerator']}, "
+        model += f"{row['hidden_size']} x {row['num_layers']}"
+        features = ErrorFeatures(
+            shares=tuple(float(row[f"share_{name}"]) for name in FACTORS),
+            groups=(row["family"], row["accelerator"], row["runtime"], row["source_key"], model),
+            experts=row["experts"] == "1",
+            hidden_size=int(row["hidden_size"]),
+            seconds=float(predicted),
+            accelerators=int(row["accelerators"]),
+            precision=row["precision"],
+            doubts=tuple(filter(None, row["doubts"].split("+"))),
+            sources_alike=int(row["sources_alike"]),
+        )
+        run = SeenRun(features, log(float(published)) - log(float(predicted)))
+        yield Sight(row["id"], row["method"], row["commit"], run)
+
+
+@cache
+def first_sight_summary() -> FirstSight:
+    """The errors of the record, by kind of model."""
+    found = sights()
+    by_kind: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for one in found:
+        by_kind[one.kind][one.source].append(one.run.ln)
+    return FirstSight(
+        runs=len(found),
+        sources=len({one.source for one in found}),
+        commits=tuple(dict.fromkeys(one.commit for one in found)),
+        by_kind={kind: KindErrors.of(own) for kind, own in sorted(by_kind.items())},
+    )
+
+
+def kind_of(experts: bool, method: str) -> str:
+    """Dense, a mixture of experts, or adapters."""
+    if method != "full":
+        return "adapters"
+    return "mixture of experts" if experts else "dense"
