@@ -42,13 +42,7 @@ def adapters_of(run: Run) -> tuple[dict[str, Any], tuple[str, ...]]:
     label, fields = next(
         (label, dict(fields)) for pattern, label, fields in _RECIPES if re.search(pattern, software)
     )
-    rank = _RANK.search(said[lora.start() :]) if lora else None
-    if stated := run.integer("lora_rank") or (rank and int(rank.group(1))):
-        fields["lora_rank"] = stated
-    if named := _named_targets(run.notes):
-        fields["lora_targets"] = named
-    if dropout := _DROPOUT.search(run.notes):
-        fields["lora_dropout"] = float(dropout.group(1))
+    fields.update(_stated(run, said[lora.start() :] if lora else ""))
     quantized = f"{run['quantization']} {said}"
     if method == "qlora" or (lora and lora.group(1)) or re.search(r"nf4|int4|4-bit", quantized):
         fields["frozen_dtype"] = "nf4"
@@ -56,6 +50,17 @@ def adapters_of(run: Run) -> tuple[dict[str, Any], tuple[str, ...]]:
     if method not in ("", "lora", "qlora"):
         notes.append(f"{method}: taken as LoRA, whose weights are frozen too")
     return fields, tuple(notes)
+
+
+def _stated(run: Run, said: str) -> dict[str, Any]:
+    """What the row states of its adapters; said: the text from where it names them."""
+    rank, dropout = _RANK.search(said), _DROPOUT.search(run.notes)
+    stated = {
+        "lora_rank": run.integer("lora_rank") or (rank and int(rank.group(1))),
+        "lora_targets": _named_targets(run.notes),
+        "lora_dropout": dropout and float(dropout.group(1)),
+    }
+    return {field: value for field, value in stated.items() if value}
 
 
 def _named_targets(notes: str) -> tuple[str, ...]:

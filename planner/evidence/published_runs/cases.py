@@ -93,10 +93,7 @@ def case_of(run: Run) -> Case:
     )
     assumptions += degrees.assumptions
     fixed: dict[str, Any] = {**software.plan, "attention_kernel": attention_kernel(run, software)}
-    if named := re.search("deepep|hybridep|alltoall", run["dispatcher"].lower()):
-        fixed["moe_dispatcher"] = named.group(0)
-    elif "deepep" in run.notes.lower():
-        fixed["moe_dispatcher"] = "deepep"
+    fixed.update(_dispatcher(run))
     fixed.update(recipe.plan)
     assumptions += recipe.notes
     for column, field in _OVERLAPS:
@@ -127,6 +124,13 @@ def case_of(run: Run) -> Case:
         run, model.value, cluster.value, training, tuple(found), tuple(dict.fromkeys(opened)),
         memory_quantity(run), tuple(dict.fromkeys(assumptions)), software.guessed,
     )  # fmt: skip
+
+
+def _dispatcher(run: Run) -> dict[str, str]:
+    """How tokens reach their experts, where the row says so."""
+    if named := re.search("deepep|hybridep|alltoall", run["dispatcher"].lower()):
+        return {"moe_dispatcher": named.group(0)}
+    return {"moe_dispatcher": "deepep"} if "deepep" in run.notes.lower() else {}
 
 
 def _loss(run: Run, fixed: dict[str, Any]) -> dict[str, Any]:

@@ -83,13 +83,7 @@ def model_of(run: Run) -> Read:
     stated = _maxtext_scale(name, stated, assumptions)
     spec = {field: value for field, value in stated.items() if value}
     preset = _preset(name, stated)
-    gated = run.flag("gated")
-    if preset is not None and gated not in (None, preset.gated_mlp):
-        assumptions.append(
-            f"gated {int(preset.gated_mlp)}: of preset {preset.name}; the row prints {run['gated']}"
-        )
-    elif gated is not None:
-        spec["gated_mlp"] = gated
+    spec.update(_gate(run, preset, assumptions))
     base: dict[str, Any]
     if preset is not None:
         assumptions.append(f"what the row does not state of the model: preset {preset.name}")
@@ -137,6 +131,19 @@ def _maxtext_scale(
         field: base << ((doublings + ahead) // 3) for field, (base, ahead) in _MAXTEXT.items()
     }
     return {**stated, **dims, "vocab_size": stated["vocab_size"] or 32000}
+
+
+def _gate(run: Run, preset: ModelSpec | None, assumptions: list[str]) -> dict[str, bool]:
+    """Whether the MLP is gated, where the row says so and the preset it names agrees."""
+    gated = run.flag("gated")
+    if gated is None:
+        return {}
+    if preset is not None and gated != preset.gated_mlp:
+        assumptions.append(
+            f"gated {int(preset.gated_mlp)}: of preset {preset.name}; the row prints {run['gated']}"
+        )
+        return {}
+    return {"gated_mlp": gated}
 
 
 def _spec(name: str, fields: Mapping[str, Any]) -> ModelSpec:

@@ -92,7 +92,6 @@ def _row(prediction: Prediction, known: dict[str, str]) -> Row:
     source = _text(run.source_key)
     assumptions = [_long_text(text) for text in case.assumptions] if case else []
     features = features_of(prediction)
-    method = run["method"].lower() or ("lora" if case and case.training.freezes else "full")
     return Row(
         id=_text(run.id),
         source_key=known.setdefault(source, source),
@@ -118,10 +117,18 @@ def _row(prediction: Prediction, known: dict[str, str]) -> Row:
         open_inputs=list(case.open_inputs) if case else [],
         reason=_long_text(prediction.reason) or None,
         assumptions=[known.setdefault(text, text) for text in assumptions],
-        kind=kind_of(case.model.moe is not None, method) if case else None,
+        kind=_kind(prediction),
         doubts=list(features.doubts) if features else [],
         intervals=_intervals(features, ours),
     )
+
+
+def _kind(prediction: Prediction) -> str | None:
+    case = prediction.case
+    if case is None:
+        return None
+    adapts = "lora" if case.training.freezes else "full"
+    return kind_of(case.model.moe is not None, prediction.run["method"].lower() or adapts)
 
 
 def _intervals(
@@ -190,7 +197,7 @@ def _errors_by(rows: Iterable[Row], kinds: Callable[[Row], Sequence[str]]) -> di
         for kind in kinds(row):
             if row.ln_ratio is not None:
                 found[kind][row.source_key].append(row.ln_ratio)
-    return {kind: KindErrors.of(own) for kind, own in sorted(found.items())}
+    return {kind: KindErrors.from_runs(own) for kind, own in sorted(found.items())}
 
 
 def _open(rows: Iterable[Row]) -> OpenTime:

@@ -65,7 +65,7 @@ class KindErrors(Document):
     median_abs_ln: float | None
 
     @classmethod
-    def of(cls, by_source: Mapping[str, Sequence[float]]) -> KindErrors:
+    def from_runs(cls, by_source: Mapping[str, Sequence[float]]) -> KindErrors:
         """The errors of runs by source; each ln(predicted / measured)."""
         medians = [
             float(np.median(np.abs(own))) for own in by_source.values() if len(own) >= LEAST_OF_KIND
@@ -125,7 +125,7 @@ def first_sight_summary() -> FirstSight:
         runs=len(found),
         sources=len({one.source for one in found}),
         commits=tuple(dict.fromkeys(one.commit for one in found)),
-        by_kind={kind: KindErrors.of(own) for kind, own in sorted(by_kind.items())},
+        by_kind={kind: KindErrors.from_runs(own) for kind, own in sorted(by_kind.items())},
     )
 
 

@@ -165,7 +165,7 @@ def test_the_record_is_scored_by_kind() -> None:
     dense = found.by_kind["dense"].median_abs_ln
     assert dense is not None
     assert 0.1 < dense < 0.2
-    few = KindErrors.of({"a": [0.1, -0.1, 0.3, 0.2, 0.2], "b": [5.0]})
+    few = KindErrors.from_runs({"a": [0.1, -0.1, 0.3, 0.2, 0.2], "b": [5.0]})
     assert few == KindErrors(runs=6, sources=2, median_abs_ln=0.2)
 
 
