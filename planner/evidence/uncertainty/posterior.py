@@ -1,4 +1,4 @@
-"""How far off an estimate may be, and why: a posterior over the errors of the model's factors.
+"""How the errors of two plans' estimates compare: a posterior over the errors of factors.
 
 ln(measured / estimated) of a run is modelled as a sum over FACTORS: the share of the run's time
 that a factor takes, times the error of that factor.  The error is shared by all runs, with
@@ -7,9 +7,9 @@ deviations by family of accelerators, by accelerator, by runtime, by source and 
 runs has a closed form (Rasmussen and Williams 2006, section 2.2).  The sizes of the deviations are
 fitted to the runs (`python -m tools.accuracy.fit_posterior --write`).
 
-Published runs decide the width of an interval and not its centre: correcting estimates by the mean
-error of other sources does not improve them for runs whose source was left out
-(planner/learning/accuracy). Only a site's own runs move its estimates.
+Errors that two plans share cancel, so what is left tells them apart: this is for comparing plans and
+for tuning.  How far one estimate may be off is told by first sight (first_sight.py), since these
+runs were known when the physics was chosen.
 """
 
 from __future__ import annotations
@@ -70,22 +70,6 @@ class Scales:
 
 
 @dataclass(frozen=True)
-class Predictive:
-    """The distribution of ln(measured / estimated): mean, deviation, and variance by factor."""
-
-    mean: float
-    deviation: float
-    noise: float
-    by_factor: dict[str, float]
-
-    @property
-    def main(self) -> str:
-        """The factor with the largest variance; "noise" if that is larger."""
-        name = max(self.by_factor, key=lambda key: self.by_factor[key])
-        return name if self.by_factor[name] > self.noise**2 else "noise"
-
-
-@dataclass(frozen=True)
 class Posterior:
     """The scales of the deviations, and the runs that the posterior is conditioned on.
 
@@ -133,21 +117,6 @@ class Posterior:
     def sources(self) -> int:
         """The number of sources of the runs."""
         return len({run.features.groups[3] for run in self.runs})
-
-    def predictive(self, of: ErrorFeatures) -> Predictive:
-        """The distribution of the error of an estimate with these features."""
-        mean, shared = self._terms(of)
-        noise = float(np.sqrt(self.scales.noise_variance([of])[0]))
-        variance = np.maximum(np.diag(shared), 0.0)
-        deviation = float(np.sqrt(max(shared.sum(), 0.0) + noise**2))
-        by_factor = dict(zip(FACTORS, variance.tolist(), strict=True))
-        return Predictive(float(mean.sum()), deviation, noise, by_factor)
-
-    def _terms(self, of: ErrorFeatures) -> tuple[Array, Array]:
-        """Mean, shape (factors,), and covariance, (factors, factors), of each factor's error."""
-        mean, shared = self.off(of.groups)
-        shares = np.array(of.shares)
-        return shares * mean, np.outer(shares, shares) * shared
 
     def off(self, *several: tuple[str, ...]) -> tuple[Array, Array]:
         """The error of each factor, averaged over `several`: mean and covariance.
