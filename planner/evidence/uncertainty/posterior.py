@@ -7,8 +7,8 @@ deviations by family of accelerators, by accelerator, by runtime, by source and 
 runs has a closed form (Rasmussen and Williams 2006, section 2.2).  The sizes of the deviations are
 fitted to the runs (`python -m tools.accuracy.fit_posterior --write`).
 
-Errors that two plans share cancel, so what is left tells them apart: this is for comparing plans and
-for tuning.  How far one estimate may be off is told by first sight (first_sight.py), since these
+Errors that two plans share cancel, and what is left tells them apart: this is for comparing plans
+and for tuning.  How far one estimate may be off is told by first sight (first_sight.py): these
 runs were known when the physics was chosen.
 """
 
