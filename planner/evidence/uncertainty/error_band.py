@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import erf, exp, log, sqrt
 
+from planner.documents.scored_runs import scored_runs
 from planner.evidence.uncertainty.error_features import DOUBTS, FACTORS, ErrorFeatures
 from planner.evidence.uncertainty.first_sight import Belief, Mixture, first_sight, sources_alike
 from planner.evidence.uncertainty.posterior import Posterior, posterior
@@ -56,20 +57,21 @@ def band(seconds: float, features: ErrorFeatures, site: Site | None = None) -> B
     found = interval(features, site)
     low, high = (exp(bound - found.mean) for bound in found.bounds(float(COVERED)))
     _, accelerator, runtime, *_ = features.groups
-    known, alike = posterior(), sources_alike(features)
+    runs, alike = [run for run in scored_runs() if run.intervals_s], sources_alike(features)
     kind = "mixture of experts" if features.experts else "dense"
     own = len(site.runs) if site is not None else 0
     basis = f"{COVERED}% interval, as wide as errors at first sight of sources nobody had seen"
     if site is not None and own:
         basis = f"{COVERED}% interval from {own} runs of site {site.name}"
-    sources = f"{alike} sources" if alike > 1 else "1 source" if alike else "none"
-    basis += f"; {sources} alike ({kind}, {accelerator}, {runtime})"
-    there = sum(number for (seen, _, _), number in known.numbers.items() if seen == accelerator)
+    those = f"{alike} sources" if alike > 1 else "1 source" if alike else "none"
+    basis += f"; {those} alike ({kind}, {accelerator}, {runtime})"
+    there = sum(run.accelerator == accelerator for run in runs)
     if not there:
         basis += f"; none on {accelerator}"
     basis += "".join(f"; wider: {DOUBTS[doubt]}" for doubt in features.doubts)
     basis += f"; main uncertainty: {FACTORS[found.main]}"
-    return Band(seconds * low, seconds * high, len(known.runs) + own, known.sources, there, basis)
+    sources = len({run.source for run in runs})
+    return Band(seconds * low, seconds * high, len(runs) + own, sources, there, basis)
 
 
 def interval(features: ErrorFeatures, site: Site | None = None) -> Mixture:

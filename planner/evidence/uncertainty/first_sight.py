@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cost_models.runtimes import RUNTIMES
+from planner.documents.scored_runs import scored_runs
 from planner.evidence.uncertainty.error_features import (
     DOUBTS,
     FACTORS,
@@ -34,7 +35,7 @@ from planner.evidence.uncertainty.error_features import (
     Array,
     ErrorFeatures,
 )
-from planner.evidence.uncertainty.posterior import SeenRun, published
+from planner.evidence.uncertainty.posterior import SeenRun
 
 FILE = Path(__file__).parents[3] / "cost_models" / "catalog" / "first_sight.json"
 LINEAR = ("common", *FACTORS, "fixed", "nodes", "width")
@@ -134,10 +135,10 @@ def sources_alike(of: ErrorFeatures) -> int:
 @cache
 def _sources() -> Mapping[tuple[str, str, bool], frozenset[str]]:
     found: dict[tuple[str, str, bool], set[str]] = {}
-    for run in published().runs:
-        _, accelerator, runtime, source, _ = run.features.groups
-        kind = (accelerator, stack_of(runtime), run.features.experts)
-        found.setdefault(kind, set()).add(source)
+    for run in scored_runs():
+        if run.intervals_s and not run.stack_guessed:
+            kind = (run.accelerator, stack_of(run.runtime), run.experts)
+            found.setdefault(kind, set()).add(run.source)
     return {kind: frozenset(sources) for kind, sources in found.items()}
 
 

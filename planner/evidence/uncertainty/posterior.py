@@ -107,17 +107,6 @@ class Posterior:
         kept = tuple(run for run in self.runs if run.features.groups[at] != group)
         return Posterior(self.scales, kept, self.quantiles)
 
-    @cached_property
-    def numbers(self) -> Counter[tuple[str, str, bool]]:
-        """The number of runs of an accelerator and a runtime, with or without experts."""
-        features = [run.features for run in self.runs]
-        return Counter((one.groups[1], one.groups[2], one.experts) for one in features)
-
-    @cached_property
-    def sources(self) -> int:
-        """The number of sources of the runs."""
-        return len({run.features.groups[3] for run in self.runs})
-
     def off(self, *several: tuple[str, ...]) -> tuple[Array, Array]:
         """The error of each factor, averaged over `several`: mean and covariance.
 

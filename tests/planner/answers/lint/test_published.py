@@ -124,7 +124,9 @@ def test_nvidias_recipes_for_h100() -> None:
     assert wrong == {name for name in FAULTY if "h100" in name}
     assert count["all"] >= 30
     assert count["does not fit"] == 0
-    assert count["more than two"] <= 2  # of Kimi-K2, whose experts leave the node
+    # Of Kimi-K2 and Qwen3-30B in fp8: experts leave the node, and the host of a layer of experts
+    # takes as long for a micro-batch of one sequence as for one of two.
+    assert count["more than two"] <= 4
 
 
 @pytest.mark.exhaustive

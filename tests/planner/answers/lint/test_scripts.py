@@ -115,6 +115,7 @@ def test_finds_what_was_planted_and_invents_nothing(name: str) -> None:
 WITHOUT_GAINS = {
     "deepseek_lite", "qwen_7b", "branches", "uneven_layers", "virtual_stages", "scheduler",
     "mixtral_8x7b", "ds_zero3_pipeline", "ds_ulysses", "out_of_memory", "llama3_70b",
+    "gpt_345m",  # its kernels are so short that no gain is sure
 }  # fmt: skip
 
 

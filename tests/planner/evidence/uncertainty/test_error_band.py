@@ -10,7 +10,6 @@ from cost_models.profiles import profile_for
 from planner import plan
 from planner.evidence.uncertainty.error_band import COVERED, band, comparison
 from planner.evidence.uncertainty.error_features import FACTORS, ErrorFeatures, groups_of
-from planner.evidence.uncertainty.posterior import posterior
 
 H100 = "h100-sxm-80gb"
 
@@ -39,7 +38,7 @@ def test_an_answer_says_its_interval_and_what_it_rests_on() -> None:
     for report in answer.plans:
         found = report.error_band
         assert found.low_s < report.iteration_time_s < found.high_s
-        assert found.rows == len(posterior().runs) > 500
+        assert found.rows > 900
         assert found.sources > 20
         assert f"{COVERED}% interval, as wide as errors at first sight" in found.basis
         assert f"alike (dense, {H100}, " in found.basis

@@ -18,6 +18,7 @@ from planner.learning.accuracy.compute import answer_of
 from planner.learning.accuracy.predict import predict
 from planner.presentation.drawing.accuracy_page import page
 from planner.presentation.drawing.accuracy_plot import MARKS, MOST_POINTS, drawable, scatter, strip
+from planner.presentation.terminal.progress_bar import counted
 from tests.fixtures.commands import Planner
 from tests.planner.learning.accuracy.drawn_runs import ROW, written
 
@@ -155,7 +156,7 @@ def test_very_many_rows_are_drawn_thinned(data: Path) -> None:
 def test_progress_is_for_a_terminal_that_waits(
     ask: Any, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(command, "counted", partial(counted, patience_s=-1.0))
     assert ask("--data", str(data), "--json")[2] == ""  # no terminal
     monkeypatch.setenv("FORCE_COLOR", "1")
     code, out, err = ask("--data", str(data), "--json")
