@@ -60,7 +60,7 @@ def band(seconds: float, features: ErrorFeatures, site: Site | None = None) -> B
     runs, alike = [run for run in scored_runs() if run.intervals_s], sources_alike(features)
     kind = "mixture of experts" if features.experts else "dense"
     own = len(site.runs) if site is not None else 0
-    basis = f"{COVERED}% interval, as wide as errors at first sight of sources nobody had seen"
+    basis = f"{COVERED}% interval, as wide as errors at first sight"
     if site is not None and own:
         basis = f"{COVERED}% interval from {own} runs of site {site.name}"
     those = f"{alike} sources" if alike > 1 else "1 source" if alike else "none"
