@@ -21,7 +21,7 @@ ON_V100 = {
 def test_runs_are_chosen_and_read(page: Page, shot: Callable[..., None]) -> None:
     page.goto(link(view="accuracy"))
     said = page.locator(".accuracy-view h2").first
-    expect(said).to_contain_text(f"all {len(scored_runs())} runs")
+    expect(said).to_contain_text(f"all {len(scored_runs()):,} runs")
     expect(page.locator(".plot-box .points > *")).to_have_count(len(scored_runs()))
     rows = page.locator(".coverage tbody tr")
     expect(rows.nth(1)).to_contain_text("80")

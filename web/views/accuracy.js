@@ -71,7 +71,7 @@ function ErrorSummary({ rows, all }) {
         Not scored: runs whose source leaves out an input that changes the time by more than 5${"\u202f"}%, or whose numbers are doubtful.</p>
     </div>
     ${found.shares.length > 0 && html`
-      <table class="coverage"><caption>How often the measured time lies in the predicted interval (runs of the same source left out of the fit)</caption>
+      <table class="coverage"><caption>How often the measured time lies in the predicted interval, which is as wide as errors at first sight</caption>
         <thead><tr><th scope="col">Interval</th><th scope="col">Runs inside</th><th scope="col"><span class="for-readers">Share</span></th><th scope="col">Typical width</th></tr></thead>
         <tbody>${found.shares.map(({ share, held, width, runs: many }) => html`
           <tr key=${share}><th scope="row">${percent(share)}</th>
