@@ -31,7 +31,7 @@ class IntervalScore(Document):
 
 
 class IntervalSummary(Document):
-    """Intervals of scored rows, each with its source left out.
+    """Intervals of scored rows, as wide as errors at first sight.
 
     held_mean_of_sources: so that no source outvotes another.  constant_width_ln: ln(high / low) of
     one interval for all rows that holds the same share of rows.

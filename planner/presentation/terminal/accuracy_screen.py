@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -19,6 +19,7 @@ from planner.learning.accuracy.accuracy_answer import (
     ratio_words,
     remarks,
 )
+from planner.learning.accuracy.first_sights import KindErrors
 from planner.learning.accuracy.suspects import Assumption, assumptions, suspects, worst
 from planner.presentation.accuracy_rows import (
     hundredths,
@@ -111,7 +112,9 @@ def _intervals(summary: Summary) -> Iterator[RenderableType]:
     """How often intervals hold, and what runs of a source that were shown are worth."""
     found = summary.intervals
     if found is not None:
-        pieces: list[str | Text] = [Text.assemble(("Intervals", "bold"), "  source left out")]
+        pieces: list[str | Text] = [
+            Text.assemble(("Intervals", "bold"), "  as wide as errors at first sight")
+        ]
         for name, kept in found.rows.held.items():
             width = math.expm1(found.rows.mean_width_ln[name] / 2.0)
             sources = share(found.held_mean_of_sources[name])
@@ -148,6 +151,10 @@ def _time(summary: Summary, console: Console) -> Iterator[RenderableType]:
             ],
             indent=6,
         )  # fmt: skip
+        yield _kinds("By kind", "", summary.time.by_kind)
+    seen = summary.first_sight
+    found = f", {seen.runs:,} runs of {seen.sources} sources before anything was tuned to them"
+    yield _kinds("At first sight", found, seen.by_kind)
     table = _table("  source", "rows", "median", "p90", "bias")
     table.add_column("")
     longest = max([source.p90_abs_ln for source in by_source.values()], default=1.0) or 1.0
@@ -170,6 +177,12 @@ def _time(summary: Summary, console: Console) -> Iterator[RenderableType]:
         )  # fmt: skip
     if table.row_count:
         yield table
+
+
+def _kinds(title: str, of: str, by_kind: Mapping[str, KindErrors]) -> Flow:
+    """The errors of each kind of model: means of source medians."""
+    words = [f"{kind} {or_dash(found.median_abs_ln, share)}" for kind, found in by_kind.items()]
+    return Flow([Text.assemble((title, "bold"), of), *words], indent=2)
 
 
 def _bar(median: float, p90: float, longest: float, console: Console) -> Text:
