@@ -10,7 +10,9 @@ in which errors that they share cancel.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from math import erf, exp, log, sqrt
 
 from planner.documents.scored_runs import scored_runs
@@ -57,7 +59,8 @@ def band(seconds: float, features: ErrorFeatures, site: Site | None = None) -> B
     found = interval(features, site)
     low, high = (exp(bound - found.mean) for bound in found.bounds(float(COVERED)))
     _, accelerator, runtime, *_ = features.groups
-    runs, alike = [run for run in scored_runs() if run.intervals_s], sources_alike(features)
+    runs, sources = _published()
+    alike = sources_alike(features)
     kind = "mixture of experts" if features.experts else "dense"
     own = len(site.runs) if site is not None else 0
     basis = f"{COVERED}% interval, as wide as errors at first sight"
@@ -65,13 +68,19 @@ def band(seconds: float, features: ErrorFeatures, site: Site | None = None) -> B
         basis = f"{COVERED}% interval from {own} runs of site {site.name}"
     those = f"{alike} sources" if alike > 1 else "1 source" if alike else "none"
     basis += f"; {those} alike ({kind}, {accelerator}, {runtime})"
-    there = sum(run.accelerator == accelerator for run in runs)
+    there = runs[accelerator]
     if not there:
         basis += f"; none on {accelerator}"
     basis += "".join(f"; wider: {DOUBTS[doubt]}" for doubt in features.doubts)
     basis += f"; main uncertainty: {FACTORS[found.main]}"
-    sources = len({run.source for run in runs})
-    return Band(seconds * low, seconds * high, len(runs) + own, sources, there, basis)
+    return Band(seconds * low, seconds * high, runs.total() + own, sources, there, basis)
+
+
+@cache
+def _published() -> tuple[Counter[str], int]:
+    """The published runs by accelerator, and the number of their sources."""
+    known = [run for run in scored_runs() if run.intervals_s]
+    return Counter(run.accelerator for run in known), len({run.source for run in known})
 
 
 def interval(features: ErrorFeatures, site: Site | None = None) -> Mixture:
