@@ -63,11 +63,10 @@ def band(seconds: float, features: ErrorFeatures, site: Site | None = None) -> B
     alike = sources_alike(features)
     kind = "mixture of experts" if features.experts else "dense"
     own = len(site.runs) if site is not None else 0
-    basis = f"{COVERED}% interval, as wide as errors at first sight"
+    basis = f"{COVERED}% interval from first sight"
     if site is not None and own:
         basis = f"{COVERED}% interval from {own} runs of site {site.name}"
-    those = f"{alike} sources" if alike > 1 else "1 source" if alike else "none"
-    basis += f"; {those} alike ({kind}, {accelerator}, {runtime})"
+    basis += f"; {alike or 'none'} alike ({kind}, {accelerator}, {runtime})"
     there = runs[accelerator]
     if not there:
         basis += f"; none on {accelerator}"

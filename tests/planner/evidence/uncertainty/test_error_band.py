@@ -40,7 +40,7 @@ def test_an_answer_says_its_interval_and_what_it_rests_on() -> None:
         assert found.low_s < report.iteration_time_s < found.high_s
         assert found.rows > 900
         assert found.sources > 20
-        assert f"{COVERED}% interval, as wide as errors at first sight" in found.basis
+        assert f"{COVERED}% interval from first sight; " in found.basis
         assert f"alike (dense, {H100}, " in found.basis
 
 
