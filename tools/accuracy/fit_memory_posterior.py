@@ -60,7 +60,7 @@ def measured_peaks(predictions: Iterable[Prediction]) -> tuple[Peak, ...]:
         and one.run.peak_bytes
         and one.settled
         and one.run["confidence"].lower() != "low"
-        and not one.run["kind"].startswith("SFT")
+        and not one.run.is_tuning
         and not _guesses_states(one)
     )
 

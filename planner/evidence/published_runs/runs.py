@@ -92,6 +92,11 @@ class Run:
         return self["notes"]
 
     @property
+    def is_tuning(self) -> bool:
+        """Whether a trained model was tuned."""
+        return self["kind"].startswith("SFT")
+
+    @property
     def is_layer(self) -> bool:
         """Whether the time is that of one layer, not of an iteration."""
         return self["schedule"].upper() == "LAYER_MICROBENCH"

@@ -86,12 +86,11 @@ def error_features(
         model.hidden_size,
         model.num_layers,
     )
-    kind = (profile or profile_for(accelerator)).kind
-    offloads = plan.offload_optimizer or plan.offload_activations
-    doubts = {
-        "kernels": kind in UNMEASURED,
-        "method": training.freezes or offloads,
+    found = {
+        "kernels": (profile or profile_for(accelerator)).kind in UNMEASURED,
+        "method": training.freezes or plan.offload_optimizer or plan.offload_activations,
     }
+    doubts = {*guessed, *(name for name, holds in found.items() if holds)}
     return ErrorFeatures(
         tuple(shares.tolist()),
         groups,
@@ -100,7 +99,7 @@ def error_features(
         sum(parts_s.values()),
         cluster.accelerators,
         training.precision,
-        tuple(name for name in DOUBTS if doubts.get(name) or name in guessed),
+        tuple(name for name in DOUBTS if name in doubts),
     )
 
 

@@ -203,16 +203,25 @@ class Mixture:
         return at
 
 
-class _Seen(NamedTuple):
-    """A site's runs as each component sees them; C components, n runs.
+class _Runs(NamedTuple):
+    """What estimates share with a site's n runs.
 
-    linear: (n, LINEAR), times the scale of each run.  scales: (n,).  kinds: of each run.  inverse:
-    of their covariance, (C, n, n).  weighted: its product with the errors, (C, n).  noise: (C, n).
+    linear: (n, LINEAR), times the scale of each run.  scales: (n,).  kinds: of each run.
     """
 
     linear: Array
     scales: Array
     kinds: tuple[tuple[str, ...], ...]
+
+
+class _Seen(NamedTuple):
+    """A site's n runs as each of C components sees them.
+
+    inverse: of their covariance, (C, n, n).  weighted: its product with the errors, (C, n).
+    noise: (C, n).  weights: of the components, (C,).
+    """
+
+    runs: _Runs
     ln: Array
     inverse: Array
     weighted: Array
@@ -255,13 +264,10 @@ class Belief:
         site, model, _, _ = prior.components
         scale, kinds = prior.scale(of), kinds_of(of)
         by_site = (seen.weights * site) @ seen.weighted  # (n,)
-        errors = scale * prior.variances * (by_site @ seen.linear)
+        errors = scale * prior.variances * (by_site @ seen.runs.linear)
         by_model = (seen.weights * model) @ seen.weighted
-        rest = 0.0
-        for i, name in enumerate(SHARED):
-            alike = np.array([bool(kinds[i]) and own[i] == kinds[i] for own in seen.kinds])
-            weighted = by_model if name == "model" else by_site
-            rest += scale * prior.shared[name] ** 2 * float((seen.scales * alike) @ weighted)
+        shared, of_model = _shared(prior, seen.runs, scale, kinds)
+        rest = float(shared @ by_site + of_model @ by_model)
         return errors, rest
 
     def factors(self, of: ErrorFeatures) -> tuple[Array, Array]:
@@ -272,7 +278,7 @@ class Belief:
         variances = site[:, None] * sizes * scale**2  # (C, LINEAR)
         weights, means = np.exp(weight), np.zeros_like(variances)
         if seen is not None:
-            across = site[:, None, None] * scale * sizes * seen.linear  # (C, n, LINEAR)
+            across = site[:, None, None] * scale * sizes * seen.runs.linear  # (C, n, LINEAR)
             weights, means = seen.weights, np.einsum("cnf,cn->cf", across, seen.weighted)
             variances = variances - np.einsum("cnf,cnm,cmf->cf", across, seen.inverse, across)
         mean = weights @ means
@@ -311,37 +317,27 @@ def _seen(prior: Prior, runs: Sequence[SeenRun]) -> _Seen:
     scales = np.array([prior.scale(one) for one in features])
     rows = scales[:, None] * np.array([linear_of(one) for one in features])
     kinds = tuple(map(kinds_of, features))
-    by_site = (rows * prior.variances) @ rows.T
-    by_model = np.zeros_like(by_site)
-    for i, name in enumerate(SHARED):
-        names = np.array([own[i] for own in kinds])
-        alike = (names[:, None] == names) & (names != "")[:, None]
-        both = alike * np.outer(scales, scales) * prior.shared[name] ** 2
-        if name == "model":
-            by_model = both
-        else:
-            by_site = by_site + both
+    several = _Runs(rows, scales, kinds)
+    pairs = [_shared(prior, several, *own) for own in zip(scales.tolist(), kinds, strict=True)]
+    by_site = (rows * prior.variances) @ rows.T + np.array([of_site for of_site, _ in pairs])
+    by_model = np.array([of_model for _, of_model in pairs])
     shared = site[:, None, None] * by_site + model[:, None, None] * by_model
     own = np.repeat(noise[:, None], len(ln), axis=1)
-    outlying, count = np.zeros_like(own), np.arange(len(ln))
-    for _ in range(_ROUNDS):
+    usual, outlying, count = noise[:, None], np.zeros_like(own), np.arange(len(ln))
+    for step in range(_ROUNDS + 1):
         whole = shared.copy()
         whole[:, count, count] += own
         inverse = np.linalg.inv(whole)
         weighted = inverse @ ln
-        precision = np.diagonal(inverse, axis1=1, axis2=2)
-        outlying = _chance_outlying(weighted / precision, 1.0 / precision - own + noise[:, None])
-        usual = noise[:, None]
-        own = 1.0 / ((1.0 - outlying) / usual + outlying / (usual + OUTLIER_DEVIATION**2))
-    whole = shared.copy()
-    whole[:, count, count] += own
-    inverse = np.linalg.inv(whole)
-    weighted = inverse @ ln
+        if step < _ROUNDS:
+            precision = np.diagonal(inverse, axis1=1, axis2=2)
+            outlying = _chance_outlying(weighted / precision, 1.0 / precision - own + usual)
+            own = 1.0 / ((1.0 - outlying) / usual + outlying / (usual + OUTLIER_DEVIATION**2))
     _, size = np.linalg.slogdet(whole)
     chance = outlying * log(OUTLIERS) + (1.0 - outlying) * log(1.0 - OUTLIERS)
     evidence = weight - 0.5 * (weighted @ ln + size) + chance.sum(axis=1)
     weights = np.exp(evidence - evidence.max())
-    return _Seen(rows, scales, kinds, ln, inverse, weighted, own, weights / weights.sum())
+    return _Seen(several, ln, inverse, weighted, own, weights / weights.sum())
 
 
 def _chance_outlying(missed: Array, variance: Array) -> Array:
@@ -355,16 +351,18 @@ def _chance_outlying(missed: Array, variance: Array) -> Array:
 def _across(prior: Prior, seen: _Seen, own: Array, scale: float, kinds: tuple[str, ...]) -> Array:
     """Covariance of an estimate with the site's runs, under each component; (C, n)."""
     site, model, _, _ = prior.components
-    by_site = seen.linear @ (prior.variances * own)
-    by_model = np.zeros(len(seen.ln))
-    for i, name in enumerate(SHARED):
-        alike = np.array([bool(kinds[i]) and other[i] == kinds[i] for other in seen.kinds])
-        both = alike * seen.scales * scale * prior.shared[name] ** 2
-        if name == "model":
-            by_model = both
-        else:
-            by_site = by_site + both
+    by_site, by_model = _shared(prior, seen.runs, scale, kinds)
+    by_site = by_site + seen.runs.linear @ (prior.variances * own)
     return site[:, None] * by_site + model[:, None] * by_model
+
+
+def _shared(prior: Prior, runs: _Runs, scale: float, kinds: tuple[str, ...]) -> tuple[Array, Array]:
+    """What an estimate of these kinds shares with each run: by the site, and by its model; (n,)."""
+    alike = [[bool(own) and own == kind for own, kind in zip(kinds, other, strict=True)]
+             for other in runs.kinds]  # fmt: skip
+    sizes = np.square([prior.shared[name] for name in SHARED])
+    both = np.array(alike) * sizes * (scale * runs.scales)[:, None]
+    return both[:, :-1].sum(axis=1), both[:, -1]
 
 
 @cache

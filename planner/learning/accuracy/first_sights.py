@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from planner.documents.plan_report import Document
-from planner.evidence.uncertainty.error_features import FACTORS, ErrorFeatures
+from planner.evidence.uncertainty.error_features import FACTORS, ErrorFeatures, groups_of
 from planner.evidence.uncertainty.posterior import SeenRun
 
 FILE = Path(__file__).parents[3] / "cost_models" / "catalog" / "first_sight.csv"
@@ -97,11 +97,16 @@ def _sights(rows: Iterable[dict[str, str]]) -> Iterator[Sight]:
         predicted, published = row["predicted_iteration_time_s"], row["published_iteration_time_s"]
         if not predicted or not published or not row["runtime"] or row["confidence"] == "low":
             continue
-        model = f"{row['source_key']}, {row['accelerator']}, "
-        model += f"{row['hidden_size']} x {row['num_layers']}"
         features = ErrorFeatures(
             shares=tuple(float(row[f"share_{name}"]) for name in FACTORS),
-            groups=(row["family"], row["accelerator"], row["runtime"], row["source_key"], model),
+            groups=groups_of(
+                row["family"],
+                row["accelerator"],
+                row["runtime"],
+                row["source_key"],
+                int(row["hidden_size"]),
+                int(row["num_layers"]),
+            ),
             experts=row["experts"] == "1",
             hidden_size=int(row["hidden_size"]),
             seconds=float(predicted),

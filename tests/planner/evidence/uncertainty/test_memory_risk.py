@@ -104,7 +104,7 @@ def test_what_ran_out_was_likely_to(published: list[Prediction]) -> None:
     for one in published:
         if one.run.flag("oom") and one.plan and one.driver_bytes and one.capacity_bytes:
             found = peaks().chance(one.plan.runtime, one.driver_bytes, one.capacity_bytes)
-            chances[one.run["kind"].startswith("SFT")].append(found)
+            chances[one.run.is_tuning].append(found)
     assert len(chances[False]) == 8
     assert sum(chance > 0.2 for chance in chances[False]) >= 7
     # Fine-tuning on one card keeps more than is counted (no peak of it is evidence for a risk).

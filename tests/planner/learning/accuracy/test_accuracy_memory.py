@@ -46,7 +46,7 @@ def confident(prediction: Prediction) -> bool:
 
 def tuning(prediction: Prediction) -> bool:
     """Fine-tuning on a few cards, whose savings of memory have no terms yet."""
-    return prediction.run["kind"].startswith("SFT")
+    return prediction.run.is_tuning
 
 
 def errors(source: str = "") -> list[float]:
