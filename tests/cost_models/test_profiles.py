@@ -62,7 +62,7 @@ def test_every_profile_is_sound(name: str, used: EfficiencyProfile) -> None:
     assert not curve.x.flags.writeable
     assert not curve.y.flags.writeable
     assert np.all(np.diff(used.memory.y) >= 0)
-    assert used.memory.y[-1] <= 0.83  # TPU v6e
+    assert used.memory.y[-1] <= (0.83 if used.family == "tpu" else 0.8)
     assert used.attention_tile_rows in (128, 256)
     every = set(product(["flash"], ["forward", "backward"], [True, False]))
     second = set(product(["flash2"], ["forward", "backward"], [True]))

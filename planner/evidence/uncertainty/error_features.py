@@ -86,11 +86,8 @@ def error_features(
         model.hidden_size,
         model.num_layers,
     )
-    found = {
-        "kernels": (profile or profile_for(accelerator)).kind in UNMEASURED,
-        "method": training.freezes or plan.offload_optimizer or plan.offload_activations,
-    }
-    doubts = {*guessed, *(name for name, holds in found.items() if holds)}
+    profile = profile or profile_for(accelerator)
+    offloads = plan.offload_optimizer or plan.offload_activations
     return ErrorFeatures(
         tuple(shares.tolist()),
         groups,
@@ -99,8 +96,19 @@ def error_features(
         sum(parts_s.values()),
         cluster.accelerators,
         training.precision,
-        tuple(name for name in DOUBTS if name in doubts),
+        doubts_of(profile, training.freezes or offloads, guessed),
     )
+
+
+def doubts_of(
+    profile: EfficiencyProfile, other_method: bool, guessed: Collection[str] = ()
+) -> tuple[str, ...]:
+    """What is guessed of an estimate, in the order of DOUBTS.
+
+    other_method: whether parts are frozen or offloaded.  guessed: doubts that the caller has.
+    """
+    found = {"kernels": profile.kind in UNMEASURED, "method": other_method}
+    return tuple(name for name in DOUBTS if found.get(name) or name in guessed)
 
 
 def groups_of(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from math import log
@@ -21,10 +22,9 @@ from cost_models.calibrations import ACCELERATOR, Calibration, over_base
 from cost_models.fields import Name, Spec
 from cost_models.profiles import FALLBACK, EfficiencyProfile, profile
 from planner.evidence.uncertainty.error_features import (
-    DOUBTS,
     FACTORS,
-    UNMEASURED,
     ErrorFeatures,
+    doubts_of,
     groups_of,
 )
 from planner.evidence.uncertainty.first_sight import Belief, prior
@@ -75,14 +75,15 @@ class LearnedRun(Spec):
         accelerators = sum(
             group["nodes"] * group["accelerators_per_node"] for group in cluster["groups"]
         )
-        kind = profile(
-            cluster["groups"][0]["accelerator"].get("efficiency_profile") or FALLBACK
-        ).kind
-        doubts = {
-            "kernels": kind in UNMEASURED and self.calibrated_at is None,
-            "method": bool(training.get("lora_rank") or training.get("frozen")),
-            "inputs": bool(self.left_open),
-        }
+        plan = self.request.get("plan") or {}
+        own = cluster["groups"][0]["accelerator"].get("efficiency_profile") or FALLBACK
+        priced = profile(own)
+        if self.calibrated_at is not None:
+            priced = replace(priced, kind="calibrated")
+        other_method = any(
+            (training.get("lora_rank"), training.get("frozen"), plan.get("offload_optimizer"),
+             plan.get("offload_activations"))
+        )  # fmt: skip
         return ErrorFeatures(
             shares,
             groups,
@@ -91,7 +92,7 @@ class LearnedRun(Spec):
             self.estimated_s,
             accelerators,
             training["precision"],
-            tuple(name for name in DOUBTS if doubts.get(name)),
+            doubts_of(priced, other_method, ("inputs",) if self.left_open else ()),
         )
 
     @property

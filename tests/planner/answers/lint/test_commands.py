@@ -191,7 +191,8 @@ def test_every_code_has_a_meaning_and_is_found_somewhere() -> None:
 
 def test_memory_that_may_run_out_is_a_warning_with_its_chance(ask: Any, tmp_path: Path) -> None:
     """Above what the accelerator has, and within what published peaks were off by."""
-    small, large = "64 --moe-router-topk 6 --moe-ffn-hidden-size 1408", "16 --moe-router-topk 5"
+    small, large = "64 --moe-router-topk 6 --moe-ffn-hidden-size 1408", "16 --moe-router-topk 6"
+    large += " --moe-ffn-hidden-size 14000"
     text = (SCRIPTS / "no_overlap.sh").read_text()
     assert small in text
     (tmp_path / "run.sh").write_text(text.replace(small, large))
@@ -200,10 +201,9 @@ def test_memory_that_may_run_out_is_a_warning_with_its_chance(ask: Any, tmp_path
     (finding,) = [one for one in answer.findings if one.code == "memory_risk"]
     assert answer.estimate is not None
     assert not answer.estimate.fits
-    chance = answer.estimate.memory.chance_of_running_out
-    assert 0.2 < chance < 0.95
+    assert 0.5 < answer.estimate.memory.chance_of_running_out < 0.95
     assert (finding.severity, answer.verdict, code) == ("warning", "may run out", 0)
-    assert f"a risk of {100 * chance:.0f}" in finding.text
+    assert "a risk of 9" in finding.text
 
 
 def test_narrow_numbers_need_their_units(ask: Any, tmp_path: Path) -> None:

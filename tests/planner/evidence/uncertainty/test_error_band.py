@@ -52,7 +52,7 @@ def test_it_scales_with_the_time(seconds: float) -> None:
 
 
 def test_it_widens_by_what_a_plan_leans_on() -> None:
-    assert width(features(cp=0.3)) > 1.1 * width(features())
+    assert width(features(cp=0.6)) > 1.5 * width(features())
     assert width(features(small=0.5)) > 1.5 * width(features())
     assert width(features(experts=True)) > width(features())
     found = band(1.0, features(cp=0.4))
