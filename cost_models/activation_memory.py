@@ -108,7 +108,7 @@ def activation_bytes(records: Iterable[Record], d: Dims) -> tuple[Array, Array]:
 @formula("byte", "korthikanti-2022")
 def layer_input_bytes(model: ModelSpec, d: Dims) -> Array:
     """Bytes of a layer's input: full recompute keeps nothing else (2sbh, or 2sbh/t)."""
-    return d.sharded_tokens * model.hidden_size * model.residual_streams * d.activation_bytes
+    return d.sharded_tokens * model.hidden_size * model.residual_streams * d.residual_bytes
 
 
 def working_bytes(records: Iterable[Record]) -> Array:

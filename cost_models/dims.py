@@ -17,7 +17,7 @@ from cost_models.spec import DTYPE_BYTES, TrainingSpec
 DIMS_FIELDS = (
     "tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch_size",
     "recompute_modules", "attention_kernel", "cross_entropy", "runtime", "compile",
-    "moe_dispatcher",
+    "moe_dispatcher", "autocast",
 )  # fmt: skip
 # What Transformer Engine keeps of a matrix product's input: the value it was cast to.
 _INPUT_BYTES = {"fp8": 1.0, "fp4": 0.5 + 1.0 / 16.0}
@@ -26,7 +26,8 @@ _INPUT_BYTES = {"fp8": 1.0, "fp4": 0.5 + 1.0 / 16.0}
 @dataclass(frozen=True)
 class Dims:
     """Numbers, or arrays over plans; tokens: of one rank, sharded_tokens: where the sequence is
-    split over tp besides; a switch is 1 where it is on, else 0.
+    split over tp besides; residual_bytes: of an element of the residual stream; a switch is 1 where
+    it is on, else 0.
     """
 
     runtime: Traits
@@ -44,6 +45,7 @@ class Dims:
     flash2: Array
     fused_loss: Array
     in_place_loss: Array
+    chunked_loss: Array
     by_operator: Array
     all_to_all: Array
     deepep: Array
@@ -53,6 +55,8 @@ class Dims:
     accumulate_bytes: Array
     activation_bytes: float
     input_bytes: Array
+    autocast: Array
+    residual_bytes: Array
     modules: IntArray
 
     def recomputed(self, module: str) -> Array:
@@ -76,6 +80,9 @@ def dims(training: TrainingSpec, plans: Plans) -> Dims:
     runtime = traits(plans.runtime)
     compiled = (plans.compile > 0).astype(np.float64)
     element_bytes = float(training.activation_bytes)
+    # What is frozen beside adapters is stored as it is used; so is all of it without masters.
+    masters = training.master_weights_dtype == "fp32" and not training.lora_rank
+    autocast = plans.autocast.astype(np.float64) * masters
     narrower = element_bytes - _INPUT_BYTES.get(training.precision, element_bytes)
 
     def attention(*names: str) -> Array:
@@ -100,6 +107,7 @@ def dims(training: TrainingSpec, plans: Plans) -> Dims:
         flash2=attention("flash2"),
         fused_loss=1.0 - loss("unfused"),
         in_place_loss=loss("in_place"),
+        chunked_loss=loss("chunked"),
         by_operator=((plans.recompute_modules & _bits("op")) > 0).astype(np.float64),
         all_to_all=is_one_of(plans.cp_kind, "cp_kind", "a2a"),
         deepep=is_one_of(plans.moe_dispatcher, "moe_dispatcher", "deepep"),
@@ -110,5 +118,7 @@ def dims(training: TrainingSpec, plans: Plans) -> Dims:
         * (2.0 + 2.0 * DTYPE_BYTES[training.gradient_dtype]),
         activation_bytes=element_bytes,
         input_bytes=element_bytes - runtime.keeps_cast_inputs * narrower,
+        autocast=autocast,
+        residual_bytes=element_bytes + (4.0 - element_bytes) * autocast,
         modules=plans.recompute_modules,
     )

@@ -27,6 +27,7 @@ from cost_models.stage_states import (
     bucket_bytes,
     flat_step_bytes,
     gathered_bytes,
+    list_step_bytes,
     placeholder_bytes,
     stage_states,
 )
@@ -252,6 +253,9 @@ class _StepAmounts:
         message = np.where(plans.pp > 1, at_layer(g.bytes.message), 0.0)
         self.messages = 2.0 * message * (1.0 + r.buffers_every_message * (g.micro_batches - 1.0))
         self.sent = message * r.keeps_sent_outputs if np.any(r.keeps_sent_outputs) else None
+        # Sharded ones are reduced layer by layer, with the head's while activations are there.
+        alone = (g.micro_batches == 1) & (plans.zero_stage < 2) & (plans.pp == 1)
+        self.gradients_absent = r.frees_gradients * alone
         self.driver = overheads.driver_bytes(plans)
         self.share = overheads.fragmentation_share(r.expandable_segments)
         self.given = s.cluster.reserved_bytes_per_accelerator
@@ -273,8 +277,9 @@ class _Slot:
         table, at_stage = g.table, g.stages.spread
         self._g, self._slot, self._rows, self._of = g, slot, rows, step
         self._weights, self._gradients, self._optimizer = stage_states(s, g, slot, matrix_states)
-        self._communication = step.messages + gathered_bytes(s, g, slot) + bucket_bytes(s, g, slot)
-        self._step = flat_step_bytes(s, g, slot)
+        self._communication = step.messages + gathered_bytes(s, g, slot)
+        self._buckets = bucket_bytes(s, g, slot)
+        self._step = flat_step_bytes(s, g, slot) + list_step_bytes(s, g, slot)
         self._first, self._last = at_stage(table.first[slot]), at_stage(table.last[slot])
         self._is_first, self._is_last = bool(np.any(self._first)), bool(np.any(self._last))
         self._table = (self._first > 0) * step.table_gradient
@@ -328,11 +333,20 @@ class _Slot:
             widest = np.maximum(widest, table - np.minimum(at(self._saved), resident))
         logits, working = self._at_loss(place, some, widest)
         working = working + at(of.workspace)
-        communication = at(self._communication)
+        communication, buckets = at(self._communication), at(self._buckets)
         if of.sent is not None:
             communication = communication + in_flight * at(of.sent)
+        step, absent = at(self._step), at(of.gradients_absent)
+        if np.any(absent):
+            # They appear while activations go: of the two the larger counts.
+            going = resident + logits + working
+            coming = states["gradients"] + np.maximum(buckets, step)
+            states["gradients"] += absent * (
+                np.maximum(coming - going, 0.0) - states["gradients"]
+            )
+            buckets, step = buckets * (1.0 - absent), step * (1.0 - absent)
+        communication = communication + buckets
         transient = resident + logits + working + communication
-        step = at(self._step)
         over = np.maximum(step - transient, 0.0) if np.any(step) else 0.0
         gaps: Array = 0.0
         spare: Array = 0.0

@@ -12,6 +12,8 @@ from cost_models import overheads, state_memory
 from cost_models.arrays import max_of, sum_of
 from cost_models.data_parallel import HeldParameters
 from cost_models.keyed_plans import CostContext, KeyedPlans, LayerParameters, by_schedule
+from cost_models.optimizers import OPTIMIZERS
+from cost_models.plans import code
 from cost_models.sources import Array
 from cost_models.spec import DTYPE_BYTES
 
@@ -26,9 +28,23 @@ def stage_states(
     if np.ndim(matrix_states) or matrix_states:
         kept = 1.0 - g.plans.offload_optimizer
         optimizer = optimizer + matrix_states * copies_of(g) * kept
+    optimizer = optimizer + _wide_table_states(s, g, slot)
     gradients = gradients + placeholder_bytes(g, slot)
     stored_bytes = state_memory.element_bytes(s.training, g.runtime).gradients
     return weights, gradients + _whole_table_bytes(g, slot, stored_bytes), optimizer
+
+
+def _wide_table_states(s: CostContext, g: KeyedPlans, slot: int) -> Array:
+    """What transformers' Trainer adds for word tables with bitsandbytes: their states are fp32."""
+    narrow = OPTIMIZERS[s.training.optimizer].moment_bytes
+    if narrow is None or not np.any(g.runtime.steps_by_list):
+        return 0.0
+    wider = (4.0 - narrow) * OPTIMIZERS[s.training.optimizer].moments
+    first = g.stages.spread(g.table.first[slot]) > 0
+    shards = np.where(g.plans.zero_stage > 0, g.state.spread(g.held.shards), 1.0)
+    tables = first * g.state.spread(g.trained.word_table) / shards
+    added: Array = wider * tables * g.runtime.steps_by_list * (1.0 - g.plans.offload_optimizer)
+    return added
 
 
 def copies_of(g: KeyedPlans) -> Array:
@@ -86,6 +102,22 @@ def flat_step_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     return step + flat * (g.plans.dp * g.plans.cp > 1) * buckets
 
 
+def list_step_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
+    """Bytes that an optimizer step over lists of tensors adds: one fp32 number per parameter.
+
+    torch/optim/adam.py _multi_tensor_adam: the denominators of all parameters.
+    """
+    if not np.any(g.runtime.steps_by_list) or s.training.optimizer != "adam":
+        return 0.0
+    shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
+    stepped = sum_of(
+        held / np.where(g.plans.zero_stage > 0, ranks, 1.0)
+        for held, ranks in zip(g.trained_stage_parameters[slot], shards, strict=True)
+    )
+    own: Array = 4.0 * stepped * g.runtime.steps_by_list
+    return own
+
+
 def placeholder_bytes(g: KeyedPlans, slot: int) -> Array:
     """Half-precision stand-ins of the gradients of a stage's matrices, one per shape (TE).
 
@@ -115,7 +147,11 @@ def gathered_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     plans, half, runtime = g.plans, s.training.weight_bytes, g.runtime
     stage: Array = sum_of(g.stage_parameters[slot])
     masters: Array = sum_of(g.trained_stage_parameters[slot])
+    stored_wider = s.training.master_weights_dtype != "none"
     copied: Array = runtime.weights_are_masters * (plans.zero_stage == 0) * masters * half
+    copied = copied * stored_wider
+    if np.any(plans.autocast):
+        copied = np.where(plans.autocast > 0, _cast_by_autocast(s, g, slot, masters) * half, copied)
     if not np.any(plans.zero_stage == 3):
         return copied
     first = g.stages.spread(g.table.first[slot]) > 0
@@ -134,6 +170,21 @@ def gathered_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
         stage * half,
     )
     return copied + np.where(plans.zero_stage == 3, whole, 0.0)
+
+
+def _cast_by_autocast(s: CostContext, g: KeyedPlans, slot: int, masters: Array) -> Array:
+    """Parameters of a stage whose casts autograd keeps for the backward pass.
+
+    Of layers that are computed again it keeps those of one.  What is stored in half precision has
+    no cast.
+    """
+    if s.training.master_weights_dtype == "none" or s.training.lora_rank:
+        return 0.0
+    full = g.plans.recompute == code("recompute", "full")
+    layer = _gathered_layer(g, g.trained, g.trained_layer_parameters)
+    last = g.stages.spread(g.table.last[slot]) > 0
+    again: Array = layer + last * g.state.spread(g.trained.word_table)
+    return np.where(full, np.minimum(again, masters), masters)
 
 
 def bucket_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:

@@ -25,6 +25,12 @@ from cost_models.spec import DTYPE_BYTES, TrainingSpec
 from cost_models.trainable import TrainableModel
 
 OPTIMIZER_STATE_PASSES = 2.0
+# One multiprocessor of an H200 with bitsandbytes' AdamW of 8 bits.
+QUANTISED_PARAMETERS_PER_S = 2.7e8
+# torch's AdamW over lists of tensors: decay of the weight (8 bytes), first moment (12), second
+# moment twice (20), its root, quotient and sum with epsilon (24), the weight's update (16) are 80
+# bytes where weight and moments are 12 (_multi_tensor_adam).
+LIST_STATE_PASSES = 80.0 / 12.0
 COPIED_BYTES = 5.0  # per parameter and collective: 2 read, 2 written (gather) or 4 (reduce)
 OPTIMIZER_BANDWIDTH_FRACTION = 0.85
 # CPU Adam of one node, parameters per second (ZeRO-Offload, arXiv 2101.06840, table 4; recalled).
@@ -180,6 +186,7 @@ def step_seconds(
     ]
     bandwidth = s.nodes.accelerator.memory_bytes_per_s * OPTIMIZER_BANDWIDTH_FRACTION
     step_bytes = optimizer_step_bytes(training, g.runtime)
+    quantised_s = quantised_step_s(training, s.profile.gemm["bf16"].multiprocessors)
     bucket = bucket_parameters(plans.dp * plans.cp)
     measured = s.profile.measured
     collectives = StepCollectives(s, g, dp)
@@ -208,7 +215,7 @@ def step_seconds(
             lost = measured.contention * (reduce_s + gather_s)
         shown = shown + lost * np.maximum(beside, 0.0)
         owned = plain / shards[0] + expert / shards[1]
-        seconds = owned * step_bytes / bandwidth
+        seconds = np.maximum(owned * step_bytes / bandwidth, owned * quantised_s)
         if measured is not None and measured.optimizer is not None:
             tensors = _tensors(s, g, slot)
             seconds = tensors * measured.optimizer[0] + owned * measured.optimizer[1]
@@ -253,11 +260,20 @@ def optimizer_step_bytes(training: TrainingSpec, runtime: Traits) -> Array:
     own master: no copy, and gradients are freed instead of cleared.
     """
     gradient = float(DTYPE_BYTES[training.gradient_dtype])
-    states = OPTIMIZER_STATE_PASSES * training.optimizer_bytes_per_parameter
+    lists = runtime.steps_by_list * (training.optimizer == "adam")
+    passes = OPTIMIZER_STATE_PASSES + (LIST_STATE_PASSES - OPTIMIZER_STATE_PASSES) * lists
+    states = passes * training.optimizer_bytes_per_parameter
     copied = 0.0 if gradient == 4.0 else gradient + 4.0 + 8.0
     after = (4.0 + training.weight_bytes + gradient) * (1.0 - runtime.weights_are_masters)
     moved: Array = states + 4.0 + 12.0 + copied + after
     return moved
+
+
+@formula("s", "gpu-day")
+def quantised_step_s(training: TrainingSpec, multiprocessors: int) -> float:
+    """Seconds per parameter of a step whose states are quantized again, which it searches for."""
+    eight_bits = OPTIMIZERS[training.optimizer].moment_bytes is not None
+    return eight_bits / (QUANTISED_PARAMETERS_PER_S * multiprocessors)
 
 
 class StepCollectives:

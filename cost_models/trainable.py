@@ -18,14 +18,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Literal
 
+import numpy as np
+
 from cost_models.adapters import adapted
 from cost_models.arrays import max_of
+from cost_models.blocks.autocast import NARROWED_BYTES, WIDENED_BYTES
 from cost_models.blocks.base import Block, End, Mixer
 from cost_models.blocks.head import Head
-from cost_models.blocks.norm import MASK_BYTES, Norm
+from cost_models.blocks.norm import FP32_BYTES, MASK_BYTES, Norm
 from cost_models.blocks.records import (
     Collective,
     Gemm,
+    HostOperations,
     MemoryBoundKernel,
     Record,
     SavedTensor,
@@ -56,11 +60,17 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "expert activation output": ("expert fc2",),
     "last norm output": ("logits", "mtp projection"),
 }
+# What only the gradients of norms' weights read.
+NORM_ROWS = ("attention norm rows", "mlp norm rows", "last norm rows")
 # GEMMs whose input the kernel before them keeps anyway.
 KEPT_INPUTS = ("attention out",)
 HALF_BYTES = 2.0
 # 4 bits, a scale of 8 bits for each 64 and one of 32 bits for each 256 of those (QLoRA, section 3).
 NF4_BYTES = 0.5 + 1.0 / 64.0 + 4.0 / (64.0 * 256.0)
+# What the host takes for an adapter of PEFT and for unpacking a matrix (bitsandbytes' MatMul4Bit,
+# with scales that are quantized themselves), in launches of others: measured on an H200 whose GPU
+# waited for its host.
+ADAPTER_OPERATIONS, UNPACKING_OPERATIONS = 4.5, 7.0
 # Transformer Engine caches the cast weight and its transpose.
 CAST_WEIGHT_BYTES = {"fp8": 2.0, "fp4": 2.0 * (0.5 + 1.0 / 16.0)}
 
@@ -173,7 +183,10 @@ class TrainableModel:
             match record:
                 case Gemm() if id(record) in gemms:
                     gemm = gemms[id(record)]
-                    changed += [unpacked[gemm.name]] if unpacked else []
+                    if unpacked:
+                        matrices = float(len(self._adapted.get(gemm.name, ("one",))))
+                        launches = UNPACKING_OPERATIONS * matrices * d.runtime.casts_adapters
+                        changed += [unpacked[gemm.name], HostOperations(launches)]
                     changed += [gemm, *self._beside(gemm, d)]
                 case TensorParallel():
                     columns = tuple(gemms.get(id(gemm), gemm) for gemm in record.columns)
@@ -181,6 +194,8 @@ class TrainableModel:
                     changed.append(replace(record, columns=columns, rows=rows))
                 case SavedTensor() if record.name in INPUTS:
                     changed += self._input(record, frozen, d)
+                case SavedTensor() if record.name in NORM_ROWS and not trained:
+                    continue
                 case MemoryBoundKernel(name="embedding") if not trained:
                     changed.append(replace(record, backward_bytes=0.0))
                 case Working() if unpacked:
@@ -197,7 +212,7 @@ class TrainableModel:
         readers = [frozen[name] for name in INPUTS[tensor.name] if name in frozen]
         if not readers:
             yield tensor
-        elif not self.training.lora_dropout:
+        elif not (self.training.lora_dropout or d.runtime.casts_adapters):
             for gemm in readers:
                 if gemm.name in self._adapted and gemm.name not in KEPT_INPUTS:
                     elements = gemm.m * gemm.groups * gemm.k
@@ -207,8 +222,8 @@ class TrainableModel:
     def _beside(self, gemm: Gemm, d: Dims) -> Iterator[Record]:
         """The records of one or several adapters beside a frozen matrix.
 
-        Each adapter saves its projection down to the rank, and its input where dropout has made a
-        copy of it.  The sum reads the outputs of the matrix and of the adapter; a separate pass
+        Each adapter saves its projection down to the rank, and its input where dropout or a cast
+        has made a copy of it.  The sum reads the outputs of the matrix and of the adapter; a separate pass
         scales the latter first (PEFT tuners/lora/layer.py, Bridge peft/utils.py) unless
         torch.compile fuses the two.
         """
@@ -248,11 +263,17 @@ class TrainableModel:
         yield memory_bound("sum", 6.0 * summed + scaling, scaling)
         yield memory_bound("input gradient", 0.0, 6.0 * count * tokens * inputs)
         yield saved("rank", count * tokens * rank, d.activation_bytes)
-        if self.training.lora_dropout:
-            size = count * tokens * inputs
-            yield memory_bound("dropout", 5.0 * size, 5.0 * size)
-            yield saved("input", size, d.activation_bytes)
-            yield saved("dropout mask", size, MASK_BYTES)
+        size, casts = count * tokens * inputs, d.runtime.casts_adapters
+        drops = float(self.training.lora_dropout > 0)
+        copies = np.maximum(casts, drops)
+        element = d.activation_bytes + (FP32_BYTES - d.activation_bytes) * casts
+        dropout = drops * (2.0 * element + MASK_BYTES)
+        # Its input is widened and narrowed again, and so is the gradient on its way back.
+        moved = (dropout + casts * (NARROWED_BYTES + WIDENED_BYTES)) * size
+        yield memory_bound("input", moved, moved)
+        yield saved("input", size * copies, d.activation_bytes)
+        yield saved("dropout mask", size * drops, MASK_BYTES)
+        yield HostOperations(count * casts * ADAPTER_OPERATIONS)
         # Beside a column-parallel matrix the projection to the rank is gathered forward and its
         # gradient summed backward.  Beside a row-parallel one it is summed, and the output, of
         # which each rank has some columns, is gathered.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from cost_models.blocks.autocast import WIDENED_BYTES, input_casts
 from cost_models.blocks.base import Mixer
 from cost_models.blocks.indexer import BLOCK_RATE, Indexer, attention_span
 from cost_models.blocks.norm import (
@@ -167,6 +168,7 @@ class Attention(Mixer):
         again = keys * kv_heads * head_dim / width
         qkv = Gemm("qkv", d.tokens, width, hidden, gathered_input=True, recomputed=again)
         yield qkv
+        yield from input_casts(d, "qkv", hidden, 1.0 + sum(self._projected()), "")
         yield from bias_gradient(width, d.tokens, model.qkv_bias, "qkv bias")
         yield MemoryBoundKernel(
             "qkv split", 0.0, 4.0 * width * d.tokens, active=d.runtime.joins_qkv_gradients
@@ -311,7 +313,13 @@ def _core_kernels(core: _Core, span: float, rate: float) -> Iterator[Kernel]:
     yield product("q k^T", d.seq_length, head_dim)
     # Fused scale-mask-softmax: read, write; backward: read two, write one.  Dropout: read, write
     # and a mask byte, in both passes.
-    yield memory_bound("softmax", 4.0 * scores, 6.0 * scores)
+    # By operator: scale, mask, softmax in fp32 and its cast, and the like backward.
+    apart = d.runtime.unfused_attention_by_operator
+    yield memory_bound(
+        "softmax",
+        (4.0 + (26.0 - 4.0) * apart) * scores,
+        (6.0 + (22.0 + WIDENED_BYTES - 6.0) * apart) * scores,
+    )
     if model.attention_dropout > 0:
         yield memory_bound("attention dropout", 5.0 * scores, 5.0 * scores)
     yield product("p v", value_dim, d.seq_length)
@@ -326,7 +334,9 @@ def _core_saved(core: _Core, up: str, repeats: bool, keys: float) -> Iterator[Sa
     # repeats keys and values for every query head.
     plain = core.unfused * d.runtime.unfused_attention_in_fp32
     core_bytes = d.activation_bytes + (FP32_BYTES - d.activation_bytes) * plain
-    every = 1.0 + (core.heads / core.kv_heads - 1.0) * plain * repeats
+    apart = core.unfused * d.runtime.unfused_attention_by_operator
+    copies = np.maximum(plain, apart) * repeats
+    every = 1.0 + (core.heads / core.kv_heads - 1.0) * copies
     again = (up,) if up else ()
     yield SavedTensor("query", core.query, core_bytes, again, by_operator=1.0)
     # Keys and values received from other context-parallel ranks are copies.
@@ -335,6 +345,7 @@ def _core_saved(core: _Core, up: str, repeats: bool, keys: float) -> Iterator[Sa
     yield SavedTensor("value", core.value * every, core_bytes, again, own, by_operator=1.0)
     module = ("core_attn",)
     yield SavedTensor("softmax output", scores, core_bytes, module, core.unfused)
+    yield SavedTensor("softmax output in fp32", scores, FP32_BYTES, module, apart)
     if model.attention_dropout > 0:
         yield SavedTensor("attention score mask", scores, MASK_BYTES, module, core.unfused)
         yield SavedTensor("attention dropout output", scores, core_bytes, module, core.unfused)

@@ -9,7 +9,7 @@ import numpy as np
 
 from cost_models.blocks.base import End
 from cost_models.blocks.embedding import padded_vocab_size
-from cost_models.blocks.norm import FP32_BYTES, norm_parameters
+from cost_models.blocks.norm import FP32_BYTES, norm_copies, norm_parameters
 from cost_models.blocks.records import (
     Boundary,
     Collective,
@@ -26,6 +26,10 @@ from cost_models.sources import Array
 if TYPE_CHECKING:
     from cost_models.dims import Dims
     from cost_models.spec import ModelSpec
+
+
+# TRL's and torchtune's are some hundreds of tokens.
+CHUNK_TOKENS = 512.0
 
 
 class Head(End):
@@ -70,6 +74,12 @@ class Head(End):
         if model.final_norm:
             yield MemoryBoundKernel("last norm", 4.0 * norm, 6.0 * norm, kind=f"last {model.norm}")
         yield Gemm("logits", d.tokens, vocab, hidden, fp8=False)
+        # A chunk is computed again for its backward: half of the rows each way, without a weight
+        # gradient, take as long as one pass.
+        yield Gemm(
+            "logits again", 0.5 * d.tokens, vocab, hidden, fp8=False, trained=False,
+            active=d.chunked_loss,
+        )  # fmt: skip
         yield MemoryBoundKernel(
             "cross-entropy",
             (38.0 - 12.0 * d.fused_loss) * logits,
@@ -85,9 +95,9 @@ class Head(End):
         yield Boundary()
         values = FP32_BYTES * d.tokens
         yield Collective(("all_reduce",), values, "tp", times=3.0, mirrored=False)
-        yield from self._kept(d, hidden, logits)
+        yield from self._kept(model, d, logits)
 
-    def _kept(self, d: Dims, hidden: float, logits: Array) -> Iterator[Record]:
+    def _kept(self, model: ModelSpec, d: Dims, logits: Array) -> Iterator[Record]:
         """Megatron's native fusion saves the fp32 exponentials; an in-place loss (Transformer
         Engine's, or torch's compiled one) saves the half-precision logits, which it overwrites or
         reads again.
@@ -98,17 +108,24 @@ class Head(End):
         (log-softmax, gradient, their sum and its product).  Then the gradient of the head's input,
         before and after its reduction, and the input gathered again.
         """
-        r, width = d.runtime, d.activation_bytes
+        r, width, hidden = d.runtime, d.activation_bytes, float(model.hidden_size)
         others = np.maximum(d.tokens - d.sharded_tokens, 0.0)
         norm_output = d.sharded_tokens + others * r.keeps_gathered_input
-        yield SavedTensor("last norm input", d.sharded_tokens * hidden, width, by_operator=1.0)
+        rows = d.sharded_tokens * hidden
+        yield SavedTensor("last norm input", rows, d.residual_bytes, by_operator=1.0)
+        yield from norm_copies(model, d, "last", rows, by_operator=1.0)
         yield SavedTensor("last norm output", norm_output * hidden, width, by_operator=1.0)
         in_place = np.maximum(d.in_place_loss, r.half_precision_logits)
         half = np.maximum(in_place, d.fused_loss * r.fused_loss_in_place)
         logit_bytes = FP32_BYTES + (width - FP32_BYTES) * half
-        yield SavedTensor("logits", logits, logit_bytes, by_operator=1.0)
+        whole = 1.0 - d.chunked_loss
+        yield SavedTensor("logits", logits, logit_bytes, (), whole, by_operator=1.0)
         copies = 2.0 * FP32_BYTES + width * (d.tp > 1)
         extra = copies * r.autograd_loss * (1.0 - d.fused_loss)
+        half_kept = width * (1.0 - in_place) * (1.0 - r.drops_half_logits)
+        # Of a chunk its logits in both types, their logarithms and two gradients are alive.
+        chunk = logits * np.minimum(CHUNK_TOKENS / d.tokens, 1.0)
+        chunk = chunk * (width + 3.0 * FP32_BYTES) * d.chunked_loss
         again = others * (1.0 - r.keeps_gathered_input)
         inputs = (d.tokens + d.sharded_tokens + again) * hidden * width
-        yield Working(inputs + logits * (width * (1.0 - in_place) + extra))
+        yield Working(inputs + logits * whole * (half_kept + extra) + chunk)

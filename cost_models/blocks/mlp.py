@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from cost_models.blocks.attention import bias_gradient
+from cost_models.blocks.autocast import input_casts
 from cost_models.blocks.base import FeedForward
 from cost_models.blocks.norm import row_parallel_sum
 from cost_models.blocks.records import (
@@ -78,6 +79,7 @@ class MLP(FeedForward):
         )  # fmt: skip
         out = Gemm(f"{prefix}fc2", d.tokens, hidden, width, self.module, scattered_output=True)
         yield into
+        yield from input_casts(d, f"{prefix}fc1", hidden, inputs, self.module)
         yield from bias_gradient(inputs * width, d.tokens, bias, f"{prefix}fc1 bias")
         local = d.tokens * width
         apart = (inputs - 1.0) * np.maximum(d.eager, d.runtime.eager_activation)

@@ -34,6 +34,20 @@ def norm_statistics(model: StackSpec, d: Dims, name: str, rows: Array) -> SavedT
     return SavedTensor(f"{name} norm statistics", each * rows, FP32_BYTES, (), active)
 
 
+def norm_copies(
+    model: StackSpec, d: Dims, name: str, elements: Array, by_operator: float = 0.0
+) -> Iterator[SavedTensor]:
+    """What an RMSNorm that runs operator by operator saves more than its input.
+
+    Half-precision rows are saved as their fp32 copy, by as much wider; a trained weight needs the
+    rows that it is multiplied with.
+    """
+    apart = d.runtime.norms_in_fp32 * d.eager * (model.norm == "rmsnorm")
+    again, wider = ("layernorm",), FP32_BYTES - d.residual_bytes
+    yield SavedTensor(f"{name} norm input copy", elements, wider, again, apart, by_operator)
+    yield SavedTensor(f"{name} norm rows", elements, d.residual_bytes, again, apart, by_operator)
+
+
 def row_parallel_sum(model: StackSpec, d: Dims, name: str, unsplit: Array) -> SavedTensor:
     """The row-parallel output that per-operator recompute keeps although no backward reads it.
 
@@ -71,7 +85,9 @@ class Norm(Block):
         """Fused: read and write once forward; read twice, write once backward.
 
         Eager torch computes weight gradients in a separate kernel, and RMSNorm in fp32 operator by
-        operator (its composite rms_norm: 7 operators forward, about twice that backward).
+        operator (its composite rms_norm: 7 operators forward, about twice that backward).  On
+        half-precision rows that of transformers saves their fp32 copy; under autocast the rows
+        are fp32 themselves.  A trained weight needs the rows that it is multiplied with.
         """
         count, hidden, name = self._count(model), model.hidden_size, self.name
         size = d.sharded_tokens * hidden * count
@@ -84,9 +100,9 @@ class Norm(Block):
             kind=model.norm,
         )
         first = 0.0 if name == "mlp" else 1.0
-        yield SavedTensor(
-            f"{name} norm input", d.sharded_tokens * hidden, d.activation_bytes, by_operator=first
-        )
+        rows = d.sharded_tokens * hidden
+        yield SavedTensor(f"{name} norm input", rows, d.residual_bytes, by_operator=first)
+        yield from norm_copies(model, d, name, rows)
         # DTensor saves the gathered input; Megatron saves the shard and gathers again in backward,
         # as does a recomputed module.
         whole = self.gathers * d.runtime.keeps_gathered_input * (1.0 - d.recomputed(self.module))
@@ -116,10 +132,11 @@ class Residual(Block):
         size = d.sharded_tokens * model.hidden_size
         mask = 1.0 if model.hidden_dropout > 0 else 0.0
         apart = 4.0 * mask * d.eager
+        # An fp32 stream and a half-precision branch, whose gradient is narrowed.
         yield MemoryBoundKernel(
             f"{self.name} dropout + add",
-            (6.0 + mask + apart - 4.0 * d.compiled) * size,
-            (6.0 + 5.0 * mask - 4.0 * d.compiled) * size,
+            (6.0 + mask + apart - 4.0 * d.compiled + 4.0 * d.autocast) * size,
+            (6.0 + 5.0 * mask - 4.0 * d.compiled + 12.0 * d.autocast) * size,
             kind="dropout add" if mask else "add",
         )
         if mask:

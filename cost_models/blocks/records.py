@@ -149,7 +149,7 @@ class HostWait:
 class HostOperations:
     """The host launches this many operations besides the kernels of the records, each way."""
 
-    operations: float
+    operations: Array
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from cost_models.effects import Rule, conditions
 from cost_models.plans.plan import RECOMPUTE_MODULES, VOCABULARIES, ParallelPlan
+from cost_models.runtimes import traits
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -134,6 +135,14 @@ class Plans:
     def with_columns(self, **columns: Any) -> Plans:
         changed: dict[str, Any] = {n: np.asarray(c, dtype=np.int64) for n, c in columns.items()}
         return Plans(**dict(self.columns()) | changed, stage_layers_table=self.stage_layers_table)
+
+    @cached_property
+    def autocast(self) -> IntArray:
+        """1 where weights that train are stored in fp32 and cast by autocast, not by FSDP."""
+        casts = np.asarray(traits(self.runtime).autocasts)
+        if not np.any(casts):
+            return np.asarray(0, dtype=np.int64)
+        return np.asarray(casts * (self.zero_stage < 3), dtype=np.int64)
 
     def micro_batches(self, global_batch_size: int) -> FloatArray:
         """Micro-batches of a step on each pipeline; whole for legal plans."""

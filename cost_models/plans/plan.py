@@ -37,7 +37,7 @@ Schedule = Literal[
 CPKind = Literal["p2p", "all_gather", "a2a"]
 RankOrder = Literal["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]
 AttentionKernel = Literal["flash", "unfused", "flash2", "flash1"]
-CrossEntropy = Literal["unfused", "fused", "in_place"]
+CrossEntropy = Literal["unfused", "fused", "in_place", "chunked"]
 MoEDispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
 # The registry names them; a type checker sees any string.
 if TYPE_CHECKING:
@@ -170,7 +170,9 @@ class ParallelPlan(Spec):
         "flash", description="flash: the newest FlashAttention of the accelerator"
     )
     cross_entropy: CrossEntropy = Field(
-        "fused", description="how the loss is computed from the logits"
+        "fused",
+        description="how the loss is computed from the logits; chunked: with the output layer, "
+        "some tokens at a time, so that most logits never exist",
     )
     moe_dispatcher: MoEDispatcher = Field(
         "alltoall", **read_where("how tokens reach their experts", SPLIT_EXPERTS)

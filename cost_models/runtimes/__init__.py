@@ -18,12 +18,13 @@ from cost_models.runtimes import (
     megatron_sync,
     nanotron,
     torch,
+    transformers,
 )
 from cost_models.runtimes.base import TRAITS, Runtime, Traits
 
 _MODULES = (
     megatron, torch, deepspeed, megatron_2021, megatron_2022, megatron_sync, megatron_2026,
-    megatron_graphs, nanotron, jax,
+    megatron_graphs, nanotron, jax, transformers,
 )  # fmt: skip
 RUNTIMES: dict[str, Runtime] = {module.RUNTIME.name: module.RUNTIME for module in _MODULES}
 

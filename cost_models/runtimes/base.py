@@ -28,6 +28,11 @@ class Traits:
     """The GEMM of a weight gradient adds to the accumulation buffer itself."""
     accumulates_apart: Array = 0.0
     """A weight gradient is added to the accumulation buffer by a pass of its own."""
+    autocasts: Array = 0.0
+    """Unless weights are sharded, the forward pass runs under torch.autocast: the residual stream
+    stays in fp32, and each matrix product casts its input and its weight for itself."""
+    casts_adapters: Array = 0.0
+    """Adapters are fp32: each widens its input, which autocast narrows again for its product."""
     serial_collectives: Array = 0.0
     """Collectives of tensor parallelism run one after the other with the kernels."""
     copies_around_collectives: Array = 0.0
@@ -59,6 +64,9 @@ class Traits:
     # Saved tensors.
     keeps_gathered_input: Array = 0.0
     """A column-parallel GEMM saves its gathered input; else the shard, gathered again backward."""
+    norms_in_fp32: Array = 0.0
+    """An RMSNorm that runs operator by operator saves its input in fp32, and what it returns
+    before it is multiplied with its weight."""
     keeps_norm_statistics: Array = 0.0
     """Norms keep their fp32 statistics per row."""
     keeps_cast_inputs: Array = 0.0
@@ -82,7 +90,16 @@ class Traits:
     """Every loss keeps half-precision logits, and their gradient takes their place."""
     autograd_loss: Array = 0.0
     """The unfused loss is autograd's own: the fp32 logits and their gradient exist beside it."""
+    unfused_attention_by_operator: Array = 0.0
+    """Unfused attention runs operator by operator on repeated keys and values, and saves its
+    probabilities in fp32 and in half precision."""
+    drops_half_logits: Array = 0.0
+    """Half-precision logits are gone when the backward pass begins."""
     # Weights, gradients and optimizer states.
+    frees_gradients: Array = 0.0
+    """There are no gradients between steps: they appear while activations go."""
+    steps_by_list: Array = 0.0
+    """The optimizer runs operator by operator over lists of tensors (torch's foreach)."""
     weights_are_masters: Array = 0.0
     """Weights are stored in the optimizer's precision; half precision exists while it is used."""
     keeps_half_gradients: Array = 0.0

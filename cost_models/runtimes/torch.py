@@ -26,12 +26,16 @@ RUNTIME = Runtime(
     cast_backward_bytes=8.0,
     recast_bytes=3.0,
     keeps_gathered_input=1.0,
+    # nn.RMSNorm, in operators of its own until torch fused it.
+    norms_in_fp32=1.0,
     keeps_norm_statistics=1.0,
     unfused_attention_in_fp32=1.0,
     sorts_routing=1.0,
     separate_gated_matrices=1.0,
     fused_loss_in_place=1.0,
     autograd_loss=1.0,
+    # zero_grad(set_to_none=True).
+    frees_gradients=1.0,
     # FSDP2 with a mixed-precision policy.
     weights_are_masters=1.0,
     gathers_cast_weights=1.0,

@@ -45,4 +45,5 @@ RULES: tuple[Rule, ...] = (
     step.OFFLOAD,
     step.OFFLOADED_LAYERS,
     step.OFFLOADS_ELEMENTWISE,
+    step.CHUNKED_LOSS,
 )

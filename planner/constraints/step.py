@@ -119,6 +119,13 @@ def _offloads_elementwise(c: Context, p: Plans) -> BoolArray:
     return np.asarray((p.offload_optimizer == 0) | (not OPTIMIZERS[c.training.optimizer].by_matrix))
 
 
+def _chunked_loss(c: Context, p: Plans) -> BoolArray:
+    """Chunks need a loss that autograd runs with the output layer, whole on each rank."""
+    chunked = p.cross_entropy == code("cross_entropy", "chunked")
+    able = (np.asarray(traits(p.runtime).autograd_loss) > 0) & (p.tp == 1)
+    return np.asarray(~chunked | able)
+
+
 BATCH = Rule(
     "batch_identity",
     _batch,
@@ -134,6 +141,15 @@ OFFLOAD = Rule(
     "offload",
     _offload,
     lambda c, p: "offload needs host_link_bytes_per_s in the cluster",
+)
+CHUNKED_LOSS = Rule(
+    "cross_entropy",
+    _chunked_loss,
+    lambda c, p: (
+        "cross_entropy chunked runs on runtime "
+        + ", ".join(name for name, runtime in RUNTIMES.items() if runtime.autograd_loss)
+        + f" only, with tp 1; got {p.runtime} with tp {p.tp}"
+    ),
 )
 OFFLOADED_LAYERS = Rule(
     "offload",

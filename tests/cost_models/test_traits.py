@@ -61,6 +61,8 @@ ZERO3 = {"dp": 2, "zero_stage": 3}
 # One half of a layer's attention between two context-parallel ranks.
 CHUNK = S * S * H / 2 / RATE
 TABLE, MATRIX = V * H, F * H
+# What a step over all parameters reaches of the bandwidth.
+STEP_BANDWIDTH = 0.85 * BANDWIDTH
 # Grouped-query attention; three matrices and biases of each expert; router; norms.
 MOE_LAYER = 2 * H * H + 2 * H * GROUPS * D + EXPERTS * (3 * WIDTH * H + 2 * WIDTH + H)
 MOE_LAYER += EXPERTS * H + 2 * H
@@ -123,6 +125,14 @@ CASES: dict[str, Case] = {
             "deepspeed": 2 * S * F * H / 0.96 / RATE + (2 + 4 + 4) * F * H / BANDWIDTH,
             "torch": 2 * S * F * H / 0.96 / RATE,
         },
+    ),
+    "autocasts": Case(
+        # Keys and values have copies of their own.
+        named("qkv input casts", "kept", LLAMA), {"transformers": 2 * 2 * S * H, "torch": 0}
+    ),
+    "casts_adapters": Case(
+        named("qkv adapter input", "kept", GPT, TRAINING.model_copy(update={"lora_rank": 16})),
+        {"transformers": 2 * S * H, "torch": 0},
     ),
     "serial_collectives": Case(
         # Two sums a layer in each pass, of which those of the backward pass can hide.
@@ -259,6 +269,10 @@ CASES: dict[str, Case] = {
     "keeps_gathered_input": Case(
         named("mlp norm output", "kept", **SP), {"torch": 2 * S * H, "megatron": 2 * S / 2 * H}
     ),
+    "norms_in_fp32": Case(
+        # As much as four bytes are more than two.
+        named("attention norm input copy", "kept", LLAMA), {"torch": 2 * S * H, "megatron": 0}
+    ),
     "keeps_norm_statistics": Case(
         # LayerNorm: mean and 1/deviation of each row.
         named("mlp norm statistics", "kept"),
@@ -312,7 +326,31 @@ CASES: dict[str, Case] = {
         working(GPT, head=True, **UNFUSED_LOSS),
         {"megatron": 2 * S * V + 2 * 2 * S * H, "torch": (2 + 4 + 4) * S * V + 2 * 2 * S * H},
     ),
+    "unfused_attention_by_operator": Case(
+        named("softmax output in fp32", "kept", attention_kernel="unfused"),
+        {"transformers": 4 * HEADS * S * S, "torch": 0},
+    ),
+    "drops_half_logits": Case(
+        working(GPT, head=True, **UNFUSED_LOSS),
+        {
+            "transformers": (4 + 4) * S * V + 2 * 2 * S * H,
+            "torch": (2 + 4 + 4) * S * V + 2 * 2 * S * H,
+        },
+    ),
     # Weights, gradients and optimizer states.
+    "frees_gradients": Case(
+        # Where a step is one pass, more activations go than gradients come.
+        part("gradients", micro_batch_size=BATCH), {"torch": 0, "megatron-2022": 4 * WEIGHTS}
+    ),
+    "steps_by_list": Case(
+        # Weight and moments twice, or by decay (8), moments (12 and 20), root, quotient and sum
+        # (24) and update (16); the gradient, its norm and its clipping.
+        part("optimizer"),
+        {
+            "torch": (24 + 16) * WEIGHTS / STEP_BANDWIDTH,
+            "transformers": (80 + 16) * WEIGHTS / STEP_BANDWIDTH,
+        },
+    ),
     "weights_are_masters": Case(part("weights"), {"torch": 4 * WEIGHTS, "nanotron": 2 * WEIGHTS}),
     "keeps_half_gradients": Case(
         part("gradients"), {"deepspeed": (4 + 2) * WEIGHTS, "megatron-2022": 4 * WEIGHTS}

@@ -139,9 +139,10 @@ def _loss(run: Run, fixed: dict[str, Any]) -> dict[str, Any]:
     Megatron's recipes since 2024 fuse it with Transformer Engine's kernel, which works in place.
     """
     if run.known("cross_entropy"):
-        # By chunks it exists in half precision and is read again, as where it works in place.
-        chunked = "chunk" in run["cross_entropy"].lower()
-        return {"cross_entropy": "in_place" if chunked else "fused"}
+        said = run["cross_entropy"].lower()
+        able = RUNTIMES[fixed["runtime"]].autograd_loss > 0
+        chunked = able and re.search("chunk|linear|liger|cut", said)
+        return {"cross_entropy": "chunked" if chunked else "fused"}
     if fixed["runtime"].startswith("megatron") and "ce fusion" in run.notes.lower():
         return {"cross_entropy": "in_place"}
     titan = "titan" in run["stack"] and fixed.get("compile", False)

@@ -93,9 +93,12 @@ SOFTWARE: tuple[Software, ...] = (
              half_gradients=True, guessed=True),
     Software("olmo", "OLMo: compiled FSDP",
              {"runtime": "torch", "compile": True, **_OVERLAP, **_FLASH2}),
-    Software(r"fsdp|torch|foundry|composer|axolotl|tune|accelerate|lightning|\bhf\b|hugging|trl\b|"
-             r"transformers|metaseq|fairseq|colossal|picotron|litgpt|unsloth|\bddp\b|llm-factory|"
-             "llama-factory|swift|verl",
+    Software(r"transformers|\bhf\b|hugging|peft|axolotl|accelerate|trl\b|llama-factory|llm-factory|"
+             "swift|verl",
+             "transformers: eager layers, autocast, flash-attention-2",
+             {"runtime": "transformers", **_OVERLAP, **_FLASH2}),
+    Software(r"fsdp|torch|foundry|composer|tune|lightning|metaseq|fairseq|colossal|picotron|litgpt|"
+             r"unsloth|\bddp\b",
              "PyTorch runtime with eager kernels and flash-attention-2",
              {"runtime": "torch", **_OVERLAP, **_FLASH2}),
     # Their performance recipes reduce gradients in bf16 and overlap tensor parallelism by user
@@ -126,10 +129,6 @@ SOFTWARE: tuple[Software, ...] = (
     Software("primus|mindspeed|mindspore|pangu",
              "a fork of Megatron-Core with kernels of its vendor",
              {"runtime": "megatron", **_OVERLAP}, guessed=True),
-    # Lazy mode compiles graphs of the step (docs.habana.ai).
-    Software("habana|gaudi", "transformers on Gaudi: graphs compiled, nothing overlapped",
-             {"runtime": "torch", "compile": True, **_SERIAL, "cross_entropy": "unfused"},
-             guessed=True),
 )  # fmt: skip
 _UNKNOWN = Software(
     "", "unknown software", {"runtime": "torch", **_SERIAL, **_FLASH2}, guessed=True

@@ -77,7 +77,7 @@ FIELDS = {
     "overlap_tp": cannot("there is no tensor parallelism"),
     "overlap_ep": cannot("every rank has all experts"),
     "overlap_p2p": cannot("ParallelismConfig has no pipeline axis"),
-    "runtime": cannot("accelerate runs on torch", "torch"),
+    "runtime": cannot("the model is that of transformers", "transformers"),
     "compile": says("dynamo_config.dynamo_backend"),
 }
 

@@ -90,5 +90,5 @@ def _plan(
         "offload_optimizer": config.on(f"{GROUP}.cpu_offload"),
         "attention_kernel": "flash",
         "cross_entropy": "unfused",
-        "runtime": "torch",
+        "runtime": "transformers",
     }

@@ -254,7 +254,7 @@ def _plan(
         attention_kernel=KERNELS[kernel],
         cross_entropy="unfused",
         compile=(values.text("dynamo_backend") or "no").lower() != "no",
-        **{"runtime": "torch", **mesh, **shards.fields},
+        **{"runtime": "transformers", **mesh, **shards.fields},
     )
     return training, plan, (nodes, world // nodes), shards.own
 

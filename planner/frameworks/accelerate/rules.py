@@ -67,10 +67,14 @@ def _kept(training: TrainingSpec) -> tuple[str, str, str]:
 
 
 def _reduces(c: Context, p: Plans) -> BoolArray:
-    """Whether gradients can be reduced in this type: fp32, or with FSDP the policy's type."""
+    """Whether gradients can be reduced in this type: fp32, or with FSDP the policy's type.
+
+    One rank reduces none.
+    """
     t = c.training
     return np.asarray(
         (t.gradient_reduce_dtype == "fp32")
+        | (p.dp * p.cp == 1)
         | ((p.zero_stage == 3) & (t.gradient_reduce_dtype == t.precision))
     )
 

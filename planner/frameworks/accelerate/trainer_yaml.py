@@ -71,7 +71,7 @@ class FineTuningProgram:
         package, template = accelerate.__name__, "trainer.sh.txt"
         return Launch(self.name, self.title, self.versions, package, needs, template)
 
-    def framework(self, checkpointing: str, attention: Field) -> Framework:
+    def framework(self, checkpointing: str, attention: Field, loss: Field) -> Framework:
         """Accelerate's framework with this trainer; checkpointing: its key for recompute."""
         fsdp = "fsdp_config.fsdp_activation_checkpointing"
         own = {
@@ -82,6 +82,7 @@ class FineTuningProgram:
                 checkpointing, fsdp, note="whole layers or none", only=("none", "full")
             ),
             "attention_kernel": attention,
+            "cross_entropy": loss,
             "compile": says("torch_compile", "dynamo_config.dynamo_backend"),
         }
         return self.launch.framework(

@@ -31,7 +31,8 @@ from planner.frameworks.read_results import Reading, Unreadable
 class Trainer:
     """The keys and defaults of one trainer.
 
-    marks: keys that identify it; checkpoints: whether layers are recomputed by default.
+    marks: keys that identify it; checkpoints: whether layers are recomputed by default;
+    chunks_loss: whether its loss never has the logits of all tokens.
     """
 
     title: str
@@ -45,6 +46,7 @@ class Trainer:
     usual_micro: int = 8
     usual_rank: int = 8
     checkpoints: bool = False
+    chunks_loss: bool = False
 
 
 _LLAMA_FACTORY = Trainer(
@@ -78,10 +80,16 @@ TRAINERS = (
         usual_length=1024,
         usual_rank=16,
         checkpoints=True,
+        chunks_loss=True,
     ),
 )
 YAML = (".yaml", ".yml")
 PLAIN = ("NO", "MULTI_GPU")
+# Liger's kernels, which Axolotl names one by one, and Apple's cut cross-entropy.
+CHUNKED = (
+    "use_liger_kernel", "enable_liger_kernel", "liger_fused_linear_cross_entropy",
+    "cut_cross_entropy", "chunked_cross_entropy",
+)  # fmt: skip
 NAMED = ("LLaMA-Factory", "TRL")  # these have a framework of their own
 KERNELS = ("flash_attention", "flash_attn", "attn_implementation")
 ATTENTION = {
@@ -235,9 +243,9 @@ def _plan(
         recompute="full" if full else "none",
         recompute_num_layers=model.num_layers if full else 0,
         attention_kernel=ATTENTION.get(values.text(*KERNELS) or "", "flash"),
-        cross_entropy="unfused",
+        cross_entropy=_loss_kernels(values, trainer),
         compile=values.boolean("torch_compile"),
-        **{"runtime": "torch", "zero_stage": 0, **_mesh(beside), **shard, **sharding.fields},
+        **{"runtime": "transformers", "zero_stage": 0, **_mesh(beside), **shard, **sharding.fields},
     )
     return training, plan
 
@@ -326,6 +334,12 @@ def _engine(
         )
     each = beside.integer("num_processes", default=8) // beside.integer("num_machines", default=1)
     return engine(kind, beside, files, half, max(each, 1))
+
+
+def _loss_kernels(values: Values, trainer: Trainer) -> str:
+    """TRL takes the output layer and the loss together in chunks of tokens, as Liger does."""
+    fused = [values.boolean(key) for key in CHUNKED]
+    return "chunked" if trainer.chunks_loss or any(fused) else "unfused"
 
 
 def _adapters(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[str, Any]:

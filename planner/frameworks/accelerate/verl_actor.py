@@ -64,7 +64,7 @@ def read(call: training_calls.TrainingCall, files: Mapping[str, str]) -> Reading
             offload_activations=full and said.on(MODEL + "enable_activation_offload"),
             attention_kernel="flash",
             cross_entropy="unfused",
-            runtime="torch",
+            runtime="transformers",
         )
     except ValidationError as error:
         raise malformed(error, call.script) from None

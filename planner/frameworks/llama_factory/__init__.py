@@ -28,6 +28,8 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     yield "template", "default", "chat template: use that of your model"
     yield "cutoff_len", c.training.seq_length, "tokens of one sequence"
     yield "packing", True, "samples are packed into full sequences"
+    if plan.cross_entropy == "chunked":
+        yield "enable_liger_kernel", True, "output layer and loss in chunks of tokens"
     yield "flash_attn", KERNELS[plan.attention_kernel], "attention kernel"
     yield (
         "disable_gradient_checkpointing",
@@ -46,5 +48,7 @@ PROGRAM = trainer_yaml.FineTuningProgram(
     'model_name_or_path="$MODEL"',
 )
 FRAMEWORK = PROGRAM.framework(
-    "disable_gradient_checkpointing", says("flash_attn", only=tuple(KERNELS))
+    "disable_gradient_checkpointing",
+    says("flash_attn", only=tuple(KERNELS)),
+    says("enable_liger_kernel", note="chunked: Liger's", only=("unfused", "chunked")),
 )

@@ -1,0 +1,32 @@
+"""Hugging Face transformers: its modelling code with its Trainer, PEFT and accelerate.
+
+Everything runs operator by operator.  Adapters of PEFT are fp32 beside half-precision weights;
+weights that train are fp32 under autocast or, sharded by FSDP2, cast as FSDP gathers them.
+"""
+
+from dataclasses import replace
+
+from cost_models.runtimes import torch
+
+RUNTIME = replace(
+    torch.RUNTIME,
+    name="transformers",
+    title="transformers: eager layers, autocast, PEFT, FSDP2",
+    version="transformers 5.17, PEFT 0.21, accelerate 1.15",
+    sources=("torch", "transformers", "peft"),
+    # sdpa_attention.py: enable_gqa, where there is no mask.
+    repeats_key_value_heads=0.0,
+    autocasts=1.0,
+    # tuners/tuners_utils.py cast_adapter_dtype, lora/layer.py _cast_input_dtype.
+    casts_adapters=1.0,
+    # modeling_llama.py LlamaRMSNorm and its kin.
+    norms_in_fp32=1.0,
+    unfused_attention_in_fp32=0.0,
+    # eager_attention_forward.
+    unfused_attention_by_operator=1.0,
+    drops_half_logits=1.0,
+    # optim adamw_torch.
+    steps_by_list=1.0,
+    # It has no DTensor of its own, and no pipeline.
+    expandable_segments=0.0,
+)
