@@ -49,8 +49,20 @@ class UndeclaredField(AttributeError):
     """A cost depends on a field that its key does not have."""
 
 
+class _OfTheKey:
+    """In place of a column that Plans compute: a view has it only if its key does."""
+
+    def __get__(self, view: KeyView, owner: type) -> IntArray:
+        raise AttributeError  # for __getattr__ to tell
+
+
+COMPUTED = ("autocast",)
+
+
 class KeyView(Plans):
     """One row for each distinct key of some plans, with the fields of the key and no others."""
+
+    autocast = cast(Any, _OfTheKey())
 
     def __init__(self, plans: Plans, fields: tuple[str, ...], first: IntArray) -> None:
         for name in fields:
@@ -60,7 +72,7 @@ class KeyView(Plans):
         object.__setattr__(self, "_fields", fields)
 
     def __getattr__(self, name: str) -> Any:
-        if name in FIELDS:
+        if name in (*FIELDS, *COMPUTED):
             raise UndeclaredField(f"{name} is read, but the key is {', '.join(self._fields)}")
         raise AttributeError(name)
 

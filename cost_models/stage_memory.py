@@ -341,9 +341,7 @@ class _Slot:
             # They appear while activations go: of the two the larger counts.
             going = resident + logits + working
             coming = states["gradients"] + np.maximum(buckets, step)
-            states["gradients"] += absent * (
-                np.maximum(coming - going, 0.0) - states["gradients"]
-            )
+            states["gradients"] += absent * (np.maximum(coming - going, 0.0) - states["gradients"])
             buckets, step = buckets * (1.0 - absent), step * (1.0 - absent)
         communication = communication + buckets
         transient = resident + logits + working + communication

@@ -147,9 +147,7 @@ def gathered_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     plans, half, runtime = g.plans, s.training.weight_bytes, g.runtime
     stage: Array = sum_of(g.stage_parameters[slot])
     masters: Array = sum_of(g.trained_stage_parameters[slot])
-    stored_wider = s.training.master_weights_dtype != "none"
     copied: Array = runtime.weights_are_masters * (plans.zero_stage == 0) * masters * half
-    copied = copied * stored_wider
     if np.any(plans.autocast):
         copied = np.where(plans.autocast > 0, _cast_by_autocast(s, g, slot, masters) * half, copied)
     if not np.any(plans.zero_stage == 3):

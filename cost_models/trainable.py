@@ -212,11 +212,15 @@ class TrainableModel:
         readers = [frozen[name] for name in INPUTS[tensor.name] if name in frozen]
         if not readers:
             yield tensor
-        elif not (self.training.lora_dropout or d.runtime.casts_adapters):
+        elif not self.training.lora_dropout:
             for gemm in readers:
                 if gemm.name in self._adapted and gemm.name not in KEPT_INPUTS:
-                    elements = gemm.m * gemm.groups * gemm.k
-                    yield replace(tensor, elements=elements, element_bytes=d.activation_bytes)
+                    yield replace(
+                        tensor,
+                        elements=gemm.m * gemm.groups * gemm.k,
+                        element_bytes=d.activation_bytes,
+                        active=tensor.active * (1.0 - d.runtime.casts_adapters * d.eager),
+                    )
                     return
 
     def _beside(self, gemm: Gemm, d: Dims) -> Iterator[Record]:
@@ -263,7 +267,8 @@ class TrainableModel:
         yield memory_bound("sum", 6.0 * summed + scaling, scaling)
         yield memory_bound("input gradient", 0.0, 6.0 * count * tokens * inputs)
         yield saved("rank", count * tokens * rank, d.activation_bytes)
-        size, casts = count * tokens * inputs, d.runtime.casts_adapters
+        # torch.compile fuses the casts with what is before and after them.
+        size, casts = count * tokens * inputs, d.runtime.casts_adapters * d.eager
         drops = float(self.training.lora_dropout > 0)
         copies = np.maximum(casts, drops)
         element = d.activation_bytes + (FP32_BYTES - d.activation_bytes) * casts

@@ -24,20 +24,22 @@ FP32_SUM_BYTES = 12.0
 
 
 @formula("byte", "transformers", "gpu-day")
-def cast_bytes(elements: Array, products: Array) -> tuple[Array, Array]:
-    """Bytes of the casts of so many products' input, forward and backward.
-
-    Backward each product's gradient is widened, and those of several are summed in fp32.
-    """
-    sums = FP32_SUM_BYTES * (products - 1.0)
-    return NARROWED_BYTES * products * elements, (WIDENED_BYTES * products + sums) * elements
+def gradient_cast_bytes(elements: Array, products: Array) -> Array:
+    """Bytes that widen the gradient of each product's input, and sum those of several in fp32."""
+    return (WIDENED_BYTES * products + FP32_SUM_BYTES * (products - 1.0)) * elements
 
 
 def input_casts(d: Dims, name: str, width: float, products: float, module: str) -> Iterator[Record]:
-    """The casts of a normed input `width` wide; the first copy is counted as the norm's output."""
-    elements = d.tokens * width
-    forward, backward = cast_bytes(elements, products)
-    yield MemoryBoundKernel(f"{name} input casts", forward, backward, module, d.autocast)
+    """The casts of a normed input `width` wide; the first copy is counted as the norm's output.
+
+    torch.compile fuses them with the norm.
+    """
+    elements, apart = d.tokens * width, d.autocast * d.eager
+    forward, backward = (
+        NARROWED_BYTES * products * elements,
+        gradient_cast_bytes(elements, products),
+    )
+    yield MemoryBoundKernel(f"{name} input casts", forward, backward, module, apart)
     more = (products - 1.0) * elements
     again = (module,) if module else ()
-    yield SavedTensor(f"{name} input casts", more, d.activation_bytes, again, d.autocast)
+    yield SavedTensor(f"{name} input casts", more, d.activation_bytes, again, apart)

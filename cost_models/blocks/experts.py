@@ -114,15 +114,13 @@ class Experts(FeedForward):
         the experts and cast back; gated experts with biases (gpt-oss) clamp both halves before the
         fused activation (Megatron-LM experts.py, fused_bias_geglu.py).
         """
-        if not self._spec(model).expert_bias or not np.any(d.runtime.adds_expert_bias_apart):
+        if not self._spec(model).expert_bias:
             return
         apart = d.runtime.adds_expert_bias_apart
-        yield MemoryBoundKernel(
-            "expert bias", 28.0 * apart * returned, 40.0 * apart * returned, MODULE
-        )
+        yield MemoryBoundKernel("expert bias", 28.0 * returned, 40.0 * returned, MODULE, apart)
         if model.gated_mlp:
-            forward, backward = 16.0 * apart * activated, 20.0 * apart * activated
-            yield MemoryBoundKernel("expert clamp", forward, backward, "moe_act")
+            forward, backward = 16.0 * activated, 20.0 * activated
+            yield MemoryBoundKernel("expert clamp", forward, backward, "moe_act", apart)
 
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         """Each rank sends top_k copies of its (sequence-sharded) tokens; each of an expert's etp

@@ -26,8 +26,6 @@ RUNTIME = Runtime(
     cast_backward_bytes=8.0,
     recast_bytes=3.0,
     keeps_gathered_input=1.0,
-    # nn.RMSNorm, in operators of its own until torch fused it.
-    norms_in_fp32=1.0,
     keeps_norm_statistics=1.0,
     unfused_attention_in_fp32=1.0,
     sorts_routing=1.0,

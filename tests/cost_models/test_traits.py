@@ -128,7 +128,8 @@ CASES: dict[str, Case] = {
     ),
     "autocasts": Case(
         # Keys and values have copies of their own.
-        named("qkv input casts", "kept", LLAMA), {"transformers": 2 * 2 * S * H, "torch": 0}
+        named("qkv input casts", "kept", LLAMA),
+        {"transformers": 2 * 2 * S * H, "torch": 0},
     ),
     "casts_adapters": Case(
         named("qkv adapter input", "kept", GPT, TRAINING.model_copy(update={"lora_rank": 16})),
@@ -271,7 +272,13 @@ CASES: dict[str, Case] = {
     ),
     "norms_in_fp32": Case(
         # As much as four bytes are more than two.
-        named("attention norm input copy", "kept", LLAMA), {"torch": 2 * S * H, "megatron": 0}
+        named(
+            "attention norm input copy",
+            "kept",
+            LLAMA,
+            TRAINING.model_copy(update={"lora_rank": 16}),
+        ),
+        {"transformers": 2 * S * H, "torch": 0},
     ),
     "keeps_norm_statistics": Case(
         # LayerNorm: mean and 1/deviation of each row.
@@ -340,7 +347,8 @@ CASES: dict[str, Case] = {
     # Weights, gradients and optimizer states.
     "frees_gradients": Case(
         # Where a step is one pass, more activations go than gradients come.
-        part("gradients", micro_batch_size=BATCH), {"torch": 0, "megatron-2022": 4 * WEIGHTS}
+        part("gradients", micro_batch_size=BATCH),
+        {"torch": 0, "megatron-2022": 4 * WEIGHTS},
     ),
     "steps_by_list": Case(
         # Weight and moments twice, or by decay (8), moments (12 and 20), root, quotient and sum

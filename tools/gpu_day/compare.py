@@ -49,7 +49,9 @@ def main() -> None:
     parser.add_argument("measured", type=Path, nargs="?", default=MEASURED)
     parser.add_argument("--cluster", default="1x1xh200")
     given = parser.parse_args()
-    print(f"{'run':18} {'s':>7} {'measured':>8} {'ratio':>6}   {'GiB':>6} {'measured':>8} {'ratio':>6}")
+    print(
+        f"{'run':18} {'s':>7} {'measured':>8} {'ratio':>6}   {'GiB':>6} {'measured':>8} {'ratio':>6}"
+    )
     for one in compared(given.measured, given.cluster):
         gib, measured = one.predicted_bytes / 2**30, one.measured_bytes / 2**30
         print(

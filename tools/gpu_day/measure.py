@@ -147,8 +147,11 @@ def trained(run: dict[str, Any], folder: Path, checkpoints: Path, meter: Meter) 
                 torch.cuda.reset_peak_memory_stats()
         began = time.perf_counter()
         model = AutoModelForCausalLM.from_pretrained(
-            where, dtype=dtype, attn_implementation=of_model.attn_implementation,
-            quantization_config=quantized, device_map={"": 0} if meter.cuda else None,
+            where,
+            dtype=dtype,
+            attn_implementation=of_model.attn_implementation,
+            quantization_config=quantized,
+            device_map={"": 0} if meter.cuda else None,
         )
         facts["load_s"] = time.perf_counter() - began
     if meter.cuda:
@@ -177,8 +180,12 @@ def trained(run: dict[str, Any], folder: Path, checkpoints: Path, meter: Meter) 
     steps = WARM + TIMED + TRACED
     tokens = torch.randint(2, config.vocab_size, (steps * batch, length)).tolist()
     common = {
-        "output_dir": "/tmp/gpu-day-output", "max_steps": steps, "report_to": "none",
-        "save_strategy": "no", "logging_steps": steps, "use_cpu": not meter.cuda,
+        "output_dir": "/tmp/gpu-day-output",
+        "max_steps": steps,
+        "report_to": "none",
+        "save_strategy": "no",
+        "logging_steps": steps,
+        "use_cpu": not meter.cuda,
         "disable_tqdm": True,
     }
     adapters = get_peft_config(of_model)
@@ -188,8 +195,11 @@ def trained(run: dict[str, Any], folder: Path, checkpoints: Path, meter: Meter) 
             tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", unk_token="<pad>"
         )
         trainer: Any = type("Measured", (Marked, SFTTrainer), {})(
-            model=model, args=SFTConfig(**keys, **common), processing_class=tokenizer,
-            train_dataset=Dataset.from_dict({"input_ids": tokens}), peft_config=adapters,
+            model=model,
+            args=SFTConfig(**keys, **common),
+            processing_class=tokenizer,
+            train_dataset=Dataset.from_dict({"input_ids": tokens}),
+            peft_config=adapters,
             callbacks=[Probe()],
         )
     else:
@@ -204,7 +214,9 @@ def trained(run: dict[str, Any], folder: Path, checkpoints: Path, meter: Meter) 
             if keys["gradient_checkpointing"]:
                 model.enable_input_require_grads()
         trainer = type("Measured", (Marked, Trainer), {})(
-            model=model, args=TrainingArguments(**keys, **common), callbacks=[Probe()],
+            model=model,
+            args=TrainingArguments(**keys, **common),
+            callbacks=[Probe()],
             train_dataset=Dataset.from_dict({"input_ids": tokens, "labels": tokens}),
         )
     if meter.cuda:
@@ -284,7 +296,9 @@ def environment() -> dict[str, Any]:
     return {
         "device": properties.name if properties else "cpu",
         "device_bytes": properties.total_memory if properties else None,
-        "used_bytes_before": torch.cuda.mem_get_info()[1] - torch.cuda.mem_get_info()[0] if cuda else None,
+        "used_bytes_before": torch.cuda.mem_get_info()[1] - torch.cuda.mem_get_info()[0]
+        if cuda
+        else None,
         "measured_on": time.strftime("%Y-%m-%d"),
         "versions": found,
     }
@@ -314,7 +328,9 @@ def main() -> None:
     only = given.only.split(",") if given.only else [one["name"] for one in runs]
     checkpoints = Path("/dev/shm/gpu-day")
     if given.one:
-        one_run(next(x for x in runs if x["name"] == given.one), given.folder, given.out, checkpoints)
+        one_run(
+            next(x for x in runs if x["name"] == given.one), given.folder, given.out, checkpoints
+        )
         return
     if given.environment:
         (given.out / "environment.json").write_text(json.dumps(environment(), indent=1))

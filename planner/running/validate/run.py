@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -147,10 +149,20 @@ def run(
     return compare(prepared.as_native, small, prepared.answer, results, errors, options.tolerance)
 
 
+# The functional collectives of the script have these names since.
+OLDEST_TORCH = (2, 13)
+_INSTALL = "pip install torch==2.13.0"
+
+
 def require_torch() -> None:
-    """Raise RequestError if torch is not installed."""
+    """Raise RequestError without torch, or with one that the training script can't run on."""
     if find_spec("torch") is None:
-        raise refuse("", "not_installed", "a run needs torch: pip install torch==2.13.0")
+        raise refuse("", "not_installed", f"a run needs torch: {_INSTALL}")
+    found = version("torch")
+    if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        text = f"the training script needs torch {oldest} or later, found {found[:40]}: {_INSTALL}"
+        raise refuse("", "not_installed", text)
 
 
 def default_tolerance() -> float:

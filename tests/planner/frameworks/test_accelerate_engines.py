@@ -50,7 +50,12 @@ def read(files: dict[str, str], model: str | None = "llama-3.1-8b", **given: obj
 )
 def test_what_fsdp_shards(keys: str, stage: int, shard: int) -> None:
     plan = read(files_of("FSDP", f"fsdp_config:\n  {keys}")).plan
-    assert (plan.zero_stage, plan.dp_shard, plan.dp, plan.runtime) == (stage, shard, 16, "torch")
+    assert (plan.zero_stage, plan.dp_shard, plan.dp, plan.runtime) == (
+        stage,
+        shard,
+        16,
+        "transformers",
+    )
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("framework_unsupported", "differs in mtp_num_layers", runs("deepseek-v3")),
     ("framework_unsupported", "differs in moe.capacity_factor, qk_norm", runs("switch")),
     ("framework_unsupported", "position", runs("nope")),
-    ("framework_unsupported", "runtime is torch, not megatron", runs(runtime="megatron")),
+    ("framework_unsupported", "runtime is transformers, not megatron", runs(runtime="megatron")),
     ("framework_unsupported", "ReplicateParallel", runs(tp=2)),
     ("framework_unsupported", "no pipeline axis", runs(pp=2, zero_stage=0)),
     ("framework_unsupported", "no expert axis", runs("mixtral", ep=2)),

@@ -20,11 +20,13 @@ from planner.frameworks.read_results import Unreadable, canonical
 from planner.inputs.requests.parser import parse_cluster
 from tests.fixtures.frameworks import accelerate, legal_cases
 from tests.fixtures.frameworks.llama_factory import CASES
+from tests.fixtures.frameworks.trl import CASES as OF_TRL
 from tests.fixtures.launches import launch, run_script, unreached, written
 from tests.tools.checkouts import checkout
 
 Case = tuple[PlanRequest, ParallelPlan]
 NAMES = ("llama-factory", "trl")
+BY_NAME = {"llama-factory": CASES, "trl": OF_TRL}
 ORACLE = Path(__file__).parents[2] / "oracles" / "tuners_check.py"
 CHECKOUTS = {"llama-factory": "hiyouga/LLaMA-Factory", "trl": "huggingface/trl"}
 
@@ -45,7 +47,7 @@ def same(name: str, case: Case) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_written_reads_back(name: str, case: str) -> None:
-    same(name, CASES[case])
+    same(name, BY_NAME[name][case])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -60,7 +62,7 @@ def test_drawn_plans_read_back(name: str) -> None:
     ("name", "program"), [("llama-factory", "./src/train.py"), ("trl", "trl.scripts.sft")]
 )
 def test_accelerate_starts_it_on_every_node(name: str, program: str, tmp_path: Path) -> None:
-    made = frameworks.get(name).write(*CASES["llama-fsdp"])
+    made = frameworks.get(name).write(*BY_NAME[name]["llama-fsdp"])
     written(tmp_path, made)
     (call,) = run_script(
         tmp_path, made.main, variables={"NODE_RANK": "1", "MASTER_ADDR": "node-0", "MODEL": "here"}
@@ -82,7 +84,7 @@ def test_layers_are_computed_again_by_fsdp_or_by_the_trainer(name: str) -> None:
         ("qwen2-offload", False, True),
         ("llama-fsdp", False, False),
     ):
-        files = frameworks.get(name).write(*CASES[case]).files
+        files = frameworks.get(name).write(*BY_NAME[name][case]).files
         assert yaml.safe_load(files["config.yaml"])[key] is (on if by_trainer else not on)
         fsdp = yaml.safe_load(files["accelerate.yaml"]).get("fsdp_config", {})
         assert fsdp.get("fsdp_activation_checkpointing") is by_fsdp
@@ -114,7 +116,7 @@ def test_a_trainers_yaml_is_read_with_accelerates_beside_it() -> None:
 
 
 def test_a_model_may_be_the_config_beside_the_yaml() -> None:
-    files = frameworks.get("trl").write(*CASES["llama-fsdp"]).files
+    files = frameworks.get("trl").write(*OF_TRL["llama-fsdp"]).files
     read = frameworks.get("trl").read
     assert read is not None
     assert read(files, None).model.hidden_size == CASES["llama-fsdp"][0].model.hidden_size
@@ -129,7 +131,7 @@ def test_a_model_may_be_the_config_beside_the_yaml() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_judged_under_its_own_name(name: str) -> None:
-    files = dict(frameworks.get(name).write(*CASES["llama-fsdp"]).files)
+    files = dict(frameworks.get(name).write(*BY_NAME[name]["llama-fsdp"]).files)
     answer = lint(files, parse_cluster("2x8xh100-sxm"))
     assert [one for one in answer.findings if one.severity == "error"] == []
     assert answer.framework == frameworks.get(name).title
