@@ -14,7 +14,7 @@ from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import megatron, training_calls
 from planner.frameworks.accelerate.rules import lacks
-from planner.frameworks.base import Bundle, Field, Flag, Row, cannot, in_group, says
+from planner.frameworks.base import Bundle, Flag, Row, fields, in_group
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.megatron import reader, slime
 from planner.frameworks.megatron.changes import Changes
@@ -24,15 +24,7 @@ from planner.frameworks.slime.rules import RULES
 
 VERSIONS = "main of August 2026 (624b824) on Megatron-LM core 0.16 to main"
 
-FIELDS: dict[str, Field] = megatron.FIELDS | {
-    "dynamic_cp": cannot("it splits every sample over all cp ranks", False),
-    "dp": says("--actor-num-nodes", "--actor-num-gpus-per-node", note="GPUs / (tp x cp x pp)"),
-    "zero_stage": cannot("the distributed optimizer is always on, without Megatron-FSDP", 1),
-    "moe_dispatcher": says(
-        "--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend", note="no allgather"
-    ),
-    "runtime": cannot("Megatron-LM is the runtime", "megatron"),
-}
+FIELDS = megatron.FIELDS | fields(__name__)
 # Options that slime's own replace or that slime ignores.
 CHANGES = Changes(
     left_out=frozenset(
