@@ -15,6 +15,7 @@ from typing import Any, Literal, ParamSpec
 import numpy as np
 
 from cost_models.fields import Spec
+from cost_models.package_files import table
 from cost_models.plans import ParallelPlan, Plans, RuntimeName
 from cost_models.spec import ModelSpec
 from planner.constraints import RULES, BoolArray, Context, Level, Rule, violations
@@ -24,7 +25,6 @@ from planner.documents.request import PlanRequest, Value
 from planner.frameworks import restrictions
 from planner.frameworks.devices import other_stack
 from planner.frameworks.model_parts import unsaid
-from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Reading
 
 

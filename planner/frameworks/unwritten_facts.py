@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from cost_models import package_files
 from cost_models.spec import ModelSpec
 from planner.documents.plan_report import Note
-from planner.frameworks import package_files
 from planner.frameworks.bash_writer import comment
 
 # Numerics that every model has: if a model states some numerics but not these, they are unknown,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from cost_models.package_files import filled, text
 from cost_models.plans import ParallelPlan
 from planner.constraints import Context
 from planner.documents.request import PlanRequest
@@ -12,7 +13,6 @@ from planner.frameworks.base import Bundle, fields, flag
 from planner.frameworks.colossalai.rules import RULES, STYLES
 from planner.frameworks.colossalai.settings import arguments, config, constants, plugin
 from planner.frameworks.launch_bundle import Launch
-from planner.frameworks.package_files import filled, text
 from planner.huggingface.export.exporter import config_of
 from planner.huggingface.numerics import used_numerics
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 
+from cost_models.package_files import text
 from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
 from planner.constraints import Context
@@ -25,7 +26,6 @@ from planner.frameworks.deepspeed.flags import (
 )
 from planner.frameworks.deepspeed.rules import RULES
 from planner.frameworks.launch_bundle import Launch
-from planner.frameworks.package_files import text
 from planner.frameworks.rules import accelerators_per_node, nodes
 
 VERSIONS = "DeepSpeed 0.16 to 0.19; Megatron-DeepSpeed of July 2025 (4efb479)"

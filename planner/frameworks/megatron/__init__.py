@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cost_models.blocks.delta_net import GatedDeltaNet
+from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.documents.plan_report import Note
@@ -17,7 +18,6 @@ from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.options import PLAN_FIELDS
 from planner.frameworks.megatron.pattern_rules import sparse
 from planner.frameworks.megatron.rules import RULES
-from planner.frameworks.package_files import table
 
 VERSIONS = "core 0.18 to main (0.20); the flags exist since 0.16"
 # For models with gated delta nets or sparse attention, which core 0.18 builds differently.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cost_models.package_files import filled, table, text
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.documents.request import PlanRequest
@@ -20,7 +21,6 @@ from planner.frameworks.megatron_bridge.peft import PARTIAL_TRAINING, adapter_cl
 from planner.frameworks.megatron_bridge.reader import OWN_RECIPE
 from planner.frameworks.megatron_bridge.rules import EXPANDABLE, RULES
 from planner.frameworks.megatron_bridge.settings import settings, translated
-from planner.frameworks.package_files import filled, table, text
 
 VERSIONS = "Megatron-Bridge main of August 2026 (067f987) on Megatron-Core 0.20"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cost_models.package_files import table, text
 from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, megatron
@@ -12,7 +13,6 @@ from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.mindspeed import reader
 from planner.frameworks.mindspeed.flags import CHANGES, flags
 from planner.frameworks.mindspeed.rules import RULES, SCHEDULES
-from planner.frameworks.package_files import table, text
 
 VERSIONS = "Megatron-LM core_v0.12.1 with MindSpeed of July 2026 (028de58)"
 

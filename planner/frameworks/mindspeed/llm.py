@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from cost_models.adapters import AdapterTarget
+from cost_models.package_files import table
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.megatron.changes import Changes
-from planner.frameworks.package_files import table
 
 # Its own names of Megatron-LM's options.
 CHANGES = Changes(

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import textwrap
 
+from cost_models.package_files import text
 from cost_models.plans import ParallelPlan
 from planner.constraints import Context
 from planner.documents.request import PlanRequest
 from planner.frameworks import unwritten_facts
 from planner.frameworks.base import Bundle, Flag, fields, flag
 from planner.frameworks.launch_bundle import Launch
-from planner.frameworks.package_files import text
 from planner.frameworks.pytorch import encoders, patterns, reader
 from planner.frameworks.pytorch.config import NUMERICS, WIDTH, flags
 from planner.frameworks.pytorch.reader import SCRIPT

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.frameworks.package_files import table
+from cost_models.package_files import table
 from planner.frameworks.python.static_values import Call, Value
 
 # Section of Trainer.Config -> its class, created when a statement sets one of its fields.
