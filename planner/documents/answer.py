@@ -1,6 +1,7 @@
 """What the planner answers: the documents of `--json`, REST and Python, one and the same.
 
-The parts of time and memory are named in cost_models/cost_parts.py, the reasons of refusals here.
+The parts of time and memory are named in cost_models/cost_parts.json, the reasons of refusals in
+reasons.json.
 """
 
 from __future__ import annotations
