@@ -22,7 +22,7 @@ from cost_models.blocks.head import Head
 from cost_models.blocks.norm import norm_parameters
 from cost_models.blocks.records import Split, Weight
 from cost_models.encoders import before_layers
-from cost_models.layers import LayerKind, layers_of
+from cost_models.layers import layers_of
 from cost_models.sources import Array, formula
 from cost_models.spec import ModelSpec
 
@@ -32,18 +32,6 @@ __all__ = ["padded_vocab_size"]
 def elements(weights: Iterable[Weight]) -> Array:
     """The number of elements of some weights."""
     return sum_of(weight.elements for weight in weights)
-
-
-@formula("1", "megatron-core")
-def layer_parameters(
-    model: ModelSpec, kind: LayerKind, tp: Array, etp: Array, ep: Array
-) -> tuple[Array, Array]:
-    """(non-expert, expert) parameters of one layer per rank; num_experts / ep experts are local."""
-    weights = tuple(kind.weights(model, Split(tp, etp, ep)))
-    return (
-        elements(w for w in weights if not w.expert),
-        elements(w for w in weights if w.expert),
-    )
 
 
 @formula("1", "derived")

@@ -14,14 +14,13 @@ from cost_models.layers import layers_of
 from cost_models.parameters import (
     active_parameters,
     embedding_parameters,
-    layer_parameters,
     output_layer_parameters,
     padded_vocab_size,
     prediction_parameters,
     total_parameters,
 )
 from cost_models.spec import FeedForwardKind, ModelSpec
-from tests.fixtures.layers import block_parameters, kind_of
+from tests.fixtures.layers import block_parameters, kind_of, layer_parameters
 
 TP = np.array([1.0, 2.0, 4.0, 8.0])
 
