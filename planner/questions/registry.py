@@ -11,7 +11,7 @@ from planner.questions.question import Form, Parameter, Question, Tool
 
 def _question(row: dict[str, Any]) -> Question:
     """The record of a row, which says what differs from the defaults of a record."""
-    own = {
+    own: dict[str, Any] = {
         "parameters": tuple(Parameter(**one) for one in row.get("parameters", ())),
         "forms": tuple(Form(**one) for one in row.get("forms", ())),
     }
