@@ -12,9 +12,6 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from cost_models.plans import ParallelPlan, Plans
-from cost_models.spec import ModelSpec
-from cost_models.stage_layers import forward_layers
 from planner import frameworks
 from planner.answers.lint.better_plans import best, fewest_changes
 from planner.answers.lint.changed_options import changes
@@ -24,8 +21,9 @@ from planner.answers.lint.linted_launch import changed
 from planner.frameworks.arguments import known_arguments
 from planner.frameworks.base import Framework
 from planner.frameworks.deepspeed.flags import nested
-from planner.frameworks.read_results import Reading, has_effect
+from planner.frameworks.read_results import Reading
 from planner.inputs.requests.parser import parse_cluster
+from tests.fixtures.canonical import canonical
 from tests.fixtures.frameworks import CASES
 from tests.fixtures.tiers import examples
 from tests.planner.answers.lint.test_scripts import PLANTED, linted
@@ -72,22 +70,6 @@ def said_again(
     )
     script = f"export {VARIABLE}=1\n{launcher} pretrain_gpt.py {shlex.join(words)}\n"
     return {"run.sh": script, **({"ds.json": json.dumps(nested(keys))} if keys else {})}
-
-
-def canonical(plan: ParallelPlan, model: ModelSpec) -> ParallelPlan:
-    """The plan with every field that has no effect in it reset to its default.
-
-    Two plans with the same canonical form run the same way.
-    """
-    fields, row = ParallelPlan.model_fields, Plans.of(plan)
-    own = {
-        name: field.default for name, field in fields.items() if not has_effect(name, row, model)
-    }
-    if plan.pp > 1:
-        # Layers given for the first and last stage equal the same layers given for each stage.
-        own |= {"first_stage_layers": 0, "last_stage_layers": 0}
-        own["stage_layers"] = forward_layers(model.num_layers, plan)
-    return plan.model_copy(update=own)
 
 
 @pytest.mark.parametrize(
