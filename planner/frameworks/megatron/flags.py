@@ -10,9 +10,8 @@ from cost_models.spec import ModelSpec, MoESpec, TrainingSpec
 from planner.constraints import Context
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Flag, Row, as_flags
-from planner.frameworks.megatron import hybrid, numerics, patterns
+from planner.frameworks.megatron import hybrid, layout, numerics, patterns
 from planner.frameworks.megatron import packed_samples as samples
-from planner.frameworks.megatron.layout import chunks, layout
 from planner.frameworks.megatron.model_rules import FP8_RECIPES, GRADIENTS, bias_kind
 from planner.frameworks.megatron.option_rows import as_row, spelled
 from planner.frameworks.megatron.options import OPTIONS
@@ -99,14 +98,14 @@ def _moe(model: ModelSpec, moe: MoESpec, plan: ParallelPlan) -> Iterator[Row]:
 def _parallel(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
     if plan.cp > 1:
         yield "--cp-comm-type", CP_COMM[plan.cp_kind], "exchange of keys and values"
-    chunks(model, plan)  # raises Unsupported unless the stages hold every layer once
+    layout.chunks(model, plan)  # raises Unsupported unless the stages hold every layer once
     uneven = bool(plan.first_stage_layers or plan.last_stage_layers)
     if patterns.is_hybrid(model):
         pass  # its layer pattern gives the stages
     elif plan.stage_layers or (uneven and plan.vpp > 1):
         yield (
-            "--pipeline-model-parallel-layout",
-            layout(model, plan),
+            layout.OPTION,
+            layout.layout(model, plan),
             f"layers per stage and chunk, {plan.vpp} chunks per stage",
         )
     elif plan.vpp > 1:

@@ -22,10 +22,11 @@ from cost_models.spec import ModelSpec
 from planner.frameworks.base import Row
 from planner.frameworks.megatron.option_rows import Records
 
-# The letters of --hybrid-layer-pattern.
+# The letters of a hybrid model's pattern.
 SYMBOLS = {"mamba2": "M", "gated_delta_net": "G", "attention": "*", "mlp": "-", "experts": "E"}
 BLOCKS = (*SYMBOLS, "latent_attention")
 PARTS = ("expert_latents", "mtp_layer")
+VARIANT = "--experimental-attention-variant"
 # Convolution taps of its Mamba-2 layer, which no option changes.
 MAMBA_TAPS = 4
 
@@ -219,11 +220,11 @@ def pattern_options(model: ModelSpec) -> Iterator[Row]:
     if any(block.gate == "element" for block in attention):
         yield "--attention-output-gate", "elementwise gate on the attention output"
     if _indexer(model) is not None:
-        yield "--experimental-attention-variant", "dsa", "sparse attention: an indexer chooses keys"
+        yield VARIANT, "dsa", "sparse attention: an indexer chooses keys"
         yield "--no-rope-fusion", "sparse attention has no fused RoPE"
     if blocks_of(model, GatedDeltaNet) and not is_hybrid(model):
         kinds = [int(isinstance(layer[0], GatedDeltaNet)) for layer in every_layer(model)]
-        yield "--experimental-attention-variant", "gated_delta_net", "linear attention layers"
+        yield VARIANT, "gated_delta_net", "linear attention layers"
         yield "--linear-attention-freq", list_expression(kinds), "0: an attention layer"
 
 

@@ -8,13 +8,12 @@ from typing import Any
 
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.megatron import options
-from planner.frameworks.megatron.patterns import MAMBA_TAPS, SYMBOLS
+from planner.frameworks.megatron.patterns import MAMBA_TAPS, SYMBOLS, VARIANT
 
 Blocks = dict[str, Any]
 
 PATTERN, OLD = "--hybrid-layer-pattern", "--hybrid-override-pattern"
 RATIOS = ("--hybrid-attention-ratio", "--hybrid-mlp-ratio")
-VARIANT = "--experimental-attention-variant"
 # Letters of a hybrid model, and the blocks that they stand for.
 KINDS = {letter: kind for kind, letter in SYMBOLS.items()} | {
     "D": "latent_attention",

@@ -31,7 +31,7 @@ from planner.frameworks.megatron import ms_swift as swift
 from planner.frameworks.megatron.changes import Changes
 from planner.frameworks.megatron.printed_arguments import Namespace, TranslatedLaunch
 from planner.frameworks.megatron.read_model import model_fields, position_kind
-from planner.frameworks.megatron.read_plan import plan_and_training
+from planner.frameworks.megatron.read_plan import FSDP, plan_and_training, updates_by_layer
 from planner.frameworks.nemo_rl import policy as nemo_rl
 from planner.frameworks.nemo_rl.config import Config, of_files
 from planner.frameworks.read_results import Reading, Unreadable
@@ -312,7 +312,7 @@ def _stands_alone(args: Arguments, option: str) -> bool:
     """Whether the other options make one valid without those that it needs."""
     if option == "--expert-model-parallel-size":
         return args.integer(option, 1) == 1
-    return option == "--overlap-param-gather" and args.text("--optimizer") == "dist_muon"
+    return option == "--overlap-param-gather" and updates_by_layer(args)
 
 
 def _check_environment(args: Arguments, launch: ProgramCall) -> None:
@@ -323,7 +323,7 @@ def _check_environment(args: Arguments, launch: ProgramCall) -> None:
         args.integer("--tensor-model-parallel-size", 1),
         args.integer("--context-parallel-size", 1),
     )
-    sharding = ("--use-megatron-fsdp", "--use-torch-fsdp2", "--use-custom-fsdp")
+    sharding = (*FSDP, "--use-torch-fsdp2")
     if args.has(*sharding):
         if value == "1":
             args.refuse(f"Megatron-FSDP refuses {name}=1", *sharding)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
+from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
@@ -20,18 +21,14 @@ from planner.frameworks.megatron import reader, slime
 from planner.frameworks.megatron.changes import Changes
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.read_results import Reading, Unreadable
+from planner.frameworks.rules import SMOKE_ITERATIONS
 from planner.frameworks.slime.rules import RULES
 
 VERSIONS = "main of August 2026 (624b824) on Megatron-LM core 0.16 to main"
 
 FIELDS = megatron.FIELDS | fields(__name__)
 # Options that slime's own replace or that slime ignores.
-CHANGES = Changes(
-    left_out=frozenset(
-        {"--train-iters", "--mock-data", "--tokenizer-type", "--eval-iters", "--log-interval"}
-        | {"--log-throughput"}
-    )
-)
+CHANGES = Changes(left_out=frozenset(table(__name__, "fields.json")["left_out"]))
 LAUNCH = Launch(
     "slime",
     "slime",
@@ -48,7 +45,7 @@ NEEDS = Note(
 
 
 @in_group("ROLLOUT_ARGS")
-def rollout(request: PlanRequest, iterations: str) -> Iterator[Row]:
+def rollout(request: PlanRequest) -> Iterator[Row]:
     """The options that make the samples of a step from conversations."""
     yield (
         "--rollout-function-path",
@@ -61,14 +58,13 @@ def rollout(request: PlanRequest, iterations: str) -> Iterator[Row]:
     yield "--debug-train-only", "training without inference engines"
     yield "--input-key", "messages", "key of the conversations"
     yield "--rollout-batch-size", request.training.global_batch_size, "samples of one step"
-    yield "--num-rollout", iterations, "steps of a smoke run"
+    yield "--num-rollout", SMOKE_ITERATIONS, "steps of a smoke run"
 
 
 def arguments(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
     """Megatron-LM's options and slime's own."""
-    core = flags(request, plan)
-    steps = next(str(one.value) for one in core if one.name == "--train-iters")
-    return (*CHANGES.written(core, request, plan), *rollout(request, steps))
+    core = CHANGES.written(flags(request, plan), request, plan)
+    return (*core, *rollout(request))
 
 
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
