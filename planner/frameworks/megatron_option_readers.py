@@ -27,6 +27,12 @@ def replicas(args: Arguments, size: int, tp: int, pp: int, cp: int, cp_name: str
     return max(size // (tp * pp * cp), 1)
 
 
+def mlp_width(args: Arguments, hidden: int) -> int:
+    """The width of an MLP where no option gives it; of a gated one two thirds as wide."""
+    wide = int((4 * hidden * 2 / 3) / 64) * 64 if args.has("--swiglu") else 4 * hidden
+    return max(wide, 1)
+
+
 def query_groups(args: Arguments, heads: int, groups: int, name: str) -> int:
     """The query groups; if they do not divide the heads, refuses the option and returns heads."""
     if heads % groups == 0:

@@ -10,7 +10,7 @@ from cost_models.spec import ModelSpec, MoESpec, TrainingSpec
 from planner.constraints import Context
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Flag, Row, as_flags
-from planner.frameworks.megatron import hybrid, layout, numerics, patterns
+from planner.frameworks.megatron import hybrid, layer_lists, layout, numerics, patterns, windows
 from planner.frameworks.megatron import packed_samples as samples
 from planner.frameworks.megatron.model_rules import FP8_RECIPES, GRADIENTS, bias_kind
 from planner.frameworks.megatron.option_rows import as_row, spelled
@@ -55,18 +55,7 @@ def _model(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Iter
         yield "--qk-layernorm", "norms on queries and keys (MLA: on the latents)"
     if model.attention_sinks:
         yield "--softmax-type", "learnable", "one learned sink logit per head"
-    if model.sliding_window is not None:
-        yield (
-            "--window-size",
-            f"{model.sliding_window - 1},0",
-            "sliding window: tokens to the left, to the right",
-        )
-        if model.full_attention_period is not None:
-            yield (
-                "--window-attn-skip-freq",
-                model.full_attention_period,
-                "full attention in every n-th layer",
-            )
+    yield from windows.options(model)
     yield from patterns.pattern_options(model)
     for _, row in numerics.rows(model):
         yield row
@@ -77,7 +66,7 @@ def _moe(model: ModelSpec, moe: MoESpec, plan: ParallelPlan) -> Iterator[Row]:
         kinds = [int(kind == "moe") for kind in model.feed_forwards]
         yield (
             "--moe-layer-freq",
-            patterns.list_expression(kinds),
+            layer_lists.list_expression(kinds),
             "1: an MoE layer, 0: a dense layer",
         )
     if moe.score_correction_bias:
