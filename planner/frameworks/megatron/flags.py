@@ -13,8 +13,8 @@ from planner.frameworks.base import Flag, Row, as_flags
 from planner.frameworks.megatron import hybrid, layer_lists, layout, numerics, patterns, windows
 from planner.frameworks.megatron import packed_samples as samples
 from planner.frameworks.megatron.model_rules import FP8_RECIPES, GRADIENTS, bias_kind
-from planner.frameworks.megatron.option_rows import as_row, spelled
 from planner.frameworks.megatron.options import OPTIONS
+from planner.frameworks.megatron_option_rows import rows_of
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
 
 VOCAB_MULTIPLE = 128
@@ -264,8 +264,8 @@ def flags(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
     """Every argument of the training program, grouped, in the order of OPTIONS."""
     context = Context(request.model, request.cluster, request.training)
     records = patterns.records(request.model, plan)
-    rows = [as_row(*one) for one in spelled(OPTIONS.values(), records)]
-    said = {one.name: one for one in as_flags((*rows, *_computed(context, plan)))}
+    rows = (*rows_of(OPTIONS.values(), records), *_computed(context, plan))
+    said = {one.name: one for one in as_flags(rows)}
     return tuple(
         said[name].model_copy(update={"group": row.group})
         for name, row in OPTIONS.items()

@@ -21,7 +21,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.frameworks.base import Row
 from planner.frameworks.megatron import layer_lists
-from planner.frameworks.megatron.option_rows import Records
+from planner.frameworks.megatron_option_rows import Records
 
 # The letters of a hybrid model's pattern.
 SYMBOLS = {"mamba2": "M", "gated_delta_net": "G", "attention": "*", "mlp": "-", "experts": "E"}
