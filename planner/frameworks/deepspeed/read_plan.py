@@ -11,7 +11,7 @@ from planner.frameworks.bash import ProgramCall
 from planner.frameworks.deepspeed.forks import BIGSCIENCE
 from planner.frameworks.deepspeed.json_config import JsonConfig
 from planner.frameworks.deepspeed.options import CONTEXT, DEGREES
-from planner.frameworks.megatron_option_readers import replicas
+from planner.frameworks.megatron_option_readers import replicas, seq_length
 from planner.frameworks.megatron_option_rows import read
 
 FLASH = (
@@ -195,7 +195,7 @@ def _precision(args: Arguments, config: JsonConfig) -> str:
 
 def _training(args: Arguments, config: JsonConfig, batch: int) -> dict[str, Any]:
     precision = _precision(args, config)
-    seq = args.positive("--seq-length")
+    seq = seq_length(args)
     optimizer = config.name("optimizer.type") or args.text("--optimizer", "adam")
     if optimizer not in (*ADAMS, "sgd", "muon"):
         args.assume(f"the optimizer {optimizer} is costed as Adam")

@@ -19,10 +19,14 @@ from planner.frameworks.deepspeed.read_plan import plan_and_training
 from planner.frameworks.given_values import invalid
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.megatron_option_readers import (
+    LENGTHS,
+    has_null_tokenizer,
     mlp_width,
     position_rows,
     query_groups,
+    seq_length,
     tokens,
+    vocabulary,
 )
 from planner.frameworks.megatron_option_rows import read as read_options
 from planner.frameworks.read_results import Reading, Unreadable
@@ -30,7 +34,7 @@ from planner.frameworks.training_calls import TrainingCall, World
 
 PACKAGE = "planner.frameworks.deepspeed"
 TITLE = "Megatron-DeepSpeed"
-REQUIRED = ("--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length")
+REQUIRED = ("--num-layers", "--hidden-size", "--num-attention-heads", LENGTHS[0])
 ANY_VOCABULARY = 50_257
 GONE = {
     "--batch-size": "--micro-batch-size",
@@ -149,7 +153,7 @@ def _model(args: Arguments, launch: ProgramCall) -> dict[str, Any]:
         (*WIDTHS, *LAYERS), args, "model",
         ffn_hidden_size=lambda read: mlp_width(args, read["hidden_size"]),
     )  # fmt: skip
-    heads, seq = own["num_attention_heads"], args.positive("--seq-length")
+    heads, seq = own["num_attention_heads"], seq_length(args)
     position = POSITIONS[args.text("--position-embedding-type", "absolute")]
     args.has("--embed-layernorm", "--pp-partition-method", "--sync-tp-duplicated-parameters")
     if args.has("--use-rotary-position-embeddings"):
@@ -172,12 +176,8 @@ def _model(args: Arguments, launch: ProgramCall) -> dict[str, Any]:
 
 
 def _vocabulary(args: Arguments, hidden: int) -> int:
-    kind = args.text("--tokenizer-type")
-    args.has("--make-vocab-size-divisible-by")
-    if args.has("--vocab-size") and kind == "NullTokenizer":
-        return args.positive("--vocab-size") + 1
-    if args.has("--vocab-size"):
-        return args.positive("--vocab-size")
+    if (given := vocabulary(args)) is not None:
+        return given + has_null_tokenizer(args)
     if args.has("--pad-vocab-size-to"):
         args.assume("the vocabulary size is taken from --pad-vocab-size-to")
         return args.positive("--pad-vocab-size-to")

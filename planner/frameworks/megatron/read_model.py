@@ -15,11 +15,15 @@ from planner.frameworks.megatron.read_patterns import (
     layers_of,
 )
 from planner.frameworks.megatron_option_readers import (
+    LENGTHS,
     PADDED,
+    VOCABULARY,
+    has_null_tokenizer,
     mlp_width,
     position_rows,
     query_groups,
     tokens,
+    vocabulary,
 )
 from planner.frameworks.read_results import Unreadable
 
@@ -54,12 +58,11 @@ def position_kind(args: Arguments) -> str:
 
 
 def _vocabulary(args: Arguments, hidden: int) -> int:
-    """--vocab-size, or else the known size of the tokenizer, or a noted guess."""
-    args.has("--make-vocab-size-divisible-by")
-    if args.has("--vocab-size"):
-        if args.text("--tokenizer-type").startswith("Null"):
-            args.assume("NullTokenizer has --vocab-size tokens (before core 0.18 one more)")
-        return args.positive("--vocab-size")
+    """The size that is given, or else the known one of the tokenizer, or a noted guess."""
+    if (given := vocabulary(args)) is not None:
+        if has_null_tokenizer(args):
+            args.assume(f"NullTokenizer has {VOCABULARY} tokens (before core 0.18 one more)")
+        return given
     for option in PADDED:
         if args.has(option) and args.words(option):
             args.assume(f"the vocabulary size is that of {option}")
@@ -92,7 +95,7 @@ def _experts_of(args: Arguments, fields: dict[str, Any], layers: int) -> list[in
 def _fields(args: Arguments, launch: ProgramCall, layers: int) -> dict[str, Any]:
     """The fields of a model whose layers differ only in windows and experts."""
     hidden, heads = (_required(args, launch, name) for name in REQUIRED)
-    seq = _required(args, launch, "--seq-length", "--encoder-seq-length")
+    seq = _required(args, launch, *LENGTHS)
     own = options.fields(args, "model", ffn_hidden_size=mlp_width(args, hidden))
     ffn = forks.ffn_width(args, hidden) or own["ffn_hidden_size"]
     if not args.has("--kv-channels") and hidden % heads:

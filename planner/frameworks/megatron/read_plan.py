@@ -11,7 +11,7 @@ from planner.constraints.layout_fields import layout_fields
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.megatron import layout, options
 from planner.frameworks.megatron.read_patterns import PATTERN, hybrid_pattern
-from planner.frameworks.megatron_option_readers import replicas
+from planner.frameworks.megatron_option_readers import replicas, seq_length
 
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 MUON = ("muon", "dist_muon")
@@ -26,7 +26,7 @@ CP_KINDS = {"p2p": "p2p", "all_gather": "all_gather", "allgather": "all_gather",
 
 
 def _training(args: Arguments, batch: int) -> dict[str, Any]:
-    seq = args.positive("--seq-length" if args.has("--seq-length") else "--encoder-seq-length")
+    seq = seq_length(args)
     half = args.has("--fp16") and not args.has("--bf16")
     precision = "fp16" if half else "bf16"
     if not args.has("--fp16", "--bf16"):

@@ -32,6 +32,7 @@ from planner.frameworks.megatron.changes import Changes
 from planner.frameworks.megatron.printed_arguments import Namespace, TranslatedLaunch
 from planner.frameworks.megatron.read_model import model_fields, position_kind
 from planner.frameworks.megatron.read_plan import FSDP, plan_and_training, updates_by_layer
+from planner.frameworks.megatron_option_readers import LENGTHS
 from planner.frameworks.nemo_rl import policy as nemo_rl
 from planner.frameworks.nemo_rl.config import Config, of_files
 from planner.frameworks.read_results import Reading, Unreadable
@@ -282,9 +283,9 @@ def _model(dialect: Dialect, args: Arguments, launch: ProgramCall, given: GivenV
     """The model that the user gives, or else that of the options."""
     if given.model is not None:
         args.assume(f"the model is {given.model.name}: options of the model are ignored")
-        if not args.has("--seq-length", "--encoder-seq-length"):
+        if not args.has(*LENGTHS):
             program = launch.program
-            raise program.unreadable("--seq-length is missing: --set --seq-length=...")
+            raise program.unreadable(f"{LENGTHS[0]} is missing: --set {LENGTHS[0]}=...")
         return given.model
     fields = model_fields(args, launch)
     stated = numerics.read(args, fields)

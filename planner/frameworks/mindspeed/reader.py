@@ -10,6 +10,7 @@ from planner.constraints.layout_fields import layout_fields
 from planner.frameworks import training_calls
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.megatron import layout, reader
+from planner.frameworks.megatron_option_readers import VOCABULARY, has_null_tokenizer
 from planner.frameworks.mindspeed import llm
 from planner.frameworks.mindspeed.flags import CP_ALGORITHMS
 from planner.frameworks.read_results import Reading, Unreadable
@@ -32,8 +33,8 @@ def recognises(files: Mapping[str, str]) -> bool:
 
 
 def _model(args: Arguments, fields: dict[str, Any]) -> dict[str, Any]:
-    """The vocab_size field: core 0.12's NullTokenizer has one token more than --vocab-size."""
-    if not (args.text("--tokenizer-type").startswith("Null") and args.has("--vocab-size")):
+    """The vocab_size field: core 0.12's NullTokenizer has one token more than is given."""
+    if not (has_null_tokenizer(args) and args.has(VOCABULARY)):
         return {}
     args.assumed[:] = [text for text in args.assumed if not text.startswith("NullTokenizer")]
     return {"vocab_size": fields["vocab_size"] + 1}
