@@ -42,15 +42,7 @@ PACKAGE = "planner.frameworks.megatron"
 TITLE = "Megatron-LM"
 MINDSPEED = re.compile(r"\bmindspeed(?:_llm)?\b", re.IGNORECASE)
 # Options that only MindSpeed's parser has.
-MINDSPEED_OPTIONS = frozenset({
-    "--use-fused-rmsnorm", "--use-fused-swiglu", "--use-fused-rotary-pos-emb",
-    "--use-ascend-mc2", "--use-ascend-coc", "--context-parallel-algo",
-    "--ulysses-degree-in-cp", "--schedules-method", "--noop-layers", "--reuse-fp32-param",
-    "--recompute-activation-function", "--swap-attention", "--use-cp-send-recv-overlap",
-    "--num-layer-list", "--tp-2d", "--moe-fb-overlap", "--npu-deterministic",
-    "--optimization-level", "--unaligned-linear", "--variable-seq-lengths",
-    "--pipeline-num-transformer-layers", "--ai-framework",
-})  # fmt: skip
+MINDSPEED_OPTIONS = frozenset(table(PACKAGE, "forks.json")["mindspeed"])
 _CHECKS = table(PACKAGE, "parser_checks.json")
 # Options that the parser knows only to refuse them -> what to give instead.
 GONE: dict[str, str] = _CHECKS["gone"]

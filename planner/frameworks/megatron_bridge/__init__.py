@@ -24,23 +24,9 @@ from planner.frameworks.megatron_bridge.settings import settings, translated
 
 VERSIONS = "Megatron-Bridge main of August 2026 (067f987) on Megatron-Core 0.20"
 
+_TABLE = table(__name__, "fields.json")
 # Section of the ConfigContainer -> its class.
-SECTIONS = {
-    "model": "GPTModelProvider",
-    "train": "TrainingConfig",
-    "validation": "ValidationConfig",
-    "optimizer": "OptimizerConfig",
-    "scheduler": "SchedulerConfig",
-    "ddp": "DistributedDataParallelConfig",
-    "comm_overlap": "CommOverlapConfig",
-    "mixed_precision": "MixedPrecisionConfig",
-    "dist": "DistributedInitConfig",
-    "rng": "RNGConfig",
-    "dataset": "MockGPTDatasetConfig",
-    "tokenizer": "TokenizerConfig",
-    "logger": "LoggerConfig",
-    "checkpoint": "CheckpointConfig",
-}
+SECTIONS: dict[str, str] = _TABLE["sections"]
 LATENT = "MLAModelProvider"
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 HYBRID = "HybridModelProvider"
@@ -68,7 +54,7 @@ def _setting(option: str) -> str:
 
 
 # Megatron-LM's arguments for a fact -> the settings, where they are not the same ones.
-_OTHERS = table(__name__, "fields.json")["respelled"]
+_OTHERS = _TABLE["respelled"]
 UNWRITTEN = tuple(
     replace(row, how=_OTHERS.get(row.how) or attribute_names.respelled(row.how, _setting))
     for row in megatron.UNWRITTEN
