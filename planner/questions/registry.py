@@ -21,7 +21,7 @@ def _question(row: dict[str, Any]) -> Question:
     return Question(**row | own)
 
 
-# Read without importlib.resources, which takes longer than `planner --help` may.
+# Read without cost_models, which the command line does not load to start.
 _ROWS = json.loads(Path(__file__).with_name("questions.json").read_text(encoding="utf-8"))
 QUESTIONS: dict[str, Question] = {row["name"]: _question(row) for row in _ROWS}
 LEARN = QUESTIONS["learn"]
