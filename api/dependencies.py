@@ -17,9 +17,9 @@ from api.field_selection import Fields
 from api.pool import Pool
 from api.problems import Refused
 from api.settings import Settings
-from api.store_threads import in_store
+from api.store_threads import in_store, store_of
 from planner.documents.loading import MAX_STRING, parse_json
-from planner.running.store import Store, Unavailable
+from planner.running.store import Unavailable
 
 T = TypeVar("T")
 _NAMES_A_SITE = re.compile(rb'"(site|profile)"\s*:')
@@ -37,9 +37,8 @@ async def read_files(request: Request) -> Any:
 
 async def share_sites(request: Request) -> None:
     """Synchronise profiles and sites with the other servers, if the store is available."""
-    store: Store = request.app.state.store
     with suppress(Unavailable):
-        await in_store(store.shared_files.sync)
+        await in_store(store_of(request).shared_files.sync)
 
 
 async def _read(request: Request, longest: int) -> Any:

@@ -13,33 +13,14 @@ from api.guides import guide_html, guides
 from api.problem_types import TYPES, ProblemType
 from api.problems import Refused
 from api.web_files import send_page
+from cost_models.package_files import text
 
 # Swagger UI draws its icons as data: images.
 _POLICY = (
     "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; object-src 'none'"
 )
-_PAGE = Template("""\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>$title · Parallel Planner</title>
-<link rel="icon" href="${root}web/icon.svg" type="image/svg+xml">
-<link rel="stylesheet" href="${root}web/docs.css">
-</head>
-<body>
-<header class="docs-head"><a href="$root">Parallel Planner</a>
-<nav><a href="${root}docs">API</a> <a href="${root}docs/guides">Guides</a> \
-<a href="${root}problems">Problems</a></nav></header>
-<main class="$kind">
-$body
-</main>
-</body>
-</html>
-""")
+_PAGE = Template(text("api", "page.html"))
 
 
 def install(app: FastAPI) -> None:

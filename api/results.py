@@ -18,10 +18,10 @@ from api.field_selection import Fields, chosen
 from api.negotiation import JSON
 from api.pool_worker import EstimateRequest
 from api.problems import Refused
-from api.store_threads import in_store
+from api.store_threads import in_store, store_of
 from planner.documents.problems import refuse
 from planner.questions.question import Question
-from planner.running.store import Store, Unavailable
+from planner.running.store import Unavailable
 
 _FOR_AN_HOUR = "private, max-age=3600"
 _LONGEST_KEY = 255
@@ -101,7 +101,7 @@ async def estimated(request: Request, document: Any, budget: Budget, fields: Fie
 
 def read(request: Request, prefix: str, id: str) -> bytes:
     """The document of a kept answer whose id begins so.  Raises Refused, Unavailable."""
-    content = _store(request).results.get(id) if id.startswith(f"{prefix}_") else None
+    content = store_of(request).results.get(id) if id.startswith(f"{prefix}_") else None
     if content is None:
         raise Refused("not-found", f"no answer {id} is kept; repeat the POST to compute it again")
     return content
@@ -121,21 +121,21 @@ def is_known(request: Request, id: str) -> bool:
 def keep(request: Request, id: str, content: bytes) -> None:
     """Keep an answer if the store is available; it is sent in any case."""
     try:
-        _store(request).results.put(id, content)
+        store_of(request).results.put(id, content)
     except Unavailable:
         return
 
 
 def _find(request: Request, id: str) -> bytes | None:
     try:
-        return _store(request).results.get(id)
+        return store_of(request).results.get(id)
     except Unavailable:
         return None
 
 
 def _claim(request: Request, key: str, asked: work.Identified) -> None:
     """Raise Mismatch where the key came before with another question."""
-    _store(request).keys.claim(request.state.caller, checked_key(key), asked.digest, asked.id)
+    store_of(request).keys.claim(request.state.caller, checked_key(key), asked.digest, asked.id)
 
 
 def checked_key(key: str) -> str:
@@ -158,8 +158,3 @@ def _send(
     headers = {} if spent else {"ETag": etag(id), "Location": address}
     # The answer is a document of its own, with members: its own ones go before them.
     return Response(own[:-1].encode() + b"," + content[1:], media_type=JSON, headers=headers)
-
-
-def _store(request: Request) -> Store:
-    store: Store = request.app.state.store
-    return store

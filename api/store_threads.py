@@ -8,14 +8,21 @@ from typing import ParamSpec, TypeVar
 
 from anyio import CapacityLimiter, fail_after, to_thread
 from anyio.lowlevel import RunVar
+from fastapi import Request
 
-from planner.running.store import Unavailable
+from planner.running.store import Store, Unavailable
 
 P = ParamSpec("P")
 R = TypeVar("R")
 _THREADS = 16  # twice the connections that there are
 _ANSWER_S = 15.0
 _limiter: RunVar[CapacityLimiter] = RunVar("store threads")
+
+
+def store_of(request: Request) -> Store:
+    """The store of the service that a call came to."""
+    store: Store = request.app.state.store
+    return store
 
 
 async def in_store(call: Callable[..., R], *asked: object) -> R:

@@ -52,9 +52,3 @@ def distinct_domains(top_k: Array, domains: Array) -> Array:
 def pipeline_message_bytes(tokens: Array, hidden_size: Array, element_bytes: Array) -> Array:
     """One stage boundary crossing of one micro-batch, per rank (tokens after the tp split)."""
     return tokens * hidden_size * element_bytes
-
-
-@formula("byte", "zero")
-def gradient_payload_bytes(parameters: Array, element_bytes: Array) -> Array:
-    """Payload of the gradient reduction of this number of local parameters."""
-    return parameters * element_bytes

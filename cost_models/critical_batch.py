@@ -18,9 +18,3 @@ from cost_models.sources import Array, formula
 def tokens_over_fewest(batch: Array, critical_batch: Array) -> Array:
     """Tokens over those of a very small batch: 1 + B/B_crit."""
     return 1.0 + np.divide(batch, critical_batch)
-
-
-@formula("1", "mccandlish-2018")
-def steps_over_fewest(batch: Array, critical_batch: Array) -> Array:
-    """Optimizer steps over those of an unlimited batch: 1 + B_crit/B."""
-    return 1.0 + np.divide(critical_batch, batch)

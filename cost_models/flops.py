@@ -27,21 +27,6 @@ from cost_models.trainable import TrainableModel
 BACKWARD_PER_FORWARD = 2.0  # gradient of the input and of the weights, one GEMM each
 
 
-@formula("flop", "megatron-2")
-def sc21_flop(
-    batch: Array, seq_length: Array, num_layers: Array, hidden_size: Array, vocab_size: Array
-) -> Array:
-    """FLOP of a GPT step with full recompute: SC'21 eq. 3, 96 B s l h^2 (1 + s/6h + V/16lh)."""
-    return (
-        96.0
-        * batch
-        * seq_length
-        * num_layers
-        * hidden_size**2
-        * (1.0 + seq_length / (6.0 * hidden_size) + vocab_size / (16.0 * num_layers * hidden_size))
-    )
-
-
 @formula("flop", "megatron-2", "derived")
 def matmul_flop(tokens: Array, parameters: Array) -> Array:
     """Forward FLOP of multiplying `tokens` rows with weight matrices of `parameters` elements."""

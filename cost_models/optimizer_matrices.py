@@ -11,9 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.arrays import sum_of
 from cost_models.blocks.records import Weight
-from cost_models.kernels import gemm_flop
 from cost_models.sources import Array, formula
 
 
@@ -60,10 +58,3 @@ def newton_schulz_products(rows: Array, columns: Array) -> tuple[tuple[Array, Ar
     """
     m, n = np.minimum(rows, columns), np.maximum(rows, columns)
     return (m, m, n), (m, m, m), (m, n, m)
-
-
-@formula("flop", "muon")
-def newton_schulz_flop(rows: Array, columns: Array, steps: float = 5.0) -> Array:
-    """FLOP that make a matrix approximately orthogonal."""
-    each = sum_of(gemm_flop(*shape) for shape in newton_schulz_products(rows, columns))
-    return steps * each

@@ -22,41 +22,16 @@ from cost_models.blocks.head import Head
 from cost_models.blocks.norm import norm_parameters
 from cost_models.blocks.records import Split, Weight
 from cost_models.encoders import before_layers
-from cost_models.layers import LayerKind, layers_of
+from cost_models.layers import layers_of
 from cost_models.sources import Array, formula
 from cost_models.spec import ModelSpec
 
 __all__ = ["padded_vocab_size"]
 
 
-@formula("1", "megatron-2")
-def sc21_parameters(
-    num_layers: Array, hidden_size: Array, vocab_size: Array, seq_length: Array
-) -> Array:
-    """Parameters of a GPT with ffn 4h, biases, learned positions and a tied head.
-
-    Equation 2 of SC'21: 12 l h^2 (1 + 13/(12h) + (V+s)/(12 l h)), multiplied out so that it stays
-    an integer.  It leaves out the final norm (2h).
-    """
-    layers = np.multiply(num_layers, hidden_size) * (np.multiply(12.0, hidden_size) + 13.0)
-    return layers + np.multiply(np.add(vocab_size, seq_length), hidden_size)
-
-
 def elements(weights: Iterable[Weight]) -> Array:
     """The number of elements of some weights."""
     return sum_of(weight.elements for weight in weights)
-
-
-@formula("1", "megatron-core")
-def layer_parameters(
-    model: ModelSpec, kind: LayerKind, tp: Array, etp: Array, ep: Array
-) -> tuple[Array, Array]:
-    """(non-expert, expert) parameters of one layer per rank; num_experts / ep experts are local."""
-    weights = tuple(kind.weights(model, Split(tp, etp, ep)))
-    return (
-        elements(w for w in weights if not w.expert),
-        elements(w for w in weights if w.expert),
-    )
 
 
 @formula("1", "derived")

@@ -177,17 +177,13 @@ class TrainableModel:
             return tuple(record for record, _ in records)
         gemms = _frozen(records)
         frozen = {gemm.name: gemm for gemm in gemms.values()}
-        unpacked = _unpacked(frozen.values(), d) if packed else {}
+        unpacked = self._unpacked(frozen.values(), d) if packed else {}
         changed: list[Record] = []
         for record, trained in records:
             match record:
                 case Gemm() if id(record) in gemms:
                     gemm = gemms[id(record)]
-                    if unpacked:
-                        matrices = float(len(self._adapted.get(gemm.name, ("one",))))
-                        launches = UNPACKING_OPERATIONS * matrices * d.runtime.casts_adapters
-                        changed += [unpacked[gemm.name], HostOperations(launches)]
-                    changed += [gemm, *self._beside(gemm, d)]
+                    changed += [*unpacked.get(gemm.name, ()), gemm, *self._beside(gemm, d)]
                 case TensorParallel():
                     columns = tuple(gemms.get(id(gemm), gemm) for gemm in record.columns)
                     rows = tuple(gemms.get(id(gemm), gemm) for gemm in record.rows)
@@ -223,13 +219,26 @@ class TrainableModel:
                     )
                     return
 
+    def _unpacked(self, gemms: Iterable[Gemm], d: Dims) -> dict[str, tuple[Record, ...]]:
+        """What unpacks weights of 4 bits before each use (bitsandbytes, MatMul4Bit)."""
+        # Passes are counted in half precision.
+        moved = (NF4_BYTES + d.activation_bytes) * HALF_BYTES / d.activation_bytes
+        found: dict[str, tuple[Record, ...]] = {}
+        for gemm in gemms:
+            size, name = moved * gemm.k * gemm.n * gemm.groups, f"{gemm.name} unpacking"
+            matrices = float(max(len(self._adapted.get(gemm.name, ())), 1))
+            launches = UNPACKING_OPERATIONS * matrices * d.runtime.casts_adapters
+            kernel = MemoryBoundKernel(name, size, size, gemm.module, gemm.active)
+            found[gemm.name] = kernel, HostOperations(launches)
+        return found
+
     def _beside(self, gemm: Gemm, d: Dims) -> Iterator[Record]:
         """The records of one or several adapters beside a frozen matrix.
 
         Each adapter saves its projection down to the rank, and its input where dropout or a cast
-        has made a copy of it.  The sum reads the outputs of the matrix and of the adapter; a separate pass
-        scales the latter first (PEFT tuners/lora/layer.py, Bridge peft/utils.py) unless
-        torch.compile fuses the two.
+        has made a copy of it.  The sum reads the outputs of the matrix and of the adapter; a
+        separate pass scales the latter first (PEFT tuners/lora/layer.py, Bridge peft/utils.py)
+        unless torch.compile fuses the two.
         """
         shares = self._adapted.get(gemm.name, ())
         if not shares:
@@ -324,15 +333,4 @@ def _frozen(records: Iterable[tuple[Record, bool]]) -> dict[int, Gemm]:
         id(record): replace(record, trained=False)
         for record, trained in records
         if isinstance(record, Gemm) and record.weights and not trained
-    }
-
-
-def _unpacked(gemms: Iterable[Gemm], d: Dims) -> dict[str, MemoryBoundKernel]:
-    """Kernels that unpack weights of 4 bits before each use (bitsandbytes, MatMul4Bit)."""
-    # Passes are counted in half precision.
-    moved = (NF4_BYTES + d.activation_bytes) * HALF_BYTES / d.activation_bytes
-    sizes = {gemm.name: (gemm, moved * gemm.k * gemm.n * gemm.groups) for gemm in gemms}
-    return {
-        name: MemoryBoundKernel(f"{name} unpacking", size, size, gemm.module, gemm.active)
-        for name, (gemm, size) in sizes.items()
     }

@@ -1,6 +1,5 @@
 """Unit constants.  Inside: byte, second, FLOP; GB, GiB, TFLOP/s and ms only at the rim."""
 
-MIB = 1024**2
 GIB = 1024**3
 GB = 1e9
 HOUR_S = 3600.0

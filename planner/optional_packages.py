@@ -15,6 +15,16 @@ EXTRAS = {
 }  # fmt: skip
 
 
+def installed(package: str) -> str | None:
+    """The version of a package; None if it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
 def missing(error: Exception) -> str | None:
     """Which package of which extra an import lacks; None where it is something else."""
     module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""

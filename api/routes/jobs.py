@@ -16,7 +16,7 @@ from api.log import audit
 from api.openapi.schema import request_body
 from api.problems import Refused, declare
 from api.settings import Settings
-from api.store_threads import in_store, storing
+from api.store_threads import in_store, store_of, storing
 from planner.documents.service import KINDS, JobAnswer, JobPage, Kind, State
 from planner.questions.examples import examples
 from planner.running.store import Store
@@ -27,8 +27,7 @@ router = APIRouter(tags=["jobs"])
 
 
 async def _store(request: Request) -> Store:
-    store: Store = request.app.state.store
-    return store
+    return store_of(request)
 
 
 Kept = Annotated[Store, Depends(_store)]

@@ -11,11 +11,11 @@ from api.dependencies import Body, check_owner
 from api.log import audit
 from api.openapi.schema import request_body
 from api.problems import Refused, declare
-from api.store_threads import storing
+from api.store_threads import store_of, storing
 from planner.documents.service import SavedPlanAnswer, SavedPlanPage, SavedPlanSpec
 from planner.documents.typed_values import plain_object, validate
 from planner.questions.examples import examples
-from planner.running.store import SavedPlan, Store
+from planner.running.store import SavedPlan
 
 _PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 router = APIRouter(prefix="/saved-plans", tags=["saved plans"])
@@ -30,7 +30,7 @@ def saved_plans(
     cursor: Annotated[str | None, Query(max_length=200, pattern=_PRINTABLE)] = None,
 ) -> SavedPlanPage:
     """Saved plans by name."""
-    found = _store(request).saved_plans.page(limit + 1, cursor)
+    found = store_of(request).saved_plans.page(limit + 1, cursor)
     rows = tuple(map(_answer, found[:limit]))
     return SavedPlanPage(rows=rows, next=rows[-1].name if len(found) > limit else None)
 
@@ -39,7 +39,7 @@ def saved_plans(
 @storing
 def saved_plan(request: Request, name: Name) -> SavedPlanAnswer:
     """What is saved under a name."""
-    found = _store(request).saved_plans.get(name)
+    found = store_of(request).saved_plans.get(name)
     if found is None:
         raise Refused("not-found", "nothing is saved under this name")
     return _answer(found)
@@ -57,7 +57,7 @@ def save_plan(request: Request, response: Response, name: Name, document: Body) 
     """Save under a name, over what had it."""
     document = plain_object(document)
     spec = validate("", document, SavedPlanSpec)
-    kept = _store(request).saved_plans
+    kept = store_of(request).saved_plans
     if there := kept.get(name):
         check_owner(request, there.owner)
     audit(request, "save", name)
@@ -73,16 +73,11 @@ def save_plan(request: Request, response: Response, name: Name, document: Body) 
 @storing
 def forget_saved_plan(request: Request, name: Name) -> None:
     """Forget a name."""
-    if there := _store(request).saved_plans.get(name):
+    if there := store_of(request).saved_plans.get(name):
         check_owner(request, there.owner)
     audit(request, "forget", name)
-    if not _store(request).saved_plans.delete(name):
+    if not store_of(request).saved_plans.delete(name):
         raise Refused("not-found", "nothing is saved under this name")
-
-
-def _store(request: Request) -> Store:
-    store: Store = request.app.state.store
-    return store
 
 
 def _answer(plan: SavedPlan) -> SavedPlanAnswer:

@@ -15,7 +15,6 @@ from cost_models.numerics import Numerics
 NormKind = Literal["layernorm", "rmsnorm"]
 QKNorm = Literal["none", "head", "full"]
 PositionKind = Literal["rope", "learned", "alibi", "none"]
-AttentionKind = Literal["mha", "gqa", "mqa", "mla"]
 FeedForwardKind = Literal["dense", "moe", "none"]
 
 
@@ -180,14 +179,6 @@ class StackSpec(Spec):
         for block in dict.fromkeys(block for layer in self.layer_pattern for block in layer):
             if missing := block.missing(self):
                 raise ValueError(missing)
-
-    @property
-    def attention_kind(self) -> AttentionKind:
-        if self.mla is not None:
-            return "mla"
-        if self.num_query_groups == self.num_attention_heads:
-            return "mha"
-        return "mqa" if self.num_query_groups == 1 else "gqa"
 
     @cached_property
     def feed_forwards(self) -> tuple[FeedForwardKind, ...]:

@@ -1,6 +1,7 @@
 """What the planner answers: the documents of `--json`, REST and Python, one and the same.
 
-The parts of time and memory are named in cost_models/cost_parts.py, the reasons of refusals here.
+The parts of time and memory are named in cost_models/cost_parts.json, the reasons of refusals in
+reasons.json.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
+from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Document, PlanReport
 from planner.documents.scored_runs import Evidence
@@ -21,56 +23,7 @@ class Meaning(NamedTuple):
     sentence: str
 
 
-REASONS = {
-    "memory": Meaning("memory", "a stage needs more than the accelerator has"),
-    "memory_risk": Meaning(
-        "the risk of running out of memory",
-        "the risk of running out of memory exceeds the request's limit",
-    ),
-    "world_size": Meaning(
-        "the number of accelerators",
-        "the product of tp, cp, pp and dp is not the number of accelerators",
-    ),
-    "batch_identity": Meaning(
-        "the batch size", "the global batch is not micro batch x accumulation x dp"
-    ),
-    "heads_not_divisible": Meaning(
-        "attention heads", "attention heads do not divide over tp (and cp for all-to-all)"
-    ),
-    "kv_heads": Meaning("key/value heads", "key/value heads and tp do not divide each other"),
-    "ffn_not_divisible": Meaning("the MLP width", "an MLP width does not divide over tp or etp"),
-    "layers_not_divisible": Meaning(
-        "layers per stage", "the layers do not split over the stages as asked"
-    ),
-    "vpp_layout": Meaning("layers per chunk", "the layers of a stage do not split into vpp chunks"),
-    "schedule_micro_batches": Meaning(
-        "micro-batches of the schedule", "the schedule cannot run with this many micro-batches"
-    ),
-    "tp_exceeds_domain": Meaning(
-        "tp beyond the fastest domain",
-        "a tensor-parallel group is wider than the fastest network domain",
-    ),
-    "experts_not_divisible": Meaning(
-        "experts", "experts do not divide over ep, or ep x etp over the ranks"
-    ),
-    "sequence_parallel": Meaning(
-        "sequence parallelism", "sequence parallelism needs tp > 1 (and experts with tp need it)"
-    ),
-    "cp_seq": Meaning("the sequence over cp", "the sequence does not split over cp (and tp)"),
-    "zero_stage": Meaning(
-        "ZeRO with the pipeline", "the runtime cannot combine this ZeRO stage with the pipeline"
-    ),
-    "recompute": Meaning("recompute", "the recompute choice does not fit the layers or kernels"),
-    "offload": Meaning("offload", "the host has no memory or link for what is offloaded"),
-    "fp8_shape": Meaning(
-        "fp8 widths", "widths or tokens are no multiples of what kernels in fp8 take"
-    ),
-    "adapters": Meaning(
-        "adapters", "the model has none of the matrices that adapters are asked for"
-    ),
-    "framework_unsupported": Meaning("the framework", "the chosen framework cannot run it"),
-    "user_limit": Meaning("the request's limits", "a limit of the request"),
-}
+REASONS = {code: Meaning(*said) for code, said in table(__package__ or "", "reasons.json").items()}
 
 
 class Reason(Document):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from planner.frameworks.package_files import table
+from cost_models.package_files import table
 from planner.frameworks.read_results import Setting, Unreadable
 
 _TABLE = table("planner.frameworks", "architecture.json")

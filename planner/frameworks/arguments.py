@@ -9,12 +9,12 @@ from difflib import get_close_matches
 from itertools import takewhile
 from typing import Any
 
+from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.documents.answer import Reason
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
-from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Reading, Refusal, Setting, Unreadable
 from planner.frameworks.training_calls import World
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, ParamSpec
 import numpy as np
 
 from cost_models.fields import Spec
+from cost_models.package_files import table
 from cost_models.plans import ParallelPlan, Plans, RuntimeName
 from cost_models.spec import ModelSpec
 from planner.constraints import RULES, BoolArray, Context, Level, Rule, violations
@@ -55,6 +56,25 @@ def says(*names: str, note: str = "", only: tuple[Value, ...] = ()) -> Field:
 def cannot(note: str, *only: Value) -> Field:
     """The framework has no option for the field, for the reason in the note: only these values."""
     return Field((), note, only)
+
+
+def fields(package: str, **only: Iterable[Value]) -> dict[str, Field]:
+    """What fields.json of a framework's package says of fields of a plan.
+
+    only: the values that are left of a field, where a table of the package knows them.
+    """
+    rows = table(package, "fields.json")["fields"]
+    return {
+        name: Field(
+            tuple(row.get("names", ())),
+            row.get("note", ""),
+            tuple(
+                tuple(value) if isinstance(value, list) else value
+                for value in only.get(name, row.get("only", ()))
+            ),
+        )
+        for name, row in rows.items()
+    }
 
 
 class Flag(Spec):

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from cost_models.package_files import filled, text
 from cost_models.plans import ParallelPlan
 from planner.constraints import Rule
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, unwritten_facts, yaml_files
 from planner.frameworks.base import Bundle, Field, Flag, Framework
-from planner.frameworks.package_files import filled, text
 from planner.frameworks.read_results import Reading
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.unwritten_facts import Missing

@@ -5,8 +5,11 @@ from __future__ import annotations
 from planner.frameworks import tokenizers
 from planner.frameworks.arguments import Arguments
 
+LENGTHS = ("--seq-length", "--encoder-seq-length")
+VOCABULARY = "--vocab-size"
 SPLITS = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size")
 PADDED = ("--padded-vocab-size", "--pad-vocab-size-to")
+TOKENIZER = "--tokenizer-type"
 # Options that name a tokenizer; the last one is MindSpeed-LLM's and names a model family.
 TOKENIZERS = (
     "--tokenizer-model", "--tokenizer-name-or-path", "--tokenizer-path", "--vocab-file",
@@ -27,6 +30,17 @@ def replicas(args: Arguments, size: int, tp: int, pp: int, cp: int, cp_name: str
     return max(size // (tp * pp * cp), 1)
 
 
+def seq_length(args: Arguments) -> int:
+    """The tokens of one sequence."""
+    return args.positive(LENGTHS[0] if args.has(LENGTHS[0]) else LENGTHS[1])
+
+
+def mlp_width(args: Arguments, hidden: int) -> int:
+    """The width of an MLP where no option gives it; of a gated one two thirds as wide."""
+    wide = int((4 * hidden * 2 / 3) / 64) * 64 if args.has("--swiglu") else 4 * hidden
+    return max(wide, 1)
+
+
 def query_groups(args: Arguments, heads: int, groups: int, name: str) -> int:
     """The query groups; if they do not divide the heads, refuses the option and returns heads."""
     if heads % groups == 0:
@@ -43,14 +57,25 @@ def position_rows(args: Arguments, seq_length: int) -> int:
             f"--max-position-embeddings is {rows or 'missing'}; at least the sequence length "
             f"{seq_length} is needed",
             "--max-position-embeddings",
-            "--seq-length",
+            LENGTHS[0],
         )
     return rows
 
 
+def vocabulary(args: Arguments) -> int | None:
+    """The tokens of the vocabulary where an option gives them."""
+    args.has("--make-vocab-size-divisible-by")  # the rows of the embedding, which a plan pads
+    return args.positive(VOCABULARY) if args.has(VOCABULARY) else None
+
+
+def has_null_tokenizer(args: Arguments) -> bool:
+    """Whether the tokenizer is one of as many tokens as an option says."""
+    return args.text(TOKENIZER).startswith("Null")
+
+
 def tokens(args: Arguments, hidden: int, otherwise: int) -> int:
     """Vocabulary size of the tokenizer in the options; else `otherwise`, noted with its effect."""
-    kind = args.text("--tokenizer-type")
+    kind = args.text(TOKENIZER)
     for option in TOKENIZERS:
         if option == "--vocab-file" and kind == "Llama2Tokenizer":
             continue  # it reads --tokenizer-model alone
@@ -70,6 +95,6 @@ def tokens(args: Arguments, hidden: int, otherwise: int) -> int:
     args.assume(
         f"the files do not give the vocabulary size: {otherwise} tokens assumed; every 10,000 "
         f"tokens are {1e4 * hidden / 1e6:.3g} million weights in the embedding and as many in an "
-        "output layer; give --vocab-size (--set --vocab-size=N)"
+        f"output layer; give {VOCABULARY} (--set {VOCABULARY}=N)"
     )
     return otherwise

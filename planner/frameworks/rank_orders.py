@@ -6,14 +6,17 @@ The experts of an MoE model have a grid of their own over the same ranks.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.catalog.names import resolve
+from cost_models.package_files import text
 from cost_models.plans import ParallelPlan
 
 IntArray = NDArray[np.int64]
@@ -37,60 +40,22 @@ class Order:
     pp_inside: Order | None = None
 
 
-def _megatron(label: str) -> Order:
-    source = "megatron-core 0.16.1 parallel_state.py, RankGenerator"
-    inside = Order(
-        label, f"{source}, --use-tp-pp-dp-mapping",
-        ("tp", "cp", "pp", "dp"), ("etp", "ep", "pp", "edp"),
-    )  # fmt: skip
-    return Order(label, source, ("tp", "cp", "dp", "pp"), ("etp", "ep", "edp", "pp"), inside)
+def _order(label: str, row: dict[str, Any]) -> Order:
+    inside = row.get("pp_inside")
+    return Order(
+        label,
+        row["source"],
+        tuple(row["axes"]),
+        tuple(row.get("experts", ())),
+        None if inside is None else _order(label, inside),
+    )
 
 
 ORDERS: dict[str, Order] = {
-    "megatron": _megatron("Megatron-LM"),
-    "megatron-bridge": _megatron("Megatron-Bridge"),
-    "mindspeed": _megatron("MindSpeed"),
-    "primus": _megatron("Primus"),
-    "slime": _megatron("slime"),
-    "verl": _megatron("verl"),
-    "deepspeed": Order(
-        "DeepSpeed", "deepspeed 0.19.8 pipe/topology.py, PipeModelDataParallelTopology",
-        ("tp", "dp", "pp"),
-    ),
-    "gpt-neox": Order(
-        "GPT-NeoX", "gpt-neox megatron/mpu, deepspeed pipe/topology.py", ("tp", "dp", "pp")
-    ),
-    "maxtext": Order(
-        "MaxText", "maxtext configs/base.yml, mesh_axes",
-        ("tp", "cp", "dp_shard", "dp_replicate"),
-    ),
-    "torchtitan": Order(
-        "torchtitan", "torchtitan 0.3.0 distributed/parallel_dims.py",
-        ("tp", "cp", "dp_shard", "dp_replicate", "pp"), ("ep", "efsdp", "dp_replicate", "pp"),
-    ),
-    "pytorch": Order(
-        "PyTorch", "the meshes of the training script",
-        ("tp", "cp", "dp_shard", "dp_replicate", "pp"), ("ep", "edp", "pp"),
-    ),
-    "colossalai": Order(
-        "Colossal-AI", "ColossalAI HybridParallelPlugin, dp_outside=False",
-        ("cp", "tp", "dp", "pp"),
-        pp_inside=Order(
-            "Colossal-AI", "ColossalAI HybridParallelPlugin, dp_outside (its default)",
-            ("cp", "tp", "pp", "dp"),
-        ),
-    ),
-    **{
-        name: Order(
-            label, "accelerate 1.15.0 parallelism_config.py",
-            ("tp", "cp", "dp_shard", "dp_replicate"),
-        )
-        for name, label in (
-            ("accelerate", "accelerate"), ("llama-factory", "LLaMA-Factory"), ("trl", "TRL"),
-        )
-    },
-    "nanotron": Order("nanotron", "nanotron parallel/context.py", ("tp", "cp", "dp", "pp", "ep")),
-}  # fmt: skip
+    name: _order(label, row)
+    for row in json.loads(text("planner.frameworks", "rank_orders.json"))
+    for name, label in row["frameworks"].items()
+}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
-from cost_models.stage_layers import forward_layers
 from planner.documents.answer import Reason
 from planner.documents.request import PlanRequest
 
@@ -121,19 +120,3 @@ def has_effect(field: str, plans: Plans, model: ModelSpec) -> NDArray[np.bool_]:
     """In which plans another value of the field would run another way."""
     idle = _IDLE[field](plans, model) if field in _IDLE else False
     return np.asarray(plans.reads(field) & np.logical_not(idle))
-
-
-def canonical(plan: ParallelPlan, model: ModelSpec) -> ParallelPlan:
-    """The plan with every field that has no effect in it reset to its default.
-
-    Two plans with the same canonical form run the same way.
-    """
-    fields, row = ParallelPlan.model_fields, Plans.of(plan)
-    own = {
-        name: field.default for name, field in fields.items() if not has_effect(name, row, model)
-    }
-    if plan.pp > 1:
-        # Layers given for the first and last stage equal the same layers given for each stage.
-        own |= {"first_stage_layers": 0, "last_stage_layers": 0}
-        own["stage_layers"] = forward_layers(model.num_layers, plan)
-    return plan.model_copy(update=own)

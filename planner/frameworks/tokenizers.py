@@ -10,7 +10,7 @@ import re
 
 from cost_models.catalog import models
 from cost_models.catalog.names import UnknownName
-from planner.frameworks.package_files import table
+from cost_models.package_files import table
 
 # Tokenizer types of Megatron-LM, Megatron-DeepSpeed and GPT-NeoX with a fixed vocabulary.
 _TABLE = table("planner.frameworks", "tokenizers.json")

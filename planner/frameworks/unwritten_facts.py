@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from cost_models import package_files
 from cost_models.spec import ModelSpec
 from planner.documents.plan_report import Note
 from planner.frameworks.bash_writer import comment
@@ -48,38 +49,51 @@ class Missing(NamedTuple):
     lost: tuple[str, ...]
 
 
-def rotary(model: ModelSpec) -> bool:
-    return model.position == "rope"
-
-
-def mixture(model: ModelSpec) -> bool:
-    return model.moe is not None
-
-
-def gated(model: ModelSpec) -> bool:
-    return model.gated_mlp
-
-
-def ungated(model: ModelSpec) -> bool:
-    return not model.gated_mlp
-
-
 def _every(model: ModelSpec) -> bool:
     return True
 
 
+def _mixture(model: ModelSpec) -> bool:
+    return model.moe is not None
+
+
+def _rotary(model: ModelSpec) -> bool:
+    return model.position == "rope"
+
+
+def _plain_rotary(model: ModelSpec) -> bool:
+    return _rotary(model) and model.mla is None
+
+
+def _usual_router_scores(model: ModelSpec) -> bool:
+    """Whether Megatron-LM's flags leave the router's scores at their default."""
+    moe = model.moe
+    return moe is not None and not moe.score_correction_bias and moe.top_k > 1
+
+
+# The models that have a fact, or of which a framework says it so.
+_MODELS: dict[str, Callable[[ModelSpec], bool]] = {
+    "mixture": _mixture,
+    "gated": lambda model: model.gated_mlp,
+    "ungated": lambda model: not model.gated_mlp,
+    "plain rotary": _plain_rotary,
+    "plain rotary without pattern": lambda m: _plain_rotary(m) and not m.layer_pattern,
+    "latent rotary": lambda model: _rotary(model) and model.mla is not None,
+    "usual router scores": _usual_router_scores,
+}
+
 # The facts that several frameworks leave out; those of the numerics by the field that holds them.
 _FACTS = {
     "norm_epsilon": Uncarried("norm epsilon", "", _every, ("norm_epsilon",)),
-    "rope_theta": Uncarried("rotary base", "", rotary, ("rope_theta", "local_rope_theta")),
-    "rotary": Uncarried("rotary base and scaling", "", rotary, ("rope_theta", "rope_scaling")),
-    "rotary_share": Uncarried("share of rotated head dimensions", "", rotary, ("rotary_share",)),
-    "no_rope": Uncarried("layers without RoPE", "", rotary),
-    "rope_scaling": Uncarried("rope scaling", "", rotary, ("rope_scaling",)),
+    "rope_theta": Uncarried("rotary base", "", _rotary, ("rope_theta", "local_rope_theta")),
+    "rotary": Uncarried("rotary base and scaling", "", _rotary, ("rope_theta", "rope_scaling")),
+    "rotary_share": Uncarried("share of rotated head dimensions", "", _rotary, ("rotary_share",)),
+    "no_rope": Uncarried("layers without RoPE", "", _rotary),
+    "rope_scaling": Uncarried("rope scaling", "", _rotary, ("rope_scaling",)),
     "activation": Uncarried("activation", "", _every, ("activation",)),
-    "routed_scaling": Uncarried("routed scaling factor", "", mixture, ("routed_scaling",)),
-    "router_scores": Uncarried("router scores", "", mixture),
-    "balancing": Uncarried("load-balancing loss", "", mixture),
+    "routed_scaling": Uncarried("routed scaling factor", "", _mixture, ("routed_scaling",)),
+    "router_scores": Uncarried("router scores", "", _mixture),
+    "balancing": Uncarried("load-balancing loss", "", _mixture),
     "mtp_loss": Uncarried("weight of the MTP loss", "", lambda model: model.mtp_num_layers > 0),
     "init_std": Uncarried("standard deviation of the initial weights", "", _every, ("init_std",)),
     "multipliers": Uncarried(
@@ -90,10 +104,17 @@ _FACTS = {
 }  # fmt: skip
 
 
-def uncarried(name: str, how: str, exists: Callable[[ModelSpec], bool] | None = None) -> Uncarried:
-    """A fact of _FACTS with a framework's option; exists: if only some models can say it so."""
-    fact = _FACTS[name]
-    return replace(fact, how=how, exists=exists or fact.exists)
+def table(package: str) -> tuple[Uncarried, ...]:
+    """The facts that a framework leaves out, as fields.json of its package has them."""
+    return tuple(
+        _uncarried(*row) for row in package_files.table(package, "fields.json")["unwritten"]
+    )
+
+
+def _uncarried(name: str, how: str, models: str = "") -> Uncarried:
+    """A fact of _FACTS, or its own, with an option; models: if only some of them can say it so."""
+    fact = _FACTS.get(name, Uncarried(name, "", _every))
+    return replace(fact, how=how, exists=_MODELS[models] if models else fact.exists)
 
 
 def of(model: ModelSpec, table: Iterable[Uncarried], said: Collection[str]) -> Missing:

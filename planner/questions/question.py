@@ -48,7 +48,7 @@ class Tool:
     """A question as a tool for coding agents.
 
     parts: of the document, as arguments; one that ends with ? may be left out.  shows: the parts of
-    the answer that an agent reads; None: all of it.
+    the answer that an agent reads, of one that is hundreds of kilobytes; None: all of it.
     """
 
     about: str

@@ -8,7 +8,6 @@ from cost_models.communication import (
     context_parallel_chunk_bytes,
     distinct_domains,
     expert_dispatch_bytes,
-    gradient_payload_bytes,
     pipeline_message_bytes,
     tensor_parallel_payload_bytes,
     ulysses_payload_bytes,
@@ -34,10 +33,6 @@ def test_ulysses_sends_queries_and_outputs_of_all_heads_keys_and_values_of_few()
 
 def test_a_token_goes_once_to_each_of_its_experts() -> None:
     assert expert_dispatch_bytes(1024.0, 8.0, 4096.0, 1.0) == 8 * 4 * MEBIBYTE
-
-
-def test_gradients_have_the_size_of_their_parameters() -> None:
-    assert gradient_payload_bytes(7e9, 4.0) == 28e9
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,8 @@ TABLES: dict[tuple[str, str], Any] = {
 EMPIRICAL = {"gemm_s", "memory_pass_s", "attention_s"}
 # Counts of FLOP and bytes made of counts alone: the unit enters with the constant.
 COUNTED = {
-    "gemm_flop", "sc21_flop", "matmul_flop", "newton_schulz_flop", "ssd_flop",
-    "selective_scan_flop", "delta_rule_flop", "lightning_flop", "wkv_flop", "lru_flop",
+    "gemm_flop", "matmul_flop", "ssd_flop", "selective_scan_flop", "delta_rule_flop",
+    "lightning_flop", "wkv_flop", "lru_flop",
 }  # fmt: skip
 # Arguments that are 0 or 1.
 FLAGS = {

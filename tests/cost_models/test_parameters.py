@@ -14,15 +14,13 @@ from cost_models.layers import layers_of
 from cost_models.parameters import (
     active_parameters,
     embedding_parameters,
-    layer_parameters,
     output_layer_parameters,
     padded_vocab_size,
     prediction_parameters,
-    sc21_parameters,
     total_parameters,
 )
 from cost_models.spec import FeedForwardKind, ModelSpec
-from tests.fixtures.layers import block_parameters, kind_of
+from tests.fixtures.layers import block_parameters, kind_of, layer_parameters
 
 TP = np.array([1.0, 2.0, 4.0, 8.0])
 
@@ -63,6 +61,13 @@ def attention_parameters(spec: ModelSpec, tp: Any) -> Any:
 
 def mlp_parameters(spec: ModelSpec, tp: Any) -> Any:
     return block_parameters(kind_of(spec, "dense").sublayers[1], spec, tp=tp)
+
+
+def sc21_parameters(layers: Any, hidden: Any, vocab_size: float, seq_length: float) -> Any:
+    """Equation 2 of SC'21, 12 l h^2 (1 + 13/(12h) + (V+s)/(12 l h)), which leaves out the final
+    norm (2h); multiplied out so that it stays an integer.
+    """
+    return layers * hidden * (12 * hidden + 13) + (vocab_size + seq_length) * hidden
 
 
 @pytest.mark.parametrize(("layers", "hidden", "billions"), SC21_TABLE_1)

@@ -315,14 +315,6 @@ def test_widths_follow_from_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "groups", "kind"), [(4, 4, "mha"), (4, 2, "gqa"), (4, 1, "mqa"), (1, 1, "mha")]
-)
-def test_attention_is_named_by_its_groups(heads: int, groups: int, kind: str) -> None:
-    changes = {"num_attention_heads": heads, "num_query_groups": groups}
-    assert ModelSpec.model_validate(MODEL | changes).attention_kind == kind
-
-
-@pytest.mark.parametrize(
     ("moe", "kinds"),
     [
         ({}, "mmmm"),

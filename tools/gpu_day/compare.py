@@ -49,16 +49,15 @@ def main() -> None:
     parser.add_argument("measured", type=Path, nargs="?", default=MEASURED)
     parser.add_argument("--cluster", default="1x1xh200")
     given = parser.parse_args()
-    print(
-        f"{'run':18} {'s':>7} {'measured':>8} {'ratio':>6}   {'GiB':>6} {'measured':>8} {'ratio':>6}"
-    )
+    heads = "".join(f" {unit:>8} {'measured':>8} {'ratio':>6}" for unit in ("s", "GiB"))
+    print(f"{'run':18}{heads}")
     for one in compared(given.measured, given.cluster):
-        gib, measured = one.predicted_bytes / 2**30, one.measured_bytes / 2**30
-        print(
-            f"{one.name:18} {one.predicted_s:7.3f} {one.measured_s:8.3f} "
-            f"{one.predicted_s / one.measured_s:6.2f}   {gib:6.2f} {measured:8.2f} "
-            f"{gib / measured:6.3f}"
+        pairs = (
+            (one.predicted_s, one.measured_s),
+            (one.predicted_bytes / 2**30, one.measured_bytes / 2**30),
         )
+        told = "".join(f" {said:8.3f} {was:8.3f} {said / was:6.3f}" for said, was in pairs)
+        print(f"{one.name:18}{told}")
 
 
 if __name__ == "__main__":

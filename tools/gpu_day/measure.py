@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 from collections import defaultdict
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -96,129 +97,118 @@ class Meter:
         return sorted((one for one in found if one["seconds"] > 0), key=lambda one: -one["seconds"])
 
 
-def trained(run: dict[str, Any], folder: Path, checkpoints: Path, meter: Meter) -> dict[str, Any]:
-    """Runs the steps; the meter has what they took.  Answers what the model is made of."""
-    import torch
-    from datasets import Dataset
-    from peft import get_peft_model
-    from tokenizers import Tokenizer, models
-    from transformers import (
-        AutoConfig,
-        AutoModelForCausalLM,
-        PreTrainedTokenizerFast,
-        Trainer,
-        TrainerCallback,
-        TrainingArguments,
-    )
-    from trl import (
-        ModelConfig,
-        SFTConfig,
-        SFTTrainer,
-        get_peft_config,
-        get_quantization_config,
-    )
+def prepared_model(
+    run: dict[str, Any], of_model: Any, folder: Path, checkpoints: Path, cuda: bool
+) -> tuple[Any, dict[str, Any]]:
+    """The model with random weights, and what its loading took.
 
-    keys, of_trl = dict(run["trainer"]), run["program"] == "trl"
-    names = set(ModelConfig.__dataclass_fields__) - set(SFTConfig.__dataclass_fields__)
-    of_model = ModelConfig(**{name: keys.pop(name) for name in names if name in keys})
-    length, batch = run["request"]["seq_length"], keys["per_device_train_batch_size"]
+    What is quantized has to be loaded, as people do, from a checkpoint: written here once.
+    """
+    torch, transformers, trl = (import_module(name) for name in ("torch", "transformers", "trl"))
     path = folder / f"{run['request']['model']}.json"
-    config = AutoConfig.for_model(**json.loads(path.read_text()))
+    config = transformers.AutoConfig.for_model(**json.loads(path.read_text()))
     config.use_cache = False
-    device = "cuda" if meter.cuda else "cpu"
-    dtype = getattr(torch, of_model.dtype)
-    quantized = get_quantization_config(of_model)
+    wanted = {
+        "dtype": getattr(torch, of_model.dtype),
+        "attn_implementation": of_model.attn_implementation,
+    }
 
     def fresh() -> Any:
-        with torch.device(device):
-            return AutoModelForCausalLM.from_config(
-                config, dtype=dtype, attn_implementation=of_model.attn_implementation
-            )
+        with torch.device("cuda" if cuda else "cpu"):
+            return transformers.AutoModelForCausalLM.from_config(config, **wanted)
 
-    facts: dict[str, Any] = {}
+    quantized, facts = trl.get_quantization_config(of_model), {}
     if quantized is None:
         model = fresh()
     else:
         where = checkpoints / run["request"]["model"]
         if not where.exists():
             fresh().save_pretrained(where)
-            if meter.cuda:
+            if cuda:
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats()
         began = time.perf_counter()
-        model = AutoModelForCausalLM.from_pretrained(
-            where,
-            dtype=dtype,
-            attn_implementation=of_model.attn_implementation,
-            quantization_config=quantized,
-            device_map={"": 0} if meter.cuda else None,
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            where, quantization_config=quantized, device_map={"": 0} if cuda else None, **wanted
         )
         facts["load_s"] = time.perf_counter() - began
-    if meter.cuda:
+    if cuda:
         facts["loaded_bytes"] = torch.cuda.memory_allocated()
         facts["loading_peak_bytes"] = torch.cuda.max_memory_allocated()
+    return model, facts
 
-    class Probe(TrainerCallback):
-        def on_step_begin(self, *_: Any, **__: Any) -> None:
-            meter.begin()
 
-        def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-            meter.mark("backward")
+def metered(trainer: Any, meter: Meter) -> tuple[type, Any]:
+    """A kind of the trainer that marks the end of its forward pass, and a callback for the rest."""
+    transformers = import_module("transformers")
 
-        def on_optimizer_step(self, *_: Any, **__: Any) -> None:
-            meter.mark("optimizer")
+    def compute_loss(self: Any, *given: Any, **named: Any) -> Any:
+        loss = trainer.compute_loss(self, *given, **named)
+        meter.mark("forward")
+        return loss
 
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            meter.end()
-
-    class Marked:
-        def compute_loss(self, *given: Any, **named: Any) -> Any:
-            loss = super().compute_loss(*given, **named)  # type: ignore[misc]
-            meter.mark("forward")
-            return loss
-
-    steps = WARM + TIMED + TRACED
-    tokens = torch.randint(2, config.vocab_size, (steps * batch, length)).tolist()
-    common = {
-        "output_dir": "/tmp/gpu-day-output",
-        "max_steps": steps,
-        "report_to": "none",
-        "save_strategy": "no",
-        "logging_steps": steps,
-        "use_cpu": not meter.cuda,
-        "disable_tqdm": True,
+    moments = {
+        "on_step_begin": meter.begin,
+        "on_pre_optimizer_step": lambda: meter.mark("backward"),
+        "on_optimizer_step": lambda: meter.mark("optimizer"),
+        "on_step_end": meter.end,
     }
-    adapters = get_peft_config(of_model)
-    if of_trl:
-        words = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1}, unk_token="<pad>"))
-        tokenizer = PreTrainedTokenizerFast(
+    calls = {name: (lambda *_, do=do, **__: do()) for name, do in moments.items()}
+    probe = type("Probe", (transformers.TrainerCallback,), calls)()
+    return type("Metered", (trainer,), {"compute_loss": compute_loss}), probe
+
+
+def adapted(model: Any, adapters: Any, quantized: bool, recomputes: bool) -> Any:
+    """The model with PEFT's adapters, as its own examples prepare it."""
+    if adapters is None:
+        return model
+    peft = import_module("peft")
+    if quantized:
+        model = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=recomputes)
+    model = peft.get_peft_model(model, adapters)
+    if recomputes:
+        model.enable_input_require_grads()
+    return model
+
+
+def trained(run: dict[str, Any], folder: Path, checkpoints: Path, meter: Meter) -> dict[str, Any]:
+    """Runs the steps; the meter has what they took.  Answers what the model is made of."""
+    names = ("torch", "transformers", "trl", "datasets", "tokenizers")
+    torch, transformers, trl, datasets, tokenizers = (import_module(name) for name in names)
+    keys, steps = dict(run["trainer"]), WARM + TIMED + TRACED
+    own = set(trl.ModelConfig.__dataclass_fields__) - set(trl.SFTConfig.__dataclass_fields__)
+    of_model = trl.ModelConfig(**{name: keys.pop(name) for name in own if name in keys})
+    model, facts = prepared_model(run, of_model, folder, checkpoints, meter.cuda)
+    adapters = trl.get_peft_config(of_model)
+    rows = steps * keys["per_device_train_batch_size"], run["request"]["seq_length"]
+    tokens = torch.randint(2, model.config.vocab_size, rows).tolist()
+    keys |= {
+        "output_dir": "/tmp/gpu-day-output", "max_steps": steps, "report_to": "none",
+        "save_strategy": "no", "logging_steps": steps, "use_cpu": not meter.cuda,
+        "disable_tqdm": True,
+    }  # fmt: skip
+    if run["program"] == "trl":
+        words = tokenizers.Tokenizer(
+            tokenizers.models.WordLevel({"<pad>": 0, "<eos>": 1}, unk_token="<pad>")
+        )
+        tokenizer = transformers.PreTrainedTokenizerFast(
             tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", unk_token="<pad>"
         )
-        trainer: Any = type("Measured", (Marked, SFTTrainer), {})(
-            model=model,
-            args=SFTConfig(**keys, **common),
-            processing_class=tokenizer,
-            train_dataset=Dataset.from_dict({"input_ids": tokens}),
-            peft_config=adapters,
-            callbacks=[Probe()],
-        )
+        make, probe = metered(trl.SFTTrainer, meter)
+        data = datasets.Dataset.from_dict({"input_ids": tokens})
+        trainer = make(
+            model=model, args=trl.SFTConfig(**keys), processing_class=tokenizer,
+            train_dataset=data, peft_config=adapters, callbacks=[probe],
+        )  # fmt: skip
     else:
-        if adapters is not None:
-            if quantized is not None:
-                from peft import prepare_model_for_kbit_training
-
-                model = prepare_model_for_kbit_training(
-                    model, use_gradient_checkpointing=keys["gradient_checkpointing"]
-                )
-            model = get_peft_model(model, adapters)
-            if keys["gradient_checkpointing"]:
-                model.enable_input_require_grads()
-        trainer = type("Measured", (Marked, Trainer), {})(
-            model=model,
-            args=TrainingArguments(**keys, **common),
-            callbacks=[Probe()],
-            train_dataset=Dataset.from_dict({"input_ids": tokens, "labels": tokens}),
-        )
+        quantized = trl.get_quantization_config(of_model) is not None
+        model = adapted(model, adapters, quantized, keys["gradient_checkpointing"])
+        make, probe = metered(transformers.Trainer, meter)
+        data = datasets.Dataset.from_dict({"input_ids": tokens, "labels": tokens})
+        trainer = make(
+            model=model, args=transformers.TrainingArguments(**keys), train_dataset=data,
+            callbacks=[probe],
+        )  # fmt: skip
     if meter.cuda:
         facts["prepared_bytes"] = torch.cuda.memory_allocated()
     trainer.train()

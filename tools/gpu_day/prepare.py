@@ -71,7 +71,8 @@ def trainer(run: dict[str, Any]) -> dict[str, Any]:
         keys |= {"load_in_4bit": True, "use_bnb_nested_quant": True}
     if run["program"] == "trl":
         keys["max_length"] = request["seq_length"]
-    return keys | run.get("trainer", {})
+    keys |= run.get("trainer", {})
+    return keys
 
 
 def predicted(asked: dict[str, Any]) -> dict[str, Any]:

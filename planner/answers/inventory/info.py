@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 from cost_models.catalog import local
 from planner.documents.plan_report import Document
 from planner.frameworks import FRAMEWORKS
 from planner.frameworks.launchers import LAUNCHERS
+from planner.optional_packages import installed
 from planner.version import __version__
 
 
@@ -44,17 +43,10 @@ def info(limits: dict[str, int | float]) -> Info:
         frameworks=tuple(FRAMEWORKS),
         launchers=tuple(LAUNCHERS),
         features=Features(
-            torch=_installed("torch"),
+            torch=installed("torch"),
             device=accelerator.id,
             device_name=accelerator.name,
             processes=here.accelerators,
         ),
         limits=limits,
     )
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from cost_models.package_files import table
 from planner.documents.answer import REASONS, Nearest, ProfileInfo
 from planner.documents.plan_report import Document, PlanReport
 from planner.frameworks.read_results import Refusal, Setting
@@ -20,31 +21,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "hint")
 # The reasons why a plan is refused, and codes that only a script can have.
 CODES: dict[str, str] = {
     **{code: said.sentence for code, said in REASONS.items()},
-    "unknown_option": "the framework has no such option and stops",
-    "unknown_key": "the framework has no such key and silently goes on without it",
-    "ignored_option": "the framework reads this option only beside another one",
-    "precision_unsupported": "the accelerator has no matrix units for this number format",
-    "not_expressible": "no plan expresses this for the framework: the nearest plan is priced",
-    "environment": "an environment variable that the framework demands is missing or wrong",
-    "stale_variable": "an environment variable is out of date, or left over from debugging",
-    "tp_across_nodes": "tensor parallelism leaves the fastest network domain",
-    "cp_across_nodes": "context parallelism leaves the fastest network domain without need",
-    "ep_across_nodes": "expert parallelism leaves the fastest network domain without need",
-    "few_micro_batches": "fewer than four micro-batches per stage: the pipeline waits",
-    "interleaving_unused": "interleaved stages would shorten the pipeline's bubble",
-    "uneven_stages": "an uneven split of the layers, slower than an even one",
-    "gradient_reduce_exposed": "gradients are reduced after the backward pass, not under it",
-    "param_gather_exposed": "weights are gathered before the forward pass, not under it",
-    "sequence_parallel_off": "tensor parallelism without sequence parallelism",
-    "distributed_optimizer_off": "every replica holds the whole optimizer state",
-    "recompute_needless": "recompute, though the plan fits without it",
-    "recompute_full": "full recompute, though selective recompute fits",
-    "offload_needless": "offload to the host, though the plan fits without it",
-    "micro_batch_small": "a larger micro-batch fits and is faster",
-    "attention_unfused": "attention materialises the full score matrix",
-    "loss_unfused": "the loss is computed over fp32 logits with unfused kernels",
-    "vocabulary_padding": "padding rows of the vocabulary",
-    "narrow_accumulation": "gradients of many micro-batches are accumulated in 16 bits",
+    **table(__package__ or "", "codes.json"),
 }
 
 

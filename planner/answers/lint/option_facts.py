@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cost_models.package_files import table
 from cost_models.spec import ClusterSpec
 
 
@@ -24,34 +25,10 @@ class Ignored:
     spoiled: tuple[str, str] = ("", "")
 
 
-_GRANULARITY = ("--recompute-granularity", "--recompute-activations")
-_MEGATRON = (
-    Ignored(
-        "--num-query-groups",
-        ("--group-query-attention",),
-        "every head gets its own keys and values, a different model than intended",
-    ),
-    Ignored("--recompute-method", _GRANULARITY, "nothing is recomputed"),
-    Ignored("--recompute-num-layers", _GRANULARITY, "nothing is recomputed"),
-    Ignored("--recompute-modules", _GRANULARITY, "nothing is recomputed"),
-    Ignored(
-        "--cross-entropy-fusion-impl",
-        ("--cross-entropy-loss-fusion",),
-        "the loss is computed with unfused kernels",
-    ),
-    Ignored(
-        "--fp8-format",
-        (),
-        "only Transformer Engine's layers compute in fp8",
-        ("--transformer-impl", "local"),
-    ),
-    Ignored(
-        "--data-parallel-sharding-strategy",
-        ("--use-megatron-fsdp", "--use-custom-fsdp"),
-        "weights and gradients are not sharded",
-    ),
-)
-IGNORED: dict[str, tuple[Ignored, ...]] = {"megatron": _MEGATRON}
+IGNORED: dict[str, tuple[Ignored, ...]] = {
+    framework: tuple(Ignored(**row) for row in rows)
+    for framework, rows in table(__package__ or "", "option_facts.json")["ignored"].items()
+}
 
 
 def needs_variable(cluster: ClusterSpec) -> bool:

@@ -10,13 +10,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from cost_models.package_files import table
 from planner.answers.lint.findings import Severity
 from planner.answers.lint.linted_launch import Place
 from planner.frameworks import training_calls
 from planner.frameworks.bash import evaluate
 from planner.frameworks.read_results import Reading, Unreadable
-
-_ON = frozenset({"1", "true", "on", "yes", "y"})
 
 
 @dataclass(frozen=True)
@@ -29,48 +28,9 @@ class Stale:
     values: frozenset[str] = frozenset()
 
 
-STALE = (
-    Stale(
-        "NCCL_ASYNC_ERROR_HANDLING",
-        "since torch 2.2 it is called TORCH_NCCL_ASYNC_ERROR_HANDLING, and on by default",
-        "hint",
-    ),
-    Stale(
-        "NCCL_BLOCKING_WAIT",
-        "the host waits for every collective and launches nothing meanwhile; since torch 2.2 it is "
-        "called TORCH_NCCL_BLOCKING_WAIT",
-        "warning",
-        _ON,
-    ),
-    Stale(
-        "TORCH_NCCL_BLOCKING_WAIT",
-        "the host waits for every collective and launches nothing meanwhile",
-        "warning",
-        _ON,
-    ),
-    Stale(
-        "CUDA_LAUNCH_BLOCKING",
-        "the host waits for every kernel: nothing overlaps, and it takes longer than expected here",
-        "warning",
-        _ON,
-    ),
-    Stale(
-        "TORCH_DISTRIBUTED_DEBUG",
-        "torch compares what all ranks ask for before every collective",
-        "warning",
-        frozenset({"detail"}),
-    ),
-    Stale(
-        "NCCL_P2P_DISABLE",
-        "NCCL leaves NVLink and PCIe peers aside, and it takes longer than expected here",
-        "warning",
-        _ON,
-    ),
-    Stale(
-        "TORCH_NCCL_AVOID_RECORD_STREAMS",
-        "torch does so by itself since 2.8 and ignores it",
-        "hint",
-    ),
+STALE = tuple(
+    Stale(row["name"], row["why"], row["severity"], frozenset(row.get("values", ())))
+    for row in table(__package__ or "", "option_facts.json")["stale_variables"]
 )
 # Transformer Engine's switches, and the values that each attention backend of Megatron-Core needs.
 _KERNELS: dict[str, tuple[str, str, str]] = {

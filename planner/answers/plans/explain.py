@@ -15,6 +15,7 @@ from cost_models.cost_parts import MEMORY_PARTS, TIME_PARTS
 from cost_models.estimate import CostModel, Estimates
 from cost_models.flops import step_flop
 from cost_models.layers import layers_of
+from cost_models.package_files import table
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.sources import Array
 from cost_models.stage_layers import rank_titles
@@ -29,29 +30,9 @@ from planner.evidence.uncertainty.error_band import band
 from planner.evidence.uncertainty.error_features import error_features
 from planner.evidence.uncertainty.memory_risk import peaks
 
-DEFINITIONS = {
-    "mfu": "model FLOP (attention over the full square, nothing recomputed; PaLM appendix B) "
-    "per second over the dense peak of the training precision",
-    "mfu_causal": "as mfu, attention counted over the causal half",
-    "hfu": "as mfu, plus the forward FLOP that recompute runs again",
-    "model_flop_per_s_per_accelerator": "model FLOP as in mfu",
-    "peak_bytes": "worst stage: every part below at its fullest moment, as the driver sees it",
-    "allocated_bytes": "of it, what torch's allocator hands out (max_memory_allocated)",
-    "reserved_bytes": "of it, what torch's allocator holds (max_memory_reserved)",
-    "iteration_time_s": "one optimizer step, the time_parts_s added up",
-}
-NOT_MODELLED: tuple[Note, ...] = tuple(
-    Note(code=code, text=text)
-    for code, text in (
-        ("batch_ramp_up", "batch ramp-up: every step has the full batch"),
-        ("packing", "gaps that packing leaves, and pipelines that wait for a longer pack"),
-        ("frozen", "layers that no gradient reaches: below the first trained one"),
-        ("failures", "failures, checkpoints and data loading"),
-        ("power", "power limits below the accelerator's own, and hot rooms"),
-        ("memory_detail", "norm statistics, rounding of allocations, communicators without use"),
-        ("fabric", "other jobs on the network, adaptive routing, SHARP"),
-    )
-)
+_WORDS = table(__package__ or "", "definitions.json")
+DEFINITIONS: dict[str, str] = _WORDS["definitions"]
+NOT_MODELLED = tuple(Note(code=code, text=text) for code, text in _WORDS["not_modelled"].items())
 
 
 def reports(

@@ -8,9 +8,12 @@ as is one that is taken as another's.  A row's own overlap columns win.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import reduce
+from operator import or_
 from typing import Any
 
+from cost_models.package_files import table
 from cost_models.runtimes import RUNTIMES
 from planner.evidence.published_runs.runs import Run
 
@@ -36,103 +39,19 @@ class Software:
         return RUNTIMES[self.plan["runtime"]].lineage
 
 
-_OVERLAP = {"overlap_grad_reduce": True, "overlap_param_gather": True}
-_SERIAL = {"overlap_grad_reduce": False, "overlap_param_gather": False, "overlap_p2p": False}
-_NARROW = {
-    "gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16", "fp8_param_gather": True,
-}  # fmt: skip
-_FLASH2 = {"attention_kernel": "flash2", "cross_entropy": "unfused"}
-# Weights, gradients and optimizer states all in bf16.
-_PURE_BF16 = {
-    "gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16", "master_weights_dtype": "none",
-    "optimizer_state_dtype": "bf16",
-}  # fmt: skip
-SOFTWARE: tuple[Software, ...] = (
-    Software("megatron-deepspeed|megatron-ds|neox", "Megatron-DeepSpeed, apex kernels",
-             {"runtime": "deepspeed", **_SERIAL, "cross_entropy": "unfused"}, half_gradients=True),
-    Software(r"deepspeed|zero-?[123]|zero-offload|zero\+\+", "DeepSpeed ZeRO, overlapped",
-             {"runtime": "deepspeed", **_OVERLAP, "cross_entropy": "unfused"}, half_gradients=True),
-    Software(r"(megatron|mcore)\S*2022|oneflow|libai",
-             "Megatron-LM of 2022: fused accumulation, asynchronous all-reduce",
-             {"runtime": "megatron-2022", **_SERIAL, "cross_entropy": "unfused"},
-             half_gradients=True),
-    Software(r"(megatron|mcore)\S*20(19|20|21)|varuna|pipedream|dapple|chimera|terapipe",
-             "Megatron-LM of 2021 with apex kernels",
-             {"runtime": "megatron-2021", **_SERIAL, "cross_entropy": "unfused"},
-             half_gradients=True),
-    Software("no-overlap", "Megatron-Core, all overlap off",
-             {"runtime": "megatron-sync", **_SERIAL}),
-    Software("titan", "torchtitan: FSDP2, SDPA", {"runtime": "torch", **_OVERLAP, **_FLASH2}),
-    Software("(megatron|mcore)-fsdp", "Megatron-FSDP: Transformer Engine, sharded weights",
-             {"runtime": "megatron", **_OVERLAP}),
-    Software("automodel|fsdp2-te", "FSDP2 with Transformer Engine and DeepEP",
-             {"runtime": "torch", "compile": True, **_OVERLAP, "moe_dispatcher": "deepep",
-              "cross_entropy": "fused"},
-             # Its recipes run torch.optim.Adam on bf16 weights (examples/llm_benchmark).
-             {name: dtype for name, dtype in _PURE_BF16.items() if "reduce" not in name}),
-    # `dtype: bf16` of its recipes is the dtype of the weights that the optimizer gets
-    # (recipes/configs, training/precision.py).
-    Software("torchtune", "torchtune: all of it in bf16, flash-attention-2",
-             {"runtime": "torch", **_OVERLAP, **_FLASH2}, _PURE_BF16),
-    Software("fsdp1|foundry|composer", "llm-foundry: FSDP, flash-attention's cross-entropy",
-             {"runtime": "torch", **_OVERLAP, "attention_kernel": "flash2",
-              "cross_entropy": "fused"}),
-    Software("hai-?llm|deepseek", "HAI-LLM: own kernels, DeepEP, overlapped",
-             {"runtime": "megatron", **_OVERLAP, "moe_dispatcher": "deepep"}),
-    # Published as overlapping tensor-parallel collectives with their GEMMs (arXiv 2402.15627).
-    Software("megascale|flux|byte", "MegaScale: Megatron-LM with all communication overlapped",
-             {"runtime": "megatron", **_OVERLAP, "overlap_tp": True}),
-    Software("nanotron", "nanotron: fused norms and rotation, flash-attention-2",
-             {"runtime": "nanotron", **_OVERLAP, **_FLASH2}),
-    # XLA fuses what is memory-bound as torch.compile does; its collectives run asynchronously.
-    Software("maxtext|jax|pax|praxis|levanter|t5x|gspmd|xla|mesh-tensorflow|easylm",
-             "JAX: compiled, kernels as of compiled FSDP",
-             {"runtime": "jax", "compile": True, **_OVERLAP, "cross_entropy": "unfused"}),
-    Software("alpa", "Alpa on XLA: compiled, taken as compiled PyTorch",
-             {"runtime": "torch", "compile": True, **_SERIAL, "cross_entropy": "unfused"},
-             half_gradients=True, guessed=True),
-    Software("olmo", "OLMo: compiled FSDP",
-             {"runtime": "torch", "compile": True, **_OVERLAP, **_FLASH2}),
-    Software(r"transformers|\bhf\b|hugging|peft|axolotl|accelerate|trl\b|llama-factory|llm-factory|"
-             "swift|verl",
-             "transformers: eager layers, autocast, flash-attention-2",
-             {"runtime": "transformers", **_OVERLAP, **_FLASH2}),
-    Software(r"fsdp|torch|foundry|composer|tune|lightning|metaseq|fairseq|colossal|picotron|litgpt|"
-             r"unsloth|\bddp\b",
-             "PyTorch runtime with eager kernels and flash-attention-2",
-             {"runtime": "torch", **_OVERLAP, **_FLASH2}),
-    # Their performance recipes reduce gradients in bf16 and overlap tensor parallelism by user
-    # buffers (NeMo and Megatron-Bridge scripts/performance: grad_reduce_in_fp32 False); weights are
-    # stored in fp8 (fp8_params).  NeMo's recipes for GPT-3 175B and Nemotron 340B recompute nothing
-    # (NeMo-Framework-Launcher conf/training, activations_checkpoint_granularity null).
-    Software("nemo", "NeMo: Transformer Engine, gradients in bf16, no recompute unless stated",
-             {"runtime": "megatron", **_OVERLAP, "overlap_tp": True, "recompute": "none"}, _NARROW),
-    # Bridge's take Transformer Engine's loss in all releases (cross_entropy_fusion_impl "te").
-    Software("bridge", "Megatron-Bridge: Transformer Engine, gradients in bf16, segments that grow",
-             {"runtime": "megatron-2026", **_OVERLAP, "overlap_tp": True,
-              "cross_entropy": "in_place"}, _NARROW, since=2026),
-    Software("bridge|mlperf", "Megatron-Bridge: Transformer Engine, gradients in bf16",
-             {"runtime": "megatron", **_OVERLAP, "overlap_tp": True,
-              "cross_entropy": "in_place"}, _NARROW),
-    # Neuron compiles the graph of a step, with attention of its own kernel library; what it says of
-    # overlap is about its tensor-parallel collectives alone (awsdocs-neuron, NxD Training).
-    Software("neuron|nxd", "NeuronX Distributed: compiled, nothing overlapped",
-             {"runtime": "megatron-sync", **_SERIAL}, guessed=True),
-    # Its 7B configuration broadcasts updated parameters after the step, and its products are
-    # torch's (InternLM/InternEvo configs/7B_sft.py: overlap_sync_param False).
-    Software("intern", "InternEvo: PyTorch's kernels, flash-attention-2, nothing overlapped",
-             {"runtime": "torch", **_SERIAL, **_FLASH2}),
-    # Forks that keep Megatron-Core's runtime, on NVIDIA's parts or others'.
-    Software(r"megatron|mcore|\bte\b|transformer-engine|flagscale|galvatron|sagemaker|pai\b|"
-             "llama-?3", "Megatron-Core with Transformer Engine",
-             {"runtime": "megatron", **_OVERLAP}),
-    Software("primus|mindspeed|mindspore|pangu",
-             "a fork of Megatron-Core with kernels of its vendor",
-             {"runtime": "megatron", **_OVERLAP}, guessed=True),
-)  # fmt: skip
-_UNKNOWN = Software(
-    "", "unknown software", {"runtime": "torch", **_SERIAL, **_FLASH2}, guessed=True
-)
+_TABLE = table(__package__ or "", "software.json")
+
+
+def _software(row: dict[str, Any]) -> Software:
+    """A row of software.json; is: what it shares with others."""
+    plan = reduce(or_, (_TABLE["shared"][one] for one in row["is"]), row["plan"])
+    own = {one.name: row[one.name] for one in fields(Software) if one.name in row}
+    return Software(**own | {"plan": plan})
+
+
+# The last row is what nobody listed.
+*_SOFTWARE, _UNKNOWN = map(_software, _TABLE["software"])
+SOFTWARE: tuple[Software, ...] = tuple(_SOFTWARE)
 # Megatron of these years was not yet Megatron-Core, whatever the row calls it.
 _EARLY = {
     year: next(s for s in SOFTWARE if s.plan["runtime"] == f"megatron-{year}")
@@ -198,7 +117,7 @@ def gradient_dtypes(run: Run, software: Software, precision: str) -> dict[str, s
     if precision == "bf16" and re.search(
         r"bf16-true|\bweights bf16\b|\bbf16 weights\b", run.notes.lower()
     ):
-        return _PURE_BF16
+        return dict(_TABLE["shared"]["pure bf16"])
     if "bf16 pure" in run.notes.lower() or "pure mode" in run.notes.lower():
         return {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"}
     return {"gradient_dtype": "fp32", "gradient_reduce_dtype": "fp32", **software.training}

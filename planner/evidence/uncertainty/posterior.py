@@ -322,39 +322,3 @@ def read(document: dict[str, Any]) -> Posterior:
         scales["noise_by_width"],
     )
     return Posterior(found, runs, document["quantiles"])
-
-
-def posterior_document(posterior: Posterior) -> dict[str, Any]:
-    """The document of a posterior."""
-    return {
-        "about": "How far off estimates are by what they lean on "
-        "(planner/evidence/uncertainty/posterior.py); made by "
-        "python -m tools.accuracy.fit_posterior --write",
-        "scales": {
-            "factors": dict(
-                zip(FACTORS, (round(x, 5) for x in posterior.scales.factors), strict=True)
-            ),
-            "levels": dict(
-                zip(LEVELS, (round(x, 5) for x in posterior.scales.levels), strict=True)
-            ),
-            "noise": round(posterior.scales.noise, 5),
-            "noise_of_experts": round(posterior.scales.noise_of_experts, 5),
-            "noise_by_width": round(posterior.scales.noise_by_width, 5),
-        },
-        "quantiles": {key: round(value, 4) for key, value in posterior.quantiles.items()},
-        "runs": [
-            {
-                "groups": list(run.features.groups),
-                "experts": run.features.experts,
-                "hidden_size": run.features.hidden_size,
-                "seconds": float(f"{run.features.seconds:.5g}"),
-                "accelerators": run.features.accelerators,
-                "precision": run.features.precision,
-                "doubts": list(run.features.doubts),
-                "ln": round(run.ln, 4),
-                "noise": round(run.noise, 3),
-                "shares": [round(share, 4) for share in run.features.shares],
-            }
-            for run in posterior.runs
-        ],
-    }

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from cost_models.package_files import table
 from planner.frameworks.given_values import Values
-from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Setting
 
 # Key of v1 -> key of the older trainer, or of accelerate's FSDP config.

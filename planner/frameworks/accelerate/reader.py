@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pydantic import ValidationError
 
 from cost_models.catalog.names import UnknownName
+from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from cost_models.plans.plan import CPKind
 from cost_models.spec import ModelSpec, TrainingSpec
@@ -31,7 +32,6 @@ from planner.frameworks.launch_files import given_with
 from planner.frameworks.named_models import find, is_encoder, of_config
 from planner.frameworks.nemo_rl import policy as nemo_rl
 from planner.frameworks.nemo_rl.config import of_files
-from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 
 LENGTH = ("--block_size", "--max_seq_length", "--max_length", "--seq_length")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.frameworks.package_files import filled, text
+from cost_models.package_files import filled, text
 
 PACKAGE = "planner.frameworks.accelerate"
 _ALL = {

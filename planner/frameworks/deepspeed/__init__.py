@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 
+from cost_models.package_files import text
 from cost_models.parameters import padded_vocab_size
 from cost_models.plans import ParallelPlan
 from planner.constraints import Context
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, unwritten_facts
-from planner.frameworks.base import Bundle, Flag, cannot, flag, says
+from planner.frameworks.base import Bundle, Flag, fields, flag
 from planner.frameworks.deepspeed import reader
 from planner.frameworks.deepspeed.flags import (
     VOCAB_MULTIPLE,
@@ -25,70 +26,13 @@ from planner.frameworks.deepspeed.flags import (
 )
 from planner.frameworks.deepspeed.rules import RULES
 from planner.frameworks.launch_bundle import Launch
-from planner.frameworks.package_files import text
 from planner.frameworks.rules import accelerators_per_node, nodes
-from planner.frameworks.unwritten_facts import gated, uncarried, ungated
 
 VERSIONS = "DeepSpeed 0.16 to 0.19; Megatron-DeepSpeed of July 2025 (4efb479)"
 
-FIELDS = {
-    "tp": says("--tensor-model-parallel-size"),
-    "sequence_parallel": says("--sequence-parallel"),
-    "cp": says("--ds-sequence-parallel-size", note="Ulysses; only without tp and pp"),
-    "cp_kind": cannot("only Ulysses (all-to-all)", "a2a"),
-    "dynamic_cp": cannot("every sequence is split over all ranks of sequence parallelism", False),
-    "pp": says("--pipeline-model-parallel-size", "--no-pipeline-parallel"),
-    "vpp": cannot("the pipeline engine has one chunk of layers per stage", 1),
-    "dp": says("--num_nodes", "--num_gpus", note="world size / (tp x cp x pp)"),
-    "dp_shard": cannot("shards span all data-parallel ranks (MiCS needs model code)", 0),
-    "ep": cannot("its own MoE layers are not planned"),
-    "etp": cannot("its own MoE layers are not planned"),
-    "zero_stage": says("zero_optimization.stage", "--zero-stage"),
-    "reshard_after_forward": cannot("ZeRO-3 always frees gathered weights", True),
-    "micro_batch_size": says(
-        "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "--micro-batch-size"
-    ),
-    "recompute": says("--recompute-granularity", "--deepspeed-activation-checkpointing"),
-    "recompute_modules": says("--recompute-granularity", note="core_attn only"),
-    "recompute_method": says("--recompute-method", only=("uniform",)),
-    "recompute_num_layers": says("--recompute-num-layers", "--checkpoint-num-layers"),
-    "recompute_layers": cannot("--checkpoint-num-layers is the same on every stage", ()),
-    "schedule": cannot("the pipeline engine runs 1F1B only", "1f1b"),
-    "first_stage_layers": cannot("the pipeline engine splits layers evenly", 0),
-    "last_stage_layers": cannot("the pipeline engine splits layers evenly", 0),
-    "stage_layers": cannot("the pipeline engine splits layers evenly", ()),
-    "rank_order": cannot(
-        "the topology is fixed: pipe, data, model, outermost first", "tp-cp-ep-dp-pp"
-    ),
-    "offload_optimizer": says("zero_optimization.offload_optimizer", "--cpu-optimizer"),
-    "offload_activations": says("--checkpoint-in-cpu", note="with full recompute"),
-    "offload_num_layers": cannot("activations of all layers are offloaded, or of none", 0),
-    "attention_kernel": says(
-        "--use-flash-attn-v2",
-        only=("flash", "unfused", "flash2"),
-        note="flash-attention 1 cannot be installed with its torch",
-    ),
-    "cross_entropy": cannot("the loss works on an fp32 copy of the logits", "unfused"),
-    "moe_dispatcher": cannot("its own MoE layers are not planned"),
-    "overlap_grad_reduce": says("zero_optimization.overlap_comm"),
-    "overlap_param_gather": says("zero_optimization.overlap_comm", note="ZeRO-3 prefetch only"),
-    "overlap_tp": cannot("tensor-parallel communication is not overlapped", False),
-    "overlap_ep": cannot("its own MoE layers are not planned", False),
-    "overlap_p2p": cannot("only interleaved schedules overlap messages, which it does not have"),
-    "runtime": cannot("DeepSpeed is itself the runtime", "deepspeed"),
-    "compile": cannot("Megatron-DeepSpeed has its own fused kernels", False),
-}
+FIELDS = fields(__name__)
 
-UNWRITTEN = (
-    uncarried("norm_epsilon", "--layernorm-epsilon (1e-5)"),
-    uncarried("rope_theta", "--rotary-position-embeddings-theta (10000)"),
-    uncarried("rotary_share", "--rotary-percent (1.0)"),
-    uncarried("rope_scaling", "no option"),
-    uncarried("activation", "SwiGLU, no other gate", gated),
-    uncarried("activation", "--squared-relu, --openai-gelu (GELU)", ungated),
-    uncarried("init_std", "--init-method-std (0.02)"),
-    uncarried("multipliers", "no option"),
-)
+UNWRITTEN = unwritten_facts.table(__name__)
 
 
 def environment(

@@ -9,16 +9,11 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import Context
 from planner.frameworks.base import Flag, Row, in_group
+from planner.frameworks.deepspeed.options import DEGREES, LAYERS, WIDTHS
+from planner.frameworks.megatron_option_rows import rows_of, spelled
 from planner.frameworks.rules import PLACEHOLDER, accumulation, learning_rate, train_iterations
-from planner.frameworks.unwritten_facts import written
 
 VOCAB_MULTIPLE = 128
-NUMERICS = {
-    "norm_epsilon": "--layernorm-epsilon",
-    "init_std": "--init-method-std",
-    "rope_theta": "--rotary-position-embeddings-theta",
-    "rotary_share": "--rotary-percent",
-}
 POSITIONS = {
     "rope": ("--use-rotary-position-embeddings", "rotary positions"),
     "none": ("--no-position-embedding", "no positions"),
@@ -56,8 +51,9 @@ def config(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
 
 
 def numerics_fields(model: ModelSpec) -> frozenset[str]:
-    """Fields of the model's numerics that have an option; a rotary base only if it is whole."""
-    return written(model, NUMERICS, ("rope_theta", "rotary_share"))
+    """Fields of the model's numerics that are written; a rotary base only if it is whole."""
+    said = spelled(LAYERS, {"model": model, "numerics": model.numerics})
+    return frozenset(row.own for row, _ in said if row.record == "numerics")
 
 
 def nested(pairs: dict[str, Any]) -> dict[str, Any]:
@@ -75,43 +71,19 @@ def nested(pairs: dict[str, Any]) -> dict[str, Any]:
 @in_group("MODEL_ARGS")
 def _model(model: ModelSpec, training: TrainingSpec) -> Iterator[Row]:
     positions = max(training.seq_length, model.max_position_embeddings or 0)
-    yield "--num-layers", model.num_layers, "transformer layers"
-    yield "--hidden-size", model.hidden_size, "width of the residual stream"
-    yield "--ffn-hidden-size", model.ffn_hidden_size, "width of the MLP"
-    yield "--num-attention-heads", model.num_attention_heads, "query heads"
-    yield "--num-key-value-heads", model.num_query_groups, "key/value heads"
-    yield "--kv-channels", model.head_dim, "width of one head"
+    records = {"model": model, "numerics": model.numerics}
+    yield from rows_of(WIDTHS, records)
     yield "--seq-length", training.seq_length, "tokens of one sequence"
     yield "--max-position-embeddings", positions, "at least the sequence length"
     position = POSITIONS[model.position]
     if position is not None:
         yield position
-    yield "--normalization", model.norm, "norm of every layer"
-    if model.gated_mlp:
-        yield "--swiglu", "gated MLP: two input projections"
-    if not model.tied_embeddings:
-        yield "--untie-embeddings-and-output-weights", "the output layer has its own weights"
-    if not model.mlp_bias:
-        yield "--disable-bias-linear", "linear layers have no bias"
-    yield "--hidden-dropout", model.hidden_dropout, "dropout of the residual stream"
-    yield "--attention-dropout", model.attention_dropout, "dropout of the attention scores"
-    yield "--no-query-key-layer-scaling", "scores are scaled only by the head width"
-    for name in sorted(numerics_fields(model)):
-        value = getattr(model.numerics, name)
-        whole = name == "rope_theta"
-        yield NUMERICS[name], int(value) if whole else value, "from the model's config.json"
+    yield from rows_of(LAYERS, records)
 
 
 @in_group("PARALLEL_ARGS")
 def _parallel(plan: ParallelPlan) -> Iterator[Row]:
-    yield "--tensor-model-parallel-size", plan.tp, "ranks that split every layer"
-    yield "--pipeline-model-parallel-size", plan.pp, "pipeline stages, 1F1B"
-    if plan.pp == 1:
-        yield "--no-pipeline-parallel", "one stage: no pipeline engine"
-    if plan.cp > 1:
-        yield "--ds-sequence-parallel-size", plan.cp, "Ulysses: ranks per sequence"
-    if plan.sequence_parallel:
-        yield "--sequence-parallel", "norms and dropout split over tp"
+    yield from rows_of(DEGREES, {"plan": plan})
     yield "--zero-stage", plan.zero_stage, "as in the JSON"
 
 

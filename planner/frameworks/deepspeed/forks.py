@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from cost_models.package_files import table
 from planner.frameworks.arguments import known_arguments
-from planner.frameworks.package_files import table
 
 _PACKAGE = "planner.frameworks.deepspeed"
 _TABLE = table(_PACKAGE, "forks.json")

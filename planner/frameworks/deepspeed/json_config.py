@@ -6,9 +6,9 @@ import json
 import re
 from typing import Any
 
+from cost_models.package_files import table
 from planner.documents.answer import Reason
 from planner.frameworks.arguments import Arguments
-from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Refusal, Setting, Unreadable
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|\n', re.DOTALL)

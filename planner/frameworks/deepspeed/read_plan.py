@@ -10,7 +10,9 @@ from planner.frameworks.arguments import Arguments
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.deepspeed.forks import BIGSCIENCE
 from planner.frameworks.deepspeed.json_config import JsonConfig
-from planner.frameworks.megatron_option_readers import SPLITS, replicas
+from planner.frameworks.deepspeed.options import CONTEXT, DEGREES
+from planner.frameworks.megatron_option_readers import replicas, seq_length
+from planner.frameworks.megatron_option_rows import read
 
 FLASH = (
     "--use-flash-attn",
@@ -29,9 +31,9 @@ ADAMS = ("adam", "adamw")
 def plan_and_training(
     args: Arguments, config: JsonConfig, size: int, launch: ProgramCall
 ) -> tuple[ParallelPlan, TrainingSpec]:
-    context = "--ds-sequence-parallel-size"
-    tp, pp, cp = (args.positive(name) for name in (*SPLITS, context))
-    dp = replicas(args, size, tp, pp, cp, context)
+    own = read(DEGREES, args, "plan")
+    tp, pp, cp = own["tp"], own["pp"], own["cp"]
+    dp = replicas(args, size, tp, pp, cp, CONTEXT)
     if args.has("--no-pipeline-parallel") and pp > 1:
         args.refuse(f"--no-pipeline-parallel needs pp 1, got {pp}", "--no-pipeline-parallel")
     vpp = args.integer("--num-layers-per-virtual-pipeline-stage")
@@ -39,7 +41,7 @@ def plan_and_training(
         args.assume("DeepSpeed's pipeline engine does not interleave: vpp 1 assumed")
     if args.has("--enable-zbh1-pipeline"):
         args.assume("the zero-bubble schedule is costed as 1F1B")
-    sequence_parallel = args.has("--sequence-parallel") and tp > 1
+    sequence_parallel = own["sequence_parallel"] and tp > 1
     if sequence_parallel and launch.environment.get("CUDA_DEVICE_MAX_CONNECTIONS") != "1":
         args.assume(
             "CUDA_DEVICE_MAX_CONNECTIONS is 1 in the environment, as --sequence-parallel requires"
@@ -193,7 +195,7 @@ def _precision(args: Arguments, config: JsonConfig) -> str:
 
 def _training(args: Arguments, config: JsonConfig, batch: int) -> dict[str, Any]:
     precision = _precision(args, config)
-    seq = args.positive("--seq-length")
+    seq = seq_length(args)
     optimizer = config.name("optimizer.type") or args.text("--optimizer", "adam")
     if optimizer not in (*ADAMS, "sgd", "muon"):
         args.assume(f"the optimizer {optimizer} is costed as Adam")

@@ -12,19 +12,29 @@ from cost_models.spec import ModelSpec
 from planner.frameworks import architecture, training_calls
 from planner.frameworks.arguments import Arguments, of_call
 from planner.frameworks.bash import ProgramCall
-from planner.frameworks.deepspeed.flags import NUMERICS
 from planner.frameworks.deepspeed.forks import OPTIONS, POSITIONS
 from planner.frameworks.deepspeed.json_config import JsonConfig
+from planner.frameworks.deepspeed.options import KV_HEADS, LAYERS, WIDTHS
 from planner.frameworks.deepspeed.read_plan import plan_and_training
 from planner.frameworks.given_values import invalid
 from planner.frameworks.launch_files import given_with
-from planner.frameworks.megatron_option_readers import position_rows, query_groups, tokens
+from planner.frameworks.megatron_option_readers import (
+    LENGTHS,
+    has_null_tokenizer,
+    mlp_width,
+    position_rows,
+    query_groups,
+    seq_length,
+    tokens,
+    vocabulary,
+)
+from planner.frameworks.megatron_option_rows import read as read_options
 from planner.frameworks.read_results import Reading, Unreadable
 from planner.frameworks.training_calls import TrainingCall, World
 
 PACKAGE = "planner.frameworks.deepspeed"
 TITLE = "Megatron-DeepSpeed"
-REQUIRED = ("--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length")
+REQUIRED = ("--num-layers", "--hidden-size", "--num-attention-heads", LENGTHS[0])
 ANY_VOCABULARY = 50_257
 GONE = {
     "--batch-size": "--micro-batch-size",
@@ -139,11 +149,11 @@ def _model(args: Arguments, launch: ProgramCall) -> dict[str, Any]:
     for name in REQUIRED:
         if not args.has(name):
             raise launch.program.unreadable(f"{name} is missing")
-    layers, hidden, heads, seq = (args.positive(name) for name in REQUIRED)
-    gated = args.has("--swiglu", "--glu-activation")
-    ffn = int((4 * hidden * 2 / 3) / 64) * 64 if args.has("--swiglu") else 4 * hidden
-    kv_heads = "--num-key-value-heads"
-    groups = query_groups(args, heads, args.positive(kv_heads, heads), kv_heads)
+    own = read_options(
+        (*WIDTHS, *LAYERS), args, "model",
+        ffn_hidden_size=lambda read: mlp_width(args, read["hidden_size"]),
+    )  # fmt: skip
+    heads, seq = own["num_attention_heads"], seq_length(args)
     position = POSITIONS[args.text("--position-embedding-type", "absolute")]
     args.has("--embed-layernorm", "--pp-partition-method", "--sync-tp-duplicated-parameters")
     if args.has("--use-rotary-position-embeddings"):
@@ -151,42 +161,23 @@ def _model(args: Arguments, launch: ProgramCall) -> dict[str, Any]:
     elif args.has("--no-position-embedding"):
         position = "none"
     rows = position_rows(args, seq)
-    biases = not args.has("--disable-bias-linear")
-    ffn = args.positive("--ffn-hidden-size", max(ffn, 1))
-    return {
-        "num_layers": layers,
-        "hidden_size": hidden,
-        "num_attention_heads": heads,
-        "num_query_groups": groups,
-        "head_dim": args.positive("--kv-channels", max(hidden // heads, 1)),
-        "ffn_hidden_size": ffn,
-        "gated_mlp": gated,
-        "vocab_size": _vocabulary(args, hidden),
-        "tied_embeddings": not args.has("--untie-embeddings-and-output-weights"),
-        "qkv_bias": biases,
-        "attention_output_bias": biases,
-        "mlp_bias": biases,
-        "norm": args.text("--normalization", "layernorm"),
+    numerics = read_options(LAYERS, args, "numerics")
+    return own | {
+        "num_query_groups": query_groups(args, heads, own["num_query_groups"], KV_HEADS),
+        "gated_mlp": own["gated_mlp"] or args.has("--glu-activation"),
+        "vocab_size": _vocabulary(args, own["hidden_size"]),
+        "qkv_bias": own["mlp_bias"],
+        "attention_output_bias": own["mlp_bias"],
         "position": position,
         "max_position_embeddings": rows or seq if position == "learned" or rows > seq else None,
-        "hidden_dropout": args.share("--hidden-dropout", 0.1),
-        "attention_dropout": args.share("--attention-dropout", 0.1),
-        "moe": _experts(args, ffn, layers),
-        "numerics": {
-            name: value
-            for name, option in NUMERICS.items()
-            if args.has(option) and (value := args.number(option)) > 0
-        },
+        "moe": _experts(args, own["ffn_hidden_size"], own["num_layers"]),
+        "numerics": {name: value for name, value in numerics.items() if value is not None},
     }
 
 
 def _vocabulary(args: Arguments, hidden: int) -> int:
-    kind = args.text("--tokenizer-type")
-    args.has("--make-vocab-size-divisible-by")
-    if args.has("--vocab-size") and kind == "NullTokenizer":
-        return args.positive("--vocab-size") + 1
-    if args.has("--vocab-size"):
-        return args.positive("--vocab-size")
+    if (given := vocabulary(args)) is not None:
+        return given + has_null_tokenizer(args)
     if args.has("--pad-vocab-size-to"):
         args.assume("the vocabulary size is taken from --pad-vocab-size-to")
         return args.positive("--pad-vocab-size-to")

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from cost_models.package_files import table
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture, tokenizers, yaml_files
 from planner.frameworks.given_values import Values, malformed
 from planner.frameworks.gpt_neox.read_plan import plan_and_training
 from planner.frameworks.gpt_neox.settings import EPSILONS, NUMERICS, POSITIONS
 from planner.frameworks.launch_files import given_with
-from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 
 KEYS = frozenset(table("planner.frameworks.gpt_neox", "keys.json")["keys"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import Context
@@ -16,25 +17,10 @@ VOCAB_MULTIPLE = 128
 POSITIONS = {"rope": "rotary", "learned": "learned", "alibi": "alibi", "none": "none"}
 PRECISIONS = {"bf16": "bfloat16", "fp16": "fp16"}
 EPSILONS = {"layernorm": "layernorm_epsilon", "rmsnorm": "rms_norm_epsilon"}
+_TABLE = table(__package__ or "", "fields.json")
 # Model field -> key and reason.
-PLAIN = {
-    "num_layers": ("num_layers", "transformer layers"),
-    "hidden_size": ("hidden_size", "width of the residual stream"),
-    "num_attention_heads": ("num_attention_heads", "query heads"),
-    "num_query_groups": ("num_kv_heads", "key/value heads"),
-    "norm": ("norm", "norm of every layer"),
-    "norm_bias": ("use_bias_in_norms", "biases of the norms"),
-    "qkv_bias": ("use_bias_in_attn_linear", "biases of attention's projections"),
-    "mlp_bias": ("use_bias_in_mlp", "biases of the MLP"),
-    "parallel_residual": ("gpt_j_residual", "attention and MLP in parallel"),
-    "hidden_dropout": ("hidden_dropout", "dropout of the residual stream"),
-    "attention_dropout": ("attention_dropout", "dropout of the attention scores"),
-}
-NUMERICS = {
-    "init_std": "init_method_std",
-    "rope_theta": "rotary_emb_base",
-    "rotary_share": "rotary_pct",
-}
+PLAIN: dict[str, tuple[str, str]] = _TABLE["model"]
+NUMERICS: dict[str, str] = _TABLE["numerics"]
 WHY = "from the model's config.json"
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import yaml
 
+from cost_models.package_files import filled, text
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle, one_line
 from planner.frameworks.launchers import CannotLaunch, Dumper, job_name, started, with_file
-from planner.frameworks.package_files import filled, text
 from planner.frameworks.rules import accelerators_per_node, nodes
 
 FILE = "task.yaml"

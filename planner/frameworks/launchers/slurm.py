@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import ceil
 
+from cost_models.package_files import filled, text
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer
 from planner.frameworks.base import Bundle
 from planner.frameworks.launchers import job_name, with_file
-from planner.frameworks.package_files import filled, text
 from planner.frameworks.rules import accelerators_per_node, nodes, on_cpus
 
 FILE = "job.sbatch"

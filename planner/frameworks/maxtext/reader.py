@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import yaml_files
@@ -21,7 +22,6 @@ from planner.frameworks.maxtext.settings import (
     OPTIMIZERS,
     PLAIN,
 )
-from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 
 KEYS = frozenset(table("planner.frameworks.maxtext", "keys.json")["keys"])

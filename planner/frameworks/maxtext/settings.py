@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cost_models.numerics import RopeScaling
+from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.constraints import Context
@@ -13,18 +14,10 @@ from planner.frameworks.maxtext.mesh import mesh, on_tpus
 from planner.frameworks.maxtext.rules import block
 from planner.frameworks.yaml_files import Row
 
+_TABLE = table(__package__ or "", "fields.json")
 # Model field -> key and reason.
-PLAIN = {
-    "num_layers": ("base_num_decoder_layers", "transformer layers"),
-    "hidden_size": ("base_emb_dim", "width of the residual stream"),
-    "ffn_hidden_size": ("base_mlp_dim", "width of the MLP"),
-    "num_attention_heads": ("base_num_query_heads", "query heads"),
-    "num_query_groups": ("base_num_kv_heads", "key/value heads"),
-    "head_dim": ("head_dim", "width of one head"),
-    "vocab_size": ("vocab_size", "rows of the embedding"),
-    "tied_embeddings": ("logits_via_embedding", "whether the output layer shares the embedding"),
-}
-NUMERICS = {"norm_epsilon": "normalization_layer_epsilon", "rope_theta": "rope_max_timescale"}
+PLAIN: dict[str, tuple[str, str]] = _TABLE["model"]
+NUMERICS: dict[str, str] = _TABLE["numerics"]
 OPTIMIZERS = {"adam": "adamw", "sgd": "sgd"}
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 OPERATORS = "save_dot_with_context_except_mlp"

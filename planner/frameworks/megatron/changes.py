@@ -12,8 +12,8 @@ from planner.constraints import Rule
 from planner.documents.request import PlanRequest
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.base import Field, Flag, cannot, unsupported
-from planner.frameworks.megatron.option_rows import PLANS
 from planner.frameworks.megatron.options import OPTIONS
+from planner.frameworks.megatron_option_rows import PLANS
 
 # (Megatron-LM's flag, request, plan) -> the flags in its place.
 Replacement = Callable[[Flag, PlanRequest, ParallelPlan], Iterator[Flag]]

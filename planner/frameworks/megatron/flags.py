@@ -10,12 +10,11 @@ from cost_models.spec import ModelSpec, MoESpec, TrainingSpec
 from planner.constraints import Context
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Flag, Row, as_flags
-from planner.frameworks.megatron import hybrid, numerics, patterns
+from planner.frameworks.megatron import hybrid, layer_lists, layout, numerics, patterns, windows
 from planner.frameworks.megatron import packed_samples as samples
-from planner.frameworks.megatron.layout import chunks, layout
 from planner.frameworks.megatron.model_rules import FP8_RECIPES, GRADIENTS, bias_kind
-from planner.frameworks.megatron.option_rows import as_row, spelled
 from planner.frameworks.megatron.options import OPTIONS
+from planner.frameworks.megatron_option_rows import rows_of
 from planner.frameworks.rules import accumulation, learning_rate, train_iterations
 
 VOCAB_MULTIPLE = 128
@@ -56,18 +55,7 @@ def _model(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) -> Iter
         yield "--qk-layernorm", "norms on queries and keys (MLA: on the latents)"
     if model.attention_sinks:
         yield "--softmax-type", "learnable", "one learned sink logit per head"
-    if model.sliding_window is not None:
-        yield (
-            "--window-size",
-            f"{model.sliding_window - 1},0",
-            "sliding window: tokens to the left, to the right",
-        )
-        if model.full_attention_period is not None:
-            yield (
-                "--window-attn-skip-freq",
-                model.full_attention_period,
-                "full attention in every n-th layer",
-            )
+    yield from windows.options(model)
     yield from patterns.pattern_options(model)
     for _, row in numerics.rows(model):
         yield row
@@ -78,7 +66,7 @@ def _moe(model: ModelSpec, moe: MoESpec, plan: ParallelPlan) -> Iterator[Row]:
         kinds = [int(kind == "moe") for kind in model.feed_forwards]
         yield (
             "--moe-layer-freq",
-            patterns.list_expression(kinds),
+            layer_lists.list_expression(kinds),
             "1: an MoE layer, 0: a dense layer",
         )
     if moe.score_correction_bias:
@@ -99,14 +87,14 @@ def _moe(model: ModelSpec, moe: MoESpec, plan: ParallelPlan) -> Iterator[Row]:
 def _parallel(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
     if plan.cp > 1:
         yield "--cp-comm-type", CP_COMM[plan.cp_kind], "exchange of keys and values"
-    chunks(model, plan)  # raises Unsupported unless the stages hold every layer once
+    layout.chunks(model, plan)  # raises Unsupported unless the stages hold every layer once
     uneven = bool(plan.first_stage_layers or plan.last_stage_layers)
     if patterns.is_hybrid(model):
         pass  # its layer pattern gives the stages
     elif plan.stage_layers or (uneven and plan.vpp > 1):
         yield (
-            "--pipeline-model-parallel-layout",
-            layout(model, plan),
+            layout.OPTION,
+            layout.layout(model, plan),
             f"layers per stage and chunk, {plan.vpp} chunks per stage",
         )
     elif plan.vpp > 1:
@@ -276,8 +264,8 @@ def flags(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
     """Every argument of the training program, grouped, in the order of OPTIONS."""
     context = Context(request.model, request.cluster, request.training)
     records = patterns.records(request.model, plan)
-    rows = [as_row(*one) for one in spelled(OPTIONS.values(), records)]
-    said = {one.name: one for one in as_flags((*rows, *_computed(context, plan)))}
+    rows = (*rows_of(OPTIONS.values(), records), *_computed(context, plan))
+    said = {one.name: one for one in as_flags(rows)}
     return tuple(
         said[name].model_copy(update={"group": row.group})
         for name, row in OPTIONS.items()

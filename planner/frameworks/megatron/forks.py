@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
+from cost_models.package_files import table
 from planner.frameworks.arguments import Arguments
-from planner.frameworks.package_files import table
 
 OPTIONS: dict[str, dict[str, Any]] = table("planner.frameworks.megatron", "forks.json")["flags"]
 

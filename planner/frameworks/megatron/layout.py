@@ -10,6 +10,7 @@ from cost_models.stage_layers import forward_layers, stage_layers
 from planner.documents.answer import Reason
 from planner.frameworks.base import Unsupported
 
+OPTION = "--pipeline-model-parallel-layout"
 MAX_LAYOUT = 100_000
 
 

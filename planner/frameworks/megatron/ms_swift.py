@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from cost_models.package_files import table
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture
 from planner.frameworks.arguments import option_like
@@ -30,28 +31,16 @@ MARK = re.compile(r"\bmegatron[\s\\]+(sft|pt|rlhf)\b")
 PAIRED = ("dpo",)
 ALIGNED = (*PAIRED, "kto", "grpo")
 APART = "only the policy's training is costed, without reference, reward, teacher and generation"
-DEFAULTS = {
-    "micro_batch_size": "1",
-    "global_batch_size": "16",
-    "recompute_granularity": "selective",
-    "attention_backend": "flash",
-    "use_distributed_optimizer": "true",
-    "cross_entropy_loss_fusion": "true",
-    "accumulate_allreduce_grads_in_fp32": "true",
-    "bf16": "true",
-}
-EXPERTS = {"moe_token_dispatcher_type": "alltoall", "expert_tensor_parallel_size": "1"}
+_TABLE = table("planner.frameworks.megatron", "ms_swift.json")
+DEFAULTS: dict[str, str] = _TABLE["defaults"]
+EXPERTS: dict[str, str] = _TABLE["defaults_of_experts"]
 # Options that do not affect a step's time or memory.
 IDLE = re.compile(
     r"dataset|^(dataloader|save|load|logging|log|eval|output|system|use_hf|hub|lr|min_lr|finetune|"
     r"no_|num_train|train_|model_(name|author|type)|template|agent|loss_scale|report|wandb|seed|"
     r"adam_|weight_decay|clip|async|mcore_|add_version|strict|response|enable_thinking|stream)"
 )
-TUNED = {
-    "tuner_type": ("full", "lora"),
-    "train_type": ("full", "lora"),
-    "task_type": ("causal_lm",),
-}
+TUNED: dict[str, list[str]] = _TABLE["tuned"]
 
 
 def launches(launch: ProgramCall) -> bool:

@@ -50,25 +50,26 @@ def translated(
     model = policy.model(config, given, has_mtp)
     training = policy.tuned_fields(config, model, f"{GROUP}.peft")
     world = policy.world(config, accelerators)
-    words = (*_sizes(config, world.accelerators), *_engine(config, model, known))
+    words = (*_sizes(config, known, world.accelerators), *_engine(config, model, known))
     left = policy.left(config, "megatron_cfg", given.model is not None)
     start = config.launch or ProgramCall(program=Argument(config.name, config.name, 1))
     call = replace(start, arguments=words)
     return TranslatedLaunch(call, model, world, tuple(config.notes), left, training)
 
 
-def _sizes(config: Config, accelerators: int | None) -> Iterator[Argument]:
+def _sizes(
+    config: Config, known: Mapping[str, Any], accelerators: int | None
+) -> Iterator[Argument]:
     replica = 1
     for name in SPLITS:
         replica *= config.whole(f"{GROUP}.{name}", 1)
     found = policy.sizes(config, replica, accelerators or replica)
-    for option, key, value in (
-        ("--seq-length", policy.LENGTH, found.length),
-        ("--global-batch-size", policy.BATCH, found.batch),
-        ("--micro-batch-size", policy.MICRO, found.micro),
-    ):
-        yield config.word(key, option)
-        yield config.word(key, str(value))
+    sizes = {
+        "seq_length": config.word(policy.LENGTH, str(found.length)),
+        "global_batch_size": config.word(policy.BATCH, str(found.batch)),
+        "micro_batch_size": config.word(policy.MICRO, str(found.micro)),
+    }
+    yield from printed_arguments.words_of(sizes, known)
 
 
 def _engine(config: Config, model: ModelSpec, known: Mapping[str, Any]) -> Iterator[Argument]:
@@ -86,7 +87,7 @@ def _engine(config: Config, model: ModelSpec, known: Mapping[str, Any]) -> Itera
     if config.value(f"{GROUP}.distributed_data_parallel_config.grad_reduce_in_fp32") is False:
         yield config.word(GROUP, "--grad-reduce-in-bf16")
     if config.on(f"{GROUP}.activation_checkpointing"):
-        yield from _recompute(config)
+        yield from printed_arguments.words_of(_recompute(config), known)
 
 
 def _attributes(config: Config, model: ModelSpec) -> Iterator[tuple[str, str]]:
@@ -119,12 +120,13 @@ def _model_attributes(config: Config, model: ModelSpec) -> Iterator[tuple[str, s
                 yield name, f"{group}.{key}"
 
 
-def _recompute(config: Config) -> Iterator[Argument]:
+def _recompute(config: Config) -> dict[str, Argument]:
+    """What is recomputed, as Megatron-LM's attributes."""
     kind = str(config.value(f"{GROUP}.recompute_granularity", "full"))
-    words = ["--recompute-granularity", kind]
+    said = {"recompute_granularity": kind}
     if kind == "full":
-        words += ["--recompute-method", "uniform", "--recompute-num-layers", "1"]
+        said |= {"recompute_method": "uniform", "recompute_num_layers": "1"}
     elif modules := config.value(f"{GROUP}.recompute_modules"):
-        words += ["--recompute-modules", *map(str, modules)]
-    for word in words:
-        yield config.word(f"{GROUP}.activation_checkpointing", word)
+        said["recompute_modules"] = " ".join(map(str, modules))
+    key = f"{GROUP}.activation_checkpointing"
+    return {name: config.word(key, value) for name, value in said.items()}

@@ -11,8 +11,8 @@ from planner.frameworks import unwritten_facts
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.base import Row
 from planner.frameworks.megatron import options, patterns
-from planner.frameworks.megatron.option_rows import spelled
 from planner.frameworks.megatron.options import CONFIG
+from planner.frameworks.megatron_option_rows import spelled
 from planner.frameworks.unwritten_facts import Missing, Uncarried
 
 # Values besides the scaling factor that `--use-rope-scaling` fixes (core/models/common/embeddings/

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from planner.frameworks.arguments import Arguments
-from planner.frameworks.megatron.option_rows import (
+from planner.frameworks.megatron.patterns import is_hybrid, position
+from planner.frameworks.megatron_option_rows import (
     COUNT,
     NUMBER,
     OPTIONAL_COUNT,
@@ -26,7 +27,6 @@ from planner.frameworks.megatron.option_rows import (
     switch,
     whole,
 )  # fmt: skip
-from planner.frameworks.megatron.patterns import is_hybrid, position
 
 CONFIG = "from the model's config.json"
 NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}

@@ -7,7 +7,7 @@ any with Mamba-2, is a hybrid model, where each block is a layer of its own, nam
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from itertools import cycle, groupby, islice
+from itertools import cycle, islice
 from typing import TypeVar
 
 from cost_models.blocks import FeedForward, Mixer, Sublayer
@@ -20,12 +20,14 @@ from cost_models.blocks.mlp import MLP
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.frameworks.base import Row
-from planner.frameworks.megatron.option_rows import Records
+from planner.frameworks.megatron import layer_lists
+from planner.frameworks.megatron_option_rows import Records
 
-# The letters of --hybrid-layer-pattern.
+# The letters of a hybrid model's pattern.
 SYMBOLS = {"mamba2": "M", "gated_delta_net": "G", "attention": "*", "mlp": "-", "experts": "E"}
 BLOCKS = (*SYMBOLS, "latent_attention")
 PARTS = ("expert_latents", "mtp_layer")
+VARIANT = "--experimental-attention-variant"
 # Convolution taps of its Mamba-2 layer, which no option changes.
 MAMBA_TAPS = 4
 
@@ -63,16 +65,6 @@ def position(model: ModelSpec) -> str:
     attention = blocks_of(model, Attention)
     unplaced = attention and not any(block.rope for block in attention)
     return "none" if unplaced and model.position == "rope" else model.position
-
-
-def list_expression(digits: Sequence[int]) -> str:
-    """One number per layer as the shorter list expression that Megatron-LM evaluates."""
-    runs = ((digit, len(list(run))) for digit, run in groupby(digits))
-    return min(
-        "+".join(f"[{digit}]*{length}" for digit, length in runs),
-        f"[{','.join(map(str, digits))}]",
-        key=len,
-    )
 
 
 # Details without an option.
@@ -200,34 +192,23 @@ def lacks(model: ModelSpec) -> tuple[str, ...]:
 
 
 def pattern_options(model: ModelSpec) -> Iterator[Row]:
-    """The options of a pattern, without those of its feed-forwards and of a hybrid model."""
+    """The options of a pattern, without windows, feed-forwards and what a hybrid model has."""
     layers, attention = megatron_layers(model), blocks_of(model, Attention)
-    windows = [block.window for block in attention]
-    if any(windows):
-        width = max(filter(None, windows))
-        yield "--window-size", f"{width - 1},0", "sliding window: tokens to the left, to the right"
-        if not all(windows):
-            kinds = [int(_has(layer, lambda block: block.window is not None)) for layer in layers]
-            yield (
-                "--window-attn-skip-freq",
-                list_expression(kinds),
-                "0: a layer with full attention",
-            )
     if position(model) == "rope" and not all(block.rope for block in attention):
-        kinds = [int(_has(layer, lambda block: not block.rope)) for layer in layers]
-        yield "--no-rope-freq", list_expression(kinds), "1: a layer without RoPE"
+        kinds = [int(has(layer, lambda block: not block.rope)) for layer in layers]
+        yield "--no-rope-freq", layer_lists.list_expression(kinds), "1: a layer without RoPE"
     if any(block.gate == "element" for block in attention):
         yield "--attention-output-gate", "elementwise gate on the attention output"
     if _indexer(model) is not None:
-        yield "--experimental-attention-variant", "dsa", "sparse attention: an indexer chooses keys"
+        yield VARIANT, "dsa", "sparse attention: an indexer chooses keys"
         yield "--no-rope-fusion", "sparse attention has no fused RoPE"
     if blocks_of(model, GatedDeltaNet) and not is_hybrid(model):
         kinds = [int(isinstance(layer[0], GatedDeltaNet)) for layer in every_layer(model)]
-        yield "--experimental-attention-variant", "gated_delta_net", "linear attention layers"
-        yield "--linear-attention-freq", list_expression(kinds), "0: an attention layer"
+        yield VARIANT, "gated_delta_net", "linear attention layers"
+        yield "--linear-attention-freq", layer_lists.list_expression(kinds), "0: an attention layer"
 
 
-def _has(layer: Sequence[Sublayer], test: Callable[[Attention], bool]) -> bool:
+def has(layer: Sequence[Sublayer], test: Callable[[Attention], bool]) -> bool:
     return any(isinstance(block, Attention) and test(block) for block in layer)
 
 

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.bash import ProgramCall
-from planner.frameworks.megatron import forks, options
+from planner.frameworks.megatron import forks, options, windows
+from planner.frameworks.megatron.layer_lists import listed
 from planner.frameworks.megatron.read_patterns import (
     gpt_fields,
     hybrid_fields,
     hybrid_pattern,
     layers_of,
-    listed,
 )
-from planner.frameworks.megatron_option_readers import PADDED, position_rows, query_groups, tokens
+from planner.frameworks.megatron_option_readers import (
+    LENGTHS,
+    PADDED,
+    VOCABULARY,
+    has_null_tokenizer,
+    mlp_width,
+    position_rows,
+    query_groups,
+    tokens,
+    vocabulary,
+)
 from planner.frameworks.read_results import Unreadable
 
 REQUIRED = ("--hidden-size", "--num-attention-heads")
@@ -49,12 +58,11 @@ def position_kind(args: Arguments) -> str:
 
 
 def _vocabulary(args: Arguments, hidden: int) -> int:
-    """--vocab-size, or else the known size of the tokenizer, or a noted guess."""
-    args.has("--make-vocab-size-divisible-by")
-    if args.has("--vocab-size"):
-        if args.text("--tokenizer-type").startswith("Null"):
-            args.assume("NullTokenizer has --vocab-size tokens (before core 0.18 one more)")
-        return args.positive("--vocab-size")
+    """The size that is given, or else the known one of the tokenizer, or a noted guess."""
+    if (given := vocabulary(args)) is not None:
+        if has_null_tokenizer(args):
+            args.assume(f"NullTokenizer has {VOCABULARY} tokens (before core 0.18 one more)")
+        return given
     for option in PADDED:
         if args.has(option) and args.words(option):
             args.assume(f"the vocabulary size is that of {option}")
@@ -87,9 +95,8 @@ def _experts_of(args: Arguments, fields: dict[str, Any], layers: int) -> list[in
 def _fields(args: Arguments, launch: ProgramCall, layers: int) -> dict[str, Any]:
     """The fields of a model whose layers differ only in windows and experts."""
     hidden, heads = (_required(args, launch, name) for name in REQUIRED)
-    seq = _required(args, launch, "--seq-length", "--encoder-seq-length")
-    wide = int((4 * hidden * 2 / 3) / 64) * 64 if args.has("--swiglu") else 4 * hidden
-    own = options.fields(args, "model", ffn_hidden_size=max(wide, 1))
+    seq = _required(args, launch, *LENGTHS)
+    own = options.fields(args, "model", ffn_hidden_size=mlp_width(args, hidden))
     ffn = forks.ffn_width(args, hidden) or own["ffn_hidden_size"]
     if not args.has("--kv-channels") and hidden % heads:
         args.refuse(
@@ -119,7 +126,7 @@ def _fields(args: Arguments, launch: ProgramCall, layers: int) -> dict[str, Any]
         "mla": options.fields(args, "mla") if latent else None,
         "moe": moe,
         **position,
-        **_window(args, layers),
+        **windows.fields(args, layers),
     }
 
 
@@ -152,33 +159,6 @@ def _sinks(args: Arguments) -> bool:
     if kind == "off-by-one":
         args.assume("the off-by-one softmax is costed as the plain one")
     return kind == "learnable"
-
-
-def _window(args: Arguments, layers: int) -> dict[str, Any]:
-    text = args.text("--window-size")
-    if not text:
-        return {}
-    match = re.fullmatch(r"\(?\s*(\d{1,8})\s*,\s*(?:0|-1)\s*\)?", text)
-    if match is None:
-        args.assume(f"--window-size {text} is not modelled: full attention assumed")
-        return {}
-    skip = args.text("--window-attn-skip-freq")
-    pattern = None
-    if skip:
-        try:
-            kinds = listed(skip, layers)
-        except ValueError as error:
-            args.refuse(f"--window-attn-skip-freq {skip}: {error}", "--window-attn-skip-freq")
-            return {"sliding_window": int(match[1]) + 1}
-        if re.fullmatch(r"\d+", skip):
-            pattern = int(skip)
-        else:
-            full = kinds.count(0)
-            pattern = max(round(layers / full), 1) if full else None
-            args.assume(
-                f"the {full} of {layers} layers with full attention are costed as evenly spread"
-            )
-    return {"sliding_window": int(match[1]) + 1, "full_attention_period": pattern or None}
 
 
 def _expert_layers(args: Arguments, layers: int) -> dict[str, int]:

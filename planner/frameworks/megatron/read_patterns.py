@@ -2,62 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.frameworks.arguments import Arguments
-from planner.frameworks.megatron import options
-from planner.frameworks.megatron.patterns import MAMBA_TAPS, SYMBOLS
+from planner.frameworks.megatron import options, windows
+from planner.frameworks.megatron.layer_lists import digits_of
+from planner.frameworks.megatron.patterns import MAMBA_TAPS, SYMBOLS, VARIANT
 
 Blocks = dict[str, Any]
 
 PATTERN, OLD = "--hybrid-layer-pattern", "--hybrid-override-pattern"
 RATIOS = ("--hybrid-attention-ratio", "--hybrid-mlp-ratio")
-VARIANT = "--experimental-attention-variant"
 # Letters of a hybrid model, and the blocks that they stand for.
 KINDS = {letter: kind for kind, letter in SYMBOLS.items()} | {
     "D": "latent_attention",
     "+": "latent_attention",
 }
 EXPAND = 2  # inner width / hidden width of Mamba-2 without --mamba-num-heads
-_ITEM = re.compile(r"\[([\d,\s]*)\](?:\s*\*\s*(\d{1,5}))?")
-
-
-def listed(text: str, layers: int, counted: tuple[int, int] = (1, 0)) -> list[int]:
-    """The 0 or 1 of each layer in an option's value, `N` or `([0]*1+[1]*2)*3`.
-
-    counted: for `N`, the digits of layers whose number from 0 is a multiple of N, and of others.
-    Raises ValueError if the value is no such list, or does not have one digit per layer.
-    """
-    plain = re.sub(r"\s", "", text)
-    if re.fullmatch(r"\d{1,6}", plain):
-        step = int(plain)
-        if step < 1:
-            raise ValueError("a period of at least 1 is needed")
-        return [counted[bool(i % step)] for i in range(layers)]
-    group = re.fullmatch(r"\((.*)\)(?:\*(\d{1,5}))?", plain)
-    body, times = (group[1], int(group[2] or 1)) if group else (plain, 1)
-    found: list[int] = []
-    for part in body.split("+"):
-        item = _ITEM.fullmatch(part)
-        if item is None:
-            raise ValueError("it is not a sum of lists")
-        values = [int(value) for value in item[1].split(",") if value]
-        found += values * min(int(item[2] or 1), layers + 1)
-        if len(found) > layers:
-            break
-    found = (found * min(times, layers + 1))[: layers + 1]
-    if len(found) != layers or not set(found) <= {0, 1}:
-        raise ValueError(f"it does not give 0 or 1 for each of {layers} layers")
-    return found
-
-
-def _ends_of_periods(text: str, layers: int, last: int) -> list[int]:
-    """As `listed`, but `N` gives the last of every N layers the digit `last`, unlike the rest."""
-    if re.fullmatch(r"\s*\d{1,6}\s*", text):
-        return listed(text, layers + 1, (last, 1 - last))[1:]
-    return listed(text, layers)
 
 
 def hybrid_pattern(args: Arguments) -> str:
@@ -144,12 +106,12 @@ def gpt_fields(
     experts: 1 for each layer with experts.
     """
     variant = args.text(VARIANT)
-    uneven = _uneven_windows(args, len(experts))
+    uneven = windows.uneven(args, len(experts))
     if not (variant or uneven or args.has("--attention-output-gate", "--no-rope-freq")):
         return None
     mixers = _attention(args, fields, len(experts))
     if variant in ("gated_delta_net", "gdn"):
-        linear = _of_layers(args, "--linear-attention-freq", len(experts), 0)
+        linear = digits_of(args, "--linear-attention-freq", len(experts), 0)
         if not linear:
             args.refuse(f"{VARIANT} {variant} needs --linear-attention-freq", VARIANT)
         delta = _delta_net(args)
@@ -185,28 +147,6 @@ def _period(items: Sequence[Any]) -> int:
     return len(items) - borders[-1]
 
 
-def _of_layers(args: Arguments, name: str, layers: int, last: int) -> list[int]:
-    """An option's digit for each layer; empty if it is not given or refused."""
-    text = args.text(name)
-    if not text:
-        return []
-    try:
-        return _ends_of_periods(text, layers, last)
-    except ValueError as error:
-        args.refuse(f"{name} {text[:100]}: {error}", name)
-        return []
-
-
-def _uneven_windows(args: Arguments, layers: int) -> bool:
-    """Whether the layers with windows follow no period."""
-    kinds = _of_layers(args, "--window-attn-skip-freq", layers, 0)
-    if not kinds or not args.has("--window-size"):
-        return False
-    return not any(
-        kinds == [int((i + 1) % n > 0) for i in range(layers)] for n in range(1, layers + 2)
-    )
-
-
 def _attention(args: Arguments, fields: dict[str, Any], layers: int) -> list[Blocks]:
     """An attention block for each layer."""
     if fields["mla"] is not None:
@@ -215,8 +155,8 @@ def _attention(args: Arguments, fields: dict[str, Any], layers: int) -> list[Blo
     if args.has("--attention-output-gate"):
         block["gate"] = "element"
     window = fields.get("sliding_window")
-    slides = _of_layers(args, "--window-attn-skip-freq", layers, 0) or [1] * layers
-    unplaced = _of_layers(args, "--no-rope-freq", layers, 1) or [0] * layers
+    slides = windows.slides(args, layers)
+    unplaced = digits_of(args, "--no-rope-freq", layers, 1) or [0] * layers
     return [
         block | ({"window": window} if window and near else {}) | ({"rope": False} if bare else {})
         for near, bare in zip(slides, unplaced, strict=True)

@@ -10,11 +10,12 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints.layout_fields import layout_fields
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.megatron import layout, options
-from planner.frameworks.megatron.read_patterns import hybrid_pattern
-from planner.frameworks.megatron_option_readers import replicas
+from planner.frameworks.megatron.read_patterns import PATTERN, hybrid_pattern
+from planner.frameworks.megatron_option_readers import replicas, seq_length
 
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 MUON = ("muon", "dist_muon")
+FSDP = ("--use-megatron-fsdp", "--use-custom-fsdp")
 # Options that change Muon's update but not its cost.
 MUON_FREE = (
     "--muon-momentum", "--muon-nesterov", "--muon-use-nesterov", "--muon-scale-mode",
@@ -25,7 +26,7 @@ CP_KINDS = {"p2p": "p2p", "all_gather": "all_gather", "allgather": "all_gather",
 
 
 def _training(args: Arguments, batch: int) -> dict[str, Any]:
-    seq = args.positive("--seq-length" if args.has("--seq-length") else "--encoder-seq-length")
+    seq = seq_length(args)
     half = args.has("--fp16") and not args.has("--bf16")
     precision = "fp16" if half else "bf16"
     if not args.has("--fp16", "--bf16"):
@@ -173,11 +174,15 @@ def plan_and_training(
     return ParallelPlan(**found), training
 
 
+def updates_by_layer(args: Arguments) -> bool:
+    """Whether each rank updates whole layers, which shards the states without another option."""
+    return args.text("--optimizer") == "dist_muon"
+
+
 def _sharding(args: Arguments, ranks: int) -> tuple[int, int]:
     """(zero_stage, dp_shard)."""
-    layer_wise = args.text("--optimizer") == "dist_muon"
-    zero = 1 if args.has("--use-distributed-optimizer") or layer_wise else 0
-    if args.has("--use-megatron-fsdp", "--use-custom-fsdp"):
+    zero = 1 if args.has("--use-distributed-optimizer") or updates_by_layer(args) else 0
+    if args.has(*FSDP):
         if not args.has("--data-parallel-sharding-strategy"):
             args.assume(
                 "without --data-parallel-sharding-strategy Megatron-FSDP shards weights too "
@@ -187,7 +192,7 @@ def _sharding(args: Arguments, ranks: int) -> tuple[int, int]:
         if args.text("--ckpt-format", "torch_dist") != "fsdp_dtensor" and not args.has(
             "--use-custom-fsdp"
         ):
-            args.refuse("Megatron-FSDP needs --ckpt-format fsdp_dtensor", "--use-megatron-fsdp")
+            args.refuse("Megatron-FSDP needs --ckpt-format fsdp_dtensor", *FSDP)
     elif args.text("--ckpt-format") == "fsdp_dtensor":
         args.refuse("--ckpt-format fsdp_dtensor needs --use-megatron-fsdp", "--ckpt-format")
     if args.has("--use-torch-fsdp2"):
@@ -311,7 +316,7 @@ def _dispatcher(args: Arguments) -> str:
 
 
 def _by_layout(args: Arguments, model: ModelSpec, pp: int, text: str) -> tuple[int, dict[str, Any]]:
-    name = "--pipeline-model-parallel-layout"
+    name = layout.OPTION
     try:
         chunks = layout.parsed(text)
     except ValueError as error:
@@ -337,10 +342,10 @@ def _chunks(args: Arguments, layers: int, pp: int, per_stage: int, rest: int) ->
 
 def _stages(args: Arguments, model: ModelSpec, pp: int) -> tuple[int, dict[str, Any]]:
     """(vpp, the plan fields that assign layers to stages)."""
-    text, pattern = args.text("--pipeline-model-parallel-layout"), hybrid_pattern(args)
+    text, pattern = args.text(layout.OPTION), hybrid_pattern(args)
     if "|" in pattern:
         parts = pattern.split("/")[0].split("|")
-        return _laid_out(args, model, pp, "--hybrid-layer-pattern", [len(one) for one in parts])
+        return _laid_out(args, model, pp, PATTERN, [len(one) for one in parts])
     first = args.integer("--decoder-first-pipeline-num-layers")
     last = args.integer("--decoder-last-pipeline-num-layers")
     if text:

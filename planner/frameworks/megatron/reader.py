@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, training_calls, verl_overrides
@@ -30,10 +31,10 @@ from planner.frameworks.megatron import ms_swift as swift
 from planner.frameworks.megatron.changes import Changes
 from planner.frameworks.megatron.printed_arguments import Namespace, TranslatedLaunch
 from planner.frameworks.megatron.read_model import model_fields, position_kind
-from planner.frameworks.megatron.read_plan import plan_and_training
+from planner.frameworks.megatron.read_plan import FSDP, plan_and_training, updates_by_layer
+from planner.frameworks.megatron_option_readers import LENGTHS
 from planner.frameworks.nemo_rl import policy as nemo_rl
 from planner.frameworks.nemo_rl.config import Config, of_files
-from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Reading, Unreadable
 from planner.frameworks.training_calls import TrainingCall, World
 
@@ -41,15 +42,7 @@ PACKAGE = "planner.frameworks.megatron"
 TITLE = "Megatron-LM"
 MINDSPEED = re.compile(r"\bmindspeed(?:_llm)?\b", re.IGNORECASE)
 # Options that only MindSpeed's parser has.
-MINDSPEED_OPTIONS = frozenset({
-    "--use-fused-rmsnorm", "--use-fused-swiglu", "--use-fused-rotary-pos-emb",
-    "--use-ascend-mc2", "--use-ascend-coc", "--context-parallel-algo",
-    "--ulysses-degree-in-cp", "--schedules-method", "--noop-layers", "--reuse-fp32-param",
-    "--recompute-activation-function", "--swap-attention", "--use-cp-send-recv-overlap",
-    "--num-layer-list", "--tp-2d", "--moe-fb-overlap", "--npu-deterministic",
-    "--optimization-level", "--unaligned-linear", "--variable-seq-lengths",
-    "--pipeline-num-transformer-layers", "--ai-framework",
-})  # fmt: skip
+MINDSPEED_OPTIONS = frozenset(table(PACKAGE, "forks.json")["mindspeed"])
 _CHECKS = table(PACKAGE, "parser_checks.json")
 # Options that the parser knows only to refuse them -> what to give instead.
 GONE: dict[str, str] = _CHECKS["gone"]
@@ -282,9 +275,9 @@ def _model(dialect: Dialect, args: Arguments, launch: ProgramCall, given: GivenV
     """The model that the user gives, or else that of the options."""
     if given.model is not None:
         args.assume(f"the model is {given.model.name}: options of the model are ignored")
-        if not args.has("--seq-length", "--encoder-seq-length"):
+        if not args.has(*LENGTHS):
             program = launch.program
-            raise program.unreadable("--seq-length is missing: --set --seq-length=...")
+            raise program.unreadable(f"{LENGTHS[0]} is missing: --set {LENGTHS[0]}=...")
         return given.model
     fields = model_fields(args, launch)
     stated = numerics.read(args, fields)
@@ -312,7 +305,7 @@ def _stands_alone(args: Arguments, option: str) -> bool:
     """Whether the other options make one valid without those that it needs."""
     if option == "--expert-model-parallel-size":
         return args.integer(option, 1) == 1
-    return option == "--overlap-param-gather" and args.text("--optimizer") == "dist_muon"
+    return option == "--overlap-param-gather" and updates_by_layer(args)
 
 
 def _check_environment(args: Arguments, launch: ProgramCall) -> None:
@@ -323,7 +316,7 @@ def _check_environment(args: Arguments, launch: ProgramCall) -> None:
         args.integer("--tensor-model-parallel-size", 1),
         args.integer("--context-parallel-size", 1),
     )
-    sharding = ("--use-megatron-fsdp", "--use-torch-fsdp2", "--use-custom-fsdp")
+    sharding = (*FSDP, "--use-torch-fsdp2")
     if args.has(*sharding):
         if value == "1":
             args.refuse(f"Megatron-FSDP refuses {name}=1", *sharding)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from cost_models.package_files import table
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.bash import ProgramCall
-from planner.frameworks.package_files import table
 from planner.frameworks.training_calls import World
 
 # slime's own options; those with a + take several words.

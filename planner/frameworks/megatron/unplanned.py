@@ -5,8 +5,8 @@ A launch with one of them is read and costed without it, with a note.
 
 from __future__ import annotations
 
+from cost_models.package_files import table
 from planner.frameworks.arguments import Arguments
-from planner.frameworks.package_files import table
 
 # Option -> why; unplanned.json has the options by the reason.
 UNPLANNED: dict[str, str] = {

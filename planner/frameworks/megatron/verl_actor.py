@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -45,32 +45,34 @@ def translated(
     said, notes = verl_overrides.Overrides(launch, given), [verl_overrides.APART]
     model = verl_overrides.model(said, given, notes)
     training = verl_overrides.adapted(said, model, "lora.")
-    words = (*_sizes(said, notes), *_engine(said, model, fields, notes))
+    attributes = _sizes(said, notes) | _engine(said, model, notes)
+    words = tuple(printed_arguments.words_of(attributes, fields))
     world, left = verl_overrides.world(said), said.left(given.model is not None)
     call = replace(launch, arguments=words)
     return TranslatedLaunch(call, model, world, tuple(notes), left, training)
 
 
-def _sizes(overrides: verl_overrides.Overrides, notes: list[str]) -> Iterator[Argument]:
+def _sizes(overrides: verl_overrides.Overrides, notes: list[str]) -> dict[str, Argument]:
+    """The sequence length and batch sizes, as Megatron-LM's attributes."""
     splits = (ENGINE + "tensor_model_parallel_size", ENGINE + "pipeline_model_parallel_size")
     found = verl_overrides.sizes(overrides, ENGINE + "context_parallel_size", splits, notes)
-    for option, key, value in (
-        ("--seq-length", verl_overrides.LENGTH, found.length),
-        ("--global-batch-size", verl_overrides.MINI, found.batch),
-        ("--micro-batch-size", verl_overrides.MICRO, found.micro),
-    ):
-        place = overrides.words.get(key, overrides.launch.program)
-        yield Argument(option, place.file, place.line)
-        yield Argument(str(value), place.file, place.line)
+    return {
+        "seq_length": _word(overrides, verl_overrides.LENGTH, found.length),
+        "global_batch_size": _word(overrides, verl_overrides.MINI, found.batch),
+        "micro_batch_size": _word(overrides, verl_overrides.MICRO, found.micro),
+    }
+
+
+def _word(overrides: verl_overrides.Overrides, key: str, value: object) -> Argument:
+    """The value at the place of its key, or of the program if that is not given."""
+    place = overrides.words.get(key, overrides.launch.program)
+    return Argument(str(value), place.file, place.line)
 
 
 def _engine(
-    overrides: verl_overrides.Overrides,
-    model: ModelSpec,
-    fields: Mapping[str, Any],
-    notes: list[str],
-) -> Iterator[Argument]:
-    """The actor's Megatron options, with verl's defaults for those that are not given."""
+    overrides: verl_overrides.Overrides, model: ModelSpec, notes: list[str]
+) -> dict[str, Argument]:
+    """The actor's Megatron attributes, with verl's defaults for those that are not given."""
     program = overrides.launch.program
     usual = DEFAULTS | (EXPERTS if model.moe is not None else {})
     attributes = {
@@ -87,10 +89,7 @@ def _engine(
         if name in attribute_names.options():
             overrides.asked.add(key)
             attributes[name] = word
-    yield from printed_arguments.words_of(attributes, fields)
     if [name for name in OFFLOADS if overrides.on(ENGINE + name)]:
         notes.append(verl_overrides.OFFLOADED)
-    optimizer = overrides.text(ACTOR + "optim.optimizer", "adam")
-    place = overrides.words.get(ACTOR + "optim.optimizer", program)
-    yield Argument("--optimizer", place.file, place.line)
-    yield Argument(optimizer, place.file, place.line)
+    name = ACTOR + "optim.optimizer"
+    return attributes | {"optimizer": _word(overrides, name, overrides.text(name, "adam"))}

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cost_models.package_files import table
 from planner.frameworks import training_calls, yaml_files
 from planner.frameworks.arguments import Arguments, known_arguments
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.megatron import attribute_names, forks
-from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Unreadable
 from planner.frameworks.yaml_files import YamlFile
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cost_models.package_files import filled, table, text
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner.documents.request import PlanRequest
 from planner.frameworks import megatron, python_writer, unwritten_facts
-from planner.frameworks.base import Bundle, Field, cannot, flag, grouped, says
+from planner.frameworks.base import Bundle, Field, fields, flag, grouped
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.megatron import attribute_names
 from planner.frameworks.megatron.options import OPTIONS
@@ -20,27 +21,12 @@ from planner.frameworks.megatron_bridge.peft import PARTIAL_TRAINING, adapter_cl
 from planner.frameworks.megatron_bridge.reader import OWN_RECIPE
 from planner.frameworks.megatron_bridge.rules import EXPANDABLE, RULES
 from planner.frameworks.megatron_bridge.settings import settings, translated
-from planner.frameworks.package_files import filled, text
 
 VERSIONS = "Megatron-Bridge main of August 2026 (067f987) on Megatron-Core 0.20"
 
+_TABLE = table(__name__, "fields.json")
 # Section of the ConfigContainer -> its class.
-SECTIONS = {
-    "model": "GPTModelProvider",
-    "train": "TrainingConfig",
-    "validation": "ValidationConfig",
-    "optimizer": "OptimizerConfig",
-    "scheduler": "SchedulerConfig",
-    "ddp": "DistributedDataParallelConfig",
-    "comm_overlap": "CommOverlapConfig",
-    "mixed_precision": "MixedPrecisionConfig",
-    "dist": "DistributedInitConfig",
-    "rng": "RNGConfig",
-    "dataset": "MockGPTDatasetConfig",
-    "tokenizer": "TokenizerConfig",
-    "logger": "LoggerConfig",
-    "checkpoint": "CheckpointConfig",
-}
+SECTIONS: dict[str, str] = _TABLE["sections"]
 LATENT = "MLAModelProvider"
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 HYBRID = "HybridModelProvider"
@@ -54,21 +40,11 @@ def _field(field: Field) -> Field:
     return replace(field, names=tuple(dict.fromkeys(names)))
 
 
-FIELDS = {name: _field(field) for name, field in megatron.FIELDS.items()} | {
-    "cross_entropy": Field(
-        ("model.cross_entropy_loss_fusion", "model.cross_entropy_fusion_impl"),
-        "fused: native; in_place: te",
-    ),
-    "runtime": says(
-        ALLOCATOR,
-        note="Megatron-Core, with or without expandable segments",
-        only=("megatron", EXPANDABLE),
-    ),
-    # NVIDIA-NeMo/Megatron-Bridge#4586; its nightly documentation needs Megatron-Core's dev branch.
-    "dynamic_cp": cannot(
-        "its training loop does not assign samples to ranks with its pinned Megatron-Core", False
-    ),
-}
+# dynamic_cp: NVIDIA-NeMo/Megatron-Bridge#4586; its nightly documentation needs Megatron-Core's dev
+# branch.
+FIELDS = {name: _field(field) for name, field in megatron.FIELDS.items()} | fields(
+    __name__, runtime=("megatron", EXPANDABLE)
+)
 
 
 def _setting(option: str) -> str:
@@ -78,18 +54,9 @@ def _setting(option: str) -> str:
 
 
 # Megatron-LM's arguments for a fact -> the settings, where they are not the same ones.
-OTHERS = {
-    "YaRN's --rotary-scaling-factor (1.0), --mscale (1.0), --mscale-all-dim (0.0)": (
-        "YaRN's model.rotary_scaling_factor (40), model.mscale (1.0), model.mscale_all_dim (0.0)"
-    ),
-    "--quick-geglu for --swiglu (SwiGLU)": "model.activation_func (SwiGLU)",
-    "--squared-relu with --no-bias-gelu-fusion, --openai-gelu (GELU)": (
-        "model.activation_func (GELU)"
-    ),
-    "no option": "no setting",
-}
+_OTHERS = _TABLE["respelled"]
 UNWRITTEN = tuple(
-    replace(row, how=OTHERS.get(row.how) or attribute_names.respelled(row.how, _setting))
+    replace(row, how=_OTHERS.get(row.how) or attribute_names.respelled(row.how, _setting))
     for row in megatron.UNWRITTEN
     if not row.how.startswith("--no-rope-freq")
 )

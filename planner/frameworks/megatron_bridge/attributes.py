@@ -7,7 +7,7 @@ from dataclasses import replace
 from operator import not_
 from typing import Any
 
-from planner.frameworks.package_files import table
+from cost_models.package_files import table
 from planner.frameworks.read_results import StatedValue
 
 SECTIONS = ("model", "train", "ddp", "optimizer", "comm_overlap")

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-from planner.frameworks import package_files, training_calls, yaml_files
+from cost_models import package_files
+from planner.frameworks import training_calls, yaml_files
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, GivenValues
 from planner.frameworks.megatron_bridge import nemo2_performance as performance

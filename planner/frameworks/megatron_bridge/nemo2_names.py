@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.frameworks.package_files import table
+from cost_models.package_files import table
 
 _TABLE = table("planner.frameworks.megatron_bridge", "nemo2_names.json")
 # The class of a model's configuration -> its preset.

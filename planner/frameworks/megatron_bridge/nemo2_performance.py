@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from planner.frameworks import package_files
+from cost_models import package_files
 from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import Argument
 from planner.frameworks.read_results import Unreadable

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cost_models.package_files import table
 from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import Argument
 from planner.frameworks.given_values import hint
 from planner.frameworks.megatron_bridge import recipes
-from planner.frameworks.package_files import table
 from planner.frameworks.read_results import StatedValue, Unreadable
 
 _TABLE = table("planner.frameworks.megatron_bridge", "performance_options.json")

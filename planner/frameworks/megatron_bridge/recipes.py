@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
-from planner.frameworks.package_files import table
+from cost_models.package_files import table
 from planner.frameworks.read_results import Unreadable
 
 PERFORMANCE = "/perf_recipes/"

@@ -66,7 +66,6 @@ def translated(name: str, words: Words) -> Iterator[Said]:
             yield said, words[0] if option.numbers else _literal(words[0])
 
 
-VARIANT = "--experimental-attention-variant"
 EXPERIMENTAL_LAYERS = "variants.get_transformer_block_with_experimental_attention_variant_spec"
 
 
@@ -77,7 +76,7 @@ def _other_defaults(
 
     options: the given options of Megatron-LM.
     """
-    if VARIANT in options:
+    if patterns.VARIANT in options:
         yield "model.transformer_layer_spec", EXPERIMENTAL_LAYERS, "linear or sparse attention"
     elif not patterns.is_hybrid(model) and (model.moe is not None or model.mla is not None):
         yield (

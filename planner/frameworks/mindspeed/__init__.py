@@ -4,55 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cost_models.package_files import table, text
 from cost_models.plans import ParallelPlan
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer, megatron
-from planner.frameworks.base import Bundle, Field, Flag, cannot, flag, says
+from planner.frameworks.base import Bundle, Flag, fields, flag
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.mindspeed import reader
 from planner.frameworks.mindspeed.flags import CHANGES, flags
 from planner.frameworks.mindspeed.rules import RULES, SCHEDULES
-from planner.frameworks.package_files import text
 
 VERSIONS = "Megatron-LM core_v0.12.1 with MindSpeed of July 2026 (028de58)"
 
-FIELDS: dict[str, Field] = CHANGES.fields(megatron.FIELDS) | {
-    "cp_kind": says("--context-parallel-algo", note="when cp > 1"),
-    "dynamic_cp": cannot("its Megatron-LM (core 0.12.1) has no --hybrid-context-parallel", False),
-    "vpp": says(
-        "--num-layers-per-virtual-pipeline-stage",
-        "--schedules-method",
-        "--pipeline-model-parallel-layout",
-    ),
-    "zero_stage": says(
-        "--use-distributed-optimizer",
-        "--use-custom-fsdp",
-        "--data-parallel-sharding-strategy",
-        note="1: distributed optimizer; 2 and 3: custom FSDP, without pipeline",
-    ),
-    "reshard_after_forward": cannot("Megatron's custom FSDP always frees gathered weights", True),
-    "schedule": says(
-        "--num-layers-per-virtual-pipeline-stage",
-        "--schedules-method",
-        note="dualpipev, interleaved with vpp > 1, or 1F1B",
-    ),
-    "offload_optimizer": says("--swap-optimizer"),
-    "offload_activations": cannot("--swap-attention swaps modules, not layers", False),
-    "offload_num_layers": cannot("--swap-attention swaps modules, not layers"),
-    "attention_kernel": says("--use-flash-attn", note="the NPU's fused attention"),
-    "moe_dispatcher": says("--moe-token-dispatcher-type", note="no deepep"),
-    "runtime": cannot("Megatron-LM is the runtime", "megatron"),
-    "compile": cannot("its kernels are fused already", False),
-}
+FIELDS = CHANGES.fields(megatron.FIELDS) | fields(__name__)
 # Newer options of Megatron-LM -> those of core 0.12.1 for the same fact.
-OLDER = {
-    "--no-rope-freq (none)": "no option",
-    "--quick-geglu for --swiglu (SwiGLU)": "SwiGLU, no other gate",
-    "YaRN's --rotary-scaling-factor (1.0), --mscale (1.0), --mscale-all-dim (0.0)": (
-        "YaRN's --rotary-scaling-factor (1.0), --mscale (1.0), --mscale-all-dim (1.0)"
-    ),
-}
-UNWRITTEN = tuple(replace(row, how=OLDER.get(row.how, row.how)) for row in megatron.UNWRITTEN)
+_OLDER = table(__name__, "fields.json")["respelled"]
+UNWRITTEN = tuple(replace(row, how=_OLDER.get(row.how, row.how)) for row in megatron.UNWRITTEN)
 
 
 def environment(plan: ParallelPlan) -> tuple[Flag, ...]:

@@ -8,44 +8,27 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from cost_models.adapters import AdapterTarget
+from cost_models.package_files import table
 from planner.frameworks.arguments import Arguments
+from planner.frameworks.megatron import layout
 from planner.frameworks.megatron.changes import Changes
-from planner.frameworks.package_files import table
+from planner.frameworks.megatron.patterns import VARIANT
 
+PACKAGE = "planner.frameworks.mindspeed"
+_NAMES = table(PACKAGE, "names.json")
 # Its own names of Megatron-LM's options.
-CHANGES = Changes(
-    {
-        "--geglu": "--quick-geglu",
-        "--gelu-tanh": "--quick-geglu",  # gated too
-        "--shared-expert-gate": "--moe-shared-expert-gate",
-        "--n-group": "--moe-router-num-groups",
-        "--topk-group": "--moe-router-group-topk",
-        "--qk-nope-head-dim": "--qk-head-dim",
-        "--qk-rope-head-dim": "--qk-pos-emb-head-dim",
-        "--multi-head-latent-attention": "--multi-latent-attention",
-        "--moe-intermediate-size": "--moe-ffn-hidden-size",
-        "--index-n-heads": "--dsa-indexer-n-heads",
-        "--index-head-dim": "--dsa-indexer-head-dim",
-        "--index-topk": "--dsa-indexer-topk",
-        "--index-topk-freq": "--dsa-indexer-topk-freq",
-    }
-)
+CHANGES = Changes(_NAMES["llm_names"])
 # Options that build layers which a ModelSpec cannot have, unless they are 0 or 1.
-UNSUPPORTED_OPTIONS = {
-    "--compress-ratios": "compressed attention of DeepSeek-V4",
-    "--kv-compress": "compressed attention of DeepSeek-V4",
-    "--enable-mhc": "hyper-connections",
-    "--n-hash-layers": "experts chosen by hashing",
-    "--num-zero-experts": "experts that compute nothing",
-    "--cla-share-factor": "keys shared over layers",
-    "--o-lora-rank": "an output projection of low rank",
-}
+UNSUPPORTED_OPTIONS: dict[str, str] = _NAMES["llm_unsupported"]
+# Switches of kernels that cost nothing extra or that the cost model assumes; options for files and
+# formats, or for other kernels of the same cost.
+FREE = (*_NAMES["kernels"], *_NAMES["free"])
 LORA_TARGETS = {name: name for name in get_args(AdapterTarget)}
 
 
 def flags() -> dict[str, Any]:
     """The options that MindSpeed-LLM adds, and those that it gives more choices."""
-    found: dict[str, Any] = table("planner.frameworks.mindspeed", "llm.json")["flags"]
+    found: dict[str, Any] = table(PACKAGE, "llm.json")["flags"]
     return found
 
 
@@ -62,7 +45,7 @@ def translate(args: Arguments) -> None:
                 "(--model)"
             )
     if "--enable-dsa-indexer" in args.given:
-        args.say("--experimental-attention-variant", "dsa", "--enable-dsa-indexer")
+        args.say(VARIANT, "dsa", "--enable-dsa-indexer")
     _linear_attention(args)
     _experts(args)
     _windows(args)
@@ -73,7 +56,7 @@ def _linear_attention(args: Arguments) -> None:
     """Qwen3-Next's delta nets: the last layer of every interval has full attention."""
     name = "--full-attention-interval"
     if args.integer(name) > 1:
-        args.say("--experimental-attention-variant", "gated_delta_net", name)
+        args.say(VARIANT, "gated_delta_net", name)
         args.say("--linear-attention-freq", args.text(name), name)
         args.say("--attention-output-gate", None, name)
 
@@ -131,7 +114,7 @@ def _stages(args: Arguments) -> None:
         return
     if pp > 1 and counts:
         args.given.pop("--num-layers-per-virtual-pipeline-stage", None)
-        args.say("--pipeline-model-parallel-layout", "|".join("t" * n for n in counts), about)
+        args.say(layout.OPTION, "|".join("t" * n for n in counts), about)
 
 
 def _chunks(args: Arguments, layers: int, pp: int, away: set[int]) -> list[int]:

@@ -9,27 +9,14 @@ from cost_models.plans import ParallelPlan
 from planner.constraints.layout_fields import layout_fields
 from planner.frameworks import training_calls
 from planner.frameworks.arguments import Arguments
-from planner.frameworks.megatron import reader
+from planner.frameworks.megatron import layout, reader
+from planner.frameworks.megatron_option_readers import VOCABULARY, has_null_tokenizer
 from planner.frameworks.mindspeed import llm
 from planner.frameworks.mindspeed.flags import CP_ALGORITHMS
 from planner.frameworks.read_results import Reading, Unreadable
 
 TITLE = "MindSpeed"
 CP_KINDS = {name: kind for kind, name in CP_ALGORITHMS.items()}
-# Switches of kernels that cost nothing extra or that the cost model assumes.
-KERNELS = (
-    "--use-flash-attn",
-    "--use-fused-rmsnorm",
-    "--use-fused-swiglu",
-    "--use-fused-rotary-pos-emb",
-    "--no-rope-fusion",
-)
-# MindSpeed-LLM's options for files and formats, or for other kernels of the same cost.
-FREE = (
-    "--handler-name", "--no-shared-storage", "--model-type-hf", "--enable-hf2mg-convert",
-    "--prompt-type", "--is-instruction-dataset", "--no-pad-to-seq-lengths", "--padded-samples",
-    "--mla-mm-split", "--mla-fa-without-pad", "--tokenizer-not-use-fast", "--spec",
-)  # fmt: skip
 
 
 def recognises(files: Mapping[str, str]) -> bool:
@@ -46,15 +33,15 @@ def recognises(files: Mapping[str, str]) -> bool:
 
 
 def _model(args: Arguments, fields: dict[str, Any]) -> dict[str, Any]:
-    """The vocab_size field: core 0.12's NullTokenizer has one token more than --vocab-size."""
-    if not (args.text("--tokenizer-type").startswith("Null") and args.has("--vocab-size")):
+    """The vocab_size field: core 0.12's NullTokenizer has one token more than is given."""
+    if not (has_null_tokenizer(args) and args.has(VOCABULARY)):
         return {}
     args.assumed[:] = [text for text in args.assumed if not text.startswith("NullTokenizer")]
     return {"vocab_size": fields["vocab_size"] + 1}
 
 
 def _plan(args: Arguments, plan: ParallelPlan) -> dict[str, Any]:
-    args.has(*KERNELS, *FREE)
+    args.has(*llm.FREE)
     own: dict[str, Any] = {
         "attention_kernel": "flash",
         "cp_kind": _cp_kind(args, plan.cp),
@@ -64,7 +51,7 @@ def _plan(args: Arguments, plan: ParallelPlan) -> dict[str, Any]:
     }
     if args.has("--schedules-method"):
         own |= {"schedule": "dualpipe-v", "vpp": 2}
-        if text := args.text("--pipeline-model-parallel-layout"):
+        if text := args.text(layout.OPTION):
             counts = tuple(len(one) for one in text.split("|"))
             own |= {"first_stage_layers": 0, "last_stage_layers": 0, "stage_layers": ()}
             own |= layout_fields("dualpipe-v", plan.pp, 2, counts)
@@ -86,7 +73,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     dialect = reader.Dialect(
         "mindspeed",
         TITLE,
-        "planner.frameworks.mindspeed",
+        llm.PACKAGE,
         _model,
         _plan,
         training=llm.adapter_fields,

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from cost_models.balanced_layers import stages
+from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, yaml_files
@@ -18,7 +19,6 @@ from planner.frameworks.given_values import DEGREE, Values, hint, malformed, onl
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.nanotron.rules import BF16, FP32
 from planner.frameworks.nanotron.settings import ENGINES, NUMERICS
-from planner.frameworks.package_files import table
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 from planner.frameworks.yaml_files import YamlFile
 

@@ -15,7 +15,8 @@ from difflib import get_close_matches
 from math import prod
 from typing import Any
 
-from planner.frameworks import package_files, training_calls, yaml_files
+from cost_models import package_files
+from planner.frameworks import training_calls, yaml_files
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import SET, given_with
 from planner.frameworks.read_results import Setting, Unreadable

@@ -11,7 +11,7 @@ from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import megatron
-from planner.frameworks.base import Bundle, Field, Flag, cannot, flag, says
+from planner.frameworks.base import Bundle, Flag, fields, flag
 from planner.frameworks.launch_bundle import Launch, mock_data
 from planner.frameworks.megatron import attribute_names
 from planner.frameworks.primus import reader
@@ -23,31 +23,7 @@ VERSIONS = "main of August 2026 (fd1eeab) on Megatron-LM d3528a2 (core 0.20)"
 CONFIG = "config.yaml"
 
 
-FIELDS: dict[str, Field] = attribute_names.with_keys(megatron.FIELDS) | {
-    "dynamic_cp": cannot(
-        "its mock data has one length: samples are not assigned to ranks by length", False
-    ),
-    "recompute_layers": says("recompute_layer_ids", note="any layers, by their numbers"),
-    "dp": says("--nnodes", "--nproc_per_node", note="world size / (tp x cp x pp)"),
-    "schedule": says(
-        "num_virtual_stages_per_pipeline_rank",
-        "patch_primus_pipeline",
-        "pp_algorithm",
-        note="zero bubble and V schedules by its own pipeline runtime",
-    ),
-    "cross_entropy": says(
-        "cross_entropy_loss_fusion",
-        "cross_entropy_fusion_impl",
-        note="fused: native; in_place: te, which its Megatron-LM still has",
-    ),
-    "attention_kernel": says(
-        "attention_backend", note="flash: Transformer Engine's fused attention"
-    ),
-    "moe_dispatcher": says(
-        "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "use_turbo_deepep"
-    ),
-    "runtime": cannot("Megatron-LM is the runtime", "megatron"),
-}
+FIELDS = attribute_names.with_keys(megatron.FIELDS) | fields(__name__)
 UNWRITTEN = tuple(
     replace(
         row,

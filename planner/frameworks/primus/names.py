@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.frameworks.package_files import table
+from cost_models.package_files import table
 
 OVERRIDES = "modules.pre_trainer.overrides."
 _TABLE = table("planner.frameworks.primus", "keys.json")

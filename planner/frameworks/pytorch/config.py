@@ -6,13 +6,13 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from cost_models.stage_layers import forward_layers
 from planner.constraints import Context
 from planner.constraints.layout_fields import layout_fields
 from planner.frameworks.base import Flag
-from planner.frameworks.package_files import table
 from planner.frameworks.pytorch import encoders, patterns
 from planner.frameworks.rules import PLACEHOLDER, accumulation, train_iterations
 from planner.frameworks.torch_schedules import SCHEDULES

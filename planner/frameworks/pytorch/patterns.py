@@ -14,8 +14,8 @@ from cost_models.blocks.attention import Attention
 from cost_models.blocks.compressed_attention import CompressedAttention
 from cost_models.blocks.indexer import Indexer
 from cost_models.layers import layers_of
+from cost_models.package_files import text
 from cost_models.spec import ModelSpec, StackSpec
-from planner.frameworks.package_files import text
 
 KINDS = (
     "attention", "compressed_attention", "cross_attention", "experts", "gated_delta_net",

@@ -9,37 +9,26 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
+from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import megatron, training_calls
 from planner.frameworks.accelerate.rules import lacks
-from planner.frameworks.base import Bundle, Field, Flag, Row, cannot, in_group, says
+from planner.frameworks.base import Bundle, Flag, Row, fields, in_group
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.megatron import reader, slime
 from planner.frameworks.megatron.changes import Changes
 from planner.frameworks.megatron.flags import flags
 from planner.frameworks.read_results import Reading, Unreadable
+from planner.frameworks.rules import SMOKE_ITERATIONS
 from planner.frameworks.slime.rules import RULES
 
 VERSIONS = "main of August 2026 (624b824) on Megatron-LM core 0.16 to main"
 
-FIELDS: dict[str, Field] = megatron.FIELDS | {
-    "dynamic_cp": cannot("it splits every sample over all cp ranks", False),
-    "dp": says("--actor-num-nodes", "--actor-num-gpus-per-node", note="GPUs / (tp x cp x pp)"),
-    "zero_stage": cannot("the distributed optimizer is always on, without Megatron-FSDP", 1),
-    "moe_dispatcher": says(
-        "--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend", note="no allgather"
-    ),
-    "runtime": cannot("Megatron-LM is the runtime", "megatron"),
-}
+FIELDS = megatron.FIELDS | fields(__name__)
 # Options that slime's own replace or that slime ignores.
-CHANGES = Changes(
-    left_out=frozenset(
-        {"--train-iters", "--mock-data", "--tokenizer-type", "--eval-iters", "--log-interval"}
-        | {"--log-throughput"}
-    )
-)
+CHANGES = Changes(left_out=frozenset(table(__name__, "fields.json")["left_out"]))
 LAUNCH = Launch(
     "slime",
     "slime",
@@ -56,7 +45,7 @@ NEEDS = Note(
 
 
 @in_group("ROLLOUT_ARGS")
-def rollout(request: PlanRequest, iterations: str) -> Iterator[Row]:
+def rollout(request: PlanRequest) -> Iterator[Row]:
     """The options that make the samples of a step from conversations."""
     yield (
         "--rollout-function-path",
@@ -69,14 +58,13 @@ def rollout(request: PlanRequest, iterations: str) -> Iterator[Row]:
     yield "--debug-train-only", "training without inference engines"
     yield "--input-key", "messages", "key of the conversations"
     yield "--rollout-batch-size", request.training.global_batch_size, "samples of one step"
-    yield "--num-rollout", iterations, "steps of a smoke run"
+    yield "--num-rollout", SMOKE_ITERATIONS, "steps of a smoke run"
 
 
 def arguments(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
     """Megatron-LM's options and slime's own."""
-    core = flags(request, plan)
-    steps = next(str(one.value) for one in core if one.name == "--train-iters")
-    return (*CHANGES.written(core, request, plan), *rollout(request, steps))
+    core = CHANGES.written(flags(request, plan), request, plan)
+    return (*core, *rollout(request))
 
 
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:

@@ -15,7 +15,7 @@ from planner.constraints import Context
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import unwritten_facts
-from planner.frameworks.base import Bundle, cannot, flag, says
+from planner.frameworks.base import Bundle, fields, flag
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.rules import train_iterations
 from planner.frameworks.torch_schedules import SCHEDULES
@@ -23,79 +23,15 @@ from planner.frameworks.torchtitan import numerics, reader
 from planner.frameworks.torchtitan.module import module
 from planner.frameworks.torchtitan.rules import ATTENTION, DISPATCHERS, RULES
 from planner.frameworks.torchtitan.settings import environment, settings
-from planner.frameworks.unwritten_facts import Uncarried, mixture, uncarried
 
 VERSIONS = "0.3.0 with torch 2.13"
 MODULE = "plan_config"
 
-FIELDS = {
-    "tp": says("parallelism.tensor_parallel_degree"),
-    "sequence_parallel": says("parallelism.enable_sequence_parallel"),
-    "cp": says("parallelism.context_parallel_degree"),
-    "cp_kind": cannot("keys and values are gathered (all_gather)", "all_gather"),
-    "dynamic_cp": cannot("every sequence is split over all cp ranks", False),
-    "pp": says("parallelism.pipeline_parallel_degree"),
-    "vpp": says("parallelism.module_fqns_per_model_part"),
-    "dp": says(
-        "parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree"
-    ),
-    "dp_shard": says("parallelism.data_parallel_shard_degree", note="times cp"),
-    "ep": says("parallelism.expert_parallel_degree"),
-    "etp": cannot("experts are split over tp without expert parallelism, and not with it"),
-    "zero_stage": says(
-        "parallelism.data_parallel_shard_degree",
-        note="3: more than one rank per shard group; or 0",
-        only=(3, 0),
-    ),
-    "reshard_after_forward": says("parallelism.fsdp_reshard_after_forward"),
-    "micro_batch_size": says(
-        "training.local_batch_size", "parallelism.pipeline_parallel_microbatch_size"
-    ),
-    "recompute": says("activation_checkpoint"),
-    "recompute_modules": says("activation_checkpoint", note="op: SelectiveAC", only=(("op",),)),
-    "recompute_method": cannot(
-        "full recompute has one layer per checkpoint (uniform, 1)", "uniform"
-    ),
-    "recompute_num_layers": cannot("full recompute has one layer per checkpoint (uniform, 1)", 1),
-    "recompute_layers": cannot("activation_checkpoint is the same on every stage", ()),
-    "schedule": says("parallelism.pipeline_parallel_schedule", only=tuple(SCHEDULES)),
-    "first_stage_layers": says("parallelism.module_fqns_per_model_part"),
-    "last_stage_layers": says("parallelism.module_fqns_per_model_part"),
-    "stage_layers": says("parallelism.module_fqns_per_model_part"),
-    "rank_order": cannot("pp is the outermost axis of its mesh", "tp-cp-ep-dp-pp"),
-    "offload_optimizer": says("training.enable_cpu_offload", note="all FSDP shards are offloaded"),
-    "offload_activations": cannot("the trainer does not offload activations", False),
-    "offload_num_layers": cannot("the trainer does not offload activations"),
-    "attention_kernel": says(
-        "attn_backend", note="flash: flex, flash2: varlen", only=tuple(ATTENTION)
-    ),
-    "cross_entropy": says(
-        "compile.components", note="fused: components include loss", only=("unfused", "fused")
-    ),
-    "moe_dispatcher": says("moe_comm_backend", only=tuple(DISPATCHERS)),
-    "overlap_grad_reduce": cannot("always on without a pipeline, off with one"),
-    "overlap_param_gather": cannot("FSDP always prefetches weights", True),
-    "overlap_tp": says("compile.enable_async_tensor_parallel"),
-    "overlap_p2p": cannot(
-        "schedules with several chunks always overlap messages, others never", True
-    ),
-    "overlap_ep": cannot("expert-parallel communication is not overlapped", False),
-    "runtime": cannot("torchtitan is itself the runtime", "torch"),
-    "compile": says("compile.enable", "compile.components"),
-}
-
-UNWRITTEN = (
-    uncarried("norm_epsilon", "DEFAULTS.norm_eps (1e-5)"),
-    uncarried("rope_theta", "DEFAULTS.rope_theta (10000)"),
-    uncarried("rope_scaling", "rope(): scaling, rope_factor and others (none)"),
-    uncarried("activation", "SwiGLU, in gpt_oss with its limits"),
-    Uncarried(
-        "router scores and their factor", "DEFAULTS.score_func, route_norm, route_scale", mixture
-    ),
-    uncarried("mtp_loss", "DEFAULTS.mtp_scale (0.3)"),
-    uncarried("init_std", "DEFAULTS.init_std (0.02)"),
-    uncarried("multipliers", "no option"),
+FIELDS = fields(
+    __name__, schedule=SCHEDULES, attention_kernel=ATTENTION, moe_dispatcher=DISPATCHERS
 )
+
+UNWRITTEN = unwritten_facts.table(__name__)
 
 
 LAUNCH = Launch("torchtitan", "torchtitan", VERSIONS, __name__)

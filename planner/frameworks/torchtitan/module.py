@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from textwrap import wrap
 
+from cost_models.package_files import filled, text
 from cost_models.spec import ModelSpec
 from planner.constraints import Context
 from planner.frameworks.base import Flag, one_line
 from planner.frameworks.bash_writer import comment
-from planner.frameworks.package_files import filled, text
 from planner.frameworks.torchtitan import numerics
 from planner.frameworks.torchtitan.packages import Package, package_of
 

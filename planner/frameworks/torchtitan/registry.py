@@ -8,28 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.frameworks.package_files import table
+from cost_models.package_files import table
 from planner.frameworks.python.static_values import Call, Value
 
 # Section of Trainer.Config -> its class, created when a statement sets one of its fields.
-SECTIONS = {
-    "training": "TrainingConfig",
-    "parallelism": "ParallelismConfig",
-    "compile": "CompileConfig",
-    "comm": "CommConfig",
-    "debug": "DebugConfig",
-    "override": "OverrideConfig",
-    "profiler": "Profiler.Config",
-    "metrics": "MetricsProcessor.Config",
-    "tokenizer": "HuggingFaceTokenizer.Config",
-    "dataloader": "BaseDataLoader.Config",
-    "optimizer": "OptimizersContainer.Config",
-    "lr_scheduler": "LRSchedulersContainer.Config",
-    "checkpoint": "CheckpointManager.Config",
-    "activation_checkpoint": "SelectiveAC.Config",
-    "validator": "Validator.Config",
-    "loss": "BaseLoss.Config",
-}
+SECTIONS: dict[str, str] = table("planner.frameworks.torchtitan", "fields.json")["sections"]
 
 
 def document() -> dict[str, Any]:

@@ -11,10 +11,10 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from cost_models.package_files import table
 from planner.frameworks import architecture
 from planner.frameworks.bash import Argument
 from planner.frameworks.given_values import hint
-from planner.frameworks.package_files import table
 from planner.frameworks.python.static_values import Call
 from planner.frameworks.read_results import Setting, StatedValue, Unreadable
 from planner.frameworks.torchtitan import registry

@@ -13,11 +13,11 @@ from typing import Any
 from cost_models.plans import ParallelPlan
 from planner.constraints import Context
 from planner.documents.plan_report import Note
-from planner.documents.request import PlanRequest, Value
+from planner.documents.request import PlanRequest
 from planner.frameworks import accelerate, bash_writer, megatron, verl_overrides
 from planner.frameworks.accelerate.rules import lacks
 from planner.frameworks.accelerate.settings import config_json
-from planner.frameworks.base import Bundle, Field, Flag, cannot, says
+from planner.frameworks.base import Bundle, Flag, fields
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.launch_files import LaunchFiles, given_with
 from planner.frameworks.megatron import attribute_names, reader
@@ -67,24 +67,7 @@ def _key(option: str) -> str:
     return next((group + name for group, names in GROUPS.items() if name in names), "")
 
 
-# Values of fields for which Megatron-LM has an option, and verl no override.
-_WITHOUT_OVERRIDE: dict[str, Value] = {
-    "rank_order": "tp-cp-ep-dp-pp",
-    "offload_activations": False,
-    "offload_num_layers": 0,
-    "overlap_tp": False,
-    "overlap_ep": False,
-}
-FIELDS: dict[str, Field] = {
-    **attribute_names.with_keys(megatron.FIELDS, _key),
-    **{n: cannot("verl has no override for it", value) for n, value in _WITHOUT_OVERRIDE.items()},
-    "cross_entropy": cannot("its losses need log-probabilities of fp32 logits", "unfused"),
-    "dp": says("trainer.nnodes", "trainer.n_gpus_per_node", note="GPUs / (tp x cp x pp)"),
-    "micro_batch_size": says(MICRO),
-    "dynamic_cp": cannot("it splits every sequence over all cp ranks", False),
-    "cp_kind": cannot("context parallelism is always by p2p (ring attention)", "p2p"),
-    "runtime": cannot("Megatron-Core is the runtime", "megatron"),
-}
+FIELDS = attribute_names.with_keys(megatron.FIELDS, _key) | fields(__name__)
 
 
 def _rows(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -119,11 +118,6 @@ def elements(shape: Iterable[int]) -> int:
     for size in shape:
         count *= size
     return count
-
-
-def numbered(name: str) -> bool:
-    """Whether a name is an index in a list of modules."""
-    return bool(re.fullmatch(r"\d+", name))
 
 
 def lists_of_layers(model: nn.Module) -> Iterator[tuple[str, nn.ModuleList]]:

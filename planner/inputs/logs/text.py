@@ -5,7 +5,6 @@ from __future__ import annotations
 from planner.frameworks.base import one_line
 from planner.inputs.logs.run_log import Fact, RunLog
 
-SHOWN = ("model.", "training.", "plan.")
 _GIB = 2.0**30
 # Values that are true of most runs and say nothing where nobody chose them.
 _QUIET = (False, "none", 0, 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,11 +43,6 @@ class Prediction:
         if self.lowest_s is None or self.highest_s is None:
             return True
         return self.highest_s <= (1 + OPEN_SPREAD) * self.lowest_s
-
-
-def predict_all(runs: Iterable[Run], constants: Fitted | None = None) -> tuple[Prediction, ...]:
-    """A prediction, or the reason why not, for each run."""
-    return tuple(predict(run, constants) for run in runs)
 
 
 def predict(

@@ -34,33 +34,11 @@ from planner.presentation.drawing.accuracy_plot import (
 )
 from planner.presentation.drawing.accuracy_plot import STYLE as PLOT_STYLE
 from planner.presentation.drawing.page import document
-from planner.presentation.drawing.theme import colours
+from planner.presentation.drawing.theme import colours, sheet
 
 MOST_ROWS = 2_000  # of a table; the JSON has all
 _MOST_WORST = 20
-_STYLE = """
-body{margin:0 auto;max-width:1240px;padding:16px 20px 60px;background:var(--page);color:var(--ink);
-font:14px/1.45 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
-h1{font-size:22px;margin:0}h2{font-size:17px;margin:34px 0 4px}
-p{margin:4px 0;max-width:80ch}.quiet,caption,figcaption{color:var(--quiet)}
-dl{display:flex;flex-wrap:wrap;gap:12px;margin:16px 0}
-dl div{border:1px solid var(--grid);border-radius:8px;padding:8px 14px;min-width:130px}
-dt{color:var(--quiet);font-size:12px}dd{margin:0;font-size:21px;font-weight:600}
-dd small{font-size:12px;font-weight:400;color:var(--quiet);display:block}
-.figures{display:flex;flex-wrap:wrap;gap:24px;align-items:flex-start}
-figure{margin:0;flex:1 1 420px;min-width:min(100%,300px)}
-.wide{overflow-x:auto;max-height:75vh;margin:6px 0}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums}
-th,td{padding:3px 12px 3px 0;text-align:right;border-bottom:1px solid var(--grid);
-vertical-align:top;white-space:nowrap}
-thead th{position:sticky;top:0;background:var(--page);font-weight:600;z-index:1}
-tbody th{font-weight:400}.t{text-align:left}.long{text-align:left;white-space:normal;min-width:26ch}
-caption{text-align:left}summary{cursor:pointer;padding:4px 0}
-.bar{display:inline-block;height:10px;background:var(--F);vertical-align:middle}
-.bar.tail{opacity:.4}.warn{font-weight:600}
-:focus-visible{outline:2px solid var(--F);outline-offset:2px}
-a{color:inherit}ol{padding-left:40px;margin:4px 0}
-"""
+_STYLE = sheet("accuracy_page")
 
 
 def page(answer: AccuracyAnswer) -> str:

@@ -8,30 +8,14 @@ from html import escape
 
 from planner.documents.formats import seconds
 from planner.learning.accuracy.accuracy_answer import Row, ratio_words
-from planner.presentation.drawing.theme import MARKS, SERIES
+from planner.presentation.drawing.theme import MARKS, SERIES, sheet
 
 BAND = 0.10
 MOST_POINTS, MOST_SOURCES = 5_000, 40
 _SIZE, _LEFT, _TOP, _RIGHT, _BOTTOM = 560, 66, 14, 14, 52
 _STRIP_LEFT, _LANE = 150, 26
 _STRIP_LIMIT = math.log(2)
-STYLE = """
-.plot{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;width:100%;
-height:auto;font-variant-numeric:tabular-nums}
-.plot text{fill:var(--quiet);text-anchor:middle}
-.plot .name{text-anchor:end;fill:var(--ink)}
-.plot .label{fill:var(--ink);font-size:13px}
-.plot .grid{stroke:var(--grid);fill:none}
-.plot .one{stroke:var(--ink);stroke-width:1.2;fill:none}
-.plot .band{fill:var(--ink);fill-opacity:.09;stroke:var(--quiet);stroke-width:.8;
-stroke-dasharray:5 4}
-.plot .lane{fill:none;stroke:var(--grid)}
-.plot .median{stroke:var(--ink);stroke-width:2.4}
-.plot .dot{fill-opacity:.72;stroke:var(--page);stroke-width:.6}
-.plot .dot:hover{fill-opacity:1;stroke:var(--ink);stroke-width:1.6}
-.plot .open{fill-opacity:0;stroke-width:1.4}
-.plot .range{fill:none;stroke-width:1.2;stroke-opacity:.7}
-""" + "".join(
+STYLE = sheet("accuracy_plot") + "".join(
     f".s{i}{{fill:var(--s{i})}}.open.s{i},.range.s{i}{{stroke:var(--s{i})}}\n"
     for i in range(SERIES)
 )

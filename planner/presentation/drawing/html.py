@@ -13,12 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
+from cost_models.package_files import filled, text
 from planner.answers.pipelines.timeline import TimelineAnswer
 from planner.answers.pipelines.timeline_lanes import Lane, headline, lanes
 from planner.documents.formats import seconds, share
 from planner.presentation.drawing.page import document
 from planner.presentation.drawing.svg import WIDTH, legend_notes, svg, top
-from planner.presentation.drawing.theme import Theme, colours
+from planner.presentation.drawing.theme import Theme, colours, sheet
 
 _TICKS = 10**10  # ticks in the makespan; the file stores times as whole ticks
 _DIGITS = 4  # decimals of the activations held
@@ -35,28 +36,7 @@ _TOKENS = {
     "tl-F": "F", "tl-B": "B", "tl-I": "I", "tl-W": "W", "bad": "C", "tl-idle": "idle",
     "tl-memory": "memory", "muted": "quiet", "line": "grid",
 }  # fmt: skip
-_STYLE = """
-body{margin:0 auto;max-width:1240px;padding:12px 20px;background:var(--page);color:var(--ink);
-font:14px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
-#tools{display:flex;flex-wrap:wrap;gap:8px;align-items:center;position:sticky;top:0;padding:6px 0;
-background:var(--page);z-index:1}
-#tools[hidden]{display:none}
-button{font:inherit;color:inherit;background:var(--idle);border:1px solid var(--quiet);
-border-radius:5px;min-width:34px;padding:3px 10px;cursor:pointer}
-#says,#zoom{font-variant-numeric:tabular-nums}
-kbd{font:12px ui-monospace,monospace;border:1px solid var(--grid);border-radius:3px;padding:0 4px}
-.hint,#zoom,caption{color:var(--quiet)}
-figure{margin:0}.picture{overflow-x:auto}
-:focus-visible{outline:2px solid var(--F);outline-offset:2px}
-.picture svg.timeline{width:100%;min-width:760px;height:auto;display:block}
-#scroll{display:none;overflow:hidden auto;position:relative}
-#canvas{position:sticky;top:0;display:block;width:100%;touch-action:pan-y;cursor:grab}
-@media screen{.moving .crop{overflow:hidden;min-width:760px}.moving #scroll{display:block}}
-table{border-collapse:collapse;margin:10px 0;font-variant-numeric:tabular-nums}
-th,td{padding:3px 12px;text-align:right;border-bottom:1px solid var(--grid)}
-th{font-weight:600}caption{text-align:left}
-summary{cursor:pointer}
-"""
+_STYLE = sheet("timeline_page")
 
 
 def html(answer: TimelineAnswer, theme: Theme = "auto") -> str:
@@ -66,26 +46,12 @@ def html(answer: TimelineAnswer, theme: Theme = "auto") -> str:
     notes = (escape(legend_notes(answer, dense, numbered=True)) for dense in (False, True))
     style = f"""{colours(theme, ":root")}{_STYLE}{_aliases()}
 @media screen{{.moving .crop{{aspect-ratio:{WIDTH}/{top(answer) - 16:g}}}}}"""
-    return document(name, style, f"""<main>
-<div id="tools" hidden>
-<button data-key="+" aria-label="Zoom in">+</button>
-<button data-key="-" aria-label="Zoom out">−</button>
-<button data-key="0">Fit</button>
-<span id="zoom"></span>
-<span id="says" role="status" aria-live="polite"></span>
-</div>
-<figure id="figure" data-actions="{next(notes)}" data-columns="{next(notes)}">
-<div class="picture"><div class="crop">{svg(answer, theme)}</div></div>
-<div id="scroll"><div id="lanes"><canvas id="canvas" tabindex="0" role="application"
-aria-label="Timeline; arrow keys go from action to action and rank to rank"></canvas></div></div>
-</figure>
-<p class="hint">Zoom: <kbd>+</kbd> <kbd>−</kbd> <kbd>0</kbd>, <kbd>Ctrl</kbd> and wheel, or double
-click. Move: drag, or <kbd>Shift</kbd> and <kbd>←</kbd> <kbd>→</kbd>. Arrow keys go from action to
-action and rank to rank; the outline follows one micro-batch.</p>
-{_table(answer, drawn)}
-</main>
-<script type="application/json" id="data">{_data(answer, drawn)}</script>
-<script type="module">{_script()}</script>""")  # fmt: skip
+    words = {
+        "actions": next(notes), "columns": next(notes), "picture": svg(answer, theme),
+        "table": _table(answer, drawn), "data": _data(answer, drawn), "script": _script(),
+    }  # fmt: skip
+    body = filled(text("planner.presentation.drawing", "timeline_page.html"), words)
+    return document(name, style, body.rstrip("\n"))
 
 
 def _aliases() -> str:

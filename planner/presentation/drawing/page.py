@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.terminal_theme import TerminalTheme
 
 from planner.documents.saving import write_picture
+from planner.presentation.drawing.theme import sheet
 
 WIDTH = 100  # characters
 # A terminal's black, red, green, yellow, blue, magenta, cyan and white, and their bright variants,
@@ -23,12 +24,7 @@ _INKS = TerminalTheme(
     [(87, 96, 106), (207, 34, 46), (31, 136, 61), (154, 103, 0), (9, 105, 218), (125, 63, 201),
      (23, 112, 131), (87, 96, 106)],
 )  # fmt: skip
-_STYLE = """
-body{margin:0 auto;max-width:1240px;padding:16px 20px;background:#fff;color:#1c2128;
-font:14px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
-pre{font:13px/1.35 ui-monospace,"DejaVu Sans Mono",Menlo,Consolas,monospace;overflow-x:auto}
-figure{margin:18px 0;overflow-x:auto}figure svg{max-width:100%;height:auto}h1{font-size:20px}
-"""
+_STYLE = sheet("page")
 
 
 def write_page(

@@ -12,26 +12,15 @@ from planner.answers.pipelines.timeline_lanes import ticks
 from planner.documents.answer import PlanAnswer
 from planner.documents.formats import plan_words, seconds, share
 from planner.documents.plan_report import PlanReport
-from planner.presentation.drawing.theme import MARKS, SERIES, SIGNS, Theme, colours
+from planner.presentation.drawing.theme import MARKS, SERIES, SIGNS, Theme, colours, sheet
 
 _LEAST = 0.001  # share of an iteration; smaller parts are not drawn
 _SIGNS = ("", *SIGNS.values())
 _LOOKS = SERIES * 2  # of parts, each a colour and a sign; more than there are parts
 _STAR = "M0-8L1.9-2.6L7.6-2.5L3.1 1L4.7 6.5L0 3.2L-4.7 6.5L-3.1 1L-7.6-2.5L-1.9-2.6z"
-_STYLE = """
-.figure{font:13px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
-.figure text{fill:var(--ink)}
-.figure .title{font-size:15px;font-weight:600}
-.figure .middle{text-anchor:middle}
-.figure .end{text-anchor:end}
-.figure .page{fill:var(--page)}
-.figure .grid{stroke:var(--grid)}
-.figure .limit{stroke:var(--ink);stroke-dasharray:6 4}
-.figure .front{fill:none;stroke:var(--s0);stroke-width:1.6}
-.figure .dot{fill:var(--s0)}
-.figure .best{fill:var(--ink)}
-.figure .sign{stroke:var(--page);stroke-opacity:.7;stroke-linecap:round;fill:none}
-""" + "".join(f".figure .s{i}{{fill:var(--s{i})}}\n" for i in range(SERIES))
+_STYLE = sheet("plan_figure") + "".join(
+    f".figure .s{i}{{fill:var(--s{i})}}\n" for i in range(SERIES)
+)
 
 
 @dataclass(frozen=True)

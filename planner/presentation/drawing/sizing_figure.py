@@ -8,17 +8,11 @@ from xml.sax.saxutils import escape
 
 from planner.answers.sizing.answer import Row, SizingAnswer
 from planner.documents.formats import days, dollars, short
-from planner.presentation.drawing.theme import MARKS, SERIES, Theme, colours
+from planner.presentation.drawing.theme import MARKS, SERIES, Theme, colours, sheet
 
 WIDTH, HEIGHT = 900, 560
 _LEFT, _TOP, _RIGHT, _BOTTOM = 84, 44, 190, 56
-_STYLE = """
-svg{font:13px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
-.page{fill:var(--page)}text{fill:var(--quiet)}.title{fill:var(--ink);font-size:15px;font-weight:600}
-.axis{fill:var(--ink)}.grid{stroke:var(--grid)}.line{fill:none;stroke-width:1.6}
-.over{fill-opacity:.25;stroke-opacity:.4}.front{fill:none;stroke:var(--ink);stroke-width:1.6}
-.limit{stroke:var(--quiet);stroke-dasharray:5 4}
-"""
+_STYLE = sheet("sizing_figure")
 
 
 def sizing_figure(answer: SizingAnswer, theme: Theme = "auto") -> str:

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
+from cost_models.package_files import text
+
+
+def sheet(name: str) -> str:
+    """A style sheet beside this module, from a line of its own on."""
+    return "\n" + text("planner.presentation.drawing", f"{name}.css")
+
+
 Theme = Literal["auto", "light", "dark"]
 Mode = Literal["light", "dark"]
 
@@ -60,29 +68,7 @@ PATTERNS = "".join(
     for kind, path in SIGNS.items()
 )
 
-_RULES = """
-.timeline{font:11px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;
-font-variant-numeric:tabular-nums}
-.timeline text{fill:var(--ink)}
-.timeline .title{font-size:17px;font-weight:600}
-.timeline .quiet,.timeline .key,.timeline .head,.timeline .axis text{fill:var(--quiet)}
-.timeline .title .quiet{font-size:13px;font-weight:400}
-.timeline .number,.timeline .axis text{text-anchor:middle}
-.timeline .axis .unit{text-anchor:start}
-.timeline .rank,.timeline .side,.timeline .head{text-anchor:end}
-.timeline .number{stroke:none}
-.timeline .page{fill:var(--page)}
-.timeline .idle{fill:var(--idle)}
-.timeline .axis path{stroke:var(--grid);fill:none}
-.timeline .F{fill:var(--F)}
-.timeline .sign{stroke:var(--ink);stroke-opacity:.3;stroke-linecap:round;fill:none}
-.timeline #tl-I .sign{stroke-width:1.7;stroke-opacity:.42}
-.timeline #tl-C .sign{stroke:var(--C);stroke-opacity:1;stroke-width:1.3}
-.timeline .odd{fill-opacity:.55}
-.timeline .apart path{stroke:var(--page);stroke-width:1}
-.timeline .swatch{stroke:var(--grid)}
-.timeline path.memory{fill:var(--memory);fill-opacity:.35;stroke:var(--memory);stroke-width:1}
-"""
+_RULES = sheet("timeline")
 
 STYLE = _RULES + "".join(
     f".timeline .{kind}{{fill:url(#tl-{kind})}}"

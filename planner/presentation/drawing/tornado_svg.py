@@ -17,32 +17,13 @@ from planner.answers.sensitivities.tornado import (
     rows,
     ticks,
 )
-from planner.presentation.drawing.theme import Theme, colours
+from planner.presentation.drawing.theme import Theme, colours, sheet
 
 WIDTH = 1330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 340, 230, 124, 44
 _ENDS = 138  # px beside the longest bars for their numbers
 _PITCH, _HIGH, _THIN = 34, 16, 6
-_STYLE = """
-.tornado{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;
-font-variant-numeric:tabular-nums}
-.tornado text{fill:var(--ink)}
-.tornado .title{font-size:17px;font-weight:600}
-.tornado .quiet,.tornado .axis text{fill:var(--quiet);font-size:11px;font-weight:400}
-.tornado .name{text-anchor:end;font-size:12.5px}
-.tornado .end{font-size:11px}
-.tornado .left{text-anchor:end}
-.tornado .axis text{text-anchor:middle}
-.tornado .page{fill:var(--page)}
-.tornado .axis path{stroke:var(--grid);fill:none}
-.tornado .axis .base{stroke:var(--ink);stroke-width:1.2}
-.tornado .low{fill:var(--F)}
-.tornado .high{fill:url(#to-high)}
-.tornado .ground{fill:var(--I)}
-.tornado .stripe{stroke:var(--ink);stroke-opacity:.35;fill:none}
-.tornado .again{fill:var(--ink);fill-opacity:.75}
-.tornado .inner{stroke:var(--ink);stroke-opacity:.55;fill:none}
-"""
+_STYLE = sheet("tornado")
 
 
 def tornado_svg(answer: SensitivityAnswer, theme: Theme = "auto") -> str:

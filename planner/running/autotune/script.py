@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cost_models.package_files import filled, text
 from cost_models.plans import ParallelPlan
 from planner.answers.plans.emission import emit, launched
 from planner.documents.request import PlanRequest
@@ -14,17 +15,6 @@ from planner.running.autotune.answer import NextRun
 
 FILE = "tune.sh"
 LOG = "run.${NODE_RANK:-0}.log"
-_TEXT = """\
-#!/usr/bin/env bash
-# A run for `planner tune`: {iterations} iterations, ended after {limit_s:.0f} s whatever happens.
-set -euo pipefail
-
-HERE="$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)"
-LOG="$HERE/{log}"
-[ -w "$HERE" ] || LOG=/dev/null  # a folder of a container: its own log is what there is
-export TRAIN_ITERS="${{TRAIN_ITERS:-{iterations}}}"
-timeout --kill-after=60 {limit_s:.0f} bash "$HERE/{main}" "$@" 2>&1 | tee "$LOG"
-"""
 
 
 def bundle_of(
@@ -35,9 +25,15 @@ def bundle_of(
     Raises what planner.answers.plans.emission.emit does.
     """
     own = emit(request.model_copy(update={"plan": plan}))
-    text = _TEXT.format(iterations=run.iterations, limit_s=run.time_limit_s, main=own.main, log=LOG)
+    script = filled(
+        text(__package__ or "", "tune.sh.txt"),
+        {
+            "iterations": run.iterations, "limit_s": f"{run.time_limit_s:.0f}", "main": own.main,
+            "log": LOG,
+        },
+    )  # fmt: skip
     note = f"{FILE} starts {own.main} under a limit of time, and keeps {LOG} of each node."
-    return launched(with_file(own, FILE, text, note), request, launcher), own.main
+    return launched(with_file(own, FILE, script, note), request, launcher), own.main
 
 
 def write_once(bundle: Bundle, folder: Path) -> tuple[str, ...]:

@@ -11,13 +11,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Literal
 
 from cost_models.catalog.local import cpu_cores
 from planner.documents.plan_report import Document
-from planner.optional_packages import missing
+from planner.optional_packages import installed, missing
 from planner.version import __version__
 
 State = Literal["ok", "warn", "fail"]
@@ -261,18 +261,11 @@ def _requirements() -> list[str]:
 
 
 def _extras() -> Found:
-    known = {extra: _version(package) for extra, package in _EXTRAS.items()}
+    known = {extra: installed(package) for extra, package in _EXTRAS.items()}
     words = (f"{extra} {number or 'not installed'}" for extra, number in known.items())
     missing = [_EXTRAS[extra] for extra, number in known.items() if number is None]
     advice = f"pip install {' '.join(missing)}, where wanted"
     return "ok", ", ".join(words), advice if missing else None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _planning() -> Found:

@@ -28,8 +28,8 @@ from planner.documents.answer import REASONS
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer
 from planner.frameworks.base import Bundle, Flag, Unsupported, one_line
-from planner.frameworks.read_results import canonical
 from tests.fixtures import goldens
+from tests.fixtures.canonical import canonical
 from tests.fixtures.frameworks import ALL_CASES, CASES, DRAWN, NAMES, bundle
 from tests.fixtures.launches import (
     LAUNCHERS,

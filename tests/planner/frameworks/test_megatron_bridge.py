@@ -52,7 +52,7 @@ ADAPTERS = {
 }
 CLASSES = {**STORED, "LoRA": ADAPTERS, "CanonicalLoRA": ADAPTERS}
 ORACLE = Path(__file__).parents[2] / "oracles" / "megatron_bridge_check.py"
-WRITERS = ("flags", "hybrid", "patterns", "numerics", "packed_samples")
+WRITERS = ("flags", "hybrid", "layout", "patterns", "numerics", "packed_samples", "windows")
 
 
 def recipe(request: PlanRequest, plan: ParallelPlan) -> str:

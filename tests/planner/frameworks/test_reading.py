@@ -12,7 +12,7 @@ from cost_models.plans import ParallelPlan
 from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Framework
-from planner.frameworks.read_results import canonical
+from tests.fixtures.canonical import canonical
 from tests.fixtures.frameworks import ALL_CASES, CASES, DRAWN, NAMES
 from tests.fixtures.tiers import examples
 

@@ -11,8 +11,8 @@ from planner import frameworks
 from planner.answers.lint.lint import lint
 from planner.documents.request import PlanRequest
 from planner.frameworks.megatron.rules import RULES as CORE
-from planner.frameworks.read_results import canonical
 from planner.inputs.requests.parser import parse_cluster
+from tests.fixtures.canonical import canonical
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.slime import CASES
 from tests.fixtures.launches import launch, run_script, unreached, written

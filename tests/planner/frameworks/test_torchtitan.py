@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from cost_models.layers import layers_of
 from cost_models.parameters import (
     embedding_parameters,
-    layer_parameters,
     output_layer_parameters,
     prediction_parameters,
 )
@@ -36,6 +35,7 @@ from tests.fixtures.launches import (
     run_script,
     written,
 )
+from tests.fixtures.layers import layer_parameters
 from tests.oracles.torchtitan_check import ask
 
 TITAN = frameworks.get("torchtitan")

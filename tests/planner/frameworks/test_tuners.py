@@ -16,8 +16,9 @@ from planner.documents.request import PlanRequest
 from planner.frameworks.accelerate import trainer_yaml
 from planner.frameworks.accelerate.rules import RULES as ACCELERATE
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
-from planner.frameworks.read_results import Unreadable, canonical
+from planner.frameworks.read_results import Unreadable
 from planner.inputs.requests.parser import parse_cluster
+from tests.fixtures.canonical import canonical
 from tests.fixtures.frameworks import accelerate, legal_cases
 from tests.fixtures.frameworks.llama_factory import CASES
 from tests.fixtures.frameworks.trl import CASES as OF_TRL

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cost_models.fields import Spec
+from cost_models.package_files import table
 from cost_models.schedules import SCHEDULES
 from planner.answers.plans.plan_answers import IllegalPlan, illegal
 from planner.documents.problems import refuse
@@ -25,30 +26,7 @@ from planner.running.validate.ranks.saved_rows import SavedRow
 
 MOST_RANKS = 64
 # Known reasons why a term of the trace may differ from the estimate.
-_REASONS = {
-    "parameter_bytes": "weights that do not divide over a shard group are padded on some ranks",
-    "gathered_bytes": "the estimate always counts the prefetched layer and the stage's ends",
-    "gradient_bytes": "torch holds whole gradients where the estimate has shards, or the reverse",
-    "optimizer_bytes": "torch keeps a step counter of four bytes per weight tensor",
-    "activation_bytes": "the saved tensors below, times the micro-batches in flight; any rest: the "
-    "run has more micro-batches in flight than the closed form of the schedule",
-    "working_bytes": "temporary tensors, which the estimate bounds by the widest layer; it adds "
-    "cuBLAS's workspace, which is not a tensor",
-    "peak_bytes": "the sum of the above; in the trace the terms peak at different moments",
-    "message": "of one micro-batch to a neighbour",
-    "key": "gathered over context-parallel ranks, the script keeps them whole",
-    "value": "gathered over context-parallel ranks, the script keeps them whole",
-    "convolution input": "padded with taps - 1 zero tokens in front",
-    "token ids": "token ids in int64, of all micro-batches at once",
-    "position ids": "position ids in int64",
-    "image places": "which tokens of a sample are image tokens",
-    "targets": "token ids in int64",
-    "rotary table": "cosines and sines in fp32, one table for all layers",
-    "window mask": "one mask for all layers",
-    "random state": "seed and offset of the attention kernel",
-    "last norm statistics": "fp32 statistics of the last norm",
-    "loss scalars": "weight of the mean",
-}
+_REASONS: dict[str, str] = table(__package__ or "", "reasons.json")
 _ONLY_TRACED = "torch saves this tensor, the estimate has no such row"
 _ONLY_ESTIMATED = "the estimate has this row, torch saves no such tensor"
 _SIZES_DIFFER = "torch saves a different number of elements than the formula of this row"

@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 
 from cost_models.catalog.names import UnknownName, resolve
 from cost_models.fields import Spec
+from cost_models.package_files import filled, text
 from planner.documents.plan_report import Note
 from planner.documents.problems import RequestError, refuse
 from planner.documents.request import PlanRequest
@@ -39,27 +40,6 @@ _END_S = 60  # torchrun gives its ranks 30 s to end
 _JOIN_S = 600  # how long the first node waits for the last
 _POLLS_S = (1.0, 30.0)  # first and longest interval between polls; each is 1.5 times the last
 _MOST_MISSES = 5  # consecutive polls that may fail
-
-_SCRIPT = """\
-#!/usr/bin/env bash
-{about}
-set -euo pipefail
-
-{rendezvous}
-# Here lie train.py and job.json, and here every rank leaves its rank-N.json.
-{bundle}
-LAUNCH_ARGS=(
-  --nnodes "$NNODES"
-  --nproc-per-node {processes}
-  --rdzv-backend c10d
-  --rdzv-id {name}
-  --rdzv-endpoint "$MASTER_ADDR:$MASTER_PORT"
-  --rdzv-conf "is_host=$((NODE_RANK == 0)),join_timeout={join}"
-)
-exec timeout --foreground --verbose --kill-after={end} {limit} \\
-  "${{PYTHON:-python3}}" -m torch.distributed.run "${{LAUNCH_ARGS[@]}}" \\
-  -m planner.running.validate.ranks.worker "$BUNDLE"
-"""
 
 
 class RemoteRun(Spec):
@@ -153,14 +133,15 @@ def bundle(launch: RemoteRun, name: str, note: str = "") -> Bundle:
     cluster = launch.request.cluster
     about = f"A validation run of {launch.request.model.name}: {launch.ranks} ranks "
     about += f"on {nodes(cluster)} nodes."
-    text = _SCRIPT.format(
-        about=bash_writer.comment(about), rendezvous=bash_writer.rendezvous(nodes(cluster)),
-        bundle=bash_writer.BUNDLE, name=name, join=_JOIN_S,
-        processes=accelerators_per_node(cluster), end=_END_S, limit=f"{launch.time_limit_s:.0f}",
-    )  # fmt: skip
+    words = {
+        "about": bash_writer.comment(about), "rendezvous": bash_writer.rendezvous(nodes(cluster)),
+        "bundle": bash_writer.BUNDLE, "name": name, "join": _JOIN_S, "end": _END_S,
+        "processes": accelerators_per_node(cluster), "limit": f"{launch.time_limit_s:.0f}",
+    }  # fmt: skip
+    script = filled(text(__name__, "launch.sh.txt"), words)
     return Bundle(
         framework="planner validate", versions="torch 2.13", main=MAIN,
-        files={MAIN: text, REQUEST: launch.request.model_dump_json() + "\n", **launch.files},
+        files={MAIN: script, REQUEST: launch.request.model_dump_json() + "\n", **launch.files},
         flags=(), notes=(Note(code="launcher", text=note),) if note else (),
     )  # fmt: skip
 

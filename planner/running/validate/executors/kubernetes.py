@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import yaml
 
+from cost_models import package_files
 from planner.documents.problems import refuse, shown
 from planner.frameworks.base import Bundle
 from planner.frameworks.launchers import jobset, trainjob
@@ -34,22 +35,6 @@ _RESOURCES: dict[Kind, str] = {
     "trainjob": "trainjobs.trainer.kubeflow.org",
 }
 _POD = "pod.sh"
-_SCRIPT = """\
-#!/usr/bin/env bash
-# In a pod: the files are read-only there, and nobody else sees what is written.
-set -euo pipefail
-
-WORK="$(mktemp -d)"
-cp -L "${BASH_SOURCE[0]%/*}"/* "$WORK"
-code=0
-bash "$WORK/launch.sh" || code=$?
-# The results leave with the log.
-for result in "$WORK"/rank-*.json; do
-  [ -e "$result" ] || continue
-  printf '\\n@result %s %s\\n' "${result##*/}" "$(base64 -w 0 "$result")"
-done
-exit "$code"
-"""
 _RESULT = re.compile(r"^@result rank-(\d{1,7})\.json ([A-Za-z0-9+/=]+)$", re.M)
 # Final conditions of a JobSet or a TrainJob.
 _ENDS: dict[str, executors.State] = {
@@ -70,7 +55,8 @@ class Kubernetes(executors.Executor):
         launch = executors.only(launches, self.kind)
         name = executors.run_name(launch)
         made = executors.bundle(launch, name)
-        made = made.model_copy(update={"main": _POD, "files": {_POD: _SCRIPT, **made.files}})
+        script = package_files.text(executors.__name__, "pod.sh.txt")
+        made = made.model_copy(update={"main": _POD, "files": {_POD: script, **made.files}})
         return _RENDER[self.kind](made, launch.request, name, launch.image or IMAGE)
 
     def submit(self, folder: Path, launches: Sequence[executors.RemoteRun]) -> executors.Handle:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cost_models.fields import Spec
+from cost_models.package_files import text
 
 
 class Saved(Protocol):
@@ -46,123 +47,19 @@ class SavedRow(Spec):
 
 _ENCODER = re.compile(r"^encoders\.\d+\.?")
 _BLOCK = re.compile(r"^(encoders\.\d+\.)?blocks\.\d+\.?")
-# Patterns of "part:operator" (part of a layer or stage, operator that created the tensor), and the
-# row; the first match counts.
-_ROWS = tuple(
-    (re.compile(pattern), name)
-    for pattern, name in (
-        (r"block:", "layer input"),
-        (r"encoders\.\d+\.patches:", "patches"),
-        (r"encoders\.\d+\.positions:", "position ids"),
-        (r"encoders\.\d+\.norm:.* stat", "norm statistics"),
-        (r"encoders\.\d+\.norm:", "norm input"),
-        (r"encoders\.\d+\.projector\.\d+:", "projector input"),
-        (r"encoders\.\d+:(mm|_unsafe_view)", "projector output"),
-        (r"stage:(lt|clamp)", "image places"),
-        (r"(attention|mlp|mixer|embedding)_norm:.* stat", r"\1 norm statistics"),
-        (r"(attention|mlp|mixer|embedding)_norm:", r"\1 norm input"),
-        (r"layer_inputs_norm:.* stat", "per-layer norm statistics"),
-        (r"layer_inputs_norm:|per_layer:add", "per-layer inputs"),
-        (r"layer_inputs_projection:", "attention norm input"),  # of the first layer
-        (r"layer_inputs:", "token ids"),
-        (r"per_layer_norm:.* stat", "mlp norm statistics"),
-        (r"per_layer_norm:", "mlp norm input"),
-        (r"per_layer\.gate:", "mlp norm output"),
-        (r"per_layer(\.projection)?:", "per-layer gate"),
-        (r"cross_norm:.* stat", "attention norm statistics"),
-        (r"cross_norm:", "attention norm input"),
-        (r"cross\.query:", "attention norm output"),
-        (r"cross\.(key|value):", "encoder output"),
-        (r"cross\.core:\S*scaled_dot_product\S* u?int64", "random state"),
-        (r"cross\.core:\S*scaled_dot_product\S* float32 3", "cross log-sum-exp"),
-        (r"cross\.(core:\S*scaled_dot_product|output:)", "cross attention output"),
-        (r"attention\.(query|key)_norm:.* stat", "qk norm statistics"),
-        (r"attention\.(query|key)_norm:", "qk norm input"),
-        (r"attention\.\w+_norm:.* stat", "mla norm statistics"),
-        (r"attention\.\w+_norm:", "mla down output"),
-        (r"attention\.(query|key|value|gate|query_down|down):", "attention norm output"),
-        (r"attention:(cos|sin|neg)? float32", "rotary table"),
-        (r"attention\.core:\S*scaled_dot_product\S* u?int64", "random state"),
-        (r"attention\.core:\S*scaled_dot_product\S* float32 3", "log-sum-exp"),
-        (r"attention\.core:\S*scaled_dot_product", "attention output"),
-        (r"attention\.core:\S*softmax", "softmax output"),
-        (r"attention\.core:(empty_like|bernoulli)", "attention score mask"),
-        (r"attention\.core:mul", "attention dropout output"),
-        (r"attention\.core:logaddexp", "log-sum-exp"),  # of sinks too
-        (r"attention\.core:where", "causal mask"),
-        (r"attention\.output:", "attention output"),
-        (r"mlp\.(up|gate|router):", "mlp norm output"),
-        (r"mlp\.latent_in:", "mlp norm output"),
-        (r"mlp\.latent_out:", "expert latents"),
-        (r"mlp:\S*softmax", "router scores"),
-        (r"mlp:index.* stat", "routing"),  # of a weight for each copy
-        (r"mlp:(index|all_to_all|wait_tensor|_grouped_mm|cat)", "combine input"),
-        (r"mlp:(topk|sort|sum|floor_divide|_to_copy|ge)\b", "routing"),
-        (r"mlp\.experts:(_grouped_mm|mm)", "expert fc1 output"),
-        (r"mlp\.experts:silu", "expert gate output"),
-        (r"mlp\.experts:(mul|gelu)", "expert activation output"),
-        (r"mlp\.experts:cumsum", "expert offsets"),
-        (r"mlp\.experts:", "expert input"),
-        (r"mlp\.shared\.(up|gate):", "shared input"),
-        (r"mlp\.shared:(mm|addmm)", "shared fc1 output"),
-        (r"mlp\.shared:silu", "shared gate output"),
-        (r"mlp\.shared\.down:", "shared activation output"),
-        (r"mlp:(mm|addmm|_unsafe_view)", "fc1 output"),
-        (r"mlp:silu", "gate output"),
-        (r"mlp\.down:", "activation output"),
-        (r"embedding:", "token ids"),
-        (r"positions:", "position ids"),
-        (r"stage:(native_dropout|empty_like)", "embedding dropout mask"),
-        (r"norm:.* stat", "last norm statistics"),
-        (r"norm:", "last norm input"),
-        (r"head:", "last norm output"),
-        (r"stage:(\S*log_softmax|sub\b)", "logits"),
-        (r"stage:\S* float32 0", "loss scalars"),
-        (r"stage:\S* int64", "targets"),
-    )
-)
+
+
+def _patterns(file: str) -> tuple[tuple[re.Pattern[str], str], ...]:
+    """The lines of a file: a pattern, a tab and the row; the first pattern that matches counts."""
+    lines = (line.split("\t") for line in text(__package__ or "", file).splitlines())
+    return tuple((re.compile(pattern), name) for pattern, name in lines)
+
+
+# Patterns of "part:operator" (part of a layer or stage, operator that created the tensor).
+_ROWS = _patterns("saved_rows.tsv")
 # The same for blocks of layer patterns, tried first.  The text is "part that saved the tensor|part
 # that created it operator dimensions", and " longer" for more tokens than others of that part have.
-_MADE_ROWS = tuple(
-    (re.compile(pattern), name)
-    for pattern, name in (
-        (r"attention\.(indexer|compressor)\S*\|attention_norm ", "attention norm output"),
-        (r"attention\.indexer\.\w+\|attention\.query_latent_norm ", "mla norm output"),
-        (r"cross\.core\|cross\.query ", "cross query"),
-        (r"cross\.core\|cross\.(key|value) ", "cross keys and values"),
-        (r"attention\|attention\.indexer\.", "indexer q + k"),
-        (r"attention\S*\|attention\.compressor\.", "compressor outputs"),
-        (r"attention\|attention (_to_copy|cat)\S* 3", "turned attention output"),
-        (r"attention\|attention\.query ", "qk norm input"),
-        (r"attention\.output\|attention mul", "gated attention output"),
-        (r"attention\.output\|attention ", "output latents"),
-        (r"attention\.(query|key|value)\|attention\.(query_)?latent_norm ", "mla norm output"),
-        (r"attention\|attention\.core cat", "attention output"),
-        (r"attention\|attention\.gate ", "attention gate input"),
-        (r"\w+_streams\|\w+_streams add", "stream mixtures"),
-        (r"\w+_streams\|(attention|mlp|mixer)\b", "stream outputs"),
-        (r"\w+_streams\|", "streams"),
-        (r"stream_sum\|", "last streams"),
-        (r"mixer(\.\w+)?\|mixer_norm ", "mixer norm output"),
-        (r"mixer\.\w+\|\S* all_gather", "mixer norm output"),
-        (r"mixer\.output\|", "mixer out input"),
-        (r"mixer\.convolution\|", "convolution input"),
-        (r"mixer\|mixer\.convolution |mixer\.gates\|", "convolution output"),
-        (r"mixer\|mixer silu", "convolution output"),
-        (r"mixer\|mixer div\S* 4", "normed keys"),
-        (r"mixer\|mixer \S*(all_gather|wait_tensor)", "states passed between ranks"),
-        (r"mixer\|mixer \S+ 5", "chunk inverse"),
-        (r"mixer\.\w+_up\||mixer\|mixer\.(\w+_up|gates) ", "gates"),
-        (r"mixer\|mixer\.selection ", "selection"),
-        (r"(mixer|mlp)\.\w+\|(mixer|mlp) add", "shifted inputs"),
-        (r"mixer\|mixer\.\w+ ", "mixer in output"),
-        (r"mixer\|mixer cat\S* 3 longer", "mixer in output"),  # appended to the tokens before it
-        (r"(mixer|mlp)\|(mixer|mlp) mul\S* 3", "token before"),
-        (r"mixer\|mixer ", "scan output"),
-        (r"mlp\|mlp relu", "fc1 output"),
-        (r"mlp\|(mlp sigmoid|mlp\.down )", "receptance and fc2 output"),
-    )
-)
+_MADE_ROWS = _patterns("saved_rows_of_patterns.tsv")
 # Inputs of attention, in the order that its kernel and a checkpoint around it save them.
 _INPUTS, _CHECKPOINTED = ("key", "query", "value"), ("query", "key", "value")
 _MASK = ("", "masked_fill")

@@ -21,8 +21,9 @@ from planner.answers.lint.linted_launch import changed
 from planner.frameworks.arguments import known_arguments
 from planner.frameworks.base import Framework
 from planner.frameworks.deepspeed.flags import nested
-from planner.frameworks.read_results import Reading, canonical
+from planner.frameworks.read_results import Reading
 from planner.inputs.requests.parser import parse_cluster
+from tests.fixtures.canonical import canonical
 from tests.fixtures.frameworks import CASES
 from tests.fixtures.tiers import examples
 from tests.planner.answers.lint.test_scripts import PLANTED, linted

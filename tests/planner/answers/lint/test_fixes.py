@@ -12,9 +12,9 @@ from planner.answers.lint import fixes
 from planner.answers.lint.findings import CODES, FlagChange
 from planner.answers.lint.lint import found_in, lint
 from planner.answers.lint.sarif import sarif
-from planner.frameworks.read_results import canonical
 from planner.frameworks.sources import files_at
 from planner.inputs.requests.parser import parse_cluster
+from tests.fixtures.canonical import canonical
 from tests.planner.answers.lint.test_scripts import PLANTED, SCRIPTS
 
 MENDED = ("no_overlap", "hand_split", "local_layers", "exposed", "gpt_857m", "llama3_8b")

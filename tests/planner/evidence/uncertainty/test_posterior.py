@@ -16,7 +16,6 @@ from planner.evidence.uncertainty.posterior import (
     Scales,
     SeenRun,
     posterior,
-    posterior_document,
     published,
     read,
 )
@@ -24,7 +23,7 @@ from planner.learning.accuracy.first_sights import sights
 from planner.learning.accuracy.intervals import interval_summary, shots
 from planner.learning.accuracy.predict import predict
 from planner.learning.accuracy.scores import seen_runs
-from tools.accuracy.fit_posterior import coverage, fit
+from tools.accuracy.fit_posterior import coverage, fit, posterior_document
 
 SCALES = Scales((0.1,) * len(FACTORS), (1.0, 0.5, 0.5, 1.0, 2.0, 1.0), 0.05, 0.1, 0.3)
 QUANTILES = {"50": 0.7, "80": 1.3, "95": 2.0}

@@ -10,10 +10,11 @@ import pytest
 from cost_models.plans import ParallelPlan
 from planner import frameworks
 from planner.documents.request import PlanRequest
-from planner.frameworks.read_results import Setting, canonical
+from planner.frameworks.read_results import Setting
 from planner.inputs.logs import RunLog, read_log
 from planner.inputs.logs.megatron import words_of
 from planner.inputs.logs.options import reading
+from tests.fixtures.canonical import canonical
 from tests.fixtures.frameworks import ALL_CASES, CASES, bundle
 
 MEGATRON = [case for name, case in ALL_CASES if name == "megatron"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 
 from planner.evidence.published_runs.runs import PUBLISHED_RUNS, read_runs
-from planner.learning.accuracy.predict import Prediction, predict_all
+from planner.learning.accuracy.predict import Prediction, predict
 
 
 @cache
 def predictions() -> tuple[Prediction, ...]:
     """Of every row: seconds of work, done once in a process."""
-    return predict_all(read_runs(PUBLISHED_RUNS))
+    return tuple(predict(run) for run in read_runs(PUBLISHED_RUNS))

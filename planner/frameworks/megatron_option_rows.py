@@ -134,10 +134,10 @@ def alone(name: str, field: str, codec: Codec, why: str, **more: Any) -> Option:
     return Option(name, why, field, codec, **more)
 
 
-def always(name: str, record: str, value: object, why: str) -> Option:
+def always(name: str, record: str, value: object, why: str, **more: Any) -> Option:
     """An option that every launch with the record has; a switch if its value is True."""
     codec = Codec(_same, lambda args, one, usual: args.has(one), value)
-    return Option(name, why, f"{record}.", codec)
+    return Option(name, why, f"{record}.", codec, **more)
 
 
 def computed(name: str, *plan_fields: str, **more: Any) -> Option:
@@ -171,6 +171,11 @@ def spelled(rows: Iterable[Option], records: Records) -> Iterator[tuple[Option, 
 def as_row(option: Option, value: object) -> Row:
     """The option as a writer yields it."""
     return (option.name, option.why) if value is True else (option.name, value, option.why)
+
+
+def rows_of(options: Iterable[Option], records: Records) -> Iterator[Row]:
+    """The rows with a codec as a writer yields them."""
+    return (as_row(*one) for one in spelled(options, records))
 
 
 def read(rows: Iterable[Option], args: Arguments, record: str, **usual: Any) -> dict[str, Any]:
