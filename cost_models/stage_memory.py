@@ -253,8 +253,9 @@ class _StepAmounts:
         message = np.where(plans.pp > 1, at_layer(g.bytes.message), 0.0)
         self.messages = 2.0 * message * (1.0 + r.buffers_every_message * (g.micro_batches - 1.0))
         self.sent = message * r.keeps_sent_outputs if np.any(r.keeps_sent_outputs) else None
-        # Sharded ones are reduced layer by layer, with the head's while activations are there.
-        alone = (g.micro_batches == 1) & (plans.zero_stage < 2) & (plans.pp == 1)
+        # Those of replicas have buckets, which stay; sharded ones are reduced layer by layer, with
+        # the head's while activations are there.
+        alone = (g.micro_batches == 1) & (plans.dp * plans.cp == 1) & (plans.pp == 1)
         self.gradients_absent = r.frees_gradients * alone
         self.driver = overheads.driver_bytes(plans)
         self.share = overheads.fragmentation_share(r.expandable_segments)

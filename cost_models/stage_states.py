@@ -141,13 +141,15 @@ def gathered_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     FSDP keeps two gathered layers (the one in use and the prefetched one), and all along the root's
     weights (word table and head); or all weights of the stage where it does not reshard.  Without
     ZeRO torch (replicate) keeps masters once more, in the dtype it computes in.  Where there are no
-    masters that is a copy too many: it stands for what eager norms keep in fp32, which is not
-    counted (planner/learning/accuracy/README.md).
+    masters that is a copy too many, for what eager norms keep in fp32 where that is not counted
+    (planner/learning/accuracy/README.md).
     """
     plans, half, runtime = g.plans, s.training.weight_bytes, g.runtime
     stage: Array = sum_of(g.stage_parameters[slot])
     masters: Array = sum_of(g.trained_stage_parameters[slot])
     copied: Array = runtime.weights_are_masters * (plans.zero_stage == 0) * masters * half
+    if s.training.master_weights_dtype == "none":
+        copied = copied * (1.0 - runtime.norms_in_fp32)
     if np.any(plans.autocast):
         copied = np.where(plans.autocast > 0, _cast_by_autocast(s, g, slot, masters) * half, copied)
     if not np.any(plans.zero_stage == 3):

@@ -18,6 +18,7 @@ RUNTIME = replace(
     repeats_key_value_heads=0.0,
     # optim/gradient_accumulator.py: fp32 masters of their own and one contiguous gradient buffer.
     # parallel/pipeline_parallel/state.py: one message at a time, into a tensor of its own.
+    frees_gradients=0.0,
     weights_are_masters=0.0,
     buffers_every_message=0.0,
 )

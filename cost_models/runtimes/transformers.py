@@ -1,15 +1,15 @@
 """Hugging Face transformers: its modelling code with its Trainer, PEFT and accelerate.
 
-Everything runs operator by operator.  Adapters of PEFT are fp32 beside half-precision weights;
-weights that train are fp32 under autocast or, sharded by FSDP2, cast as FSDP gathers them.
+Adapters of PEFT are fp32 beside half-precision weights; weights that train are fp32 under autocast
+or, sharded by FSDP2, cast as FSDP gathers them.
 """
 
 from dataclasses import replace
 
-from cost_models.runtimes import torch
+from cost_models.runtimes import eager
 
 RUNTIME = replace(
-    torch.RUNTIME,
+    eager.RUNTIME,
     name="transformers",
     title="transformers: eager layers, autocast, PEFT, FSDP2",
     version="transformers 5.17, PEFT 0.21, accelerate 1.15",
@@ -19,14 +19,7 @@ RUNTIME = replace(
     autocasts=1.0,
     # tuners/tuners_utils.py cast_adapter_dtype, lora/layer.py _cast_input_dtype.
     casts_adapters=1.0,
-    # modeling_llama.py LlamaRMSNorm and its kin.
-    norms_in_fp32=1.0,
-    unfused_attention_in_fp32=0.0,
-    # eager_attention_forward.
-    unfused_attention_by_operator=1.0,
     drops_half_logits=1.0,
     # optim adamw_torch.
     steps_by_list=1.0,
-    # It has no DTensor of its own, and no pipeline.
-    expandable_segments=0.0,
 )

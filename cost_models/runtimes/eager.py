@@ -1,0 +1,18 @@
+"""Models in plain PyTorch, as litgpt, torchtune and most research code write them."""
+
+from dataclasses import replace
+
+from cost_models.runtimes import torch
+
+RUNTIME = replace(
+    torch.RUNTIME,
+    name="eager",
+    title="PyTorch: models of plain operators",
+    version="litgpt 0.5, torchtune 0.6, torch 2.1 to 2.11",
+    sources=("torch", "transformers"),
+    # litgpt/model.py RMSNorm, torchtune/modules/rms_norm.py, transformers' LlamaRMSNorm.
+    norms_in_fp32=1.0,
+    unfused_attention_in_fp32=0.0,
+    unfused_attention_by_operator=1.0,
+    expandable_segments=0.0,
+)
