@@ -253,8 +253,7 @@ class _StepAmounts:
         message = np.where(plans.pp > 1, at_layer(g.bytes.message), 0.0)
         self.messages = 2.0 * message * (1.0 + r.buffers_every_message * (g.micro_batches - 1.0))
         self.sent = message * r.keeps_sent_outputs if np.any(r.keeps_sent_outputs) else None
-        # Those of replicas have buckets, which stay; sharded ones are reduced layer by layer, with
-        # the head's while activations are there.
+        # Those of replicas stay in buckets; sharded ones are reduced by layer, the head's first.
         alone = (g.micro_batches == 1) & (plans.dp * plans.cp == 1) & (plans.pp == 1)
         self.gradients_absent = r.frees_gradients * alone
         self.driver = overheads.driver_bytes(plans)
@@ -340,10 +339,10 @@ class _Slot:
         step, absent = at(self._step), at(of.gradients_absent)
         if np.any(absent):
             # They appear while activations go: of the two the larger counts.
-            going = resident + logits + working
-            coming = states["gradients"] + np.maximum(buckets, step)
-            states["gradients"] += absent * (np.maximum(coming - going, 0.0) - states["gradients"])
-            buckets, step = buckets * (1.0 - absent), step * (1.0 - absent)
+            gradients, there = states["gradients"], 1.0 - absent
+            coming = gradients + np.maximum(buckets, step) - (resident + logits + working)
+            states["gradients"] = gradients * there + absent * np.maximum(coming, 0.0)
+            buckets, step = buckets * there, step * there
         communication = communication + buckets
         transient = resident + logits + working + communication
         over = np.maximum(step - transient, 0.0) if np.any(step) else 0.0

@@ -193,9 +193,7 @@ def step_seconds(
     apart = OPTIMIZERS[training.optimizer].by_matrix
     matrices = MatrixOptimizer(s, g) if apart else None
     tensor: Array = 0.0
-    exposed: Array = 0.0
-    optimizer: Array = 0.0
-    offload: Array = 0.0
+    exposed, optimizer, offload = tensor, tensor, tensor
     for slot, (plain, expert) in enumerate(g.trained_stage_parameters):
         stage = at_stage(g.table.stage[slot])
         reduce_s, gather_s = collectives.of((plain, expert), g.stage_parameters[slot])

@@ -188,10 +188,8 @@ class TrainableModel:
                     columns = tuple(gemms.get(id(gemm), gemm) for gemm in record.columns)
                     rows = tuple(gemms.get(id(gemm), gemm) for gemm in record.rows)
                     changed.append(replace(record, columns=columns, rows=rows))
-                case SavedTensor() if record.name in INPUTS:
-                    changed += self._input(record, frozen, d)
-                case SavedTensor() if record.name in NORM_ROWS and not trained:
-                    continue
+                case SavedTensor():
+                    changed += self._saved(record, frozen, d, trained)
                 case MemoryBoundKernel(name="embedding") if not trained:
                     changed.append(replace(record, backward_bytes=0.0))
                 case Working() if unpacked:
@@ -201,11 +199,13 @@ class TrainableModel:
                     changed.append(record)
         return tuple(changed)
 
-    def _input(
-        self, tensor: SavedTensor, frozen: dict[str, Gemm], d: Dims
+    def _saved(
+        self, tensor: SavedTensor, frozen: dict[str, Gemm], d: Dims, trained: bool
     ) -> Iterator[SavedTensor]:
-        """A saved tensor that only weight gradients read: those of matrices, or of adapters."""
-        readers = [frozen[name] for name in INPUTS[tensor.name] if name in frozen]
+        """A saved tensor, if any gradient reads it: of an input those of matrices or adapters."""
+        if tensor.name in NORM_ROWS and not trained:
+            return
+        readers = [frozen[name] for name in INPUTS.get(tensor.name, ()) if name in frozen]
         if not readers:
             yield tensor
         elif not self.training.lora_dropout:
@@ -276,18 +276,7 @@ class TrainableModel:
         yield memory_bound("sum", 6.0 * summed + scaling, scaling)
         yield memory_bound("input gradient", 0.0, 6.0 * count * tokens * inputs)
         yield saved("rank", count * tokens * rank, d.activation_bytes)
-        # torch.compile fuses the casts with what is before and after them.
-        size, casts = count * tokens * inputs, d.runtime.casts_adapters * d.eager
-        drops = float(self.training.lora_dropout > 0)
-        copies = np.maximum(casts, drops)
-        element = d.activation_bytes + (FP32_BYTES - d.activation_bytes) * casts
-        dropout = drops * (2.0 * element + MASK_BYTES)
-        # Its input is widened and narrowed again, and so is the gradient on its way back.
-        moved = (dropout + casts * (NARROWED_BYTES + WIDENED_BYTES)) * size
-        yield memory_bound("input", moved, moved)
-        yield saved("input", size * copies, d.activation_bytes)
-        yield saved("dropout mask", size * drops, MASK_BYTES)
-        yield HostOperations(count * casts * ADAPTER_OPERATIONS)
+        yield from self._adapter_input(name, gemm, count, d)
         # Beside a column-parallel matrix the projection to the rank is gathered forward and its
         # gradient summed backward.  Beside a row-parallel one it is summed, and the output, of
         # which each rank has some columns, is gathered.
@@ -299,6 +288,25 @@ class TrainableModel:
         if row:
             whole = shared * tokens * outputs
             yield Collective(("all_gather",), whole, axis, module=module)
+
+    def _adapter_input(self, name: str, gemm: Gemm, count: int, d: Dims) -> Iterator[Record]:
+        """Dropout of the inputs of some adapters, and their casts, which torch.compile fuses.
+
+        An input is widened and narrowed again, and so is the gradient on its way back.
+        """
+        size, casts = count * gemm.m * gemm.groups * gemm.k, d.runtime.casts_adapters * d.eager
+        drops = float(self.training.lora_dropout > 0)
+        element = d.activation_bytes + (FP32_BYTES - d.activation_bytes) * casts
+        dropout = drops * (2.0 * element + MASK_BYTES)
+        moved = (dropout + casts * (NARROWED_BYTES + WIDENED_BYTES)) * size
+        yield MemoryBoundKernel(f"{name} input", moved, moved, gemm.module, gemm.active)
+        again = (gemm.module,) if gemm.module else ()
+        for what, kept, each in (
+            ("input", size * np.maximum(casts, drops), d.activation_bytes),
+            ("dropout mask", size * drops, MASK_BYTES),
+        ):
+            yield SavedTensor(f"{name} {what}", kept, each, again, gemm.active)
+        yield HostOperations(count * casts * ADAPTER_OPERATIONS)
 
 
 @formula("1", "lora")

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from planner.evidence.uncertainty.error_features import Array
-from planner.evidence.uncertainty.memory_risk import ANY
+from planner.evidence.uncertainty.memory_risk import ANY, measured_as
 from planner.evidence.uncertainty.posterior import FREEDOM
 from planner.learning.accuracy.predict import Prediction
 
@@ -53,7 +53,11 @@ def measured_peaks(predictions: Iterable[Prediction]) -> tuple[Peak, ...]:
     gradients early, of which the model has no terms: its peaks would widen all others.
     """
     return tuple(
-        Peak(one.plan.runtime, one.run.source_key, log(one.run.peak_bytes / one.peak_bytes))
+        Peak(
+            measured_as(one.plan.runtime),
+            one.run.source_key,
+            log(one.run.peak_bytes / one.peak_bytes),
+        )
         for one in predictions
         if one.plan is not None
         and one.peak_bytes

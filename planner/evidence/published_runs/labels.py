@@ -122,6 +122,11 @@ def _every_nth_layer(nth: int) -> dict[str, Any]:
     return {"recompute": "full", "recompute_method": "block", "recompute_num_layers": -nth}
 
 
+def is_micro_step(run: Run) -> bool:
+    """Whether what took the row's time is one of several micro-batches of a step."""
+    return "one micro-step" in run.notes.lower()
+
+
 def memory_quantity(run: Run) -> str:
     """How a source read memory: what the allocator handed out, holds, or what the driver sees."""
     notes = run.notes.lower()

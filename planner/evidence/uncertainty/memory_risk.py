@@ -26,6 +26,12 @@ FILE = Path(__file__).parents[3] / "cost_models" / "catalog" / "memory_posterior
 ANY = "any"  # a runtime of which no peak was published
 
 
+def measured_as(runtime: str) -> str:
+    """The runtime whose peaks count for this one's: all that is built on torch is one kind."""
+    known = RUNTIMES.get(runtime)
+    return "torch" if known is not None and known.lineage == "torch" else runtime
+
+
 @dataclass(frozen=True)
 class Peaks:
     """The distribution of measured over predicted peaks, and the evidence for it.
@@ -57,12 +63,13 @@ class Peaks:
         beyond = 100.0 * np.expm1(np.interp(0.05, self.chances, self._above(runtime)))
         return (
             f"from {sum(self.rows.values())} published peaks of {self.sources} sources, "
-            f"{self.rows.get(runtime) or 'none'} of them by {runtime}: 1 in 20 is expected more "
+            f"{self.rows.get(measured_as(runtime)) or 'none'} of them by {measured_as(runtime)}: "
+            "1 in 20 is expected more "
             f"than {beyond:.0f} % above the predicted one"
         )
 
     def _above(self, runtime: str) -> Array:
-        return self.above_ln.get(runtime, self.above_ln[ANY])
+        return self.above_ln.get(measured_as(runtime), self.above_ln[ANY])
 
 
 @dataclass(frozen=True)

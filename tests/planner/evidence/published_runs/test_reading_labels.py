@@ -177,7 +177,7 @@ def test_a_stack_that_nobody_listed_is_the_ordinary_one(stack: str, year: str) -
     """Eager, nothing overlapped, and said to be a guess; never the best that is known."""
     software, notes = software_of(row(stack=stack, year=year))
     assert software.guessed
-    assert software.plan["runtime"] == "torch"
+    assert software.plan["runtime"] == "eager"
     assert not any(software.plan[name] for name in software.plan if name.startswith("overlap"))
     assert not software.plan.get("compile")
     assert "taken as eager PyTorch with nothing overlapped" in notes[0]
