@@ -190,8 +190,7 @@ def step_seconds(
     bucket = bucket_parameters(plans.dp * plans.cp)
     measured = s.profile.measured
     collectives = StepCollectives(s, g, dp)
-    apart = OPTIMIZERS[training.optimizer].by_matrix
-    matrices = MatrixOptimizer(s, g) if apart else None
+    matrices = MatrixOptimizer(s, g) if OPTIMIZERS[training.optimizer].by_matrix else None
     tensor: Array = 0.0
     exposed: Array = 0.0
     optimizer: Array = 0.0
