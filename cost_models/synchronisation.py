@@ -190,8 +190,7 @@ def step_seconds(
     bucket = bucket_parameters(plans.dp * plans.cp)
     measured = s.profile.measured
     collectives = StepCollectives(s, g, dp)
-    apart = OPTIMIZERS[training.optimizer].by_matrix
-    matrices = MatrixOptimizer(s, g) if apart else None
+    matrices = MatrixOptimizer(s, g) if OPTIMIZERS[training.optimizer].by_matrix else None
     tensor: Array = 0.0
     exposed, optimizer, offload = tensor, tensor, tensor
     for slot, (plain, expert) in enumerate(g.trained_stage_parameters):

@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import Literal, NamedTuple
+
+import numpy as np
 
 from cost_models.sources import Array
 
@@ -53,6 +56,38 @@ class Costs(NamedTuple):
     others_s: Array
 
 
+def loop(stages: int, chunks: int, micro_batch: int) -> Route:
+    """Chunk after chunk over all ranks: virtual stage c p + r on rank r (SC'21, 2.2.2)."""
+    return tuple((rank, chunk) for chunk in range(chunks) for rank in range(stages))
+
+
+def wave(stages: int, chunks: int, micro_batch: int) -> Route:
+    """Every second chunk runs back, so that each turn stays on one rank; two chunks: a V."""
+    return tuple(
+        (rank if chunk % 2 == 0 else stages - 1 - rank, chunk)
+        for chunk in range(chunks)
+        for rank in range(stages)
+    )
+
+
+def loop_messages(stages: int, chunks: int) -> int:
+    """Sends per micro-batch along a loop of one or more chunks: p v - 1 hops, forward and backward.
+
+    A single rank sends nothing.
+    """
+    return 2 * (stages * chunks - 1) if stages > 1 else 0
+
+
+def wave_messages(stages: int, chunks: int) -> int:
+    """Sends per micro-batch along a wave: p-1 hops per chunk, both ways; turns are local."""
+    return 2 * chunks * (stages - 1)
+
+
+def one_copy(stage: Array, stages: Array) -> Array:
+    """Copies of a rank's weights in a schedule that updates them between batches: one."""
+    return np.multiply(stage, 0.0) + 1.0
+
+
 @dataclass(frozen=True)
 class PipelineSchedule:
     """A schedule: closed forms for the search, an action order for the simulator.
@@ -82,11 +117,11 @@ class PipelineSchedule:
     extra_s: Callable[[Costs, Array, Array, Array], Array] | None
     holds: str
     in_flight: Callable[[Array, Array, Array, Array], Array]
-    weight_copies: Callable[[Array, Array], Array]
-    messages: Callable[[int, int], int]
     allowed: Callable[[int, int, int], str]
-    route: Callable[[int, int, int], Route]
     order: Callable[[int, int, int], Order]
+    weight_copies: Callable[[Array, Array], Array] = one_copy
+    messages: Callable[[int, int], int] = loop_messages
+    route: Callable[[int, int, int], Route] = loop
     chunk_counts: tuple[int, ...] = (1,)
     splits_backward: bool = False
     freed_at: str = "weight gradient"
@@ -97,3 +132,7 @@ class PipelineSchedule:
     @property
     def synchronous(self) -> bool:
         return not self.staleness
+
+
+# A schedule whose every second chunk runs back.
+wave_schedule = partial(PipelineSchedule, messages=wave_messages, route=wave, placement="wave")

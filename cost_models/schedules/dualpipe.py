@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.schedules.base import Action, Costs, Order, PipelineSchedule, Route
-from cost_models.schedules.dualpipe_v import pair_steps, pairs_extra_s
-from cost_models.schedules.gpipe import chain_messages
-from cost_models.schedules.zb_v import numbered, two_chunks
+from cost_models.schedules.base import Action, Costs, Order, PipelineSchedule, Route, loop_messages
+from cost_models.schedules.dualpipe_v import pair_steps, pairs_extra_s, pairs_refusal
+from cost_models.schedules.zb_v import numbered
 from cost_models.sources import Array, formula
 
 
@@ -84,12 +83,7 @@ def refusal(stages: int, chunks: int, micro_batches: int) -> str:
         return (
             f"dualpipe sends half the micro-batches either way: an even number, got {micro_batches}"
         )
-    if micro_batches < 2 * stages:
-        return (
-            f"dualpipe needs at least {2 * stages} micro-batches on {stages} stages, "
-            f"got {micro_batches}"
-        )
-    return two_chunks("dualpipe", chunks)
+    return pairs_refusal("dualpipe", stages, chunks, micro_batches)
 
 
 def _extra_s(costs: Costs, stages: Array, chunks: Array, micro_batches: Array) -> Array:
@@ -104,7 +98,7 @@ DUALPIPE = PipelineSchedule(
     holds="wherever it is allowed, m >= 2p",
     in_flight=lambda stage, stages, chunks, micro_batches: dualpipe_in_flight(stage, stages),
     weight_copies=lambda stage, stages: np.multiply(stage, 0.0) + 2.0,
-    messages=lambda stages, chunks: chain_messages(stages, 1),
+    messages=lambda stages, chunks: loop_messages(stages, 1),
     allowed=refusal,
     route=route,
     order=order,

@@ -7,13 +7,12 @@ then backward; how much communication it hides does not depend on the order.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 
 import numpy as np
 
-from cost_models.schedules import routes
-from cost_models.schedules.base import Costs, Kind, Order, PipelineSchedule
-from cost_models.schedules.gpipe import one_copy
+from cost_models.schedules.base import Costs, Kind, Order
 from cost_models.schedules.zb_v import (
     F0,
     F1,
@@ -24,7 +23,7 @@ from cost_models.schedules.zb_v import (
     Step,
     numbered,
     two_chunks,
-    v_messages,
+    v_schedule,
 )
 from cost_models.sources import Array, formula
 
@@ -58,14 +57,12 @@ def dualpipe_v_in_flight(stage: Array, stages: Array) -> Array:
     return stages + 0.5 + np.multiply(stage, 0.0)
 
 
-def refusal(stages: int, chunks: int, micro_batches: int) -> str:
-    """Why DualPipeV cannot run; "" if it can.  Its steady state starts after 2p micro-batches."""
+def pairs_refusal(name: str, stages: int, chunks: int, micro_batches: int) -> str:
+    """Why pairs cannot run; "" if they can.  Their steady state starts after 2p micro-batches."""
     if micro_batches < 2 * stages:
-        return (
-            f"dualpipe-v needs at least {2 * stages} micro-batches on {stages} stages, "
-            f"got {micro_batches}"
-        )
-    return two_chunks("dualpipe-v", chunks)
+        least = f"{name} needs at least {2 * stages} micro-batches on {stages} stages"
+        return f"{least}, got {micro_batches}"
+    return two_chunks(name, chunks)
 
 
 def pair_steps(before: int, behind: int, steady: int) -> list[Step]:
@@ -108,19 +105,13 @@ def _extra_s(costs: Costs, stages: Array, chunks: Array, micro_batches: Array) -
     return pairs_extra_s(forward_s, input_s, weight_s, hops) / 2.0
 
 
-DUALPIPE_V = PipelineSchedule(
+DUALPIPE_V = v_schedule(
     id="dualpipe-v",
     title="DualPipeV",
     citation="dualpipe",
     extra_s=_extra_s,
     holds="wherever it is allowed, m >= 2p",
     in_flight=lambda stage, stages, chunks, micro_batches: dualpipe_v_in_flight(stage, stages),
-    weight_copies=one_copy,
-    messages=v_messages,
-    allowed=refusal,
-    route=routes.wave,
+    allowed=partial(pairs_refusal, "dualpipe-v"),
     order=order,
-    chunk_counts=(2,),
-    splits_backward=True,
-    placement="wave",
 )

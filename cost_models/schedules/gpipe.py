@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.schedules import routes
 from cost_models.schedules.base import Action, Costs, Kind, Order, PipelineSchedule
 from cost_models.sources import Array, formula
 
@@ -24,19 +23,6 @@ def fill_drain_extra_s(others_s: Array, chunks: Array) -> Array:
 def all_in_flight(stage: Array, stages: Array, chunks: Array, micro_batches: Array) -> Array:
     """Activation units a rank holds at its peak: every micro-batch.  Exact."""
     return micro_batches + np.multiply(stage, 0.0)
-
-
-def one_copy(stage: Array, stages: Array) -> Array:
-    """Copies of a rank's weights in a schedule that updates them between batches: one."""
-    return np.multiply(stage, 0.0) + 1.0
-
-
-def chain_messages(stages: int, chunks: int) -> int:
-    """Sends per micro-batch along a loop of one or more chunks: p v - 1 hops, forward and backward.
-
-    A single rank sends nothing.
-    """
-    return 2 * (stages * chunks - 1) if stages > 1 else 0
 
 
 def one_chunk(name: str, chunks: int) -> str:
@@ -65,10 +51,7 @@ GPIPE = PipelineSchedule(
     extra_s=_extra_s,
     holds="always",
     in_flight=all_in_flight,
-    weight_copies=one_copy,
-    messages=chain_messages,
     allowed=lambda stages, chunks, micro_batches: one_chunk("gpipe", chunks),
-    route=routes.loop,
     order=order,
     keeps_all=True,
 )

@@ -11,10 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from cost_models.schedules import routes
-from cost_models.schedules.base import Action, Costs, Kind, Order, PipelineSchedule
-from cost_models.schedules.gpipe import one_copy
-from cost_models.schedules.zb_v import v_messages
+from cost_models.schedules.base import Action, Costs, Kind, Order, wave_schedule
 from cost_models.sources import Array, formula
 
 CHUNK_COUNTS = (2, 4, 8)
@@ -91,18 +88,14 @@ def _extra_s(costs: Costs, stages: Array, chunks: Array, micro_batches: Array) -
     return hanayo_extra_s(costs.forward_s, backward_s, costs.others_s, chunks)
 
 
-HANAYO = PipelineSchedule(
+HANAYO = wave_schedule(
     id="hanayo",
     title="Hanayo",
     citation="hanayo",
     extra_s=_extra_s,
     holds="wherever it is allowed, m a multiple of p",
     in_flight=hanayo_in_flight,
-    weight_copies=one_copy,
-    messages=v_messages,
     allowed=refusal,
-    route=routes.wave,
     order=order,
     chunk_counts=CHUNK_COUNTS,
-    placement="wave",
 )

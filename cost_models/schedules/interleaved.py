@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.schedules import routes
 from cost_models.schedules.base import Action, Costs, Kind, Order, PipelineSchedule
-from cost_models.schedules.gpipe import chain_messages, one_copy
 from cost_models.schedules.one_f_one_b import alternate
 from cost_models.sources import Array, formula
 
@@ -101,10 +99,7 @@ INTERLEAVED = PipelineSchedule(
     extra_s=_extra_s,
     holds="always",
     in_flight=interleaved_in_flight,
-    weight_copies=one_copy,
-    messages=chain_messages,
     allowed=lambda stages, chunks, micro_batches: rounds_refusal(stages, micro_batches),
-    route=routes.loop,
     order=order,
     chunk_counts=(),
 )

@@ -10,9 +10,7 @@ from itertools import chain
 
 import numpy as np
 
-from cost_models.schedules import routes
 from cost_models.schedules.base import Action, Costs, Kind, Order, PipelineSchedule
-from cost_models.schedules.gpipe import chain_messages, one_copy
 from cost_models.schedules.interleaved import round_size, rounds_refusal, visits
 from cost_models.schedules.zb_h1 import limited_extra_s
 from cost_models.sources import Array, formula
@@ -78,10 +76,7 @@ INTERLEAVED_ZERO_BUBBLE = PipelineSchedule(
     extra_s=_extra_s,
     holds="m >= p; elsewhere not a number: simulate",
     in_flight=delayed_weights_in_flight,
-    weight_copies=one_copy,
-    messages=chain_messages,
     allowed=lambda stages, chunks, micro_batches: rounds_refusal(stages, micro_batches),
-    route=routes.loop,
     order=order,
     chunk_counts=(),
     splits_backward=True,

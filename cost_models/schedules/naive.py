@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.schedules import routes
 from cost_models.schedules.base import Action, Costs, Kind, Order, PipelineSchedule
-from cost_models.schedules.gpipe import chain_messages, one_chunk, one_copy
+from cost_models.schedules.gpipe import one_chunk
 from cost_models.sources import Array, formula
 
 
@@ -52,9 +51,6 @@ NAIVE = PipelineSchedule(
     extra_s=_extra_s,
     holds="always",
     in_flight=lambda stage, stages, chunks, micro_batches: one_in_flight(stage),
-    weight_copies=one_copy,
-    messages=chain_messages,
     allowed=lambda stages, chunks, micro_batches: one_chunk("naive", chunks),
-    route=routes.loop,
     order=order,
 )

@@ -7,9 +7,8 @@ from itertools import chain
 
 import numpy as np
 
-from cost_models.schedules import routes
-from cost_models.schedules.base import Action, Costs, Kind, Order, PipelineSchedule
-from cost_models.schedules.gpipe import chain_messages, fill_drain_extra_s, one_chunk, one_copy
+from cost_models.schedules.base import Action, Kind, Order, PipelineSchedule
+from cost_models.schedules.gpipe import GPIPE, one_chunk
 from cost_models.sources import Array, formula
 
 
@@ -44,20 +43,13 @@ def order(stages: int, chunks: int, micro_batches: int) -> Order:
     )
 
 
-def _extra_s(costs: Costs, stages: Array, chunks: Array, micro_batches: Array) -> Array:
-    return fill_drain_extra_s(costs.others_s, chunks)
-
-
 ONE_F_ONE_B = PipelineSchedule(
     id="1f1b",
     title="1F1B (PipeDream-Flush)",
     citation="megatron-2",
-    extra_s=_extra_s,
+    extra_s=GPIPE.extra_s,
     holds="always, m < p included",
     in_flight=one_f_one_b_in_flight,
-    weight_copies=one_copy,
-    messages=chain_messages,
     allowed=lambda stages, chunks, micro_batches: one_chunk("1f1b", chunks),
-    route=routes.loop,
     order=order,
 )  # fmt: skip

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.schedules import one_f_one_b, routes
+from cost_models.schedules import one_f_one_b
 from cost_models.schedules.base import Costs, PipelineSchedule
-from cost_models.schedules.gpipe import chain_messages, one_chunk
+from cost_models.schedules.gpipe import one_chunk
 from cost_models.sources import Array, formula
 
 
@@ -38,9 +38,7 @@ PIPEDREAM = PipelineSchedule(
     holds="per step of a long run; an order of m micro-batches has the one fill and drain too",
     in_flight=one_f_one_b.one_f_one_b_in_flight,
     weight_copies=stashed_copies,
-    messages=chain_messages,
     allowed=lambda stages, chunks, micro_batches: one_chunk("pipedream", chunks),
-    route=routes.loop,
     order=one_f_one_b.order,
     staleness=(
         "Each rank updates its weights after every micro-batch and keeps the version a "

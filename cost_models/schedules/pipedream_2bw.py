@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.schedules import one_f_one_b, routes
-from cost_models.schedules.base import Costs, PipelineSchedule
-from cost_models.schedules.gpipe import chain_messages
-from cost_models.schedules.pipedream import steady_state_extra_s
+from cost_models.schedules import one_f_one_b
+from cost_models.schedules.base import PipelineSchedule
+from cost_models.schedules.pipedream import PIPEDREAM
 from cost_models.schedules.zb_h1 import filled_refusal
 from cost_models.sources import Array, formula
 
@@ -21,23 +20,17 @@ def double_buffered_copies(stage: Array) -> Array:
     return np.multiply(stage, 0.0) + 2.0
 
 
-def _extra_s(costs: Costs, stages: Array, chunks: Array, micro_batches: Array) -> Array:
-    return steady_state_extra_s(costs.others_s)
-
-
 PIPEDREAM_2BW = PipelineSchedule(
     id="pipedream-2bw",
     title="PipeDream-2BW",
     citation="pipedream-2bw",
-    extra_s=_extra_s,
+    extra_s=PIPEDREAM.extra_s,
     holds="per step of a long run; an order of m micro-batches has the one fill and drain too",
     in_flight=one_f_one_b.one_f_one_b_in_flight,
     weight_copies=lambda stage, stages: double_buffered_copies(stage),
-    messages=chain_messages,
     allowed=lambda stages, chunks, micro_batches: filled_refusal(
         "pipedream-2bw", stages, chunks, micro_batches
     ),
-    route=routes.loop,
     order=one_f_one_b.order,
     staleness=(
         "All ranks use weights one update old, whatever the number of stages: "

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.schedules import routes
-from cost_models.schedules.base import Order, PipelineSchedule
+from cost_models.schedules.base import Order
 from cost_models.schedules.building_block import Block, block_order
-from cost_models.schedules.gpipe import one_copy
-from cost_models.schedules.zb_v import two_chunks, v_messages
+from cost_models.schedules.zb_v import two_chunks, v_schedule
 from cost_models.sources import Array, formula
 
 # Blocks for few ranks, where slower hops still fit into the limit: the shortest makespans among
@@ -55,7 +53,7 @@ def order(stages: int, chunks: int, micro_batches: int) -> Order:
     return block_order(stages, micro_batches, chosen, 2 * ((stages + 2) // 2))
 
 
-V_HALF = PipelineSchedule(
+V_HALF = v_schedule(
     id="v-half",
     title="V-Half",
     citation="v-schedules",
@@ -64,12 +62,6 @@ V_HALF = PipelineSchedule(
     in_flight=lambda stage, stages, chunks, micro_batches: v_half_in_flight(
         stage, stages, micro_batches
     ),
-    weight_copies=one_copy,
-    messages=v_messages,
     allowed=lambda stages, chunks, micro_batches: two_chunks("v-half", chunks),
-    route=routes.wave,
     order=order,
-    chunk_counts=(2,),
-    splits_backward=True,
-    placement="wave",
 )

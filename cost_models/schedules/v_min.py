@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.schedules import routes
-from cost_models.schedules.base import Order, PipelineSchedule
+from cost_models.schedules.base import Order
 from cost_models.schedules.building_block import Block, block_order
-from cost_models.schedules.gpipe import one_copy
-from cost_models.schedules.zb_v import two_chunks, v_messages
+from cost_models.schedules.zb_v import two_chunks, v_schedule
 from cost_models.sources import Array, formula
 
 
@@ -39,7 +37,7 @@ def order(stages: int, chunks: int, micro_batches: int) -> Order:
     return block_order(stages, micro_batches, block(stages), 2 * ((stages + 4) // 3))
 
 
-V_MIN = PipelineSchedule(
+V_MIN = v_schedule(
     id="v-min",
     title="V-Min",
     citation="v-schedules",
@@ -48,12 +46,6 @@ V_MIN = PipelineSchedule(
     in_flight=lambda stage, stages, chunks, micro_batches: v_min_in_flight(
         stage, stages, micro_batches
     ),
-    weight_copies=one_copy,
-    messages=v_messages,
     allowed=lambda stages, chunks, micro_batches: two_chunks("v-min", chunks),
-    route=routes.wave,
     order=order,
-    chunk_counts=(2,),
-    splits_backward=True,
-    placement="wave",
 )

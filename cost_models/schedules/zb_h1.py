@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.schedules import routes
 from cost_models.schedules.base import Action, Costs, Kind, Order, PipelineSchedule
-from cost_models.schedules.gpipe import chain_messages, one_chunk, one_copy
+from cost_models.schedules.gpipe import one_chunk
 from cost_models.sources import Array, formula
 
 
@@ -97,12 +96,9 @@ ZB_H1 = PipelineSchedule(
     extra_s=_extra_s,
     holds="m >= p",
     in_flight=zb_h1_in_flight,
-    weight_copies=one_copy,
-    messages=chain_messages,
     allowed=lambda stages, chunks, micro_batches: filled_refusal(
         "zb-h1", stages, chunks, micro_batches
     ),
-    route=routes.loop,
     order=lambda stages, chunks, micro_batches: limited_order(stages, micro_batches, 1),
     splits_backward=True,
 )

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.schedules import routes
 from cost_models.schedules.base import Costs, PipelineSchedule
-from cost_models.schedules.gpipe import chain_messages, one_copy
 from cost_models.schedules.zb_h1 import filled_refusal, limited_extra_s, limited_order
 from cost_models.sources import Array, formula
 
@@ -38,12 +36,9 @@ ZB_H2 = PipelineSchedule(
     extra_s=_extra_s,
     holds="m >= p",
     in_flight=zb_h2_in_flight,
-    weight_copies=one_copy,
-    messages=chain_messages,
     allowed=lambda stages, chunks, micro_batches: filled_refusal(
         "zb-h2", stages, chunks, micro_batches
     ),
-    route=routes.loop,
     order=lambda stages, chunks, micro_batches: limited_order(stages, micro_batches, 2),
     splits_backward=True,
 )

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 
-from cost_models.schedules import routes
-from cost_models.schedules.base import Action, Costs, Kind, Order, PipelineSchedule
-from cost_models.schedules.gpipe import one_copy
+from cost_models.schedules.base import Action, Costs, Kind, Order, wave_schedule
 from cost_models.sources import Array, formula
 
 # An action without its micro-batch: (kind, chunk).
@@ -62,14 +60,13 @@ def zb_v_in_flight(stage: Array, stages: Array, micro_batches: Array) -> Array:
     return np.minimum(micro_batches, stages) + np.multiply(stage, 0.0)
 
 
-def v_messages(stages: int, chunks: int) -> int:
-    """Sends per micro-batch along a V: p-1 hops per chunk, both ways; turns are local."""
-    return 2 * chunks * (stages - 1)
-
-
 def two_chunks(name: str, chunks: int) -> str:
     """Why a V cannot have this many chunks per rank; "" if it can."""
     return "" if chunks == 2 else f"{name} runs 2 chunks per rank, got {chunks}"
+
+
+# A schedule over a V, whose backward is split.
+v_schedule = partial(wave_schedule, chunk_counts=(2,), splits_backward=True)
 
 
 def numbered(steps: Iterable[Step]) -> tuple[Action, ...]:
@@ -160,7 +157,7 @@ def _extra_s(costs: Costs, stages: Array, chunks: Array, micro_batches: Array) -
     return np.where(holds, zb_v_extra_s(*costs), np.nan)
 
 
-ZB_V = PipelineSchedule(
+ZB_V = v_schedule(
     id="zb-v",
     title="ZB-V",
     citation="zero-bubble",
@@ -169,12 +166,6 @@ ZB_V = PipelineSchedule(
     in_flight=lambda stage, stages, chunks, micro_batches: zb_v_in_flight(
         stage, stages, micro_batches
     ),
-    weight_copies=one_copy,
-    messages=v_messages,
     allowed=lambda stages, chunks, micro_batches: two_chunks("zb-v", chunks),
-    route=routes.wave,
     order=order,
-    chunk_counts=(2,),
-    splits_backward=True,
-    placement="wave",
 )

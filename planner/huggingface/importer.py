@@ -12,6 +12,7 @@ from cost_models.blocks.attention import Attention
 from cost_models.blocks.base import Sublayer
 from cost_models.blocks.experts import Experts
 from cost_models.blocks.mlp import MLP
+from cost_models.package_files import table
 from cost_models.parameters import total_parameters
 from cost_models.spec import ModelSpec
 from planner.huggingface.config import (
@@ -47,25 +48,7 @@ class ImportedModel:
 
 
 # Files found next to a config.json, and models that cannot be read, by a key that tells them apart.
-OTHER_FILES: dict[str, str] = {
-    "base_model_name_or_path": "a LoRA or other adapter; give the config of its base model",
-    "peft_type": "a LoRA or other adapter; give the config of its base model",
-    "_class_name": "a diffusion pipeline or one of its parts",
-    "_diffusers_version": "a diffusion pipeline or one of its parts",
-    "weight_map": "an index of weight files; config.json lies next to it",
-    "image_processor_type": "an image processor; config.json lies next to it",
-    "feature_extractor_type": "a feature extractor; config.json lies next to it",
-    "added_tokens_decoder": "a tokenizer; config.json lies next to it",
-    "added_tokens": "a tokenizer; config.json lies next to it",
-    "tokenizer_class": "a tokenizer; config.json lies next to it",
-    "quant_method": "the settings of a quantiser; config.json lies next to it",
-    "bits": "the settings of a quantiser; config.json lies next to it",
-    "temperature": "generation settings; config.json lies next to it",
-    "is_encoder_decoder": "an encoder-decoder such as T5; only decoders can be planned",
-    "vision_config": "a model of images and text of no family here; its text_config may be one",
-    "image_size": "a vision model",
-    "type_vocab_size": "an encoder such as BERT; only decoders can be planned",
-}
+OTHER_FILES: dict[str, str] = table("planner.huggingface", "other_files.json")
 # Keys of models from which transformers may still build a text-generating model.
 MODELS = frozenset({"is_encoder_decoder", "vision_config", "image_size"})
 # Formats of published weights; their configs have the dimensions of the model that was trained.

@@ -6,29 +6,15 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from cost_models.numerics import RopeScaling
+from cost_models.package_files import table
 from cost_models.spec import ModelSpec
 from planner.huggingface.config import Config, short_text
 
 Keys = dict[str, Any]
 
+_TABLE = table("planner.huggingface", "numerics.json")
 # The keys that families use for each field; the exporter writes the first.
-NAMES: dict[str, tuple[str, ...]] = {
-    "norm_epsilon": (
-        "rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "layernorm_epsilon",
-        "norm_epsilon", "norm_eps",
-    ),
-    "init_std": ("initializer_range", "init_std"),
-    "rope_theta": ("rope_theta", "rotary_emb_base"),
-    "local_rope_theta": ("rope_local_base_freq", "swa_rope_theta"),
-    "rotary_share": ("partial_rotary_factor", "rotary_pct"),
-    "attention_softcap": ("attn_logit_softcapping",),
-    "logit_softcap": ("final_logit_softcapping",),
-    "attention_scale": ("attention_multiplier",),
-    "embedding_multiplier": ("embedding_multiplier", "scale_emb"),
-    "residual_multiplier": ("residual_multiplier",),
-    "logit_multiplier": ("logit_scale",),
-    "routed_scaling": ("routed_scaling_factor", "moe_router_scaling_factor"),
-}  # fmt: skip
+NAMES: dict[str, tuple[str, ...]] = _TABLE["names"]
 ACTIVATIONS = (
     "hidden_activation", "hidden_act", "activation_function", "mlp_hidden_act", "activation",
 )  # fmt: skip
@@ -129,21 +115,13 @@ def _activation(config: Config, gated: bool) -> str | None:
 
 # Numerics that the code of every family here uses, and further ones that some families use.
 USED_BY_ALL = frozenset({"norm_epsilon", "init_std", "activation", "rope_theta", "rope_scaling"})
-USED_BY = {
-    "deepseek_v3": {"routed_scaling"},
-    "deepseek_v32": {"routed_scaling"},
-    "glm_moe_dsa": {"routed_scaling"},
-    "qwen3_next": {"rotary_share"},
-    "qwen3_5_text": {"rotary_share"},
-    "qwen3_5_moe_text": {"rotary_share"},
-    "nemotron_h": {"routed_scaling"},
-}
+USED_BY: dict[str, list[str]] = _TABLE["used_by"]
 
 
 def used_numerics(model: ModelSpec, config: Keys) -> frozenset[str]:
     """Numerics that the code of a config.json's family uses."""
     rotary = {"rope_theta", "rope_scaling", "rotary_share"}
-    found = USED_BY_ALL | USED_BY.get(config.get("model_type", ""), set())
+    found = USED_BY_ALL.union(USED_BY.get(config.get("model_type", ""), ()))
     return found if model.position == "rope" else found - rotary
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from cost_models.estimate import CostModel
+from cost_models.package_files import table
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import NodeGroup
 from cost_models.traffic import GroupTraffic as Amounts
@@ -14,20 +15,8 @@ from planner.documents.plan_report import Document
 
 # The TIME_PARTS that are transfers between ranks.
 TRANSFERS = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm")
-WHAT = {
-    "tp": "activations, several times a layer",
-    "cp": "keys and values, each layer",
-    "pp": "activations between stages",
-    "etp": "activations of experts, several times a layer",
-    "ep": "tokens to their experts and back, each layer",
-    "data": "gradients",
-    "shard": "gradients and weights",
-    "replicate": "gradients among shards that are equal",
-    "expert_data": "gradients of experts",
-    "expert_shard": "gradients and weights of experts",
-    "expert_replicate": "gradients of experts among equal shards",
-    "embedding": "gradients of the word table, first and last stage",
-}
+# What the ranks of each kind of group send each other.
+CARRIES: dict[str, str] = table("planner.answers.plans", "definitions.json")["carries"]
 
 
 class LinkTraffic(Document):
@@ -122,7 +111,7 @@ def _group(nodes: NodeGroup, amounts: Amounts) -> GroupTraffic:
     )
     return GroupTraffic(
         name=amounts.name,
-        carries=WHAT[amounts.name],
+        carries=CARRIES[amounts.name],
         stage=stage,
         transfer_s=float(amounts.seconds[stage]),
         links=tuple(link for link in links if link.rank_bytes > 0),

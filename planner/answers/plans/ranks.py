@@ -10,7 +10,7 @@ import numpy as np
 from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec
-from planner.answers.plans.network_traffic import Traffic, traffic
+from planner.answers.plans.network_traffic import CARRIES, Traffic, traffic
 from planner.answers.plans.plan_answers import IllegalPlan, illegal
 from planner.answers.plans.rank_orders import rank_orders
 from planner.documents.answer import RankOrder
@@ -25,19 +25,6 @@ from planner.version import __version__
 MOST_RANKS = 131_072
 # The number of groups listed of each kind.
 MOST_GROUPS = 1024
-# The communication within groups, from the axis with the most down.
-CARRIES = {
-    "tp": "activations, several times a layer",
-    "etp": "activations of experts, several times a layer",
-    "ep": "tokens to their experts and back, each layer",
-    "cp": "keys and values, each layer",
-    "dp_shard": "weights and gradients",
-    "dp": "gradients and weights",
-    "edp": "gradients and weights of experts",
-    "efsdp": "weights and gradients of experts",
-    "pp": "activations between stages",
-    "dp_replicate": "gradients, once a step",
-}
 _TALKATIVE = ("tp", "etp", "ep", "cp")
 
 

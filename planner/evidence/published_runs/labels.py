@@ -5,40 +5,19 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from cost_models.package_files import table
 from cost_models.plans import RECOMPUTE_MODULES
 from cost_models.spec import AcceleratorSpec
 from planner.evidence.published_runs.runs import Run
 
-SCHEDULES = (
-    ("dualpipe-?v", "dualpipe-v"), ("dual-?pipe", "dualpipe"), ("hanayo|wave", "hanayo"),
-    ("zb-?v|zero.?bubble.?v|v-?zb", "zb-v"), ("v-?half", "v-half"), ("v-?min", "v-min"),
-    ("zb-?h2|zb-?2p", "zb-h2"), ("interleaved.?(?:zero|zb)", "interleaved-zero-bubble"),
-    ("zb|zero.?bubble", "zb-h1"), ("looped|breadth|bfs", "looped-bfs"),
-    ("interleav|vpp|virtual|circular", "interleaved-1f1b"), ("gpipe|fill|afab", "gpipe"),
-    ("2bw", "pipedream-2bw"), ("1f1b|pipedream|dapple|flush", "1f1b"), ("naive", "naive"),
-)  # fmt: skip
-# First match of the label; NeMo and Megatron-Bridge write the recipe behind "FP8-".
-_PRECISIONS = (
-    (r"fp4|nvfp4|mxfp4|e2m1", "fp4"), (r"fp8|float8|e4m3|e5m2|hybrid", "fp8"),
-    (r"bf16|bfloat", "bf16"), (r"fp16|half|float16|\b16-mixed", "fp16"),
-    (r"mixed|amp", "bf16"),
-)  # fmt: skip
-_RECIPES = (
-    (r"mx-?fp8|fp8[-_ ]?mx|microscal", "mxfp8"), (r"row-?wise|per-?channel", "rowwise"),
-    (r"block-?wise|fp8 block|sub-?channel|fp8[-_ ]?sc\b|deepseek recipe|fine-grained", "blockwise"),
-    (r"delayed|fp8[-_ ]?ds\b", "delayed"),
-)  # fmt: skip
+_TABLE = table(__package__ or "", "labels.json")
+Patterns = list[tuple[str, str]]  # the first that the label has, and what it is then
+SCHEDULES: Patterns = _TABLE["schedules"]
+# NeMo and Megatron-Bridge write the recipe behind "FP8-".
+_PRECISIONS: Patterns = _TABLE["precisions"]
+_RECIPES: Patterns = _TABLE["recipes"]
 # What a part without the matrix units of a precision is taken to have computed in.
-_FALLBACK = {
-    "fp4": ("fp8", "bf16", "fp16"),
-    "fp8": ("bf16", "fp16"),
-    "bf16": ("fp16",),
-    "fp16": ("bf16",),
-}
-
-
-# "recomputes layernorm+moe_act": what a recipe recomputes where the label is no more than
-# "selective".
+_FALLBACK: dict[str, list[str]] = _TABLE["fallback"]
 
 
 def precision_of(run: Run, accelerator: AcceleratorSpec) -> tuple[str, list[str]]:

@@ -14,49 +14,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from cost_models.catalog.models import models
+from cost_models.package_files import table
 from cost_models.spec import ModelSpec
 from planner.evidence.published_runs.runs import Run
 
+_TABLE = table(__package__ or "", "families.json")
 # Columns of the row and the fields of a ModelSpec they state.
-DIMS = {
-    "layers": "num_layers",
-    "hidden": "hidden_size",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_query_groups",
-    "ffn_hidden": "ffn_hidden_size",
-    "vocab": "vocab_size",
-}
-_GPT = {
-    "norm": "layernorm", "position": "learned", "tied_embeddings": True, "qkv_bias": True,
-    "attention_output_bias": True, "mlp_bias": True, "hidden_dropout": 0.1,
-    "attention_dropout": 0.1,
-}  # fmt: skip
-_LLAMA = {"norm": "rmsnorm", "position": "rope", "gated_mlp": True}
-# First match of the lower-case model name decides; sources are the families' own releases.
-FAMILIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("gpt-?j|palm", "GPT-J and PaLM: rotary, parallel residual, no attention biases", {
-        "norm": "layernorm", "position": "rope", "parallel_residual": True}),
-    ("neox|pythia|falcon", "GPT-NeoX: rotary, layernorm, parallel residual, untied", {
-        **_GPT, "position": "rope", "parallel_residual": True, "tied_embeddings": False,
-        "hidden_dropout": 0.0, "attention_dropout": 0.0}),
-    ("gemma", "Gemma: rmsnorm, rotary, gated, tied", {**_LLAMA, "tied_embeddings": True}),
-    ("glm|qwen(?!-?3)", "GLM and Qwen: as Llama with biases of q, k, v", {
-        **_LLAMA, "qkv_bias": True}),
-    ("dbrx|cohere|command", "DBRX: layernorm without biases, rotary, gated", {
-        "norm": "layernorm", "norm_bias": False, "position": "rope", "gated_mlp": True}),
-    ("bloom", "BLOOM: ALiBi, embedding norm, tied", {
-        **_GPT, "position": "alibi", "embedding_norm": True, "hidden_dropout": 0.0,
-        "attention_dropout": 0.0}),
-    ("mpt", "MPT: ALiBi, no biases, tied", {
-        "norm": "layernorm", "norm_bias": False, "position": "alibi", "tied_embeddings": True}),
-    ("nemotron", "Nemotron: layernorm, rotary, no biases, no dropout", {
-        "norm": "layernorm", "position": "rope"}),
-    ("opt", "OPT: as GPT", _GPT),
-    ("gpt-oss|gpt oss", "gpt-oss: rmsnorm, rotary, gated experts", _LLAMA),
-    ("gpt|megatron|turing|mt-nlg|bert|transformer", "Megatron's GPT: layernorm, learned "
-     "positions, biases, dropout 0.1, tied", _GPT),
-)  # fmt: skip
-_DEFAULT_FAMILY = ("Llama: rmsnorm, rotary, gated, no biases", _LLAMA)
+DIMS: dict[str, str] = _TABLE["dims"]
 # A run with its own depth or batch names the model it was cut from: "Llama3-70B [12 layers]".
 _CUT = re.compile(r"\[[^\]]*\]|\([^)]*\)")
 
@@ -209,16 +173,17 @@ def _cut_depth(base: dict[str, Any], spec: dict[str, Any]) -> None:
 
 
 def _family(name: str, run: Run) -> tuple[str, dict[str, Any]]:
-    for pattern, label, fields in FAMILIES:
-        if re.search(pattern, name.lower()):
-            # Megatron-LM's functional tests of GPT leave its default of 0.1 (model_config.yaml).
-            default = "functional_tests/test_cases/gpt/" in run["source"]
-            if fields is _GPT and run.year >= 2024 and not default:
-                # Benchmarks of Megatron-Core since 2024 train without dropout (its test scripts).
-                modern = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
-                return label.replace("dropout 0.1", "no dropout"), {**fields, **modern}
-            return label, fields
-    return _DEFAULT_FAMILY
+    """The first family whose pattern the name has; sources are the families' own releases."""
+    rows: list[dict[str, Any]] = _TABLE["families"]
+    found = next(row for row in rows if re.search(row["name"], name.lower()))
+    label, fields = found["label"], found["fields"]
+    # Megatron-LM's functional tests of GPT leave its default of 0.1 (model_config.yaml).
+    default = "functional_tests/test_cases/gpt/" in run["source"]
+    if fields.get("hidden_dropout") and run.year >= 2024 and not default:
+        # Benchmarks of Megatron-Core since 2024 train without dropout (its test scripts).
+        modern = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+        return label.replace("dropout 0.1", "no dropout"), {**fields, **modern}
+    return label, fields
 
 
 def _arch(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:

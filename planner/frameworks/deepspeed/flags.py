@@ -8,6 +8,7 @@ from typing import Any
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import Context
+from planner.frameworks import yaml_files
 from planner.frameworks.base import Flag, Row, in_group
 from planner.frameworks.deepspeed.options import DEGREES, LAYERS, WIDTHS
 from planner.frameworks.megatron_option_rows import rows_of, spelled
@@ -21,31 +22,36 @@ POSITIONS = {
 }
 
 
-def config(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
+def batch(c: Context, plan: ParallelPlan, name: str = "") -> Iterator[yaml_files.Row]:
+    """Keys of the engine's batch; name: what a reason calls it."""
+    whole, count = c.training.global_batch_size, accumulation(c, plan)
+    micro = f"micro batch {plan.micro_batch_size}"
+    yield "train_batch_size", whole, f"{name}= {micro} x accumulation {count} x dp {plan.dp}"
+    yield "train_micro_batch_size_per_gpu", plan.micro_batch_size, "sequences per pass and rank"
+    yield "gradient_accumulation_steps", count, "micro-batches per iteration"
+
+
+def zero(plan: ParallelPlan, overlaps: bool = True) -> Iterator[yaml_files.Row]:
+    """Keys of the engine's ZeRO; overlaps: whether its overlap is said."""
+    yield "zero_optimization.stage", plan.zero_stage, "1: states, 2: + gradients, 3: + weights"
+    if overlaps:
+        key = "zero_optimization.overlap_comm"
+        yield key, plan.overlap_grad_reduce, "overlap with the backward pass"
+    if plan.offload_optimizer:
+        yield "zero_optimization.offload_optimizer.device", "cpu", "optimizer states in host memory"
+        yield "zero_optimization.offload_optimizer.pin_memory", True, "pinned host memory"
+
+
+def config(c: Context, plan: ParallelPlan) -> Iterator[yaml_files.Row]:
     """Rows of the JSON: dotted key, value, reason."""
     training = c.training
-    identity = (
-        f"train batch {training.global_batch_size} = micro batch {plan.micro_batch_size} x "
-        f"accumulation {accumulation(c, plan)} x dp {plan.dp}"
-    )
-    yield "train_batch_size", training.global_batch_size, identity
-    yield "train_micro_batch_size_per_gpu", plan.micro_batch_size, "sequences per pass and rank"
-    yield "gradient_accumulation_steps", accumulation(c, plan), "micro-batches per iteration"
+    yield from batch(c, plan, f"train batch {training.global_batch_size} ")
     yield "gradient_clipping", 1.0, PLACEHOLDER
     yield "steps_per_print", 1, "iteration time on every step"
     yield f"{training.precision}.enabled", True, "type of weights and activations"
     yield "data_types.grad_accum_dtype", training.gradient_dtype, "gradient accumulation type"
     yield "communication_data_type", training.gradient_reduce_dtype, "gradient reduction type"
-    yield "zero_optimization.stage", plan.zero_stage, "1: states, 2: + gradients, 3: + weights"
-    if plan.zero_stage:
-        yield (
-            "zero_optimization.overlap_comm",
-            plan.overlap_grad_reduce,
-            "overlap with the backward pass",
-        )
-    if plan.offload_optimizer:
-        yield "zero_optimization.offload_optimizer.device", "cpu", "optimizer states in host memory"
-        yield "zero_optimization.offload_optimizer.pin_memory", True, "pinned host memory"
+    yield from zero(plan, overlaps=plan.zero_stage > 0)
     if training.optimizer == "sgd" and plan.zero_stage:
         yield "zero_allow_untested_optimizer", True, "SGD is untested with ZeRO"
 

@@ -10,6 +10,7 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import Context
 from planner.documents.request import PlanRequest
 from planner.frameworks import rules
+from planner.frameworks.deepspeed.flags import batch, zero
 from planner.frameworks.unwritten_facts import written
 from planner.frameworks.yaml_files import Row
 
@@ -89,15 +90,7 @@ def _precision(training: TrainingSpec) -> Iterator[Row]:
 
 
 def _optimizer(training: TrainingSpec, plan: ParallelPlan) -> Iterator[Row]:
-    yield "zero_optimization.stage", plan.zero_stage, "1: states, 2: + gradients, 3: + weights"
-    yield (
-        "zero_optimization.overlap_comm",
-        plan.overlap_grad_reduce,
-        "overlap with the backward pass",
-    )
-    if plan.offload_optimizer:
-        yield "zero_optimization.offload_optimizer.device", "cpu", "optimizer states in host memory"
-        yield "zero_optimization.offload_optimizer.pin_memory", True, "pinned host memory"
+    yield from zero(plan)
     kind = "cpu_adam" if plan.offload_optimizer else training.optimizer
     yield "optimizer.type", kind, "as planned"
     yield "optimizer.params.lr", rules.LEARNING_RATE, rules.PLACEHOLDER
@@ -118,14 +111,7 @@ def rows(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
     c = Context(request.model, request.cluster, request.training)
     yield from _model(c.model, c.training, plan)
     yield from _parallel(plan)
-    yield (
-        "train_batch_size",
-        c.training.global_batch_size,
-        f"= micro batch {plan.micro_batch_size} x accumulation {rules.accumulation(c, plan)} x dp "
-        f"{plan.dp}",
-    )
-    yield "train_micro_batch_size_per_gpu", plan.micro_batch_size, "sequences per pass and rank"
-    yield "gradient_accumulation_steps", rules.accumulation(c, plan), "micro-batches per iteration"
+    yield from batch(c, plan)
     yield from _precision(c.training)
     yield from _optimizer(c.training, plan)
     yield "train_iters", rules.SMOKE_ITERATIONS, rules.train_iterations("", c.training).why

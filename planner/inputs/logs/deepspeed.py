@@ -8,6 +8,7 @@ import shlex
 from itertools import pairwise
 from typing import ClassVar
 
+from cost_models.package_files import table
 from planner.inputs.logs.draft import GIB, Block, Draft, Reader, Stamps, number_of, whole
 from planner.inputs.logs.run_log import CodeBase
 from planner.inputs.logs.steps import Rates
@@ -21,12 +22,7 @@ _COMMAND = re.compile(r"cmd = (.*)")
 RATES = "CurrSamplesPerSec"
 
 # Option of the examples' programs -> field.
-OPTIONS = {
-    "--model_name_or_path": "model.name",
-    "--per_device_train_batch_size": "plan.micro_batch_size",
-    "--max_seq_len": "training.seq_length",
-    "--zero_stage": "plan.zero_stage",
-}
+OPTIONS: dict[str, str] = table("planner.inputs.logs", "names.json")["deepspeed"]
 
 
 class DeepSpeed(Reader):

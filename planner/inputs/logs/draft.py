@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar
 
+from cost_models.package_files import table
 from planner.documents.problems import RequestError, shown
 from planner.inputs.logs.run_log import CodeBase, Fact, Memory, StepTime, Value, refused
 from planner.inputs.logs.steps import Series
@@ -20,23 +21,7 @@ MOST_FACTS, MOST_ASSUMED = 10_000, 100
 # Of a config that a log prints.
 MOST_LINES, MOST_CHARACTERS = 2_000, 2**20
 # Names that Megatron, its Bridge and NeMo print -> field.
-FIELDS = {
-    "num_layers": "model.num_layers",
-    "hidden_size": "model.hidden_size",
-    "ffn_hidden_size": "model.ffn_hidden_size",
-    "num_attention_heads": "model.num_attention_heads",
-    "num_query_groups": "model.num_query_groups",
-    "seq_length": "training.seq_length",
-    "encoder_seq_length": "training.seq_length",
-    "global_batch_size": "training.global_batch_size",
-    "data_parallel_size": "plan.dp",
-    "micro_batch_size": "plan.micro_batch_size",
-    "tensor_model_parallel_size": "plan.tp",
-    "pipeline_model_parallel_size": "plan.pp",
-    "virtual_pipeline_model_parallel_size": "plan.vpp",
-    "context_parallel_size": "plan.cp",
-    "expert_model_parallel_size": "plan.ep",
-}
+FIELDS: dict[str, str] = table("planner.inputs.logs", "names.json")["megatron"]
 
 
 @dataclass

@@ -7,6 +7,7 @@ from typing import Any
 
 from cost_models.catalog import models
 from cost_models.catalog.names import UnknownName
+from cost_models.package_files import table
 from planner import frameworks
 from planner.documents.problems import RequestError, refuse
 from planner.frameworks.read_results import Reading, Unreadable
@@ -203,13 +204,7 @@ def _facts(
 
 
 # Fields whose option has another name than they.
-NAMED = {
-    "model.moe": "num_experts",
-    "model.gated_mlp": "swiglu",
-    "model.norm": "normalization",
-    "training.precision": "bf16",
-    "training.gradient_dtype": "accumulate_allreduce_grads_in_fp32",
-}
+NAMED: dict[str, str] = table("planner.inputs.logs", "names.json")["options"]
 
 
 def _place(reading: Reading, path: str) -> tuple[str, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, ClassVar
 
+from cost_models.package_files import table
 from planner.documents.problems import shown
 from planner.inputs.logs.draft import Draft, Reader
 from planner.inputs.logs.run_log import CodeBase
@@ -18,22 +19,11 @@ MOST, MOST_EVENTS = 10**12, 100_000
 EVENTS = "samples between events"
 BEGINNINGS = ("run_start", "block_start", "eval_stop")
 ENDS = ("block_stop", "eval_start")
-FIELDS = {
-    "global_batch_size": "training.global_batch_size",
-    "max_sequence_length": "training.seq_length",
-    "num_layers": "model.num_layers",
-    "hidden_size": "model.hidden_size",
-    "num_heads": "model.num_attention_heads",
-    "ffn_hidden_size": "model.ffn_hidden_size",
-}
+_NAMES = table("planner.inputs.logs", "names.json")
+FIELDS: dict[str, str] = _NAMES["mllog"]
 # Benchmark -> model in the catalog, tokens of a sequence, rank of the adapters: the rules of
 # MLCommons (training_policies, benchmark descriptions of v3.0 to v5.1).
-BENCHMARKS: dict[str, tuple[str, int, int]] = {
-    "gpt3": ("gpt3-175b", 2048, 0),
-    "llama2_70b_lora": ("llama-2-70b", 8192, 16),
-    "llama31_405b": ("llama-3.1-405b", 8192, 0),
-    "llama31_8b": ("llama-3.1-8b", 8192, 0),
-}
+BENCHMARKS: dict[str, tuple[str, int, int]] = _NAMES["benchmarks"]
 # Tokens between two evaluations of GPT-3: 24,576 sequences.
 BLOCK_TOKENS = {"gpt3": 24_576 * 2048}
 

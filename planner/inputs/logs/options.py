@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
+from cost_models.package_files import table
 from planner import frameworks
 from planner.frameworks.arguments import known_arguments
 from planner.frameworks.read_results import Reading, Unreadable
@@ -23,33 +24,13 @@ FRAMEWORKS: dict[CodeBase, str] = {
 }
 Printed = Mapping[str, tuple[str, int]]
 
+_NAMES = table("planner.inputs.logs", "names.json")
 # Printed name -> the option that stores it, where the two differ.
-STORED = {
-    "fp8": "--fp8-format",
-    "fp4": "--fp4-format",
-    "virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank",
-    "num_moe_experts": "--num-experts",
-    "gated_linear_unit": "--swiglu",
-    "n_shared_experts": "--moe-shared-expert-intermediate-size",
-}
+STORED: dict[str, str] = _NAMES["stored_by"]
 # Printed name -> the option that turns it off.
-TURNED_OFF = {
-    "add_bias_linear": "--disable-bias-linear",
-    "overlap_p2p_comm": "--no-overlap-p2p-communication",
-    "share_embeddings_and_output_weights": "--untie-embeddings-and-output-weights",
-}
+TURNED_OFF: dict[str, str] = _NAMES["turned_off_by"]
 # What says the same as another that was printed too: the parser would refuse both.
-SAME = {
-    "encoder_num_layers": "num_layers",
-    "decoder_num_layers": "num_layers",
-    "encoder_seq_length": "seq_length",
-    "train_samples": "train_iters",
-    "padded_vocab_size": "vocab_size",
-    "num_layers_per_virtual_pipeline_stage": "virtual_pipeline_model_parallel_size",
-    "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
-    "mock_data": "data_path",
-    "data_path": "train_iters",
-}
+SAME: dict[str, str] = _NAMES["same"]
 # Options that matter for neither the model nor the plan, and whose values are people's paths.
 PRIVATE = frozenset({"path", "dir", "file", "load", "save", "prefix", "wandb", "url"})
 _NONE = ("None", "", "null")

@@ -5,21 +5,14 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator
 
+from cost_models.package_files import table
 from planner.documents.problems import shown
 from planner.evidence.published_runs.cases import case_of
 from planner.evidence.published_runs.runs import REQUIRED, Run, run_of
 from planner.frameworks.read_results import Reading
 from planner.inputs.logs.run_log import Fact, Memory, RunLog, StepTime, refused
 
-COLUMNS = {
-    "layers": "model.num_layers", "hidden": "model.hidden_size",
-    "heads": "model.num_attention_heads", "kv_heads": "model.num_query_groups",
-    "ffn_hidden": "model.ffn_hidden_size", "vocab": "model.vocab_size",
-    "seq_len": "training.seq_length", "global_batch": "training.global_batch_size",
-    "tp": "plan.tp", "cp": "plan.cp", "pp": "plan.pp", "vpp": "plan.vpp", "ep": "plan.ep",
-    "dp": "plan.dp", "zero_stage": "plan.zero_stage", "micro_batch": "plan.micro_batch_size",
-    "n_gpus": "accelerators", "gpus_per_node": "accelerators_per_node",
-}  # fmt: skip
+COLUMNS: dict[str, str] = table("planner.inputs.logs", "names.json")["table"]
 MOST_ROWS = 1_000
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from cost_models.package_files import table
 from planner.frameworks.torchtitan import registry
 from planner.inputs.logs.draft import GIB, Draft, Reader, Stamps, number_of, whole
 from planner.inputs.logs.run_log import CodeBase
@@ -36,20 +37,7 @@ _CHECKPOINTING = re.compile(r"Applied (full|selective) activation checkpointing"
 RATES = "tokens/s of an accelerator"
 
 # Dotted key of the config -> field.
-KEYS = {
-    "training.batch_size": "plan.micro_batch_size",
-    "training.local_batch_size": "plan.micro_batch_size",
-    "training.global_batch_size": "training.global_batch_size",
-    "training.seq_len": "training.seq_length",
-    "parallelism.tensor_parallel_degree": "plan.tp",
-    "parallelism.context_parallel_degree": "plan.cp",
-    "parallelism.pipeline_parallel_degree": "plan.pp",
-    "parallelism.expert_parallel_degree": "plan.ep",
-    "parallelism.pipeline_parallel_schedule": "plan.schedule",
-    "activation_checkpoint.mode": "plan.recompute",
-    "model.name": "model.family",
-    "model.flavor": "model.flavor",
-}
+KEYS: dict[str, str] = table("planner.inputs.logs", "names.json")["torchtitan"]
 
 
 def _degrees(text: str) -> dict[str, int] | None:

@@ -11,6 +11,7 @@ import re
 from contextlib import suppress
 from typing import Any, ClassVar
 
+from cost_models.package_files import table
 from planner.huggingface import ModelImportError, model_from_config
 from planner.inputs.logs.draft import Block, Draft, Reader, number_of, whole
 from planner.inputs.logs.run_log import CodeBase, StepTime
@@ -30,12 +31,7 @@ _LOSS = re.compile(r"[\"']loss[\"']: ?[\"']?(NaN|nan|inf|Infinity)")
 _OVERRIDES = re.compile(r"Overriding config: (.*)|config_overrides[ =]([\w=,.]+)")
 TICKS_S = 100.0  # one tick is then 1 %
 BAR = "progress bar"
-FIELDS = {
-    "Instantaneous batch size per device": "plan.micro_batch_size",
-    "Total train batch size": "training.global_batch_size",
-    "Num processes": "accelerators",
-    "Mixed precision type": "training.precision",
-}
+FIELDS: dict[str, str] = table("planner.inputs.logs", "names.json")["trainer"]
 
 
 class Trainer(Reader):

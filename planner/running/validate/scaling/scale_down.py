@@ -15,6 +15,7 @@ from typing import Any
 
 from cost_models.catalog import local
 from cost_models.fields import Spec
+from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
 from cost_models.spec import ClusterSpec, EncoderSpec, MLASpec, ModelSpec, MoESpec, TrainingSpec
@@ -27,45 +28,10 @@ from planner.running.validate.scaling import patterns as scale_patterns
 
 # Limit on CPU processes on one machine; starting 8 takes 20 s on two cores.
 MOST_CPU_PROCESSES = 8
-# The dimensions in the order in which they are reduced, with what a run with fewer ranks hides.
-_REDUCTION_ORDER = {
-    "dp": "rings over many replicas, the network between nodes, stragglers",
-    "cp": "long sequences, and communication between many parts of them",
-    "tp": "collectives of many ranks, and the narrow matrices of one rank",
-    "pp": "the depth of the pipeline, and messages between nodes",
-}
-
+# The dimensions in the order in which they are reduced.
+_REDUCTION_ORDER = ("dp", "cp", "tp", "pp")
 # What a run hides when a field is reduced; "": nothing beyond the other fields.
-_HIDES: dict[str, dict[str, str]] = {
-    "plan": {
-        **_REDUCTION_ORDER,
-        "ep": "communication between many ranks",
-        "vpp": "several chunks per rank",
-        "schedule": "the order of the pipeline",
-        "dp_shard": "shard groups of that size",
-        "zero_stage": "sharding, since only one rank is left",
-        "recompute_num_layers": "",
-        "recompute_layers": "different numbers of recomputed layers per stage",
-    },
-    "model": {
-        "num_layers": "the sum over many layers",
-        "hidden_size": "the efficiency of large matrices",
-        "head_dim": "",
-        "num_attention_heads": "",
-        "num_query_groups": "",
-        "ffn_hidden_size": "",
-        "vocab_size": "the cost of the head and its logits",
-        "moe": "routing over many experts",
-        "mla": "the efficiency of large matrices",
-        "layer_pattern": "how often each kind of layer occurs",
-        "encoders": "the share of the encoders, and how many images a sample has",
-    },
-    "training": {
-        "seq_length": "the share of attention",
-        "global_batch_size": "",
-        "encoder_tokens": "",
-    },
-}
+_HIDES: dict[str, dict[str, str]] = table("planner.running.validate.scaling", "hides.json")
 
 
 class Change(Spec):
