@@ -26,10 +26,13 @@ FILE = Path(__file__).parents[3] / "cost_models" / "catalog" / "memory_posterior
 ANY = "any"  # a runtime of which no peak was published
 
 
+# Their allocator, their wrappers and their states are torch's own.
+LIKE_TORCH = ("eager", "transformers")
+
+
 def measured_as(runtime: str) -> str:
-    """The runtime whose peaks count for this one's: all that is built on torch is one kind."""
-    known = RUNTIMES.get(runtime)
-    return "torch" if known is not None and known.lineage == "torch" else runtime
+    """The runtime whose peaks count for this one's."""
+    return "torch" if runtime in LIKE_TORCH else runtime
 
 
 @dataclass(frozen=True)
