@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from cost_models.parameters import total_parameters
 from cost_models.spec import ModelSpec
@@ -32,6 +31,8 @@ STATED: dict[str, dict[str, Any]] = {
 
 
 def built(family: str, **keys: Any) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     config = AutoConfig.for_model(family, **keys)
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config)

@@ -11,9 +11,7 @@ from typing import Any
 
 import anyio
 import httpx2 as httpx
-import mcp
 import pytest
-from mcp.client.stdio import StdioServerParameters, stdio_client
 
 import planner
 from planner.client import Client
@@ -81,6 +79,9 @@ def test_in_the_description(service: str) -> None:
 
 
 def test_as_a_tool(wanted: float) -> None:
+    import mcp
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
     async def ask() -> Any:
         command = StdioServerParameters(command=PLANNER[0], args=[*PLANNER[1:], "mcp"])
         async with mcp.Client(stdio_client(command)) as client:
