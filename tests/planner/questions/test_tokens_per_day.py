@@ -42,7 +42,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("service")
     server = subprocess.Popen(
         [*PLANNER, "serve", "--port", "0"], stdout=subprocess.PIPE, text=True,
-        stderr=subprocess.DEVNULL, env=os.environ | {"PLANNER_DATA_DIR": str(folder)},
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"PLANNER_DATA_DIR": str(folder), "PLANNER_WARM_UP": "0"},
     )  # fmt: skip
     assert server.stdout is not None
     yield next(word for word in server.stdout.readline().split() if word.startswith("http"))
