@@ -141,8 +141,9 @@ def _pools(settings: Settings, worker: Worker) -> dict[str, Pool]:
     shared, wait_s = settings.tells_apart, settings.max_wait_s
     places = partial(Places, shared=shared)
     own_cores = cpu_cores() // settings.workers
+    searches = places(settings.max_concurrency, wait_s)
     return {
-        "searches": Pool(places(settings.max_concurrency, wait_s), worker, nice=10, warm=True),
+        "searches": Pool(searches, worker, nice=10, warm=bool(settings.warm_up)),
         "brief": Pool(places(settings.max_concurrency, wait_s), worker, nice=5),
         # Hundreds of these come and go in a second, so whoever waits has a turn soon.  One process
         # more than its part of the cores: it computes while the answer of another is on its way.

@@ -8,6 +8,7 @@ has them as `x-read-where`, for code that shows or collapses fields.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from cost_models.fields import Spec
@@ -38,11 +39,12 @@ def read_where(description: str, *conditions: Condition) -> dict[str, Any]:
     }
 
 
-def conditions(document: type[Spec], field: str) -> list[Condition]:
+@cache
+def conditions(document: type[Spec], field: str) -> tuple[Condition, ...]:
     """The conditions of a field; empty: it is always read."""
     extra = document.model_fields[field].json_schema_extra
     found = extra.get(READ_WHERE, []) if isinstance(extra, dict) else []
-    return list(found)  # type: ignore[arg-type]
+    return tuple(found)  # type: ignore[arg-type]
 
 
 def is_read(document: Spec, field: str) -> bool:

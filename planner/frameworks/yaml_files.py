@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from planner.documents.loading import parse_text
@@ -13,12 +14,26 @@ from planner.frameworks.bash_writer import comment
 from planner.frameworks.read_results import Setting, Unreadable
 
 LONGEST = 10_000  # characters of a value that a setting keeps
+_SHORT = 200  # characters of a value that is kept as YAML
 # Dotted key (a number stands for a place in a list), value, why.
 Row = tuple[str, Any, str]
 
 
 def scalar(value: Any) -> str:
     """One value as YAML, quoted if YAML could read it as another."""
+    short = isinstance(value, str) and len(value) <= _SHORT
+    # Of floats that are 0, one has a sign and equals the other.
+    plain = short or isinstance(value, int) or (isinstance(value, float) and value != 0.0)
+    return _plain_scalar(value) if plain else _scalar(value)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _plain_scalar(value: str | float) -> str:
+    """What configs say again and again; True, 1 and 1.0 are told apart."""
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str:
     import yaml
 
     listed = yaml.safe_dump([value], default_flow_style=True, width=10_000)

@@ -25,7 +25,7 @@ from planner.documents.problems import RequestError, ServiceError
 from planner.progress import Step, Watch, watched
 from planner.running.jobs.settings import JobSettings
 from tests.fixtures.job_server import ENDLESS, SWEEP, Place, eventually
-from tests.fixtures.service import listening
+from tests.fixtures.service import examples, listening
 
 APP = create_app(Settings(jobs=JobSettings(max_runs=0)))  # jobs are queued but not run
 ASKED: dict[str, Any] = {
@@ -35,17 +35,20 @@ ASKED: dict[str, Any] = {
 PARTS = {"id": "example", "name": "example"}  # of paths
 
 
-def _name(operation: dict[str, Any], path: str, verb: str) -> str:
+def _name(operation_id: str, path: str, verb: str) -> str:
     ending = re.sub(r"\W", "_", path) + f"_{verb}"
-    return str(operation["operationId"]).removesuffix(ending)
+    return operation_id.removesuffix(ending)
 
 
 EXAMPLES = [
-    pytest.param(_name(operation, path, verb), path, verb, example["value"], id=f"{path}-{name}")
-    for path, operations in APP.openapi()["paths"].items()
-    for verb, operation in operations.items()
-    for content in operation.get("requestBody", {"content": {}})["content"].values()
-    for name, example in content["examples"].items()
+    pytest.param(
+        _name(one.operation_id, one.path, one.verb),
+        one.path,
+        one.verb,
+        one.body,
+        id=f"{one.path}-{one.name}",
+    )
+    for one in examples(APP)
 ]
 
 
@@ -57,13 +60,24 @@ def service() -> Iterator[Client]:
 
 def test_operations_are_those_of_the_document() -> None:
     document = {
-        (_name(operation, path, verb), verb.upper(), path)
+        (_name(operation["operationId"], path, verb), verb.upper(), path)
         for path, found in APP.openapi()["paths"].items()
         for verb, operation in found.items()
     }
     made = {(name, one.verb, one.path) for name, one in operations()}
     assert made == document
     assert len({name for name, *_ in made}) == len(made)  # none hides another
+
+
+def test_the_examples_are_those_of_the_document() -> None:
+    document = [
+        (operation["operationId"], path, verb, name, example["value"])
+        for path, found in APP.openapi()["paths"].items()
+        for verb, operation in found.items()
+        for content in operation.get("requestBody", {"content": {}})["content"].values()
+        for name, example in content["examples"].items()
+    ]
+    assert examples(APP) == document
 
 
 def test_parameters_are_those_of_the_document() -> None:

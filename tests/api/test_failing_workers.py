@@ -18,15 +18,14 @@ from api import log
 from api.app import create_app
 from api.settings import Settings
 from tests.fixtures import failing_worker
+from tests.fixtures.service import examples
 
 PARTS = {"name": "example", "id": "example"}
 APP = create_app(Settings(), worker=failing_worker.serve)
 ASKED = [
-    pytest.param(path.format(**PARTS), example["value"], id=f"{path} {name}")
-    for path, operations in APP.openapi()["paths"].items()
-    if "requestBody" in operations.get("post", {})
-    for content in operations["post"]["requestBody"]["content"].values()
-    for name, example in content["examples"].items()
+    pytest.param(one.path.format(**PARTS), one.body, id=f"{one.path} {one.name}")
+    for one in examples(APP)
+    if one.verb == "post"
 ]
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import api
+from api.app import _pools
+from api.pool_worker import serve
 from api.settings import _BOUNDS, _JOB_BOUNDS, Settings, SettingsError
 from planner.running.jobs.settings import JobSettings
 
@@ -32,6 +34,12 @@ def test_other_machines_need_keys(host: str) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
 def test_loopback_needs_none(host: str) -> None:
     assert Settings.from_environment({"PLANNER_HOST": host}).host == host
+
+
+@pytest.mark.parametrize("warm_up", [0, 1])
+def test_processes_that_wait_prepare_for_searches_or_do_not(warm_up: int) -> None:
+    settings = Settings.from_environment({"PLANNER_WARM_UP": str(warm_up)})
+    assert _pools(settings, serve)["searches"]._start == (serve, 10, bool(warm_up))
 
 
 def test_environment() -> None:

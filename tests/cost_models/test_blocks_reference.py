@@ -23,7 +23,6 @@ import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
 from cost_models.activation_memory import saved_tensors, tensor_bytes
 from cost_models.blocks import Sublayer
@@ -255,6 +254,8 @@ def flop(records: tuple[Record, ...], seen: float) -> float:
 @pytest.mark.parametrize("name", [*BLOCKS, *LAYERS])
 @pytest.mark.usefixtures("world")
 def test_flop(name: str) -> None:
+    from torch.utils.flop_counter import FlopCounterMode  # imports triton
+
     r = reference(name)
     # A window is a mask over the whole square, a chunk a shorter sequence.
     options = BLOCKS.get(name, {})

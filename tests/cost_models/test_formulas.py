@@ -9,10 +9,10 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from functools import cache
 from typing import Any
 
 import numpy as np
-import pint
 import pytest
 
 import cost_models
@@ -22,9 +22,6 @@ from cost_models.sources import FORMULAS, SOURCES
 for _module in pkgutil.walk_packages(cost_models.__path__, "cost_models."):
     importlib.import_module(_module.name)
 
-UNITS = pint.UnitRegistry()
-UNITS.define("flop = [operations]")
-UNITS.define("byte = [information]")  # else without a dimension, like a count
 # The last word of an argument's name is its unit; without one it is a count or a ratio.
 SUFFIXES = {
     "flop_per_s": "flop/second",
@@ -120,17 +117,29 @@ def test_vector_equals_scalar(name: str) -> None:
         assert float(FORMULAS[name].function(**one)) == together[i]
 
 
+@cache
+def registry() -> Any:
+    """Units of what formulas take and give."""
+    import pint
+
+    units = pint.UnitRegistry()
+    units.define("flop = [operations]")
+    units.define("byte = [information]")  # else without a dimension, like a count
+    return units
+
+
 @pytest.mark.parametrize("name", [n for n in NUMERIC if n.rpartition(".")[2] not in EMPIRICAL])
 def test_dimensions(name: str) -> None:
+    units = registry()
     rng = np.random.default_rng(1)
     plain = example(name, rng, ())
-    quantities = {k: float(v) * UNITS(unit_of(k)) for k, v in plain.items()}
+    quantities = {k: float(v) * units(unit_of(k)) for k, v in plain.items()}
     result = FORMULAS[name].function(**quantities)
     if not hasattr(result, "dimensionality"):
-        result = result * UNITS.dimensionless
+        result = result * units.dimensionless
     short = name.rpartition(".")[2]
     expected = "dimensionless" if short in COUNTED else RESULTS[FORMULAS[name].unit]
-    assert result.check(UNITS(expected).dimensionality), f"{name} gives {result.dimensionality}"
+    assert result.check(units(expected).dimensionality), f"{name} gives {result.dimensionality}"
 
 
 def test_the_registry_is_not_empty() -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.flop_counter import FlopCounterMode
 
 from cost_models.activation_memory import activation_bytes, tensor_bytes
 from cost_models.blocks.records import Gemm, SavedTensor, Split
@@ -78,6 +77,8 @@ class Layer(nn.Module):
 
 
 def test_flop_are_those_that_torch_counts() -> None:
+    from torch.utils.flop_counter import FlopCounterMode  # imports triton
+
     layers, head = nn.Sequential(Layer(), Layer()), nn.Linear(HIDDEN, VOCAB, bias=False)
     head.requires_grad_(False)
     # As gradient checkpointing has it (enable_input_require_grads): else the first layer's own

@@ -15,7 +15,6 @@ from planner.huggingface import model_from_config
 from tests.oracles.test_transformers_defaults import defaults
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
 
 from planner.huggingface.module_inspection import inspect_model  # noqa: E402 (it needs torch)
@@ -34,6 +33,7 @@ seed_oss smollm3 solar_open vaultgemma youtu
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    transformers = pytest.importorskip("transformers")
     before = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
     yield
@@ -55,6 +55,8 @@ def _said(block: Sublayer, model: ModelSpec) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("kind", KINDS.split())
 def test_layers_are_those_of_the_modules(kind: str) -> None:
+    import transformers
+
     config = defaults(kind, 4 if kind == "lfm2_moe" else LAYERS)
     built = transformers.CONFIG_MAPPING[kind].from_dict(config)
     with torch.device("meta"):
@@ -65,6 +67,8 @@ def test_layers_are_those_of_the_modules(kind: str) -> None:
 
 
 def test_an_indexer_of_blocks_is_that_of_the_modules() -> None:
+    import transformers
+
     kind = "minimax_m3_vl_text"
     config = defaults(kind, 4) | {"num_hidden_layers": 4}
     config["layer_types"] = ["full_attention"] + ["minimax_m3_sparse"] * 3

@@ -13,7 +13,6 @@ from planner.huggingface.families.registry import TEXT_MODELS
 from tests.tools.configurations import auto_class
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
 
 # Every import refuses a file without these: too much of the model would be guessed.
@@ -87,6 +86,7 @@ class Recorded(dict[str, Any]):
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    transformers = pytest.importorskip("transformers")
     before = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
     yield
@@ -95,6 +95,8 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def defaults(kind: str, layers: int = 4) -> dict[str, Any]:
     """The class's own configuration, with few layers so that it is built at once."""
+    import transformers
+
     own = transformers.CONFIG_MAPPING[kind]
     keys = own().to_dict()
     names = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
@@ -110,6 +112,8 @@ def defaults(kind: str, layers: int = 4) -> dict[str, Any]:
 
 def built(config: dict[str, Any]) -> int:
     """Parameters of the model that transformers builds; a text_config alone gets a head."""
+    import transformers
+
     kind = config["model_type"]
     rest = {key: value for key, value in config.items() if key != "model_type"}
     configuration = transformers.AutoConfig.for_model(kind, **rest)
@@ -177,6 +181,8 @@ def test_a_head_width_that_is_ignored_is_said_to_be() -> None:
 
 @pytest.mark.parametrize("kind", sorted(ONE_WIDTH))
 def test_a_head_width_that_cannot_run_is_refused(kind: str) -> None:
+    import transformers
+
     config = defaults(kind) | {"head_dim": 24, "num_experts": 4, "vocab_size": 64}
     with pytest.raises(ModelImportError, match="/head_dim: only 128 can be planned"):
         model_from_config(config)

@@ -8,8 +8,6 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from planner.questions.examples import examples
 
@@ -24,6 +22,9 @@ MOST_CHARACTERS = 60_000  # that an agent may have to read
 
 
 def test_every_tool_answers() -> None:
+    from mcp import Client
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
     async def ask() -> None:
         command = StdioServerParameters(command=sys.executable, args=["-m", "planner.cli", "mcp"])
         async with Client(stdio_client(command)) as client:

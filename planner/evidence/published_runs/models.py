@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from pydantic import ValidationError
@@ -135,7 +136,8 @@ def _unstated_widths(run: Run, base: dict[str, Any], assumptions: list[str]) -> 
 
 
 def _key(name: str) -> str:
-    return re.sub(r"[^a-z0-9.]", "", name.lower())
+    """A name without its organisation, punctuation and case."""
+    return re.sub(r"[^a-z0-9.]", "", name.rsplit("/", 1)[-1].lower())
 
 
 def _preset(name: str, stated: dict[str, int | None]) -> ModelSpec | None:
@@ -143,19 +145,21 @@ def _preset(name: str, stated: dict[str, int | None]) -> ModelSpec | None:
 
     A preset counts only where the widths that the row states are its own.
     """
-    key = _key(name.rsplit("/", 1)[-1])  # without the organisation
+    key = _key(name)
     best: tuple[int, ModelSpec] | None = None
-    for entry in models():
-        for alias in (entry.id, *entry.aliases):
-            known = _key(alias.rsplit("/", 1)[-1])
-            fits = key == known or (len(known) >= 6 and key.startswith(known))
-            if (
-                fits
-                and _widths_agree(entry.spec, stated)
-                and (best is None or len(known) > best[0])
-            ):
-                best = len(known), entry.spec
+    for known, spec in _known_keys():
+        fits = key == known or (len(known) >= 6 and key.startswith(known))
+        if fits and _widths_agree(spec, stated) and (best is None or len(known) > best[0]):
+            best = len(known), spec
     return best[1] if best else None
+
+
+@cache
+def _known_keys() -> tuple[tuple[str, ModelSpec], ...]:
+    """The keys of every preset's names."""
+    return tuple(
+        (_key(alias), entry.spec) for entry in models() for alias in (entry.id, *entry.aliases)
+    )
 
 
 def _widths_agree(spec: ModelSpec, stated: dict[str, int | None]) -> bool:

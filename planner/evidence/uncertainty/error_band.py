@@ -17,7 +17,8 @@ from math import erf, exp, log, sqrt
 
 from planner.documents.scored_runs import scored_runs
 from planner.evidence.uncertainty.error_features import DOUBTS, FACTORS, ErrorFeatures
-from planner.evidence.uncertainty.first_sight import Belief, Mixture, first_sight, sources_alike
+from planner.evidence.uncertainty.first_sight import Belief, first_sight, sources_alike
+from planner.evidence.uncertainty.mixture import Mixture
 from planner.evidence.uncertainty.posterior import Posterior, posterior
 from planner.evidence.uncertainty.site import Site
 

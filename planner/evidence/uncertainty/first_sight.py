@@ -20,11 +20,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from math import erf, exp, log, log2, pi
+from math import exp, log, log2
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cost_models.runtimes import RUNTIMES
 from planner.documents.scored_runs import scored_runs
@@ -35,6 +36,7 @@ from planner.evidence.uncertainty.error_features import (
     Array,
     ErrorFeatures,
 )
+from planner.evidence.uncertainty.mixture import Mixture
 from planner.evidence.uncertainty.posterior import SeenRun
 
 FILE = Path(__file__).parents[3] / "cost_models" / "catalog" / "first_sight.json"
@@ -48,8 +50,6 @@ MOST_ALIKE = 7
 # The chance that a run is an outlier, and the deviation of ln that it then has besides.
 OUTLIERS, OUTLIER_DEVIATION = 0.08, 1.0
 _ROUNDS = 3
-_MOST_STEPS, _CLOSE = 60, 1e-7
-_ROOT_HALF, _DENSITY = 0.5**0.5, (2.0 * pi) ** -0.5
 
 
 @dataclass(frozen=True)
@@ -142,76 +142,22 @@ def _sources() -> Mapping[tuple[str, str, bool], frozenset[str]]:
     return {kind: frozenset(sources) for kind, sources in found.items()}
 
 
-@dataclass(frozen=True)
-class Mixture:
-    """Normal components of ln(measured / estimated); each of shape (components,).
+class Rows(NamedTuple):
+    """What n estimates or runs share errors by.
 
-    by_factor: the variance of each linear error, over all components.
-    """
-
-    weights: Array
-    means: Array
-    deviations: Array
-    by_factor: Mapping[str, float]
-
-    @property
-    def mean(self) -> float:
-        """The expected value."""
-        return float(self.weights @ self.means)
-
-    @property
-    def deviation(self) -> float:
-        """The standard deviation."""
-        second = float(self.weights @ (self.deviations**2 + self.means**2))
-        return float(np.sqrt(max(second - self.mean**2, 0.0)))
-
-    @property
-    def main(self) -> str:
-        """The factor with the largest variance."""
-        return max(FACTORS, key=lambda name: self.by_factor[name])
-
-    def bounds(self, per_cent: float) -> tuple[float, float]:
-        """The central interval that holds as many runs."""
-        outside = (1.0 - per_cent / 100.0) / 2.0
-        if not self.means.any():  # symmetric
-            high = self._quantile(1.0 - outside)
-            return -high, high
-        return self._quantile(outside), self._quantile(1.0 - outside)
-
-    def _quantile(self, share: float) -> float:
-        """By Newton's steps, which bisect where they would leave what is known to hold it."""
-        # Components that differ in nothing, as those of the model's scale where it has no name.
-        same: dict[tuple[float, float], float] = {}
-        columns = (self.weights.tolist(), self.means.tolist(), self.deviations.tolist())
-        for weight, *place in zip(*columns, strict=True):
-            same[tuple(place)] = same.get(tuple(place), 0.0) + weight
-        reach = 8.0 * float(self.deviations.max())
-        low, high = float(self.means.min()) - reach, float(self.means.max()) + reach
-        at = self.mean
-        for _ in range(_MOST_STEPS):
-            below, density = -share, 0.0
-            for (mean, deviation), weight in same.items():
-                z = (at - mean) / deviation
-                below += 0.5 * weight * (1.0 + erf(z * _ROOT_HALF))
-                density += weight * _DENSITY * exp(-0.5 * z * z) / deviation
-            low, high = (at, high) if below < 0.0 else (low, at)
-            step = at - below / density if density > 0.0 else low
-            nearer = step if low < step < high else 0.5 * (low + high)
-            if abs(nearer - at) < _CLOSE:
-                return nearer
-            at = nearer
-        return at
-
-
-class _Runs(NamedTuple):
-    """What estimates share with a site's n runs.
-
-    linear: (n, LINEAR), times the scale of each run.  scales: (n,).  kinds: of each run.
+    linear: (n, LINEAR), times the scale of each.  scales: (n,).  kinds: (n, SHARED), names.
     """
 
     linear: Array
     scales: Array
-    kinds: tuple[tuple[str, ...], ...]
+    kinds: NDArray[np.str_]
+
+
+def rows_of(prior: Prior, features: Sequence[ErrorFeatures]) -> Rows:
+    """The rows of several estimates or runs."""
+    scales = np.array([prior.scale(one) for one in features])
+    linear = scales[:, None] * np.array([linear_of(one) for one in features])
+    return Rows(linear, scales, np.array([kinds_of(one) for one in features]))
 
 
 class _Seen(NamedTuple):
@@ -221,7 +167,7 @@ class _Seen(NamedTuple):
     noise: (C, n).  weights: of the components, (C,).
     """
 
-    runs: _Runs
+    runs: Rows
     ln: Array
     inverse: Array
     weighted: Array
@@ -256,6 +202,17 @@ class Belief:
         deviations = np.sqrt(np.maximum(variance, 0.0) + noise)
         return Mixture(weights, means, deviations, by_factor)
 
+    def means(self, of: Rows) -> Array:
+        """The expected values of several estimates at the site, (m,); those of their mixtures."""
+        seen, prior = self._seen, self.prior
+        if seen is None:
+            return np.zeros(len(of.scales))
+        site, model, _, _ = prior.components
+        by_site, by_model = _shared(prior, seen.runs, of.scales, of.kinds)
+        by_site = by_site + (of.linear * prior.variances) @ seen.runs.linear.T
+        expected = by_site @ ((seen.weights * site) @ seen.weighted)
+        return np.asarray(expected + by_model @ ((seen.weights * model) @ seen.weighted))
+
     def correction(self, of: ErrorFeatures) -> tuple[Array, float]:
         """The expected errors by LINEAR, (LINEAR,), and those that runs of its kinds share."""
         seen, prior = self._seen, self.prior
@@ -266,7 +223,7 @@ class Belief:
         by_site = (seen.weights * site) @ seen.weighted  # (n,)
         errors = scale * prior.variances * (by_site @ seen.runs.linear)
         by_model = (seen.weights * model) @ seen.weighted
-        shared, of_model = _shared(prior, seen.runs, scale, kinds)
+        shared, of_model = _shared_of_one(prior, seen.runs, scale, kinds)
         rest = float(shared @ by_site + of_model @ by_model)
         return errors, rest
 
@@ -312,22 +269,17 @@ class Belief:
 def _seen(prior: Prior, runs: Sequence[SeenRun]) -> _Seen:
     """The runs under each component, outliers with more noise."""
     site, model, noise, weight = prior.components
-    features = [run.features for run in runs]
     ln = np.array([run.ln for run in runs])
-    scales = np.array([prior.scale(one) for one in features])
-    rows = scales[:, None] * np.array([linear_of(one) for one in features])
-    kinds = tuple(map(kinds_of, features))
-    several = _Runs(rows, scales, kinds)
-    pairs = [_shared(prior, several, *own) for own in zip(scales.tolist(), kinds, strict=True)]
-    by_site = (rows * prior.variances) @ rows.T + np.array([of_site for of_site, _ in pairs])
-    by_model = np.array([of_model for _, of_model in pairs])
+    several = rows_of(prior, [run.features for run in runs])
+    by_site, by_model = _shared(prior, several, several.scales, several.kinds)
+    by_site = (several.linear * prior.variances) @ several.linear.T + by_site
     shared = site[:, None, None] * by_site + model[:, None, None] * by_model
     own = np.repeat(noise[:, None], len(ln), axis=1)
     usual, outlying, count = noise[:, None], np.zeros_like(own), np.arange(len(ln))
     for step in range(_ROUNDS + 1):
         whole = shared.copy()
         whole[:, count, count] += own
-        inverse = np.linalg.inv(whole)
+        inverse = np.asarray(np.linalg.inv(whole), dtype=np.float64)
         weighted = inverse @ ln
         if step < _ROUNDS:
             precision = np.diagonal(inverse, axis1=1, axis2=2)
@@ -351,18 +303,28 @@ def _chance_outlying(missed: Array, variance: Array) -> Array:
 def _across(prior: Prior, seen: _Seen, own: Array, scale: float, kinds: tuple[str, ...]) -> Array:
     """Covariance of an estimate with the site's runs, under each component; (C, n)."""
     site, model, _, _ = prior.components
-    by_site, by_model = _shared(prior, seen.runs, scale, kinds)
+    by_site, by_model = _shared_of_one(prior, seen.runs, scale, kinds)
     by_site = by_site + seen.runs.linear @ (prior.variances * own)
     return site[:, None] * by_site + model[:, None] * by_model
 
 
-def _shared(prior: Prior, runs: _Runs, scale: float, kinds: tuple[str, ...]) -> tuple[Array, Array]:
-    """What an estimate of these kinds shares with each run: by the site, and by its model; (n,)."""
-    alike = [[bool(own) and own == kind for own, kind in zip(kinds, other, strict=True)]
-             for other in runs.kinds]  # fmt: skip
+def _shared(
+    prior: Prior, runs: Rows, scales: Array, kinds: NDArray[np.str_]
+) -> tuple[Array, Array]:
+    """What m estimates share with each of n runs: by the site, and by their models; (m, n)."""
+    own = kinds[:, None]
     sizes = np.square([prior.shared[name] for name in SHARED])
-    both = np.array(alike) * sizes * (scale * runs.scales)[:, None]
-    return both[:, :-1].sum(axis=1), both[:, -1]
+    scale = scales[:, None] * runs.scales
+    both = ((own != "") & (own == runs.kinds)) * sizes * scale[..., None]
+    return both[..., :-1].sum(axis=-1), both[..., -1]
+
+
+def _shared_of_one(
+    prior: Prior, runs: Rows, scale: float, kinds: tuple[str, ...]
+) -> tuple[Array, Array]:
+    """The same of one estimate; (n,)."""
+    by_site, by_model = _shared(prior, runs, np.array([scale]), np.array([kinds]))
+    return by_site[0], by_model[0]
 
 
 @cache

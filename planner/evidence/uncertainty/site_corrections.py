@@ -10,7 +10,8 @@ import numpy as np
 
 from planner.documents.plan_report import Document
 from planner.evidence.uncertainty.error_features import FACTORS
-from planner.evidence.uncertainty.first_sight import Mixture, first_sight
+from planner.evidence.uncertainty.first_sight import first_sight
+from planner.evidence.uncertainty.mixture import Mixture
 from planner.evidence.uncertainty.posterior import SHARES
 from planner.evidence.uncertainty.site import LearnedRun, Site
 

@@ -48,8 +48,17 @@ def _in_full(model: StackSpec) -> tuple[tuple[Sublayer, ...], ...]:
 
 
 def each(model: StackSpec) -> tuple[Sublayer, ...]:
-    """Every distinct block of the pattern, after the branches that it contains."""
+    """Every distinct block of the pattern, after the branches that it contains.
 
+    Kept with the model, as its layers are: a dozen rules ask for it.
+    """
+    found: tuple[Sublayer, ...] | None = vars(model).get("_script_blocks")
+    if found is None:
+        found = vars(model)["_script_blocks"] = _each(model)
+    return found
+
+
+def _each(model: StackSpec) -> tuple[Sublayer, ...]:
     def parts(block: Sublayer) -> Iterator[Sublayer]:
         for branch in getattr(block, "branches", ()):
             yield from parts(branch)

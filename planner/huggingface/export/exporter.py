@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from cost_models.blocks import Sublayer
 from cost_models.spec import ModelSpec
 from planner.huggingface.config import ModelImportError
 from planner.huggingface.families.layers import each_layer
@@ -50,8 +51,8 @@ IN_PATTERN = {
 @lru_cache(maxsize=64)
 def config_of(model: ModelSpec) -> Keys | None:
     """The config.json of the first family that builds exactly this model; None: there is none."""
-    configs = (_config(model, family) for family in _families(model))
-    return next((config for config in configs if not _differences(model, config)), None)
+    exact = (family for family in _families(model) if not _differences(model, family))
+    return next((_config(model, family) for family in exact), None)
 
 
 def has_buffers(config: Keys) -> bool:
@@ -61,7 +62,7 @@ def has_buffers(config: Keys) -> bool:
 
 def nearest_family(model: ModelSpec) -> tuple[str, tuple[str, ...]]:
     """The closest family, and the fields in which its model differs from this one."""
-    found = {family: _differences(model, _config(model, family)) for family in _families(model)}
+    found = {family: _differences(model, family) for family in _families(model)}
     family = min(found, key=lambda name: len(found[name]))
     return family, found[family]
 
@@ -78,10 +79,11 @@ def _config(model: ModelSpec, family: str) -> Keys:
     )
 
 
-def _differences(model: ModelSpec, config: Keys) -> tuple[str, ...]:
-    """Fields in which the config's model differs, nested ones as moe.FIELD or mla.FIELD."""
+@lru_cache(maxsize=1024)  # a model that no family builds is asked for the nearest one too
+def _differences(model: ModelSpec, family: str) -> tuple[str, ...]:
+    """Fields in which the family's model differs, nested ones as moe.FIELD or mla.FIELD."""
     try:
-        read = model_from_config(config).model
+        read = model_from_config(_config(model, family)).model
     except ModelImportError as error:
         return tuple(problem.pointer for problem in error.problems) * 9
     one, other = _flat(model), _flat(read)
@@ -106,12 +108,15 @@ def _layers(model: ModelSpec, bare: bool) -> Keys:
         "gated": model.gated_mlp,
         "bias": model.mlp_bias,
     }
-    pattern = [[block.model_dump() for block in layer] for layer in each_layer(model)]
-    for block in (block for layer in pattern for block in layer):
-        block |= {name: own[name] for name in block if block[name] is None and name in own}
-        if bare and "rope" in block:
-            block["rope"] = False
-    return {"layer_pattern": pattern}
+    written: dict[Sublayer, Keys] = {}
+    layers = each_layer(model)
+    for block in dict.fromkeys(block for layer in layers for block in layer):
+        keys = block.model_dump()
+        keys |= {name: own[name] for name in keys if keys[name] is None and name in own}
+        if bare and "rope" in keys:
+            keys["rope"] = False
+        written[block] = keys
+    return {"layer_pattern": [[written[block] for block in layer] for layer in layers]}
 
 
 def _unused(model: ModelSpec) -> set[str]:

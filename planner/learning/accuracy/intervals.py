@@ -15,7 +15,7 @@ from pydantic import FiniteFloat
 
 from planner.documents.plan_report import Document
 from planner.evidence.uncertainty.error_features import Array
-from planner.evidence.uncertainty.first_sight import Belief, first_sight, prior
+from planner.evidence.uncertainty.first_sight import Belief, first_sight, prior, rows_of
 from planner.evidence.uncertainty.posterior import SHARES, SeenRun
 
 DRAWS = 50
@@ -129,15 +129,11 @@ def _errors(own: Sequence[SeenRun], count: int) -> Array:
     """|ln| of the rows of a source over draws of those that were seen, shape (draws, rows)."""
     random = Random(count)
     draws = [random.sample(range(len(own)), count) for _ in range(DRAWS if count else 1)]
-    return np.array([_of_the_others(own, draw) for draw in draws])
-
-
-def _of_the_others(own: Sequence[SeenRun], seen: list[int]) -> Array:
-    """|ln| of the rows that were not seen, shape (rows,); NaN of those that were."""
-    belief = Belief(prior(), [own[i] for i in seen])
-    errors = np.array([abs(run.ln - belief.mixture(run.features).mean) for run in own])
-    errors[seen] = np.nan
-    return errors
+    rows, ln = rows_of(prior(), [run.features for run in own]), np.array([run.ln for run in own])
+    errors = np.abs(ln - [Belief(prior(), [own[i] for i in seen]).means(rows) for seen in draws])
+    for of_draw, seen in zip(errors, draws, strict=True):
+        of_draw[seen] = np.nan  # only the others count
+    return np.asarray(errors)
 
 
 def _kind(run: SeenRun) -> str:

@@ -183,7 +183,7 @@ def test_every_known_option_of_the_model_is_asked_for_or_judged(framework: str) 
         name
         for room in rooms
         for file in resources(room).iterdir()
-        if file.name.endswith(".py") or file.name == "names.json"
+        if file.name.endswith(".py") or file.name in ("names.json", "forks.json")
         for name in re.findall(r"--[a-z0-9][\w-]*", file.read_text())
     }
     known = known_arguments(package)["flags"] | (llm.flags() if framework == "mindspeed" else {})

@@ -12,9 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
-from torch.distributed.pipelining.stage import PipelineStage
-from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from cost_models.plans import ParallelPlan
@@ -74,6 +71,8 @@ def test_any_rank_of_any_world_is_built_without_memory(
 @pytest.mark.parametrize("name", ["hybrid", "delta", "local", "seeing"])
 def test_every_block_is_split_over_tensor_ranks(name: str, script: Callable[..., Any]) -> None:
     """A rank holds as many weights, in fp32, as the estimate has it hold."""
+    from torch.distributed.tensor import DTensor
+
     request, plan = ask((1, 2), name, **RUNS, tp=2, sequence_parallel=True)
     request = request.model_copy(
         update={"model": request.model.model_copy(update={"vocab_size": 256}), "plan": plan}
@@ -132,6 +131,9 @@ def test_experts_run_on_fake_tensors_where_their_loads_are_given(
 
 @pytest.mark.parametrize(("name", "pp"), [*product(SCHEDULES, (2, 3, 4))])
 def test_a_schedule_is_legal_where_torch_can_make_it(name: str, pp: int) -> None:
+    from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+    from torch.distributed.pipelining.stage import PipelineStage
+
     make = get_schedule_class(SCHEDULES[name])
     stage = mock.create_autospec(PipelineStage, instance=True)
     stage.group_rank, stage.group_size, stage.submod = 0, pp, None

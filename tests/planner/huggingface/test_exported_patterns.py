@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from cost_models.parameters import total_parameters
 from cost_models.spec import ModelSpec
@@ -32,6 +31,8 @@ STATED: dict[str, dict[str, Any]] = {
 
 
 def built(family: str, **keys: Any) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     config = AutoConfig.for_model(family, **keys)
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config)
@@ -91,7 +92,7 @@ def test_prediction_layers_and_other_mixers_are_named_where_no_family_has_them()
 
 @pytest.mark.parametrize("name", ["nemotron-h", "qwen3-next", "smollm3"])
 def test_accelerate_writes_them(name: str) -> None:
-    more = {"zero_stage": 3, "runtime": "torch", "cross_entropy": "unfused"}
+    more = {"zero_stage": 3, "runtime": "transformers", "cross_entropy": "unfused"}
     request, plan = launch(PATTERNED[name], **more)
     files = ACCELERATE.write(request, plan).files
     assert '"layer' in files["config.json"] or '"no_rope_layers"' in files["config.json"]

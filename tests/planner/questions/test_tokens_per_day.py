@@ -11,9 +11,7 @@ from typing import Any
 
 import anyio
 import httpx2 as httpx
-import mcp
 import pytest
-from mcp.client.stdio import StdioServerParameters, stdio_client
 
 import planner
 from planner.client import Client
@@ -44,7 +42,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("service")
     server = subprocess.Popen(
         [*PLANNER, "serve", "--port", "0"], stdout=subprocess.PIPE, text=True,
-        stderr=subprocess.DEVNULL, env=os.environ | {"PLANNER_DATA_DIR": str(folder)},
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"PLANNER_DATA_DIR": str(folder), "PLANNER_WARM_UP": "0"},
     )  # fmt: skip
     assert server.stdout is not None
     yield next(word for word in server.stdout.readline().split() if word.startswith("http"))
@@ -81,6 +80,9 @@ def test_in_the_description(service: str) -> None:
 
 
 def test_as_a_tool(wanted: float) -> None:
+    import mcp
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
     async def ask() -> Any:
         command = StdioServerParameters(command=PLANNER[0], args=[*PLANNER[1:], "mcp"])
         async with mcp.Client(stdio_client(command)) as client:

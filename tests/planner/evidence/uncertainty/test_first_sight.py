@@ -12,14 +12,15 @@ from planner.evidence.uncertainty.error_band import COVERED, band
 from planner.evidence.uncertainty.error_features import DOUBTS, FACTORS, ErrorFeatures
 from planner.evidence.uncertainty.first_sight import (
     Belief,
-    Mixture,
     Prior,
     first_sight,
     linear,
     linear_of,
     prior,
+    rows_of,
     sources_alike,
 )
+from planner.evidence.uncertainty.mixture import Mixture
 from planner.evidence.uncertainty.posterior import SHARES, SeenRun
 from planner.learning.accuracy.first_sights import KindErrors, first_sight_summary, sights
 from planner.learning.accuracy.intervals import intervals
@@ -56,6 +57,14 @@ def width(of: ErrorFeatures, belief: Belief | None = None) -> float:
 
 def held(of: Prior, shots: int) -> float:
     return coverage(of, by_source(), shots).held
+
+
+def test_expected_errors_of_many_are_those_of_each() -> None:
+    own = runs(0.2, -0.1, 0.4)
+    others = [run.features for run in own] + [features("another"), features(experts=True)]
+    for belief in (first_sight(), Belief(prior(), own)):
+        each = [belief.mixture(of).mean for of in others]
+        assert belief.means(rows_of(prior(), others)) == pytest.approx(each, rel=1e-12)
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ SEARCHES: dict[str, Any] = {
     },
     "axes": {
         "cluster": ["1x8xh100-sxm", "2x8xh100-sxm"],
-        "training.global_batch_size": [64 * n for n in range(1, 19)],
+        "training.global_batch_size": [64 * n for n in range(1, 13)],
     },
 }
 ROOT = Path(__file__).parents[4]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -12,20 +13,24 @@ import torch.nn.functional as F
 from torch import nn
 from torch._C._distributed_c10d import HashStore
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from planner.inputs.requests.parser import parse_request
 from planner.running.validate.as_pytorch_script import native
 from planner.running.validate.dryrun.gpu_operators import gpu_operators
 from planner.running.validate.rank_estimate import expected
-from planner.running.validate.ranks.memory import Memory, SavedTensor
 from planner.running.validate.ranks.saved_rows import rows
 
 WIDTHS = (16, 64, 8)
 ROWS = 32
+
+
+def memory_of(models: Sequence[nn.Module], optimizer: Any = None) -> Any:
+    """Memory, which a worker that runs none of these tests need not import: it is half of torch."""
+    from planner.running.validate.ranks.memory import Memory
+
+    return Memory(models, optimizer)
 
 
 def perceptron() -> nn.Sequential:
@@ -42,7 +47,7 @@ class TestRealTensors:
         model = perceptron()
         optimizer = torch.optim.AdamW(model.parameters())
         x = torch.randn(ROWS, WIDTHS[0])
-        with Memory([model], optimizer) as memory:
+        with memory_of([model], optimizer) as memory:
             model(x).sum().backward()
             gradients = memory.current_bytes
             optimizer.step()
@@ -57,9 +62,11 @@ class TestRealTensors:
 
     def test_saved_tensors_by_name_and_without_weights(self) -> None:
         """The input, and what the ReLU gives: its output is what it and the next layer save."""
+        from planner.running.validate.ranks.memory import SavedTensor
+
         model = perceptron()
         x = torch.randn(ROWS, WIDTHS[0])
-        with Memory([model]) as memory:
+        with memory_of([model]) as memory:
             kept = model(x)
             assert memory.saved_bytes == ROWS * (WIDTHS[0] + WIDTHS[1]) * 4
         assert memory.saved(0) == (
@@ -72,7 +79,7 @@ class TestRealTensors:
         """Three forward passes are held at a time; the first one names the tensors."""
         model = perceptron()
         inputs = [torch.randn(ROWS, WIDTHS[0]) for _ in range(4)]
-        with Memory([model]) as memory:
+        with memory_of([model]) as memory:
             losses = [model(x).sum() for x in inputs[:3]]
             losses.pop(0).backward()
             losses.append(model(inputs[3]).sum())
@@ -85,7 +92,7 @@ class TestRealTensors:
     def test_recompute_keeps_the_input_alone(self) -> None:
         model = nn.Sequential(checkpoint_wrapper(perceptron()), nn.Linear(8, 1))
         x = torch.randn(ROWS, WIDTHS[0], requires_grad=True)
-        with Memory([model]) as memory:
+        with memory_of([model]) as memory:
             model(x).sum().backward()
         assert memory.saved_bytes == ROWS * (WIDTHS[0] + WIDTHS[-1]) * 4
         assert [one.module for one in memory.saved(0)] == ["0", "1"]
@@ -96,7 +103,7 @@ class TestRealTensors:
         model(x).sum().backward()
         plain = [p.grad.clone() for p in model.parameters() if p.grad is not None]
         model.zero_grad()
-        with Memory([model]):
+        with memory_of([model]):
             model(x).sum().backward()
         for wanted, parameter in zip(plain, model.parameters(), strict=True):
             assert parameter.grad is not None
@@ -104,7 +111,7 @@ class TestRealTensors:
 
     def test_leaves_torch_as_it_was(self) -> None:
         resize, own = torch.UntypedStorage.resize_, F.dropout
-        with pytest.raises(RuntimeError, match="stop"), Memory([perceptron()]), gpu_operators():
+        with pytest.raises(RuntimeError, match="stop"), memory_of([perceptron()]), gpu_operators():
             raise RuntimeError("stop")
         assert torch.UntypedStorage.resize_ is resize
         assert F.dropout is own
@@ -121,11 +128,14 @@ def alone() -> Iterator[None]:
 @pytest.mark.usefixtures("alone")
 def test_half_precision_copies_are_gathered_weights() -> None:
     """FSDP's copies for computing are no activations, nor are gradients that wait in fp32."""
+    from torch.distributed._composable.replicate_with_fsdp import replicate
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
     model = perceptron()
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     replicate(model, mesh=init_device_mesh("cpu", (1,)), mp_policy=policy)
     x = torch.randn(ROWS, WIDTHS[0])
-    with Memory([model]) as memory:
+    with memory_of([model]) as memory:
         model.set_requires_gradient_sync(False)  # type: ignore[operator]
         for _ in range(2):
             model(x).sum().backward()
@@ -161,7 +171,7 @@ def test_a_layer_of_the_paper_to_the_byte(h: int, a: int, s: int, b: int) -> Non
     with FakeTensorMode(allow_non_fake_inputs=True), gpu_operators():
         layer.to_empty(device="cpu")
         x = torch.empty(b, s, h, dtype=torch.bfloat16, requires_grad=True)
-        with Memory([layer]) as memory:
+        with memory_of([layer]) as memory:
             layer(x).sum().backward()
     random_state = 2 * 8 + 8
     assert memory.saved_bytes == 34 * s * b * h + 4 * a * s * b + 2 * 2 * 4 * s * b + random_state
@@ -169,6 +179,8 @@ def test_a_layer_of_the_paper_to_the_byte(h: int, a: int, s: int, b: int) -> Non
 
 def test_names_of_what_a_layer_saves() -> None:
     """Rows of equal tensors are counted; the same operator stands for another row elsewhere."""
+    from planner.running.validate.ranks.memory import SavedTensor
+
     saved = [
         SavedTensor(f"blocks.{n}.{module}", maker, operator, shape, dtype, size)
         for n in (4, 5)
@@ -208,6 +220,8 @@ def test_names_of_what_a_layer_saves() -> None:
 
 
 def test_inputs_of_a_checkpoint_around_attention_have_another_order() -> None:
+    from planner.running.validate.ranks.memory import SavedTensor
+
     shapes = ((1, 8, 4, 8), (1, 8, 2, 8), (1, 8, 2, 8))
     saved = [
         SavedTensor("blocks.0.attention.core", "", "mm", shape, "bfloat16", 2) for shape in shapes

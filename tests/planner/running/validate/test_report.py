@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.running.validate.ranks.measure import _on_cpu, _on_gpu, _sweep
 from planner.running.validate.report import (
     Outcome,
     Spread,
@@ -91,6 +90,8 @@ def test_one_miss_is_a_miss() -> None:
 
 
 def test_a_moment_counts_once_and_as_what_it_waits_for() -> None:
+    from planner.running.validate.ranks.measure import _on_cpu, _sweep
+
     spans = [
         (0, 100, "forward"),
         (20, 50, "wait"),
@@ -108,6 +109,8 @@ def test_a_moment_counts_once_and_as_what_it_waits_for() -> None:
 
 
 def test_on_a_gpu_communication_is_what_no_kernel_hides() -> None:
+    from planner.running.validate.ranks.measure import _on_gpu, _sweep
+
     spans = [
         (0, 100, "forward"),
         (0, 60, "kernel"),
