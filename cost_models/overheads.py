@@ -18,6 +18,7 @@ from cost_models.arrays import sum_of
 from cost_models.blocks.records import Weight
 from cost_models.plans import Plans
 from cost_models.sources import Array, formula
+from cost_models.units import GIB
 
 MIB = 2.0**20
 WEIGHT_BYTES = 2.0
@@ -103,13 +104,15 @@ def fragmentation_share(expandable_segments: Array) -> Array:
     return FRAGMENTATION + (EXPANDABLE_FRAGMENTATION - FRAGMENTATION) * expandable_segments
 
 
-@formula("byte", "derived")
-def gap_bytes(transient_bytes: Array, share: Array) -> Array:
+@formula("byte", "derived", "gpu-day")
+def gap_bytes(transient_bytes: Array, share: Array, few: Array, logits_bytes: Array) -> Array:
     """Bytes that the allocator holds but cannot use, from the temporary memory of a step.
 
     States are allocated once and leave no gaps; tensors of a step leave gaps in shared segments.
+    few: 1 where layers leave a GiB at most, and logits as much as they are.
     """
-    return share * transient_bytes
+    gaps = share * transient_bytes
+    return gaps + few * (np.minimum(gaps, logits_bytes + GIB) - gaps)
 
 
 @formula("byte", "derived")

@@ -258,6 +258,7 @@ class _StepAmounts:
         self.gradients_absent = r.frees_gradients * alone
         self.driver = overheads.driver_bytes(plans)
         self.share = overheads.fragmentation_share(r.expandable_segments)
+        self.few_gaps = r.gaps_of_logits
         self.given = s.cluster.reserved_bytes_per_accelerator
         # One byte less than there is: sums of parts round.
         self.room = s.nodes.accelerator.memory_bytes - self.driver - 1.0
@@ -338,7 +339,6 @@ class _Slot:
             communication = communication + in_flight * at(of.sent)
         step, absent = at(self._step), at(of.gradients_absent)
         if np.any(absent):
-            # They appear while activations go: of the two the larger counts.
             gradients, there = states["gradients"], 1.0 - absent
             coming = gradients + np.maximum(buckets, step) - (resident + logits + working)
             states["gradients"] = gradients * there + absent * np.maximum(coming, 0.0)
@@ -355,7 +355,7 @@ class _Slot:
             room = at(of.room) - (sum_of(states.values()) + transient + over)
             # Moments short of the fullest: what they need and cannot have where that was.
             others = step - over + table * at(of.apart)
-            gaps = overheads.gap_bytes(transient, at(of.share))
+            gaps = overheads.gap_bytes(transient, at(of.share), at(of.few_gaps), logits)
             spare = overheads.returnable_bytes(gaps, others, room)
         return {
             **states,

@@ -154,6 +154,8 @@ class Traits:
     """Workspaces of cuBLAS."""
     expandable_segments: Array = 0.0
     """Segments of the allocator grow, so that little is lost between them."""
+    gaps_of_logits: Array = 0.0
+    """Layers leave few gaps between tensors, and logits as much as they are."""
     # Recompute.
     leaves_out_last_product: Array = 0.0
     """A layer that is computed again leaves out its last product, which no backward pass reads."""

@@ -66,6 +66,7 @@ STEP_BANDWIDTH = 0.85 * BANDWIDTH
 # Grouped-query attention; three matrices and biases of each expert; router; norms.
 MOE_LAYER = 2 * H * H + 2 * H * GROUPS * D + EXPERTS * (3 * WIDTH * H + 2 * WIDTH + H)
 MOE_LAYER += EXPERTS * H + 2 * H
+MANY = TRAINING.model_copy(update={"global_batch_size": 64})
 MUON = TRAINING.model_copy(update={"optimizer": "muon"})
 WIDE = GPT.model_copy(update={"hidden_size": 16384, "head_dim": 1024, "ffn_hidden_size": 4 * 16384})
 SAVED = S * (2 * 2 * H + 2 * 2 * H + 2 * 3 * H + 4 * HEADS + 2 * H + 2 * 2 * F)
@@ -527,6 +528,14 @@ CASES: dict[str, Case] = {
         {
             "megatron-2026": 0.05 * (TRANSIENT + 4 * 32 * MIB),
             "megatron": 0.3 * (TRANSIENT + 4 * 32 * MIB) + 2 * TABLE,
+        },
+    ),
+    "gaps_of_logits": Case(
+        # Of 64 sequences: half-precision logits, what the head needs, and a GiB; else a share.
+        part("fragmentation", GPT, MANY, micro_batch_size=64),
+        {
+            "eager": 2**30 + 64 * (2 * S * V + 2 * 2 * S * H) + 2 * TABLE,
+            "megatron-2026": 0.05 * (64 * (TRANSIENT - 32 * MIB) + 5 * 32 * MIB),
         },
     ),
     "leaves_out_last_product": Case(

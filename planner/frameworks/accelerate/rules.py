@@ -74,9 +74,7 @@ def _reduces(c: Context, p: Plans) -> BoolArray:
     t = c.training
     return np.asarray(
         (t.gradient_reduce_dtype == "fp32")
-        | (
-            ((p.zero_stage == 3) | (p.dp * p.cp == 1)) & (t.gradient_reduce_dtype == t.precision)
-        )
+        | (((p.zero_stage == 3) | (p.dp * p.cp == 1)) & (t.gradient_reduce_dtype == t.precision))
     )
 
 
