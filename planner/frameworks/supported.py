@@ -44,9 +44,17 @@ def framework_titles(context: Context) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def runners(context: Context) -> tuple[str, ...]:
-    """Names of the frameworks that run the model in some plan whose only axis is dp."""
+    """Names of the frameworks that run the model in some plan whose only axis is dp.
+
+    Trainers of adapters compete for these: they have options there that accelerate's script lacks.
+    """
     every = ((name, frameworks.get(name)) for name in frameworks.FRAMEWORKS)
-    return tuple(name for name, one in every if one.competes and _runs(one, context))
+    tunes = context.training.lora_rank > 0
+    return tuple(
+        name
+        for name, one in every
+        if (one.competes or (tunes and one.adapters)) and _runs(one, context)
+    )
 
 
 def obstacles(framework: Framework, context: Context) -> tuple[bool, tuple[str, ...]]:

@@ -76,7 +76,7 @@ def test_two_steps_to_256_of_one_kind_or_128_of_another(
     verdict = page.locator(".verdict")
     expect(verdict).to_have_text(re.compile(r"Rent (256 × H100|128 × B200).+: done in .+ for \$"))
     # Both with their bands, and whether they can be told apart.
-    expect(kinds.filter(has_text="256 × H100")).to_contain_text("4.47")
+    expect(kinds.filter(has_text="256 × H100")).to_contain_text("4.44")
     expect(kinds.filter(has_text="128 × B200")).to_contain_text("4.81")
     expect(page.locator(".apart")).to_contain_text("statistically tied")
     shot(page, "sized", whole=True)

@@ -16,6 +16,7 @@ from cost_models.overheads import gap_bytes, returnable_bytes
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from cost_models.stage_memory import STATE_PARTS, STEP_PARTS, StageMemory
+from cost_models.units import GIB
 from tests.fixtures.layers import kept_and_dropped, one_micro_batch
 from tests.fixtures.spaces import LEAST, some_plans
 
@@ -212,9 +213,12 @@ def test_deepspeed_steps_in_22_bytes_per_parameter() -> None:
 
 
 def test_what_other_phases_hold_gives_way_and_gaps_do_not() -> None:
-    gaps = gap_bytes(10.0, 0.3)
+    gaps = gap_bytes(10.0, 0.3, 0.0, 0.0)
     plenty, little, none = (gaps + float(returnable_bytes(gaps, 5.0, r)) for r in (99.0, 4.0, 0.0))
     assert (plenty, little, none) == (8.0, 4.0, 3.0)
+    assert [gap_bytes(10.0 * GIB, 0.3, 1.0, logits) for logits in (0.0, GIB, 9.0 * GIB)] == [
+        GIB, 2.0 * GIB, 3.0 * GIB,
+    ]  # fmt: skip
 
 
 def test_more_groups_take_more_of_the_driver() -> None:

@@ -39,14 +39,14 @@ class Entry:
 def compete(request: PlanRequest, top_k: int | None = None, best_only: bool = False) -> list[Entry]:
     """Every framework with a plan that fits, the fastest first; ties in the order of registration.
 
-    If the request names a framework, only that one; else all that run the model on these
-    accelerators.  If none has a plan that fits, a single entry without a plan: of the preferred
-    framework, or of none if no framework runs the requested schedules.  For all but the first
-    framework (for all of them with best_only), only the best plan is searched.
+    If the request names a framework, only that one; else those of `_asked` that run the model on
+    these accelerators.  If none has a plan that fits, a single entry without a plan: of the
+    preferred framework, or of none if no framework runs the requested schedules.  For all but the
+    first framework (for all of them with best_only), only the best plan is searched.
     """
     context = Context(request.model, request.cluster, request.training)
     named = request.search.framework
-    able = (named,) if named else runners(context)
+    able = (named,) if named else _asked(context)
     entries = _entries(request, able, top_k, best_only)
     fitting = sorted((one for one in entries if one.outcome.best), key=_score)
     if not fitting:
@@ -57,6 +57,18 @@ def compete(request: PlanRequest, top_k: int | None = None, best_only: bool = Fa
     if best_only or fitting[0].outcome is entries[0].outcome:
         return fitting
     return _searched_whole(request, fitting, top_k)
+
+
+def _asked(context: Context) -> tuple[str, ...]:
+    """The frameworks that compete where none is named.
+
+    For adapters on one node those are the trainers that one command starts there, if any runs.
+    """
+    able = runners(context)
+    one_node = sum(group.nodes for group in context.cluster.groups) == 1
+    if not (one_node and context.training.lora_rank):
+        return able
+    return tuple(name for name in able if frameworks.get(name).adapters) or able
 
 
 def _entries(

@@ -100,7 +100,7 @@ class _Parser:
         model = self.part("model", self.model)
         cluster = self.part("cluster", self.cluster)
         search = self.part("search", self.search) or SearchSpec()
-        training = self.part("training", lambda value: self.training(value, search))
+        training = self.part("training", lambda value: self.training(value, search, cluster))
         profile, site = self.part("profile", self.profile), self.part("site", self.site)
         context = (
             Context(model, cluster, training)
@@ -215,15 +215,24 @@ class _Parser:
         }
         return _node_group(pointer, {**_fields(usual), **given})
 
-    def training(self, value: Any, search: SearchSpec) -> TrainingSpec:
-        """The fields of TrainingSpec; what is left out is as the framework asked for runs it."""
+    def training(self, value: Any, search: SearchSpec, cluster: ClusterSpec | None) -> TrainingSpec:
+        """The fields of TrainingSpec; what is left out is as the framework asked for runs it.
+
+        Adapters on one node are what most people start with PEFT: asked of no framework, they are
+        PEFT's unless a plan is given.
+        """
         require_object("/training", value, "an object")
         self.note_defaults("/training", value, TrainingSpec.model_fields)
-        usual: dict[str, Any] = {}
-        if search.framework is not None:
-            framework = frameworks.get(search.framework)
-            half = value.get("precision", "bf16") == "bf16"
-            usual |= framework.training if half else {}
+        one_node = cluster is not None and sum(group.nodes for group in cluster.groups) == 1
+        adapts = one_node and value.get("lora_rank") and self.document.get("plan") is None
+        asked = search.framework or ("accelerate" if adapts else None)
+        parts = [group.accelerator for group in cluster.groups] if cluster is not None else []
+        # Nobody means bf16 on a V100.
+        half = "fp16" if any(part.peak_bf16_flop_per_s is None for part in parts) else "bf16"
+        usual: dict[str, Any] = {"precision": half}
+        if asked is not None:
+            framework = frameworks.get(asked)
+            usual |= framework.training if value.get("precision", half) == "bf16" else {}
             usual |= framework.adapters if value.get("lora_rank") else {}
         return validate("/training", {**usual, **value}, TrainingSpec)
 

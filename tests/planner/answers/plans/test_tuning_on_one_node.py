@@ -1,0 +1,80 @@
+"""Fine-tuning as most people ask for it: one node, adapters, and no framework named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import planner
+from planner.documents.answer import PlanAnswer
+from planner.inputs.requests.parser import parse_request
+
+TRAINING: dict[str, Any] = {"seq_length": 2048, "global_batch_size": 16, "lora_rank": 16}
+
+
+def answer(cluster: str, model: str = "llama-3.1-8b", **training: Any) -> PlanAnswer:
+    found = planner.plan({"model": model, "cluster": cluster, "training": {**TRAINING, **training}})
+    assert isinstance(found, PlanAnswer)
+    return found
+
+
+def test_four_bits_on_one_card_have_files_to_start() -> None:
+    """The most common job there is."""
+    found = answer("1x1xrtx-4090", frozen_dtype="nf4")
+    assert found.no_launch is None
+    assert {one.framework for one in found.frameworks} == {"llama-factory", "trl"}
+    assert found.best is not None
+    assert found.best.plan.accelerators == 1
+    bundle = planner.emit(
+        {
+            "model": "llama-3.1-8b",
+            "cluster": "1x1xrtx-4090",
+            "training": {**TRAINING, "frozen_dtype": "nf4"},
+            "search": {"framework": "trl"},
+        }
+    )
+    assert "load_in_4bit: true" in bundle.files["config.yaml"]
+    assert "packing_strategy: wrapped" in bundle.files["config.yaml"]
+
+
+def test_several_cards_hold_copies_and_no_pipeline() -> None:
+    found = answer("1x4xrtx-4090", "qwen3-8b")
+    assert found.best is not None
+    plan = found.best.plan
+    assert (plan.tp, plan.pp, plan.cp, plan.dp, plan.runtime) == (1, 1, 1, 4, "transformers")
+
+
+@pytest.mark.parametrize("framework", ["trl", "llama-factory", "accelerate"])
+def test_all_weights_on_one_card_reduce_no_gradients(framework: str) -> None:
+    found = planner.plan(
+        {
+            "model": "llama-3.2-1b",
+            "cluster": "1x1xh100-sxm",
+            "training": {"seq_length": 2048, "global_batch_size": 4},
+            "search": {"framework": framework},
+        }
+    )
+    assert isinstance(found, PlanAnswer)
+    assert found.best is not None
+
+
+def test_a_named_framework_and_several_nodes_keep_their_own_adapters() -> None:
+    def targets(cluster: str, **search: Any) -> tuple[str, ...]:
+        asked = {"model": "llama-3.1-8b", "cluster": cluster, "training": TRAINING}
+        return tuple(parse_request({**asked, "search": search}).training.lora_targets)
+
+    assert "q_proj" in targets("1x8xh100-sxm")
+    assert "linear_qkv" in targets("2x8xh100-sxm")
+    assert "linear_qkv" in targets("1x8xh100-sxm", framework="megatron-bridge")
+
+
+def test_nobody_means_bf16_on_a_v100() -> None:
+    asked = {
+        "model": "llama-3.2-1b",
+        "cluster": "1x8xv100-sxm2-32gb",
+        "training": {"seq_length": 2048, "global_batch_size": 64},
+    }
+    request = parse_request(asked)
+    assert request.training.precision == "fp16"
+    assert "/training/precision" in request.defaulted
