@@ -16,7 +16,6 @@ from cost_models.overheads import gap_bytes, returnable_bytes
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from cost_models.stage_memory import STATE_PARTS, STEP_PARTS, StageMemory
-from cost_models.units import GIB
 from tests.fixtures.layers import kept_and_dropped, one_micro_batch
 from tests.fixtures.spaces import LEAST, some_plans
 
