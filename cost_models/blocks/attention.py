@@ -345,7 +345,8 @@ def _core_saved(core: _Core, up: str, repeats: bool, keys: float) -> Iterator[Sa
     yield SavedTensor("value", core.value * every, core_bytes, again, own, by_operator=1.0)
     module = ("core_attn",)
     yield SavedTensor("softmax output", scores, core_bytes, module, core.unfused)
-    yield SavedTensor("softmax output in fp32", scores, FP32_BYTES, module, apart)
+    if np.any(apart):
+        yield SavedTensor("softmax output in fp32", scores, FP32_BYTES, module, apart)
     if model.attention_dropout > 0:
         yield SavedTensor("attention score mask", scores, MASK_BYTES, module, core.unfused)
         yield SavedTensor("attention dropout output", scores, core_bytes, module, core.unfused)

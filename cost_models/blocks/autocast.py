@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from cost_models.blocks.records import MemoryBoundKernel, Record, SavedTensor
 from cost_models.sources import Array, formula
 
@@ -35,6 +37,8 @@ def input_casts(d: Dims, name: str, width: float, products: float, module: str) 
     torch.compile fuses them with the norm.
     """
     elements, apart = d.tokens * width, d.autocast * d.eager
+    if not np.any(apart):
+        return
     forward, backward = (
         NARROWED_BYTES * products * elements,
         gradient_cast_bytes(elements, products),

@@ -114,9 +114,9 @@ class Experts(FeedForward):
         the experts and cast back; gated experts with biases (gpt-oss) clamp both halves before the
         fused activation (Megatron-LM experts.py, fused_bias_geglu.py).
         """
-        if not self._spec(model).expert_bias:
-            return
         apart = d.runtime.adds_expert_bias_apart
+        if not self._spec(model).expert_bias or not np.any(apart):
+            return
         yield MemoryBoundKernel("expert bias", 28.0 * returned, 40.0 * returned, MODULE, apart)
         if model.gated_mlp:
             forward, backward = 16.0 * activated, 20.0 * activated

@@ -76,10 +76,11 @@ class Head(End):
         yield Gemm("logits", d.tokens, vocab, hidden, fp8=False)
         # A chunk is computed again for its backward: half of the rows each way, without a weight
         # gradient, take as long as one pass.
-        yield Gemm(
-            "logits again", 0.5 * d.tokens, vocab, hidden, fp8=False, trained=False,
-            active=d.chunked_loss,
-        )  # fmt: skip
+        if np.any(d.chunked_loss):
+            yield Gemm(
+                "logits again", 0.5 * d.tokens, vocab, hidden, fp8=False, trained=False,
+                active=d.chunked_loss,
+            )  # fmt: skip
         yield MemoryBoundKernel(
             "cross-entropy",
             (38.0 - 12.0 * d.fused_loss) * logits,

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from cost_models.blocks.base import Block
 from cost_models.blocks.records import MemoryBoundKernel, Record, SavedTensor, Split, Weight
 from cost_models.sources import Array
@@ -43,6 +45,8 @@ def norm_copies(
     rows that it is multiplied with.
     """
     apart = d.runtime.norms_in_fp32 * d.eager * (model.norm == "rmsnorm")
+    if not np.any(apart):
+        return
     again, wider = ("layernorm",), FP32_BYTES - d.residual_bytes
     yield SavedTensor(f"{name} norm input copy", elements, wider, again, apart, by_operator)
     yield SavedTensor(f"{name} norm rows", elements, d.residual_bytes, again, apart, by_operator)
