@@ -80,9 +80,7 @@ def dims(training: TrainingSpec, plans: Plans) -> Dims:
     runtime = traits(plans.runtime)
     compiled = (plans.compile > 0).astype(np.float64)
     element_bytes = float(training.activation_bytes)
-    # What is frozen beside adapters is stored as it is used; so is all of it without masters.
-    masters = training.master_weights_dtype == "fp32" and not training.lora_rank
-    autocast = plans.autocast.astype(np.float64) * masters
+    autocast = plans.autocast.astype(np.float64) * training.casts_trained_weights
     narrower = element_bytes - _INPUT_BYTES.get(training.precision, element_bytes)
 
     def attention(*names: str) -> Array:
@@ -119,6 +117,6 @@ def dims(training: TrainingSpec, plans: Plans) -> Dims:
         activation_bytes=element_bytes,
         input_bytes=element_bytes - runtime.keeps_cast_inputs * narrower,
         autocast=autocast,
-        residual_bytes=element_bytes + (4.0 - element_bytes) * autocast,
+        residual_bytes=element_bytes + (DTYPE_BYTES["fp32"] - element_bytes) * autocast,
         modules=plans.recompute_modules,
     )

@@ -175,10 +175,9 @@ def gathered_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
 def _cast_by_autocast(s: CostContext, g: KeyedPlans, slot: int, masters: Array) -> Array:
     """Parameters of a stage whose casts autograd keeps for the backward pass.
 
-    Of layers that are computed again it keeps those of one.  What is stored in half precision has
-    no cast.
+    Of layers that are computed again it keeps those of one.
     """
-    if s.training.master_weights_dtype == "none" or s.training.lora_rank:
+    if not s.training.casts_trained_weights:
         return 0.0
     full = g.plans.recompute == code("recompute", "full")
     layer = _gathered_layer(g, g.trained, g.trained_layer_parameters)

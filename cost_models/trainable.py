@@ -298,11 +298,14 @@ class TrainableModel:
         drops = float(self.training.lora_dropout > 0)
         element = d.activation_bytes + (FP32_BYTES - d.activation_bytes) * casts
         dropout = drops * (2.0 * element + MASK_BYTES)
+        copies = np.maximum(casts, drops)
+        if not np.any(copies):
+            return
         moved = (dropout + casts * (NARROWED_BYTES + WIDENED_BYTES)) * size
-        yield MemoryBoundKernel(f"{name} input", moved, moved, gemm.module, gemm.active)
+        yield MemoryBoundKernel(f"{name} input", moved, moved, gemm.module, gemm.active * copies)
         again = (gemm.module,) if gemm.module else ()
         for what, kept, each in (
-            ("input", size * np.maximum(casts, drops), d.activation_bytes),
+            ("input", size * copies, d.activation_bytes),
             ("dropout mask", size * drops, MASK_BYTES),
         ):
             yield SavedTensor(f"{name} {what}", kept, each, again, gemm.active)

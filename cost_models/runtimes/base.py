@@ -170,13 +170,17 @@ class Traits:
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime(Traits):
-    """A framework's runtime of one time; lineage: whose published runs its answers are like."""
+    """A framework's runtime of one time; lineage: whose published runs its answers are like.
+
+    peaks_of: the runtime whose measured peaks of memory count for it; empty: its own.
+    """
 
     name: str
     title: str
     version: str
     sources: tuple[str, ...]
     lineage: str
+    peaks_of: str = ""
 
 
 TRAITS = tuple(field.name for field in fields(Traits))

@@ -10,6 +10,8 @@ RUNTIME = replace(
     title="PyTorch: models of plain operators",
     version="litgpt 0.5, torchtune 0.6, torch 2.1 to 2.11",
     sources=("torch", "transformers"),
+    # Its allocator, its wrappers and its states are torch's own.
+    peaks_of="torch",
     # litgpt/model.py RMSNorm, torchtune/modules/rms_norm.py, transformers' LlamaRMSNorm.
     norms_in_fp32=1.0,
     unfused_attention_in_fp32=0.0,

@@ -164,6 +164,14 @@ class TrainingSpec(Spec):
         return 0 if none else DTYPE_BYTES["fp32"]
 
     @property
+    def casts_trained_weights(self) -> bool:
+        """Whether what trains is wider than what it is computed in.
+
+        What is frozen beside adapters is stored as it is used, and so is all without masters.
+        """
+        return self.master_weight_bytes > self.weight_bytes and not self.lora_rank
+
+    @property
     def optimizer_bytes_per_parameter(self) -> float:
         """Master copy plus moments, bytes per parameter (of what is no matrix, if those differ)."""
         moments = OPTIMIZERS[self.optimizer].moments

@@ -8,10 +8,11 @@ from itertools import product
 import numpy as np
 
 from cost_models.plans import VOCABULARIES, Plans, code
-from cost_models.spec import ModelSpec
+from cost_models.spec import ClusterSpec, ModelSpec
 from planner import frameworks
 from planner.constraints import Context, Rule
 from planner.frameworks.base import Framework
+from planner.frameworks.rules import nodes
 
 # Plan fields for which a framework may insist on some value, and all their values.
 CHOICES = {
@@ -34,6 +35,15 @@ PLAIN = ModelSpec.model_validate(
         "norm": "rmsnorm",
     }
 )
+
+
+# Whose usual adapters those of a request are that names no framework and has one node.
+PEFT = "accelerate"
+
+
+def tunes_on_one_node(cluster: ClusterSpec, adapters: bool) -> bool:
+    """Whether adapters are asked for where one command starts a trainer of the kind of PEFT."""
+    return adapters and nodes(cluster) == 1
 
 
 @lru_cache(maxsize=64)

@@ -1,7 +1,8 @@
 """Steps that were measured on one GPU, held against the estimate: tools/gpu_day/h200.json.
 
-What is not modelled of a run stands beside it; the others keep memory to two percent and time to
-a tenth.
+What is not modelled of a run stands beside it; the others keep memory to one percent and time to
+a tenth.  Rates of the host (lora-8b-short, qlora-8b-small), of a widening copy (lora-1b) and of
+8-bit Adam (full-4b-8bit) were read off runs here: their times hold constants, and prove nothing.
 """
 
 from __future__ import annotations

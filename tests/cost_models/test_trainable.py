@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from cost_models.activation_memory import activation_bytes, tensor_bytes
-from cost_models.blocks.records import Gemm, SavedTensor, Split
+from cost_models.blocks.records import Gemm, MemoryBoundKernel, SavedTensor, Split
 from cost_models.catalog.models import model
 from cost_models.estimate import CostModel
 from cost_models.flops import forward_flop, step_flop
@@ -255,3 +255,21 @@ def test_names_of_other_columns_do_not_clash() -> None:
     assert found["mla down adapter"] == 8 * (2 * 7168 + 1536 + 576)
     assert found["mla q up adapter"] == 8 * (1536 + 128 * 192)
     assert found["fc1 adapter"] == 8 * (2 * 7168 + 2 * 18432)
+
+
+def test_nothing_is_cast_where_nothing_is_narrower() -> None:
+    """Adapters without dropout or casts add no pass over their input; fp32 needs no autocast."""
+
+    def names(runtime: str, **training: Any) -> set[str]:
+        asked = TrainingSpec(seq_length=128, global_batch_size=1, **training)
+        micro = one_micro_batch(model("llama-3.2-1b"), asked, runtime=runtime)
+        kernels = (one for one in micro.layers[0] if isinstance(one, MemoryBoundKernel))
+        return {one.name for one in kernels}
+
+    adapters: dict[str, Any] = {"lora_rank": 8, "lora_targets": ("q_proj", "o_proj")}
+    assert "qkv adapter input" not in names("megatron", **adapters)
+    assert "qkv adapter input" in names("megatron", **adapters, lora_dropout=0.1)
+    assert "qkv adapter input" in names("transformers", **adapters)
+    assert "qkv input casts" in names("transformers")
+    assert "qkv input casts" not in names("transformers", precision="fp32")
+    assert "qkv input casts" not in names("transformers", master_weights_dtype="none")

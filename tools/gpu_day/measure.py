@@ -248,8 +248,11 @@ def summary(meter: Meter) -> dict[str, Any]:
     return {**measured, "kernels_by_kind": dict(by_kind), "kernels": meter.kernels[:MOST_KERNELS]}
 
 
-def one_run(run: dict[str, Any], folder: Path, out: Path, checkpoints: Path) -> None:
-    """Trains one run in this process and writes OUT/NAME.json."""
+def one_run(run: dict[str, Any], folder: Path, out: Path, checkpoints: Path) -> int:
+    """Trains one run in this process and writes OUT/NAME.json; 1, and the error there, if it fails.
+
+    Whatever a library raises is that run's result: the others go on.
+    """
     began = time.perf_counter()
     result: dict[str, Any] = {"name": run["name"], "trainer": run["trainer"]}
     try:
@@ -258,14 +261,17 @@ def one_run(run: dict[str, Any], folder: Path, out: Path, checkpoints: Path) -> 
         meter = Meter(torch, torch.cuda.is_available())
         result |= trained(run, folder, checkpoints, meter)
         result |= summary(meter)
-    except BaseException:
+    except Exception:
+        traceback.print_exc()
         result["error"] = traceback.format_exc()[-3000:]
     result["wall_s"] = time.perf_counter() - began
     (out / f"{run['name']}.json").write_text(json.dumps(result, indent=1))
-    said = result.get("error", "").strip().splitlines()[-1:] or [
-        f"{result['step_s']:.4f} s, {result.get('allocated_bytes', 0) / 2**30:.2f} GiB"
-    ]
-    print(f"{run['name']:20} {said[0][:200]}  ({result['wall_s']:.0f} s)", flush=True)
+    if "error" in result:
+        return 1
+    gib = result.get("allocated_bytes", 0) / 2**30
+    took = f"{result['step_s']:.4f} s, {gib:.2f} GiB  ({result['wall_s']:.0f} s)"
+    print(f"{run['name']:20} {took}", flush=True)
+    return 0
 
 
 def environment() -> dict[str, Any]:
@@ -294,16 +300,18 @@ def environment() -> dict[str, Any]:
     }
 
 
-def apart(arguments: list[str], seconds: float) -> None:
-    """Starts this file again with the arguments; ends it after so many seconds."""
+def apart(arguments: list[str], seconds: float) -> str:
+    """Starts this file again with the arguments; answers what went wrong, if anything did."""
+    command = [sys.executable, __file__, *arguments]
     try:
-        subprocess.run([sys.executable, __file__, *arguments], timeout=max(seconds, 1), check=False)
+        code = subprocess.run(command, timeout=max(seconds, 1), check=False).returncode
     except subprocess.TimeoutExpired:
-        print("ended: out of time", flush=True)
+        return "ended: out of time"
+    return f"ended with exit code {code}" if code else ""
 
 
-def main() -> None:
-    """Runs what is asked for, in order, until the time is over."""
+def main() -> int:
+    """Runs what is asked for, in order, until the time is over; 1 if a run has no result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
@@ -314,30 +322,32 @@ def main() -> None:
     given = parser.parse_args()
     until = time.monotonic() + given.seconds
     given.out.mkdir(parents=True, exist_ok=True)
-    runs = json.loads((given.folder / "runs.json").read_text())["runs"]
-    only = given.only.split(",") if given.only else [one["name"] for one in runs]
+    runs = {
+        one["name"]: one for one in json.loads((given.folder / "runs.json").read_text())["runs"]
+    }
+    only = [given.one] if given.one else given.only.split(",") if given.only else list(runs)
+    if unknown := [name for name in only if name not in runs]:
+        parser.error(f"no run {', '.join(unknown)}; there are {', '.join(runs)}")
     checkpoints = Path("/dev/shm/gpu-day")
     if given.one:
-        one_run(
-            next(x for x in runs if x["name"] == given.one), given.folder, given.out, checkpoints
-        )
-        return
+        return one_run(runs[given.one], given.folder, given.out, checkpoints)
     if given.environment:
         (given.out / "environment.json").write_text(json.dumps(environment(), indent=1))
-        return
+        return 0
     places = [str(given.folder), str(given.out)]
-    apart([*places, "--environment"], 60)
+    failed = [apart([*places, "--environment"], 60)]
     for name in only:
-        if time.monotonic() > until:
-            print(f"{name:20} left out: no time")
-            continue
-        apart([*places, "--one", name], until - time.monotonic())
+        left = until - time.monotonic()
+        failed.append(apart([*places, "--one", name], left) if left > 0 else "left out: no time")
+        if failed[-1]:
+            print(f"{name:20} {failed[-1]}", flush=True)
     shutil.rmtree(checkpoints, ignore_errors=True)
     found = {path.stem: json.loads(path.read_text()) for path in given.out.glob("*.json")}
     found.pop("measured", None)
     together = {"environment": found.pop("environment", {}), "runs": found}
     (given.out / "measured.json").write_text(json.dumps(together, indent=1))
+    return int(any(failed))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -14,15 +14,14 @@ import yaml
 
 import planner
 from cost_models.catalog.models import model as named_model
+from planner.frameworks.accelerate.peft import NAMES
+from planner.frameworks.accelerate.settings import ATTENTION
 from planner.huggingface.export.exporter import config_of
 
 RUNS = Path(__file__).with_name("runs.yaml")
 TRAINING = ("seq_length", "lora_rank", "frozen_dtype", "optimizer", "master_weights_dtype")
 PLAN = ("recompute", "attention_kernel")
-ATTENTION = {"flash": "sdpa", "unfused": "eager"}
-# What `all-linear` names, and the dropout that TRL's ModelConfig has unless told otherwise.
-TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-DROPOUT = 0.05
+DROPOUT = 0.05  # of TRL's ModelConfig unless told otherwise
 
 
 def runs() -> list[dict[str, Any]]:
@@ -40,7 +39,7 @@ def document(run: dict[str, Any], cluster: str) -> dict[str, Any]:
     training = {name: request[name] for name in TRAINING if name in request}
     training["global_batch_size"] = request["batch"]
     if "lora_rank" in request:
-        training |= {"lora_targets": TARGETS, "lora_dropout": DROPOUT}
+        training |= {"lora_targets": NAMES, "lora_dropout": DROPOUT}
     chunked = run["program"] == "trl" or run["trainer"].get("use_liger_kernel", False)
     plan = {name: request[name] for name in PLAN if name in request} | {
         "micro_batch_size": request["batch"],

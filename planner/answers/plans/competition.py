@@ -12,7 +12,7 @@ from planner.constraints import Context, Rule
 from planner.documents.request import Bounds, PlanRequest, Value
 from planner.frameworks.base import Framework
 from planner.frameworks.devices import usual
-from planner.frameworks.supported import runners
+from planner.frameworks.supported import runners, tunes_on_one_node
 from planner.progress import Parts, within_a_step
 from planner.search.axes import EXPERT_FIELDS, divisors
 from planner.search.exhaustive import search
@@ -65,8 +65,7 @@ def _asked(context: Context) -> tuple[str, ...]:
     For adapters on one node those are the trainers that one command starts there, if any runs.
     """
     able = runners(context)
-    one_node = sum(group.nodes for group in context.cluster.groups) == 1
-    if not (one_node and context.training.lora_rank):
+    if not tunes_on_one_node(context.cluster, context.training.lora_rank > 0):
         return able
     return tuple(name for name in able if frameworks.get(name).adapters) or able
 

@@ -26,13 +26,10 @@ FILE = Path(__file__).parents[3] / "cost_models" / "catalog" / "memory_posterior
 ANY = "any"  # a runtime of which no peak was published
 
 
-# Their allocator, their wrappers and their states are torch's own.
-LIKE_TORCH = ("eager", "transformers")
-
-
 def measured_as(runtime: str) -> str:
     """The runtime whose peaks count for this one's."""
-    return "torch" if runtime in LIKE_TORCH else runtime
+    known = RUNTIMES.get(runtime)
+    return (known.peaks_of if known else "") or runtime
 
 
 @dataclass(frozen=True)
@@ -63,11 +60,11 @@ class Peaks:
 
     def basis(self, runtime: str) -> str:
         """The evidence for a chance, as a sentence."""
+        measured = measured_as(runtime)
         beyond = 100.0 * np.expm1(np.interp(0.05, self.chances, self._above(runtime)))
         return (
             f"from {sum(self.rows.values())} published peaks of {self.sources} sources, "
-            f"{self.rows.get(measured_as(runtime)) or 'none'} of them by {measured_as(runtime)}: "
-            "1 in 20 is expected more "
+            f"{self.rows.get(measured) or 'none'} of them by {measured}: 1 in 20 is expected more "
             f"than {beyond:.0f} % above the predicted one"
         )
 

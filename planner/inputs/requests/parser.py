@@ -45,6 +45,7 @@ from planner.evidence.uncertainty import profiles
 from planner.evidence.uncertainty import site_storage as sites
 from planner.frameworks import plan_defaults
 from planner.frameworks.devices import usual
+from planner.frameworks.supported import PEFT, tunes_on_one_node
 from planner.inputs.requests.consistency import contradictions
 from planner.inputs.requests.models import is_config, parse_model
 
@@ -70,6 +71,14 @@ def parse_request(
     Raises RequestError with every problem found; Contradiction where each part is fine alone.
     """
     return _Parser(plain_object(document)).request(need_plan, mixed_cluster)
+
+
+def _half(cluster: ClusterSpec) -> str:
+    """The half precision that all accelerators compute in: bf16, or fp16 where one has no other."""
+    parts = [group.accelerator for group in cluster.groups]
+    lacks = any(part.peak_flop_per_s("bf16") is None for part in parts)
+    has = all(part.peak_flop_per_s("fp16") is not None for part in parts)
+    return "fp16" if lacks and has else "bf16"
 
 
 def parse_cluster(value: Any) -> ClusterSpec:
@@ -223,13 +232,14 @@ class _Parser:
         """
         require_object("/training", value, "an object")
         self.note_defaults("/training", value, TrainingSpec.model_fields)
-        one_node = cluster is not None and sum(group.nodes for group in cluster.groups) == 1
-        adapts = one_node and value.get("lora_rank") and self.document.get("plan") is None
-        asked = search.framework or ("accelerate" if adapts else None)
-        parts = [group.accelerator for group in cluster.groups] if cluster is not None else []
-        # Nobody means bf16 on a V100.
-        half = "fp16" if any(part.peak_bf16_flop_per_s is None for part in parts) else "bf16"
-        usual: dict[str, Any] = {"precision": half}
+        usual: dict[str, Any] = {}
+        asked, half = search.framework, "bf16"
+        if cluster is not None:
+            adapts = bool(value.get("lora_rank")) and self.document.get("plan") is None
+            asked = asked or (PEFT if tunes_on_one_node(cluster, adapts) else None)
+            # Nobody means bf16 on a V100.
+            half = _half(cluster)
+            usual["precision"] = half
         if asked is not None:
             framework = frameworks.get(asked)
             usual |= framework.training if value.get("precision", half) == "bf16" else {}
