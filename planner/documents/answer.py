@@ -187,6 +187,17 @@ class Contender(Document):
     tie: bool
 
 
+class Selection(Document):
+    """The best plan's time with it counted that the first of `plans` close plans was picked.
+
+    share: by how much it is likely to be slower than estimated; expected_time_s: with that.
+    """
+
+    plans: int
+    share: float
+    expected_time_s: float
+
+
 class HeldFixed(Document):
     """A choice that the search held fixed, and the value with which the best plan is fastest.
 
@@ -228,7 +239,8 @@ class PlanAnswer(Document):
     layers: how many of each kind the model has; rank_orders: the best plan in every order of its
     ranks, the fastest first; none where the order is of no effect.  contenders: the first plans,
     however many are listed; none where the search is not for time.  best_expected: the id of that
-    with the lowest expected time, where it is not the first.  unbuildable: where the framework
+    with the lowest expected time, where it is not the first.  selection: how far the best plan's
+    time is understated because it was picked as the shortest.  unbuildable: where the framework
     asked for runs no plan at all.  evidence: what was measured near the best plan.
     rival: of other degrees of parallelism; none where the search is not for time or saw none.
     """
@@ -251,6 +263,7 @@ class PlanAnswer(Document):
     plans: tuple[PlanReport, ...]
     contenders: tuple[Contender, ...] = ()
     best_expected: str | None = None
+    selection: Selection | None = None
     pareto: tuple[PlanReport, ...]
     nearest: tuple[Nearest, ...]
     space: tuple[SpaceAxis, ...]

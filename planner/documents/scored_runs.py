@@ -20,9 +20,10 @@ class ScoredRun(BaseModel, frozen=True, extra="forbid"):
     source: key of its source, of which `title` is the name.  accelerator: the catalog's id;
     family: its kin.  runtime: whose kernels and overlaps it is priced with; stack: the software of
     its row; stack_guessed: whether that runtime is another stack's.  experts: whether it has a
-    mixture of experts.  adapters: whether it trains adapters alone.  intervals_s: by per cent of
-    runs that they are to hold, as wide as errors at first sight; None of toy sizes, which teach
-    nothing.
+    mixture of experts.  adapters: whether it trains adapters alone.  kinds: the features of its
+    plan (planner/search/simplicity.py) that hold whatever its row leaves open.  model_flop_per_s:
+    of each accelerator, measured.  intervals_s: by per cent of runs that they are to hold, as wide
+    as errors at first sight; None of toy sizes, which teach nothing.
     """
 
     id: str
@@ -51,12 +52,29 @@ class ScoredRun(BaseModel, frozen=True, extra="forbid"):
     zero_stage: int
     micro_batch_size: int
     recompute: str
+    schedule: str
+    moe_dispatcher: str
+    overlap_ep: bool
+    kinds: tuple[str, ...]
+    model_flop_per_s: float
     predicted_s: float
     measured_s: float
     intervals_s: dict[str, tuple[float, float]] | None
 
 
 Ground = Literal["measured", "extrapolated", "unseen"]
+
+
+class Record(BaseModel, frozen=True, extra="forbid"):
+    """The fastest published run of a model on an accelerator, by model FLOP/s, beside a plan.
+
+    same_model: whether it trained this model; else the one nearest in size.  differs: what the plan
+    has that the run had not, in words, and whether any published run there had it.
+    """
+
+    run: ScoredRun
+    same_model: bool
+    differs: tuple[str, ...]
 
 
 class Evidence(BaseModel, frozen=True, extra="forbid"):
@@ -66,7 +84,8 @@ class Evidence(BaseModel, frozen=True, extra="forbid"):
     class of precision (16 bits, or 8 and 4), extrapolated where they have its accelerator alone,
     unseen where none has; `text` says so with their numbers, and what the
     interval rests on where it is not such runs; `detail` is what of it is to be said beside a label
-    that names the ground.  alike: the number of those of its kind of model too.
+    that names the ground.  alike: the number of those of its kind of model too.  record: the
+    fastest of the accelerator's runs; None where it has none of this method and precision.
     """
 
     ground: Ground
@@ -74,6 +93,7 @@ class Evidence(BaseModel, frozen=True, extra="forbid"):
     detail: str
     alike: int
     nearest: tuple[ScoredRun, ...]
+    record: Record | None = None
 
 
 @cache

@@ -21,6 +21,7 @@ from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty import site_pricing as pricing
 from planner.evidence.uncertainty import site_storage as sites
 from planner.evidence.uncertainty.memory_risk import Room, room_of
+from planner.evidence.uncertainty.record import seen_together
 from planner.progress import current, step
 from planner.search.axes import SpaceTooLarge
 from planner.search.best_other_degrees import Rivals
@@ -119,7 +120,8 @@ class _Pass:
         self._model, self._room = cost_model(request), room_of(request)
         self._space = Space(request, asked.rules, asked.full, asked.own)
         capacity = min(group.accelerator.memory_bytes for group in request.cluster.groups)
-        self._simplest = Simplest(MOST_FULL * capacity)
+        chip, experts = request.cluster.groups[0].accelerator, request.model.moe is not None
+        self._simplest = Simplest(MOST_FULL * capacity, seen_together(chip, experts))
         self._rivals = Rivals()
         score = asked.score or objective(request)
         self._keep = Keeper(score, asked.top_k or request.search.top_k)

@@ -28,6 +28,10 @@ class Priced:
     plan: ParallelPlan
     parts_s: dict[str, float]
 
+    @property
+    def iteration_time_s(self) -> float:
+        return sum(self.parts_s.values())
+
 
 @dataclass
 class Outcome:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import combinations_with_replacement
+
 import numpy as np
 
 from cost_models.estimate import Estimates
 from cost_models.plans import IntArray, ParallelPlan, Plans, code
 from planner.constraints import BoolArray
+from planner.evidence.uncertainty.record import Pairs
 
 # Limits of plans that may be recommended: slower than the fastest by this, full to this share.
 MOST_SLOWER = 0.02
@@ -46,22 +49,44 @@ def kinds(plans: Plans) -> IntArray:
     return np.broadcast_to(sum(each) + len(found) * found[UNUSUAL_EP], (len(plans),))
 
 
-class Simplest:
-    """The fastest plan of each complexity, over chunks of plans."""
+def used(plan: ParallelPlan) -> list[str]:
+    """The features of one plan."""
+    return [name for name, needed in steps(Plans.of(plan)).items() if needed]
 
-    def __init__(self, most_bytes: float) -> None:
+
+def unseen(plan: ParallelPlan, seen: Pairs) -> tuple[str, ...]:
+    """The first one or two features of a plan that no published run has together; () for none."""
+    pairs = combinations_with_replacement(used(plan), 2)
+    return next((tuple(dict.fromkeys(pair)) for pair in pairs if frozenset(pair) not in seen), ())
+
+
+class Simplest:
+    """The fastest plan of each complexity, over chunks of plans, of those that runs have shown.
+
+    seen: the features of plans that published runs have together.
+    """
+
+    def __init__(self, most_bytes: float, seen: Pairs) -> None:
         self._most_bytes = most_bytes
+        self._seen = seen
         self._best: dict[int, tuple[float, ParallelPlan]] = {}
-        self._fastest_s = np.inf
+        self._fastest_s = self._shown_s = np.inf
+        self._shown: ParallelPlan | None = None
 
     def offer(self, plans: Plans, estimates: Estimates) -> None:
         """Take note of plans that fit."""
         seconds = estimates.iteration_time_s
         self._fastest_s = min(self._fastest_s, float(seconds.min()))
         close = seconds <= self._fastest_s * (1.0 + MOST_SLOWER)
-        rows = np.flatnonzero(close & (estimates.peak_bytes <= self._most_bytes))
+        roomy = estimates.peak_bytes <= self._most_bytes
+        rows = np.flatnonzero((close | (seconds < self._shown_s)) & roomy)
+        rows = rows[self._are_shown(plans.take(rows))]
         if not len(rows):
             return
+        first = int(rows[np.argmin(seconds[rows])])
+        if seconds[first] < self._shown_s:
+            self._shown_s, self._shown = float(seconds[first]), plans.row(first)
+        rows = rows[close[rows]]
         counts = kinds(plans.take(rows))
         for count in np.unique(counts).tolist():
             own = rows[np.broadcast_to(counts == count, rows.shape)]
@@ -69,7 +94,17 @@ class Simplest:
             found = float(seconds[row]), plans.row(row)
             self._best[count] = min(self._best.get(count, found), found, key=lambda one: one[0])
 
+    def _are_shown(self, plans: Plans) -> BoolArray:
+        """Whether published runs have each two features of a plan together."""
+        found = steps(plans)
+        shown = np.ones(len(plans), dtype=bool)
+        for one, other in combinations_with_replacement(found, 2):
+            if frozenset((one, other)) not in self._seen:
+                shown &= ~(found[one] & found[other])
+        return shown
+
     def plans(self) -> list[ParallelPlan]:
-        """The plans within MOST_SLOWER of the fastest, the simplest first."""
+        """The plans within MOST_SLOWER of the fastest, the simplest first; else the fastest."""
         bound = self._fastest_s * (1.0 + MOST_SLOWER)
-        return [plan for _, (seconds, plan) in sorted(self._best.items()) if seconds <= bound]
+        near = [plan for _, (seconds, plan) in sorted(self._best.items()) if seconds <= bound]
+        return near or ([self._shown] if self._shown is not None else [])

@@ -19,15 +19,11 @@ from planner.answers.plans.competition import fastest
 from planner.documents.formats import plan_words
 from planner.documents.request import PlanRequest
 from planner.evidence.published_runs.runs import PUBLISHED_RUNS, runs_in
+from planner.evidence.uncertainty.record import differences
 from planner.learning.accuracy.predict import Prediction, predict
 
 PAGE = Path(__file__).with_name("RECORDS.md")
 MOST_RATIO = 1.15
-# What a record can lack: fields of a plan, as a reader knows them.
-TOLD = (
-    "tp", "cp", "pp", "vpp", "dp", "ep", "zero_stage", "micro_batch_size", "recompute", "schedule",
-    "moe_dispatcher", "overlap_tp", "overlap_ep", "compile", "runtime",
-)  # fmt: skip
 _HEAD = """\
 # Against the record
 
@@ -47,8 +43,8 @@ class Record:
     predicted: Prediction
     plan: ParallelPlan | None
     plan_s: float
-    shown: frozenset[tuple[str, object]]
-    """Values of plan fields that published runs on this accelerator have."""
+    published: tuple[ParallelPlan, ...]
+    """The plans of published runs on this accelerator."""
 
     @property
     def measured_s(self) -> float:
@@ -65,14 +61,8 @@ class Record:
 
     def lacking(self) -> Iterator[str]:
         """What the plan has that the record had not, and whether some run has it."""
-        own = self.predicted.plan
-        if own is None or self.plan is None:
-            return
-        for name in TOLD:
-            value = getattr(self.plan, name)
-            if value != getattr(own, name):
-                seen = "" if (name, value) in self.shown else " (no run here has it)"
-                yield f"{name} {getattr(own, name)} -> {value}{seen}"
+        if self.predicted.plan is not None and self.plan is not None:
+            yield from differences(self.plan, self.predicted.plan, self.published)
 
 
 def groups() -> dict[tuple[str, str], list[Prediction]]:
@@ -104,10 +94,9 @@ def records(pairs: int) -> Iterator[Record]:
     A node at least; of one year those with the most runs.
     """
     by_pair = groups()
-    shown: dict[str, set[tuple[str, object]]] = defaultdict(set)
+    published: dict[str, list[ParallelPlan]] = defaultdict(list)
     for (_, accelerator), runs in by_pair.items():
-        for one in runs:
-            shown[accelerator] |= {(name, getattr(one.plan, name)) for name in TOLD}
+        published[accelerator] += [one.plan for one in runs if one.plan is not None]
 
     def latest(pair: tuple[str, str]) -> tuple[int, int]:
         return max(one.run.year for one in by_pair[pair]), len(by_pair[pair])
@@ -119,7 +108,7 @@ def records(pairs: int) -> Iterator[Record]:
         request = PlanRequest(model=case.model, cluster=case.cluster, training=case.training)
         entry = fastest(request)
         plan = entry.outcome.best[0] if entry.outcome.best else None
-        yield Record(best, plan, entry.outcome.score, frozenset(shown[pair[1]]))
+        yield Record(best, plan, entry.outcome.score, tuple(published[pair[1]]))
 
 
 def table(rows: Iterable[Record]) -> Iterator[str]:

@@ -11,7 +11,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from cost_models.flops import step_flop
 from cost_models.parameters import total_parameters
+from cost_models.plans import Plans
 from cost_models.profiles import profile_for
 from planner.documents.scored_runs import FILE, ScoredRun
 from planner.evidence.published_runs.runs import PUBLISHED_RUNS, runs_in
@@ -19,10 +21,12 @@ from planner.evidence.uncertainty.posterior import SHARES, SeenRun
 from planner.learning.accuracy.intervals import intervals
 from planner.learning.accuracy.predict import Prediction, predict
 from planner.learning.accuracy.scores import counts, features_of
+from planner.search.simplicity import steps
 from tools.accuracy.fit_posterior import LEFT_OUT
 
 PLAN = (
     "runtime", "tp", "cp", "pp", "vpp", "ep", "dp", "zero_stage", "micro_batch_size", "recompute",
+    "schedule", "moe_dispatcher", "overlap_ep",
 )  # fmt: skip
 _DIGITS = 5
 _LONGEST_TITLE = 120
@@ -60,6 +64,12 @@ def _row(prediction: Prediction) -> ScoredRun:
         precision=case.training.precision,
         seq_length=case.training.seq_length,
         global_batch_size=case.training.global_batch_size,
+        kinds=tuple(
+            name for name, held in steps(Plans.from_rows(case.variants)).items() if np.all(held)
+        ),
+        model_flop_per_s=_rounded(
+            step_flop(case.model, case.training) / measured / group.accelerators
+        ),
         predicted_s=_rounded(predicted),
         measured_s=_rounded(measured),
         intervals_s=_intervals(prediction, predicted),

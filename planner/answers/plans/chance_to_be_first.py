@@ -13,7 +13,7 @@ from math import sqrt
 import numpy as np
 
 from planner.answers.plans.explain import plan_id
-from planner.documents.answer import Contender
+from planner.documents.answer import Contender, Selection
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty import site_storage as sites
@@ -25,7 +25,8 @@ from planner.evidence.uncertainty.error_band import (
     comparison,
     known_to,
 )
-from planner.evidence.uncertainty.error_features import ErrorFeatures, error_features
+from planner.evidence.uncertainty.error_features import Array, ErrorFeatures, error_features
+from planner.evidence.uncertainty.record import TOLD
 from planner.evidence.uncertainty.site import source_of
 from planner.search.outcome import Priced
 
@@ -34,11 +35,7 @@ def contenders(request: PlanRequest, first: Sequence[Priced]) -> tuple[Contender
     """The first plans of a search for time, in its order."""
     if not first or request.search.objective == "memory_headroom":
         return ()
-    seconds = np.array([sum(priced.parts_s.values()) for priced in first])
-    features = [_features(request, priced) for priced in first]
-    known = known_to(sites.site_of_request(request.site))
-    shared, noise = known.shared_covariance(features), known.plan_noise(features)
-    middle = np.log(seconds)
+    middle, shared, noise = _believed(request, first)
     best = chances_fastest(Belief(middle, shared + np.diag(noise)).draws())
     expected = np.exp(middle + 0.5 * (np.diag(shared) + noise))
     found = []
@@ -49,7 +46,7 @@ def contenders(request: PlanRequest, first: Sequence[Priced]) -> tuple[Contender
             Contender(
                 id=plan_id(priced.plan),
                 plan=priced.plan,
-                iteration_time_s=float(seconds[i]),
+                iteration_time_s=priced.iteration_time_s,
                 expected_time_s=float(expected[i]),
                 chance_best=float(best[i]),
                 chance_slower=slower,
@@ -57,6 +54,39 @@ def contenders(request: PlanRequest, first: Sequence[Priced]) -> tuple[Contender
             )
         )
     return tuple(found)
+
+
+def selection(request: PlanRequest, first: Sequence[Priced]) -> Selection | None:
+    """By how much the first of several close plans is likely to be slower than estimated.
+
+    The minimum of uncertain estimates is first partly by its error.  The estimates are taken as
+    true, errors are drawn for them as the posterior has them, and the error of whichever comes
+    first is averaged (a parametric bootstrap; Efron 2011, Tweedie's formula and selection bias).
+    None where the search is not for time, or saw one plan.  Plans that agree in all of TOLD have
+    one error, so the fastest stands for them.
+    """
+    by_told: dict[tuple[object, ...], Priced] = {}
+    for one in first:
+        by_told.setdefault(tuple(getattr(one.plan, name) for name in TOLD), one)
+    distinct = list(by_told.values())
+    if len(distinct) < 2 or request.search.objective == "memory_headroom":
+        return None
+    middle, shared, noise = _believed(request, distinct)
+    drawn = Belief(middle, shared + np.diag(noise)).draws()
+    errors = middle - drawn
+    picked = errors[np.arange(len(drawn)), drawn.argmin(axis=1)]
+    # The first plan's own errors are 0 on average, but for the few draws.
+    share = float(np.expm1((picked - errors[:, 0]).mean()))
+    seconds = first[0].iteration_time_s * (1.0 + share)
+    return Selection(plans=len(distinct), share=share, expected_time_s=seconds)
+
+
+def _believed(request: PlanRequest, first: Sequence[Priced]) -> tuple[Array, Array, Array]:
+    """Logarithms of times, (n,), covariance of shared errors, (n, n), and variance of others."""
+    features = [_features(request, priced) for priced in first]
+    known = known_to(sites.site_of_request(request.site))
+    middle = np.log([one.iteration_time_s for one in first])
+    return middle, known.shared_covariance(features), known.plan_noise(features)
 
 
 def best_expected(contenders: Sequence[Contender]) -> str | None:
@@ -76,7 +106,7 @@ def compared(request: PlanRequest, one: PlanReport, other: PlanReport) -> Compar
 def compared_prices(request: PlanRequest, one: Priced, other: Priced) -> Comparison:
     """As `compared`, for plans whose times alone are known."""
     (mine, my_lean), (theirs, their_lean) = (
-        (sum(priced.parts_s.values()), _features(request, priced)) for priced in (one, other)
+        (priced.iteration_time_s, _features(request, priced)) for priced in (one, other)
     )
     return comparison(mine, my_lean, theirs, their_lean, sites.site_of_request(request.site))
 

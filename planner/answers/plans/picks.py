@@ -13,8 +13,9 @@ from planner.documents.formats import listed
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty.error_band import SURE
+from planner.evidence.uncertainty.record import seen_together
 from planner.search.outcome import Outcome
-from planner.search.simplicity import MOST_FULL, MOST_SLOWER, kinds, steps
+from planner.search.simplicity import MOST_FULL, MOST_SLOWER, kinds, unseen, used
 
 # The plan with the most headroom may be slower than the fastest by this share.
 ROOM_COSTS = 0.05
@@ -44,29 +45,36 @@ def picks(
 def _recommended(
     request: PlanRequest, model: CostModel, simple: list[ParallelPlan], first: PlanReport
 ) -> Pick:
-    """The simplest plan that is statistically tied with the fastest and not close to a cliff."""
+    """The simplest plan that is statistically tied with the fastest and not close to a cliff.
+
+    Where published runs have not shown what the fastest combines, the fastest that they have.
+    """
+    chip, experts = request.cluster.groups[0].accelerator, request.model.moe is not None
+    missing = unseen(first.plan, seen_together(chip, experts))
+    unproven = f"{' with '.join(missing)}, which no published run of its kind has"
     for one in reports(model, request, simple, simulated=False):
         slower = one.iteration_time_s / first.iteration_time_s - 1.0
-        if slower > MOST_SLOWER or compared(request, first, one).chance > SURE:
+        tied = slower <= MOST_SLOWER and compared(request, first, one).chance <= SURE
+        if not (tied or (missing and one.plan == simple[-1])):
             continue
         fewer = _kinds(one.plan) < _kinds(first.plan)
-        if one.plan == first.plan or not (fewer or _is_cliff(first)):
+        if one.plan == first.plan or not (fewer or missing or _is_cliff(first)):
             break
         plan = reports(model, request, [one.plan])[0]
         why = "more memory free"
-        if fewer:
-            needs, before = _steps(one.plan), _steps(first.plan)
-            why = f"does without {listed([name for name in before if name not in needs])}"
+        if fewer or missing:
+            needs, before = used(one.plan), used(first.plan)
+            less = listed([name for name in before if name not in needs])
+            why = f"does without {less}" if less else "published runs have shown its features"
             if added := [name for name in needs if name not in before]:
                 why += f" (but with {listed(added)})"
-        return Pick(
-            name="recommended", plan=plan, slower_by=slower,
-            why=f"{why}; statistically tied with the fastest",
-        )  # fmt: skip
-    return Pick(
-        name="recommended", plan=first, slower_by=0.0,
-        why="no simpler plan is as fast",
-    )  # fmt: skip
+        if missing:
+            why += f"; the fastest has {unproven}"
+        if tied:
+            why += "; statistically tied with the fastest"
+        return Pick(name="recommended", plan=plan, slower_by=slower, why=why)
+    why = f"has {unproven}: measure it first" if missing else "no simpler plan is as fast"
+    return Pick(name="recommended", plan=first, slower_by=0.0, why=why)
 
 
 def _roomy(
@@ -87,10 +95,6 @@ def _roomy(
 
 def _kinds(plan: ParallelPlan) -> int:
     return int(kinds(Plans.of(plan))[0])
-
-
-def _steps(plan: ParallelPlan) -> list[str]:
-    return [name for name, needed in steps(Plans.of(plan)).items() if needed]
 
 
 def _is_cliff(report: PlanReport) -> bool:

@@ -15,7 +15,12 @@ from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.profiles import EfficiencyProfile
 from planner import frameworks
-from planner.answers.plans.chance_to_be_first import best_expected, compared, contenders
+from planner.answers.plans.chance_to_be_first import (
+    best_expected,
+    compared,
+    contenders,
+    selection,
+)
 from planner.answers.plans.competition import Entry, compete, fastest, prepared
 from planner.answers.plans.explain import report, reports
 from planner.answers.plans.near_misses import (
@@ -120,6 +125,7 @@ def _explained(
         plans=tuple(plans),
         contenders=close,
         best_expected=best_expected(close),
+        selection=selection(request, outcome.contenders),
         pareto=front,
         nearest=tuple(missed),
         space=space.axes(),

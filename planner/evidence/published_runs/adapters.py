@@ -36,7 +36,9 @@ def adapters_of(run: Run) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The training fields of a run's adapters (none if it trains all weights), and assumptions."""
     said = f"{run['model']} ; {run.notes}"
     method, lora = run["method"].lower(), _LORA.search(said)
-    if method == "full" or (not method and lora is None):
+    # Tables say "full" also of what they call "[LoRA]": the name wins.
+    named = _LORA.search(run["model"])
+    if (method == "full" and not named) or (not method and lora is None):
         return {}, ()
     software = f"{run['stack']} {run.source_key}".lower()
     label, fields = next(
@@ -47,7 +49,7 @@ def adapters_of(run: Run) -> tuple[dict[str, Any], tuple[str, ...]]:
     if method == "qlora" or (lora and lora.group(1)) or re.search(r"nf4|int4|4-bit", quantized):
         fields["frozen_dtype"] = "nf4"
     notes = [f"adapters of rank {fields['lora_rank']}: {label} where not stated"]
-    if method not in ("", "lora", "qlora"):
+    if method not in ("", "full", "lora", "qlora"):
         notes.append(f"{method}: taken as LoRA, whose weights are frozen too")
     return fields, tuple(notes)
 

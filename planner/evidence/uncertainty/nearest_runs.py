@@ -22,6 +22,7 @@ from cost_models.spec import AcceleratorSpec, ClusterSpec, ModelSpec, TrainingSp
 from planner.documents.formats import listed
 from planner.documents.scored_runs import Evidence, Ground, ScoredRun, scored_runs
 from planner.evidence.uncertainty.error_features import NARROW, Array
+from planner.evidence.uncertainty.record import record
 from planner.evidence.uncertainty.site import Site
 
 __all__ = ["Evidence", "evidence"]
@@ -121,7 +122,7 @@ def evidence(
     own_runs = f"; {learned} of site {site.name}" if site is not None and learned else ""
     return Evidence(
         ground=ground, text=text + own_runs, detail=detail + own_runs, alike=alike.number,
-        nearest=nearest,
+        nearest=nearest, record=record(model, cluster, training, plan),
     )  # fmt: skip
 
 

@@ -9,17 +9,46 @@ from rich.text import Text
 
 from cost_models.catalog.hardware import accelerator
 from planner.documents.formats import seconds
-from planner.documents.scored_runs import Evidence, ScoredRun
+from planner.documents.plan_report import PlanReport
+from planner.documents.scored_runs import Evidence, Record, ScoredRun
 from planner.presentation.terminal.text_wrap import Flow, prose
 
 _STYLES = {"measured": "", "extrapolated": "yellow", "unseen": "bold yellow"}
 
 
-def evidence_rows(evidence: Evidence, accelerator_id: str) -> Iterator[RenderableType]:
-    """On what ground an estimate for an accelerator stands, and the nearest published run."""
+# Differences from the record that are told; the rest are counted.
+_MOST_DIFFERENCES = 4
+
+
+def evidence_rows(
+    evidence: Evidence, report: PlanReport, accelerator_id: str
+) -> Iterator[tuple[str, RenderableType]]:
+    """Titled rows: the ground of a plan's estimate, the nearest published run, and the record."""
     words = prose(evidence.text, indent=0)
-    yield Flow([Text(str(word), _STYLES[evidence.ground]) for word in words.pieces], " ")
-    yield Flow(_nearest(evidence.nearest[0], accelerator_id), ", ")
+    yield (
+        "evidence",
+        Flow([Text(str(word), _STYLES[evidence.ground]) for word in words.pieces], " "),
+    )
+    yield "", Flow(_nearest(evidence.nearest[0], accelerator_id), ", ")
+    if evidence.record is not None:
+        yield "record", Flow(_record(evidence.record, report), " ")
+
+
+def _record(record: Record, report: PlanReport) -> Iterator[str]:
+    """The fastest published run, this plan beside it, and what it has that the run had not."""
+    run, ratio = record.run, report.model_flop_per_s_per_accelerator / record.run.model_flop_per_s
+    rate = f"{run.model_flop_per_s / 1e12:.3g} TFLOP/s"
+    yield f"{rate} published of {run.model} on {run.accelerators}"
+    yield f"({run.source} {run.year})"
+    if ratio <= 1 or not record.differs:
+        yield f"and {ratio:.2f} times that here"
+        return
+    yield f"and {ratio:.2f} times that here, with"
+    differs = list(record.differs[:_MOST_DIFFERENCES])
+    if more := len(record.differs) - len(differs):
+        differs.append(f"{more} more")
+    yield from (f"{words}," for words in differs[:-1])
+    yield differs[-1]
 
 
 def _nearest(run: ScoredRun, accelerator_id: str) -> list[str]:

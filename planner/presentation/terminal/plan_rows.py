@@ -11,6 +11,7 @@ from rich.text import Text
 
 from cost_models.parameters import total_parameters
 from planner.documents import formats
+from planner.documents.answer import Selection
 from planner.documents.plan_report import ErrorBand, Memory, Pipeline, PlanReport
 from planner.documents.request import PlanRequest
 from planner.documents.scored_runs import Evidence
@@ -18,6 +19,7 @@ from planner.presentation.terminal.bars import memory_bars, time_bar
 from planner.presentation.terminal.evidence_rows import evidence_rows
 from planner.presentation.terminal.text_wrap import Flow, prose
 
+LEAST_SELECTION = 0.01  # error of the picked plan's time that is told
 TIGHT = 0.02  # free share of the memory below which the smallest surprise overflows it
 MOST_RUNTIMES = 1  # frameworks named beside a schedule
 _MOST_STAGES = 8  # lines of layers, for one screen
@@ -46,6 +48,7 @@ def report_rows(
     summary: RequestSummary,
     console: Console,
     evidence: Evidence | None = None,
+    selection: Selection | None = None,
 ) -> list[RenderableType]:
     """All rows of a plan: facts, bars of its memory and of its time."""
     plan = report.plan.model_dump()
@@ -68,9 +71,11 @@ def report_rows(
             facts.add_row("", Text(f"asynchronous: {report.pipeline.staleness}", "yellow"))
     facts.add_row("throughput", Flow(speed(report)))
     facts.add_row("", Text(_band(report.error_band), "dim"))
+    if selection is not None and selection.share >= LEAST_SELECTION:
+        facts.add_row("", Text(_selection(selection), "dim"))
     if evidence is not None:
         chip = summary.request.cluster.groups[0].accelerator.id
-        for name, row in zip(("evidence", ""), evidence_rows(evidence, chip), strict=True):
+        for name, row in evidence_rows(evidence, report, chip):
             facts.add_row(name, row)
     utilisation = [
         f"MFU {formats.share(report.mfu)} (causal {formats.share(report.mfu_causal)})",
@@ -82,6 +87,14 @@ def report_rows(
     if whole := whole_run(report, summary):
         facts.add_row("whole run", Flow(whole))
     return [facts, Text(), *memory_bars(report.memory, console), Text(), *time_bar(report, console)]
+
+
+def _selection(selection: Selection) -> str:
+    """The time to expect of a plan that was picked as the shortest of several."""
+    return (
+        f"expect {formats.seconds(selection.expected_time_s)}: the shortest of {selection.plans} "
+        f"close estimates is {formats.share(selection.share)} too short on average"
+    )
 
 
 def _headroom(memory: Memory) -> RenderableType:

@@ -53,7 +53,9 @@ def plan_screen(answer: PlanAnswer, summary: RequestSummary, console: Console) -
     if answer.no_launch is not None:
         rows.append(Text("No framework here can launch this plan", style="bold yellow"))
         rows += [prose(answer.no_launch, 2, 2), Text()]
-    rows += report_rows(answer.best, "Best plan", summary, console, answer.evidence)
+    rows += report_rows(
+        answer.best, "Best plan", summary, console, answer.evidence, answer.selection
+    )
     if answer.baseline is not None:
         rows.append(_baseline(answer.baseline))
     if answer.rival is not None:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from math import pi, sqrt
 from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from cost_models.plans import ParallelPlan
 from planner import plan
-from planner.answers.plans.chance_to_be_first import best_expected, contenders
+from planner.answers.plans.chance_to_be_first import best_expected, contenders, selection
 from planner.answers.plans.competition import prepared
 from planner.answers.plans.plan_answers import why
 from planner.answers.plans.two_plans import side_by_side
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty.beliefs import Belief, chances_fastest
-from planner.evidence.uncertainty.error_band import SURE, comparison
+from planner.evidence.uncertainty.error_band import SURE, comparison, known_to
 from planner.evidence.uncertainty.error_features import ErrorFeatures, error_features
 from planner.evidence.uncertainty.posterior import posterior
 from planner.inputs.requests.parser import parse_request
@@ -100,6 +102,40 @@ def test_a_chance_is_that_of_the_comparison(asked: PlanRequest, first: list[Pric
         assert second.chance_slower == pytest.approx(said.chance)
         assert best.chance_best == pytest.approx(said.chance, abs=0.02)
         assert second.tie == (1.0 - SURE < said.chance < SURE)
+
+
+def test_the_shorter_of_two_equal_estimates_is_too_short(
+    asked: PlanRequest, first: list[Priced]
+) -> None:
+    """By E[max(0, D)] = s / sqrt(2 pi), of a difference D with the deviation s."""
+    other = replace(first[0], plan=changed(first[0], 2))
+    apart = known_to(None).difference(features(asked, first[0]), features(asked, other))
+    found = selection(asked, [first[0], other])
+    assert found is not None
+    assert found.plans == 2
+    assert found.share == pytest.approx(apart / sqrt(2 * pi), rel=0.05)
+    assert found.expected_time_s == pytest.approx(first[0].iteration_time_s * (1 + found.share))
+    more = selection(asked, [first[0], other, replace(other, plan=changed(first[0], 4))])
+    assert more is not None
+    assert more.share > 1.2 * found.share
+
+
+def changed(one: Priced, micro_batch_size: int) -> ParallelPlan:
+    return one.plan.model_copy(update={"micro_batch_size": micro_batch_size})
+
+
+def test_a_plan_far_ahead_is_not_first_by_error(asked: PlanRequest, first: list[Priced]) -> None:
+    far = slowed(first[0], 2.0)
+    found = selection(asked, [first[0], replace(far, plan=changed(far, 64))])
+    assert found is not None
+    assert abs(found.share) < 0.001
+
+
+def test_plans_that_agree_in_all_that_is_told_are_one(
+    asked: PlanRequest, first: list[Priced]
+) -> None:
+    assert selection(asked, [first[0], slowed(first[0], 1.001)]) is None
+    assert selection(asked, []) is None
 
 
 def test_wider_doubt_flattens() -> None:

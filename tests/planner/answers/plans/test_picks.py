@@ -91,3 +91,42 @@ def test_most_headroom_costs_at_most_a_twentieth_of_the_time() -> None:
     assert roomiest.memory.peak_bytes < roomier.memory.peak_bytes < fastest.memory.peak_bytes
     assert roomiest.iteration_time_s > 1.3 * fastest.iteration_time_s
     assert picked(FASTEST)["most headroom"].plan.plan == ROOMIER
+
+
+# No published run on A100 has TP with ZeRO-2 or 3.
+A100 = parse_request(
+    {
+        "model": "gpt2-medium",
+        "cluster": "1x8xa100-sxm",
+        "training": {"seq_length": 1024, "global_batch_size": 512},
+    }
+)
+UNPROVEN = plan(tp=2, dp=4, zero_stage=2)
+
+
+def recommended(simple: list[ParallelPlan]) -> Pick:
+    """Where the fastest is UNPROVEN."""
+    model = cost_model(A100)
+    (found,) = reports(model, A100, [UNPROVEN])
+    picked = picks(A100, model, Outcome(simple=simple), [found], [])
+    return {one.name: one for one in picked}["recommended"]
+
+
+def test_what_no_published_run_combines_is_not_recommended() -> None:
+    """However much slower the fastest of what runs have shown is."""
+    shown = plan(tp=8, dp=1, recompute="full", recompute_method="uniform", recompute_num_layers=1)
+    pick = recommended([shown])
+    assert pick.plan.plan == shown
+    assert pick.slower_by > 0.1
+    assert pick.why == (
+        "does without ZeRO-2 or 3 (but with recompute); the fastest has TP with ZeRO-2 or 3, "
+        "which no published run of its kind has"
+    )
+
+
+def test_where_nothing_that_was_shown_fits_the_fastest_says_that_it_was_not() -> None:
+    pick = recommended([])
+    assert pick.plan.plan == UNPROVEN
+    assert pick.why == (
+        "has TP with ZeRO-2 or 3, which no published run of its kind has: measure it first"
+    )

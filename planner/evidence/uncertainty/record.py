@@ -1,0 +1,101 @@
+"""What published runs have shown on an accelerator: their record, and which features together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
+from itertools import combinations
+from math import log
+
+from cost_models.parameters import total_parameters
+from cost_models.plans import ParallelPlan
+from cost_models.profiles import profile_for
+from cost_models.spec import AcceleratorSpec, ClusterSpec, ModelSpec, TrainingSpec
+from planner.documents.scored_runs import Record, ScoredRun, scored_runs
+from planner.evidence.uncertainty.error_features import NARROW
+
+# Below this number of sources, runs of all accelerators tell which features go together.
+FEWEST_SOURCES = 3
+# Parameters within this factor are of one model, whose rows count them differently.
+_SAME_SIZE = 1.03
+# What tells two plans of one job apart, as a reader knows it.
+TOLD = (
+    "tp", "cp", "pp", "vpp", "ep", "zero_stage", "micro_batch_size", "recompute", "schedule",
+    "moe_dispatcher", "overlap_ep", "runtime",
+)  # fmt: skip
+
+Pairs = frozenset[frozenset[str]]
+
+
+def record(
+    model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec, plan: ParallelPlan
+) -> Record | None:
+    """The fastest published run of this model on this accelerator, by model FLOP/s.
+
+    Of the model nearest in size, where none trained this one.  None without a run of its kind of
+    model, method and class of precision.
+    """
+    runs = _runs(
+        cluster.groups[0].accelerator.id,
+        model.moe is not None,
+        training.freezes,
+        training.precision in NARROW,
+    )
+    if not runs:
+        return None
+    size = total_parameters(model)
+
+    def apart(run: ScoredRun) -> float:
+        ratio = abs(log(run.parameters / size))
+        return 0.0 if ratio < log(_SAME_SIZE) else ratio
+
+    nearest = min(map(apart, runs))
+    best = max((run for run in runs if apart(run) <= nearest), key=lambda run: run.model_flop_per_s)
+    return Record(run=best, same_model=nearest == 0.0, differs=tuple(differences(plan, best, runs)))
+
+
+@lru_cache(maxsize=256)
+def _runs(accelerator: str, experts: bool, adapters: bool, narrow: bool) -> tuple[ScoredRun, ...]:
+    kind = accelerator, experts, adapters, narrow
+    return tuple(
+        run
+        for run in scored_runs()
+        if (run.accelerator, run.experts, run.adapters, run.precision in NARROW) == kind
+    )
+
+
+def differences(
+    plan: ParallelPlan, run: ScoredRun | ParallelPlan, runs: Sequence[ScoredRun | ParallelPlan]
+) -> Iterator[str]:
+    """What a plan has that a run had not, each with whether any of the runs has it."""
+    for name in TOLD:
+        own, its = getattr(plan, name), getattr(run, name)
+        if own != its:
+            seen = any(getattr(other, name) == own for other in runs)
+            words = f"{name.replace('_', ' ')} {_said(own)} where it had {_said(its)}"
+            yield words if seen else f"{words} (as no run there)"
+
+
+def _said(value: object) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+def seen_together(chip: AcceleratorSpec, experts: bool) -> Pairs:
+    """Which features of plans (planner/search/simplicity.py) published runs have, in pairs.
+
+    Those of the accelerator's family with this kind of model; of all accelerators, where fewer
+    than FEWEST_SOURCES published any.  A feature with itself: it was seen at all.
+    """
+    return _seen(profile_for(chip).family, experts)
+
+
+@cache
+def _seen(family: str, experts: bool) -> Pairs:
+    kin = [run for run in scored_runs() if run.experts == experts]
+    own = [run for run in kin if run.family == family]
+    told = own if len({run.source for run in own}) >= FEWEST_SOURCES else kin
+    return frozenset(
+        frozenset(pair)
+        for run in told
+        for pair in (*combinations(run.kinds, 2), *((kind,) for kind in run.kinds))
+    )
