@@ -108,14 +108,14 @@ def test_the_shorter_of_two_equal_estimates_is_too_short(
     asked: PlanRequest, first: list[Priced]
 ) -> None:
     """By E[max(0, D)] = s / sqrt(2 pi), of a difference D with the deviation s."""
-    other = replace(first[0], plan=changed(first[0], 2))
+    other = replace(first[0], plan=changed(first[0], 16))
     apart = known_to(None).difference(features(asked, first[0]), features(asked, other))
     found = selection(asked, [first[0], other])
     assert found is not None
     assert found.plans == 2
     assert found.share == pytest.approx(apart / sqrt(2 * pi), rel=0.05)
     assert found.expected_time_s == pytest.approx(first[0].iteration_time_s * (1 + found.share))
-    more = selection(asked, [first[0], other, replace(other, plan=changed(first[0], 4))])
+    more = selection(asked, [first[0], other, replace(other, plan=changed(first[0], 32))])
     assert more is not None
     assert more.share > 1.2 * found.share
 
