@@ -198,6 +198,18 @@ class Selection(Document):
     expected_time_s: float
 
 
+class MeasureNext(Document):
+    """Of the contenders the one whose run would tell most about the times of all of them.
+
+    id: of the contender.  left: the share of what is not known of them that its run leaves (of the
+    variance of errors that runs share).
+    """
+
+    id: str
+    plan: ParallelPlan
+    left: float
+
+
 class HeldFixed(Document):
     """A choice that the search held fixed, and the value with which the best plan is fastest.
 
@@ -240,7 +252,8 @@ class PlanAnswer(Document):
     ranks, the fastest first; none where the order is of no effect.  contenders: the first plans,
     however many are listed; none where the search is not for time.  best_expected: the id of that
     with the lowest expected time, where it is not the first.  selection: how far the best plan's
-    time is understated because it was picked as the shortest.  unbuildable: where the framework
+    time is understated because it was picked as the shortest.  measure_next: the contender to run
+    for knowing, and not for speed.  unbuildable: where the framework
     asked for runs no plan at all.  evidence: what was measured near the best plan.
     rival: of other degrees of parallelism; none where the search is not for time or saw none.
     """
@@ -264,6 +277,7 @@ class PlanAnswer(Document):
     contenders: tuple[Contender, ...] = ()
     best_expected: str | None = None
     selection: Selection | None = None
+    measure_next: MeasureNext | None = None
     pareto: tuple[PlanReport, ...]
     nearest: tuple[Nearest, ...]
     space: tuple[SpaceAxis, ...]

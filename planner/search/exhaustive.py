@@ -20,8 +20,9 @@ from planner.documents.answer import Counts
 from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty import site_pricing as pricing
 from planner.evidence.uncertainty import site_storage as sites
-from planner.evidence.uncertainty.memory_risk import Room, room_of
+from planner.evidence.uncertainty.memory_risk import Room
 from planner.evidence.uncertainty.record import seen_together
+from planner.evidence.uncertainty.site_storage import room_of
 from planner.progress import current, step
 from planner.search.axes import SpaceTooLarge
 from planner.search.best_other_degrees import Rivals

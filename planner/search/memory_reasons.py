@@ -7,7 +7,7 @@ from planner.documents.answer import Reason
 from planner.documents.formats import chance, overflow
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
-from planner.evidence.uncertainty.memory_risk import room_of
+from planner.evidence.uncertainty.site_storage import room_of
 
 
 def memory_reasons(request: PlanRequest, own: PlanReport) -> list[Reason]:

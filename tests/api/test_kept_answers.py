@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from api.routes import plans as routes
 from cost_models.plans import FIELDS, ParallelPlan
 from planner.answers.plans import plan_answers
-from planner.evidence.uncertainty.memory_risk import room_of
+from planner.evidence.uncertainty.site_storage import room_of
 from planner.inputs.requests.parser import parse_request
 from planner.questions.examples import examples
 from planner.running.store import Unavailable

@@ -230,10 +230,15 @@ def fit(sources: Mapping[str, Sequence[SeenRun]]) -> Prior:
     return _Parameters(flat.detach()).prior()
 
 
-def coverage(prior: Prior, sources: Mapping[str, Sequence[SeenRun]], shots: int) -> Coverage:
-    """How intervals do on each source once so many of its runs are known."""
+def coverage(
+    prior: Prior, sources: Mapping[str, Sequence[SeenRun]], shots: int, chosen: bool = False
+) -> Coverage:
+    """How intervals do on each source once so many of its runs are known.
+
+    chosen: the runs that tell most, as `Belief.most_telling` has them; else random ones.
+    """
     found = [
-        _of_source(prior, own, shots)
+        _of_source(prior, own, shots, chosen)
         for own in sources.values()
         if not shots or len(own) >= shots + 2
     ]
@@ -241,10 +246,13 @@ def coverage(prior: Prior, sources: Mapping[str, Sequence[SeenRun]], shots: int)
     return Coverage(len(found), held, missed, winkler)
 
 
-def _of_source(prior: Prior, own: Sequence[SeenRun], shots: int) -> tuple[float, float, float]:
+def _of_source(
+    prior: Prior, own: Sequence[SeenRun], shots: int, chosen: bool
+) -> tuple[float, float, float]:
     random, found = Random(5), []
-    for _ in range(SHOT_DRAWS if shots else 1):
-        seen = set(random.sample(range(len(own)), shots))
+    told, _ = Belief(prior).most_telling([run.features for run in own], shots)
+    for _ in range(SHOT_DRAWS if shots and not chosen else 1):
+        seen = set(told if chosen else random.sample(range(len(own)), shots))
         belief = Belief(prior, [own[i] for i in sorted(seen)])
         held, missed, score = [], [], []
         for i, run in enumerate(own):

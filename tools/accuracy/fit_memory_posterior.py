@@ -84,6 +84,8 @@ def document(peaks: Sequence[Peak]) -> dict[str, Any]:
         "(planner/evidence/uncertainty/memory_risk.py); made by "
         "python -m tools.accuracy.fit_posterior --write",
         "sources": len({peak.source for peak in peaks}),
+        "of_sources": round(float(np.median(draws.of_sources) ** 0.5), 4),
+        "of_noise": round(float(np.ptp(np.quantile(_noise(draws), (0.16, 0.84)))) / 2.0, 4),
         "rows": dict(sorted(Counter(peak.runtime for peak in peaks).items())),
         "chances": [round(chance, 3) for chance in CHANCES],
         "above_ln": {
@@ -114,16 +116,20 @@ class Draws:
 
 def predicted(draws: Draws, runtime: str) -> Array:
     """Draws of ln(measured / predicted) of a source that was not seen."""
-    random = np.random.default_rng(SEED)
-
-    def repeated(values: Array) -> Array:
-        return np.tile(values, REPEATS)
-
-    mean = repeated(draws.means.get(runtime, draws.means[ANY]))
-    size = repeated(draws.of_noise) * _SIZES / random.chisquare(_SIZES, len(mean))
-    far = np.sqrt(size) * random.standard_t(FREEDOM, len(mean))
-    own = np.sqrt(repeated(draws.of_sources)) * random.standard_normal(len(mean))
+    far = _noise(draws)
+    mean, of_sources = (
+        np.tile(values, REPEATS)
+        for values in (draws.means.get(runtime, draws.means[ANY]), draws.of_sources)
+    )
+    own = np.sqrt(of_sources) * np.random.default_rng(SEED + 1).standard_normal(len(far))
     return np.asarray(mean + own + far)
+
+
+def _noise(draws: Draws) -> Array:
+    """Draws of what no two peaks of an unseen source share."""
+    random, of_noise = np.random.default_rng(SEED), np.tile(draws.of_noise, REPEATS)
+    size = of_noise * _SIZES / random.chisquare(_SIZES, len(of_noise))
+    return np.asarray(np.sqrt(size) * random.standard_t(FREEDOM, len(of_noise)))
 
 
 def posterior_draws(peaks: Sequence[Peak], sweeps: int = SWEEPS) -> Draws:

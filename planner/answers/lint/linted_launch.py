@@ -21,7 +21,8 @@ from planner.documents.answer import Reason
 from planner.documents.plan_report import PlanReport
 from planner.documents.problems import Problem
 from planner.documents.request import PlanRequest
-from planner.evidence.uncertainty.memory_risk import Room, room_of
+from planner.evidence.uncertainty.memory_risk import Room
+from planner.evidence.uncertainty.site_storage import room_of
 from planner.frameworks.base import Framework
 from planner.frameworks.read_results import Reading, Setting
 from planner.inputs.requests.consistency import contradictions

@@ -13,7 +13,7 @@ from math import sqrt
 import numpy as np
 
 from planner.answers.plans.explain import plan_id
-from planner.documents.answer import Contender, Selection
+from planner.documents.answer import Contender, MeasureNext, Selection
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty import site_storage as sites
@@ -21,6 +21,7 @@ from planner.evidence.uncertainty.beliefs import Belief, chances_fastest
 from planner.evidence.uncertainty.error_band import (
     SURE,
     Comparison,
+    belief_at,
     chance_above,
     comparison,
     known_to,
@@ -79,6 +80,15 @@ def selection(request: PlanRequest, first: Sequence[Priced]) -> Selection | None
     share = float(np.expm1((picked - errors[:, 0]).mean()))
     seconds = first[0].iteration_time_s * (1.0 + share)
     return Selection(plans=len(distinct), share=share, expected_time_s=seconds)
+
+
+def measure_next(request: PlanRequest, first: Sequence[Priced]) -> MeasureNext | None:
+    """Which of the first plans to run, so that the times of all are known best; None for one."""
+    if len(first) < 2 or request.search.objective == "memory_headroom":
+        return None
+    belief = belief_at(sites.site_of_request(request.site))
+    (one,), left = belief.most_telling([_features(request, priced) for priced in first])
+    return MeasureNext(id=plan_id(first[one].plan), plan=first[one].plan, left=left)
 
 
 def _believed(request: PlanRequest, first: Sequence[Priced]) -> tuple[Array, Array, Array]:

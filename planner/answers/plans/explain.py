@@ -28,7 +28,6 @@ from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty import site_storage as sites
 from planner.evidence.uncertainty.error_band import band
 from planner.evidence.uncertainty.error_features import error_features
-from planner.evidence.uncertainty.memory_risk import peaks
 
 _WORDS = table(__package__ or "", "definitions.json")
 DEFINITIONS: dict[str, str] = _WORDS["definitions"]
@@ -101,6 +100,7 @@ def _memory(request: PlanRequest, plan: ParallelPlan, estimates: Estimates, k: i
     worst = max(stages, key=lambda s: s.total_bytes)
     capacity = request.cluster.groups[0].accelerator.memory_bytes
     needed = float(estimates.needed_bytes[k])
+    known = sites.peaks_of(request)
     return Memory(
         capacity_bytes=capacity,
         allocated_bytes=worst.allocated_bytes,
@@ -108,8 +108,8 @@ def _memory(request: PlanRequest, plan: ParallelPlan, estimates: Estimates, k: i
         peak_bytes=worst.total_bytes,
         needed_bytes=needed,
         worst_stage=worst.stage,
-        chance_of_running_out=peaks().chance(plan.runtime, needed, capacity),
-        chance_basis=peaks().basis(plan.runtime),
+        chance_of_running_out=known.chance(plan.runtime, needed, capacity),
+        chance_basis=known.basis(plan.runtime),
         stages=tuple(stages),
     )
 
@@ -193,6 +193,8 @@ def _site(request: PlanRequest, corrected: float) -> Iterator[Note]:
         count = len(site.runs)
         runs = "1 run moves" if count == 1 else f"{count:,} runs move"
         words = [f"{runs} this time by {100 * (corrected - 1):+.1f} %"]
+        if site.peaks.learned:
+            words.append(f"of memory, {site.peaks.learned}")
         accelerator = request.cluster.groups[0].accelerator.id
         if request.profile is None and (own := site.profile_of(accelerator)) is not None:
             words.insert(0, f"priced by its calibration of {', '.join(own.measured_terms)}")

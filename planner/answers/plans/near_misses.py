@@ -13,7 +13,7 @@ from planner.constraints import Rule
 from planner.documents.answer import Change, Nearest, Reason
 from planner.documents.formats import value_words
 from planner.documents.request import Bounds, PlanRequest
-from planner.evidence.uncertainty.memory_risk import room_of
+from planner.evidence.uncertainty.site_storage import room_of
 from planner.search.axes import SEARCHED, SpaceTooLarge
 from planner.search.exhaustive import cost_model, search
 from planner.search.outcome import Outcome

@@ -16,7 +16,7 @@ from planner.documents.formats import listed, recompute_words, seconds, share, v
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty.error_band import SURE
-from planner.evidence.uncertainty.memory_risk import room_of
+from planner.evidence.uncertainty.site_storage import room_of
 from planner.search.best_other_degrees import DEGREES, differing
 from planner.search.exhaustive import FASTER
 from planner.search.outcome import Outcome

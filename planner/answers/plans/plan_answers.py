@@ -19,6 +19,7 @@ from planner.answers.plans.chance_to_be_first import (
     best_expected,
     compared,
     contenders,
+    measure_next,
     selection,
 )
 from planner.answers.plans.competition import Entry, compete, fastest, prepared
@@ -49,8 +50,8 @@ from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.documents.scored_runs import Evidence
 from planner.evidence.uncertainty import site_storage as sites
-from planner.evidence.uncertainty.memory_risk import room_of
 from planner.evidence.uncertainty.nearest_runs import evidence
+from planner.evidence.uncertainty.site_storage import room_of
 from planner.frameworks.devices import WRITTEN, other_stack, preferred
 from planner.frameworks.supported import obstacles, runners
 from planner.progress import NothingYet, within_a_step
@@ -126,6 +127,7 @@ def _explained(
         contenders=close,
         best_expected=best_expected(close),
         selection=selection(request, outcome.contenders),
+        measure_next=measure_next(request, outcome.contenders),
         pareto=front,
         nearest=tuple(missed),
         space=space.axes(),

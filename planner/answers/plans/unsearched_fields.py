@@ -20,7 +20,7 @@ from planner.constraints import RULES, Context, Rule, passing
 from planner.documents.answer import HeldFixed
 from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
-from planner.evidence.uncertainty.memory_risk import room_of
+from planner.evidence.uncertainty.site_storage import room_of
 from planner.search.axes import EXPERT_FIELDS, SEARCHED, Axes
 from planner.search.exhaustive import cost_model
 

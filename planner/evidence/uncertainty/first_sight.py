@@ -242,6 +242,37 @@ class Belief:
         second = weights @ (np.maximum(variances, 0.0) + means**2)
         return np.asarray(mean), np.sqrt(np.maximum(second - mean**2, 0.0))
 
+    def most_telling(self, of: Sequence[ErrorFeatures], count: int = 1) -> tuple[list[int], float]:
+        """Which of several runs to measure, one after the other, to know most of all of them.
+
+        Each next is the one that takes most off the summed variance of what they share, which no
+        outcome changes but for the weights.  Returns their indices, and the share of that variance
+        that measuring them leaves.
+        """
+        prior, seen, rows = self.prior, self._seen, rows_of(self.prior, of)
+        site, model, noise, weight = prior.components
+        by_site, by_model = _shared(prior, rows, rows.scales, rows.kinds)
+        by_site = by_site + (rows.linear * prior.variances) @ rows.linear.T
+        covariance = site[:, None, None] * by_site + model[:, None, None] * by_model  # (C, m, m)
+        weights = np.exp(weight)
+        if seen is not None:
+            by_site, by_model = _shared(prior, seen.runs, rows.scales, rows.kinds)
+            by_site = by_site + (rows.linear * prior.variances) @ seen.runs.linear.T
+            across = site[:, None, None] * by_site + model[:, None, None] * by_model  # (C, m, n)
+            weights = seen.weights
+            covariance = covariance - across @ seen.inverse @ across.swapaxes(1, 2)
+        chosen: list[int] = []
+        before = float(weights @ np.trace(covariance, axis1=1, axis2=2))
+        for _ in range(min(count, len(of))):
+            own = np.diagonal(covariance, axis1=1, axis2=2) + noise[:, None]
+            taken = weights @ (np.square(covariance).sum(axis=1) / own)
+            taken[chosen] = -1.0
+            chosen.append(one := int(taken.argmax()))
+            column = covariance[:, :, one]
+            covariance = covariance - column[:, :, None] * (column / own[:, one, None])[:, None, :]
+        left = float(weights @ np.trace(covariance, axis1=1, axis2=2))
+        return chosen, left / before
+
     def left_out(self) -> tuple[Mixture, ...]:
         """What each run of the site is believed to be, given all of the others."""
         seen = self._seen

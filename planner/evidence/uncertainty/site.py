@@ -28,6 +28,7 @@ from planner.evidence.uncertainty.error_features import (
     groups_of,
 )
 from planner.evidence.uncertainty.first_sight import Belief, prior
+from planner.evidence.uncertainty.memory_risk import Peaks, peaks
 from planner.evidence.uncertainty.posterior import Posterior, SeenRun, posterior
 
 MOST_RUNS = 1_000
@@ -100,6 +101,13 @@ class LearnedRun(Spec):
         """The logarithm of measured over estimated time."""
         return log(self.step_s / self.estimated_s)
 
+    @property
+    def peak(self) -> tuple[str, float] | None:
+        """The runtime, and the logarithm of measured over estimated peak memory."""
+        if not (self.peak_bytes and self.estimated_peak_bytes):
+            return None
+        return self.groups[2], log(self.peak_bytes / self.estimated_peak_bytes)
+
 
 class Site(Spec):
     """A named set of learned runs, the oldest first; calibration: kept among the profiles."""
@@ -140,7 +148,10 @@ class Site(Spec):
     @cached_property
     def digest(self) -> str:
         """A digest of everything that affects its answers."""
-        runs = [[run.id, run.step_s, run.estimated_s, *run.features.shares] for run in self.runs]
+        runs = [
+            [run.id, run.step_s, run.estimated_s, run.peak, *run.features.shares]
+            for run in self.runs
+        ]
         content = json.dumps(runs)
         if self.calibration is not None:
             content += self.calibration.model_dump_json()
@@ -160,6 +171,11 @@ class Site(Spec):
     def belief(self) -> Belief:
         """What is believed of ln(time at this site / time estimated without it)."""
         return Belief(prior(), [SeenRun(run.features, run.ln) for run in self.runs])
+
+    @cached_property
+    def peaks(self) -> Peaks:
+        """The errors of memory peaks at this site."""
+        return peaks().given(self.name, [one for run in self.runs if (one := run.peak)])
 
 
 def source_of(name: str) -> str:

@@ -13,7 +13,9 @@ from cost_models.calibrations import PROFILE_NAME
 from cost_models.catalog.names import UnknownName, normal, resolve
 from planner.data_folder import Stamped, data_folder, read_model, stamped, write_whole
 from planner.documents.problems import refuse, shown
+from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty import profiles
+from planner.evidence.uncertainty.memory_risk import Peaks, Room, peaks, room
 from planner.evidence.uncertainty.site import MOST_RUNS, LearnedRun, Site
 from planner.evidence.uncertainty.site_pricing import current
 
@@ -56,6 +58,18 @@ def find(name: str) -> Site:
 def site_of_request(name: str | None) -> Site | None:
     """The site that a request names, if it names one.  Raises as `find` does."""
     return None if name is None else find(name)
+
+
+def peaks_of(request: PlanRequest) -> Peaks:
+    """The errors of memory peaks where a request trains: as published, or as its site measured."""
+    site = site_of_request(request.site)
+    return peaks() if site is None else site.peaks
+
+
+def room_of(request: PlanRequest) -> Room:
+    """The limits for the plans of a request, on the accelerators of its first group."""
+    capacity = request.cluster.groups[0].accelerator.memory_bytes
+    return room(capacity, request.search.memory_risk, peaks_of(request))
 
 
 def everything() -> Iterator[tuple[str, Site | str]]:

@@ -111,7 +111,7 @@ def ranking(answer: PlanAnswer, search: SearchSpec, width: int) -> RenderableTyp
         rows = [_table((*figures, *columns.values()), listed_plans, 0 if alike else left)]
     if below:
         rows.append(Flow(below, indent=2, head="in all of them: "))
-    return Group(*rows, *_tie_notes(answer.contenders, answer.best_expected))
+    return Group(*rows, *_tie_notes(answer))
 
 
 def _table(
@@ -141,16 +141,20 @@ def _plan_words_row(headings: Sequence[str], alike: bool, *row: Any) -> Renderab
     return Flow(words, indent=3)
 
 
-def _tie_notes(
-    contenders: Sequence[Contender], best_expected: str | None
-) -> Iterator[RenderableType]:
-    """Which of the plans listed cannot be told from the first, and which is best on average."""
+def _tie_notes(answer: PlanAnswer) -> Iterator[RenderableType]:
+    """Which plans cannot be told from the first, which is best on average, which tells most."""
+    contenders, best_expected = answer.contenders, answer.best_expected
     ties = [str(i) for i, one in enumerate(contenders[:_MOST_RANKED], 1) if one.tie]
     place = next((i for i, one in enumerate(contenders, 1) if one.id == best_expected), None)
     in_table = place is not None and place <= _MOST_RANKED
     if ties:
         advice = f"; best on average: {place}; measure to choose"
         advice = advice if in_table else ": measure before you choose"
+        if (telling := answer.measure_next) is not None:
+            run = next(i for i, one in enumerate(contenders, 1) if one.id == telling.id)
+            advice += (
+                f" (a run of {run} takes {formats.share(1 - telling.left)} of the doubt off all)"
+            )
         yield prose(f"{formats.listed(ties)} are statistically tied with 1{advice}", hanging=2)
     if place is not None and not (ties and in_table):
         plan = formats.whole_plan_words(contenders[place - 1].plan)

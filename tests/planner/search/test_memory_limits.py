@@ -16,7 +16,8 @@ from planner.answers.plans.plan_answers import find, why
 from planner.documents.answer import WhyAnswer
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
-from planner.evidence.uncertainty.memory_risk import peaks, room, room_of
+from planner.evidence.uncertainty.memory_risk import peaks, room
+from planner.evidence.uncertainty.site_storage import room_of
 from planner.inputs.requests.parser import parse_request
 from planner.presentation.terminal.plan_rows import asked_of
 from planner.presentation.terminal.screens import why_screen

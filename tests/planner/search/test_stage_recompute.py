@@ -15,7 +15,7 @@ from cost_models.stages import plan_stages
 from planner import frameworks
 from planner.answers.plans.plan_answers import estimate, find
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
-from planner.evidence.uncertainty.memory_risk import room_of
+from planner.evidence.uncertainty.site_storage import room_of
 from planner.inputs.requests.parser import parse_cluster
 
 FIXED = {"tp": 4, "pp": 8, "cp": 1, "schedule": "1f1b"}

@@ -95,6 +95,31 @@ def test_three_runs_of_a_source_take_a_fifth_off_the_error() -> None:
     assert three.median_abs_ln < 0.8 * none.median_abs_ln
 
 
+def test_chosen_runs_tell_more_than_random_ones() -> None:
+    """Chosen before anything is measured; of sources with runs enough to choose among."""
+    enough = {key: own for key, own in by_source().items() if len(own) >= 7}
+    none = coverage(prior(), enough, 0)
+    random, chosen = (coverage(prior(), enough, 2, told) for told in (False, True))
+    assert chosen.median_abs_ln < 0.65 * none.median_abs_ln
+    assert chosen.median_abs_ln < 0.85 * random.median_abs_ln
+    assert chosen.winkler < 0.9 * random.winkler
+
+
+def test_the_run_that_tells_most_is_the_one_that_all_others_share() -> None:
+    """Of three plans with the same parts and one with others, one of the three."""
+    alike = features("one model")
+    other = replace(alike, shares=tuple(0.2 * (name == "pipeline") for name in FACTORS))
+    belief = Belief(prior())
+    (first,), left = belief.most_telling([other, alike, alike, alike])
+    assert first != 0
+    both, less = belief.most_telling([other, alike, alike, alike], 2)
+    assert both == [first, 0]
+    assert 0 < less < left < 1
+    # What has been measured tells nothing more.
+    (then,), _ = Belief(prior(), [SeenRun(alike, 0.1)] * 5).most_telling([other, alike, alike])
+    assert then == 0
+
+
 def test_runs_that_agree_are_believed_and_one_that_does_not_is_not() -> None:
     usual = log(1.2)
     agree = Belief(prior(), runs(usual, usual, usual)).mixture(features("one model"))

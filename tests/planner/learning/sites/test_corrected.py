@@ -93,14 +93,20 @@ def test_times_are_those_of_the_site(lab: Site) -> None:
     assert usual.days is not None
     assert own.days == pytest.approx(usual.days * times, rel=1e-12)
     assert own.mfu == pytest.approx(usual.mfu / times, rel=1e-12)
-    assert own.memory == usual.memory
+    # Four of its six logs needed a fifth to a third more than predicted, one as much, one less.
+    risks = ("chance_of_running_out", "chance_basis")
+    assert own.memory.model_dump(exclude={*risks}) == usual.memory.model_dump(exclude={*risks})
+    assert own.memory.chance_of_running_out > usual.memory.chance_of_running_out
+    assert "; 6 peaks of site lab put them +" in own.memory.chance_basis
     assert usual.pipeline is not None
     assert own.pipeline is not None
     before, after = (one.pipeline.simulated_iteration_time_s for one in (usual, own))  # type: ignore[union-attr]
     assert before is not None
     assert after == pytest.approx(times * before, rel=1e-9)
     (note,) = [note.text for note in own.assumptions if note.code == "site"]
-    assert note == f"site lab: 6 runs move this time by {100 * (times - 1):+.1f} %"
+    moved, memory = note.split("; ")
+    assert moved == f"site lab: 6 runs move this time by {100 * (times - 1):+.1f} %"
+    assert memory.startswith("of memory, 6 peaks of site lab put them +")
 
 
 def test_interval_is_the_site_s_and_narrower(lab: Site) -> None:
