@@ -65,6 +65,20 @@ SURVEY = [
     "trainium3",
 ]
 
+# Cards of workstations, servers and desktops that people tune models on.
+CARDS = [
+    "v100-pcie-16gb", "v100-pcie-32gb", "titan-v", "quadro-gv100", "t4", "titan-rtx",
+    "quadro-rtx-5000", "quadro-rtx-6000", "quadro-rtx-8000", "a10", "a16", "a30", "a40",
+    "rtx-a4000", "rtx-a4500", "rtx-a5000", "rtx-a5500", "rtx-a6000", "rtx-3060", "rtx-3080-12gb",
+    "rtx-3080-ti", "rtx-3090", "rtx-3090-ti", "rtx-4060-ti-16gb", "rtx-4070", "rtx-4070-ti-super",
+    "rtx-4080", "rtx-4080-super", "rtx-5060-ti-16gb", "rtx-5070", "rtx-5070-ti", "rtx-5080", "l4",
+    "l20", "l40", "rtx-2000-ada", "rtx-4000-ada", "rtx-4500-ada", "rtx-5000-ada", "rtx-6000-ada",
+    "rtx-pro-4000", "rtx-pro-4500", "rtx-pro-5000", "rtx-pro-6000-workstation", "v100-sxm2-16gb",
+    "gh200-96gb", "gh200-144gb", "gb10", "h200-nvl-141gb", "h800-pcie-80gb", "mi100", "mi210",
+    "radeon-pro-w7800", "radeon-pro-w7900", "rx-7900-xtx", "radeon-ai-pro-r9700", "arc-pro-b60",
+    "max-1550-stack",
+]  # fmt: skip
+
 HOSTILE = [
     "",
     " ",
@@ -100,9 +114,42 @@ HOSTILE = [
 ]
 
 
-def test_all_accelerators_of_the_survey_resolve() -> None:
-    assert len(SURVEY) == 41 == len(ACCELERATORS)
+def test_all_accelerators_of_the_survey_and_all_cards_resolve() -> None:
+    assert len(SURVEY) == 41
     assert len({hardware.accelerator(name).id for name in SURVEY}) == 41
+    assert ACCELERATORS[41:] == CARDS == [hardware.accelerator(name).id for name in CARDS]
+    assert len(ACCELERATORS) == 99
+
+
+@pytest.mark.parametrize(
+    ("name", "bf16", "fp16"),
+    [
+        ("t4", None, 65.1e12),
+        ("titan-rtx", None, 130.5e12),
+        ("a10", 125e12, 125e12),
+        ("a40", 149.7e12, 149.7e12),
+        ("a6000", 154.8e12, 154.8e12),
+        ("3090", 71.2e12, 71.2e12),  # 142 with fp16 accumulation, which training does not use
+        ("4080", 97.5e12, 97.5e12),
+        ("rtx-6000-ada", 364.2e12, 364.2e12),
+        ("l40", 181e12, 181e12),
+        ("gh200", 989.4e12, 989.4e12),
+    ],
+)
+def test_peaks_are_those_that_nvidia_prints(name: str, bf16: float | None, fp16: float) -> None:
+    """Dense, with fp32 accumulation."""
+    spec = hardware.accelerator(name)
+    assert spec.peak_fp16_flop_per_s == pytest.approx(fp16, rel=0.002)
+    assert (spec.peak_bf16_flop_per_s is None) == (bf16 is None)
+
+
+def test_cards_without_peer_access_say_so() -> None:
+    """GeForce since Ampere: transfers between cards go through the host."""
+    for name in CARDS:
+        entry = hardware.accelerator_entry(name)
+        geforce = entry.spec.name.startswith("GeForce")
+        assert geforce == ("P2P disabled" in entry.node.interconnect), name
+        assert geforce == any("P2P" in flag for flag in entry.flags), name
 
 
 @pytest.mark.parametrize("name", ACCELERATORS)
