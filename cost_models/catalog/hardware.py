@@ -1,7 +1,8 @@
 """Accelerators and clusters by name: the catalog's hardware, and the shorthand for it.
 
-Data: `accelerators.json`, `clusters.json`, `prices.json`, each number with its source, in bytes,
-bytes/s per accelerator and direction, FLOP/s (dense), watts and microseconds.
+Data: `accelerators.json`, `clusters.json`, `instances.json`, `prices.json`, each number with its
+source, in bytes, bytes/s per accelerator and direction, FLOP/s (dense), watts and microseconds;
+instances as their providers print them.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from cost_models.spec import AcceleratorSpec, ClusterSpec, NetworkTier, NodeGrou
 FORMS = (
     "8x8xh100-sxm (nodes x accelerators per node x accelerator)",
     "64xh100-sxm (accelerators in typical nodes)",
-    "4xdgx-h100 (nodes, racks or pods of a preset)",
-    "a preset",
+    "4xdgx-h100 or 4xp5.48xlarge (nodes, racks or pods of a preset or instance)",
+    "a preset or instance",
     "local",
 )
 LOCAL = "local"
@@ -131,8 +132,9 @@ def parse_shorthand(text: str) -> ClusterSpec:
     """A cluster from '8x8xh100-sxm', '64xh100-sxm' or '4xdgx-h100'.
 
     Two numbers are nodes and accelerators per node.  One number counts the units of a preset
-    (nodes; racks of 'gb200-nvl72'; pods), else accelerators in typical nodes: whole ones, or a
-    part of a single one.  Raises ValueError with the allowed forms and the nearest names.
+    (nodes, of '4xp5.48xlarge'; racks of 'gb200-nvl72'; pods), else accelerators in typical nodes:
+    whole ones, or a part of a single one.  Raises ValueError with the allowed forms and the
+    nearest names.
     """
     key = normal(text)
     match = _SHORTHAND.fullmatch(key) if len(key) <= _MAX_TEXT else None
@@ -141,21 +143,19 @@ def parse_shorthand(text: str) -> ClusterSpec:
     first, second, name = match.groups()
     if max(len(first), len(second or "")) > 7:
         _refuse_too_many(text, _MAX_ACCELERATORS + 1)
-    count, per_node = int(first), None if second is None else int(second)
+    count, counted = int(first), key[len(first) + 1 :]
     if count < 1:
         _refuse(text, "the first number must be >= 1")
-    if per_node is not None:
+    if counted in cluster_ids():  # first, since an instance's name may begin with a number
+        return _counted_preset(text, cluster_entry(counted), count)
+    if second is not None:
+        per_node = int(second)
         if per_node < 1:
             _refuse(text, "accelerators per node must be >= 1")
         if name not in accelerator_ids():
             _refuse(text, f"unknown accelerator {name!r}", _nearest(name, accelerator_ids()))
         _refuse_too_many(text, count * per_node)
         return cluster_of(key, node_group(name, count, per_node))
-    if name in cluster_ids():
-        entry = cluster_entry(name)
-        per_unit = entry.nodes_per_unit * accelerator_entry(entry.accelerator).node.accelerators
-        _refuse_too_many(text, count * per_unit)
-        return _preset(entry, count * entry.nodes_per_unit)
     if name not in accelerator_ids():
         known = {**cluster_ids(), **accelerator_ids()}
         _refuse(text, f"unknown accelerator or preset {name!r}", _nearest(name, known))
@@ -164,6 +164,13 @@ def parse_shorthand(text: str) -> ClusterSpec:
     if count > typical and count % typical:
         _refuse(text, f"{count} is not a multiple of the {typical} accelerators of a node")
     return cluster_of(key, node_group(name, max(count // typical, 1), min(count, typical)))
+
+
+def _counted_preset(text: str, entry: ClusterEntry, units: int) -> ClusterSpec:
+    typical = accelerator_entry(entry.accelerator).node.accelerators
+    per_unit = entry.nodes_per_unit * (entry.accelerators_per_node or typical)
+    _refuse_too_many(text, units * per_unit)
+    return _preset(entry, units * entry.nodes_per_unit)
 
 
 def cluster_of(name: str, *groups: NodeGroup) -> ClusterSpec:
@@ -193,10 +200,14 @@ def _preset(entry: ClusterEntry, nodes: int | None) -> ClusterSpec:
     group = node_group(
         entry.accelerator,
         entry.nodes if nodes is None else nodes,
+        entry.accelerators_per_node,
         network=entry.network,
         host_memory_bytes=entry.host_memory_bytes,
         link_bytes_per_s=entry.link_bytes_per_s,
     )
+    if entry.price_usd_per_hour is not None:
+        price = entry.price_usd_per_hour / group.accelerators_per_node
+        group = group.model_copy(update={"price_usd_per_accelerator_hour": price})
     return cluster_of(entry.id, group)
 
 
