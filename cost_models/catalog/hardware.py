@@ -35,7 +35,7 @@ LOCAL = "local"
 
 _SHORTHAND = re.compile(r"([0-9]+)x(?:([0-9]+)x)?(.+)")
 _MAX_TEXT = 200
-_MAX_ACCELERATORS = 1_000_000  # of a ClusterSpec
+MOST_ACCELERATORS = 1_000_000  # of a ClusterSpec
 
 
 def accelerator(name: str) -> AcceleratorSpec:
@@ -124,8 +124,8 @@ def _named_cluster(name: str, nodes: int | None) -> ClusterSpec:
 
 
 def _refuse_too_many(text: str, accelerators: int) -> None:
-    if accelerators > _MAX_ACCELERATORS:
-        _refuse(text, f"more than {_MAX_ACCELERATORS} accelerators")
+    if accelerators > MOST_ACCELERATORS:
+        _refuse(text, f"more than {MOST_ACCELERATORS} accelerators")
 
 
 def parse_shorthand(text: str) -> ClusterSpec:
@@ -142,7 +142,7 @@ def parse_shorthand(text: str) -> ClusterSpec:
         _refuse(text, "not a cluster")
     first, second, name = match.groups()
     if max(len(first), len(second or "")) > 7:
-        _refuse_too_many(text, _MAX_ACCELERATORS + 1)
+        _refuse_too_many(text, MOST_ACCELERATORS + 1)
     count, counted = int(first), key[len(first) + 1 :]
     if count < 1:
         _refuse(text, "the first number must be >= 1")
@@ -214,7 +214,8 @@ def _preset(entry: ClusterEntry, nodes: int | None) -> ClusterSpec:
 def _domains(entry: AcceleratorEntry, per_node: int) -> list[NetworkTier]:
     """The tiers inside the fastest domains when a node holds `per_node` accelerators.
 
-    A smaller node cuts a domain that does not span nodes; of a mesh it also cuts the links.
+    A smaller node cuts a domain that does not span nodes; of a mesh it also cuts the links.  More
+    cards over PCIe share one domain.
     """
     per_node = max(per_node, 1)  # NodeGroup refuses less, with the path
     tiers: list[NetworkTier] = []
@@ -226,10 +227,12 @@ def _domains(entry: AcceleratorEntry, per_node: int) -> list[NetworkTier]:
                 bandwidth *= (per_node - 1) / (size - 1)
             size = per_node
         elif per_node % size and size % per_node:
-            raise ValueError(
-                f"{per_node} accelerators per node do not fit the {tier.name} domain of {size} "
-                f"{entry.id}"
-            )
+            if tier.name != "pcie":
+                raise ValueError(
+                    f"{per_node} accelerators per node do not fit the {tier.name} domain of {size} "
+                    f"{entry.id}"
+                )
+            size = per_node  # a board with more slots
         if not tiers or size > cast(int, tiers[-1].domain_accelerators):
             cut = {"domain_accelerators": size, "bandwidth_bytes_per_s": bandwidth}
             tiers.append(tier.model_copy(update=cut))

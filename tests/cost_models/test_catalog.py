@@ -276,6 +276,7 @@ def test_catalog_defaults() -> None:
         ("4xdgx-h100", 4, 8, 8),
         ("8x4090", 1, 8, 8),
         ("240x8xh100", 240, 8, 8),
+        ("1x10xa40", 1, 10, 10),  # a board with more slots
     ],
 )
 def test_shorthand(text: str, nodes: int, per_node: int, domain: int) -> None:
@@ -473,7 +474,8 @@ class TestLocal:
             ("NVIDIA A100-SXM4-80GB, 81920\n" * 3 + "Tesla K80, 11441\n", "a100-sxm-80gb", 3),
             ("GRID K1, 4096\n", "cpu-core", None),
             ("NVIDIA H100 NVL, 95830\n" * 3, "cpu-core", None),  # pairs of three
-            ("NVIDIA GB10, [N/A]\n", "cpu-core", None),
+            ("NVIDIA GB10, [N/A]\n", "gb10", 1),  # its memory is the host's
+            ("NVIDIA A100-SXM4-80GB, unknown\n", "cpu-core", None),
             ("No devices were found\n", "cpu-core", None),
             ("", "cpu-core", None),
         ],
@@ -488,7 +490,23 @@ class TestLocal:
 
     def test_memory_is_what_the_driver_reports(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(local, "NVIDIA_SMI", ("echo", "NVIDIA H200, 140000"))
-        assert hardware.local_cluster().groups[0].accelerator.memory_bytes == 140_000 * 2**20
+        monkeypatch.setattr(local, "_memory_bytes", lambda: 3e11)
+        group = hardware.local_cluster().groups[0]
+        assert group.accelerator.memory_bytes == 140_000 * 2**20
+        assert group.host_memory_bytes == 3e11
+        monkeypatch.setattr(local, "NVIDIA_SMI", ("echo", "NVIDIA GB10, [N/A]"))
+        local.cluster.cache_clear()
+        assert hardware.local_cluster().groups[0].accelerator == hardware.accelerator("gb10")
+
+    def test_links_are_those_of_the_matrix(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        matrix = "GPU0 GPU1\nGPU0 X NV4\nGPU1 NV4 X\n"
+        monkeypatch.setattr(
+            local, "NVIDIA_SMI", ("printf", "%s", "NVIDIA GeForce RTX 3090, 24576\n" * 2)
+        )
+        for printed, name in ((matrix, "nvlink"), ("no matrix", "pcie")):
+            monkeypatch.setattr(local, "NVIDIA_SMI_TOPOLOGY", ("printf", "%s", printed))
+            local.cluster.cache_clear()
+            assert hardware.local_cluster().groups[0].network[0].name == name
 
     def test_a_machine_that_hangs_or_lacks_proc_still_answers(
         self, monkeypatch: pytest.MonkeyPatch
