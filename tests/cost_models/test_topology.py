@@ -35,6 +35,9 @@ def test_a_coloured_matrix_and_uneven_links() -> None:
     assert topology == Topology(3, None, 3, 0)
     group = node_group("v100", 1, 3)
     assert linked(group, topology) == group
+    # Two of three cards have a bridge.
+    pair = "GPU0 X NV4 SYS\nGPU1 NV4 X SYS\nGPU2 SYS SYS X\n"
+    assert read_topology(pair) == Topology(3, None, 2, 0)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +48,7 @@ def test_a_coloured_matrix_and_uneven_links() -> None:
         ("h800", 8, Topology(8, 8, 8, 0), [("nvlink", 8, 200)]),
         ("b200", 8, Topology(8, 18, 8, 0), [("nvlink", 8, 900)]),
         ("gb200", 4, Topology(4, 18, 4, 0), [("nvlink", 72, 900)]),
-        ("h100", 2, Topology(8, 18, 8, 0), [("nvlink", 2, 450)]),  # two of the eight
+        ("h100", 2, Topology(8, 12, 8, 0), [("nvlink", 2, 300)]),  # two of the eight
         ("rtx-3090", 2, Topology(2, 4, 2, 0), [("nvlink", 2, 56.25)]),
         ("a6000", 4, Topology(4, 4, 2, 0), [("nvlink", 2, 56.25), ("pcie", 4, 31)]),
         ("rtx-3090", 2, Topology(2, 0, 1, 0), [("pcie", 2, 31)]),

@@ -79,6 +79,14 @@ def test_outputs_of_one_machine_say_more_together() -> None:
     assert any("1 ports, 400 Gb/s" in line for line in answer.read)
 
 
+def test_nodes_are_those_of_so_many_accelerators_and_memory_the_systems() -> None:
+    nodes = "NODELIST GRES\nbig[1-9] gpu:h100:8\nws[1-3] gpu:rtx:2\n"
+    meminfo = "MemTotal:       263000000 kB\n"
+    cluster = _read("held_out/smi_q_pro_6000.txt", nodes=nodes, meminfo=meminfo).cluster
+    assert (cluster["nodes"], cluster["accelerators_per_node"]) == (3, 2)
+    assert cluster["host_memory_bytes"] == 263_000_000 * 1024
+
+
 def test_what_no_output_says_is_named_with_what_would_say_it() -> None:
     assumed = "\n".join(_read("sinfo_m3.txt").assumed)
     for part in ("2 x 4 H100 left out", "nvidia-smi topo -m", "ibstat", "/proc/meminfo"):
@@ -92,6 +100,16 @@ def test_ports_that_are_down_or_slower_are_not_the_network() -> None:
     seen = read_output((FOLDER / "ibstat_mixed.txt").read_text())
     assert seen is not None
     assert (seen.nics_gbit, seen.fabric) == ((100.0,), "infiniband")
+    ports = (("Active", 400), ("Active", 25), ("Down", 400), ("Active", 400))
+    seen = read_output(
+        "".join(
+            f"CA 'mlx5_{i}'\n\tCA type: MT4129\n\tPort 1:\n\t\tState: {state}\n"
+            f"\t\tPhysical state: LinkUp\n\t\tRate: {rate}\n\t\tLink layer: InfiniBand\n"
+            for i, (state, rate) in enumerate(ports)
+        )
+    )
+    assert seen is not None
+    assert seen.nics_gbit == (400.0, 400.0)
 
 
 def test_memory_other_than_the_catalogs_is_the_drivers() -> None:
