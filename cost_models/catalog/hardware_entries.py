@@ -199,7 +199,7 @@ def _instance_of(
     parts = [f"{per_node}x {accelerator_entries()[row['accelerator']].spec.name}"]
     parts += [] if gbit is None else [f"{gbit:g} Gb/s"]
     parts += [] if nvme_tb is None else [f"{nvme_tb:g} TB NVMe"]
-    parts += [] if price is None else [f"${price:.2f}/h"]
+    parts += [] if price is None else [f"${price:.2f}/h ({provider['prices_date']})"]
     return ClusterEntry(
         id=normal(row["name"]),
         name=f"{row['name']}: {', '.join(parts)}",
