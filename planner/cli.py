@@ -15,6 +15,7 @@ import typer
 
 from planner.commands import admin_commands
 from planner.commands import catalog as catalog_commands
+from planner.commands import cluster as cluster_commands
 from planner.commands import lint as lint_commands
 from planner.commands import sites as site_commands
 from planner.commands import sweep as sweep_commands
@@ -32,7 +33,7 @@ from planner.questions.registry import QUESTIONS
 
 # What a service answers: questions, what it keeps, and jobs.  All others are about this machine.
 _ANSWERED_THERE = {one.command for one in QUESTIONS.values()} | {
-    "catalog", "sites", "validate", "sweep",
+    "catalog", "cluster", "sites", "validate", "sweep",
 }  # fmt: skip
 _SERVER = (
     "address of a service to ask (or PLANNER_SERVER; key: PLANNER_API_KEY, PLANNER_API_KEY_FILE)"
@@ -114,6 +115,7 @@ app.command("catalog")(catalog_commands.catalog)
 app.command("accuracy")(accuracy)
 app.command("backup")(admin_commands.backup)
 app.command("restore")(admin_commands.restore)
+app.add_typer(cluster_commands.app, name="cluster")
 app.add_typer(site_commands.app, name="sites")
 app.command("tune")(tune)
 app.command("validate")(validate)

@@ -90,6 +90,13 @@ def _of_questions(request: dict[str, Any]) -> dict[str, Any]:
         "ReinforcementRequest": _step_request(request),
         "LintRequest": _lint_request(request, ["files", "cluster"]),
         "ReadRequest": _lint_request(request, ["files"]),
+        "MachineRequest": closed(
+            {
+                "files": _texts("what programs printed, by name of the file"),
+                "name": text("of the cluster"),
+            },
+            ["files"],
+        ),
         "LessonRequest": site_schema.request(request),
         **job_schema.requests(request),
         "NodeResults": _node_results(),
@@ -170,13 +177,14 @@ def _step_request(request: dict[str, Any]) -> dict[str, Any]:
     return request | asked | {"properties": request["properties"] | own}
 
 
+def _texts(description: str) -> dict[str, Any]:
+    texts = {"additionalProperties": {"type": "string"}}
+    return {"type": "object", "description": description, **texts}
+
+
 def _lint_request(request: dict[str, Any], required: list[str]) -> dict[str, Any]:
     fields = {
-        "files": {
-            "type": "object",
-            "description": "the files of a launch by name, the script first",
-            "additionalProperties": {"type": "string"},
-        },
+        "files": _texts("the files of a launch by name, the script first"),
         "cluster": request["properties"]["cluster"],
         "framework": text("framework of the launch; recognised where left out"),
         "model": request["properties"]["model"],

@@ -1,7 +1,8 @@
 """Accelerators and clusters by name: the catalog's hardware, and the shorthand for it.
 
-Data: `accelerators.json`, `clusters.json`, `prices.json`, each number with its source, in bytes,
-bytes/s per accelerator and direction, FLOP/s (dense), watts and microseconds.
+Data: `accelerators.json`, `clusters.json`, `instances.json`, `prices.json`, each number with its
+source, in bytes, bytes/s per accelerator and direction, FLOP/s (dense), watts and microseconds;
+instances as their providers print them.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from cost_models.spec import AcceleratorSpec, ClusterSpec, NetworkTier, NodeGrou
 FORMS = (
     "8x8xh100-sxm (nodes x accelerators per node x accelerator)",
     "64xh100-sxm (accelerators in typical nodes)",
-    "4xdgx-h100 (nodes, racks or pods of a preset)",
-    "a preset",
+    "4xdgx-h100 or 4xp5.48xlarge (nodes, racks or pods of a preset or instance)",
+    "a preset or instance",
     "local",
 )
 LOCAL = "local"
 
 _SHORTHAND = re.compile(r"([0-9]+)x(?:([0-9]+)x)?(.+)")
 _MAX_TEXT = 200
-_MAX_ACCELERATORS = 1_000_000  # of a ClusterSpec
+MOST_ACCELERATORS = 1_000_000  # of a ClusterSpec
 
 
 def accelerator(name: str) -> AcceleratorSpec:
@@ -123,16 +124,17 @@ def _named_cluster(name: str, nodes: int | None) -> ClusterSpec:
 
 
 def _refuse_too_many(text: str, accelerators: int) -> None:
-    if accelerators > _MAX_ACCELERATORS:
-        _refuse(text, f"more than {_MAX_ACCELERATORS} accelerators")
+    if accelerators > MOST_ACCELERATORS:
+        _refuse(text, f"more than {MOST_ACCELERATORS} accelerators")
 
 
 def parse_shorthand(text: str) -> ClusterSpec:
     """A cluster from '8x8xh100-sxm', '64xh100-sxm' or '4xdgx-h100'.
 
     Two numbers are nodes and accelerators per node.  One number counts the units of a preset
-    (nodes; racks of 'gb200-nvl72'; pods), else accelerators in typical nodes: whole ones, or a
-    part of a single one.  Raises ValueError with the allowed forms and the nearest names.
+    (nodes, of '4xp5.48xlarge'; racks of 'gb200-nvl72'; pods), else accelerators in typical nodes:
+    whole ones, or a part of a single one.  Raises ValueError with the allowed forms and the
+    nearest names.
     """
     key = normal(text)
     match = _SHORTHAND.fullmatch(key) if len(key) <= _MAX_TEXT else None
@@ -140,22 +142,20 @@ def parse_shorthand(text: str) -> ClusterSpec:
         _refuse(text, "not a cluster")
     first, second, name = match.groups()
     if max(len(first), len(second or "")) > 7:
-        _refuse_too_many(text, _MAX_ACCELERATORS + 1)
-    count, per_node = int(first), None if second is None else int(second)
+        _refuse_too_many(text, MOST_ACCELERATORS + 1)
+    count, counted = int(first), key[len(first) + 1 :]
     if count < 1:
         _refuse(text, "the first number must be >= 1")
-    if per_node is not None:
+    if counted in cluster_ids():  # first, since an instance's name may begin with a number
+        return _counted_preset(text, cluster_entry(counted), count)
+    if second is not None:
+        per_node = int(second)
         if per_node < 1:
             _refuse(text, "accelerators per node must be >= 1")
         if name not in accelerator_ids():
             _refuse(text, f"unknown accelerator {name!r}", _nearest(name, accelerator_ids()))
         _refuse_too_many(text, count * per_node)
         return cluster_of(key, node_group(name, count, per_node))
-    if name in cluster_ids():
-        entry = cluster_entry(name)
-        per_unit = entry.nodes_per_unit * accelerator_entry(entry.accelerator).node.accelerators
-        _refuse_too_many(text, count * per_unit)
-        return _preset(entry, count * entry.nodes_per_unit)
     if name not in accelerator_ids():
         known = {**cluster_ids(), **accelerator_ids()}
         _refuse(text, f"unknown accelerator or preset {name!r}", _nearest(name, known))
@@ -164,6 +164,13 @@ def parse_shorthand(text: str) -> ClusterSpec:
     if count > typical and count % typical:
         _refuse(text, f"{count} is not a multiple of the {typical} accelerators of a node")
     return cluster_of(key, node_group(name, max(count // typical, 1), min(count, typical)))
+
+
+def _counted_preset(text: str, entry: ClusterEntry, units: int) -> ClusterSpec:
+    typical = accelerator_entry(entry.accelerator).node.accelerators
+    per_unit = entry.nodes_per_unit * (entry.accelerators_per_node or typical)
+    _refuse_too_many(text, units * per_unit)
+    return _preset(entry, units * entry.nodes_per_unit)
 
 
 def cluster_of(name: str, *groups: NodeGroup) -> ClusterSpec:
@@ -193,17 +200,22 @@ def _preset(entry: ClusterEntry, nodes: int | None) -> ClusterSpec:
     group = node_group(
         entry.accelerator,
         entry.nodes if nodes is None else nodes,
+        entry.accelerators_per_node,
         network=entry.network,
         host_memory_bytes=entry.host_memory_bytes,
         link_bytes_per_s=entry.link_bytes_per_s,
     )
+    if entry.price_usd_per_hour is not None:
+        price = entry.price_usd_per_hour / group.accelerators_per_node
+        group = group.model_copy(update={"price_usd_per_accelerator_hour": price})
     return cluster_of(entry.id, group)
 
 
 def _domains(entry: AcceleratorEntry, per_node: int) -> list[NetworkTier]:
     """The tiers inside the fastest domains when a node holds `per_node` accelerators.
 
-    A smaller node cuts a domain that does not span nodes; of a mesh it also cuts the links.
+    A smaller node cuts a domain that does not span nodes; of a mesh it also cuts the links.  More
+    cards over PCIe share one domain.
     """
     per_node = max(per_node, 1)  # NodeGroup refuses less, with the path
     tiers: list[NetworkTier] = []
@@ -215,10 +227,12 @@ def _domains(entry: AcceleratorEntry, per_node: int) -> list[NetworkTier]:
                 bandwidth *= (per_node - 1) / (size - 1)
             size = per_node
         elif per_node % size and size % per_node:
-            raise ValueError(
-                f"{per_node} accelerators per node do not fit the {tier.name} domain of {size} "
-                f"{entry.id}"
-            )
+            if tier.name != "pcie":
+                raise ValueError(
+                    f"{per_node} accelerators per node do not fit the {tier.name} domain of {size} "
+                    f"{entry.id}"
+                )
+            size = per_node  # a board with more slots
         if not tiers or size > cast(int, tiers[-1].domain_accelerators):
             cut = {"domain_accelerators": size, "bandwidth_bytes_per_s": bandwidth}
             tiers.append(tier.model_copy(update=cut))

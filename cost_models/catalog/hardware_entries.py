@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+from cost_models.catalog.names import normal
 from cost_models.spec import AcceleratorSpec, NetworkTier
 
 _DIRECTORY = Path(__file__).parent
@@ -69,6 +71,13 @@ class ClusterEntry:
     """Of the fastest domain, where the node's is not that of the accelerator's typical one."""
     sources: tuple[str, ...]
     flags: tuple[str, ...]
+    provider: str = ""
+    """Who rents it under this name; empty: nobody."""
+    accelerators_per_node: int | None = None
+    """None: as many as the accelerator's typical node has."""
+    price_usd_per_hour: float | None = None
+    """Of a node, on demand; None: the accelerator's price in the catalog."""
+    prices_date: str = ""
 
 
 def _json(name: str) -> dict[str, Any]:
@@ -90,7 +99,8 @@ def accelerator_entries() -> dict[str, AcceleratorEntry]:
 
 @cache
 def cluster_entries() -> dict[str, ClusterEntry]:
-    return {item["id"]: _cluster_of(item) for item in _json("clusters.json")["clusters"]}
+    presets = map(_cluster_of, _json("clusters.json")["clusters"])
+    return {entry.id: entry for entry in (*presets, *_instances())}
 
 
 @cache
@@ -163,4 +173,47 @@ def _cluster_of(item: dict[str, Any]) -> ClusterEntry:
         link_bytes_per_s=item.get("link_bytes_per_s"),
         sources=tuple(item["sources"]),
         flags=tuple(item["flags"]),
+    )
+
+
+def _instances() -> Iterator[ClusterEntry]:
+    """The rows of `instances.json`: a node of a provider each."""
+    document = _json("instances.json")
+    for provider in document["providers"]:
+        for values in provider["instances"]:
+            row = dict(zip(document["columns"], values, strict=True))
+            yield _instance_of(row, provider, document["latency_source"])
+
+
+def _instance_of(
+    row: dict[str, Any], provider: dict[str, Any], latency_source: str
+) -> ClusterEntry:
+    per_node, gbit, price = (
+        row["accelerators"],
+        row["network_gbit_per_s"],
+        row["price_usd_per_hour"],
+    )
+    tier = {"name": provider["network"], "latency_us": provider["latency_us"]}
+    network = [] if gbit is None else [tier | {"bytes_per_s": gbit * 1e9 / 8 / per_node}]
+    memory_gib, nvme_tb = row["host_memory_gib"], row["nvme_tb"]
+    parts = [f"{per_node}x {accelerator_entries()[row['accelerator']].spec.name}"]
+    parts += [] if gbit is None else [f"{gbit:g} Gb/s"]
+    parts += [] if nvme_tb is None else [f"{nvme_tb:g} TB NVMe"]
+    parts += [] if price is None else [f"${price:.2f}/h ({provider['prices_date']})"]
+    return ClusterEntry(
+        id=normal(row["name"]),
+        name=f"{row['name']}: {', '.join(parts)}",
+        aliases=(),
+        accelerator=row["accelerator"],
+        nodes=1,
+        nodes_per_unit=1,
+        network=tuple(map(_tier, network)),
+        host_memory_bytes=None if memory_gib is None else memory_gib * 2.0**30,
+        link_bytes_per_s=None,
+        sources=(*provider["sources"], latency_source),
+        flags=(f"price: {provider['prices_basis']}", *provider["flags"]),
+        provider=provider["provider"],
+        accelerators_per_node=per_node,
+        price_usd_per_hour=price,
+        prices_date=provider["prices_date"],
     )

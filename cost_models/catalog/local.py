@@ -1,6 +1,7 @@
 """The machine this runs on, as a cluster of one node, without torch.
 
-GPUs are asked of nvidia-smi and matched with the catalog by the name the driver gives them.
+GPUs are asked of nvidia-smi and matched with the catalog by the name the driver gives them; the
+links among them are those of its matrix, and host memory is that of /proc/meminfo.
 Without one the catalog knows, an accelerator is one CPU core: a rank of a real run on this
 machine.  Its matrix rate and memory bandwidth are measured here (about 0.1 s), the rest assumed.
 """
@@ -17,6 +18,7 @@ from time import perf_counter
 import numpy as np
 
 from cost_models.catalog.hardware import accelerators, cluster_of, node_group
+from cost_models.catalog.topology import linked, read_topology
 from cost_models.spec import AcceleratorSpec, ClusterSpec, NetworkTier, NodeGroup
 
 NVIDIA_SMI = (
@@ -24,6 +26,7 @@ NVIDIA_SMI = (
     "--query-gpu=name,memory.total",
     "--format=csv,noheader,nounits",
 )
+NVIDIA_SMI_TOPOLOGY = ("nvidia-smi", "topo", "-m")
 NVIDIA_SMI_TIMEOUT_S = 10.0
 
 # Assumed of a CPU: ranks talk over the loopback device, which copies every byte several times,
@@ -64,15 +67,30 @@ def cluster(processes: int | None = None) -> ClusterSpec:
 
 
 def _nvidia_gpus() -> list[tuple[str, float]]:
-    """(driver name, bytes of memory) of each GPU; empty where nvidia-smi cannot tell."""
+    """(driver name, bytes of memory) of each GPU; empty where nvidia-smi cannot tell.
+
+    Memory that is the host's (GB10) has no number: 0 stands for the catalog's.
+    """
+    rows = [line.rsplit(",", 1) for line in _printed(NVIDIA_SMI).splitlines() if line.strip()]
+    try:
+        return [(name.strip(), _bytes(memory.strip())) for name, memory in rows]
+    except ValueError:
+        return []
+
+
+def _bytes(mebibytes: str) -> float:
+    return 0.0 if mebibytes == "[N/A]" else float(mebibytes) * 2**20
+
+
+def _printed(command: tuple[str, ...]) -> str:
+    """What a program prints; nothing where it is missing, fails or hangs."""
     try:
         answer = subprocess.run(
-            NVIDIA_SMI, capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S, check=True
+            command, capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S, check=True
         )
-        rows = [line.rsplit(",", 1) for line in answer.stdout.splitlines() if line.strip()]
-        return [(name.strip(), float(mebibytes) * 2**20) for name, mebibytes in rows]
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return []
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return answer.stdout
 
 
 def _gpu_group(driver_name: str, count: int, memory_bytes: float) -> NodeGroup | None:
@@ -84,8 +102,12 @@ def _gpu_group(driver_name: str, count: int, memory_bytes: float) -> NodeGroup |
             group = node_group(entry.id, 1, count)
         except ValueError:  # a number of them that its link domains do not divide
             return None
+        memory_bytes = memory_bytes or group.accelerator.memory_bytes
         spec = group.accelerator.model_copy(update={"memory_bytes": memory_bytes})
-        return group.model_copy(update={"accelerator": spec})
+        host = {"accelerator": spec, "host_memory_bytes": _memory_bytes()}
+        group = group.model_copy(update=host)
+        topology = read_topology(_printed(NVIDIA_SMI_TOPOLOGY))
+        return linked(group, topology) if topology else group
     return None
 
 

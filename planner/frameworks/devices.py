@@ -15,6 +15,7 @@ STACKS = {
     "AWS": "NeuronX Distributed or Optimum Neuron",
     "Google": "MaxText (JAX) or PyTorch/XLA",
     "Intel": "Optimum for Intel Gaudi or Intel's fork of Megatron-DeepSpeed",
+    "Intel GPU": "PyTorch's XPU device",
 }
 # Vendor -> default values of plan fields: MaxText compiles each step as a whole.
 USUAL: dict[str, dict[str, tuple[Value, ...]]] = {

@@ -32,6 +32,7 @@ def test_description_is_whole() -> None:
         *(f"/v1/catalog/{kind}/{{id}}" for kind in LISTINGS),
         *(f"/v1/{kind}/{{id}}" for kind in ("plans", "sizings", "sensitivities", "rl")),
         "/v1/plans/{id}/candidates",
+        "/v1/clusters/read",
         "/v1/models/import",
         "/v1/models/describe",
         "/v1/explanations",

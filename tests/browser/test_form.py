@@ -94,3 +94,18 @@ def test_the_form_scrolls_with_the_page_and_prints_its_colours(
     part = page.locator(".time-bar .part").first
     assert part.evaluate("e => getComputedStyle(e).printColorAdjust") == "exact"
     shot(page, "print", True)
+
+
+def test_an_instance_is_found_by_a_part_of_its_name(page: Page) -> None:
+    page.goto(link())
+    box = page.get_by_label("Cloud instance")
+    choices = page.locator("#cloud-instances option")
+    expect(choices).to_have_count(188)
+    # The browser lists those whose name or label has what is typed.
+    expect(page.locator('#cloud-instances option[label*="MI300X"]').first).to_be_attached()
+    box.fill("48xlarge")  # a part of many: nothing is chosen yet
+    expect(page.get_by_label("Accelerator", exact=True)).to_have_value("h100-sxm-80gb")
+    box.fill("G6E.48xlarge")
+    expect(page.get_by_label("Accelerator", exact=True)).to_have_value("g6e.48xlarge")
+    expect(page.locator("#f-cluster-accelerators_per_node")).to_have_attribute("placeholder", "8")
+    expect(page.locator(".request-summary")).to_contain_text("L40S")

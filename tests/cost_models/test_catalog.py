@@ -19,6 +19,7 @@ from cost_models.spec import ClusterSpec
 
 ACCELERATORS = [entry.id for entry in hardware.accelerators()]
 PRESETS = [entry.id for entry in hardware.clusters()]
+INSTANCES = {entry.name.partition(":")[0]: entry for entry in hardware.clusters() if entry.provider}
 
 # Every part of the hardware survey, by the name it had there.
 SURVEY = [
@@ -65,6 +66,20 @@ SURVEY = [
     "trainium3",
 ]
 
+# Cards of workstations, servers and desktops that people tune models on.
+CARDS = [
+    "v100-pcie-16gb", "v100-pcie-32gb", "titan-v", "quadro-gv100", "t4", "titan-rtx",
+    "quadro-rtx-5000", "quadro-rtx-6000", "quadro-rtx-8000", "a10", "a16", "a30", "a40",
+    "rtx-a4000", "rtx-a4500", "rtx-a5000", "rtx-a5500", "rtx-a6000", "rtx-3060", "rtx-3080-12gb",
+    "rtx-3080-ti", "rtx-3090", "rtx-3090-ti", "rtx-4060-ti-16gb", "rtx-4070", "rtx-4070-ti-super",
+    "rtx-4080", "rtx-4080-super", "rtx-5060-ti-16gb", "rtx-5070", "rtx-5070-ti", "rtx-5080", "l4",
+    "l20", "l40", "rtx-2000-ada", "rtx-4000-ada", "rtx-4500-ada", "rtx-5000-ada", "rtx-6000-ada",
+    "rtx-pro-4000", "rtx-pro-4500", "rtx-pro-5000", "rtx-pro-6000-workstation", "v100-sxm2-16gb",
+    "gh200-96gb", "gh200-144gb", "gb10", "h200-nvl-141gb", "h800-pcie-80gb", "mi100", "mi210",
+    "radeon-pro-w7800", "radeon-pro-w7900", "rx-7900-xtx", "radeon-ai-pro-r9700", "arc-pro-b60",
+    "max-1550-stack",
+]  # fmt: skip
+
 HOSTILE = [
     "",
     " ",
@@ -100,9 +115,42 @@ HOSTILE = [
 ]
 
 
-def test_all_accelerators_of_the_survey_resolve() -> None:
-    assert len(SURVEY) == 41 == len(ACCELERATORS)
+def test_all_accelerators_of_the_survey_and_all_cards_resolve() -> None:
+    assert len(SURVEY) == 41
     assert len({hardware.accelerator(name).id for name in SURVEY}) == 41
+    assert ACCELERATORS[41:] == CARDS == [hardware.accelerator(name).id for name in CARDS]
+    assert len(ACCELERATORS) == 99
+
+
+@pytest.mark.parametrize(
+    ("name", "bf16", "fp16"),
+    [
+        ("t4", None, 65.1e12),
+        ("titan-rtx", None, 130.5e12),
+        ("a10", 125e12, 125e12),
+        ("a40", 149.7e12, 149.7e12),
+        ("a6000", 154.8e12, 154.8e12),
+        ("3090", 71.2e12, 71.2e12),  # 142 with fp16 accumulation, which training does not use
+        ("4080", 97.5e12, 97.5e12),
+        ("rtx-6000-ada", 364.2e12, 364.2e12),
+        ("l40", 181e12, 181e12),
+        ("gh200", 989.4e12, 989.4e12),
+    ],
+)
+def test_peaks_are_those_that_nvidia_prints(name: str, bf16: float | None, fp16: float) -> None:
+    """Dense, with fp32 accumulation."""
+    spec = hardware.accelerator(name)
+    assert spec.peak_fp16_flop_per_s == pytest.approx(fp16, rel=0.002)
+    assert (spec.peak_bf16_flop_per_s is None) == (bf16 is None)
+
+
+def test_cards_without_peer_access_say_so() -> None:
+    """GeForce since Ampere: transfers between cards go through the host."""
+    for name in CARDS:
+        entry = hardware.accelerator_entry(name)
+        geforce = entry.spec.name.startswith("GeForce")
+        assert geforce == ("P2P disabled" in entry.node.interconnect), name
+        assert geforce == any("P2P" in flag for flag in entry.flags), name
 
 
 @pytest.mark.parametrize("name", ACCELERATORS)
@@ -148,7 +196,9 @@ def test_a_name_of_both_kinds_means_the_same_part() -> None:
         assert accelerators[name] == presets[name].accelerator
 
 
-@pytest.mark.parametrize("file", ["accelerators.json", "clusters.json", "prices.json"])
+@pytest.mark.parametrize(
+    "file", ["accelerators.json", "clusters.json", "instances.json", "prices.json"]
+)
 def test_data_files_speak_of_public_sources_only(file: str) -> None:
     text = (Path(hardware.__file__).parent / file).read_text(encoding="utf-8")
     json.loads(text)
@@ -226,6 +276,7 @@ def test_catalog_defaults() -> None:
         ("4xdgx-h100", 4, 8, 8),
         ("8x4090", 1, 8, 8),
         ("240x8xh100", 240, 8, 8),
+        ("1x10xa40", 1, 10, 10),  # a board with more slots
     ],
 )
 def test_shorthand(text: str, nodes: int, per_node: int, domain: int) -> None:
@@ -258,6 +309,67 @@ def test_a_cluster_has_at_most_a_million_accelerators() -> None:
     for text in ("1000001x1xh100", "1000008xh100", "125001xdgx-h100"):
         with pytest.raises(ValueError, match="more than 1000000 accelerators"):
             hardware.parse_shorthand(text)
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_an_instance_is_found_by_the_providers_name_in_any_case_with_or_without_a_count(
+    name: str,
+) -> None:
+    entry = INSTANCES[name]
+    one = hardware.cluster(name)
+    assert (one.groups[0].nodes, one.accelerators) == (1, entry.accelerators_per_node)
+    assert one.groups[0].accelerator.id == entry.accelerator
+    assert entry.prices_date
+    for text in (name.upper(), f" {name.lower()} ", f"1x{name}"):
+        assert hardware.cluster(text) == one
+    four = hardware.cluster(f"4X{name}")
+    assert four == hardware.parse_shorthand(f"4x{name}") == hardware.cluster(name, 4)
+    assert four.groups[0] == one.groups[0].model_copy(
+        update={"nodes": 4, "network": four.groups[0].network}
+    )
+    for text in (f"0x{name}", f"-1x{name}", f"8x8x{name}", f"99999999x{name}", f"1000001x{name}"):
+        with pytest.raises(ValueError, match="cluster") as refused:
+            hardware.parse_shorthand(text)
+        assert len(str(refused.value)) < 1000
+    misspelled = name[:-1] + ("y" if name[-1] != "y" else "z")
+    with pytest.raises((UnknownName, ValueError), match="did you mean"):
+        hardware.cluster(misspelled)
+
+
+def test_there_are_instances_of_every_large_provider() -> None:
+    providers = Counter(entry.provider for entry in INSTANCES.values())
+    assert len(INSTANCES) == 188
+    assert {"AWS", "GCP", "Azure", "OCI", "Lambda", "Nebius", "CoreWeave", "Crusoe"} <= set(
+        providers
+    )
+
+
+def test_an_instance_has_its_own_accelerators_network_memory_and_price() -> None:
+    """3.2 Tb/s of a node are 50 GB/s for each of 8; $55.04 are $6.88 for each."""
+    (p5,) = hardware.cluster("4xp5.48xlarge").groups
+    assert (p5.nodes, p5.accelerators_per_node, p5.accelerator.id) == (4, 8, "h100-sxm-80gb")
+    assert [tier.name for tier in p5.network] == ["nvlink", "efa"]
+    assert p5.network[1].bandwidth_bytes_per_s == 50e9
+    assert p5.host_memory_bytes == 2**41
+    assert p5.price_usd_per_accelerator_hour == 6.88
+    (one,) = hardware.cluster("g6e.xlarge").groups
+    assert (one.accelerators_per_node, one.price_usd_per_accelerator_hour) == (1, 1.861)
+    assert hardware.cluster_entry("g6e.xlarge").name.startswith(
+        "g6e.xlarge: 1x L40S 48GB, 2.5 Gb/s"
+    )
+    # Without a price of its own: the median of the accelerator.
+    (p5e,) = hardware.cluster("p5e.48xlarge").groups
+    assert p5e.price_usd_per_accelerator_hour == hardware.price_usd_per_hour("h200-sxm-141gb")
+    # Without a network of its own: the accelerator's typical one.
+    typical = hardware.accelerator_entry("l40s").node.network
+    assert hardware.cluster("l40s-48gb.8x").groups[0].network[1] == typical
+
+
+def test_a_counted_name_may_begin_with_a_number_itself() -> None:
+    (group,) = hardware.cluster("2x1x_A100-80GB_SECURE").groups
+    assert (group.nodes, group.accelerators_per_node) == (2, 1)
+    (group,) = hardware.cluster("3x2x_A100-80GB_SECURE").groups
+    assert (group.nodes, group.accelerators_per_node) == (3, 2)
 
 
 def test_an_accelerator_alone_is_one_typical_node() -> None:
@@ -362,7 +474,8 @@ class TestLocal:
             ("NVIDIA A100-SXM4-80GB, 81920\n" * 3 + "Tesla K80, 11441\n", "a100-sxm-80gb", 3),
             ("GRID K1, 4096\n", "cpu-core", None),
             ("NVIDIA H100 NVL, 95830\n" * 3, "cpu-core", None),  # pairs of three
-            ("NVIDIA GB10, [N/A]\n", "cpu-core", None),
+            ("NVIDIA GB10, [N/A]\n", "gb10", 1),  # its memory is the host's
+            ("NVIDIA A100-SXM4-80GB, unknown\n", "cpu-core", None),
             ("No devices were found\n", "cpu-core", None),
             ("", "cpu-core", None),
         ],
@@ -377,7 +490,23 @@ class TestLocal:
 
     def test_memory_is_what_the_driver_reports(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(local, "NVIDIA_SMI", ("echo", "NVIDIA H200, 140000"))
-        assert hardware.local_cluster().groups[0].accelerator.memory_bytes == 140_000 * 2**20
+        monkeypatch.setattr(local, "_memory_bytes", lambda: 3e11)
+        group = hardware.local_cluster().groups[0]
+        assert group.accelerator.memory_bytes == 140_000 * 2**20
+        assert group.host_memory_bytes == 3e11
+        monkeypatch.setattr(local, "NVIDIA_SMI", ("echo", "NVIDIA GB10, [N/A]"))
+        local.cluster.cache_clear()
+        assert hardware.local_cluster().groups[0].accelerator == hardware.accelerator("gb10")
+
+    def test_links_are_those_of_the_matrix(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        matrix = "GPU0 GPU1\nGPU0 X NV4\nGPU1 NV4 X\n"
+        monkeypatch.setattr(
+            local, "NVIDIA_SMI", ("printf", "%s", "NVIDIA GeForce RTX 3090, 24576\n" * 2)
+        )
+        for printed, name in ((matrix, "nvlink"), ("no matrix", "pcie")):
+            monkeypatch.setattr(local, "NVIDIA_SMI_TOPOLOGY", ("printf", "%s", printed))
+            local.cluster.cache_clear()
+            assert hardware.local_cluster().groups[0].network[0].name == name
 
     def test_a_machine_that_hangs_or_lacks_proc_still_answers(
         self, monkeypatch: pytest.MonkeyPatch

@@ -1,9 +1,9 @@
-/* The cluster: a preset, or an accelerator with its node; links, reserved memory, price. */
+/* The cluster: a preset, a cloud instance, or an accelerator with its node; links, memory, price. */
 
 import { html } from "htm/preact";
 import { bytes, BYTE_UNITS, rate } from "../format.js";
 import { change, problemsAt, request, resolved, unfolded, units } from "../state.js";
-import { Bound, NumberField, SelectField } from "../ui/field.js";
+import { Bound, Field, NumberField, SelectField } from "../ui/field.js";
 import { Icon } from "../ui/icon.js";
 import { SchemaFields } from "./schema.js";
 import { More, sameSpec, Section } from "./section.js";
@@ -36,8 +36,10 @@ export function Cluster() {
   };
   /* Editing a field of the accelerator makes it and its node custom. */
   const edit = (name, value) => change("/cluster", { ...group, ...cluster, preset: undefined, accelerator: { ...group.accelerator, ...cluster?.accelerator?.id && cluster.accelerator, [name]: value, confidence: "user" } });
+  const chosen = cluster?.accelerator?.id ?? cluster?.accelerator ?? cluster?.preset ?? (typeof cluster === "string" ? cluster : group?.accelerator.id);
+  const listed = presets.filter(({ id, provider }) => !provider || id === chosen);
   const options = [
-    ...presets.map(({ id, name }) => ({ value: id, label: name, group: "Clusters" })),
+    ...listed.map(({ id, name, provider }) => ({ value: id, label: name, group: provider || "Clusters" })),
     ...accelerators.map(({ id, spec }) => ({ value: id, label: spec.name, group: spec.vendor || "Accelerators" })),
   ];
   const own = (name, of, props) => html`<${of} id=${`f-cluster-${name}`} value=${cluster?.[name]} usual=${group?.[name]}
@@ -52,8 +54,9 @@ export function Cluster() {
   };
   return html`
     <${Section} title="Cluster" problems=${problemsAt("/cluster")} onFix=${(name) => change("/cluster", name)}>
-      <${SelectField} id="f-cluster-kind" label="Accelerator" value=${cluster?.accelerator?.id ?? cluster?.accelerator ?? cluster?.preset ?? (typeof cluster === "string" ? cluster : group?.accelerator.id)}
+      <${SelectField} id="f-cluster-kind" label="Accelerator" value=${chosen}
         options=${options} onChange=${choose} problems=${[...problemsAt("/cluster/accelerator"), ...problemsAt("/cluster/preset")]} />
+      <${Instances} presets=${presets} onChoose=${choose} />
       <div class="two">
         ${own("nodes", NumberField, { label: "Nodes" })}
         ${own("accelerators_per_node", NumberField, { label: "Per node" })}
@@ -74,6 +77,20 @@ export function Cluster() {
           value=${cluster?.accelerator?.id ? cluster.accelerator : undefined} usual=${group.accelerator} onChange=${edit} /></div>
       <//>`}
       ${group && accelerators.length > 0 && html`<button type="button" class="link" onClick=${mix}>Add another kind of node</button>`}
+    <//>`;
+}
+
+/* Nodes of cloud providers: the browser lists those whose name or parts have the typed text. */
+function Instances({ presets, onChoose }) {
+  const instances = presets.filter(({ provider }) => provider).map(({ id, name, provider }) => ({ id, provider, name, spelled: name.split(":")[0] }));
+  const typed = ({ target }) => {
+    const found = instances.find(({ id }) => id === target.value.trim().toLowerCase());
+    if (found) onChoose(found.id);
+  };
+  return html`
+    <${Field} id="f-cluster-instance" label="Cloud instance" title="A provider's name for a node; type a part of it, or of its accelerator">
+      <input id="f-cluster-instance" list="cloud-instances" type="text" autocomplete="off" spellcheck=${false} placeholder="p5.48xlarge" onInput=${typed} />
+      <datalist id="cloud-instances">${instances.map(({ id, spelled, provider, name }) => html`<option key=${id} value=${spelled} label=${`${provider} ${name}`} />`)}</datalist>
     <//>`;
 }
 

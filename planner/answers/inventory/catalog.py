@@ -42,10 +42,15 @@ class AcceleratorEntry(Document):
 
 
 class ClusterEntry(Document):
-    """A cluster preset, with its usual number of nodes."""
+    """A cluster preset, with its usual number of nodes, or a node of a cloud provider.
+
+    prices_date: of the provider's price; empty: the catalog's own prices.
+    """
 
     id: str
     name: str
+    provider: str
+    prices_date: str
     aliases: tuple[str, ...]
     accelerators: int
     spec: ClusterSpec

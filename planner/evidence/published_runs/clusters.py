@@ -37,7 +37,6 @@ _KINDS = ("sxm", "pcie", "nvl")
 _NO_MODEL = re.compile(r"\d+(?:gb|w)|hbm\d\w*|nvlink\d|sxm\d?|pcie\d?")
 # Parts that the catalog lacks, and the part of (nearly) the same silicon that it has.
 _NEAREST = {
-    "gh200": "h100-sxm-80gb",  # the Hopper die of the H100 SXM beside a Grace CPU
     "mi250": "mi250x-gcd",  # 208 of its 220 compute units
     "b100": "b200-sxm-180gb",
     "mi350x": "mi355x",  # the same dies at 1,000 instead of 1,400 W

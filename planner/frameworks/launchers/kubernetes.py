@@ -19,6 +19,7 @@ PORT = 29500
 _RESOURCES = {
     "NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "Intel": "habana.ai/gaudi",
     "Google": "google.com/tpu", "AWS": "aws.amazon.com/neuron", "Huawei": "huawei.com/Ascend910",
+    "Intel GPU": "gpu.intel.com/xe",
 }  # fmt: skip
 
 

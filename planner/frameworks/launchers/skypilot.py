@@ -13,12 +13,16 @@ from planner.frameworks.launchers import CannotLaunch, Dumper, job_name, started
 from planner.frameworks.rules import accelerators_per_node, nodes
 
 FILE = "task.yaml"
-# Accelerator of the catalog -> SkyPilot's name (its catalog, release 0.14.1).
+# Accelerator of the catalog -> SkyPilot's name (its catalogs: release 0.14.1, v8 @001ca549).
 _ACCELERATORS = {
     "v100-sxm2-32gb": "V100-32GB", "a100-sxm-40gb": "A100", "a100-sxm-80gb": "A100-80GB",
     "h100-sxm-80gb": "H100", "h200-sxm-141gb": "H200", "b200-sxm-180gb": "B200",
     "b300-sxm-288gb": "B300", "gb200-nvl72": "GB200", "gb300-nvl72": "GB300", "l40s": "L40S",
-    "a10g": "A10G", "mi300x": "MI300X",
+    "a10g": "A10G", "mi300x": "MI300X", "v100-sxm2-16gb": "V100", "t4": "T4", "l4": "L4",
+    "l40": "L40", "a10": "A10", "a30": "A30", "a40": "A40", "rtx-3090": "RTX3090",
+    "rtx-4090": "RTX4090", "rtx-5090": "RTX5090", "rtx-6000-ada": "RTX6000-Ada",
+    "rtx-a4000": "RTXA4000", "rtx-a4500": "RTXA4500", "rtx-a5000": "RTXA5000",
+    "rtx-a6000": "RTXA6000", "gh200-96gb": "GH200",
     "rtx-pro-6000-server": "RTXPRO6000",
 }  # fmt: skip
 

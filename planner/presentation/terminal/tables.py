@@ -247,7 +247,10 @@ def _catalog_facts(entry: Entry) -> tuple[str, str, str]:
         return f"{chunks} chunks", ", ".join(entry.frameworks), entry.title
     if isinstance(entry, FrameworkEntry):
         return "read back" if entry.read_back else "written only", aliases, entry.versions
-    return f"{entry.accelerators} x {entry.spec.groups[0].accelerator.name}", entry.name, aliases
+    kind = f"{entry.accelerators} x {entry.spec.groups[0].accelerator.name}"
+    if entry.provider:  # its name is the id as the provider spells it, and what a node has
+        return kind, entry.provider, entry.name.partition(", ")[2]
+    return kind, entry.name, aliases
 
 
 def with_chance(value: float) -> str:

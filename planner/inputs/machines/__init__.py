@@ -1,0 +1,1 @@
+"""Machines as programs print them: nvidia-smi, Slurm, Kubernetes, ibstat, lspci."""
