@@ -1,6 +1,7 @@
 /* The published runs, and statistics on the prediction errors of a selection.
 
    runs      signal of all rows of GET /v1/accuracy/runs; null until they are loaded
+   firstSight  signal of what releases said before anyone could tune to the runs, by kind of model
    failure   a problem document, or null
    loadRuns  fetches them once
    nameOf    (key, value) => the display name
@@ -11,12 +12,13 @@ import { signal } from "@preact/signals";
 import { call, catalog } from "./api.js";
 
 export const runs = signal(null);
+export const firstSight = signal(null);
 export const failure = signal(null);
 
 export async function loadRuns() {
   if (runs.peek()) return;
   try {
-    runs.value = (await call("/v1/accuracy/runs")).rows;
+    ({ rows: runs.value, first_sight: firstSight.value } = await call("/v1/accuracy/runs"));
     failure.value = null;
   } catch (error) {
     if (!error.problem) throw error;

@@ -8,6 +8,7 @@ from api.openapi.schema import NOT_CHANGED
 from api.web_files import send_json
 from planner.documents.scored_runs import scored_runs
 from planner.documents.service import ScoredRuns
+from planner.learning.accuracy.first_sights import first_sight_summary
 
 router = APIRouter(prefix="/accuracy", tags=["accuracy"])
 
@@ -19,4 +20,4 @@ def published_runs(request: Request) -> Response:
 
 
 def _all_runs() -> str:
-    return ScoredRuns(rows=scored_runs()).model_dump_json()
+    return ScoredRuns(rows=scored_runs(), first_sight=first_sight_summary()).model_dump_json()

@@ -33,11 +33,10 @@ def read(
     json: Json = False,
 ) -> int:
     """The cluster that printed these, as a part of a request: a file for `planner plan FILE`."""
-    import yaml
-
     from planner.frameworks.sources import files_at
     from planner.inputs.machines.reader import read_machine
     from planner.presentation.terminal import output
+    from planner.presentation.terminal.machine_text import machine_text
 
     document = {"files": files_at(files), "name": name}
     answer = answered(
@@ -48,8 +47,5 @@ def read(
     if json:
         output.print_json(answer)
         return FINE
-    for title, lines in (("read", answer.read), ("assumed", answer.assumed)):
-        for line in lines:
-            print(f"# {title}: {line}")
-    print(yaml.safe_dump({"cluster": answer.cluster}, sort_keys=False, allow_unicode=True), end="")
+    print(machine_text(answer), end="")
     return FINE

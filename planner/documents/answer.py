@@ -253,7 +253,8 @@ class PlanAnswer(Document):
     however many are listed; none where the search is not for time.  best_expected: the id of that
     with the lowest expected time, where it is not the first.  selection: how far the best plan's
     time is understated because it was picked as the shortest.  measure_next: the contender to run
-    for knowing, and not for speed.  unbuildable: where the framework
+    for knowing, and not for speed.  opened: what was searched besides, since nothing fits without
+    it on a single node; `request` has it.  unbuildable: where the framework
     asked for runs no plan at all.  evidence: what was measured near the best plan.
     rival: of other degrees of parallelism; none where the search is not for time or saw none.
     """
@@ -278,6 +279,7 @@ class PlanAnswer(Document):
     best_expected: str | None = None
     selection: Selection | None = None
     measure_next: MeasureNext | None = None
+    opened: tuple[str, ...] = ()
     pareto: tuple[PlanReport, ...]
     nearest: tuple[Nearest, ...]
     space: tuple[SpaceAxis, ...]

@@ -37,6 +37,7 @@ class Memory(Document):
     needed_bytes: the least that the plan runs with; the rest of the peak is cache that the
     allocator frees before it runs out of memory.  chance_of_running_out: that what is needed is
     more than the capacity, by how far predicted peaks were off; chance_basis: what that rests on.
+    host_bytes: optimizer states in the host memory of a node.
     """
 
     capacity_bytes: float
@@ -47,6 +48,7 @@ class Memory(Document):
     worst_stage: int
     chance_of_running_out: float
     chance_basis: str
+    host_bytes: float = 0.0
     stages: tuple[StageMemory, ...]
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field
 
 from cost_models.fields import Spec
+from planner.documents.first_sight import FirstSight
 from planner.documents.plan_report import Document
 from planner.documents.scored_runs import ScoredRun
 
@@ -100,9 +101,13 @@ class SiteList(Document):
 
 
 class ScoredRuns(Document):
-    """All published runs in the headline of `planner accuracy`."""
+    """All published runs in the headline of `planner accuracy`.
+
+    first_sight: how far off releases were on sources before anyone could tune to them.
+    """
 
     rows: tuple[ScoredRun, ...]
+    first_sight: FirstSight
 
 
 class Health(Document):

@@ -25,6 +25,7 @@ from planner.documents.answer import EstimateAnswer, PlanAnswer, WhyAnswer
 from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty.site_corrections import SiteAnswer
 from planner.frameworks.base import Bundle
+from planner.inputs.machines.reader import MachineAnswer
 from planner.inputs.requests.model_import import ModelAnswer
 from planner.inputs.requests.models import parse_model
 from planner.inputs.requests.parser import parse_request
@@ -39,6 +40,7 @@ from planner.presentation.drawing.tornado_svg import tornado_svg
 from planner.presentation.terminal.accuracy_screen import accuracy_screen
 from planner.presentation.terminal.dryrun_screen import dryrun_screen
 from planner.presentation.terminal.lint_screen import lint_screen
+from planner.presentation.terminal.machine_text import machine_text
 from planner.presentation.terminal.mixed_screen import mixed_screen
 from planner.presentation.terminal.plan_rows import asked_of
 from planner.presentation.terminal.ranks_screen import ranks_screen
@@ -104,6 +106,7 @@ PARTS: dict[type[BaseModel], Callable[[Any], Parts]] = {
     DryRunReport: lambda a: (Group(*dryrun_screen(a)), []),
     SiteAnswer: lambda a: (site_screen(a), []),
     LearnAnswer: lambda a: (learn_screen(a), []),
+    MachineAnswer: lambda a: (Text(machine_text(a)), []),
     TuneAnswer: lambda a: (tune_screen(a, PlanRequest.model_validate(a.request)), []),
     Bundle: lambda a: (_files(a), []),
 }

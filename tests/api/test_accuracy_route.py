@@ -7,6 +7,7 @@ from fastapi.testclient import TestClient
 
 from planner.documents.scored_runs import scored_runs
 from planner.evidence.uncertainty.nearest_runs import Evidence
+from planner.learning.accuracy.first_sights import first_sight_summary
 
 
 @pytest.mark.slow
@@ -14,6 +15,7 @@ def test_all_runs_are_sent_once(client: TestClient) -> None:
     sent = client.get("/v1/accuracy/runs")
     assert len(sent.json()["rows"]) == len(scored_runs())
     assert sent.json()["rows"][0] == scored_runs()[0].model_dump(mode="json")
+    assert sent.json()["first_sight"] == first_sight_summary().model_dump(mode="json")
     assert sent.headers["content-encoding"] == "gzip"
     known = {"if-none-match": sent.headers["etag"]}
     assert client.get("/v1/accuracy/runs", headers=known).status_code == 304

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from playwright.sync_api import Page, expect
 
 from planner.documents.scored_runs import scored_runs
+from planner.learning.accuracy.first_sights import first_sight_summary
 from tests.browser.links import link, unpacked
 from tests.planner.learning.sites.runs import LOGS
 
@@ -23,6 +24,11 @@ def test_runs_are_chosen_and_read(page: Page, shot: Callable[..., None]) -> None
     said = page.locator(".accuracy-view h2").first
     expect(said).to_contain_text(f"all {len(scored_runs()):,} runs")
     expect(page.locator(".plot-box .points > *")).to_have_count(len(scored_runs()))
+    seen = first_sight_summary()
+    expect(page.get_by_role("region", name="How far off")).to_contain_text(
+        "At first sight, before anyone could tune to them, "
+        f"{seen.runs} runs of {seen.sources} sources"
+    )
     rows = page.locator(".coverage tbody tr")
     expect(rows.nth(1)).to_contain_text("80")
 

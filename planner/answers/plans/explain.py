@@ -21,6 +21,7 @@ from cost_models.sources import Array
 from cost_models.stage_layers import rank_titles
 from cost_models.training_cost import training_cost
 from planner.answers.plans.assumptions import assumptions
+from planner.answers.plans.host_memory import optimizer_bytes
 from planner.answers.plans.pipeline import pipeline
 from planner.answers.plans.recomputed_communication import recomputed_communication_s
 from planner.documents.plan_report import ErrorBand, Memory, Note, Pipeline, PlanReport, StageMemory
@@ -49,7 +50,7 @@ def reports(
         estimates = model.evaluate(Plans.few(tuple(chosen)), all_stages=True)
         for k, i in enumerate(rows):
             parts = {name: float(estimates.time_parts_s[name][k]) for name in TIME_PARTS}
-            memory = _memory(request, chosen[k], estimates, k)
+            memory = _memory(model, request, chosen[k], estimates, k)
             seconds = float(estimates.iteration_time_s[k])
             corrected = estimates.corrected
             times = 1.0 if corrected is None else float(corrected[k])
@@ -74,7 +75,9 @@ def plan_id(plan: ParallelPlan) -> str:
     return "pl_" + hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
-def _memory(request: PlanRequest, plan: ParallelPlan, estimates: Estimates, k: int) -> Memory:
+def _memory(
+    model: CostModel, request: PlanRequest, plan: ParallelPlan, estimates: Estimates, k: int
+) -> Memory:
     table, gathered = estimates.memory, estimates.gathered
     layout = gathered.stages.key(k)
     slots = gathered.table.slot_of[:, layout]
@@ -110,6 +113,7 @@ def _memory(request: PlanRequest, plan: ParallelPlan, estimates: Estimates, k: i
         worst_stage=worst.stage,
         chance_of_running_out=known.chance(plan.runtime, needed, capacity),
         chance_basis=known.basis(plan.runtime),
+        host_bytes=optimizer_bytes(model, request, plan),
         stages=tuple(stages),
     )
 

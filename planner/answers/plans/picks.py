@@ -61,13 +61,7 @@ def _recommended(
         if one.plan == first.plan or not (fewer or missing or _is_cliff(first)):
             break
         plan = reports(model, request, [one.plan])[0]
-        why = "more memory free"
-        if fewer or missing:
-            needs, before = used(one.plan), used(first.plan)
-            less = listed([name for name in before if name not in needs])
-            why = f"does without {less}" if less else "published runs have shown its features"
-            if added := [name for name in needs if name not in before]:
-                why += f" (but with {listed(added)})"
+        why = _less(one.plan, first.plan) if fewer or missing else "more memory free"
         if missing:
             why += f"; the fastest has {unproven}"
         if tied:
@@ -75,6 +69,16 @@ def _recommended(
         return Pick(name="recommended", plan=plan, slower_by=slower, why=why)
     why = f"has {unproven}: measure it first" if missing else "no simpler plan is as fast"
     return Pick(name="recommended", plan=first, slower_by=0.0, why=why)
+
+
+def _less(plan: ParallelPlan, first: ParallelPlan) -> str:
+    """What a plan does without that the fastest needs."""
+    needs, before = used(plan), used(first)
+    less = listed([name for name in before if name not in needs])
+    why = f"does without {less}" if less else "published runs have shown its features"
+    if added := [name for name in needs if name not in before]:
+        why += f" (but with {listed(added)})"
+    return why
 
 
 def _roomy(

@@ -24,6 +24,8 @@ from planner.answers.plans.chance_to_be_first import (
 )
 from planner.answers.plans.competition import Entry, compete, fastest, prepared
 from planner.answers.plans.explain import report, reports
+from planner.answers.plans.host_memory import FIELD as OFFLOADED
+from planner.answers.plans.host_memory import offloading
 from planner.answers.plans.near_misses import (
     difference,
     near_misses,
@@ -86,13 +88,19 @@ def find(request: PlanRequest) -> PlanAnswer:
     Raises SpaceTooLarge, and NothingYet where the search was stopped before it found any.
     """
     model, began = cost_model(request), time.perf_counter()
-    entries = compete(request)
+    entries, opened = compete(request), list[str]()
+    if not entries[0].outcome.best and (wider := offloading(request)) is not None:
+        with within_a_step():
+            others = compete(wider)
+        if others[0].outcome.best:
+            request, entries, opened = wider, others, [OFFLOADED]
     searched_s = time.perf_counter() - began
     counts = [entry.outcome.counts for entry in entries]
     if not entries[0].outcome.best and any(one is not None and one.cut_short for one in counts):
         raise NothingYet
     with within_a_step():
-        return _explained(request, model, entries, searched_s)
+        answer = _explained(request, model, entries, searched_s)
+    return answer.model_copy(update={"opened": tuple(opened)})
 
 
 def _explained(

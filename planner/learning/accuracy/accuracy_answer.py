@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import FiniteFloat
 
+from planner.documents.first_sight import FirstSight, KindErrors
 from planner.documents.plan_report import Document
-from planner.learning.accuracy.first_sights import FirstSight, KindErrors
 from planner.learning.accuracy.intervals import (
     IntervalSummary,
     Shots,

@@ -13,6 +13,7 @@ from dataclasses import asdict
 
 import numpy as np
 
+from planner.documents.first_sight import KindErrors
 from planner.documents.formats import memory_words, plan_words
 from planner.documents.problems import shown as shown_text
 from planner.evidence.uncertainty.error_features import ErrorFeatures
@@ -30,7 +31,7 @@ from planner.learning.accuracy.accuracy_answer import (
     TimeSummary,
     within_range,
 )
-from planner.learning.accuracy.first_sights import KindErrors, first_sight_summary, kind_of
+from planner.learning.accuracy.first_sights import first_sight_summary, kind_of
 from planner.learning.accuracy.intervals import (
     interval_summary,
     intervals,

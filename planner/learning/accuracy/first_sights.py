@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from math import log
 from pathlib import Path
 
-import numpy as np
-
-from planner.documents.plan_report import Document
+from planner.documents.first_sight import FirstSight, KindErrors
 from planner.evidence.uncertainty.error_features import FACTORS, ErrorFeatures, groups_of
 from planner.evidence.uncertainty.posterior import SeenRun
 
@@ -30,7 +28,6 @@ COLUMNS = (
     "runtime", "precision", "experts", "hidden_size", "num_layers", "accelerators",
     "sources_alike", "doubts", *(f"share_{name}" for name in FACTORS), "reason",
 )  # fmt: skip
-LEAST_OF_KIND = 5
 
 
 @dataclass(frozen=True)
@@ -51,38 +48,6 @@ class Sight:
     def kind(self) -> str:
         """Dense, a mixture of experts, or adapters."""
         return kind_of(self.run.features.experts, self.method)
-
-
-class KindErrors(Document):
-    """Errors of the runs of one kind.
-
-    median_abs_ln: the mean over sources with LEAST_OF_KIND runs of the kind and more, of the median
-    |ln(predicted / measured)| of each; None without such sources.
-    """
-
-    runs: int
-    sources: int
-    median_abs_ln: float | None
-
-    @classmethod
-    def from_runs(cls, by_source: Mapping[str, Sequence[float]]) -> KindErrors:
-        """The errors of runs by source; each ln(predicted / measured)."""
-        medians = [
-            float(np.median(np.abs(own))) for own in by_source.values() if len(own) >= LEAST_OF_KIND
-        ]
-        mean = float(np.mean(medians)) if medians else None
-        return cls(
-            runs=sum(map(len, by_source.values())), sources=len(by_source), median_abs_ln=mean
-        )
-
-
-class FirstSight(Document):
-    """How far off releases were on sources that nobody had seen when they said it."""
-
-    runs: int
-    sources: int
-    commits: tuple[str, ...]
-    by_kind: dict[str, KindErrors]
 
 
 @cache

@@ -10,6 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from planner.documents.first_sight import KindErrors
 from planner.documents.formats import gib, or_dash, seconds, share, signed_share
 from planner.learning.accuracy.accuracy_answer import (
     AccuracyAnswer,
@@ -19,7 +20,6 @@ from planner.learning.accuracy.accuracy_answer import (
     ratio_words,
     remarks,
 )
-from planner.learning.accuracy.first_sights import KindErrors
 from planner.learning.accuracy.suspects import Assumption, assumptions, suspects, worst
 from planner.presentation.accuracy_rows import (
     hundredths,

@@ -51,28 +51,20 @@ def report_rows(
     selection: Selection | None = None,
 ) -> list[RenderableType]:
     """All rows of a plan: facts, bars of its memory and of its time."""
-    plan = report.plan.model_dump()
     facts = Table.grid(padding=(0, 2))
     style = "bold green" if report.fits else "bold red"
     named = report.pipeline is None  # else the schedule has a row of its own
-    words = [Text(word, "bold") for word in formats.plan_words(plan, schedule=named)]
-    if not report.fits:
-        words.append(Text("does not fit", style))
-    facts.add_row(Text(title, style), Flow(words))
-    layers = [f"layers {_layers(report.layers_per_stage)}"]
-    if len(report.plan.stage_layers) > report.plan.pp:
-        layers.append(f"by virtual stage {_layers(report.plan.stage_layers)}")
-    facts.add_row("", Flow([*formats.memory_words(plan), *layers]))
-    for line in _stages(report.layers_by_kind):
+    first, *rest = _degrees(report, named)
+    facts.add_row(Text(title, style), first)
+    for line in rest:
         facts.add_row("", line)
     if report.pipeline is not None:
         facts.add_row("schedule", Flow(_pipeline(report.plan.schedule, report.pipeline)))
         if not report.pipeline.synchronous:
             facts.add_row("", Text(f"asynchronous: {report.pipeline.staleness}", "yellow"))
     facts.add_row("throughput", Flow(speed(report)))
-    facts.add_row("", Text(_band(report.error_band), "dim"))
-    if selection is not None and selection.share >= LEAST_SELECTION:
-        facts.add_row("", Text(_selection(selection), "dim"))
+    for doubt in _doubts(report.error_band, selection):
+        facts.add_row("", Text(doubt, "dim"))
     if evidence is not None:
         chip = summary.request.cluster.groups[0].accelerator.id
         for name, row in evidence_rows(evidence, report, chip):
@@ -83,18 +75,43 @@ def report_rows(
         f"{report.model_flop_per_s_per_accelerator / 1e12:.3g} TFLOP/s each",
     ]
     facts.add_row("utilisation", Flow(utilisation))
-    facts.add_row("memory", _headroom(report.memory))
+    for name, row in _memory_rows(report.memory):
+        facts.add_row(name, row)
     if whole := whole_run(report, summary):
         facts.add_row("whole run", Flow(whole))
     return [facts, Text(), *memory_bars(report.memory, console), Text(), *time_bar(report, console)]
 
 
-def _selection(selection: Selection) -> str:
-    """The time to expect of a plan that was picked as the shortest of several."""
-    return (
-        f"expect {formats.seconds(selection.expected_time_s)}: the shortest of {selection.plans} "
-        f"close estimates is {formats.share(selection.share)} too short on average"
-    )
+def _degrees(report: PlanReport, named: bool) -> Iterator[RenderableType]:
+    """Lines of the plan's degrees and of its layers; named: with its schedule."""
+    plan = report.plan.model_dump()
+    words = [Text(word, "bold") for word in formats.plan_words(plan, schedule=named)]
+    if not report.fits:
+        words.append(Text("does not fit", "bold red"))
+    yield Flow(words)
+    layers = [f"layers {_layers(report.layers_per_stage)}"]
+    if len(report.plan.stage_layers) > report.plan.pp:
+        layers.append(f"by virtual stage {_layers(report.plan.stage_layers)}")
+    yield Flow([*formats.memory_words(plan), *layers])
+    yield from _stages(report.layers_by_kind)
+
+
+def _doubts(band: ErrorBand, selection: Selection | None) -> Iterator[str]:
+    """The interval, and the time to expect of a plan that was picked as the shortest of several."""
+    yield _band(band)
+    if selection is not None and selection.share >= LEAST_SELECTION:
+        yield (
+            f"expect {formats.seconds(selection.expected_time_s)}: the shortest of "
+            f"{selection.plans} close estimates is {formats.share(selection.share)} too short on "
+            "average"
+        )
+
+
+def _memory_rows(memory: Memory) -> Iterator[tuple[str, RenderableType]]:
+    """The memory of the fullest stage, and of a node's host where something is offloaded to it."""
+    yield "memory", _headroom(memory)
+    if host := memory.host_bytes:
+        yield "", f"{formats.gib(host)} GiB of optimizer states in a node's host memory"
 
 
 def _headroom(memory: Memory) -> RenderableType:

@@ -78,3 +78,25 @@ def test_nobody_means_bf16_on_a_v100() -> None:
     request = parse_request(asked)
     assert request.training.precision == "fp16"
     assert "/training/precision" in request.defaulted
+
+
+def test_where_nothing_fits_on_a_node_the_optimizer_is_offloaded_and_said() -> None:
+    """All of 8.03 B parameters on four cards of 24 GiB: 12 bytes of each in host memory."""
+    asked = {
+        "model": "llama-3.1-8b",
+        "cluster": "1x4xrtx-4090",
+        "training": {"seq_length": 2048, "global_batch_size": 16},
+    }
+    found = planner.plan(asked)
+    assert isinstance(found, PlanAnswer)
+    assert found.best is not None
+    assert found.opened == ("offload_optimizer",)
+    assert found.best.plan.offload_optimizer
+    assert found.best.memory.host_bytes == pytest.approx(12 * 8.03e9, rel=0.01)
+    assert found.best.memory.peak_bytes < found.best.memory.capacity_bytes
+    assert "--optimizer-cpu-offload" in planner.emit(asked).files["launch.sh"]
+    # One that says where the optimizer is, or has nodes enough to add, is answered as it asked.
+    for change in ({"search": {"offload_optimizer": False}}, {"cluster": "2x2xrtx-4090"}):
+        other = planner.plan({**asked, **change})
+        assert isinstance(other, PlanAnswer)
+        assert (other.best, other.opened) == (None, ())

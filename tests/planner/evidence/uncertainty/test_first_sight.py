@@ -8,6 +8,7 @@ from math import exp, log
 import numpy as np
 import pytest
 
+from planner.documents.first_sight import KindErrors
 from planner.evidence.uncertainty.error_band import COVERED, band
 from planner.evidence.uncertainty.error_features import DOUBTS, FACTORS, ErrorFeatures
 from planner.evidence.uncertainty.first_sight import (
@@ -22,7 +23,7 @@ from planner.evidence.uncertainty.first_sight import (
 )
 from planner.evidence.uncertainty.mixture import Mixture
 from planner.evidence.uncertainty.posterior import SHARES, SeenRun
-from planner.learning.accuracy.first_sights import KindErrors, first_sight_summary, sights
+from planner.learning.accuracy.first_sights import first_sight_summary, sights
 from planner.learning.accuracy.intervals import intervals
 from tools.accuracy import fit_first_sight
 from tools.accuracy.fit_first_sight import best_constant_winkler, by_source, coverage
