@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,8 @@ pytestmark = pytest.mark.slow  # real services, real runs
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    place = Place(tmp_path_factory.mktemp("jobs") / "data")
+    # Above 0 a core is left; at 19 a run would wait for whatever other test runs.
+    place = Place(tmp_path_factory.mktemp("jobs") / "data", run_nice=1)
     yield place
     place.clear()
 
@@ -98,11 +98,15 @@ def test_a_calibration_and_a_validation_feed_a_site(server: Server, place: Place
     assert row["calibrated_at"] is not None
 
 
-def test_what_is_cancelled_leaves_no_process(server: Server, place: Place) -> None:
+def test_a_run_leaves_a_core_free_and_cancelled_no_process(server: Server, place: Place) -> None:
     runs = server.start("validations", TWO_RANKS | {"validation": {"steps": 1000}})
     waits = server.start("validations", TWO_RANKS)
     server.until(runs, state="running", phase="run")
-    eventually(lambda: len(place.runs("planner.running.validate.ranks.worker")) >= 2, "two ranks")
+    worker = "planner.running.validate.ranks.worker"
+    ranks = eventually(lambda: (found := place.runs(worker))[1:] and found, "two ranks")
+    usable = len(os.sched_getaffinity(0))
+    assert {len(os.sched_getaffinity(pid)) for pid in ranks} == {max(1, usable - 1)}
+    assert len(os.sched_getaffinity(server.process.pid)) == usable
     assert server.http.post(waits["links"]["cancel"]).json()["state"] == "cancelled"
     answer = server.http.post(runs["links"]["cancel"])
     assert (answer.status_code, answer.json()["state"]) == (202, "cancelling")
@@ -121,24 +125,6 @@ def test_what_is_cancelled_keeps_what_it_has_answered(server: Server) -> None:
     outcomes = done["result"]["sweep"]["outcomes"]
     assert outcomes["fits"] >= 2
     assert outcomes["fits"] + outcomes["not_asked"] == len(done["result"]["sweep"]["rows"]) == 1000
-
-
-def test_a_run_leaves_a_core_free(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    # Above 0 a core is left; at 19 the run would wait for whatever other test runs.
-    place = Place(tmp_path / "data", run_nice=1)
-    usable = len(os.sched_getaffinity(0))
-    try:
-        server = place.serve()
-        brief = {"steps": 1, "check_numerics": False}
-        job = server.start("validations", TWO_RANKS | {"validation": brief})
-        ranks = eventually(lambda: place.runs("planner.running.validate.ranks.worker"), "ranks")
-        assert {len(os.sched_getaffinity(pid)) for pid in ranks} == {max(1, usable - 1)}
-        assert len(os.sched_getaffinity(server.process.pid)) == usable
-        done = server.end(job)
-        assert done["result"]["report"]["environment"]["cores"] == max(1, usable - 1)
-    finally:
-        place.clear()
 
 
 @pytest.fixture(scope="module")

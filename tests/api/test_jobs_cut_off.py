@@ -162,7 +162,13 @@ def test_a_full_disk(
     # Its disk is seen through the process: no other has it.
     disk = Path(f"/proc/{server.process.pid}/root{place.folder}")
     job = server.start(kind, asked)
-    eventually(lambda: len(place.runs(module)) >= count, "its processes")
+
+    def begun() -> bool:
+        now = server.job(job)
+        assert now["state"] not in OVER, now["error"]
+        return len(place.runs(module)) >= count
+
+    eventually(begun, "its processes")
     ballast = disk / "ballast"
     fill(ballast)
     answer = server.http.post("/v1/sweeps", json=SWEEP)

@@ -75,15 +75,23 @@ def drawn() -> list[tuple[PlanRequest, ParallelPlan]]:
 
 
 @cache
+def models_as_drawn() -> list[CostModel]:
+    return [cost_model(request) for request, _ in drawn()]
+
+
+@cache
 def costs_as_drawn() -> list[tuple[float, float]]:
-    return [costs(cost_model(request), plan) for request, plan in drawn()]
+    plans = (plan for _, plan in drawn())
+    return [costs(model, plan) for model, plan in zip(models_as_drawn(), plans, strict=True)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("document", "name"), CONDITIONAL)
 def test_a_field_that_is_not_read_has_no_effect(document: type[Spec], name: str) -> None:
     felt = unread = 0
-    for (request, plan), before in zip(drawn(), costs_as_drawn(), strict=True):
+    for (request, plan), model, before in zip(
+        drawn(), models_as_drawn(), costs_as_drawn(), strict=True
+    ):
         asked: Spec = plan if document is ParallelPlan else request.training
         read = is_read(asked, name)
         try:
@@ -91,8 +99,10 @@ def test_a_field_that_is_not_read_has_no_effect(document: type[Spec], name: str)
         except ValidationError:
             assert name in REFUSED or read
             continue
+        if read and felt:
+            continue  # once is enough
         if isinstance(changed, ParallelPlan):
-            after = costs(cost_model(request), changed)
+            after = costs(model, changed)
         else:
             after = costs(cost_model(request.model_copy(update={"training": changed})), plan)
         same = before == after

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,12 +45,17 @@ def exit_code(path: str, source: str, runs: Sequence[Sequence[str]], limit_s: fl
     for stream in (0, 1, 2):
         os.dup2(quiet, stream)
     loader = importlib.machinery.SourceFileLoader
-    get_code, place = loader.get_code, str(ROOT / path)
+    get_code, read_text, place = loader.get_code, Path.read_text, str(ROOT / path)
 
     def other(self: importlib.machinery.SourceFileLoader, name: str) -> object:
         return compile(source, place, "exec") if self.path == place else get_code(self, name)
 
+    def other_text(self: Path, *words: Any, **named: Any) -> str:
+        """Of tables and templates, which no loader sees."""
+        return source if str(self) == place else read_text(self, *words, **named)
+
     loader.get_code = other  # type: ignore[method-assign,assignment]
+    Path.read_text = other_text  # type: ignore[method-assign]
     try:
         # One after the other, so that a test collected late costs nothing if an early one fails.
         codes = (int(pytest.main([*arguments])) for arguments in runs)

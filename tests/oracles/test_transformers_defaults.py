@@ -65,6 +65,7 @@ ONE_WIDTH = {"olmoe"}
 # The classes of Falcon and Mamba-2 refuse a head_dim, Helium's runs with one only, and for
 # GLM-4.7-Flash it is another name of qk_rope_head_dim.
 NO_HEAD_DIM = {"falcon", "glm4_moe_lite", "helium", "mamba2"}
+COUNTS: dict[str, int] = {}  # of every configuration that was built
 
 
 class Recorded(dict[str, Any]):
@@ -118,6 +119,17 @@ def built(config: dict[str, Any]) -> int:
     kind = config["model_type"]
     rest = {key: value for key, value in config.items() if key != "model_type"}
     configuration = transformers.AutoConfig.for_model(kind, **rest)
+    # A model is built from its configuration alone, and most keys left out give the same one.
+    same = f"{kind} {configuration.to_json_string(use_diff=False)}"
+    if same not in COUNTS:
+        COUNTS[same] = counted(kind, configuration)
+    return COUNTS[same]
+
+
+def counted(kind: str, configuration: Any) -> int:
+    """Parameters of the model of a configuration."""
+    import transformers
+
     found = auto_class(kind)
     auto = found[1] if found else transformers.AutoModel
     with torch.device("meta"):
@@ -125,7 +137,7 @@ def built(config: dict[str, Any]) -> int:
     model.tie_weights()
     count = sum(parameter.numel() for parameter in model.parameters())
     if kind in TEXT_MODELS:
-        return count + configuration.vocab_size * configuration.hidden_size
+        return count + int(configuration.vocab_size * configuration.hidden_size)
     return count - unused(configuration)
 
 

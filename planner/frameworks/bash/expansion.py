@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
+from operator import itemgetter
 
 from planner.frameworks.bash import arithmetic, tree
 from planner.frameworks.bash.conditions import plain_text
@@ -321,7 +323,9 @@ class Expansion:
             else:
                 found.extend(self.runs(part))
         self.charge(sum(len(text) + 1 for text, _ in found))
-        return tuple(run for run in found if run[0])
+        # One run for each line: `A=$A$A` over and over would make millions of them.
+        lines = groupby((run for run in found if run[0]), key=itemgetter(1))
+        return tuple(("".join(text for text, _ in runs), line) for line, runs in lines)
 
     def fields(self, word: Word) -> list[Value]:
         """The fields of a word: expanded and, outside quotes, split."""

@@ -19,6 +19,7 @@ from planner import sweep
 from planner.running.sweeps import workers
 from planner.running.sweeps.question import ask
 from planner.running.sweeps.workers import WorkersLost, answers
+from tests.fixtures import tiers
 from tests.fixtures.signals import interruptible
 from tests.fixtures.worker_killers import deadly
 
@@ -32,7 +33,7 @@ SEARCHES: dict[str, Any] = {
     },
     "axes": {
         "cluster": ["1x8xh100-sxm", "2x8xh100-sxm"],
-        "training.global_batch_size": [64 * n for n in range(1, 13)],
+        "training.global_batch_size": [64 * n for n in range(1, 13 if tiers.exhaustive else 7)],
     },
 }
 ROOT = Path(__file__).parents[4]
