@@ -111,7 +111,9 @@ def shape(model: ModelSpec, asked: ModelSpec) -> dict[str, Any]:
     return fields | {"layers": layers_of(model)}
 
 
-@pytest.mark.parametrize("which", [one_of_each, pytest.param(models, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    ("which", "least"), [(one_of_each, 7), pytest.param(models, 8, marks=pytest.mark.exhaustive)]
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_stated_is_written_or_named(
     name: str, which: Callable[[], tuple[ModelSpec, ...]], least: int
