@@ -9,8 +9,8 @@
     >>> answer.best.fits
     True
 
-`plan`, `estimate`, `why`, `emit`, `size`, `fit` and `sensitivity` take the documents of the command line
-and the service, whole or as keywords, and return the same answers as typed objects. All raise
+`plan`, `estimate`, `why`, `emit`, `size`, `fit` and `sensitivity` take the documents of the command
+line and the service, whole or as keywords, and return the same answers as typed objects. All raise
 `planner.documents.problems.RequestError` for a request that cannot be understood, with a JSON
 pointer to each problem; `plan`, `why` and `sensitivity` raise
 `planner.search.exhaustive.SpaceTooLarge` where the limits leave more plans than one search may

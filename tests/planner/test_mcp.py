@@ -29,7 +29,8 @@ def test_every_tool_answers() -> None:
         command = StdioServerParameters(command=sys.executable, args=["-m", "planner.cli", "mcp"])
         async with Client(stdio_client(command)) as client:
             tools = (await client.list_tools()).tools
-            assert {tool.name for tool in tools} == {"plan", "estimate", "why", "lint", "size", "fit"}
+            names = {"plan", "estimate", "why", "lint", "size", "fit"}
+            assert {tool.name for tool in tools} == names
             assert all(tool.description for tool in tools)
             answers = {
                 name: await client.call_tool(name, asked)

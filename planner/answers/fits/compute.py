@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import lcm
 from typing import Any
 
 from cost_models.plans import ParallelPlan, Plans
@@ -252,8 +253,8 @@ def _grown(one: _Try, seq_length: int, plan: ParallelPlan) -> ParallelPlan:
 
 
 def with_micro_batch(request: PlanRequest, plan: ParallelPlan) -> PlanRequest:
-    """The request with a batch that the plan's micro-batches divide, no smaller than asked."""
-    each = plan.micro_batch_size * plan.dp
+    """The request with a batch of whole micro-batches and pairs, no smaller than asked."""
+    each = lcm(2, plan.micro_batch_size * plan.dp)
     sequences = -(-request.training.global_batch_size // each) * each
     training = request.training.model_copy(update={"global_batch_size": sequences})
     return request.model_copy(update={"training": training})
