@@ -26,7 +26,7 @@ from planner.evidence.uncertainty.site_storage import room_of
 from planner.frameworks import FRAMEWORKS
 from planner.frameworks.base import NEXT_TOKEN
 from planner.inputs.requests.parser import parse_request
-from planner.progress import Parts, step, within_a_step
+from planner.progress import step, within_a_step
 from planner.search.exhaustive import cost_model, search
 from planner.search.outcome import Outcome
 from planner.version import __version__
@@ -82,9 +82,8 @@ class _Try:
 
     def found(self, request: PlanRequest) -> Outcome:
         """The best plan of a request, or the nearest miss."""
-        with within_a_step():
-            outcome = search(request, self.rules, top_k=1, best_only=True)
-            return outcome if outcome.best else search(request, self.rules, top_k=1)
+        outcome = search(request, self.rules, top_k=1, best_only=True)
+        return outcome if outcome.best else search(request, self.rules, top_k=1)
 
     def least(self, seq_length: int) -> ParallelPlan | None:
         """The plan that needs the least memory; None where none is legal."""
@@ -97,9 +96,10 @@ def fit(asked: FitRequest) -> FitAnswer:
     """What fits on the cards, by method and length."""
     began = time.perf_counter()
     base, lengths = asked.base, _lengths(asked)
-    rows, told = [], Parts(len(asked.fit.methods), lowest="")
-    for method in asked.fit.methods:
-        with told.part():
+    rows, total = [], len(asked.fit.methods)
+    for i, method in enumerate(asked.fit.methods):
+        step(i, total)
+        with within_a_step():
             rows.append(_row(asked, method, lengths))
     group = base.cluster.groups[0]
     return FitAnswer(
@@ -133,9 +133,7 @@ def _row(asked: FitRequest, method: Method, lengths: tuple[int, ...]) -> Row:
     far = max(lengths[-1], min(asked.base.model.max_position_embeddings or FAR, FAR))
     able, why = [], ""
     names = _DPO if method == "dpo" else [n for n in FRAMEWORKS if frameworks.get(n).adapters]
-    total = len(names) + len(lengths) - 1
-    for i, name in enumerate(names):
-        step(i, total)
+    for name in names:
         try:
             one = _tried(asked, method, name, lengths[0])
         except RequestError as error:  # the training does not go with the method
@@ -150,10 +148,7 @@ def _row(asked: FitRequest, method: Method, lengths: tuple[int, ...]) -> Row:
     most_needed = ALIKE * min(needed for needed, *_ in able)
     alike = [each for each in able if each[0] <= most_needed]
     _, _, one, least, outcome = min(alike, key=lambda each: each[1])
-    outcomes = [outcome]
-    for i, length in enumerate(lengths[1:], len(names)):
-        step(i, total)
-        outcomes.append(one.found(one.at(length)))
+    outcomes = [outcome, *(one.found(one.at(length)) for length in lengths[1:])]
     cells = [_cell(asked, one, *each, least) for each in zip(lengths, outcomes, strict=True)]
     longest = max((cell.seq_length for cell in cells if cell.fits), default=None)
     return Row(
@@ -286,8 +281,7 @@ def _last(holds: Any, low: int, high: int) -> int:
 def _change(one: _Try, seq_length: int, outcome: Outcome) -> Change | None:
     """The smallest change that makes a length fit; None where more nodes and offload do not."""
     request = one.at(seq_length)
-    with within_a_step():
-        misses = near_misses(request, cost_model(request), outcome, one.rules)
+    misses = near_misses(request, cost_model(request), outcome, one.rules)
     return next((change for miss in misses for change in miss.changes), None)
 
 
