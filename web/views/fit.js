@@ -104,7 +104,7 @@ function Method({ row, found }) {
     <td>${row.longest_seq_length === null ? html`<span class="muted">${helps(row)}</span>` : count(row.longest_seq_length)}</td></tr>`;
 }
 
-const helps = ({ change }) => (change ? `fits with ${Object.entries(change.set).map(([name, value]) => `${name} ${value}`).join(", ")}` : "none");
+const helps = ({ change }) => (change ? `fits with ${Object.entries(change.set).map(([name, value]) => (name === "nodes" ? `${count(value)} such nodes` : `${name} ${value}`)).join(", ")}` : "none");
 
 function Cell({ cell, found }) {
   const spare = bytes(Math.abs(cell.spare_bytes), units.value);
@@ -123,7 +123,7 @@ function Commands({ found }) {
       <h3>To run, at the longest of these lengths</h3>
       ${runs(found).map(({ method, title, cells }) => {
         const last = cells.findLast(({ fits: fitting }) => fitting);
-        return html`<div key=${method} class="fit-command"><p><b>${title}</b>, ${count(last.seq_length)} tokens
+        return html`<div key=${method} class="fit-command"><p><b>${title}</b>, ${count(last.seq_length)} tokens${" "}
           <${CopyButton} text=${last.command} label=${`Copy ${title}`} /></p><pre tabindex="0"><code>${last.command}</code></pre></div>`;
       })}
     </section>`;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import lcm
 from typing import Any
@@ -18,7 +18,7 @@ from planner.answers.plans.explain import report
 from planner.answers.plans.near_misses import near_misses
 from planner.constraints import Rule
 from planner.documents.answer import Change
-from planner.documents.formats import listed, reason_words, share
+from planner.documents.formats import listed, reason_words, share, size
 from planner.documents.plan_report import Note
 from planner.documents.problems import RequestError
 from planner.documents.request import Bounds, PlanRequest
@@ -31,7 +31,7 @@ from planner.search.exhaustive import cost_model, search
 from planner.search.outcome import Outcome
 from planner.version import __version__
 
-# The least memory at this length decides which trainer reaches the longest sequences.
+# Tokens of a sequence: as long as most models read.
 FAR = 131_072
 ALIKE = 1.01  # needs of memory that are the same
 LENGTH_STEP, MOST_MICRO_BATCH = 256, 1024
@@ -70,14 +70,9 @@ class _Try:
     def trainer(self) -> str:
         return str(self.request.search.framework)
 
-    def at(self, seq_length: int, sequences: int | None = None) -> PlanRequest:
-        """The request with sequences of this length, and a batch of so many."""
-        training = self.request.training.model_copy(
-            update={
-                "seq_length": seq_length,
-                "global_batch_size": sequences or self.request.training.global_batch_size,
-            }
-        )
+    def at(self, seq_length: int) -> PlanRequest:
+        """The request with sequences of this length."""
+        training = self.request.training.model_copy(update={"seq_length": seq_length})
         return self.request.model_copy(update={"training": training})
 
     def found(self, request: PlanRequest) -> Outcome:
@@ -95,7 +90,8 @@ class _Try:
 def fit(asked: FitRequest) -> FitAnswer:
     """What fits on the cards, by method and length."""
     began = time.perf_counter()
-    base, lengths = asked.base, _lengths(asked)
+    base, most = asked.base, asked.base.model.max_position_embeddings
+    lengths = tuple(one for one in asked.fit.lengths if most is None or one <= most)
     rows, total = [], len(asked.fit.methods)
     for i, method in enumerate(asked.fit.methods):
         step(i, total)
@@ -116,50 +112,67 @@ def fit(asked: FitRequest) -> FitAnswer:
         memory_risk=base.search.memory_risk,
         price_usd_per_accelerator_hour=group.price_usd_per_accelerator_hour,
         rows=tuple(rows),
-        assumptions=tuple(_assumptions(asked, lengths)),
+        assumptions=tuple(_assumptions(asked, lengths, rows)),
         fit_time_s=time.perf_counter() - began,
     )
 
 
-def _lengths(asked: FitRequest) -> tuple[int, ...]:
-    """The lengths to try that the model can read."""
-    most = asked.base.model.max_position_embeddings
-    return tuple(one for one in asked.fit.lengths if most is None or one <= most)
+@dataclass(frozen=True)
+class _Chosen:
+    """The trainer of a row: what it finds at the first length, and its frugal plan.
+
+    least: the plan that needs the least memory, `needed_bytes`, at a great length.
+    """
+
+    one: _Try
+    first: Outcome
+    least: ParallelPlan
+    needed_bytes: float
 
 
 def _row(asked: FitRequest, method: Method, lengths: tuple[int, ...]) -> Row:
     """The row of a method."""
-    title = TITLES[method]
     far = max(lengths[-1], min(asked.base.model.max_position_embeddings or FAR, FAR))
-    able, why = [], ""
-    names = _DPO if method == "dpo" else [n for n in FRAMEWORKS if frameworks.get(n).adapters]
-    for name in names:
-        try:
-            one = _tried(asked, method, name, lengths[0])
-        except RequestError as error:  # the training does not go with the method
-            return Row(method=method, title=title, reason=error.problems[0].detail)
-        outcome = one.found(one.at(lengths[0]))
-        if least := one.least(far):
-            able.append((_needed(one.at(far), least), outcome.score, one, least, outcome))
-        else:
-            why = _refused(one, lengths[0], outcome)
-    if not able:
-        return Row(method=method, title=title, reason=why)
-    most_needed = ALIKE * min(needed for needed, *_ in able)
-    alike = [each for each in able if each[0] <= most_needed]
-    _, _, one, least, outcome = min(alike, key=lambda each: each[1])
-    outcomes = [outcome, *(one.found(one.at(length)) for length in lengths[1:])]
+    chosen = _chosen(asked, method, lengths[0], far)
+    if isinstance(chosen, str):
+        return Row(method=method, title=TITLES[method], reason=chosen)
+    one, least = chosen.one, chosen.least
+    outcomes = [chosen.first, *(one.found(one.at(length)) for length in lengths[1:])]
     cells = [_cell(asked, one, *each, least) for each in zip(lengths, outcomes, strict=True)]
     longest = max((cell.seq_length for cell in cells if cell.fits), default=None)
     return Row(
         method=method,
-        title=title,
+        title=TITLES[method],
         trainer=one.trainer,
         trainer_title=frameworks.get(one.trainer).title,
         cells=tuple(cells),
         longest_seq_length=None if longest is None else _longest(one, least, longest, far),
-        change=_change(one, lengths[0], outcome) if longest is None else None,
+        change=_change(one, lengths[0], chosen.first) if longest is None else None,
     )
+
+
+def _chosen(asked: FitRequest, method: Method, seq_length: int, far: int) -> _Chosen | str:
+    """The trainer with the least memory at a great length, of those alike the fastest; or why none.
+
+    The least memory there decides which reaches the longest sequences.
+    """
+    able, why = [], ""
+    names = [name for name in FRAMEWORKS if frameworks.get(name).adapters]
+    for name in _DPO if method == "dpo" else names:
+        try:
+            one = _tried(asked, method, name, seq_length)
+        except RequestError as error:  # the training does not go with the method
+            return error.problems[0].detail
+        first = one.found(one.at(seq_length))
+        if least := one.least(far):
+            able.append(_Chosen(one, first, least, _needed(one.at(far), least)))
+        else:
+            why = _refused(one, seq_length, first)
+    if not able:
+        return why
+    most_bytes = ALIKE * min(each.needed_bytes for each in able)
+    alike = [each for each in able if each.needed_bytes <= most_bytes]
+    return min(alike, key=lambda each: each.first.score)
 
 
 def _tried(asked: FitRequest, method: Method, trainer: str, seq_length: int) -> _Try:
@@ -185,6 +198,8 @@ def _tried(asked: FitRequest, method: Method, trainer: str, seq_length: int) -> 
 
 def _refused(one: _Try, seq_length: int, outcome: Outcome) -> str:
     """Why a trainer has no plan: the rule that most plans break, of a plain one in a sentence."""
+    if one.method == "full-offload" and one.request.cluster.accelerators == 1:
+        return "the trainers here offload with FSDP (ZeRO 3), which needs two cards or more"
     rejected = outcome.counts.rejected if outcome.counts else {}
     most = max(rejected, key=lambda code: rejected[code], default="")
     plain = {"dp": one.request.cluster.accelerators, "zero_stage": 0, "runtime": "transformers"}
@@ -207,7 +222,7 @@ def _cell(
 ) -> Cell:
     """A method at one length; least: its plan that needs the least memory at a great length."""
     request = one.at(seq_length)
-    plan = (*outcome.best, *outcome.nearest)[0]
+    plan = next(iter((*outcome.best, *outcome.nearest)), least)
     own = report(cost_model(request), request, plan)
     memory = own.memory
     known: dict[str, Any] = {
@@ -219,9 +234,10 @@ def _cell(
     }
     if not outcome.best:
         return Cell(fits=False, **known)
-    largest = max((_grown(one, seq_length, each) for each in (plan, least)), key=_size)
+    grown = (_grown(one, seq_length, each) for each in (plan, least))
+    largest = max(grown, key=lambda each: each.micro_batch_size)
     return Cell(
-        fits=True, **known, largest_micro_batch=_size(largest), largest_plan=largest,
+        fits=True, **known, largest_micro_batch=largest.micro_batch_size, largest_plan=largest,
         tokens_per_s=own.tokens_per_s, error_band=own.error_band,
         hours=None if own.days is None else own.days * DAY_HOURS, cost_usd=own.cost_usd,
         command=command_of(
@@ -229,10 +245,6 @@ def _cell(
             request.cluster.name, {**one.given, "seq_length": seq_length}, one.trainer, plan,
         ),
     )  # fmt: skip
-
-
-def _size(plan: ParallelPlan) -> int:
-    return plan.micro_batch_size
 
 
 def _grown(one: _Try, seq_length: int, plan: ParallelPlan) -> ParallelPlan:
@@ -265,7 +277,7 @@ def _longest(one: _Try, plan: ParallelPlan, fitting: int, most: int) -> int:
     return max(fitting, steps * LENGTH_STEP)
 
 
-def _last(holds: Any, low: int, high: int) -> int:
+def _last(holds: Callable[[int], bool], low: int, high: int) -> int:
     """The last number of low to high for which it holds, as for all before; low if for none."""
     if high <= low or holds(high):
         return max(low, high)
@@ -285,8 +297,25 @@ def _change(one: _Try, seq_length: int, outcome: Outcome) -> Change | None:
     return next((change for miss in misses for change in miss.changes), None)
 
 
-def _assumptions(asked: FitRequest, lengths: tuple[int, ...]) -> Iterator[Note]:
+def _times(asked: FitRequest, rows: list[Row]) -> str:
+    """How far times may be off, and what was measured on the card."""
+    bands = []
+    for cell in (cell for row in rows for cell in row.cells if cell.fits):
+        band, tokens_per_s = cell.error_band, cell.tokens_per_s
+        assert band is not None
+        assert tokens_per_s is not None
+        seconds = cell.seq_length * asked.training["global_batch_size"] / tokens_per_s
+        bands.append((band.low_s / seconds, band.high_s / seconds, band.accelerator_rows))
+    if not bands:
+        return "nothing was run: memory is an estimate"
+    low, high, known = zip(*bands, strict=True)
+    off = f"{min(low):.2f} to {max(high):.2f} times as long in 4 of 5 cases"
+    return f"memory and times are estimates, times {off}; published runs on this card: {max(known)}"
+
+
+def _assumptions(asked: FitRequest, lengths: tuple[int, ...], rows: list[Row]) -> Iterator[Note]:
     """What the table rests on."""
+    yield Note(code="times", text=_times(asked, rows))
     risk = share(asked.base.search.memory_risk)
     yield Note(
         code="fits",
@@ -298,6 +327,12 @@ def _assumptions(asked: FitRequest, lengths: tuple[int, ...]) -> Iterator[Note]:
         text="by the trainer that reaches the longest sequences, of those the fastest; hours and "
         "cost are without failures, checkpoints and evaluation",
     )
+    if host_bytes := max((cell.host_bytes for row in rows for cell in row.cells), default=0.0):
+        known = asked.base.cluster.groups[0].host_memory_bytes
+        has = "whose host memory is not known" if known is None else f"which has {size(known)}"
+        less = known is not None and host_bytes > known
+        text = f"the optimizer in host memory takes {size(host_bytes)} of a node, {has}"
+        yield Note(code="host", text=text + ": it does not fit" * less)
     if "dpo" in asked.fit.methods:
         yield Note(
             code="dpo",

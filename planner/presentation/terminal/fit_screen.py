@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -21,7 +22,7 @@ def fit_screen(answer: FitAnswer, request: FitRequest) -> RenderableType:
         Text(),
         _table(answer),
         *_helps(answer),
-        *notes("Rests on", [_wide(answer), *(note.text for note in answer.assumptions)]),
+        *notes("Rests on", (note.text for note in answer.assumptions)),
     )
 
 
@@ -92,28 +93,13 @@ def _helps(answer: FitAnswer) -> Iterator[RenderableType]:
             if row.change is None:
                 helps = "more nodes do not help, each card holds the whole model"
             else:
-                sets = [f"{name} {value_words(v)}" for name, v in row.change.set.items()]
+                sets = [_set(name, value) for name, value in row.change.set.items()]
                 helps = f"would fit with {', '.join(sets)}, {row.change.tokens_per_s:,.0f} tokens/s"
             yield prose(f"{over}; {helps}", 0, 2)
-        elif any(cell.host_bytes for cell in row.cells):
-            yield prose(
-                f"{row.title}: {size(row.cells[0].host_bytes)} of a node's host memory", 0, 2
-            )
 
 
-def _wide(answer: FitAnswer) -> str:
-    """How far times may be off, and what was measured."""
-    bands = [
-        (cell.error_band, answer.global_batch_size * cell.seq_length / cell.tokens_per_s)
-        for row in answer.rows for cell in row.cells if cell.error_band and cell.tokens_per_s
-    ]  # fmt: skip
-    if not bands:
-        return "memory is estimated, nothing was run"
-    low = min(band.low_s / seconds for band, seconds in bands)
-    high = max(band.high_s / seconds for band, seconds in bands)
-    known = max(band.accelerator_rows for band, _ in bands)
-    runs = f"{known} published runs on it" if known else "no published run on it is known"
-    return f"times are estimates: {low:.2f} to {high:.2f} times as long in 4 of 5 cases; {runs}"
+def _set(name: str, value: Any) -> str:
+    return f"{value:,} such nodes" if name == "nodes" else f"{name} {value_words(value)}"
 
 
 def fit_commands(answer: FitAnswer) -> Iterator[tuple[str, str]]:

@@ -240,7 +240,7 @@ def test_screen(planner: Planner, monkeypatch: pytest.MonkeyPatch, width: int) -
     assert "-130.4" in lines["full"]
     assert "not run" in lines["full, host"]
     assert lines["QLoRA"].split()[-1].replace(",", "").isdigit()
-    assert "would fit with nodes 16" in " ".join(screen.split())
+    assert "would fit with 16 such nodes" in " ".join(screen.split())
     for word in ("tokens/s", "hours", "max mbs", "no price known"):
         assert word in screen
 
