@@ -39,7 +39,8 @@ class Row(Document):
     """One method, by the trainer that reaches the longest sequences, of those the fastest.
 
     reason: why no trainer has a plan; there are no cells then.  longest_seq_length: the longest
-    that fits, in steps of 256 tokens; None: not even the shortest asked.  change: the smallest
+    that fits, in steps of 256 tokens, up to what the model reads or 131,072; None: not even the
+    shortest asked.  change: the smallest
     that makes the shortest fit, where nothing does.
     """
 

@@ -91,7 +91,7 @@ def _helps(answer: FitAnswer) -> Iterator[RenderableType]:
             first = row.cells[0]
             over = f"{row.title}: misses {first.seq_length:,} tokens by {size(-first.spare_bytes)}"
             if row.change is None:
-                helps = "more nodes do not help, each card holds the whole model"
+                helps = "neither more nodes nor offload help"
             else:
                 sets = [_set(name, value) for name, value in row.change.set.items()]
                 helps = f"would fit with {', '.join(sets)}, {row.change.tokens_per_s:,.0f} tokens/s"
