@@ -9,8 +9,8 @@
     >>> answer.best.fits
     True
 
-`plan`, `estimate`, `why`, `emit`, `size` and `sensitivity` take the documents of the command line
-and the service, whole or as keywords, and return the same answers as typed objects. All raise
+`plan`, `estimate`, `why`, `emit`, `size`, `fit` and `sensitivity` take the documents of the command
+line and the service, whole or as keywords, and return the same answers as typed objects. All raise
 `planner.documents.problems.RequestError` for a request that cannot be understood, with a JSON
 pointer to each problem; `plan`, `why` and `sensitivity` raise
 `planner.search.exhaustive.SpaceTooLarge` where the limits leave more plans than one search may
@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from planner.version import __version__
 
 if TYPE_CHECKING:
+    from planner.answers.fits.answer import FitAnswer
     from planner.answers.mixed_clusters.answer import MixedAnswer
     from planner.answers.reinforcement.documents import ReinforcementAnswer
     from planner.answers.sensitivities.documents import SensitivityAnswer
@@ -112,6 +113,19 @@ def size(document: Mapping[str, Any] | None = None, **parts: Any) -> SizingAnswe
 
     asked = {name: _plain(part) for name, part in {**(document or {}), **parts}.items()}
     return compute(parse_sizing(asked))
+
+
+def fit(document: Mapping[str, Any] | None = None, **parts: Any) -> FitAnswer:
+    """Which ways to fine-tune a model fit on given cards, by length of sequence, and how fast.
+
+    The document has `model`, `cluster` (a name), and may have `training` and `fit` (methods,
+    lengths).  Raises RequestError.
+    """
+    from planner.answers.fits.compute import fit as compute
+    from planner.answers.fits.request import parse_fit
+
+    asked = {name: _plain(part) for name, part in {**(document or {}), **parts}.items()}
+    return compute(parse_fit(asked))
 
 
 def sensitivity(

@@ -87,7 +87,7 @@ def serve(
 
 @app.command()
 def mcp() -> int:
-    """Offer plan, estimate, why, lint and size as tools to a coding agent, over standard input."""
+    """Offer plan, estimate, why, lint, size and fit as tools to an agent, over standard input."""
     from planner import mcp_server
 
     return mcp_server.serve()

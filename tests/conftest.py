@@ -30,6 +30,7 @@ STRICT = os.environ.get("PLANNER_TESTS_STRICT") == "1"
 # There tests wait for a browser or a service under load, compare many drawn plans, or search often.
 SLOW_FOLDERS = (
     "browser", "benchmarks", "frameworks", "lint", "mixed_clusters", "sensitivities", "sizing",
+    "fits",
 )  # fmt: skip
 ALL_SLOW = re.compile(r"^pytestmark = .*mark\.(slow|exhaustive)\b", re.MULTILINE)  # of a module
 

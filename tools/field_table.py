@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ClusterSpec, NodeGroup, TrainingSpec
+from planner.answers.fits.request import FitSpec
 from planner.answers.pipelines.timeline import TimelineRequest
 from planner.answers.reinforcement.documents import ReinforcementSpec
 from planner.answers.sizing.request import SizingSpec
@@ -41,6 +42,7 @@ _DOCUMENTS: tuple[tuple[type[BaseModel], Part, frozenset[str]], ...] = (
     (ParallelPlan, "plan", frozenset()),
     (TimelineRequest, "pipeline", frozenset({"schedule"})),
     (SizingSpec, "sizing", frozenset({"prices_usd_per_accelerator_hour", "pue"})),
+    (FitSpec, "fit", frozenset()),
     (ReinforcementSpec, "reinforcement", frozenset()),
 )  # fmt: skip
 # Names of a vocabulary that help shows.

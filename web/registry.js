@@ -7,6 +7,7 @@ export const VIEWS = [
   { id: "plan", label: "Plan", load: () => import("./views/plan.js") },
   { id: "compare", label: "Compare", load: () => import("./views/compare.js") },
   { id: "size", label: "Size", load: () => import("./views/size.js") },
+  { id: "fit", label: "Fit", load: () => import("./views/fit.js") },
   { id: "accuracy", label: "Accuracy", load: () => import("./views/accuracy.js") },
   { id: "validate", label: "Validate", load: () => import("./views/validate.js") },
   { id: "lint", label: "Lint", load: () => import("./views/lint.js") },

@@ -17,6 +17,7 @@ from api.openapi.parts import PREFIX, closed, ref, text
 from api.problems import ProblemDocument
 from cost_models.plans import FIELDS, ParallelPlan
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
+from planner.answers.fits.request import FitSpec
 from planner.answers.pipelines.all_schedules import ComparisonRequest
 from planner.answers.pipelines.timeline import TimelineRequest
 from planner.answers.reinforcement.documents import PART as STEP
@@ -101,6 +102,7 @@ def _of_questions(request: dict[str, Any]) -> dict[str, Any]:
         **job_schema.requests(request),
         "NodeResults": _node_results(),
         "SizingRequest": _sizing_request(request),
+        "FitRequest": _fit_request(request),
         # A pipeline alone, or a request with a plan.
         "TimelineOrRequest": {"anyOf": [ref("TimelineRequest"), ref("Request")]},
         "ScheduleComparisonRequest": {"anyOf": [ref("ComparisonRequest"), ref("Request")]},
@@ -111,8 +113,9 @@ def _of_questions(request: dict[str, Any]) -> dict[str, Any]:
 
 def _definitions() -> dict[str, Any]:
     models = (
-        ModelSpec, ClusterSpec, TrainingSpec, ParallelPlan, SearchSpec, SizingSpec, SensitivitySpec,
-        ReinforcementSpec, TimelineRequest, ComparisonRequest, ProblemDocument, *job_schema.SPECS,
+        ModelSpec, ClusterSpec, TrainingSpec, ParallelPlan, SearchSpec, SizingSpec, FitSpec,
+        SensitivitySpec, ReinforcementSpec, TimelineRequest, ComparisonRequest, ProblemDocument,
+        *job_schema.SPECS,
     )  # fmt: skip
     _, schema = models_json_schema(
         [(model, "validation") for model in models], ref_template=PREFIX + "{model}"
@@ -216,6 +219,13 @@ def _sizing_request(request: dict[str, Any]) -> dict[str, Any]:
     asked = {name: request["properties"][name] for name in PARTS if name != "sizing"}
     sizing = {"sizing": ref("SizingSpec")}
     return closed(asked | sizing, ["model", "training"])
+
+
+def _fit_request(request: dict[str, Any]) -> dict[str, Any]:
+    """A request without lengths and methods, which are in its part of their own."""
+    parts = {"model": request["properties"]["model"], "cluster": text("name of cards or a node")}
+    training = {"type": "object", "description": "fields of TrainingSpec; all may be left out"}
+    return closed(parts | {"training": training, "fit": ref("FitSpec")}, ["model", "cluster"])
 
 
 def _limit(name: str, field: dict[str, Any]) -> dict[str, Any]:

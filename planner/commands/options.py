@@ -17,7 +17,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-Part = Literal["", "cluster", "training", "search", "plan", "pipeline", "sizing", "reinforcement"]
+Part = Literal[
+    "", "cluster", "training", "search", "plan", "pipeline", "sizing", "fit", "reinforcement"
+]
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,10 @@ def part_of(name: Part) -> dict[str, Field]:
     return {field.name: field for field in _OPTIONS if field.part == name}
 
 
-# Not of a request for a plan: a pipeline by itself, with times in place of a model; a sizing; a
-# step of reinforcement learning.
+# Not of a request for a plan: a pipeline by itself, with times in place of a model; a sizing; what
+# fits; a step of reinforcement learning.
 PIPELINE = part_of("pipeline")
-_APART = ("pipeline", "sizing", "reinforcement")
+_APART = ("pipeline", "sizing", "fit", "reinforcement")
 FIELDS = {field.name: field for field in _OPTIONS if field.part not in _APART}
 
 
@@ -92,6 +94,7 @@ _PANELS = {
     "search": "Search",
     "pipeline": "A pipeline by itself, without a model",
     "sizing": "Sizing",
+    "fit": "What to try",
     "reinforcement": "The step",
 }
 
@@ -103,6 +106,11 @@ def request_options(plan_panel: str) -> Callable[[Callable[..., int]], Callable[
     and `option_values`, values by field name.
     """
     return _options(FIELDS.values(), plan_panel, "option_values", document=True)
+
+
+def some_options(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Give a command the options of these fields of a request, as its argument `option_values`."""
+    return _options([FIELDS[name] for name in names], "", "option_values")
 
 
 def part_options(part: Part) -> Callable[[Callable[..., int]], Callable[..., int]]:

@@ -17,6 +17,7 @@ LENGTHS = frozenset(
     {
         "seq_length", "global_batch_size", "encoder_tokens", "sample_lengths", "prompt_tokens",
         "response_tokens", "max_position_embeddings", "sliding_window", "critical_batch_size",
+        "lengths",
     }
 )  # fmt: skip
 

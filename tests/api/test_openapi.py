@@ -23,6 +23,7 @@ def test_description_is_whole() -> None:
         "/v1/reads",
         "/v1/rl",
         "/v1/sizings",
+        "/v1/fits",
         "/v1/sensitivities",
         "/v1/catalog/models",
         "/v1/catalog/accelerators",

@@ -17,6 +17,7 @@ SERIOUS = ("serious", "critical")
 PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "plan": ({}, ".figures"),
     "size": ({"view": "size", "sizing": SIZING}, ".choices"),
+    "fit": ({"view": "fit"}, ".fit-table"),
     "sensitivity": ({"tab": "sensitivity"}, ".tornado"),
     "accuracy": ({"view": "accuracy"}, ".nearest"),
     "validate": ({"view": "validate"}, ".ask button.primary:enabled"),

@@ -1,4 +1,4 @@
-"""Size and Lint: what a person asks there, and what comes of it."""
+"""Size, Fit and Lint: what a person asks there, and what comes of it."""
 
 from __future__ import annotations
 
@@ -76,6 +76,28 @@ def test_without_a_price_there_is_no_cost(page: Page) -> None:
     sized(page)
     expect(page.locator(".verdict")).to_contain_text("no price is known, so no cost")
     expect(page.get_by_role("heading", name="Days by number of accelerators")).to_be_visible()
+
+
+def test_what_fits(page: Page, shot: Callable[..., None]) -> None:
+    page.goto(link(view="fit"))
+    verdict = page.locator(".verdict")
+    expect(verdict).to_have_text("3 of 5 ways fit on 1 × GeForce RTX 4090")
+    table = page.get_by_role("region", name="Methods by length: table")
+    quantized = table.get_by_role("row", name="QLoRA")
+    expect(quantized.locator(".meter:not(.over)")).to_have_count(5)
+    expect(quantized.locator("td").first).to_contain_text("tokens/s")
+    expect(table.get_by_role("row", name="full LLaMA")).to_contain_text("over")
+    commands = page.get_by_role("region", name="To run")
+    expect(commands).to_contain_text("planner emit --model qwen3-8b --cluster 1x1xrtx-4090")
+    shot(page, "fits", whole=True)
+
+    # A rented node has a price, and room for more ways.
+    page.get_by_label("Card or instance").select_option("p5.48xlarge")
+    expect(verdict).to_have_text("5 of 5 ways fit on 8 × H100 SXM5 80GB")
+    expect(quantized.locator("td").first).to_contain_text("$")
+    page.get_by_label("Batch").fill("-1")
+    expect(page.get_by_label("Batch")).to_have_attribute("aria-invalid", "true")
+    expect(verdict).to_be_visible()
 
 
 LAUNCH = """torchrun --nnodes 1 --nproc_per_node 4 pretrain_gpt.py \\

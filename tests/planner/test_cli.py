@@ -14,6 +14,7 @@ import pytest
 
 from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
+from planner.answers.fits.request import FitSpec
 from planner.answers.reinforcement.documents import ReinforcementSpec
 from planner.answers.sizing.request import SizingSpec
 from planner.commands import options
@@ -50,6 +51,7 @@ def test_options_are_the_fields_of_the_documents() -> None:
     assert by_part["training"] == set(TrainingSpec.model_fields)
     assert by_part["search"] == set(SearchSpec.model_fields) - {"limits"}
     assert by_part["reinforcement"] == set(ReinforcementSpec.model_fields)
+    assert by_part["fit"] == set(FitSpec.model_fields)
     # Prices are pairs, and the PUE is an option of every command.
     own = {"prices_usd_per_accelerator_hour", "pue"}
     assert by_part["sizing"] == set(SizingSpec.model_fields) - own

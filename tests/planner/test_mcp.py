@@ -29,7 +29,8 @@ def test_every_tool_answers() -> None:
         command = StdioServerParameters(command=sys.executable, args=["-m", "planner.cli", "mcp"])
         async with Client(stdio_client(command)) as client:
             tools = (await client.list_tools()).tools
-            assert {tool.name for tool in tools} == {"plan", "estimate", "why", "lint", "size"}
+            names = {"plan", "estimate", "why", "lint", "size", "fit"}
+            assert {tool.name for tool in tools} == names
             assert all(tool.description for tool in tools)
             answers = {
                 name: await client.call_tool(name, asked)
@@ -42,6 +43,11 @@ def test_every_tool_answers() -> None:
                         "model": "llama-3.1-8b",
                         "training": PARTS["training"] | {"tokens": 1e12},
                         "sizing": {"accelerators": ["h100-sxm"], "sizes": [64]},
+                    },
+                    "fit": {
+                        "model": "llama-3.1-8b",
+                        "cluster": "1x1xrtx-4090",
+                        "fit": {"methods": ["qlora"], "lengths": [2048]},
                     },
                 }.items()
             }

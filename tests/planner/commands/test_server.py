@@ -57,6 +57,7 @@ SAME = {
     "model": ("model", "gpt2"),
     "catalog": ("catalog", "accelerators"),
     "size": ("size", *MODEL, "--tokens", "1e12", "--accelerators", "h100-sxm", "--sizes", "64"),
+    "fit": ("fit", *MODEL[:2], "--card", "rtx-4090", "--methods", "qlora", "--lengths", "2k"),
     "lint": ("lint", SCRIPT, "--cluster", "16x8xh100-sxm"),
     "read": ("read", SCRIPT, "--cluster", "16x8xh100-sxm"),
     "rl": ("rl", "--model", "llama-3.2-1b", "--cluster", "1x8xh100-sxm", *STEP, "--tp", "1"),
@@ -80,7 +81,7 @@ REFUSED = {
     "no-cluster": ("rl", "--model", "llama-3.2-1b", *STEP),
 }
 _TIMES = re.compile(
-    r'"(search_|sizing_)?time_s": [\d.e-]+|(evaluated in|in|searches in) [\d.]+ m?s\b'
+    r'"(search_|sizing_|fit_)?time_s": [\d.e-]+|(evaluated in|in|searches in) [\d.]+ m?s\b'
 )
 
 

@@ -1,0 +1,68 @@
+"""`planner fit`: which ways to fine-tune a model fit on which cards, and how fast."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from planner.commands.failures import FINE, NOTHING_FITS
+from planner.commands.options import part_of, part_options, read, some_options
+from planner.commands.server import answered, repeated
+from planner.commands.shared import Json, read_model
+from planner.presentation.terminal.progress_bar import bar
+
+_TRAINING = (
+    "global_batch_size", "tokens", "precision", "optimizer", "lora_rank", "lora_targets",
+    "lora_dropout",
+)  # fmt: skip
+
+
+@some_options("model", *_TRAINING)
+@part_options("fit")
+def fit(
+    *,
+    card: Annotated[
+        str | None, typer.Option(metavar="NAME", help="kind of card, such as rtx-4090")
+    ] = None,
+    cards: Annotated[int, typer.Option(min=1, help="so many of it in one node")] = 1,
+    on: Annotated[
+        str | None,
+        typer.Option("--on", "--cluster", metavar="NAME", help="p5.48xlarge, 2x8xh100-sxm, local"),
+    ] = None,
+    json: Json = False,
+    fit: Mapping[str, Any],
+    option_values: Mapping[str, Any],
+) -> int:
+    """Which ways to fine-tune a model fit on one card or node, how long and how fast."""
+    from planner.answers.fits.compute import fit as compute
+    from planner.answers.fits.request import parse_fit
+    from planner.documents.loading import scalar
+    from planner.documents.problems import join
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.fit_screen import fit_commands, fit_screen
+
+    if (card is None) == (on is None):
+        raise typer.BadParameter("give --card rtx-4090, or --on p5.48xlarge")
+    given = {name: read(name, text, False) for name, text in option_values.items()}
+    named = given.pop("model", None)
+    parts: dict[str, Any] = {}
+    for name, text in fit.items():
+        words = [scalar(word.strip(), join("/fit", name)) for word in text.split(",")]
+        parts[name] = words if part_of("fit")[name].several else words[0]
+    document = {
+        "model": None if named is None else read_model(named, Path()),
+        "cluster": on if card is None else f"1x{cards}x{card}",
+        "training": given,
+        "fit": parts,
+    }
+    asked = parse_fit(document).model_copy(update={"model_file": str(named)})
+    with bar("searching", best=False):
+        answer = answered(lambda: compute(asked), lambda service: service.fit(asked.document()))
+    lines = [""] if any(fit_commands(answer)) else []
+    for title, command in fit_commands(answer):
+        lines += [f"{title}:", f"  {repeated(command)}"]
+    output.show(answer, json, lambda screen: fit_screen(answer, asked), lines)
+    return FINE if any(row.longest_seq_length for row in answer.rows) else NOTHING_FITS

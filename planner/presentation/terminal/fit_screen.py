@@ -1,0 +1,110 @@
+"""What fits, on a terminal: methods by lengths, what would help, the commands to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from planner.answers.fits.answer import Cell, FitAnswer, Row
+from planner.answers.fits.request import FitRequest
+from planner.documents.formats import dollars, gib, or_dash, short, size, value_words
+from planner.presentation.terminal.plain_table import plain_table
+from planner.presentation.terminal.text_wrap import Flow, notes, prose
+
+
+def fit_screen(answer: FitAnswer, request: FitRequest) -> RenderableType:
+    """The answer to `planner fit`."""
+    return Group(
+        *_header(answer, request),
+        Text(),
+        _table(answer),
+        *_helps(answer),
+        *notes("Rests on", (note.text for note in answer.assumptions)),
+    )
+
+
+def _header(answer: FitAnswer, request: FitRequest) -> Iterator[RenderableType]:
+    """What is tried, and what the numbers of the table are."""
+    each = answer.accelerators // answer.nodes
+    cards = f"{answer.nodes} x {each} {answer.accelerator}"
+    yield Text.assemble((request.base.model.name, "bold"), "  on  ", (cards, "bold"))
+    price, tokens = answer.price_usd_per_accelerator_hour, request.base.training.tokens
+    words = [f"batch {answer.global_batch_size:,} sequences", answer.precision]
+    if tokens is not None:
+        words.append(f"{short(tokens)} tokens")
+    words.append("no price known" if price is None else f"{dollars(price)} per card-hour")
+    yield Flow(words, indent=2)
+    room = f"{gib(answer.room_bytes)} GiB may be needed of {gib(answer.capacity_bytes)}"
+    yield Text(f"a card: {room}, the rest is for what estimates miss", "dim")
+
+
+def _table(answer: FitAnswer) -> RenderableType:
+    """A block of lines for each method."""
+    heads = ("", "", *(f"{length:,}" for length in answer.lengths), "longest")
+    table = plain_table(heads, {""}, gap=2, no_wrap=True)
+    for row in answer.rows:
+        if not row.cells:
+            table.add_row(Text(_NAMES[row.method], "bold"), Text("not run", "red"))
+            continue
+        longest = or_dash(row.longest_seq_length, lambda tokens: f"{tokens:,}")
+        for i, (name, words) in enumerate(_lines(row)):
+            head = Text(_NAMES[row.method] if i == 0 else "", "bold")
+            style = "" if i == 0 else "dim"
+            cells = [_word(cell, words, style, i == 0) for cell in row.cells]
+            table.add_row(head, Text(name, style), *cells, longest if i == 0 else "")
+    return table
+
+
+_NAMES = {
+    "full": "full", "full-offload": "full, host", "lora": "LoRA", "qlora": "QLoRA", "dpo": "DPO",
+}  # fmt: skip
+
+
+def _lines(row: Row) -> Iterator[tuple[str, Callable[[Cell], str]]]:
+    """The lines of a method: their names, and what is said of a cell that fits."""
+    yield "GiB free", lambda cell: gib(cell.spare_bytes)
+    if row.longest_seq_length is None:
+        return
+    yield "max mbs", lambda cell: f"{cell.largest_micro_batch:,}"
+    yield "tokens/s", lambda cell: f"{cell.tokens_per_s:,.0f}"
+    if any(cell.hours is not None for cell in row.cells):
+        yield "hours", lambda cell: f"{cell.hours:,.3g}"
+    if any(cell.cost_usd is not None for cell in row.cells):
+        yield "cost", lambda cell: dollars(cell.cost_usd or 0.0)
+
+
+def _word(cell: Cell, words: Callable[[Cell], str], style: str, first: bool) -> Text:
+    if cell.fits:
+        return Text(words(cell), "green" if first else style)
+    return Text(gib(cell.spare_bytes), "red") if first else Text("")
+
+
+def _helps(answer: FitAnswer) -> Iterator[RenderableType]:
+    """For each method that fits at no length: why it is not run, or what would help."""
+    for row in answer.rows:
+        if row.reason:
+            yield prose(f"{row.title}: {row.reason}", 0, 2)
+        elif row.longest_seq_length is None:
+            first = row.cells[0]
+            over = f"{row.title}: misses {first.seq_length:,} tokens by {size(-first.spare_bytes)}"
+            if row.change is None:
+                helps = "neither more nodes nor offload help"
+            else:
+                sets = [_set(name, value) for name, value in row.change.set.items()]
+                helps = f"would fit with {', '.join(sets)}, {row.change.tokens_per_s:,.0f} tokens/s"
+            yield prose(f"{over}; {helps}", 0, 2)
+
+
+def _set(name: str, value: Any) -> str:
+    return f"{value:,} such nodes" if name == "nodes" else f"{name} {value_words(value)}"
+
+
+def fit_commands(answer: FitAnswer) -> Iterator[tuple[str, str]]:
+    """For each method a title and the command at the longest length tried that fits."""
+    for row in answer.rows:
+        if cell := next((cell for cell in row.cells[::-1] if cell.command), None):
+            title = f"{row.title}, {cell.seq_length:,} tokens, by {row.trainer_title}"
+            yield title, str(cell.command)
