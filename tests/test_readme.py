@@ -39,7 +39,7 @@ LINES = list(dict.fromkeys(line for block in blocks("sh") for line in block.spli
 SIZING = [line for line in LINES if line.startswith("planner size ")]
 COMMANDS = [
     *(line for line in LINES if line not in SIZING),
-    *(pytest.param(f"{line} --sizes 64", marks=pytest.mark.slow) for line in SIZING),
+    *(pytest.param(f"{line} --sizes 512", marks=pytest.mark.slow) for line in SIZING),
     *(pytest.param(line, marks=pytest.mark.exhaustive) for line in SIZING),
 ]
 

@@ -66,10 +66,10 @@ Ground = Literal["measured", "extrapolated", "unseen"]
 
 
 class Record(BaseModel, frozen=True, extra="forbid"):
-    """The fastest published run of a model on an accelerator, by model FLOP/s, beside a plan.
+    """The fastest published run on an accelerator of models of a size, by model FLOP/s.
 
-    same_model: whether it trained this model; else the one nearest in size.  differs: what the plan
-    has that the run had not, in words, and whether any published run there had it.
+    same_model: whether its model has as many parameters; else it is the nearest in size.  differs:
+    what the plan has that the run had not, and whether any published run there had it.
     """
 
     run: ScoredRun

@@ -13,7 +13,7 @@ TOO_LARGE = {
     "model": "llama-3.1-70b",
     "cluster": {"accelerator": "h100-sxm-80gb", "nodes": 1, "accelerators_per_node": 8},
     "training": {"seq_length": 4096, "global_batch_size": 64},
-    "search": {"framework": "megatron"},
+    "search": {"framework": "megatron", "limits": {"offload_optimizer": {"values": [False]}}},
 }
 
 

@@ -72,7 +72,7 @@ export function PlanEvidence({ shown }) {
     </div>`;
 }
 
-/* "Record: 349 TFLOP/s published of Qwen3-30B-A3B on 16; 1.16 times that here, with pp 2 where it had 1." */
+/* "Record: 349 TFLOP/s published of Qwen3-30B-A3B on 16; 1.16 times that here, with pp 1 -> 2." */
 function Record({ record: { run, differs }, shown }) {
   const ratio = shown.model_flop_per_s_per_accelerator / run.model_flop_per_s;
   const more = differs.length - MOST_DIFFERENCES;

@@ -199,7 +199,7 @@ def _unseen(chip: AcceleratorSpec, nearest: Sequence[ScoredRun]) -> tuple[str, s
 
 
 def _how(adapters: bool, narrow: bool) -> str:
-    return " training adapters" * adapters + (" in 8 or 4 bits" if narrow else " in 16 bits")
+    return " training adapters" * adapters + (" in 8 or 4 bits" if narrow else "")
 
 
 def _stack(runtime: str) -> str:

@@ -16,8 +16,9 @@ from planner.evidence.uncertainty.error_features import NARROW
 
 # Below this number of sources, runs of all accelerators tell which features go together.
 FEWEST_SOURCES = 3
-# Parameters within this factor are of one model, whose rows count them differently.
-_SAME_SIZE = 1.03
+# Parameters within this factor are of one model, whose rows count them differently; models within
+# the other reach the same rate on the same accelerator.
+_SAME_SIZE, _LIKE_SIZE = 1.03, 1.3
 # What tells two plans of one job apart, as a reader knows it.
 TOLD = (
     "tp", "cp", "pp", "vpp", "ep", "zero_stage", "micro_batch_size", "recompute", "schedule",
@@ -30,10 +31,10 @@ Pairs = frozenset[frozenset[str]]
 def record(
     model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec, plan: ParallelPlan
 ) -> Record | None:
-    """The fastest published run of this model on this accelerator, by model FLOP/s.
+    """The fastest published run on this accelerator of a model of this size, by model FLOP/s.
 
-    Of the model nearest in size, where none trained this one.  None without a run of its kind of
-    model, method and class of precision.
+    Of the model nearest in size, where none is within _LIKE_SIZE.  None without a run of its kind
+    of model, method and class of precision.
     """
     runs = _runs(
         cluster.groups[0].accelerator.id,
@@ -46,12 +47,13 @@ def record(
     size = total_parameters(model)
 
     def apart(run: ScoredRun) -> float:
-        ratio = abs(log(run.parameters / size))
-        return 0.0 if ratio < log(_SAME_SIZE) else ratio
+        return abs(log(run.parameters / size))
 
-    nearest = min(map(apart, runs))
-    best = max((run for run in runs if apart(run) <= nearest), key=lambda run: run.model_flop_per_s)
-    return Record(run=best, same_model=nearest == 0.0, differs=tuple(differences(plan, best, runs)))
+    reach = max(log(_LIKE_SIZE), min(map(apart, runs)))
+    near = [run for run in runs if apart(run) <= reach]
+    best = max(near, key=lambda run: run.model_flop_per_s)
+    same = apart(best) <= log(_SAME_SIZE)
+    return Record(run=best, same_model=same, differs=tuple(differences(plan, best, runs)))
 
 
 @lru_cache(maxsize=256)
@@ -72,8 +74,8 @@ def differences(
         own, its = getattr(plan, name), getattr(run, name)
         if own != its:
             seen = any(getattr(other, name) == own for other in runs)
-            words = f"{name.replace('_', ' ')} {_said(own)} where it had {_said(its)}"
-            yield words if seen else f"{words} (as no run there)"
+            words = f"{name.replace('_', ' ')} {_said(its)} -> {_said(own)}"
+            yield words if seen else f"{words} (no run there)"
 
 
 def _said(value: object) -> str:

@@ -17,20 +17,22 @@ _STYLES = {"measured": "", "extrapolated": "yellow", "unseen": "bold yellow"}
 
 
 # Differences from the record that are told; the rest are counted.
-_MOST_DIFFERENCES = 4
+_MOST_DIFFERENCES = 2
+_BEYOND = 1.05  # times the record, from which the differences are told
 
 
 def evidence_rows(
     evidence: Evidence, report: PlanReport, accelerator_id: str
 ) -> Iterator[tuple[str, RenderableType]]:
-    """Titled rows: the ground of a plan's estimate, the nearest published run, and the record."""
+    """Titled rows: the ground of a plan's estimate, and the record, else the nearest run."""
     words = prose(evidence.text, indent=0)
     yield (
         "evidence",
         Flow([Text(str(word), _STYLES[evidence.ground]) for word in words.pieces], " "),
     )
-    yield "", Flow(_nearest(evidence.nearest[0], accelerator_id), ", ")
-    if evidence.record is not None:
+    if evidence.record is None:
+        yield "", Flow(_nearest(evidence.nearest[0], accelerator_id), ", ")
+    else:
         yield "record", Flow(_record(evidence.record, report), " ")
 
 
@@ -38,12 +40,12 @@ def _record(record: Record, report: PlanReport) -> Iterator[str]:
     """The fastest published run, this plan beside it, and what it has that the run had not."""
     run, ratio = record.run, report.model_flop_per_s_per_accelerator / record.run.model_flop_per_s
     rate = f"{run.model_flop_per_s / 1e12:.3g} TFLOP/s"
-    yield f"{rate} published of {run.model} on {run.accelerators}"
-    yield f"({run.source} {run.year})"
-    if ratio <= 1 or not record.differs:
-        yield f"and {ratio:.2f} times that here"
+    yield f"{rate} by {run.model} on {run.accelerators}"
+    yield f"({run.source} {run.year}),"
+    if ratio < _BEYOND or not record.differs:
+        yield f"{ratio:.2f}x here"
         return
-    yield f"and {ratio:.2f} times that here, with"
+    yield f"{ratio:.2f}x here, with"
     differs = list(record.differs[:_MOST_DIFFERENCES])
     if more := len(record.differs) - len(differs):
         differs.append(f"{more} more")

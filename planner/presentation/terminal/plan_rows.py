@@ -100,11 +100,8 @@ def _doubts(band: ErrorBand, selection: Selection | None) -> Iterator[str]:
     """The interval, and the time to expect of a plan that was picked as the shortest of several."""
     yield _band(band)
     if selection is not None and selection.share >= LEAST_SELECTION:
-        yield (
-            f"expect {formats.seconds(selection.expected_time_s)}: the shortest of "
-            f"{selection.plans} close estimates is {formats.share(selection.share)} too short on "
-            "average"
-        )
+        seconds, error = formats.seconds(selection.expected_time_s), formats.share(selection.share)
+        yield f"expect {seconds}: the shortest of {selection.plans} estimates is {error} too short"
 
 
 def _memory_rows(memory: Memory) -> Iterator[tuple[str, RenderableType]]:

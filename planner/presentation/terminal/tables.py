@@ -152,9 +152,7 @@ def _tie_notes(answer: PlanAnswer) -> Iterator[RenderableType]:
         advice = advice if in_table else ": measure before you choose"
         if (telling := answer.measure_next) is not None:
             run = next(i for i, one in enumerate(contenders, 1) if one.id == telling.id)
-            advice += (
-                f" (a run of {run} takes {formats.share(1 - telling.left)} of the doubt off all)"
-            )
+            advice += f", {run} first" if run <= _MOST_RANKED else ""
         yield prose(f"{formats.listed(ties)} are statistically tied with 1{advice}", hanging=2)
     if place is not None and not (ties and in_table):
         plan = formats.whole_plan_words(contenders[place - 1].plan)

@@ -20,21 +20,21 @@ def of(model: str, cluster: str, plan: ParallelPlan, **fields: object) -> Record
     return record(asked.model, asked.cluster, asked.training, plan)
 
 
-def test_the_record_is_the_fastest_run_of_the_model_in_its_precision() -> None:
-    """Of Llama 3 70B on H100 fp8 runs reach more than any in 16 bits, and do not count."""
+def test_the_record_is_the_fastest_run_of_that_size_in_its_precision() -> None:
+    """Of 70B on H100 fp8 runs reach more than any in 16 bits, and do not count."""
     found = of("llama-3.1-70b", "8x8xh100-sxm", ParallelPlan(tp=4, pp=4, dp=4))
     assert found is not None
-    assert found.same_model
     runs = [
         run
         for run in scored_runs()
         if run.accelerator == H100.id and not (run.experts or run.adapters)
-        and run.precision == "bf16" and 69e9 < run.parameters < 72e9
+        and run.precision == "bf16" and 70.6e9 / 1.3 < run.parameters < 70.6e9 * 1.3
     ]  # fmt: skip
     assert found.run == max(runs, key=lambda run: run.model_flop_per_s)
     eight = of("llama-3.1-70b", "8x8xh100-sxm", ParallelPlan(tp=4, pp=4, dp=4), precision="fp8")
     assert eight is not None
     assert eight.run.precision != "bf16"
+    assert eight.same_model
     assert eight.run.model_flop_per_s > found.run.model_flop_per_s
 
 
@@ -57,11 +57,11 @@ def test_it_says_what_the_plan_has_that_the_run_had_not_and_whether_any_had_it()
     found = of("llama-3.1-70b", "8x8xh100-sxm", plan)
     assert found is not None
     run = found.run
-    assert f"tp 8 where it had {run.tp}" in found.differs
+    assert f"tp {run.tp} -> 8" in found.differs
     chunks = ParallelPlan(pp=4, vpp=20, dp=16, schedule="interleaved-1f1b")
     rare = of("llama-3.1-70b", "8x8xh100-sxm", chunks)
     assert rare is not None
-    assert f"vpp 20 where it had {run.vpp} (as no run there)" in rare.differs
+    assert f"vpp {run.vpp} -> 20 (no run there)" in rare.differs
     own = {name: getattr(run, name) for name in (*TOLD, "dp")}
     same = of("llama-3.1-70b", "8x8xh100-sxm", ParallelPlan.model_validate({
         **own, "recompute_num_layers": 80 if run.recompute == "full" else 0,
