@@ -68,7 +68,8 @@ class Simplest:
 
     def __init__(self, most_bytes: float, seen: Pairs) -> None:
         self._most_bytes = most_bytes
-        self._seen = seen
+        pairs = combinations_with_replacement(steps(Plans.of(ParallelPlan())), 2)
+        self._unseen = [pair for pair in pairs if frozenset(pair) not in seen]
         self._best: dict[int, tuple[float, ParallelPlan]] = {}
         self._fastest_s = self._shown_s = np.inf
         self._shown: ParallelPlan | None = None
@@ -80,7 +81,8 @@ class Simplest:
         close = seconds <= self._fastest_s * (1.0 + MOST_SLOWER)
         roomy = estimates.peak_bytes <= self._most_bytes
         rows = np.flatnonzero((close | (seconds < self._shown_s)) & roomy)
-        rows = rows[self._are_shown(plans.take(rows))]
+        if len(rows):
+            rows = rows[self._are_shown(plans.take(rows))]
         if not len(rows):
             return
         first = int(rows[np.argmin(seconds[rows])])
@@ -98,9 +100,8 @@ class Simplest:
         """Whether published runs have each two features of a plan together."""
         found = steps(plans)
         shown = np.ones(len(plans), dtype=bool)
-        for one, other in combinations_with_replacement(found, 2):
-            if frozenset((one, other)) not in self._seen:
-                shown &= ~(found[one] & found[other])
+        for one, other in self._unseen:
+            shown &= ~(found[one] & found[other])
         return shown
 
     def plans(self) -> list[ParallelPlan]:

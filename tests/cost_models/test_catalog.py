@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -13,13 +12,12 @@ import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
-from cost_models.catalog import hardware, local
+from cost_models.catalog import hardware
 from cost_models.catalog.names import UnknownName, normal, resolve
 from cost_models.spec import ClusterSpec
 
 ACCELERATORS = [entry.id for entry in hardware.accelerators()]
 PRESETS = [entry.id for entry in hardware.clusters()]
-INSTANCES = {entry.name.partition(":")[0]: entry for entry in hardware.clusters() if entry.provider}
 
 # Every part of the hardware survey, by the name it had there.
 SURVEY = [
@@ -311,67 +309,6 @@ def test_a_cluster_has_at_most_a_million_accelerators() -> None:
             hardware.parse_shorthand(text)
 
 
-@pytest.mark.parametrize("name", INSTANCES)
-def test_an_instance_is_found_by_the_providers_name_in_any_case_with_or_without_a_count(
-    name: str,
-) -> None:
-    entry = INSTANCES[name]
-    one = hardware.cluster(name)
-    assert (one.groups[0].nodes, one.accelerators) == (1, entry.accelerators_per_node)
-    assert one.groups[0].accelerator.id == entry.accelerator
-    assert entry.prices_date
-    for text in (name.upper(), f" {name.lower()} ", f"1x{name}"):
-        assert hardware.cluster(text) == one
-    four = hardware.cluster(f"4X{name}")
-    assert four == hardware.parse_shorthand(f"4x{name}") == hardware.cluster(name, 4)
-    assert four.groups[0] == one.groups[0].model_copy(
-        update={"nodes": 4, "network": four.groups[0].network}
-    )
-    for text in (f"0x{name}", f"-1x{name}", f"8x8x{name}", f"99999999x{name}", f"1000001x{name}"):
-        with pytest.raises(ValueError, match="cluster") as refused:
-            hardware.parse_shorthand(text)
-        assert len(str(refused.value)) < 1000
-    misspelled = name[:-1] + ("y" if name[-1] != "y" else "z")
-    with pytest.raises((UnknownName, ValueError), match="did you mean"):
-        hardware.cluster(misspelled)
-
-
-def test_there_are_instances_of_every_large_provider() -> None:
-    providers = Counter(entry.provider for entry in INSTANCES.values())
-    assert len(INSTANCES) == 188
-    assert {"AWS", "GCP", "Azure", "OCI", "Lambda", "Nebius", "CoreWeave", "Crusoe"} <= set(
-        providers
-    )
-
-
-def test_an_instance_has_its_own_accelerators_network_memory_and_price() -> None:
-    """3.2 Tb/s of a node are 50 GB/s for each of 8; $55.04 are $6.88 for each."""
-    (p5,) = hardware.cluster("4xp5.48xlarge").groups
-    assert (p5.nodes, p5.accelerators_per_node, p5.accelerator.id) == (4, 8, "h100-sxm-80gb")
-    assert [tier.name for tier in p5.network] == ["nvlink", "efa"]
-    assert p5.network[1].bandwidth_bytes_per_s == 50e9
-    assert p5.host_memory_bytes == 2**41
-    assert p5.price_usd_per_accelerator_hour == 6.88
-    (one,) = hardware.cluster("g6e.xlarge").groups
-    assert (one.accelerators_per_node, one.price_usd_per_accelerator_hour) == (1, 1.861)
-    assert hardware.cluster_entry("g6e.xlarge").name.startswith(
-        "g6e.xlarge: 1x L40S 48GB, 2.5 Gb/s"
-    )
-    # Without a price of its own: the median of the accelerator.
-    (p5e,) = hardware.cluster("p5e.48xlarge").groups
-    assert p5e.price_usd_per_accelerator_hour == hardware.price_usd_per_hour("h200-sxm-141gb")
-    # Without a network of its own: the accelerator's typical one.
-    typical = hardware.accelerator_entry("l40s").node.network
-    assert hardware.cluster("l40s-48gb.8x").groups[0].network[1] == typical
-
-
-def test_a_counted_name_may_begin_with_a_number_itself() -> None:
-    (group,) = hardware.cluster("2x1x_A100-80GB_SECURE").groups
-    assert (group.nodes, group.accelerators_per_node) == (2, 1)
-    (group,) = hardware.cluster("3x2x_A100-80GB_SECURE").groups
-    assert (group.nodes, group.accelerators_per_node) == (3, 2)
-
-
 def test_an_accelerator_alone_is_one_typical_node() -> None:
     assert hardware.cluster("h100-sxm").accelerators == 8
     assert hardware.cluster("h100-sxm").name == "1x8xh100-sxm"
@@ -447,148 +384,6 @@ def test_nodes_of_a_preset_are_the_users() -> None:
             hardware.cluster("h100", nodes)
     with pytest.raises(ValueError, match="nodes"):
         hardware.cluster("8x8xh100", 4)
-
-
-@pytest.fixture
-def _fresh_local() -> None:
-    local.cluster.cache_clear()
-
-
-@pytest.mark.usefixtures("_fresh_local")
-class TestLocal:
-    def test_without_a_gpu_the_cores_are_measured(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(local, "NVIDIA_SMI", ("no-such-program",))
-        spec = hardware.cluster("local")
-        core = spec.groups[0].accelerator
-        assert core.id == "cpu-core"
-        assert core.confidence == "low"
-        assert core.peak_bf16_flop_per_s is not None
-        assert 1e8 < core.peak_bf16_flop_per_s < 1e14
-        assert core.memory_bytes > (spec.reserved_bytes_per_accelerator or 0.0)
-        assert spec.failures_per_1000_node_days is None
-
-    @pytest.mark.parametrize(
-        ("printed", "accelerator", "count"),
-        [
-            ("NVIDIA H100 80GB HBM3, 81559\n" * 8, "h100-sxm-80gb", 8),
-            ("NVIDIA A100-SXM4-80GB, 81920\n" * 3 + "Tesla K80, 11441\n", "a100-sxm-80gb", 3),
-            ("GRID K1, 4096\n", "cpu-core", None),
-            ("NVIDIA H100 NVL, 95830\n" * 3, "cpu-core", None),  # pairs of three
-            ("NVIDIA GB10, [N/A]\n", "gb10", 1),  # its memory is the host's
-            ("NVIDIA A100-SXM4-80GB, unknown\n", "cpu-core", None),
-            ("No devices were found\n", "cpu-core", None),
-            ("", "cpu-core", None),
-        ],
-    )
-    def test_gpus_are_matched_by_what_the_driver_calls_them(
-        self, monkeypatch: pytest.MonkeyPatch, printed: str, accelerator: str, count: int | None
-    ) -> None:
-        monkeypatch.setattr(local, "NVIDIA_SMI", ("printf", "%s", printed))
-        group = hardware.local_cluster().groups[0]
-        assert group.accelerator.id == accelerator
-        assert count is None or group.accelerators_per_node == count
-
-    def test_memory_is_what_the_driver_reports(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(local, "NVIDIA_SMI", ("echo", "NVIDIA H200, 140000"))
-        monkeypatch.setattr(local, "_memory_bytes", lambda: 3e11)
-        group = hardware.local_cluster().groups[0]
-        assert group.accelerator.memory_bytes == 140_000 * 2**20
-        assert group.host_memory_bytes == 3e11
-        monkeypatch.setattr(local, "NVIDIA_SMI", ("echo", "NVIDIA GB10, [N/A]"))
-        local.cluster.cache_clear()
-        assert hardware.local_cluster().groups[0].accelerator == hardware.accelerator("gb10")
-
-    def test_links_are_those_of_the_matrix(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        matrix = "GPU0 GPU1\nGPU0 X NV4\nGPU1 NV4 X\n"
-        monkeypatch.setattr(
-            local, "NVIDIA_SMI", ("printf", "%s", "NVIDIA GeForce RTX 3090, 24576\n" * 2)
-        )
-        for printed, name in ((matrix, "nvlink"), ("no matrix", "pcie")):
-            monkeypatch.setattr(local, "NVIDIA_SMI_TOPOLOGY", ("printf", "%s", printed))
-            local.cluster.cache_clear()
-            assert hardware.local_cluster().groups[0].network[0].name == name
-
-    def test_a_machine_that_hangs_or_lacks_proc_still_answers(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        late = ("sh", "-c", "sleep 5; echo NVIDIA H200, 140000")
-        monkeypatch.setattr(local, "NVIDIA_SMI", late)
-        monkeypatch.setattr(local, "NVIDIA_SMI_TIMEOUT_S", 0.05)
-        monkeypatch.setattr(local, "Path", lambda _: Path("/nonexistent"))
-        spec = hardware.local_cluster()
-        assert spec.groups[0].host_memory_bytes == local.UNKNOWN_MEMORY_BYTES
-        assert spec.groups[0].accelerator.id == "cpu-core"
-
-    def test_an_answer_with_an_error_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        failing = ("sh", "-c", "echo NVIDIA H200, 140000; exit 3")
-        monkeypatch.setattr(local, "NVIDIA_SMI", failing)
-        assert hardware.local_cluster().groups[0].accelerator.id == "cpu-core"
-
-    def test_so_many_gpus_as_asked_for_with_the_least_memory_of_any(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        printed = "NVIDIA H200, 140000\n\nNVIDIA H200, 130000\nNVIDIA H200, 140000\n"
-        monkeypatch.setattr(local, "NVIDIA_SMI", ("printf", "%s", printed + "GRID K1, 1\n"))
-        for processes in (1, 2, 3):
-            spec = local.cluster(processes)
-            assert (spec.name, spec.accelerators) == ("local", processes)
-            assert spec.groups[0].nodes == 1
-            assert spec.groups[0].accelerator.memory_bytes == 130_000 * 2**20
-            assert spec.failures_per_1000_node_days is not None
-        assert local.cluster().accelerators == 3
-        with pytest.raises(ValueError, match="4 processes on the 3 GPUs"):
-            local.cluster(4)
-
-    @pytest.mark.parametrize(
-        ("processes", "ranks", "share"), [(None, 4, 1.0), (1, 1, 1.0), (4, 4, 1.0), (8, 8, 0.5)]
-    )
-    def test_ranks_share_the_cores_the_copies_and_the_memory(
-        self, monkeypatch: pytest.MonkeyPatch, processes: int | None, ranks: int, share: float
-    ) -> None:
-        """Four cores of 1 TFLOP/s, copies of 10 GB/s, 64 GB."""
-        monkeypatch.setattr(local, "NVIDIA_SMI", ("no-such-program",))
-        monkeypatch.setattr(local, "cpu_cores", lambda: 4)
-        monkeypatch.setattr(local, "_matrix_flop_per_s", lambda: 4e12)
-        monkeypatch.setattr(local, "_copy_bytes_per_s", lambda: 10e9)
-        monkeypatch.setattr(local, "_memory_bytes", lambda: 64e9)
-        spec = local.cluster(processes)
-        (group,), core = spec.groups, spec.groups[0].accelerator
-        assert (group.nodes, group.accelerators_per_node) == (1, ranks)
-        for name in ("bf16", "fp16", "fp32"):
-            assert core.peak_flop_per_s(name) == share * 1e12
-        assert (core.memory_bytes, core.memory_bytes_per_s) == (64e9 / ranks, share * 10e9)
-        assert group.host_memory_bytes == 64e9
-        (loopback,) = group.network
-        assert loopback.bandwidth_bytes_per_s == share * 2.5e9
-        assert loopback.latency_s == 50e-6
-        assert loopback.domain_accelerators is None
-        assert spec.reserved_bytes_per_accelerator == 2**29
-        assert spec.name == "local (CPU)"
-        assert hardware.cluster("local", 1).accelerators == 4
-        with pytest.raises(ValueError, match="local is one node, got 2"):
-            hardware.cluster("local", 2)
-
-    def test_cores_and_memory_are_those_of_the_system(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        (tmp_path / "meminfo").write_text("MemFree: 1 kB\nMemTotal:   2048 kB\nMemTotal: 3 kB\n")
-        monkeypatch.setattr(local, "Path", lambda _: tmp_path / "meminfo")
-        assert local._memory_bytes() == 2048 * 1024
-        for own in ({3}, {1, 5, 7}):
-            monkeypatch.setattr(os, "sched_getaffinity", lambda _, own=own: own, raising=False)
-            assert local.cpu_cores() == len(own)
-        monkeypatch.delattr(os, "sched_getaffinity")
-        for counted, cores in ((6, 6), (None, 1)):
-            monkeypatch.setattr(os, "cpu_count", lambda counted=counted: counted)
-            assert local.cpu_cores() == cores
-
-    def test_rates_are_work_over_the_best_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """768 x 768 x 768 products, and 32 MiB read and written, in 4, 2 and 8 s."""
-        assert 1e-9 <= local._seconds(lambda: None) < 0.1
-        for rate, work in ((local._matrix_flop_per_s, 768**3), (local._copy_bytes_per_s, 2**25)):
-            took = iter([4.0, 2.0, 8.0])
-            monkeypatch.setattr(local, "_seconds", lambda _, took=took: next(took))
-            assert rate.__wrapped__() == work
 
 
 def test_importing_the_catalog_reads_no_data() -> None:

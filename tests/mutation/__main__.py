@@ -52,7 +52,9 @@ GUARDS = {
                      "torch_orders", "properties")
     ],
     "cost_models/catalog/models.py": [f"{_COST}/test_catalog.py", f"{_COST}/test_parameters.py"],
-    "cost_models/catalog/*": [f"{_COST}/test_catalog.py", f"{_COST}/test_profiles.py"],
+    "cost_models/catalog/*": [
+        f"{_COST}/test_{name}.py" for name in ("catalog", "instances", "local", "profiles")
+    ],
     **{
         f"cost_models/{name}.py": [
             *_named("spec"), "tests/planner/inputs/requests/test_parser.py",
