@@ -5,11 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Generator
-from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -24,7 +21,6 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 # Tests run side by side, each on one core.  Read when NumPy and torch are imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-TESTS = Path(__file__).resolve().parent
 # Set in continuous integration: there every tool is installed, so a skipped test is a hole.
 STRICT = os.environ.get("PLANNER_TESTS_STRICT") == "1"
 # There tests wait for a browser or a service under load, compare many drawn plans, or search often.
@@ -65,36 +61,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Generator[None, None, None]:
+def pytest_collection() -> Generator[None, None, None]:
     """Nothing of what is collected is garbage: to look for some takes a fifth of the time.
 
     Nor does it become garbage later: each full collection would look at millions of objects.
     """
     gc.disable()
-    everything = [Path(arg).resolve() for arg in session.config.args] == [TESTS]
-    if everything and hasattr(session.config, "workerinput"):
-        _import_own_part(session.config)
     yield
     gc.freeze()
     gc.enable()
-
-
-def _import_own_part(config: pytest.Config) -> None:
-    """Import this worker's share of the modules before all of them are collected.
-
-    To rewrite their asserts takes a third of a collection and is kept in files: so each module is
-    rewritten once, not by every worker at the same time.  What fails fails again when collected.
-    """
-    number = int(config.workerinput["workerid"].removeprefix("gw"))
-    folders = [folder for folder, _, _ in os.walk(TESTS)]
-    usual = [Path(folder) for folder in folders if not pytest_ignore_collect(Path(folder), config)]
-    modules = [path for folder in sorted(usual) for path in sorted(folder.glob("test_*.py"))]
-    for path in modules[number :: config.workerinput["workercount"]]:
-        if not pytest_ignore_collect(path, config):
-            top = next(one for one in path.parents if not (one / "__init__.py").exists())
-            sys.path.insert(0, str(top))  # as pytest does
-            with suppress(Exception, pytest.skip.Exception):
-                import_module(".".join(path.relative_to(top).with_suffix("").parts))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
