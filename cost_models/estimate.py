@@ -21,12 +21,14 @@ from cost_models.keyed_plans import CostContext, FloatArray, KeyedPlans, gather
 from cost_models.keys import Memo
 from cost_models.layers import layers_of
 from cost_models.network import Fabric
+from cost_models.optimizers import OPTIMIZERS
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.profiles import EfficiencyProfile, profile_for
 from cost_models.schedules.simulate import Links, Times
 from cost_models.sources import Array
 from cost_models.spec import DTYPE_BYTES, ClusterSpec, ModelSpec, TrainingSpec
 from cost_models.stage_memory import StageMemory, least_needed_bytes
+from cost_models.stage_states import paged_bytes
 from cost_models.stages import mean_stages, plan_stages
 from cost_models.step_time import (
     BlockTimes,
@@ -37,6 +39,7 @@ from cost_models.step_time import (
     step_time,
     straggler_s,
 )
+from cost_models.synchronisation import paging_s
 from cost_models.traffic import GroupTraffic, traffic
 
 
@@ -156,6 +159,8 @@ class CostModel:
         dp = data_parallel(self.context, gathered)
         times = BlockTimes(self.context, gathered, dp)
         parts = step_time(self.context, gathered, dp, times)
+        if OPTIMIZERS[self.context.training.optimizer].paged:
+            parts["offload"] = parts["offload"] + self._paging_s(gathered, memory)
         waiting = imbalance_s(self.context, gathered, times)
         parts["stragglers"] = straggler_s(self.context, plans, parts) + waiting
         total = np.asarray(sum_of(parts[name] for name in TIME_PARTS))
@@ -163,6 +168,14 @@ class CostModel:
             self.context.model, total, parts, memory.peak_bytes, memory.needed_bytes, memory,
             gathered.micro_batches, gathered, times, dp,
         )  # fmt: skip
+
+    def _paging_s(self, gathered: KeyedPlans, memory: StageMemory) -> Array:
+        """Seconds of a step in which states of the optimizer come from the host and go there."""
+        nodes = self.context.nodes
+        assert nodes.host_link_bytes_per_s is not None  # planner.constraints.step refuses others
+        free_bytes = nodes.accelerator.memory_bytes - memory.needed_bytes
+        states = paged_bytes(self.context, gathered)
+        return paging_s(states, free_bytes, nodes.host_link_bytes_per_s)
 
     def stage_times(self, plan: ParallelPlan) -> tuple[Times, Links]:
         """The simulator's input for one plan (see Estimates.stage_times)."""

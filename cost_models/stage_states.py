@@ -36,10 +36,11 @@ def stage_states(
 
 def _wide_table_states(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     """What transformers' Trainer adds for word tables with bitsandbytes: their states are fp32."""
-    narrow = OPTIMIZERS[s.training.optimizer].moment_bytes
-    if narrow is None or not np.any(g.runtime.steps_by_list):
+    optimizer = OPTIMIZERS[s.training.optimizer]
+    narrow = optimizer.moment_bytes
+    if narrow is None or optimizer.paged or not np.any(g.runtime.steps_by_list):
         return 0.0
-    wider = (4.0 - narrow) * OPTIMIZERS[s.training.optimizer].moments
+    wider = (4.0 - narrow) * optimizer.moments
     first = g.stages.spread(g.table.first[slot]) > 0
     shards = np.where(g.plans.zero_stage > 0, g.state.spread(g.held.shards), 1.0)
     tables = first * g.state.spread(g.trained.word_table) / shards
@@ -58,11 +59,12 @@ def state_parts(
     """Weights (one copy), gradients and optimizer states of (plain, expert) parameters that are
     trained, and of the bytes of those that are not.
 
-    Under a pipeline FSDP keeps gradients whole until the last micro-batch (torch), so ZeRO-2/3
+    Where the optimizer steps in the backward pass, there is the gradient of one matrix.  Under
+    a pipeline FSDP keeps gradients whole until the last micro-batch (torch), so ZeRO-2/3
     holds them there as ZeRO-1 does.
     """
     training, plans = s.training, g.plans
-    zero = plans.zero_stage
+    in_backward, zero = training.optimizer_in_backward, plans.zero_stage
     gradient_zero = np.where(plans.pp > 1, np.minimum(zero, 1), zero)
     element = state_memory.element_bytes(training, g.runtime)
     copies = copies_of(g)
@@ -71,15 +73,44 @@ def state_parts(
     optimizer: Array = 0.0
     stored = element.weights - (zero == 3) * state_memory.transposed_bytes(training, g.runtime)
     shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
+    # The head's gradient is the first, and where it is the word table's too, the last to go.
+    most = np.maximum(g.state.spread(g.trained.widest), g.state.spread(g.trained.word_table))
     for held, kept, ranks in zip(trained, frozen, shards, strict=True):
         weights = weights + state_memory.weight_bytes(held, stored, zero, ranks)
         if g.frozen is not None:
             weights = weights + state_memory.weight_bytes(kept, 1.0, zero, ranks)
+        waiting = np.minimum(held, most) if in_backward else held
         gradients = gradients + state_memory.gradient_bytes(
-            held, element.gradients, gradient_zero, ranks
+            waiting, element.gradients, gradient_zero, ranks
         )
         optimizer = optimizer + state_memory.optimizer_bytes(held, element.optimizer, zero, ranks)
-    return weights, gradients * copies, optimizer * copies * (1.0 - plans.offload_optimizer)
+    gradients = gradients * copies
+    if np.any(shards_on_host := offloaded_shards(g)):
+        weights = weights * (1.0 - shards_on_host)
+        # Under a pipeline they are whole until the last micro-batch.
+        gradients = gradients * (1.0 - shards_on_host * (plans.pp == 1))
+    return weights, gradients, optimizer * copies * (1.0 - plans.offload_optimizer)
+
+
+def offloaded_shards(g: KeyedPlans) -> Array:
+    """1 where the shards of weights and gradients are in host memory."""
+    there: Array = g.runtime.offloads_shards * g.plans.offload_optimizer * (g.plans.zero_stage == 3)
+    return there
+
+
+def paged_bytes(s: CostContext, g: KeyedPlans) -> Array:
+    """Bytes of optimizer states of the fullest stage that the driver may move to the host."""
+    training, zero = s.training, g.plans.zero_stage
+    each = training.optimizer_bytes_per_parameter - training.resident_optimizer_bytes
+    shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
+    most: Array = max_of(
+        sum_of(
+            state_memory.optimizer_bytes(held, each, zero, ranks)
+            for held, ranks in zip(slot, shards, strict=True)
+        )
+        for slot in g.trained_stage_parameters
+    )
+    return most
 
 
 def flat_step_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
@@ -107,7 +138,8 @@ def list_step_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
 
     torch/optim/adam.py _multi_tensor_adam: the denominators of all parameters.
     """
-    if not np.any(g.runtime.steps_by_list) or s.training.optimizer != "adam":
+    lists = s.training.optimizer == "adam" and not s.training.optimizer_in_backward
+    if not lists or not np.any(g.runtime.steps_by_list):
         return 0.0
     shards = (g.state.spread(g.held.shards), g.state.spread(g.held.expert_shards))
     stepped = sum_of(

@@ -39,7 +39,7 @@ def element_bytes(training: TrainingSpec, runtime: Traits) -> ElementBytes:
     half-precision weight beside it unless weights are stored in fp8.
     """
     accumulated = float(DTYPE_BYTES[training.gradient_dtype])
-    states = training.optimizer_bytes_per_parameter
+    states = training.resident_optimizer_bytes
     half = float(training.weight_bytes)
     master = float(training.master_weight_bytes)
     stored = master or half

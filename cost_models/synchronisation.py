@@ -18,10 +18,10 @@ from cost_models.measured_tables import Linear, Measured
 from cost_models.objectives import forward_share
 from cost_models.optimizers import OPTIMIZERS
 from cost_models.parameters import tensors_of
-from cost_models.plans import Plans
 from cost_models.runtimes.base import Traits
 from cost_models.sources import Array, formula
 from cost_models.spec import DTYPE_BYTES, TrainingSpec
+from cost_models.stage_states import offloaded_shards
 from cost_models.trainable import TrainableModel
 
 OPTIMIZER_STATE_PASSES = 2.0
@@ -224,7 +224,10 @@ def step_seconds(
         exposed = np.maximum(exposed, shown)
         optimizer = np.maximum(optimizer, seconds)
         if np.any(plans.offload_optimizer):
-            offload = np.maximum(offload, _offload_s(s, plans, owned))
+            whole = g.stage_parameters[slot]
+            held = whole[0] / shards[0] + whole[1] / shards[1]
+            busy_s = g.micro_batches * (forward + backward)
+            offload = np.maximum(offload, _offload_s(s, g, owned, held, busy_s))
     optimizer = optimizer * (1.0 - plans.offload_optimizer)
     return StepSeconds(exposed + at_state(dp.tied_reduce_s), tensor, optimizer, offload)
 
@@ -316,14 +319,28 @@ class StepCollectives:
         )
 
 
-def _offload_s(s: CostContext, plans: Plans, owned: Array) -> Array:
-    """Gradients down, CPU Adam, weights up (ZeRO-Offload), one after the other."""
+def _offload_s(s: CostContext, g: KeyedPlans, owned: Array, held: Array, busy_s: Array) -> Array:
+    """Gradients down, CPU Adam, weights up (ZeRO-Offload), one after the other.
+
+    Where FSDP's shards are in host memory, weights come for the forward and the backward pass of
+    each micro-batch and gradients go, beside the kernels: what takes longer is seen.
+    owned: parameters that a rank steps; held: those of its shards; busy_s: of all micro-batches.
+    """
     link = s.nodes.host_link_bytes_per_s
     assert link is not None
     per_accelerator = CPU_ADAM_PARAMETERS_PER_S / s.nodes.accelerators_per_node
-    down = DTYPE_BYTES[s.training.gradient_dtype] / link
+    down = owned * DTYPE_BYTES[s.training.gradient_dtype] / link
     up = s.training.weight_bytes / link
-    return plans.offload_optimizer * owned * (down + up + 1.0 / per_accelerator)
+    shards = offloaded_shards(g)
+    passing = np.maximum(g.micro_batches * (down + 2.0 * held * up) - busy_s, 0.0)
+    moved = np.where(shards > 0, passing, down + owned * up)
+    return g.plans.offload_optimizer * (moved + owned / per_accelerator)
+
+
+@formula("s", "bitsandbytes")
+def paging_s(paged_bytes: Array, free_bytes: Array, link_bytes_per_s: float) -> Array:
+    """Paged optimizer states that the rest of a step leaves no room for go out and back by PCIe."""
+    return 2.0 * np.clip(paged_bytes - free_bytes, 0.0, paged_bytes) / link_bytes_per_s
 
 
 def activation_offload_s(s: CostContext, g: KeyedPlans, forward: Array, backward: Array) -> Array:

@@ -102,6 +102,8 @@ class Traits:
     """The optimizer runs operator by operator over lists of tensors (torch's foreach)."""
     weights_are_masters: Array = 0.0
     """Weights are stored in the optimizer's precision; half precision exists while it is used."""
+    offloads_shards: Array = 0.0
+    """With ZeRO 3 the weights and their gradients go to the host where the optimizer does."""
     keeps_half_gradients: Array = 0.0
     """Half-precision gradients stay beside those that accumulate in fp32."""
     keeps_cast_weights: Array = 0.0

@@ -20,5 +20,6 @@ RUNTIME = replace(
     # parallel/pipeline_parallel/state.py: one message at a time, into a tensor of its own.
     frees_gradients=0.0,
     weights_are_masters=0.0,
+    offloads_shards=0.0,
     buffers_every_message=0.0,
 )

@@ -36,6 +36,7 @@ RUNTIME = Runtime(
     frees_gradients=1.0,
     # FSDP2 with a mixed-precision policy.
     weights_are_masters=1.0,
+    offloads_shards=1.0,  # CPUOffloadPolicy
     gathers_cast_weights=1.0,
     gathers_root_weights=1.0,
     keeps_gathered_weights=1.0,

@@ -47,12 +47,19 @@ class TrainingSpec(Spec):
         "fp32", description="the optimizer's own copy of the weights"
     )
     optimizer_state_dtype: Literal["fp32", "bf16", "fp8"] = Field(
-        "fp32", description="of Adam's moments, momentum or variance; adam_8bit has its own"
+        "fp32",
+        description="of Adam's moments, momentum or variance; those of 8 bits have their own",
     )
     optimizer: OptimizerName = Field(
         "adam",
         description="sgd: with momentum; adam_8bit: states in 8 bits with a scale per block; "
+        "paged_: states that the driver moves to the host when the accelerator is full; "
         "muon: Adam for what is no hidden matrix, and distributed with ZeRO 1",
+    )
+    optimizer_in_backward: bool = Field(
+        False,
+        description="each weight is updated as soon as its gradient is there, and the gradient "
+        "freed: no accumulation and no clipping (torchtune's optimizer_in_bwd)",
     )
     lora_rank: Annotated[int, Field(ge=0, le=100_000)] = Field(
         0, description="rank of the adapters beside frozen matrices; 0: none"
@@ -176,6 +183,13 @@ class TrainingSpec(Spec):
         """Master copy plus moments, bytes per parameter (of what is no matrix, if those differ)."""
         moments = OPTIMIZERS[self.optimizer].moments
         return self.master_weight_bytes + moments * self.moment_bytes
+
+    @property
+    def resident_optimizer_bytes(self) -> float:
+        """Those of optimizer_bytes_per_parameter that the driver never moves to the host."""
+        if OPTIMIZERS[self.optimizer].paged:
+            return float(self.master_weight_bytes)
+        return self.optimizer_bytes_per_parameter
 
     @property
     def moment_bytes(self) -> float:

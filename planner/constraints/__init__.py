@@ -45,5 +45,6 @@ RULES: tuple[Rule, ...] = (
     step.OFFLOAD,
     step.OFFLOADED_LAYERS,
     step.OFFLOADS_ELEMENTWISE,
+    step.STEPS_IN_BACKWARD,
     step.CHUNKED_LOSS,
 )

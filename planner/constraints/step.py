@@ -106,7 +106,8 @@ def _recompute_text(c: Context, p: ParallelPlan) -> str:
 
 def _offload(c: Context, p: Plans) -> BoolArray:
     group = c.cluster.groups[0]
-    legal = (p.offload_optimizer == 0) & (p.offload_activations == 0)
+    stays = not OPTIMIZERS[c.training.optimizer].paged
+    legal = (p.offload_optimizer == 0) & (p.offload_activations == 0) & stays
     return np.asarray(legal | (group.host_link_bytes_per_s is not None))
 
 
@@ -117,6 +118,14 @@ def _offloaded_layers(c: Context, p: Plans) -> BoolArray:
 
 def _offloads_elementwise(c: Context, p: Plans) -> BoolArray:
     return np.asarray((p.offload_optimizer == 0) | (not OPTIMIZERS[c.training.optimizer].by_matrix))
+
+
+def _steps_in_backward(c: Context, p: Plans) -> BoolArray:
+    """Gradients that are freed at once can't wait for others: of samples, or of replicas."""
+    once = c.training.global_batch_size == p.dp * p.micro_batch_size
+    reduced = (p.dp * p.cp == 1) | (p.zero_stage == 3)
+    alone = once & reduced & (p.pp == 1) & (p.offload_optimizer == 0)
+    return np.asarray(alone | (not c.training.optimizer_in_backward))
 
 
 def _chunked_loss(c: Context, p: Plans) -> BoolArray:
@@ -141,6 +150,15 @@ OFFLOAD = Rule(
     "offload",
     _offload,
     lambda c, p: "offload needs host_link_bytes_per_s in the cluster",
+)
+STEPS_IN_BACKWARD = Rule(
+    "optimizer_in_backward",
+    _steps_in_backward,
+    lambda c, p: (
+        "optimizer_in_backward needs one micro-batch, pp 1, the optimizer on the device, and one "
+        f"rank or ZeRO 3; got {c.training.global_batch_size // (p.dp * p.micro_batch_size)} "
+        f"micro-batches, pp {p.pp}, {p.dp * p.cp} ranks, ZeRO {p.zero_stage}"
+    ),
 )
 CHUNKED_LOSS = Rule(
     "cross_entropy",

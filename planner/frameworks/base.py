@@ -201,6 +201,7 @@ class Framework:
     weights, for the reason in trains_all.
     training: default values of training fields that the request leaves open, in bf16.  adapters:
     those where it asks for adapters.
+    steps_in_backward: whether its optimizer can step in the backward pass.
     competes: whether it is searched if the request names no framework; False: it takes the options
     of another framework, which is searched instead.
     starts_on: vendors of planner.frameworks.devices.STACKS on whose accelerators it starts.
@@ -229,6 +230,7 @@ class Framework:
     training: Mapping[str, Any] = field(default_factory=dict)
     adapters: Mapping[str, Any] = field(default_factory=dict)
     starts_on: tuple[str, ...] = ()
+    steps_in_backward: bool = False
     competes: bool = True
     axes: dict[str, tuple[Value, ...]] = field(init=False, repr=False)
 
@@ -255,6 +257,7 @@ class Framework:
             *partial_training,
             ASSIGNED_LENGTHS if dynamic else ONE_LENGTH,
             NEXT_TOKEN,
+            *(() if self.steps_in_backward else (AFTER_BACKWARD,)),
             *restrictions.rules(self.fields),
             *self.rules,
         )
@@ -361,6 +364,13 @@ NEXT_TOKEN = unsupported(
         f"its launch files train on the next token: for {c.training.loss} use TRL, NeMo RL or your "
         "own loss"
     ),
+    "degrees",
+)
+
+
+AFTER_BACKWARD = unsupported(
+    lambda c, p: not c.training.optimizer_in_backward,
+    "its optimizer steps after the backward pass: leave optimizer_in_backward out",
     "degrees",
 )
 

@@ -16,8 +16,10 @@ from cost_models.overheads import gap_bytes, returnable_bytes
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from cost_models.stage_memory import STATE_PARTS, STEP_PARTS, StageMemory
+from tests.fixtures.ideal import estimate
 from tests.fixtures.layers import kept_and_dropped, one_micro_batch
 from tests.fixtures.spaces import LEAST, some_plans
+from tests.fixtures.traits import GPT, TRAINING, WEIGHTS, F, H, V
 
 GIB = 2.0**30
 LLAMA = {"vocab_size": 128256, "gated_mlp": True, "norm": "rmsnorm"}
@@ -104,6 +106,28 @@ def test_fsdp_holds_the_master_as_the_weight() -> None:
     held = memory(model, ParallelPlan(dp=8, zero_stage=3, runtime="torch"))
     states = sum(float(held.parts[name][0, 0]) for name in STATE_PARTS)
     assert states == pytest.approx(16.0 * 8.03e9 / 8, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "runtime", "state_bytes"),
+    [("paged_adam", "torch", 0), ("paged_adam_8bit", "eager", 0), ("paged_adam", "deepspeed", 4)],
+)
+def test_paged_states_are_not_counted(optimizer: str, runtime: str, state_bytes: int) -> None:
+    """Masters are: of the moments the driver takes what there is no room for."""
+    training = TRAINING.model_copy(update={"optimizer": optimizer})
+    held = estimate(GPT, training, runtime=runtime).memory
+    assert held.parts["optimizer"][0, 0] == state_bytes * WEIGHTS
+
+
+@pytest.mark.parametrize(("vocabulary", "largest"), [(V, V * H), (64, F * H)])
+def test_an_optimizer_in_the_backward_pass_leaves_the_gradient_of_one_matrix(
+    vocabulary: int, largest: int
+) -> None:
+    """That of the largest, in 4 bytes."""
+    model = GPT.model_copy(update={"vocab_size": vocabulary})
+    training = TRAINING.model_copy(update={"optimizer_in_backward": True, "global_batch_size": 1})
+    held = estimate(model, training, runtime="nanotron").memory
+    assert held.parts["gradients"][0, 0] == 4 * largest
 
 
 def test_placeholders_are_one_per_shape() -> None:

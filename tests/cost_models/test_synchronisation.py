@@ -76,6 +76,41 @@ def test_an_offloaded_step_runs_on_the_hosts_processors(
     assert found["offload"] == pytest.approx(PARAMETERS / share * each, rel=1e-9)
 
 
+def test_shards_in_host_memory_pass_beside_the_kernels() -> None:
+    """Of each micro-batch 2-byte weights twice and 4-byte gradients once, less its passes."""
+    plan = {"dp": 2, "zero_stage": 3, "runtime": "torch", "micro_batch_size": 2}
+    slow, fast = (
+        parts(node(2, host_link_bytes_per_s=link), **plan, offload_optimizer=True)
+        for link in (1e8, 1e15)
+    )
+    own, step_s = PARAMETERS / 2, PARAMETERS / 2 * 2 / 4e9
+    passes = slow["forward"] + slow["backward"]
+    moved_s = 2 * own * (2 * 2 + 4) / 1e8
+    assert slow["offload"] == pytest.approx(moved_s - passes + step_s, rel=1e-9)
+    assert fast["offload"] == pytest.approx(step_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "state_bytes"), [("paged_adam", 8), ("paged_adam_8bit", 2 + 8 / 256)]
+)
+def test_paged_states_pass_where_the_rest_of_a_step_leaves_them_no_room(
+    optimizer: str, state_bytes: float
+) -> None:
+    training = TRAINING.model_copy(update={"optimizer": optimizer})
+    plans = Plans.from_rows([ParallelPlan(runtime="torch")])
+    spacious = node(1, host_link_bytes_per_s=1e9)
+    needed = float(CostModel(MODEL, spacious, training).needed_bytes(plans)[0])
+    assert parts(spacious, training, runtime="torch")["offload"] == 0
+    card = spacious.groups[0].accelerator
+    for free in (1.5, 0.0):
+        less = card.model_copy(update={"memory_bytes": needed + free * PARAMETERS})
+        found = parts(
+            node(1, host_link_bytes_per_s=1e9, accelerator=less), training, runtime="torch"
+        )
+        passing = (state_bytes - free) * PARAMETERS
+        assert found["offload"] == pytest.approx(2 * passing / 1e9, rel=1e-4)
+
+
 def test_offloaded_tensors_show_where_they_outlast_the_kernels() -> None:
     """Each way of each of the 4 micro-batches: what 4 layers save, less the pass above it."""
     plan = {"micro_batch_size": 2, "offload_activations": True}

@@ -361,6 +361,10 @@ CASES: dict[str, Case] = {
         },
     ),
     "weights_are_masters": Case(part("weights"), {"torch": 4 * WEIGHTS, "nanotron": 2 * WEIGHTS}),
+    "offloads_shards": Case(
+        part("weights", offload_optimizer=True, node=SLOW_HOST, **ZERO3),
+        {"torch": 0, "nanotron": 2 * WEIGHTS / 2},
+    ),
     "keeps_half_gradients": Case(
         part("gradients"), {"deepspeed": (4 + 2) * WEIGHTS, "megatron-2022": 4 * WEIGHTS}
     ),

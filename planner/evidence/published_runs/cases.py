@@ -113,8 +113,7 @@ def case_of(run: Run) -> Case:
     overlaps = "dualpipe" in said or re.search(r"(a2a|ep|all-to-all|moe)[- _]overlap", said)
     overlaps = bool(overlaps) or fixed.get("overlap_ep", False)
     fixed["overlap_ep"] = overlaps and (run.integer("ep") or 1) > 1
-    if re.search(r"host offload|offloaded remat", said) or "activations" in run["offload"]:
-        fixed["offload_activations"] = True
+    fixed.update(_offload(run, said))
     opened = list(degrees.opened)
     found = islice(
         _variants(run, model.value, training, fixed, degrees.options, opened, assumptions, recipe),
@@ -124,6 +123,13 @@ def case_of(run: Run) -> Case:
         run, model.value, cluster.value, training, tuple(found), tuple(dict.fromkeys(opened)),
         memory_quantity(run), tuple(dict.fromkeys(assumptions)), software.guessed,
     )  # fmt: skip
+
+
+def _offload(run: Run, said: str) -> dict[str, bool]:
+    """What is in host memory, where the row says so."""
+    activations = re.search("host offload|offloaded remat", said) or "activations" in run["offload"]
+    there = {"offload_activations": activations, "offload_optimizer": "optimizer" in run["offload"]}
+    return {field: True for field, offloaded in there.items() if offloaded}
 
 
 def _dispatcher(run: Run) -> dict[str, str]:
@@ -175,6 +181,18 @@ def _tensor_domain(nodes: NodeGroup) -> int:
     return max(nodes.accelerators_per_node, min(nodes.network[0].domain_accelerators or 1, 8))
 
 
+def _optimizer(notes: str) -> dict[str, Any]:
+    """Adam in 8 bits or pages, and updates in the backward pass, where the notes say so."""
+    fields: dict[str, Any] = {}
+    if re.search(r"8-bit (?:paged )?adam|paged 8-bit adam", notes):
+        fields["optimizer"] = "adam_8bit"
+    if re.search(r"paged (?:8-bit )?adam", notes):
+        fields["optimizer"] = f"paged_{fields.get('optimizer', 'adam')}"
+    if re.search(r"(?:optimizer|adam)\w*(?: step)? (?:fused )?in(?:to)? (?:the )?backward", notes):
+        fields["optimizer_in_backward"] = True
+    return fields
+
+
 def _training(
     run: Run,
     software: Software,
@@ -194,17 +212,15 @@ def _training(
         assumptions.append(f"global batch {batch}: not stated, {each} per rank and micro-batch")
     tuning, notes = adapters_of(run)
     assumptions += notes
-    if re.search(r"8-bit (?:paged )?adam", run.notes.lower()) and not tuning:
-        tuning = {"optimizer": "adam_8bit"}
+    tuning = tuning or _optimizer(run.notes.lower())
     try:
         return TrainingSpec(
             seq_length=length,
             global_batch_size=batch,
             precision=precision,
             fp8_recipe=recipe_of(run),
-            **{**gradient_dtypes(run, software, precision), **recipe.training},
-            **tuning,
-        )  # fmt: skip
+            **{**gradient_dtypes(run, software, precision), **recipe.training, **tuning},
+        )
     except ValidationError as error:
         raise ValueError(f"{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}") from None
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from cost_models import optimizers
 from cost_models.blocks import FeedForward
 from cost_models.blocks.attention import Attention
 from cost_models.plans import IntArray, Plans, code
@@ -87,6 +88,10 @@ RULES: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: (c.training.optimizer != "adafactor") | (p.zero_stage == 0),
         "torch 2.13's Adafactor fails on sharded weights: ZeRO 0 only",
+    ),
+    unsupported(
+        lambda c, p: (p.zero_stage == 0) | (not optimizers.OPTIMIZERS[c.training.optimizer].paged),
+        "bitsandbytes' optimizers step whole weights, not the shards of FSDP 2: ZeRO 0 only",
     ),
     unsupported(
         lambda c, p: (c.training.optimizer != "adam_8bit") | (p.offload_optimizer == 0),

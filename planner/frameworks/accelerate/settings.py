@@ -23,6 +23,8 @@ ROTATION: dict[CPKind, str] = {"all_gather": "allgather", "p2p": "alltoall"}
 OPTIMIZERS: dict[OptimizerName, str] = {
     "adam": "adamw_torch",
     "adam_8bit": "adamw_torch_8bit",
+    "paged_adam": "paged_adamw_32bit",
+    "paged_adam_8bit": "paged_adamw_8bit",
     "sgd": "sgd",
     "adafactor": "adafactor",
 }

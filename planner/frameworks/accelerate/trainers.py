@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from cost_models.catalog.names import UnknownName
+from cost_models.optimizers import OptimizerName
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, training_calls, yaml_files
@@ -95,8 +96,10 @@ KERNELS = ("flash_attention", "flash_attn", "attn_implementation")
 ATTENTION = {
     "eager": "unfused", "disabled": "unfused", "fa2": "flash2", "flash_attention_2": "flash2",
 }  # fmt: skip
-OPTIMIZED = {name: optimizer for optimizer, name in OPTIMIZERS.items()} | {"muon": "muon"}
-EIGHT_BITS = re.compile(r"8bit")
+OPTIMIZED: dict[str, OptimizerName] = {
+    **{name: optimizer for optimizer, name in OPTIMIZERS.items()},
+    "muon": "muon",
+}
 # Algorithms that generate their samples, and names of algorithms -> loss of the spec.
 GENERATING = ("ppo", "grpo", "gdpo", "rloo", "ebft")
 LOSSES = {"dpo": "dpo", "rm": "reward", "reward": "reward"}
@@ -232,7 +235,7 @@ def _plan(
         precision=half,
         gradient_dtype=sharding.kept,
         gradient_reduce_dtype=reduced,
-        optimizer="adam_8bit" if EIGHT_BITS.search(optimizer) else OPTIMIZED.get(optimizer, "adam"),
+        optimizer=_optimizer(optimizer),
         loss=_loss(values),
         **_adapters(values, trainer, tree),
     )
@@ -248,6 +251,15 @@ def _plan(
         **{"runtime": "transformers", "zero_stage": 0, **_mesh(beside), **shard, **sharding.fields},
     )
     return training, plan
+
+
+def _optimizer(name: str) -> OptimizerName:
+    """The optimizer of a value of `optim`; of what is not known, the kind of Adam by its name."""
+    if name in OPTIMIZED:
+        return OPTIMIZED[name]
+    if "8bit" in name:
+        return "paged_adam_8bit" if name.startswith("paged") else "adam_8bit"
+    return "paged_adam" if name.startswith("paged") else "adam"
 
 
 def _degrees(values: Values, world: int) -> tuple[dict[str, int], dict[str, int]]:
