@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from planner.constraints import degrees, layout, step
 from planner.constraints.degrees import TP_IN_DOMAIN
+from planner.constraints.host_memory import HOST_MEMORY
 from planner.constraints.rule import (
     BoolArray,
     Context,
@@ -43,6 +44,7 @@ RULES: tuple[Rule, ...] = (
     step.ZERO,
     step.RECOMPUTE,
     step.OFFLOAD,
+    HOST_MEMORY,
     step.OFFLOADED_LAYERS,
     step.OFFLOADS_ELEMENTWISE,
     step.STEPS_IN_BACKWARD,

@@ -37,7 +37,7 @@ class Memory(Document):
     needed_bytes: the least that the plan runs with; the rest of the peak is cache that the
     allocator frees before it runs out of memory.  chance_of_running_out: that what is needed is
     more than the capacity, by how far predicted peaks were off; chance_basis: what that rests on.
-    host_bytes: optimizer states in the host memory of a node.
+    host_bytes: weights, gradients and optimizer states in the host memory of a node.
     """
 
     capacity_bytes: float

@@ -21,7 +21,7 @@ from cost_models.sources import Array
 from cost_models.stage_layers import rank_titles
 from cost_models.training_cost import training_cost
 from planner.answers.plans.assumptions import assumptions
-from planner.answers.plans.host_memory import optimizer_bytes
+from planner.answers.plans.host_memory import host_bytes
 from planner.answers.plans.pipeline import pipeline
 from planner.answers.plans.recomputed_communication import recomputed_communication_s
 from planner.documents.plan_report import ErrorBand, Memory, Note, Pipeline, PlanReport, StageMemory
@@ -113,7 +113,7 @@ def _memory(
         worst_stage=worst.stage,
         chance_of_running_out=known.chance(plan.runtime, needed, capacity),
         chance_basis=known.basis(plan.runtime),
-        host_bytes=optimizer_bytes(model, request, plan),
+        host_bytes=host_bytes(request, plan),
         stages=tuple(stages),
     )
 

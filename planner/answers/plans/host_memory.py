@@ -1,26 +1,22 @@
-"""Memory of a node's host that a plan needs for what it offloads, and the search that allows it."""
+"""Memory of a node's host that a plan needs for what it offloads; the search that allows it."""
 
 from __future__ import annotations
 
-from cost_models.estimate import CostModel
+import numpy as np
+
 from cost_models.plans import ParallelPlan, Plans
+from planner.constraints import Context
+from planner.constraints.host_memory import offloaded_bytes
 from planner.documents.request import PlanRequest
 from planner.frameworks.rules import nodes
 
 FIELD = "offload_optimizer"
 
 
-def optimizer_bytes(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> float:
-    """Optimizer states in a node's host memory: what its ranks hold where nothing is offloaded.
-
-    The mean over stages stands for each rank; pinned buffers are not counted.
-    """
-    if not plan.offload_optimizer:
-        return 0.0
-    kept = plan.model_copy(update={FIELD: False})
-    memory = model.evaluate(Plans.few((kept,)), all_stages=True).memory
-    each = float(memory.parts["optimizer"][:, 0].mean())
-    return each * request.cluster.groups[0].accelerators_per_node
+def host_bytes(request: PlanRequest, plan: ParallelPlan) -> float:
+    """What is offloaded to the host memory of a node, in the mean."""
+    context = Context(request.model, request.cluster, request.training)
+    return float(np.max(offloaded_bytes(context, Plans.few((plan,))))) / nodes(request.cluster)
 
 
 def offloading(request: PlanRequest) -> PlanRequest | None:

@@ -108,7 +108,7 @@ def _memory_rows(memory: Memory) -> Iterator[tuple[str, RenderableType]]:
     """The memory of the fullest stage, and of a node's host where something is offloaded to it."""
     yield "memory", _headroom(memory)
     if host := memory.host_bytes:
-        yield "", f"{formats.gib(host)} GiB of optimizer states in a node's host memory"
+        yield "", f"{formats.gib(host)} GiB of states in a node's host memory"
 
 
 def _headroom(memory: Memory) -> RenderableType:

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from cost_models.catalog.hardware import parse_shorthand
+from cost_models.parameters import total_parameters
 from cost_models.plans import ParallelPlan, Plans, code
 from cost_models.spec import ModelSpec, MoESpec, TrainingSpec
 from cost_models.stage_layers import chunk_layers, stage_layers
 from planner.constraints import RULES, Context
+from planner.constraints.host_memory import HOST_MEMORY
 
 
 @pytest.mark.parametrize("pp", [1, 2, 3, 4, 5, 6])
@@ -45,6 +47,42 @@ def test_accepted_layouts_hold_every_layer(pp: int) -> None:
             assert chunks.min() >= 1
         accepted += int(legal.sum())
     assert accepted >= 24 if pp == 1 else accepted > 150
+
+
+WIDE = ModelSpec(num_layers=1, hidden_size=16384, num_attention_heads=128, vocab_size=1000)
+
+
+@pytest.mark.parametrize(
+    ("plan", "host_gib", "bytes_of_states"),
+    [
+        ({"dp": 16, "zero_stage": 1}, 1024, 12),
+        ({"dp": 16, "zero_stage": 3, "runtime": "torch"}, 1024, 16),
+        ({"dp": 16, "zero_stage": 3, "runtime": "deepspeed"}, 1024, 12),
+        ({"dp": 16, "zero_stage": 1, "dp_shard": 8}, 1024, 2 * 12),
+        ({"dp": 16, "zero_stage": 0}, 1024, 16 * 12),
+        ({"dp": 16, "zero_stage": 1}, None, 12),
+    ],
+)
+def test_hosts_have_room_for_what_is_offloaded(
+    plan: dict[str, Any], host_gib: int | None, bytes_of_states: int
+) -> None:
+    """Two nodes of eight; where it is not said 2 TiB each, as in a DGX H100."""
+    cluster = parse_shorthand("2x8xh100-sxm")
+    room = 2 * (host_gib or 2048) * 2**30
+    host = None if host_gib is None else host_gib * 2.0**30
+    (group,) = cluster.groups
+    group = group.model_copy(update={"host_memory_bytes": host, "host_link_bytes_per_s": 5e10})
+    cluster = cluster.model_copy(update={"groups": (group,)})
+    training = TrainingSpec(seq_length=1024, global_batch_size=48)
+    rows = Plans.from_rows([ParallelPlan.model_validate({**plan, "offload_optimizer": True})])
+    deep = [WIDE.model_copy(update={"num_layers": layers}) for layers in range(1, 200)]
+    fitting = [bytes_of_states * total_parameters(model) <= room for model in deep]
+    assert 0 < sum(fitting) < len(fitting)
+    for model, fits in zip(deep, fitting, strict=True):
+        context = Context(model, cluster, training)
+        assert bool(np.all(HOST_MEMORY.legal(context, rows))) is fits
+        text = HOST_MEMORY.explain(context, rows.row(0))
+        assert ("give host_memory_bytes" in text) is (host_gib is None)
 
 
 # 24 heads in 4 groups, an MLP of 1,536, 8 experts; 48 sequences of 1,008 tokens; 2 nodes of 8.

@@ -66,6 +66,11 @@ REFUSED: list[tuple[str, str, Any]] = [
         "8-bit Adam runs on the device",
         runs(training={"optimizer": "adam_8bit"}, offload_optimizer=True),
     ),
+    (
+        "framework_unsupported",
+        "not the shards of FSDP 2",
+        runs(training={"optimizer": "paged_adam_8bit"}),
+    ),
     ("offload", "only FSDP", runs(zero_stage=0, offload_optimizer=True)),
     ("offload", "full recompute", runs(offload_activations=True)),
     ("offload", "offloaded, or of none", runs(offload_activations=True, offload_num_layers=3)),

@@ -79,7 +79,7 @@ def test_axolotl() -> None:
     reading = read(AXOLOTL + "fsdp_version: 2\nfsdp_config:\n  reshard_after_forward: false\n")
     plan, training = reading.plan, reading.training
     assert (plan.zero_stage, plan.reshard_after_forward, plan.recompute) == (3, False, "full")
-    assert (training.optimizer, training.global_batch_size) == ("adam_8bit", 64)
+    assert (training.optimizer, training.global_batch_size) == ("paged_adam_8bit", 64)
     split = read(AXOLOTL + "tensor_parallel_size: 2\ncontext_parallel_size: 2\n")
     assert (split.plan.tp, split.plan.cp, split.plan.dp) == (2, 2, 4)
 
