@@ -191,8 +191,8 @@ def step_seconds(
     measured = s.profile.measured
     collectives = StepCollectives(s, g, dp)
     matrices = MatrixOptimizer(s, g) if OPTIMIZERS[training.optimizer].by_matrix else None
-    tensor: Array = 0.0
-    exposed, optimizer, offload = tensor, tensor, tensor
+    exposed: Array = 0.0
+    tensor = optimizer = offload = exposed
     for slot, (plain, expert) in enumerate(g.trained_stage_parameters):
         stage = at_stage(g.table.stage[slot])
         reduce_s, gather_s = collectives.of((plain, expert), g.stage_parameters[slot])
@@ -224,8 +224,7 @@ def step_seconds(
         exposed = np.maximum(exposed, shown)
         optimizer = np.maximum(optimizer, seconds)
         if np.any(plans.offload_optimizer):
-            whole = g.stage_parameters[slot]
-            held = whole[0] / shards[0] + whole[1] / shards[1]
+            held = sum_of(w / n for w, n in zip(g.stage_parameters[slot], shards, strict=True))
             busy_s = g.micro_batches * (forward + backward)
             offload = np.maximum(offload, _offload_s(s, g, owned, held, busy_s))
     optimizer = optimizer * (1.0 - plans.offload_optimizer)

@@ -1,4 +1,4 @@
-"""The memory of hosts that a plan needs for what it offloads, and the rule that there is as much."""
+"""The host memory that a plan needs for what it offloads, and the rule that bounds it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def offloaded_bytes(c: Context, p: Plans) -> Array:
     ranks = p.dp * p.cp
     groups = np.where(p.dp_shard > 0, ranks // np.maximum(p.dp_shard, 1), 1)
     copies: Array = np.where(p.zero_stage > 0, groups, ranks)
-    return one_copy * copies * p.offload_optimizer
+    total: Array = one_copy * copies * p.offload_optimizer
+    return total
 
 
 def memory_bytes(cluster: ClusterSpec) -> float:

@@ -103,6 +103,7 @@ REFUSED: list[tuple[str, tuple[PlanRequest, Any]]] = [
     ("no latent attention", case("deepseek-v3")),
     ("a norm and a bias on queries", case(changed("qwen2", qk_norm="head"))),
     ("runtime is jax, not torch", case(runtime="torch")),
+    ("steps after the backward pass", case(training={"optimizer_in_backward": True})),
     ("its optimizers are", case(training={"optimizer": "muon"})),
     ("master weights and states are always fp32", case(training={"optimizer_state_dtype": "bf16"})),
     ("not fp16", case(training=FP16)),

@@ -419,6 +419,11 @@ REFUSED += [
         "the delayed recipe",
         launch(offload_optimizer=True, training={"precision": "fp8", "fp8_param_gather": True}),
     ),
+    (
+        "framework_unsupported",
+        "steps after the backward pass",
+        launch(training={"optimizer_in_backward": True}),
+    ),
 ]
 
 

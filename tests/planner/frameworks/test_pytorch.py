@@ -28,7 +28,7 @@ from tests.fixtures.launches import TP2, launch, written
 
 PYTORCH = frameworks.get("pytorch")
 # A program of its own, which imports seconds of torch.
-GRADIENTS = Path(__file__).parents[2] / "fixtures" / "frameworks" / "pytorch_gradients.py"
+SCRIPT = Path(__file__).parents[2] / "fixtures" / "frameworks" / "pytorch_gradients.py"
 MLP = {"kind": "mlp"}
 MAMBA2 = {
     "kind": "mamba2", "num_heads": 8, "head_dim": 16, "num_groups": 4, "state_size": 8,
@@ -294,7 +294,7 @@ def gradients(folder: Path, request: PlanRequest, plan: ParallelPlan) -> dict[st
     count = ("--standalone", "--nproc_per_node", str(plan.accelerators))
     words = (str(folder / "train.py"), str(folder / "gradients.pt"), "precision=fp32")
     result = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *count, str(GRADIENTS), *words],
+        [sys.executable, "-m", "torch.distributed.run", *count, str(SCRIPT), *words],
         env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,

@@ -83,6 +83,7 @@ REFUSED: dict[str, tuple[PlanRequest, ParallelPlan]] = {
     "does not pad it": refused(other("llama", vocab_size=32001), **TP2),
     "cp_kind is a2a or all_gather, not p2p": refused(cp=2, cp_kind="p2p"),
     "no flash-attention 1": refused(attention_kernel="flash1"),
+    "steps after the backward pass": refused(training={"optimizer_in_backward": True}),
     "not fused": refused(cross_entropy="fused"),
     "cannot be tied": launch("qwen2", pp=2, **PIPE),
     "not zb-h1": launch(pp=2, schedule="zb-h1", **PIPE),

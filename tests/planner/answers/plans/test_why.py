@@ -88,6 +88,8 @@ CASES: list[tuple[str, PlanRequest, dict[str, Any], tuple[str, ...]]] = [
     ("recompute", alone(), {"cp": 2, "dp": 8, "attention_kernel": "unfused"}, ("cp 2",)),
     ("offload", no_host_link(alone()), {"dp": 16, "offload_optimizer": True},
      ("host_link_bytes_per_s",)),
+    ("optimizer_in_backward", ask(training={"optimizer_in_backward": True}),
+     {"pp": 2, "dp": 8}, ("one micro-batch", "pp 2")),
     ("fp8_shape", alone(seq=4100, training={"precision": "fp8"}), {"dp": 16},
      ("multiples of 8", "4100 tokens")),
     ("framework_unsupported", ask(framework="megatron"), {"pp": 4, "dp": 4, "schedule": "gpipe"},
