@@ -14,6 +14,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.stage_layers import spread
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 # Times that differ by less are equal.
@@ -216,7 +218,16 @@ def _best_partition(
         if not _is_better(scores, least):
             break
         best, least = found, scores
+    even = _even_ends(layers, stages)
+    if even is not None and _is_better(_scores(layers, stages, even[None])[0], least):
+        return even
     return best
+
+
+def _even_ends(layers: LayerLoads, stages: Stages) -> IntArray | None:
+    """Where equal virtual stages begin and end; None where some would be empty."""
+    count, every = len(layers.seconds), len(stages.owner)
+    return np.concatenate([[0], np.cumsum(spread(count, every))]) if count >= every else None
 
 
 def _scores(layers: LayerLoads, stages: Stages, ends: IntArray) -> FloatArray:

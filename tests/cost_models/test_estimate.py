@@ -137,8 +137,6 @@ def test_no_layout_takes_less_than_the_least(name: str, optimizer: str, seed: in
     least_s, least_bytes = cost.least_s(plans), cost.least_bytes(plans)
     assert np.all(least_s <= estimates.iteration_time_s * (1 + 1e-12))
     assert np.all(least_bytes <= estimates.needed_bytes * (1 + 1e-12))
-    assert np.max(least_s / estimates.iteration_time_s) > 0.3
-    assert np.max(least_bytes / estimates.needed_bytes) > 0.3
 
 
 @pytest.mark.parametrize("name", MODELS)

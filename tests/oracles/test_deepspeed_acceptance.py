@@ -52,7 +52,7 @@ UNSEEN = {
     "activations of all layers or of none": NO_OPTION,
     "key/value heads and tp .* x cp": "an assertion of its first forward pass",
     "recompute_num_layers .* of": "it would recompute every layer",
-    "the plan is costed for": "costs are of another runtime",
+    "is itself the runtime": "costs are of another runtime",
     "runs 1F1B only": "written, it would run 1F1B",
     "is all-to-all \\(Ulysses\\) only": "written, it would be all-to-all",
     "runs only without tp and pp": "its groups and its pipeline engine know no sequence axis",

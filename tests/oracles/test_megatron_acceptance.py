@@ -48,7 +48,7 @@ UNSEEN = {
     "master weights are always fp32": NO_OPTION,
     "always frees gathered weights": NO_OPTION,
     "its pipeline schedules are 1F1B": "written, it would run 1F1B",
-    "the plan is costed for": "costs are of another runtime",
+    "is itself the runtime": "costs are of another runtime",
     "since core 0.18.2 Transformer Engine": "written, it would run the native kernels: more memory",
     "fp8 needs every width": "an assertion of Transformer Engine's fp8 kernels",
     "attention sinks with context": f"Transformer Engine's attention: {FORWARD}",

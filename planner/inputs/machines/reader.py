@@ -47,7 +47,7 @@ def read_machine(document: Any) -> MachineAnswer:
     for name, text in document["files"].items():
         require_string(join("/files", name), text, "text")
     files = checked(document["files"])
-    called = require_string("/name", document.get("name") or "machine", "a name")
+    called = require_string("/name", document.get("name", "machine"), "a name")
     seen = {name: read_output(text) for name, text in files.items()}
     known = [one for one in seen.values() if one is not None]
     unread = tuple(name for name, one in seen.items() if one is None)

@@ -131,7 +131,7 @@ def parse_grid(document: Any, model_at: Callable[[str], Any] = lambda name: name
     document = plain_object(document)
     if unknown := [unknown_field("", name, _GRID) for name in document if name not in _GRID]:
         raise RequestError(unknown)
-    base = _part(document, "base")
+    base = document.get("base", {})
     require_object("/base", base, "a request")
     if isinstance(named := base.get("model"), str):
         base = base | {"model": _model_document("/base/model", model_at, named)}
@@ -146,13 +146,8 @@ def parse_grid(document: Any, model_at: Callable[[str], Any] = lambda name: name
     return grid
 
 
-def _part(document: Mapping[str, Any], name: str) -> Any:
-    value = document.get(name)
-    return {} if value is None else value
-
-
 def _points(document: Mapping[str, Any], model_at: Callable[[str], Any]) -> Iterator[Axis]:
-    if document.get("points") is None:
+    if "points" not in document:
         return
     points = _listed("/points", document["points"])
     for i, point in enumerate(points):
@@ -167,7 +162,7 @@ def _points(document: Mapping[str, Any], model_at: Callable[[str], Any]) -> Iter
 
 
 def _axes(document: Mapping[str, Any], model_at: Callable[[str], Any]) -> Iterator[Axis]:
-    axes = _part(document, "axes")
+    axes = document.get("axes", {})
     require_object("/axes", axes, "an object of fields and lists of values")
     for name, values in axes.items():
         at = join("/axes", name)

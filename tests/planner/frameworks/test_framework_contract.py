@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from cost_models.catalog.names import UnknownName
 from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan, Plans
-from cost_models.spec import ModelSpec, TrainingSpec
 from planner import frameworks
 from planner.constraints import Context
 from planner.documents.answer import REASONS
@@ -320,8 +319,7 @@ def test_nothing_that_is_asked_is_silently_left_out(name: str, case: str, share:
         if not framework.reasons(changed, other)
         if framework.render(changed, other).files == files
     ]
-    model, training = request.model, request.training
-    assert [label for label in silent if not _idle(label.split()[0], model, training)] == []
+    assert [label for label in silent if not _idle(label.split()[0], request, plan)] == []
 
 
 @pytest.mark.parametrize("name", sorted(CASES.keys() - {"pytorch"}))
@@ -363,14 +361,16 @@ def test_a_refusal_of_layers_names_who_can_run_them() -> None:
     )
 
 
-def _idle(field: str, model: ModelSpec, training: TrainingSpec) -> bool:
-    """Whether the field says nothing of a launch of such a model."""
+def _idle(field: str, request: PlanRequest, plan: ParallelPlan) -> bool:
+    """Whether the field says nothing of a launch of such a model over such ranks."""
+    model, training = request.model, request.training
     return {
         "model.name": True,
         "training.tokens": True,
         "training.lora_targets": not training.lora_rank,
         "training.lora_dropout": not training.lora_rank,
         "training.teacher_parameters": training.loss != "distillation",
+        "training.gradient_reduce_dtype": plan.dp * plan.cp == 1,
         "training.packing": not training.sample_lengths,
         "training.fp8_recipe": training.precision != "fp8",
         "training.fp8_param_gather": training.precision != "fp8",

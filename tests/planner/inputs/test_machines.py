@@ -143,6 +143,7 @@ def test_an_instance_of_a_provider_is_that_preset() -> None:
         ({"files": {"a/b": 3}}, "/files/a~1b", "wrong_type"),
         ({"files": {"a": ""}, "other": 1}, "/other", "unknown_field"),
         ({"files": {"a": "NVIDIA A40, 46068\n"}, "name": 3}, "/name", "wrong_type"),
+        ({"files": {"a": "NVIDIA A40, 46068\n"}, "name": {}}, "/name", "wrong_type"),
         ({"files": {"a": "hello"}}, "/files", "no_accelerator"),
         ({"files": {"a": "{" * 100_000}}, "/files", "no_accelerator"),
         ({"files": {"a": '{"items": [3, {"metadata": 3}]}'}}, "/files", "no_accelerator"),

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from planner.documents.problems import RequestError
 from planner.inputs.requests.parser import parse_request
+from planner.questions.examples import examples
 from planner.running.validate.one_node import NAME, OneNode, judged, one_node
 
 LARGE: dict[str, Any] = {
@@ -73,6 +75,15 @@ def test_what_did_not_come_back_is_said(ranks: Any, said: str) -> None:
     with pytest.raises(RequestError) as error:
         judged({"request": LARGE, "ranks": ranks})
     assert said in error.value.problems[0].detail
+
+
+@pytest.mark.parametrize("left_out", ["losses", "step_s"])
+def test_a_rank_that_took_no_step_left_no_result(left_out: str) -> None:
+    example = deepcopy(examples("result")["short"]["value"])
+    example["ranks"][0][left_out] = []
+    with pytest.raises(RequestError) as error:
+        judged(example)
+    assert "is no rank-N.json" in error.value.problems[0].detail
 
 
 @pytest.mark.exhaustive
