@@ -88,7 +88,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("axes are a list", grid([BATCH]), "/axes"),
     ("no list", grid({BATCH: 64}), f"/axes/{BATCH}"),
     ("empty list", grid({BATCH: []}), f"/axes/{BATCH}"),
-    ("no points", grid(points=None), "/points"),
+    ("no points", {"base": BASE, "points": None}, "/points"),
     ("points are an object", grid(points={BATCH: [1]}), "/points"),
     ("a point is a number", grid(points=[{}, 5]), "/points/1"),
     ("unknown first name", grid({"global_batch_size": [64]}), "/axes/global_batch_size"),
