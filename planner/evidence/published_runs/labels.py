@@ -7,7 +7,7 @@ from typing import Any
 
 from cost_models.package_files import table
 from cost_models.plans import RECOMPUTE_MODULES
-from cost_models.spec import AcceleratorSpec
+from cost_models.spec import AcceleratorSpec, TrainingSpec
 from planner.evidence.published_runs.runs import Run
 
 _TABLE = table(__package__ or "", "labels.json")
@@ -16,6 +16,7 @@ SCHEDULES: Patterns = _TABLE["schedules"]
 # NeMo and Megatron-Bridge write the recipe behind "FP8-".
 _PRECISIONS: Patterns = _TABLE["precisions"]
 _RECIPES: Patterns = _TABLE["recipes"]
+_LONGEST = re.compile(r"cut at (\d+), padded to the longest of the batch")
 # What a part without the matrix units of a precision is taken to have computed in.
 _FALLBACK: dict[str, list[str]] = _TABLE["fallback"]
 
@@ -101,9 +102,18 @@ def _every_nth_layer(nth: int) -> dict[str, Any]:
     return {"recompute": "full", "recompute_method": "block", "recompute_num_layers": -nth}
 
 
-def is_micro_step(run: Run) -> bool:
-    """Whether what took the row's time is one of several micro-batches of a step."""
-    return "one micro-step" in run.notes.lower()
+def at_its_peak(run: Run, training: TrainingSpec) -> TrainingSpec:
+    """The training of the step in which a row's memory is fullest.
+
+    Gradients of the other micro-batches of its step are there too; of batches padded to their
+    longest sample, the peak is that of the longest that is not cut.
+    """
+    fields: dict[str, int] = {}
+    if "one micro-step" in run.notes.lower():
+        fields["global_batch_size"] = 2 * training.global_batch_size
+    if longest := _LONGEST.search(run.notes):
+        fields["seq_length"] = int(longest[1])
+    return training.model_copy(update=fields) if fields else training
 
 
 def memory_quantity(run: Run) -> str:
@@ -116,6 +126,7 @@ def memory_quantity(run: Run) -> str:
     if (
         "cuda reserved" in notes
         or "max_memory_reserved" in notes
+        or "max reserved" in notes
         or "titan" in run["stack"].lower()
     ):
         return "reserved"

@@ -13,7 +13,7 @@ from cost_models.fitted import Fitted
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.profiles import EfficiencyProfile, profile_for
 from planner.evidence.published_runs.cases import Case, case_of
-from planner.evidence.published_runs.labels import is_micro_step
+from planner.evidence.published_runs.labels import at_its_peak
 from planner.evidence.published_runs.runs import Run
 
 # Variants whose times lie further apart are scored in a table of their own.
@@ -103,11 +103,9 @@ def _predict(
     capacity = case.cluster.groups[0].accelerator.memory_bytes
     plans = Plans.from_rows(case.variants)
     estimates = memory = model.evaluate(plans)
-    if is_micro_step(run):
-        # Gradients of the others of its step are there too.
-        batch = {"global_batch_size": 2 * case.training.global_batch_size}
-        several = case.training.model_copy(update=batch)
-        memory = CostModel(case.model, case.cluster, several, profile, constants).evaluate(plans)
+    fullest = at_its_peak(run, case.training)
+    if fullest != case.training:
+        memory = CostModel(case.model, case.cluster, fullest, profile, constants).evaluate(plans)
     for i, plan in enumerate(case.variants):
         seconds, driver = float(estimates.iteration_time_s[i]), float(memory.peak_bytes[i])
         peak = float(memory.memory.peak_of(case.memory_quantity)[i])

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cost_models.catalog.hardware import accelerator
+from cost_models.spec import TrainingSpec
 from planner.evidence.published_runs.adapters import adapters_of
 from planner.evidence.published_runs.labels import (
+    at_its_peak,
+    memory_quantity,
     precision_of,
     recipe_of,
     recompute_of,
@@ -305,3 +308,30 @@ def test_a_recipe_of_a_source_is_found_by_its_path() -> None:
     path = "AI-Hypercomputer/tpu-recipes training/trillium/Llama3.1-70B-MaxText/v6e-32/README.md"
     found = recipe_for(row(stack="maxtext", gpu="TPU v6e", recompute="selective", source=path))
     assert found.training["master_weights_dtype"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("notes", "seq_length", "global_batch_size"),
+    [
+        ("peak memory of the run", 210, 4),
+        ("samples vary and are cut at 768, padded to the longest of the batch of 4", 768, 4),
+        ("time of one micro-step", 210, 8),
+    ],
+)
+def test_memory_is_of_the_step_in_which_it_is_fullest(
+    notes: str, seq_length: int, global_batch_size: int
+) -> None:
+    found = at_its_peak(row(notes=notes), TrainingSpec(seq_length=210, global_batch_size=4))
+    assert (found.seq_length, found.global_batch_size) == (seq_length, global_batch_size)
+
+
+@pytest.mark.parametrize(
+    ("notes", "quantity"),
+    [
+        ("peak = torch max RESERVED over the run", "reserved"),
+        ("max memory as printed in GB (torch max_memory_allocated/1e9)", "allocated"),
+        ("as nvidia-smi shows it", "driver"),
+    ],
+)
+def test_what_a_peak_counts(notes: str, quantity: str) -> None:
+    assert memory_quantity(row(notes=notes)) == quantity
