@@ -1,6 +1,7 @@
-"""What the planner advises on 24 questions, beside what the vendors publish for the same ones.
+"""What the planner advises, beside what vendors and trainers publish for the same questions.
 
-`python -m tools.accuracy.advice --write` answers them all and writes ADVICE.md.  Of a recipe
+`python -m tools.accuracy.advice --write` answers 24 questions of pre-training and writes ADVICE.md,
+`python -m tools.accuracy.advice tuning --write` 30 of fine-tuning, TUNING_ADVICE.md.  Of a recipe
 its plan alone is taken, never what was measured with it: both plans are priced by this model.
 """
 
@@ -31,8 +32,12 @@ from planner.frameworks.base import Unsupported
 from planner.inputs.requests.parser import parse_request
 from planner.search.memory_reasons import memory_reasons
 
-_QUESTIONS = Path(__file__).with_name("advice.json")
-PAGE = Path(__file__).with_name("ADVICE.md")
+# The questions of each table, and the page that answers them.
+_HERE = Path(__file__).parent
+TABLES = {
+    "pretraining": (_HERE / "advice.json", _HERE / "ADVICE.md"),
+    "tuning": (_HERE / "tuning_advice.json", _HERE / "TUNING_ADVICE.md"),
+}
 # What may differ at equal degrees, each with the fields that belong to it, and the least share of
 # a step that one of them must save to be told.
 _SETTINGS = (
@@ -46,13 +51,13 @@ _WORTH = 0.01
 
 
 class Recipe(Spec):
-    """A plan that a vendor publishes: repository, path and commit, or the section of a paper.
+    """A plan that a vendor or a trainer publishes: repository, path, commit; or a paper's section.
 
     framework: the one that it is written for, or the nearest known here.  remarks: what the
     source sets and a plan cannot say, and what was read into it.
     """
 
-    by: Literal["AMD", "Meta", "NVIDIA"]
+    by: str
     source: str
     framework: str
     plan: dict[str, Any]
@@ -63,7 +68,7 @@ class Question(Spec):
     """One request in the words of a user, and the recipe for it where there is one."""
 
     name: str
-    kind: Literal["dense", "experts", "long context", "small"]
+    kind: Literal["dense", "experts", "long context", "small", "full", "lora", "qlora"]
     model: str
     cluster: str
     training: dict[str, Any]
@@ -126,9 +131,9 @@ class Row:
         return self.pick.memory.peak_bytes / self.pick.memory.capacity_bytes
 
 
-def questions() -> tuple[Question, ...]:
-    """All of them, in the order of the table."""
-    rows = json.loads(_QUESTIONS.read_text(encoding="utf-8"))["questions"]
+def questions(table: str = "pretraining") -> tuple[Question, ...]:
+    """All of one of the TABLES, in its order."""
+    rows = json.loads(TABLES[table][0].read_text(encoding="utf-8"))["questions"]
     return tuple(Question.model_validate(row) for row in rows)
 
 
@@ -211,16 +216,18 @@ def main() -> None:
     from tools.accuracy.advice_page import page
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    parser.add_argument("table", nargs="?", choices=TABLES, default="pretraining")
+    parser.add_argument("--write", action="store_true", help="write its page")
     parser.add_argument("--only", metavar="NAME", help="one question")
     chosen = parser.parse_args()
-    asked = [one for one in questions() if chosen.only in (None, one.name)]
+    every = questions(chosen.table)
+    asked = [one for one in every if chosen.only in (None, one.name)]
     if not asked or (chosen.write and chosen.only):
-        names = ", ".join(one.name for one in questions())
+        names = ", ".join(one.name for one in every)
         parser.error(f"--only takes one of {names}, and not beside --write")
-    text = page(list(answered(asked)))
+    text = page(chosen.table, list(answered(asked)))
     if chosen.write:
-        PAGE.write_text(text, encoding="utf-8")
+        TABLES[chosen.table][1].write_text(text, encoding="utf-8")
     else:
         print(text)
 

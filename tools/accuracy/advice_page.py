@@ -6,23 +6,28 @@ from collections.abc import Iterable, Sequence
 
 from cost_models.plans import ParallelPlan
 from planner.documents.formats import memory_words, plan_words, seconds
-from tools.accuracy.advice import RecipeComparison, Row
+from tools.accuracy.advice import TABLES, RecipeComparison, Row
 
 _MOST_FRAMEWORKS = 4
 _HEAD = """\
-# What the planner advises
+# What the planner advises{on}
 
 {count} questions, {fit} of them with a plan: what `planner plan` recommends, how much of the memory
 it leaves free, which frameworks run the question (the fastest first, and how much slower the best
-plan of the others is), and how much slower Recommended is than Fastest. Beside it, where NVIDIA,
-AMD or Meta publish a recipe for the same model, accelerators and batch, their plan and ours, both
+plan of the others is), and how much slower Recommended is than Fastest. Beside it, where
+{publishers} publish a recipe for {same}, their plan and ours, both
 priced by this model: nothing that was measured with a recipe is used. Where the two differ, the
-reason is the planner's own sentence. Made by `python -m tools.accuracy.advice --write`;
-questions and recipes: `advice.json`.
+reason is the planner's own sentence. Made by `{command}`;
+questions and recipes: `{file}`.
 
 ## Picks
 
 """
+# Of each table: what it is on, who publishes the recipes, and for what.
+_ABOUT = {
+    "pretraining": ("", "NVIDIA, AMD or Meta", "the same model, accelerators and batch"),
+    "tuning": (" to who fine-tunes", "trainers", "the same model, method and batch"),
+}
 _RECIPES = """
 ## Published recipes
 
@@ -31,9 +36,15 @@ Gap: how much longer their plan takes than ours, predicted; below zero where the
 """
 
 
-def page(rows: Sequence[Row]) -> str:
-    """The whole page."""
-    fit = sum(row.pick is not None for row in rows)
+def page(table: str, rows: Sequence[Row]) -> str:
+    """The whole page of one of the TABLES."""
+    on, publishers, same = _ABOUT[table]
+    named = "" if table == "pretraining" else f" {table}"
+    head = _HEAD.format(
+        on=on, publishers=publishers, same=same, file=TABLES[table][0].name,
+        command=f"python -m tools.accuracy.advice{named} --write", count=len(rows),
+        fit=sum(row.pick is not None for row in rows),
+    )  # fmt: skip
     picks = _table(
         ("question", "asked", "pick", "free", "frameworks", "to fastest"),
         (pick_cells(row) for row in rows),
@@ -42,7 +53,7 @@ def page(rows: Sequence[Row]) -> str:
         ("question", "ours", "theirs", "gap", "why", "source"),
         (recipe_cells(row) for row in rows if row.question.recipe),
     )
-    return _HEAD.format(count=len(rows), fit=fit) + picks + _RECIPES + recipes
+    return head + picks + _RECIPES + recipes
 
 
 def pick_cells(row: Row) -> tuple[str, ...]:
