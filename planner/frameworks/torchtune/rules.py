@@ -23,7 +23,6 @@ from planner.frameworks.torchtune.settings import ATTENTION, MLP, OPTIMIZERS
 # Components whose modules base_llama_tp_plan names, and whose output layer is a matrix of its own.
 SPLIT = ("llama2", "llama3", "llama3_1", "mistral")
 _FULL = code("recompute", "full")
-_UNFUSED = code("cross_entropy", "unfused")
 
 
 def lacks(model: ModelSpec) -> Iterator[str]:
@@ -111,11 +110,6 @@ RULES: tuple[Rule, ...] = (
         "offload",
         lambda c, p: (p.offload_activations == 0) | (p.recompute == _FULL),
         lambda c, p: f"activation offload needs full recompute, got {p.recompute}",
-    ),
-    rule(
-        "cross_entropy",
-        lambda c, p: (p.tp == 1) | (p.cross_entropy == _UNFUSED),
-        "its loss with tensor parallelism is costed as unfused",
     ),
     unsupported(
         lambda c, p: _in_one_type(c.training),

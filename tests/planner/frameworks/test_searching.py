@@ -17,10 +17,10 @@ DEVICES = {"mindspeed": "ascend-910b3", "primus": "mi300x", "maxtext": "tpu-v5p"
 TYPES = {
     "colossalai": {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"},
     **{name: {"gradient_reduce_dtype": "bf16"} for name in ("maxtext", "llama-factory", "trl")},
-    "nanotron": {
+    **dict.fromkeys(("nanotron", "torchtune"), {
         "gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16",
         "master_weights_dtype": "none", "optimizer_state_dtype": "bf16",
-    },
+    }),
 }  # fmt: skip
 
 
