@@ -1,4 +1,4 @@
-"""torchtune: one YAML for its recipes of full and LoRA fine-tuning, on one device or with FSDP 2."""
+"""torchtune: one YAML for its recipes that tune all weights or adapters, alone or with FSDP 2."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from planner.constraints import Context
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer
+from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.base import Bundle, fields
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.torchtune import reader
 from planner.frameworks.torchtune.rules import PARTIAL_TRAINING, RULES, lacks
-from planner.frameworks.torchtune.settings import NAMES, recipe, rows
+from planner.frameworks.torchtune.settings import recipe, rows
 from planner.frameworks.unwritten_facts import Missing
 
 VERSIONS = "main of April 2026 (0.7.0, bd2a0fc), torch 2.13, torchao 0.18"
@@ -40,7 +41,11 @@ LAUNCH_ARGS=(
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script and the config."""
     c = Context(request.model, request.cluster, request.training)
-    words = {"recipe": recipe(c.training, plan), "rendezvous": "", "launch": "LAUNCH_ARGS=()"}
+    words = {
+        "recipe": recipe(c.training, plan),
+        "rendezvous": "# One process.",
+        "launch": "LAUNCH_ARGS=()",
+    }
     if plan.accelerators > 1:
         words["rendezvous"] = bash_writer.rendezvous(nodes(c.cluster))
         words["launch"] = RANKS.format(accelerators_per_node(c.cluster))

@@ -33,6 +33,8 @@ from planner.frameworks.torchtune.components import (
 from planner.frameworks.torchtune.settings import ATTENTION, CHUNKED, MLP, WHOLE
 
 YAML = (".yaml", ".yml")
+# Of recipes that distil, or train for quantization.
+OTHERS = ("teacher_model", "quantizer")
 _COMPONENT = re.compile(r"_component_:\s*torchtune\.")
 # Component of the loss -> whether the output layer runs with it, in chunks of tokens.
 LOSSES = {
@@ -54,7 +56,7 @@ HARMLESS = re.compile(
 
 @dataclass(frozen=True)
 class Call:
-    """What starts a recipe, and keys that the line overrides; 0 processes: nothing says how many."""
+    """What starts a recipe, and keys that it overrides; 0 processes: nothing says how many."""
 
     recipe: str = ""
     config: str = ""
@@ -78,9 +80,10 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     world = 1 if call.recipe.endswith("single_device") else call.processes or accelerators or 0
     if not world:
         raise Unreadable("the files do not say how many accelerators run it: give a cluster")
-    adapted, found = _model(values)
+    if other := next((key for key in OTHERS if values.has(f"{key}._component_")), None):
+        raise values.fault((f"{other}._component_",), "is of a recipe that cannot be read")
+    adapted, model = _model(values, given.model)
     try:
-        model = found if given.model is None else given.model
         training, plan = _plan(values, model, adapted, world)
     except ValidationError as error:
         raise malformed(error, name) from None
@@ -168,8 +171,8 @@ def _known(name: str, recipe: str, values: Values) -> bool:
     return takes is None or one in (*takes, "_component_") or top == "dataset"
 
 
-def _model(values: Values) -> tuple[bool, ModelSpec | None]:
-    """Whether the model has adapters, and the model, if torchtune's builders here make it."""
+def _model(values: Values, given_model: ModelSpec | None) -> tuple[bool, ModelSpec]:
+    """Whether the model has adapters, and the given model or that of the component."""
     path = values.text("model._component_")
     if path is None:
         raise Unreadable("model._component_ is missing", values.file)
@@ -177,12 +180,15 @@ def _model(values: Values) -> tuple[bool, ModelSpec | None]:
     plain = re.sub(r"^q?lora_", "", name)
     package = path.removeprefix(MODELS).partition(".")[0]
     adapted = plain != name
+    if given_model is not None:
+        return adapted, given_model
     builder = BUILDERS.get(f"{MODELS}{package}.{plain}")
     family = builder["component"] if builder else plain
     if family not in FAMILIES:
         known = sorted({path.rpartition(".")[2] for path in BUILDERS} | set(FAMILIES))
         raise values.fault(
-            ("model._component_",), f"{path[:100]} has no model here{hint(plain, known)}"
+            ("model._component_",),
+            f"{path[:100]} has no model here{hint(plain, known)}; give the model (--model)",
         )
     given = {
         argument: _number(values, f"model.{argument}")

@@ -15,6 +15,7 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
 from planner.frameworks.accelerate import peft
+from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.rules import OPTIMIZERS_OF_SHARDS, SHARD_GROUPS, WHOLE_LAYERS
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.torchtune.components import component_of, differences
@@ -22,6 +23,8 @@ from planner.frameworks.torchtune.settings import ATTENTION, MLP, OPTIMIZERS
 
 # Components whose modules base_llama_tp_plan names, and whose output layer is a matrix of its own.
 SPLIT = ("llama2", "llama3", "llama3_1", "mistral")
+# Components whose matrices without adapters are plain ones (lora_qwen2_self_attention).
+QWEN = ("qwen2", "qwen3")
 _FULL = code("recompute", "full")
 
 
@@ -64,6 +67,27 @@ def _whole_mlp(training: TrainingSpec) -> bool:
     return not training.lora_rank or (
         bool(adapted & set(ATTENTION)) and len(adapted & set(MLP)) in (0, len(MLP))
     )
+
+
+def _adapted_family(c: Context) -> str:
+    """The component that has the adapters; "" without any."""
+    one = component_of(c.model, c.training.seq_length, adapted=True)
+    return one.family if one is not None and c.training.lora_rank else ""
+
+
+def _quantizes(c: Context) -> bool:
+    """Whether the matrices of all layers are in four bits, if they are to be."""
+    family = _adapted_family(c)
+    if c.training.frozen_dtype != "nf4" or family not in (*QWEN, "llama3"):
+        return True
+    return family in QWEN and set(c.training.lora_targets) == set(NAMES)
+
+
+def _projects_back(c: Context) -> bool:
+    """Whether the output matrix of attention has its heads as rows."""
+    m = c.model
+    square = m.num_attention_heads * m.head_dim == m.hidden_size
+    return square or "o_proj" in c.training.lora_targets or _adapted_family(c) not in QWEN
 
 
 RULES: tuple[Rule, ...] = (
@@ -143,6 +167,25 @@ PARTIAL_TRAINING: tuple[Rule, ...] = (
             or component_of(c.model, c.training.seq_length, adapted=True) is not None
         ),
         lambda c, p: f"its component for {c.model.name} has no form with adapters",
+        "degrees",
+    ),
+    unsupported(
+        lambda c, p: _quantizes(c),
+        lambda c, p: (
+            f"its {_adapted_family(c)} keeps matrices without adapters in bf16: nf4 needs "
+            f"lora_targets {', '.join(NAMES)}"
+            if _adapted_family(c) in QWEN
+            else "its llama3 fails on frozen weights in nf4: its scaler_block_size is None"
+        ),
+        "degrees",
+    ),
+    unsupported(
+        lambda c, p: _projects_back(c),
+        lambda c, p: (
+            f"its {_adapted_family(c)} has a square o_proj unless that has an adapter, and "
+            f"{c.model.num_attention_heads} heads of {c.model.head_dim} are not "
+            f"{c.model.hidden_size}: o_proj in lora_targets"
+        ),
         "degrees",
     ),
 )

@@ -9,6 +9,7 @@ from cost_models.optimizers import OptimizerName
 from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
 from planner.constraints import Context
+from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.rules import PLACEHOLDER, SMOKE_ITERATIONS, accumulated
 from planner.frameworks.torchtune.components import Component, component_of
 from planner.frameworks.yaml_files import Row
@@ -26,8 +27,7 @@ TP_PLAN = "torchtune.models.llama3.base_llama_tp_plan"
 SCHEDULE = "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup"
 # Modules of PEFT -> modules of attention here; those of the MLP have adapters together or not.
 ATTENTION = {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", "o_proj": "output_proj"}
-MLP = ("gate_proj", "up_proj", "down_proj")
-NAMES = (*ATTENTION, *MLP)
+MLP = tuple(name for name in NAMES if name not in ATTENTION)
 FOLDER = "${checkpointer.checkpoint_dir}"
 
 

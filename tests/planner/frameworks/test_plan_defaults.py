@@ -18,7 +18,7 @@ CLUSTERS = {"mindspeed": "2x8xascend-910b4", "primus": "2x8xmi300x"}
 TRAINERS = ("accelerate", "llama-factory", "trl")
 DEGREES: dict[str, dict[str, Any]] = {
     name: {"dp": 16} if name in TRAINERS else {"tp": 4, "pp": 2, "dp": 2} for name in NAMES
-} | dict.fromkeys(("maxtext", "torchtune"), {"tp": 4, "dp": 4})
+} | {name: {"tp": 4, "dp": 4} for name in ("maxtext", "torchtune")}
 TUNERS = (*TRAINERS, "megatron-bridge", "torchtune")
 
 
