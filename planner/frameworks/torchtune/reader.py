@@ -6,7 +6,7 @@ The keys of 0.6 are read too; a config that comes with torchtune is read by its 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,30 +87,35 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         training, plan = _plan(values, model, adapted, world)
     except ValidationError as error:
         raise malformed(error, name) from None
-    recipe = call.recipe or _recipe(adapted, world)
-    unknown = tuple(one for one in config.settings() if not _known(one.name, recipe, values))
-    unread = (
-        one
-        for one in settings
-        if one.name not in values.asked and one not in unknown and not HARMLESS.match(one.name)
-    )
-    for one in unknown:
-        top = one.name.partition(".")[0]
-        values.assume(f"{recipe} does not read {one.name}{hint(top, RECIPES[recipe])}")
-    nodes = call.nodes
+    unknown = _unknown(config.settings(), call.recipe or _recipe(adapted, world), values)
     return Reading(
         framework="torchtune",
         model=model,
         training=training,
         plan=plan,
-        nodes=nodes,
-        accelerators_per_node=world // nodes if nodes else None,
+        nodes=call.nodes,
+        accelerators_per_node=world // call.nodes if call.nodes else None,
         settings=settings,
         unknown=unknown,
-        unread=tuple(one for one in unread if one.value not in ("null", "false")),
+        unread=tuple(one for one in settings if one not in unknown and _is_left(one, values)),
         assumed=tuple(values.assumed),
         refusals=tuple(values.refusals),
     )
+
+
+def _is_left(one: Setting, values: Values) -> bool:
+    """Whether a setting that may matter was not read."""
+    idle = one.value in ("null", "false") or HARMLESS.match(one.name)
+    return one.name not in values.asked and not idle
+
+
+def _unknown(keys: Iterable[Setting], recipe: str, values: Values) -> tuple[Setting, ...]:
+    """The keys that a recipe does not read, which `values` is told."""
+    unknown = tuple(one for one in keys if not _known(one.name, recipe, values))
+    for one in unknown:
+        meant = hint(one.name.partition(".")[0], RECIPES[recipe])
+        values.assume(f"{recipe} does not read {one.name}{meant}")
+    return unknown
 
 
 def _recipe(adapted: bool, world: int) -> str:

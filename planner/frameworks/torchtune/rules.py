@@ -162,14 +162,6 @@ PARTIAL_TRAINING: tuple[Rule, ...] = (
         "degrees",
     ),
     unsupported(
-        lambda c, p: (
-            not c.training.lora_rank
-            or component_of(c.model, c.training.seq_length, adapted=True) is not None
-        ),
-        lambda c, p: f"its component for {c.model.name} has no form with adapters",
-        "degrees",
-    ),
-    unsupported(
         lambda c, p: _quantizes(c),
         lambda c, p: (
             f"its {_adapted_family(c)} keeps matrices without adapters in bf16: nf4 needs "

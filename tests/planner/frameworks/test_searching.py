@@ -18,7 +18,8 @@ DEVICES = {"mindspeed": "ascend-910b3", "primus": "mi300x", "maxtext": "tpu-v5p"
 TYPES = {
     "colossalai": {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"},
     **{name: {"gradient_reduce_dtype": "bf16"} for name in ("maxtext", "llama-factory", "trl")},
-    **{name: KEPT for name in ("nanotron", "torchtune")},
+    "nanotron": KEPT,
+    "torchtune": KEPT,
 }  # fmt: skip
 
 

@@ -127,7 +127,7 @@ def test_a_model_has_the_builder_of_its_name(
 
 LLAMA8 = find("llama-3.1-8b")
 REFUSED: dict[str, Case] = {
-    "torchtune has no component for mixtral: llama2 comes closest and differs in moe": runs(
+    "torchtune has no component for mixtral: llama3 comes closest and differs in moe": runs(
         "mixtral"
     ),
     "differs in rotary_share": runs(find("glm-4-9b")),
@@ -155,6 +155,7 @@ REFUSED: dict[str, Case] = {
     "more than one dp rank: dp_shard 1": runs(dp_shard=1),
     "16 layers, got 4": runs(recompute="full", recompute_num_layers=4),
     "only FSDP (ZeRO 3) keeps states in host memory": runs(shape=(1, 1), offload_optimizer=True),
+    "no optimizer offload": runs(offload_optimizer=True, training={"optimizer": "adam_8bit"}),
     "activation offload needs full recompute, got none": runs(offload_activations=True),
     "all have one type, bf16 or fp32": runs(training={"master_weights_dtype": "fp32"}),
     "only adapters: no frozen parts": runs(training={"frozen": ["norms"]}),
