@@ -114,18 +114,18 @@ def path_of(family: str, adapted: bool = False) -> str:
 
 
 def model_of(family: str, arguments: Mapping[str, Any]) -> ModelSpec:
-    """The model that a component builds of its arguments."""
+    """The model that a component builds of its arguments; numbers at their default are unsaid."""
     said = {**SIGNATURES[path_of(family)], **arguments}
     fields = dict(FAMILIES[family].fields)
     fields |= {field: said[name] for name, field in SHAPE.items() if said.get(name) is not None}
     if any(said.get(name) for name in NORMS):
         fields["qk_norm"] = "head"
-    numerics = {field: said[name] for name, field in NUMBERS.items() if name in said}
+    numerics = {field: arguments[name] for name, field in NUMBERS.items() if name in arguments}
     if SCALE in said:
         numerics["rope_scaling"] = {**SCALING, "factor": said[SCALE]}
     fields["numerics"] = {**numerics, **fields.get("numerics", {})}
     fields.setdefault("head_dim", max(said["embed_dim"] // said["num_heads"], 1))
-    return ModelSpec(name=family, max_position_embeddings=said.get(LENGTH), **fields)
+    return ModelSpec(name=family, **fields)
 
 
 def _wanted(model: ModelSpec, family: str, adapted: bool) -> dict[str, Any]:
@@ -164,7 +164,10 @@ def _plain(value: Any) -> Any:
 @lru_cache(maxsize=256)
 def differences(model: ModelSpec, adapted: bool) -> dict[str, tuple[str, ...]]:
     """The components, and the fields in which the model of each differs."""
-    built = {family: model_of(family, _wanted(model, family, adapted)) for family in FAMILIES}
+    built = {
+        family: model_of(family, SIGNATURES[path_of(family)] | _wanted(model, family, adapted))
+        for family in FAMILIES
+    }
     return {family: _differences(model, one) for family, one in built.items()}
 
 

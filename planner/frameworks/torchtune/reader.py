@@ -77,7 +77,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     config = yaml_files.read(files[name], name)
     settings = (*config.settings(), *call.overrides, *given.settings())
     values = Values({one.name: one for one in settings}, name, config.notes())
-    world = 1 if call.recipe.endswith("single_device") else call.processes or accelerators or 0
+    world = call.processes or accelerators or 0
     if not world:
         raise Unreadable("the files do not say how many accelerators run it: give a cluster")
     if other := next((key for key in OTHERS if values.has(f"{key}._component_")), None):
@@ -137,6 +137,8 @@ def _call(files: Mapping[str, str]) -> Call:
     torchrun = Values(told, launch.program.file)
     nodes = torchrun.integer("nnodes", default=1, most=DEGREE)
     each = torchrun.integer("nproc_per_node", default=0, least=0, most=DEGREE)
+    if words[place].text.endswith("single_device"):
+        nodes = each = 1
     pairs = zip(words[place:], words[place + 1 :], strict=False)
     config = next((word.text for before, word in pairs if before.text == "--config"), "")
     return Call(

@@ -47,9 +47,8 @@ def same(case: Case) -> None:
     assert TORCHTUNE.read is not None
     reading = TORCHTUNE.read(TORCHTUNE.write(request, plan).files, None)
     assert canonical(reading.plan, reading.model) == canonical(plan, request.model)
-    lost = ("name", "numerics", "max_position_embeddings", "sliding_window")
-    left = {name: getattr(request.model, name) for name in lost}
-    assert reading.model.model_copy(update=left) == request.model
+    left = {"name": "", "numerics": request.model.numerics}
+    assert reading.model.model_copy(update=left) == request.model.model_copy(update=left)
     tokens = {"tokens": reading.training.tokens}
     assert reading.training == request.training.model_copy(update=tokens)
     assert (reading.refusals, reading.unknown, reading.unread, reading.assumed) == ((), (), (), ())
@@ -294,9 +293,11 @@ def test_its_own_configs_are_read() -> None:
         tuning = re.search(r"_(full|q?lora)(_multinode|_single_device|_low_memory)*$", path.stem)
         if path.parent.name in ("dev", "gemma2", "llama3_2_vision", "llama4") or not tuning:
             continue
-        if path.stem == "13B_lora":  # has adapters at its head
+        text = path.read_text()
+        # Adapters at the head, fake quantization, a teacher.
+        if re.search("apply_lora_to_output: True|^quantizer:|^teacher_model:", text, re.MULTILINE):
             continue
-        found = read({"a.yaml": path.read_text()}, 1 if "single_device" in path.stem else 8)
+        found = read({"a.yaml": text}, 1 if "single_device" in path.stem else 8)
         named = [one.name for one in found.unread]
         assert (named, found.refusals) == ([], ()), path
         number += 1
