@@ -37,6 +37,7 @@ REVISIONS = {
     "hpcaitech/ColossalAI": "4f9953be335e",
     "huggingface/nanotron": "2411b022a75f",
     "huggingface/trl": "f2cd57710ae3",
+    "pytorch/torchtune": "bd2a0fc7c314",
 }
 # The Megatron-LM that others come with, or patch.
 MEGATRON_LM_OF = {

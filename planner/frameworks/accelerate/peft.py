@@ -26,21 +26,23 @@ UNPACKED = unsupported(
     "the script has random weights, bitsandbytes quantizes only loaded ones: not in nf4",
     "degrees",
 )
+NO_FROZEN_PARTS = unsupported(
+    lambda c, p: not c.training.frozen,
+    "the script trains all weights or only adapters: no frozen parts",
+    "degrees",
+)
+NAMED_TARGETS = unsupported(
+    lambda c, p: not c.training.lora_rank or set(c.training.lora_targets) <= set(NAMES),
+    lambda c, p: (
+        f"lora_targets are modules of transformers ({', '.join(NAMES)}), not "
+        + ", ".join(c.training.lora_targets)
+    ),
+    "degrees",
+)
 PARTIAL_TRAINING: tuple[Rule, ...] = (
-    unsupported(
-        lambda c, p: not c.training.frozen,
-        "the script trains all weights or only adapters: no frozen parts",
-        "degrees",
-    ),
+    NO_FROZEN_PARTS,
     UNPACKED,
-    unsupported(
-        lambda c, p: not c.training.lora_rank or set(c.training.lora_targets) <= set(NAMES),
-        lambda c, p: (
-            f"lora_targets are modules of transformers ({', '.join(NAMES)}), not "
-            + ", ".join(c.training.lora_targets)
-        ),
-        "degrees",
-    ),
+    NAMED_TARGETS,
     unsupported(
         lambda c, p: not c.training.lora_rank or _has_named_modules(c),
         lambda c, p: f"{c.model.name}'s family does not have the modules {', '.join(NAMES)}",

@@ -79,12 +79,8 @@ def _reduces(c: Context, p: Plans) -> BoolArray:
     )
 
 
-RULES: tuple[Rule, ...] = (
-    rules.EQUAL_NODES,
-    rules.LEARNED_POSITIONS,
-    rules.optimizers(
-        *OPTIMIZERS, others="torch's Muon needs a second optimizer for norms and embeddings"
-    ),
+# Of trainers that shard with FSDP 2, which torchtune has in common with accelerate.
+OPTIMIZERS_OF_SHARDS: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: (c.training.optimizer != "adafactor") | (p.zero_stage == 0),
         "torch 2.13's Adafactor fails on sharded weights: ZeRO 0 only",
@@ -97,6 +93,37 @@ RULES: tuple[Rule, ...] = (
         lambda c, p: (c.training.optimizer != "adam_8bit") | (p.offload_optimizer == 0),
         "torchao's 8-bit Adam runs on the device of the weights: no optimizer offload",
     ),
+)
+SHARD_GROUPS = rule(
+    "zero_stage",
+    _shards,
+    lambda c, p: (
+        "a shard group is a multiple of cp and, with replicas, more than one dp rank: "
+        f"dp_shard {p.dp_shard}, dp {p.dp}, cp {p.cp}"
+    ),
+)
+WHOLE_LAYERS: tuple[Rule, ...] = (
+    rule(
+        "recompute",
+        lambda c, p: (p.recompute != _FULL) | (p.recompute_num_layers == c.model.num_layers),
+        lambda c, p: (
+            f"each layer is one checkpoint: {c.model.num_layers} layers, got "
+            f"{p.recompute_num_layers}"
+        ),
+    ),
+    rule(
+        "offload",
+        lambda c, p: (p.offload_optimizer == 0) | (p.zero_stage == 3),
+        lambda c, p: f"only FSDP (ZeRO 3) keeps states in host memory, got ZeRO {p.zero_stage}",
+    ),
+)
+RULES: tuple[Rule, ...] = (
+    rules.EQUAL_NODES,
+    rules.LEARNED_POSITIONS,
+    rules.optimizers(
+        *OPTIMIZERS, others="torch's Muon needs a second optimizer for norms and embeddings"
+    ),
+    *OPTIMIZERS_OF_SHARDS,
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | (p.zero_stage == 3),
@@ -134,27 +161,8 @@ RULES: tuple[Rule, ...] = (
         lambda c, p: (p.zero_stage != 3) | (p.dp * p.cp > 1),
         "FSDP has no axis to shard over: dp and cp are 1; use zero_stage 0",
     ),
-    rule(
-        "zero_stage",
-        _shards,
-        lambda c, p: (
-            "a shard group is a multiple of cp and, with replicas, more than one dp rank: "
-            f"dp_shard {p.dp_shard}, dp {p.dp}, cp {p.cp}"
-        ),
-    ),
-    rule(
-        "recompute",
-        lambda c, p: (p.recompute != _FULL) | (p.recompute_num_layers == c.model.num_layers),
-        lambda c, p: (
-            f"each layer is one checkpoint: {c.model.num_layers} layers, got "
-            f"{p.recompute_num_layers}"
-        ),
-    ),
-    rule(
-        "offload",
-        lambda c, p: (p.offload_optimizer == 0) | (p.zero_stage == 3),
-        lambda c, p: f"only FSDP (ZeRO 3) keeps states in host memory, got ZeRO {p.zero_stage}",
-    ),
+    SHARD_GROUPS,
+    *WHOLE_LAYERS,
     rule(
         "offload",
         lambda c, p: (p.offload_activations == 0) | ((p.recompute == _FULL) & (p.zero_stage == 3)),

@@ -255,8 +255,11 @@ def _plan(
 
 def _optimizer(name: str) -> OptimizerName:
     """The optimizer of a value of `optim`; of what is not known, the kind of Adam by its name."""
-    if name in OPTIMIZED:
-        return OPTIMIZED[name]
+    return OPTIMIZED[name] if name in OPTIMIZED else adam_of(name)
+
+
+def adam_of(name: str) -> OptimizerName:
+    """The kind of Adam of an optimizer's name."""
     if "8bit" in name:
         return "paged_adam_8bit" if name.startswith("paged") else "adam_8bit"
     return "paged_adam" if name.startswith("paged") else "adam"

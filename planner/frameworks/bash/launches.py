@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 
 from planner.frameworks.read_results import Unreadable
 
-_LAUNCHERS = re.compile(r"(?:python[\d.]*|torchrun|deepspeed|accelerate|msrun)")
+_LAUNCHERS = re.compile(r"(?:python[\d.]*|torchrun|deepspeed|accelerate|msrun|tune)")
 
 # Commands that start a program without naming python.
 STARTERS = ("srun", "uv")
 # The words of a trainer's console command -> its tasks.
-_COMMANDS = {("megatron",): ("sft", "pt", "rlhf"), ("nemo", "llm"): ("pretrain", "finetune")}
+_COMMANDS = {
+    ("megatron",): ("sft", "pt", "rlhf"),
+    ("nemo", "llm"): ("pretrain", "finetune"),
+    ("tune",): ("run",),
+}
 
 # Slurm's options and the variables that they set.
 _SLURM = {

@@ -342,7 +342,7 @@ def test_what_cannot_be_tuned_is_refused_in_one_sentence(name: str) -> None:
     before = {reason.text for reason in frameworks.get(name).reasons(*case)}
     after = {reason.text for reason in frameworks.get(name).reasons(*tuned(*case))}
     said = ("(every|all) weight|not (in )?nf4", "mock data of one length", "for dpo use TRL")
-    packed = name in ("llama-factory", "trl")  # load frozen weights in four bits
+    packed = name in ("llama-factory", "torchtune", "trl")  # load frozen weights in four bits
     assert all(any(re.search(one, why) for why in after - before) for one in said[packed:])
 
 

@@ -18,8 +18,8 @@ CLUSTERS = {"mindspeed": "2x8xascend-910b4", "primus": "2x8xmi300x"}
 TRAINERS = ("accelerate", "llama-factory", "trl")
 DEGREES: dict[str, dict[str, Any]] = {
     name: {"dp": 16} if name in TRAINERS else {"tp": 4, "pp": 2, "dp": 2} for name in NAMES
-} | {"maxtext": {"tp": 4, "dp": 4}}
-TUNERS = (*TRAINERS, "megatron-bridge")
+} | {name: {"tp": 4, "dp": 4} for name in ("maxtext", "torchtune")}
+TUNERS = (*TRAINERS, "megatron-bridge", "torchtune")
 
 
 def document(name: str, plan: dict[str, Any], **training: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from cost_models.spec import TrainingSpec
 from planner import frameworks
 from planner.answers.plans import plan_answers
 from planner.documents.request import PlanRequest, SearchSpec
+from tests.fixtures.frameworks.torchtune import KEPT
 
 # Where it runs, if not on NVIDIA's.
 DEVICES = {"mindspeed": "ascend-910b3", "primus": "mi300x", "maxtext": "tpu-v5p"}
@@ -17,10 +18,8 @@ DEVICES = {"mindspeed": "ascend-910b3", "primus": "mi300x", "maxtext": "tpu-v5p"
 TYPES = {
     "colossalai": {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"},
     **{name: {"gradient_reduce_dtype": "bf16"} for name in ("maxtext", "llama-factory", "trl")},
-    "nanotron": {
-        "gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16",
-        "master_weights_dtype": "none", "optimizer_state_dtype": "bf16",
-    },
+    "nanotron": KEPT,
+    "torchtune": KEPT,
 }  # fmt: skip
 
 

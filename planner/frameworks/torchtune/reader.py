@@ -1,0 +1,321 @@
+"""Reads a launch of torchtune: the config of a recipe, and what `tune run` starts.
+
+The keys of 0.6 are read too; a config that comes with torchtune is read by its file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from cost_models.optimizers import OptimizerName
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec, TrainingSpec
+from planner.frameworks import yaml_files
+from planner.frameworks.accelerate import trainers
+from planner.frameworks.bash import Argument
+from planner.frameworks.given_values import DEGREE, Values, hint, malformed, only_launch, options
+from planner.frameworks.launch_files import given_with
+from planner.frameworks.read_results import Reading, Setting, Unreadable
+from planner.frameworks.torchtune.components import (
+    BUILDERS,
+    FAMILIES,
+    MODELS,
+    RECIPES,
+    SIGNATURES,
+    model_of,
+    path_of,
+)
+from planner.frameworks.torchtune.settings import ATTENTION, CHUNKED, MLP, WHOLE
+
+YAML = (".yaml", ".yml")
+# Of recipes that distil, or train for quantization.
+OTHERS = ("teacher_model", "quantizer")
+_COMPONENT = re.compile(r"_component_:\s*torchtune\.")
+# Component of the loss -> whether the output layer runs with it, in chunks of tokens.
+LOSSES = {
+    CHUNKED: "chunked",
+    "torchtune.modules.loss.CEWithChunkedOutputLoss": "chunked",
+    WHOLE: "unfused",
+}
+OPTIMIZERS: dict[str, OptimizerName] = {"sgd": "sgd", "adafactor": "adafactor"}
+# Where a config leaves samples as long as they are.
+USUAL_LENGTH = 2048
+# Keys that may stay unread: they concern data, files and logs.
+HARMLESS = re.compile(
+    r"^(dataset|tokenizer|checkpointer|metric_logger|profiler|lr_scheduler|optimizer|collate_fn|"
+    r"output_dir|seed|shuffle|epochs|max_steps|log_|save_|resume_|batch_size_val|run_val|device$|"
+    r"clip_grad|cudnn|low_cpu_ram|enable_async|tensor_parallel_plan|loss\.|"
+    r"activation_offloading_use_streams|custom_sharded_layers|compile\.|model\.(attn_dropout|lora_alpha))"
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """What starts a recipe, and keys that it overrides; 0 processes: nothing says how many."""
+
+    recipe: str = ""
+    config: str = ""
+    processes: int = 0
+    nodes: int | None = None
+    overrides: tuple[Setting, ...] = ()
+
+
+def recognises(files: Mapping[str, str]) -> bool:
+    """Whether a config of torchtune is among the files."""
+    return any(name.endswith(YAML) and _COMPONENT.search(text) for name, text in files.items())
+
+
+def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
+    """The specs and the plan; raises Unreadable."""
+    call, given = _call(files), given_with(files)
+    name = _config(files, call)
+    config = yaml_files.read(files[name], name)
+    settings = (*config.settings(), *call.overrides, *given.settings())
+    values = Values({one.name: one for one in settings}, name, config.notes())
+    world = call.processes or accelerators or 0
+    if not world:
+        raise Unreadable("the files do not say how many accelerators run it: give a cluster")
+    if other := next((key for key in OTHERS if values.has(f"{key}._component_")), None):
+        raise values.fault((f"{other}._component_",), "is of a recipe that cannot be read")
+    adapted, model = _model(values, given.model)
+    try:
+        training, plan = _plan(values, model, adapted, world)
+    except ValidationError as error:
+        raise malformed(error, name) from None
+    unknown = _unknown(config.settings(), call.recipe or _recipe(adapted, world), values)
+    return Reading(
+        framework="torchtune",
+        model=model,
+        training=training,
+        plan=plan,
+        nodes=call.nodes,
+        accelerators_per_node=world // call.nodes if call.nodes else None,
+        settings=settings,
+        unknown=unknown,
+        unread=tuple(one for one in settings if one not in unknown and _is_left(one, values)),
+        assumed=tuple(values.assumed),
+        refusals=tuple(values.refusals),
+    )
+
+
+def _is_left(one: Setting, values: Values) -> bool:
+    """Whether a setting that may matter was not read."""
+    idle = one.value in ("null", "false") or HARMLESS.match(one.name)
+    return one.name not in values.asked and not idle
+
+
+def _unknown(keys: Iterable[Setting], recipe: str, values: Values) -> tuple[Setting, ...]:
+    """The keys that a recipe does not read, which `values` is told."""
+    unknown = tuple(one for one in keys if not _known(one.name, recipe, values))
+    for one in unknown:
+        meant = hint(one.name.partition(".")[0], RECIPES[recipe])
+        values.assume(f"{recipe} does not read {one.name}{meant}")
+    return unknown
+
+
+def _recipe(adapted: bool, world: int) -> str:
+    """The recipe of a config that no script starts."""
+    kind = "lora" if adapted else "full"
+    return f"{kind}_finetune_{'distributed' if world > 1 else 'single_device'}"
+
+
+def _call(files: Mapping[str, str]) -> Call:
+    """What `tune run` says, if a script is among the files."""
+    launch = only_launch(files, "tune", "run")
+    if launch is None:
+        return Call()
+    words = launch.arguments
+    place = next((i for i, word in enumerate(words) if word.text in RECIPES), None)
+    if place is None:
+        raise launch.program.unreadable(f"tune run: starts none of {', '.join(RECIPES)}")
+    told = {one.name.lstrip("-").replace("-", "_"): one for one in options(words[:place])}
+    torchrun = Values(told, launch.program.file)
+    nodes = torchrun.integer("nnodes", default=1, most=DEGREE)
+    each = torchrun.integer("nproc_per_node", default=0, least=0, most=DEGREE)
+    if words[place].text.endswith("single_device"):
+        nodes = each = 1
+    pairs = zip(words[place:], words[place + 1 :], strict=False)
+    config = next((word.text for before, word in pairs if before.text == "--config"), "")
+    return Call(
+        words[place].text,
+        config.rsplit("/", 1)[-1],
+        nodes * each,
+        nodes if each else None,
+        tuple(_overrides(words[place + 1 :])),
+    )
+
+
+def _overrides(words: Sequence[Argument]) -> Iterator[Setting]:
+    """The words key=value whose values are known."""
+    for word in words:
+        name, equals, value = word.text.partition("=")
+        if equals and word.known:
+            yield Setting(name=name, value=value, file=word.file, line=word.line)
+
+
+def _config(files: Mapping[str, str], call: Call) -> str:
+    """The config that the launch names, or the only one."""
+    mine = [name for name in files if name.endswith(YAML) and _COMPONENT.search(files[name])]
+    if not mine:
+        raise Unreadable(f"no config of torchtune among the files: {', '.join(files)}")
+    wanted = (call.config, f"{call.config}.yaml")
+    return next((name for name in mine if name.rsplit("/", 1)[-1] in wanted), mine[0])
+
+
+def _known(name: str, recipe: str, values: Values) -> bool:
+    """Whether the recipe reads a key, and its component takes an argument."""
+    top, _, argument = name.partition(".")
+    if top not in RECIPES[recipe]:
+        return False
+    component = values.settings.get(f"{top}._component_")
+    takes = SIGNATURES.get(str(component.value)) if component is not None else None
+    one = argument.partition(".")[0]
+    return takes is None or one in (*takes, "_component_") or top == "dataset"
+
+
+def _model(values: Values, given_model: ModelSpec | None) -> tuple[bool, ModelSpec]:
+    """Whether the model has adapters, and the given model or that of the component."""
+    path = values.text("model._component_")
+    if path is None:
+        raise Unreadable("model._component_ is missing", values.file)
+    name = path.rpartition(".")[2]
+    plain = re.sub(r"^q?lora_", "", name)
+    package = path.removeprefix(MODELS).partition(".")[0]
+    adapted = plain != name
+    if given_model is not None:
+        return adapted, given_model
+    builder = BUILDERS.get(f"{MODELS}{package}.{plain}")
+    family = builder["component"] if builder else plain
+    if family not in FAMILIES:
+        known = sorted({path.rpartition(".")[2] for path in BUILDERS} | set(FAMILIES))
+        raise values.fault(
+            ("model._component_",),
+            f"{path[:100]} has no model here{hint(plain, known)}; give the model (--model)",
+        )
+    given = {
+        argument: _number(values, f"model.{argument}")
+        for argument in SIGNATURES[path_of(family, adapted)]
+        if not argument.startswith(("lora_", "apply_lora", "quantize", "use_dora", "scaler"))
+        and values.has(f"model.{argument}")
+    }
+    return adapted, model_of(family, {**(builder or {}), **given})
+
+
+def _number(values: Values, name: str) -> Any:
+    """An argument of a component: true, false or a number."""
+    text = values.text(name) or ""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    number = 0.0 if re.fullmatch(r"0(\.0*)?", text) else values.number(name)
+    return int(number) if number.is_integer() else number
+
+
+def _plan(
+    values: Values, model: ModelSpec, adapted: bool, world: int
+) -> tuple[TrainingSpec, ParallelPlan]:
+    mesh = _mesh(values, world)
+    micro = values.integer("batch_size")
+    steps = values.integer("gradient_accumulation_steps", default=1)
+    length = values.integer("tokenizer.max_seq_len", default=0, least=0)
+    if not length:
+        length = USUAL_LENGTH
+        values.assume(f"tokenizer.max_seq_len: not set, samples of {length} tokens taken")
+    if not values.boolean("dataset.packed"):
+        values.assume("dataset.packed: samples are padded, but costed as full sequences")
+    kind = values.choice("dtype", choices=("bf16", "fp32"))
+    if values.has("ac_mode"):
+        raise values.fault(("ac_mode",), "cannot be read: only full activation checkpointing")
+    full = values.boolean("enable_activation_checkpointing")
+    training = TrainingSpec(
+        seq_length=length,
+        global_batch_size=micro * steps * mesh["dp"],
+        precision=kind,
+        gradient_dtype=kind,
+        gradient_reduce_dtype=kind,
+        master_weights_dtype="fp32" if kind == "fp32" else "none",
+        optimizer_state_dtype=kind,
+        optimizer=_optimizer(values),
+        optimizer_in_backward=not adapted and values.boolean("optimizer_in_bwd"),
+        **(_adapters(values) if adapted else {}),
+    )
+    plan = ParallelPlan(
+        **mesh,
+        sequence_parallel=mesh["tp"] > 1,
+        zero_stage=3 if mesh["dp"] > 1 else 0,
+        reshard_after_forward=values.boolean("fsdp_reshard_after_forward", default=True),
+        micro_batch_size=micro,
+        recompute="full" if full else "none",
+        recompute_num_layers=model.num_layers if full else 0,
+        offload_optimizer=values.boolean("fsdp_cpu_offload"),
+        offload_activations=values.boolean("enable_activation_offloading"),
+        attention_kernel="flash2",
+        cross_entropy=_loss(values, mesh["tp"]),
+        overlap_tp=False,
+        compile=values.boolean("compile.model", "compile"),
+        runtime="eager",
+    )
+    return training, plan
+
+
+def _mesh(values: Values, world: int) -> dict[str, int]:
+    """The degrees, and dp_shard if there are copies of shard groups."""
+    tp = values.integer("tensor_parallel_dim", default=1, most=DEGREE)
+    cp = values.integer("context_parallel_dim", default=1, most=DEGREE)
+    copies = values.integer("data_parallel_replicate_dim", default=1, most=DEGREE)
+    inferred = values.text("data_parallel_shard_dim") in (None, "-1")
+    shards = world // (tp * cp * copies)
+    if not inferred:
+        shards = values.integer("data_parallel_shard_dim", most=DEGREE)
+    if shards * copies * tp * cp != world:
+        raise Unreadable(
+            f"data_parallel_replicate_dim {copies} x data_parallel_shard_dim {shards} x "
+            f"tensor_parallel_dim {tp} x context_parallel_dim {cp} are not the {world} processes"
+        )
+    if copies > 1 and shards == 1:
+        text = "the recipe wraps no model that is not sharded: its copies never reduce gradients"
+        values.refuse(text, "data_parallel_replicate_dim", "zero_stage")
+    degrees = {"tp": tp, "cp": cp, "dp": copies * shards}
+    return {**degrees, "dp_shard": shards * cp} if copies > 1 else degrees
+
+
+def _optimizer(values: Values) -> OptimizerName:
+    path = values.text("optimizer._component_") or ""
+    name = path.rpartition(".")[2].lower()
+    if name not in OPTIMIZERS and "adam" not in name:
+        values.assume(f"the optimizer {path[:60]} is costed as Adam")
+    return OPTIMIZERS.get(name) or trainers.adam_of(name)
+
+
+def _loss(values: Values, tp: int) -> str:
+    """How the loss is computed; with tensor parallelism chunks are costed as one."""
+    path = values.choice("loss._component_", choices=LOSSES)
+    return LOSSES[path] if tp == 1 else "unfused"
+
+
+def _adapters(values: Values) -> dict[str, Any]:
+    """The fields of adapters in the training spec."""
+    listed = re.findall(r"\w+", values.text("model.lora_attn_modules") or "")
+    names = {module: name for name, module in ATTENTION.items()}
+    for module in listed:
+        if module not in names:
+            raise values.fault(
+                ("model.lora_attn_modules",), f"are {', '.join(names)}, not {module[:60]!r}"
+            )
+    if values.boolean("model.apply_lora_to_output"):
+        raise values.fault(("model.apply_lora_to_output",), "adapters of the head are not costed")
+    if values.boolean("model.use_dora"):
+        values.assume("model.use_dora: DoRA is costed as LoRA")
+    mlp = MLP if values.boolean("model.apply_lora_to_mlp") else ()
+    path = values.text("model._component_") or ""
+    packed = ".qlora_" in path or values.boolean("model.quantize_base")
+    return {
+        "lora_rank": values.integer("model.lora_rank"),
+        "lora_targets": (*(names[module] for module in listed), *mlp),
+        "lora_dropout": float(values.text("model.lora_dropout") or 0.0),
+        "frozen_dtype": "nf4" if packed else "as trained",
+    }
