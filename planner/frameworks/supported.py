@@ -58,13 +58,17 @@ def runners(context: Context) -> tuple[str, ...]:
 
     Trainers of adapters compete for these: they have options there that accelerate's script lacks.
     """
+    able = [name for name in frameworks.FRAMEWORKS if frameworks.get(name).competes]
+    tuning = trainers(context) if context.training.lora_rank else ()
+    running = {name for name in able if _runs(frameworks.get(name), context)} | set(tuning)
+    return tuple(name for name in frameworks.FRAMEWORKS if name in running)
+
+
+@lru_cache(maxsize=64)
+def trainers(context: Context) -> tuple[str, ...]:
+    """Names of the frameworks with adapters of their own that run the model in such a plan."""
     every = ((name, frameworks.get(name)) for name in frameworks.FRAMEWORKS)
-    tunes = context.training.lora_rank > 0
-    return tuple(
-        name
-        for name, one in every
-        if (one.competes or (tunes and one.adapters)) and _runs(one, context)
-    )
+    return tuple(name for name, one in every if one.adapters and _runs(one, context))
 
 
 def obstacles(framework: Framework, context: Context) -> tuple[bool, tuple[str, ...]]:

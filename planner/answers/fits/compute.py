@@ -40,6 +40,7 @@ DAY_HOURS = 24.0
 TITLES: dict[Method, str] = {
     "full": "full",
     "full-offload": "full, optimizer in host memory",
+    "full-in-backward": "full, updated in the backward pass",
     "lora": "LoRA",
     "qlora": "QLoRA (nf4)",
     "dpo": "DPO with LoRA",
@@ -48,6 +49,7 @@ _RANK = 16
 _TRAINING: dict[Method, dict[str, Any]] = {
     "full": {},
     "full-offload": {},
+    "full-in-backward": {"optimizer_in_backward": True},
     "lora": {"lora_rank": _RANK},
     "qlora": {"lora_rank": _RANK, "frozen_dtype": "nf4"},
     "dpo": {"lora_rank": _RANK, "loss": "dpo"},
@@ -180,6 +182,9 @@ def _tried(asked: FitRequest, method: Method, trainer: str, seq_length: int) -> 
     adapts = "lora_rank" in _TRAINING[method]
     given = {n: v for n, v in asked.training.items() if adapts or not n.startswith("lora_")}
     given = {**_TRAINING[method], **{name: v for name, v in given.items() if v is not None}}
+    if method == "full-in-backward" and asked.base.cluster.accelerators == 1:
+        given.setdefault("optimizer", "paged_adam_8bit")
+    given["global_batch_size"] = _sequences(asked, method)
     search_for: dict[str, Any] = {"framework": trainer}
     if method == "full-offload":
         search_for[_OFFLOADED] = [True]
@@ -194,6 +199,13 @@ def _tried(asked: FitRequest, method: Method, trainer: str, seq_length: int) -> 
     if method == "dpo":
         rules = tuple(one for one in rules if one is not NEXT_TOKEN)
     return _Try(method, bound, rules, given)
+
+
+def _sequences(asked: FitRequest, method: Method) -> int:
+    """The batch of a step: one sequence of each card where nothing can be accumulated."""
+    if method == "full-in-backward":
+        return asked.base.cluster.accelerators
+    return int(asked.training["global_batch_size"])
 
 
 def _refused(one: _Try, seq_length: int, outcome: Outcome) -> str:
@@ -260,8 +272,9 @@ def _grown(one: _Try, seq_length: int, plan: ParallelPlan) -> ParallelPlan:
 
 
 def with_micro_batch(request: PlanRequest, plan: ParallelPlan) -> PlanRequest:
-    """The request with a batch of whole micro-batches and pairs, no smaller than asked."""
-    each = lcm(2, plan.micro_batch_size * plan.dp)
+    """The request with a batch of whole micro-batches, and pairs for DPO, no smaller than asked."""
+    together = 2 if request.training.loss == "dpo" else 1
+    each = lcm(together, plan.micro_batch_size * plan.dp)
     sequences = -(-request.training.global_batch_size // each) * each
     training = request.training.model_copy(update={"global_batch_size": sequences})
     return request.model_copy(update={"training": training})
@@ -300,11 +313,11 @@ def _change(one: _Try, seq_length: int, outcome: Outcome) -> Change | None:
 def _times(asked: FitRequest, rows: list[Row]) -> str:
     """How far times may be off, and what was measured on the card."""
     bands = []
-    for cell in (cell for row in rows for cell in row.cells if cell.fits):
+    for method, cell in ((row.method, cell) for row in rows for cell in row.cells if cell.fits):
         band, tokens_per_s = cell.error_band, cell.tokens_per_s
         assert band is not None
         assert tokens_per_s is not None
-        seconds = cell.seq_length * asked.training["global_batch_size"] / tokens_per_s
+        seconds = cell.seq_length * _sequences(asked, method) / tokens_per_s
         bands.append((band.low_s / seconds, band.high_s / seconds, band.accelerator_rows))
     if not bands:
         return "nothing was run: memory is an estimate"

@@ -12,7 +12,7 @@ from planner.constraints import Context, Rule
 from planner.documents.request import Bounds, PlanRequest, Value
 from planner.frameworks.base import Framework
 from planner.frameworks.devices import usual
-from planner.frameworks.supported import runners, tunes_on_one_node
+from planner.frameworks.supported import runners, trainers, tunes_on_one_node
 from planner.progress import Parts, within_a_step
 from planner.search.axes import EXPERT_FIELDS, divisors
 from planner.search.exhaustive import search
@@ -40,15 +40,20 @@ def compete(request: PlanRequest, top_k: int | None = None, best_only: bool = Fa
     """Every framework with a plan that fits, the fastest first; ties in the order of registration.
 
     If the request names a framework, only that one; else those of `_asked` that run the model on
-    these accelerators.  If none has a plan that fits, a single entry without a plan: of the
-    preferred framework, or of none if no framework runs the requested schedules.  For all but the
-    first framework (for all of them with best_only), only the best plan is searched.
+    these accelerators, and where none of them has a plan the other trainers.  If none has a plan
+    that fits, a single entry without a plan: of the preferred framework, or of none if no framework
+    runs the requested schedules.  For all but the first framework (for all of them with best_only),
+    only the best plan is searched.
     """
     context = Context(request.model, request.cluster, request.training)
     named = request.search.framework
     able = (named,) if named else _asked(context)
     entries = _entries(request, able, top_k, best_only)
     fitting = sorted((one for one in entries if one.outcome.best), key=_score)
+    if not fitting and not named:
+        others = [name for name in trainers(context) if name not in able]
+        entries += _entries(request, others, top_k, best_only)
+        fitting = sorted((one for one in entries if one.outcome.best), key=_score)
     if not fitting:
         free = None if named else _entry(request, None, top_k)
         if free is not None and (free.outcome.best or not entries):

@@ -59,7 +59,8 @@ def _table(answer: FitAnswer) -> RenderableType:
 
 
 _NAMES = {
-    "full": "full", "full-offload": "full, host", "lora": "LoRA", "qlora": "QLoRA", "dpo": "DPO",
+    "full": "full", "full-offload": "full, host", "full-in-backward": "full, in bwd",
+    "lora": "LoRA", "qlora": "QLoRA", "dpo": "DPO",
 }  # fmt: skip
 
 

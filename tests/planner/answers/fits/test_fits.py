@@ -53,6 +53,10 @@ def test_what_everybody_knows_of_an_8b_on_24_gb(card: FitAnswer) -> None:
     assert rows["full"].cells[0].needed_bytes > 8 * 8.03e9
     assert rows["full"].longest_seq_length is None
     assert "ZeRO 3" in (rows["full-offload"].reason or "")
+    own = rows["full-in-backward"]
+    assert own.trainer == "torchtune"
+    assert own.cells[0].fits
+    assert "--optimizer paged_adam_8bit" in (own.cells[0].command or "")
     assert rows["qlora"].cells[2].largest_micro_batch > rows["lora"].cells[2].largest_micro_batch
     assert card.capacity_bytes == pytest.approx(24 * GIB, rel=0.01)
 
@@ -110,11 +114,14 @@ def chance(answer: FitAnswer, row: Row, seq_length: int, plan: ParallelPlan) -> 
     """The chance that a plan runs out of memory, estimated on its own."""
     own = {"lora": {"lora_rank": 16}, "qlora": {"lora_rank": 16, "frozen_dtype": "nf4"},
            "dpo": {"lora_rank": 16, "loss": "dpo"}}.get(row.method, {})  # fmt: skip
+    if row.method == "full-in-backward":
+        own = {"optimizer_in_backward": True, "global_batch_size": plan.dp}
+        own |= {"optimizer": "paged_adam_8bit"} if plan.dp == 1 else {}
     request = parse_request(
         {
             "model": answer.request["model"],
             "cluster": answer.request["cluster"],
-            "training": {"seq_length": seq_length, "global_batch_size": 16, **own},
+            "training": {"seq_length": seq_length, "global_batch_size": 16} | own,
             "search": {"framework": row.trainer},
         }
     )
