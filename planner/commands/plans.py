@@ -48,6 +48,7 @@ def plan(
     option_values: Mapping[str, Any],
 ) -> int:
     """Search for the fastest plan that fits."""
+    from cost_models.spec import TrainingSpec
     from planner.answers.plans import plan_answers
     from planner.commands import next_steps
     from planner.documents.problems import refuse
@@ -71,8 +72,11 @@ def plan(
         )
     if answer.best:
         output.write_figures(figures, partial(drawing, partial(plan_figure, answer)))
+    # A trainer that was found may train otherwise where the request says nothing.
+    training = TrainingSpec.model_validate(answer.request["training"])
+    summary = asked_of(asked.model_copy(update={"training": training}))
     if report is not None:
-        shown = screens.plan_screen(answer, asked_of(asked), paper())
+        shown = screens.plan_screen(answer, summary, paper())
         pictures = best_timeline(
             answer, lambda of: answered(lambda: timeline_here(of), lambda there: there.timeline(of))
         )
@@ -81,7 +85,7 @@ def plan(
         output.print_json(answer)
     else:
         screen = output.Screen()
-        screen.print(screens.plan_screen(answer, asked_of(asked), screen))
+        screen.print(screens.plan_screen(answer, summary, screen))
         screen.print("\n[bold]Next[/bold]")
         for line in next_steps.after_plan(asked, answer, source, option_values):
             screen.print(f"  {repeated(line)}", soft_wrap=True, markup=False)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.parameters import total_parameters
+from cost_models.parameters import (
+    embedding_parameters,
+    output_layer_parameters,
+    total_parameters,
+)
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.runtimes import traits
 from cost_models.sources import Array
 from cost_models.spec import ClusterSpec
 from cost_models.state_memory import element_bytes
+from cost_models.trainable import stored_bytes
 from planner.constraints.rule import BoolArray, Context, Rule
 
 # Where a cluster does not say: 2 TiB beside eight accelerators (NVIDIA DGX H100 datasheet).
@@ -26,7 +31,10 @@ def offloaded_bytes(c: Context, p: Plans) -> Array:
     parameters = float(total_parameters(c.model))
     trained = 0.0 if training.lora_rank else parameters
     shards = runtime.offloads_shards * (p.zero_stage == 3)
-    frozen = (parameters - trained) * training.weight_bytes
+    ends = float(np.max(embedding_parameters(c.model, 1.0) + output_layer_parameters(c.model, 1.0)))
+    frozen = (parameters - trained > 0) * (
+        (parameters - ends) * stored_bytes(training) + ends * training.gathered_weight_bytes
+    )
     one_copy = trained * each.optimizer
     one_copy = one_copy + shards * (trained * (each.weights + each.gradients) + frozen)
     ranks = p.dp * p.cp

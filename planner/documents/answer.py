@@ -254,7 +254,8 @@ class PlanAnswer(Document):
     with the lowest expected time, where it is not the first.  selection: how far the best plan's
     time is understated because it was picked as the shortest.  measure_next: the contender to run
     for knowing, and not for speed.  opened: what was searched besides, since nothing fits without
-    it on a single node; `request` has it.  unbuildable: where the framework
+    it on a single node, and pointers to what was left out and is as the trainer of the plan has it;
+    `request` has both; fallback: a sentence on it.  unbuildable: where the framework
     asked for runs no plan at all.  evidence: what was measured near the best plan.
     rival: of other degrees of parallelism; none where the search is not for time or saw none.
     """
@@ -280,6 +281,7 @@ class PlanAnswer(Document):
     selection: Selection | None = None
     measure_next: MeasureNext | None = None
     opened: tuple[str, ...] = ()
+    fallback: str | None = None
     pareto: tuple[PlanReport, ...]
     nearest: tuple[Nearest, ...]
     space: tuple[SpaceAxis, ...]

@@ -60,15 +60,18 @@ def runners(context: Context) -> tuple[str, ...]:
     """
     able = [name for name in frameworks.FRAMEWORKS if frameworks.get(name).competes]
     tuning = trainers(context) if context.training.lora_rank else ()
-    running = {name for name in able if _runs(frameworks.get(name), context)} | set(tuning)
+    running = {name for name in able if runs(name, context)} | set(tuning)
     return tuple(name for name in frameworks.FRAMEWORKS if name in running)
 
 
 @lru_cache(maxsize=64)
 def trainers(context: Context) -> tuple[str, ...]:
     """Names of the frameworks with adapters of their own that run the model in such a plan."""
-    every = ((name, frameworks.get(name)) for name in frameworks.FRAMEWORKS)
-    return tuple(name for name, one in every if one.adapters and _runs(one, context))
+    return tuple(
+        name
+        for name in frameworks.FRAMEWORKS
+        if frameworks.get(name).adapters and runs(name, context)
+    )
 
 
 def obstacles(framework: Framework, context: Context) -> tuple[bool, tuple[str, ...]]:
@@ -103,7 +106,9 @@ def _broken(framework: Framework, context: Context) -> list[Rule]:
     return [rule for rule in framework.rules if not np.any(rule.legal(context, plans))]
 
 
-def _runs(framework: Framework, context: Context) -> bool:
+def runs(name: str, context: Context) -> bool:
+    """Whether a framework runs the model in some plan whose only axis is dp."""
+    framework = frameworks.get(name)
     if framework.unsaid(context.model):
         return False
     plans = _plans(framework, context)

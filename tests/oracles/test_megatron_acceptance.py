@@ -50,6 +50,7 @@ UNSEEN = {
     "its pipeline schedules are 1F1B": "written, it would run 1F1B",
     "steps after the backward pass": NO_OPTION,
     "optimizer_in_backward needs one micro-batch": NO_OPTION,
+    "cross_entropy chunked runs on runtime": NO_OPTION,
     "is itself the runtime": "costs are of another runtime",
     "since core 0.18.2 Transformer Engine": "written, it would run the native kernels: more memory",
     "fp8 needs every width": "an assertion of Transformer Engine's fp8 kernels",

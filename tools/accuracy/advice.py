@@ -174,7 +174,8 @@ def _beside(request: PlanRequest, pick: PlanReport, recipe: Recipe) -> RecipeCom
     """A recipe priced for the same question, with the framework that it is written for."""
     framework = frameworks.get(recipe.framework)
     asked = request.for_framework(framework.name)
-    plan = ParallelPlan.model_validate({"runtime": framework.runtime, **recipe.plan})
+    only = {name: values[0] for name, values in framework.axes.items() if len(values) == 1}
+    plan = ParallelPlan.model_validate({**only, "runtime": framework.runtime, **recipe.plan})
     refusals = [reason.text for reason in framework.reasons(asked, plan)]
     try:
         report = plan_answers.estimate(asked, plan).estimate

@@ -122,6 +122,7 @@ function Headline({ shown }) {
         })}
       </div>
       <${Layers} shown=${shown} />
+      ${shown === best && answer.value.fallback && html`<p class="notice" role="note">${answer.value.fallback}.</p>`}
       ${shown === best && answer.value.no_launch && html`<p class="notice" role="note"><b>No framework here can launch this plan.</b> ${answer.value.no_launch}.</p>`}
     </div>`;
 }

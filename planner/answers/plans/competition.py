@@ -12,7 +12,7 @@ from planner.constraints import Context, Rule
 from planner.documents.request import Bounds, PlanRequest, Value
 from planner.frameworks.base import Framework
 from planner.frameworks.devices import usual
-from planner.frameworks.supported import runners, trainers, tunes_on_one_node
+from planner.frameworks.supported import runners, runs, tunes_on_one_node
 from planner.progress import Parts, within_a_step
 from planner.search.axes import EXPERT_FIELDS, divisors
 from planner.search.exhaustive import search
@@ -40,20 +40,15 @@ def compete(request: PlanRequest, top_k: int | None = None, best_only: bool = Fa
     """Every framework with a plan that fits, the fastest first; ties in the order of registration.
 
     If the request names a framework, only that one; else those of `_asked` that run the model on
-    these accelerators, and where none of them has a plan the other trainers.  If none has a plan
-    that fits, a single entry without a plan: of the preferred framework, or of none if no framework
-    runs the requested schedules.  For all but the first framework (for all of them with best_only),
-    only the best plan is searched.
+    these accelerators.  If none has a plan that fits, a single entry without a plan: of the
+    preferred framework, or of none if no framework runs the requested schedules.  For all but the
+    first framework (for all of them with best_only), only the best plan is searched.
     """
     context = Context(request.model, request.cluster, request.training)
     named = request.search.framework
     able = (named,) if named else _asked(context)
     entries = _entries(request, able, top_k, best_only)
     fitting = sorted((one for one in entries if one.outcome.best), key=_score)
-    if not fitting and not named:
-        others = [name for name in trainers(context) if name not in able]
-        entries += _entries(request, others, top_k, best_only)
-        fitting = sorted((one for one in entries if one.outcome.best), key=_score)
     if not fitting:
         free = None if named else _entry(request, None, top_k)
         if free is not None and (free.outcome.best or not entries):
@@ -62,6 +57,24 @@ def compete(request: PlanRequest, top_k: int | None = None, best_only: bool = Fa
     if best_only or fitting[0].outcome is entries[0].outcome:
         return fitting
     return _searched_whole(request, fitting, top_k)
+
+
+def by_trainers(request: PlanRequest) -> list[Entry]:
+    """Trainers with a plan that fits, the fastest first; none where the request names a framework.
+
+    Each trains as it usually does where the request says nothing: the entry's request has that.
+    """
+    if request.search.framework is not None:
+        return []
+    left_out = {name.removeprefix("/training/") for name in request.defaulted}
+    training, entries = request.training, list[Entry]()
+    for name in frameworks.FRAMEWORKS:
+        framework = frameworks.get(name)
+        usual = framework.usual_training(training.precision, training.lora_rank > 0)
+        own = training.model_copy(update={n: usual[n] for n in left_out & usual.keys()})
+        if framework.adapters and runs(name, Context(request.model, request.cluster, own)):
+            entries.append(_entry(request.model_copy(update={"training": own}), name, None))
+    return sorted((one for one in entries if one.outcome.best), key=_score)
 
 
 def _asked(context: Context) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from planner.answers.plans.chance_to_be_first import (
     measure_next,
     selection,
 )
-from planner.answers.plans.competition import Entry, compete, fastest, prepared
+from planner.answers.plans.competition import Entry, by_trainers, compete, fastest, prepared
 from planner.answers.plans.explain import report, reports
 from planner.answers.plans.host_memory import FIELD as OFFLOADED
 from planner.answers.plans.host_memory import offloading
@@ -89,18 +89,53 @@ def find(request: PlanRequest) -> PlanAnswer:
     """
     model, began = cost_model(request), time.perf_counter()
     entries, opened = compete(request), list[str]()
-    if not entries[0].outcome.best and (wider := offloading(request)) is not None:
+    if entries[0].framework is None or not entries[0].outcome.best:
         with within_a_step():
-            others = compete(wider)
-        if others[0].outcome.best:
-            request, entries, opened = wider, others, [OFFLOADED]
+            request, entries, opened = _otherwise(request, entries)
+        model = cost_model(request)
     searched_s = time.perf_counter() - began
     counts = [entry.outcome.counts for entry in entries]
     if not entries[0].outcome.best and any(one is not None and one.cut_short for one in counts):
         raise NothingYet
     with within_a_step():
         answer = _explained(request, model, entries, searched_s)
-    return answer.model_copy(update={"opened": tuple(opened)})
+    told = _fallback(request, entries[0].framework, opened)
+    return answer.model_copy(update={"opened": tuple(opened), "fallback": told})
+
+
+def _otherwise(
+    request: PlanRequest, entries: list[Entry]
+) -> tuple[PlanRequest, list[Entry], list[str]]:
+    """What fits with the optimizer in host memory, or as trainers train by themselves.
+
+    The request that has it, its entries, and what it has besides; the request's own if nothing is
+    found.
+    """
+    wider = offloading(request)
+    if wider is not None and not entries[0].outcome.best:
+        others = compete(wider)
+        if others[0].outcome.best:
+            return wider, others, [OFFLOADED]
+    for asked in (request, wider):
+        if asked is not None and (others := by_trainers(asked)):
+            training, given = others[0].request.training, request.training
+            opened = [] if asked is request else [OFFLOADED]
+            opened += [f"/training/{name}" for name, v in training if v != getattr(given, name)]
+            alike = [one for one in others if one.request.training == training]
+            return asked.model_copy(update={"training": training}), alike, opened
+    return request, entries, []
+
+
+def _fallback(request: PlanRequest, framework: str | None, opened: Sequence[str]) -> str | None:
+    """A sentence on what is not as asked."""
+    fields = [name.removeprefix("/training/") for name in opened if name != OFFLOADED]
+    said = ["Nothing fits with the optimizer's states on the accelerators: they are offloaded"]
+    said = said if OFFLOADED in opened else []
+    if fields:
+        each = ", ".join(f"{name} {getattr(request.training, name)}" for name in fields)
+        title = frameworks.get(str(framework)).title
+        said.append(f"No plan fits as other frameworks train: {each} is what {title} has by itself")
+    return ". ".join(said) or None
 
 
 def _explained(

@@ -241,9 +241,8 @@ class _Parser:
             half = _half(cluster)
             usual["precision"] = half
         if asked is not None:
-            framework = frameworks.get(asked)
-            usual |= framework.training if value.get("precision", half) == "bf16" else {}
-            usual |= framework.adapters if value.get("lora_rank") else {}
+            precision, adapts = value.get("precision", half), bool(value.get("lora_rank"))
+            usual |= frameworks.get(asked).usual_training(precision, adapts)
         return validate("/training", {**usual, **value}, TrainingSpec)
 
     def search(self, value: Any) -> SearchSpec:

@@ -53,9 +53,8 @@ def plan_screen(answer: PlanAnswer, summary: RequestSummary, console: Console) -
     if answer.no_launch is not None:
         rows.append(Text("No framework here can launch this plan", style="bold yellow"))
         rows += [prose(answer.no_launch, 2, 2), Text()]
-    if answer.opened:
-        text = "Nothing fits with the optimizer's states on the accelerators: they are offloaded"
-        rows += [Text(text, style="yellow"), Text()]
+    if answer.fallback is not None:
+        rows += [prose(answer.fallback, 0, 2), Text()]
     rows += report_rows(
         answer.best, "Best plan", summary, console, answer.evidence, answer.selection
     )

@@ -96,7 +96,50 @@ def test_where_nothing_fits_on_a_node_the_optimizer_is_offloaded_and_said() -> N
     assert found.best.memory.peak_bytes < found.best.memory.capacity_bytes
     assert "--optimizer-cpu-offload" in planner.emit(asked).files["launch.sh"]
     # One that says where the optimizer is, or has nodes enough to add, is answered as it asked.
-    for change in ({"search": {"offload_optimizer": False}}, {"cluster": "2x2xrtx-4090"}):
+    kept = {"search": {"framework": "megatron", "offload_optimizer": False}}
+    for change in (kept, {"cluster": "2x2xrtx-4090"}):
         other = planner.plan({**asked, **change})
         assert isinstance(other, PlanAnswer)
-        assert (other.best, other.opened) == (None, ())
+        assert (other.best, other.opened, other.fallback) == (None, (), None)
+
+
+def test_where_nothing_fits_as_asked_a_trainer_trains_by_its_own_defaults_and_that_is_said() -> (
+    None
+):
+    asked = {
+        "model": "llama-3.1-8b",
+        "cluster": "1x4xrtx-4090",
+        "training": {"seq_length": 2048, "global_batch_size": 16},
+        "search": {"offload_optimizer": False},
+    }
+    found = planner.plan(asked)
+    assert isinstance(found, PlanAnswer)
+    assert found.best is not None
+    assert not found.best.plan.offload_optimizer
+    assert found.launch is not None
+    assert found.launch.framework == "torchtune"
+    assert found.request["training"]["master_weights_dtype"] == "none"
+    assert "/training/master_weights_dtype" in found.opened
+    assert "master_weights_dtype none" in (found.fallback or "")
+    assert "is what torchtune has by itself" in (found.fallback or "")
+
+
+def test_70b_in_four_bits_on_two_cards_of_24_gb() -> None:
+    """What FSDP with QLoRA is known for: the shards wait in host memory."""
+    found = answer("1x2xrtx-4090", "llama-3.1-70b", frozen_dtype="nf4", seq_length=512)
+    assert found.best is not None
+    assert found.launch is not None
+    assert found.launch.framework == "torchtune"
+    assert found.opened[0] == "offload_optimizer"
+    plan = found.best.plan
+    assert (plan.dp, plan.zero_stage, plan.offload_optimizer) == (2, 3, True)
+    # 4.13 bits of 68.5 B weights in layers, 16 of the 2.1 B of the vocabulary.
+    assert found.best.memory.host_bytes == pytest.approx(68.5e9 * 4.127 / 8 + 2.1e9 * 2, rel=0.02)
+    given = {**TRAINING, "frozen_dtype": "nf4", "seq_length": 512}
+    asked = {"model": "llama-3.1-70b", "cluster": "1x2xrtx-4090", "training": given}
+    files = planner.emit({**asked, "search": {"framework": "torchtune"}}).files
+    assert "fsdp_cpu_offload: true" in files["config.yaml"]
+    # What is given stays as given, and no trainer has it.
+    kept = planner.plan({**asked, "training": {**given, "master_weights_dtype": "fp32"}})
+    assert isinstance(kept, PlanAnswer)
+    assert (kept.best, kept.fallback) == (None, None)
