@@ -193,7 +193,7 @@ def test_its_own_configuration_knows_every_key(name: str, tmp_path: Path) -> Non
     """Over drawn plans, by the fields and choices that a checkout declares."""
     own = checkout(CHECKOUTS[name])
     framework = frameworks.get(name)
-    cases = [*CASES.values(), *legal_cases(name, 400)]
+    cases = [*BY_NAME[name].values(), *legal_cases(name, 400)]
     assert len(cases) > 100
     files = []
     for place, case in enumerate(cases):
