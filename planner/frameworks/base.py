@@ -18,6 +18,7 @@ from cost_models.fields import Spec
 from cost_models.package_files import table
 from cost_models.plans import ParallelPlan, Plans, RuntimeName
 from cost_models.spec import ModelSpec
+from cost_models.spec.training import Loss
 from planner.constraints import RULES, BoolArray, Context, Level, Rule, violations
 from planner.documents.answer import Reason
 from planner.documents.plan_report import Note
@@ -201,7 +202,8 @@ class Framework:
     weights, for the reason in trains_all.
     training: default values of training fields that the request leaves open, in bf16.  adapters:
     those where it asks for adapters.
-    steps_in_backward: whether its optimizer can step in the backward pass.
+    steps_in_backward: whether its optimizer can step in the backward pass.  losses: what it trains
+    on.
     competes: whether it is searched if the request names no framework; False: it takes the options
     of another framework, which is searched instead.
     starts_on: vendors of planner.frameworks.devices.STACKS on whose accelerators it starts.
@@ -231,6 +233,7 @@ class Framework:
     adapters: Mapping[str, Any] = field(default_factory=dict)
     starts_on: tuple[str, ...] = ()
     steps_in_backward: bool = False
+    losses: tuple[Loss, ...] = ("next_token",)
     competes: bool = True
     axes: dict[str, tuple[Value, ...]] = field(init=False, repr=False)
 
@@ -261,7 +264,7 @@ class Framework:
             _expresses_model(self),
             *partial_training,
             ASSIGNED_LENGTHS if dynamic else ONE_LENGTH,
-            NEXT_TOKEN,
+            _trains_on(self.losses),
             *(() if self.steps_in_backward else (AFTER_BACKWARD,)),
             *restrictions.rules(self.fields),
             *self.rules,
@@ -363,14 +366,19 @@ ASSIGNED_LENGTHS = unsupported(
 )
 
 
-NEXT_TOKEN = unsupported(
-    lambda c, p: c.training.loss == "next_token",
-    lambda c, p: (
-        f"its launch files train on the next token: for {c.training.loss} use TRL, NeMo RL or your "
-        "own loss"
-    ),
-    "degrees",
-)
+@cache
+def _trains_on(losses: tuple[Loss, ...]) -> Rule:
+    """The loss is one of these; a rule that frameworks share."""
+    known = ["the next token" if one == "next_token" else one for one in losses]
+    return unsupported(
+        lambda c, p: c.training.loss in losses,
+        lambda c, p: (
+            f"its launch files train on {' and '.join(known)}: for {c.training.loss} use "
+            + ("TRL, LLaMA-Factory or NeMo RL" if c.training.loss == "dpo" else "NeMo RL")
+            + ", or your own loss"
+        ),
+        "degrees",
+    )
 
 
 AFTER_BACKWARD = unsupported(

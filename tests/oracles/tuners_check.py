@@ -20,13 +20,14 @@ Parse = Callable[[str], tuple[Any, ...]]
 
 
 def of_trl(checkout: str) -> Parse:
-    """`trl sft --config FILE`, on a CPU."""
+    """`trl sft --config FILE`, or `trl dpo`, on a CPU."""
     sys.path.insert(0, checkout)
-    from trl.scripts.sft import make_parser
+    from trl.scripts import dpo, sft
 
     def parse(path: str) -> tuple[Any, ...]:
         words = ["--config", path, "--use_cpu", "true"]
-        *found, left = make_parser().parse_args_and_config(
+        script = dpo if "loss_type:" in Path(path).read_text() else sft
+        *found, left = script.make_parser().parse_args_and_config(
             args=words, return_remaining_strings=True
         )
         if left:

@@ -19,8 +19,7 @@ _NEEDLESS = ("tokens",)
 def command_of(
     model: str, cluster: str, training: Mapping[str, Any], trainer: str, plan: ParallelPlan
 ) -> str:
-    """The planner's command for a plan; of an objective that has no launch files, its estimate."""
-    verb = "estimate" if "loss" in training else "emit"
+    """The planner's command for a plan."""
     usual = ParallelPlan()
     own = {
         name: value
@@ -31,7 +30,7 @@ def command_of(
     }
     asked = {"model": model, "cluster": cluster, **training, "framework": trainer, **own}
     asked = {name: value for name, value in asked.items() if name not in _NEEDLESS}
-    return shlex.join(["planner", verb, *_words(asked)])
+    return shlex.join(["planner", "emit", *_words(asked)])
 
 
 def _words(options: Mapping[str, Any]) -> Iterator[str]:

@@ -24,7 +24,6 @@ from planner.documents.problems import RequestError
 from planner.documents.request import Bounds, PlanRequest
 from planner.evidence.uncertainty.site_storage import room_of
 from planner.frameworks import FRAMEWORKS
-from planner.frameworks.base import NEXT_TOKEN
 from planner.inputs.requests.parser import parse_request
 from planner.progress import step, within_a_step
 from planner.search.exhaustive import cost_model, search
@@ -55,8 +54,6 @@ _TRAINING: dict[Method, dict[str, Any]] = {
     "dpo": {"lora_rank": _RANK, "loss": "dpo"},
 }
 _OFFLOADED = "offload_optimizer"
-# Whose DPO is priced: no launch file of it is written here.
-_DPO = ("trl",)
 
 
 @dataclass(frozen=True)
@@ -159,8 +156,9 @@ def _chosen(asked: FitRequest, method: Method, seq_length: int, far: int) -> _Ch
     The least memory there decides which reaches the longest sequences.
     """
     able, why = [], ""
-    names = [name for name in FRAMEWORKS if frameworks.get(name).adapters]
-    for name in _DPO if method == "dpo" else names:
+    loss = _TRAINING[method].get("loss", "next_token")
+    every = {name: frameworks.get(name) for name in FRAMEWORKS}
+    for name in (name for name, one in every.items() if one.adapters and loss in one.losses):
         try:
             one = _tried(asked, method, name, seq_length)
         except RequestError as error:  # the training does not go with the method
@@ -196,8 +194,6 @@ def _tried(asked: FitRequest, method: Method, trainer: str, seq_length: int) -> 
     }
     request = parse_request(document).model_copy(update={"cluster": asked.base.cluster})
     bound, rules = prepared(request)
-    if method == "dpo":
-        rules = tuple(one for one in rules if one is not NEXT_TOKEN)
     return _Try(method, bound, rules, given)
 
 
@@ -349,8 +345,7 @@ def _assumptions(asked: FitRequest, lengths: tuple[int, ...], rows: list[Row]) -
     if "dpo" in asked.fit.methods:
         yield Note(
             code="dpo",
-            text="DPO: sequences are pairs, and the reference is the model without its adapters; "
-            "by TRL's DPOTrainer, for which no launch files are written",
+            text="DPO: sequences are pairs, and the reference is the model without its adapters",
         )
     if left_out := [f"{one:,}" for one in asked.fit.lengths if one not in lengths]:
         most = asked.base.model.max_position_embeddings

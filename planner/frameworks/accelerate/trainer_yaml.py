@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from cost_models.plans import ParallelPlan
+from cost_models.plans import ParallelPlan, code
+from cost_models.spec import TrainingSpec
 from planner.constraints import Context, Rule
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
 from planner.frameworks import accelerate, yaml_files
 from planner.frameworks.accelerate import peft, rules, settings, trainers
-from planner.frameworks.base import Bundle, Field, Framework, cannot, says, unsupported
+from planner.frameworks.base import Bundle, Field, Framework, cannot, rule, says, unsupported
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.read_results import Reading, Unreadable
 from planner.frameworks.rules import PLACEHOLDER, accumulated
@@ -33,7 +34,7 @@ class FineTuningProgram:
     """LLaMA-Factory or TRL: the parts in which the two differ.
 
     rows: its own keys; paths: bash lines that set variables; program: the bash words that
-    accelerate starts.
+    accelerate starts, with {task} for sft or dpo.
     """
 
     name: str
@@ -61,7 +62,7 @@ class FineTuningProgram:
             flags=(*told, *keys),
             notes=(NEEDS,),
             files={**written, "config.json": config},
-            words={"paths": self.paths, "program": self.program},
+            words={"paths": self.paths, "program": self.program.format(task=task(c.training))},
         )
 
     @property
@@ -71,7 +72,9 @@ class FineTuningProgram:
         package, template = accelerate.__name__, "trainer.sh.txt"
         return Launch(self.name, self.title, self.versions, package, needs, template)
 
-    def framework(self, checkpointing: str, attention: Field, loss: Field) -> Framework:
+    def framework(
+        self, checkpointing: str, attention: Field, loss: Field, *own_rules: Rule
+    ) -> Framework:
         """Accelerate's framework with this trainer; checkpointing: its key for recompute."""
         fsdp = "fsdp_config.fsdp_activation_checkpointing"
         own = {
@@ -86,7 +89,7 @@ class FineTuningProgram:
             "compile": says("torch_compile", "dynamo_config.dynamo_backend"),
         }
         return self.launch.framework(
-            RULES,
+            (*RULES, *own_rules),
             accelerate.FIELDS | own,
             self.render,
             self,
@@ -96,6 +99,7 @@ class FineTuningProgram:
             parts=accelerate.FRAMEWORK.parts,
             lacks=accelerate.FRAMEWORK.lacks,
             training={"gradient_reduce_dtype": "bf16"},
+            losses=("next_token", "dpo"),
             competes=False,
         )
 
@@ -115,7 +119,10 @@ class FineTuningProgram:
 def shared(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     """Keys of TrainingArguments."""
     training = c.training
-    yield KEYS[0], plan.micro_batch_size, "sequences per pass and rank"
+    if training.loss == "dpo":
+        yield KEYS[0], plan.micro_batch_size // 2, "pairs of sequences per pass and rank"
+    else:
+        yield KEYS[0], plan.micro_batch_size, "sequences per pass and rank"
     yield KEYS[1], *accumulated(c, plan)
     yield training.precision, True, "type of activations; weights stay in fp32"
     yield "optim", settings.OPTIMIZERS[training.optimizer], "as planned"
@@ -132,6 +139,11 @@ def shared(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     yield "output_dir", "output", "folder of checkpoints and logs"
 
 
+def task(training: TrainingSpec) -> str:
+    """What the trainer is told to do."""
+    return "dpo" if training.loss == "dpo" else "sft"
+
+
 def recomputes(plan: ParallelPlan) -> bool:
     """Whether the trainer, rather than FSDP, recomputes the layers."""
     return plan.recompute == "full" and not plan.zero_stage
@@ -146,6 +158,20 @@ _OF_TRAINER: tuple[Rule, ...] = (
             f"accelerate's config makes FSDP reduce gradients in {c.training.precision}; "
             f"{c.training.gradient_reduce_dtype} needs a custom script"
         ),
+    ),
+    rule(
+        "batch_identity",
+        lambda c, p: (c.training.loss != "dpo") | (p.micro_batch_size % 2 == 0),
+        lambda c, p: (
+            f"both sequences of a pair are in one pass: micro_batch_size {p.micro_batch_size} is "
+            "not even"
+        ),
+    ),
+    unsupported(
+        lambda c, p: (
+            (c.training.loss != "dpo") | (p.cross_entropy == code("cross_entropy", "unfused"))
+        ),
+        "dpo reads the probabilities of all tokens from whole logits: cross_entropy unfused",
     ),
 )
 RULES: tuple[Rule, ...] = (*rules.RULES, *_OF_TRAINER)

@@ -102,7 +102,9 @@ OPTIMIZED: dict[str, OptimizerName] = {
 }
 # Algorithms that generate their samples, and names of algorithms -> loss of the spec.
 GENERATING = ("ppo", "grpo", "gdpo", "rloo", "ebft")
-LOSSES = {"dpo": "dpo", "rm": "reward", "reward": "reward"}
+LOSSES = {"dpo": "dpo", "rm": "reward", "reward": "reward", "sigmoid": "dpo"}
+TOKENS = ("sft", "pt", "nll", "dft")  # of the next token
+PAIRED = ("dpo", "reward")  # a sample is two sequences, which go through one pass
 # Keys that may stay unread: they concern data, adapters, or vision and audio towers.
 HARMLESS = re.compile(
     r"^(image_|video_|audio_|dataset|freeze_vision|freeze_multi|lora_|peft_|rope)"
@@ -219,6 +221,8 @@ def _plan(
     steps = values.integer("gradient_accumulation_steps", default=1)
     if trainer is NEWER:
         steps = llama_factory_v1.accumulation(values, micro, dp)
+    loss = _loss(values)
+    micro *= 2 if loss in PAIRED else 1
     half = "fp16" if values.boolean("fp16") else "bf16"
     sharding = _engine(values, tree, files, half, beside)
     values.has("bf16", "tf32", "pure_bf16")
@@ -236,7 +240,7 @@ def _plan(
         gradient_dtype=sharding.kept,
         gradient_reduce_dtype=reduced,
         optimizer=_optimizer(optimizer),
-        loss=_loss(values),
+        loss=loss,
         **_adapters(values, trainer, tree),
     )
     plan = ParallelPlan(
@@ -246,7 +250,7 @@ def _plan(
         recompute="full" if full else "none",
         recompute_num_layers=model.num_layers if full else 0,
         attention_kernel=ATTENTION.get(values.text(*KERNELS) or "", "flash"),
-        cross_entropy=_loss_kernels(values, trainer),
+        cross_entropy=_loss_kernels(values, trainer, loss),
         compile=values.boolean("torch_compile"),
         **{"runtime": "transformers", "zero_stage": 0, **_mesh(beside), **shard, **sharding.fields},
     )
@@ -286,12 +290,12 @@ def _degrees(values: Values, world: int) -> tuple[dict[str, int], dict[str, int]
 
 def _loss(values: Values) -> Any:
     """The loss of a step; raises Unreadable if the step also generates samples."""
-    said = (values.text("stage", "rl") or "sft").lower()
+    said = (values.text("stage", "rl", "loss_type") or "sft").lower().strip("[]")
     if said in GENERATING:
         raise values.fault(
             ("stage", "rl"), f"{said} also generates samples: its step cannot be read"
         )
-    if said not in (*LOSSES, "sft", "pt"):
+    if said not in (*LOSSES, *TOKENS):
         values.assume(f"{said} is costed as training on the next token")
     return LOSSES.get(said, "next_token")
 
@@ -351,10 +355,11 @@ def _engine(
     return engine(kind, beside, files, half, max(each, 1))
 
 
-def _loss_kernels(values: Values, trainer: Trainer) -> str:
+def _loss_kernels(values: Values, trainer: Trainer, loss: str) -> str:
     """TRL takes the output layer and the loss together in chunks of tokens, as Liger does."""
     fused = [values.boolean(key) for key in CHUNKED]
-    return "chunked" if trainer.chunks_loss or any(fused) else "unfused"
+    chunked = (trainer.chunks_loss and loss == "next_token") or any(fused)
+    return "chunked" if chunked else "unfused"
 
 
 def _adapters(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[str, Any]:

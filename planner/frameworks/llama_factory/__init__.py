@@ -1,4 +1,4 @@
-"""LLaMA-Factory: supervised fine-tuning of all weights or adapters, configured by one YAML."""
+"""LLaMA-Factory: supervised or preference tuning of weights or adapters, by one YAML."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     """LLaMA-Factory's own keys."""
     adapted = c.training.lora_rank > 0
     yield "model_name_or_path", ".", "overridden by MODEL of launch.sh"
-    yield "stage", "sft", "sft: training on conversations; pt: on texts"
+    task = trainer_yaml.task(c.training)
+    yield "stage", task, "sft: training on conversations; pt: on texts; dpo: on pairs"
     yield "do_train", True, "training without evaluation"
     yield "finetuning_type", "lora" if adapted else "full", "trained weights"
     if adapted:
         bits = ("quantization_bit", 4, "frozen weights in nf4")
         yield from trainer_yaml.adapters(c, "lora_rank", "lora_target", bits)
-    yield "dataset", "alpaca_en_demo", "bundled sample: put your data set here"
+    data = {"sft": "alpaca_en_demo", "dpo": "dpo_en_demo"}[task]
+    yield "dataset", data, "bundled sample: put your data set here"
     yield "template", "default", "chat template: use that of your model"
     yield "cutoff_len", c.training.seq_length, "tokens of one sequence"
-    yield "packing", True, "samples are packed into full sequences"
+    if task == "sft":
+        yield "packing", True, "samples are packed into full sequences"
     if plan.cross_entropy == "chunked":
         yield "enable_liger_kernel", True, "output layer and loss in chunks of tokens"
     yield "flash_attn", KERNELS[plan.attention_kernel], "attention kernel"

@@ -341,9 +341,12 @@ def test_what_cannot_be_tuned_is_refused_in_one_sentence(name: str) -> None:
     case = next(iter(CASES[name].values()))
     before = {reason.text for reason in frameworks.get(name).reasons(*case)}
     after = {reason.text for reason in frameworks.get(name).reasons(*tuned(*case))}
-    said = ("(every|all) weight|not (in )?nf4", "mock data of one length", "for dpo use TRL")
-    packed = name in ("llama-factory", "torchtune", "trl")  # load frozen weights in four bits
-    assert all(any(re.search(one, why) for why in after - before) for one in said[packed:])
+    said = {"(every|all) weight|not (in )?nf4", "mock data of one length", "for dpo use TRL"}
+    if name in ("llama-factory", "torchtune", "trl"):  # load frozen weights in four bits
+        said.remove("(every|all) weight|not (in )?nf4")
+    if name in ("llama-factory", "trl"):
+        said.remove("for dpo use TRL")
+    assert all(any(re.search(one, why) for why in after - before) for one in said)
 
 
 def test_the_native_script_builds_windows_of_any_width() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -138,6 +139,29 @@ def test_it_is_judged_under_its_own_name(name: str) -> None:
     assert answer.framework == frameworks.get(name).title
 
 
+def changed(case: Case, **fields: Any) -> Case:
+    request, plan = case
+    return request, ParallelPlan(**{**plan.model_dump(), **fields})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pairs_are_counted_in_samples_and_in_sequences(name: str, tmp_path: Path) -> None:
+    """A sample of DPO is two sequences: half of them are told, and read as twice as many."""
+    request, plan = changed(BY_NAME[name]["llama-pairs"], micro_batch_size=4)
+    made = frameworks.get(name).write(request, plan)
+    said = yaml.safe_load(made.files["config.yaml"])
+    assert said["per_device_train_batch_size"] == 2
+    assert request.training.global_batch_size == 4 * plan.dp * said["gradient_accumulation_steps"]
+    assert "packing" not in said
+    same(name, (request, plan))
+    written(tmp_path, made)
+    (call,) = run_script(
+        tmp_path, made.main, variables={"NODE_RANK": "0", "MASTER_ADDR": "x", "MODEL": "here"}
+    )
+    assert ("trl.scripts.dpo" in call) == (name == "trl")
+    assert said.get("stage", "dpo") == "dpo"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_refusals(name: str) -> None:
     framework = frameworks.get(name)
@@ -149,8 +173,15 @@ def test_refusals(name: str) -> None:
     ):
         assert any(text in reason.text for reason in framework.reasons(*case))
         assert not frameworks.get("accelerate").reasons(*case)
+    pairs = BY_NAME[name]["llama-pairs"]
+    odd, chunks = changed(pairs, micro_batch_size=1), changed(pairs, cross_entropy="chunked")
+    whole = changed(BY_NAME["llama-factory"]["llama-fsdp"], cross_entropy="unfused")
+    assert any("micro_batch_size 1 is not even" in one.text for one in framework.reasons(*odd))
+    assert any("dpo reads the prob" in one.text for one in framework.reasons(*chunks))
+    runs = any("runs in chunks with" in one.text for one in framework.reasons(*whole))
+    assert runs == (name == "trl")
     own = set(trainer_yaml.RULES) - set(ACCELERATE)
-    assert not own & unreached(framework, [context, narrow])
+    assert not own & unreached(framework, [context, narrow, odd, chunks])
     packed = launch(training={"lora_rank": 8, "frozen_dtype": "nf4"}, shape=(1, 8))
     assert any("not in nf4" in one.text for one in frameworks.get("accelerate").reasons(*packed))
     assert not any("not in nf4" in one.text for one in framework.reasons(*packed))

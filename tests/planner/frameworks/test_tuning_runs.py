@@ -1,0 +1,156 @@
+"""Launch files of the trainers run as they are, on a CPU, with tiny weights: three steps each."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cost_models.spec import ModelSpec
+from planner import frameworks
+from planner.constraints import Context
+from planner.frameworks.accelerate.peft import NAMES
+from planner.frameworks.accelerate.settings import config_json
+from tests.fixtures import tuning
+from tests.fixtures.frameworks.accelerate import COPIES, QWEN3
+from tests.fixtures.frameworks.torchtune import KEPT, MISTRAL, runs
+from tests.fixtures.launches import MODELS, launch, written
+from tests.tools.checkouts import checkout
+
+pytestmark = pytest.mark.exhaustive
+
+NARROW: dict[str, Any] = {
+    "num_layers": 2, "vocab_size": 128, "hidden_size": 64, "num_attention_heads": 4,
+    "num_query_groups": 2, "head_dim": 16, "ffn_hidden_size": 96,
+}  # fmt: skip
+MODELS_HERE = {
+    name: ModelSpec(**{**model.model_dump(), **NARROW})
+    for name, model in (("llama", MODELS["llama"]), ("qwen3", QWEN3), ("mistral", MISTRAL))
+}
+SMALL: dict[str, Any] = {"seq_length": 32, "global_batch_size": 4}
+TRAININGS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "lora": {"lora_rank": 4, "lora_targets": NAMES},
+    "dpo": {"lora_rank": 4, "lora_targets": NAMES, "loss": "dpo"},
+    "full-dpo": {"loss": "dpo"},
+}
+STEPS = 3
+
+
+def started(folder: Path, main: Path, words: list[str], **variables: str) -> str:
+    """What bash prints of the launch script with these further words."""
+    path = f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    usual = {"PATH": path, "MODEL": str(folder / "model"), "HF_HUB_OFFLINE": "1",
+             "OMP_NUM_THREADS": "1", "HF_HOME": str(folder / "home")}  # fmt: skip
+    result = subprocess.run(
+        ["bash", main, *words],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=folder,
+        env={**os.environ, **usual, **variables},
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout + result.stderr
+
+
+def three_finite(losses: list[str]) -> None:
+    assert len(losses) == STEPS, losses
+    assert all(math.isfinite(float(loss)) for loss in losses)
+
+
+def beside(*checkouts: Path) -> str:
+    """PYTHONPATH with these in front of what it has, which is what a checkout imports."""
+    return ":".join([*map(str, checkouts), os.environ.get("PYTHONPATH", "")])
+
+
+def made(folder: Path, model: ModelSpec) -> None:
+    case = launch(model, (1, 1), training=SMALL, **COPIES)
+    config, _ = config_json(Context(case[0].model, case[0].cluster, case[0].training))
+    tuning.weights(folder / "model", config)
+    tuning.samples(folder)
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+@pytest.mark.parametrize("model", MODELS_HERE)
+@pytest.mark.parametrize("name", ["trl", "llama-factory"])
+def test_a_trainer_takes_three_steps(name: str, model: str, training: str, tmp_path: Path) -> None:
+    made(tmp_path, MODELS_HERE[model])
+    pairs = "dpo" in training
+    case = launch(
+        MODELS_HERE[model],
+        (1, 1),
+        training={**SMALL, **TRAININGS[training]},
+        **{**COPIES, "cross_entropy": "unfused" if pairs or name != "trl" else "chunked"},
+        micro_batch_size=2,
+    )
+    main = written(tmp_path, frameworks.get(name).write(*case))
+    if name == "trl":
+        own = checkout("huggingface/trl")
+        # It names its own version in what it saves, as an installed package has it.
+        package = tmp_path / f"trl-{(own / 'VERSION').read_text().strip()}.dist-info"
+        package.mkdir()
+        version = package.stem.removeprefix("trl-").removesuffix(".dist-info")
+        (package / "METADATA").write_text(f"Metadata-Version: 2.1\nName: trl\nVersion: {version}\n")
+        said = {"dataset_name": tmp_path / ("pairs" if pairs else "talks"), "max_steps": STEPS,
+                "logging_steps": 1, "use_cpu": True, "report_to": "none"}  # fmt: skip
+        words = [word for key, value in said.items() for word in (f"--{key}", str(value))]
+        told = started(tmp_path, main, words, PYTHONPATH=beside(own, tmp_path))
+    else:
+        own = checkout("hiyouga/LLaMA-Factory")
+        data = "preferences" if pairs else "alpaca"
+        words = [f"dataset_dir={tmp_path}", f"dataset={data}", f"max_steps={STEPS}",
+                 "logging_steps=1", "use_cpu=true", "report_to=none"]  # fmt: skip
+        told = started(
+            tmp_path, main, words, PYTHONPATH=beside(), LLAMAFACTORY_PATH=str(own),
+            DISABLE_VERSION_CHECK="1",
+        )  # fmt: skip
+    three_finite(re.findall(r"'loss': '?([\d.e+-]+|nan|inf)", told))
+
+
+CASES: list[tuple[str, str, tuple[int, int], dict[str, Any]]] = [
+    *((model, training, (1, 1), {}) for model in MODELS_HERE for training in ("full", "lora")),
+    ("llama", "full", (1, 2), {}),
+    ("llama", "lora", (1, 2), {}),
+    ("llama", "full", (1, 2), {"tp": 2, "sequence_parallel": True, "zero_stage": 0,
+                               "cross_entropy": "unfused"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "training", "shape", "plan"), CASES)
+def test_torchtune_takes_three_steps(
+    model: str, training: str, shape: tuple[int, int], plan: dict[str, Any], tmp_path: Path
+) -> None:
+    made(tmp_path, MODELS_HERE[model])
+    own = checkout("pytorch/torchtune")
+    said = {**SMALL, **KEPT, **TRAININGS[training]}
+    main = written(
+        tmp_path,
+        frameworks.get("torchtune").write(*runs(MODELS_HERE[model], shape, training=said, **plan)),
+    )
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tune").write_text(
+        f'#!/bin/bash\nexec {sys.executable} -m torchtune._cli.tune "$@"\n'
+    )
+    (tmp_path / "bin" / "tune").chmod(0o755)
+    tokenizer = "torchtune.modules.transforms.tokenizers.HuggingFaceModelTokenizer"
+    words = [
+        "device=cpu", f"max_steps_per_epoch={STEPS}", f"output_dir={tmp_path / 'output'}",
+        f"tokenizer._component_={tokenizer}",
+        f"tokenizer.tokenizer_json_path={tmp_path / 'model' / 'tokenizer.json'}",
+        f"tokenizer.tokenizer_config_json_path={tmp_path / 'model' / 'plain.json'}",
+        "~tokenizer.path",
+        *(["~tokenizer.merges_file"] if model == "qwen3" else []),
+        "dataset.source=json", f"dataset.data_files={tmp_path / 'alpaca' / 'train.jsonl'}",
+    ]  # fmt: skip
+    stubs = Path(__file__).parents[2] / "fixtures" / "torchvision_stub"
+    started(tmp_path, main, words, PYTHONPATH=beside(own, stubs), MASTER_PORT="0")
+    (log,) = (tmp_path / "output" / "logs").glob("log_*.txt")
+    three_finite(re.findall(r"loss:([\d.e+-]+|nan|inf)", log.read_text()))
