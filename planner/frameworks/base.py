@@ -200,8 +200,9 @@ class Framework:
     of these in a given model that it cannot express.
     partial_training: rules on training with frozen weights or adapters; None: it trains all
     weights, for the reason in trains_all.
-    training: default values of training fields that the request leaves open, in bf16.  adapters:
-    those where it asks for adapters.
+    training: default values of training fields that the request leaves open, in bf16;
+    training_alone: further ones of all weights on one accelerator.  adapters: those where it asks
+    for adapters.
     steps_in_backward: whether its optimizer can step in the backward pass.  losses: what it trains
     on.
     competes: whether it is searched if the request names no framework; False: it takes the options
@@ -230,6 +231,7 @@ class Framework:
     partial_training: tuple[Rule, ...] | None = None
     trains_all: str = "its launch files train all weights"
     training: Mapping[str, Any] = field(default_factory=dict)
+    training_alone: Mapping[str, Any] = field(default_factory=dict)
     adapters: Mapping[str, Any] = field(default_factory=dict)
     starts_on: tuple[str, ...] = ()
     steps_in_backward: bool = False
@@ -242,10 +244,12 @@ class Framework:
         """The runtime whose kernels and overlaps its plans are priced with."""
         return str(self.fields["runtime"].only[0])
 
-    def usual_training(self, precision: str, adapts: bool) -> dict[str, Any]:
+    def usual_training(self, precision: str, adapts: bool, accelerators: int) -> dict[str, Any]:
         """Values of training fields that a request leaves open."""
         usual = dict(self.training) if precision == "bf16" else {}
-        return {**usual, **self.adapters} if adapts else usual
+        if adapts:
+            return {**usual, **self.adapters}
+        return {**usual, **self.training_alone} if usual and accelerators == 1 else usual
 
     @property
     def reads_back(self) -> bool:

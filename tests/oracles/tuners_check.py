@@ -1,4 +1,4 @@
-"""Holds config.yaml of LLaMA-Factory or TRL against the parser of a checkout.
+"""Holds config.yaml of LLaMA-Factory, TRL or Axolotl against the parser of a checkout.
 
 `python tests/oracles/tuners_check.py NAME CHECKOUT FILE...` prints a line (WRONG ...) for each
 key that the parser does not take as it is said; needs what the checkout imports (LLaMA-Factory:
@@ -52,6 +52,20 @@ def of_llama_factory(checkout: str) -> Parse:
     return parse
 
 
+def of_axolotl(checkout: str) -> Parse:
+    """The schema of `axolotl train FILE`, which drops keys that it does not know."""
+    sys.path.insert(0, os.path.join(checkout, "src"))
+    from axolotl.utils.schemas.config import AxolotlInputConfig
+
+    def parse(path: str) -> tuple[Any, ...]:
+        document = yaml.safe_load(Path(path).read_text())
+        if unknown := document.keys() - AxolotlInputConfig.model_fields.keys():
+            raise ValueError(f"not understood: {sorted(unknown)}")
+        return (AxolotlInputConfig(**document),)
+
+    return parse
+
+
 def plain(value: Any) -> Any:
     """A parsed value as YAML has it."""
     if isinstance(value, Enum):
@@ -79,7 +93,9 @@ def wrong(parse: Parse, path: str) -> Iterator[str]:
 
 
 def main(name: str, checkout: str, *paths: str) -> None:
-    parse = {"trl": of_trl, "llama-factory": of_llama_factory}[name](checkout)
+    parse = {"trl": of_trl, "llama-factory": of_llama_factory, "axolotl": of_axolotl}[name](
+        checkout
+    )
     for path in paths:
         for line in wrong(parse, path):
             print(f"WRONG {line}")

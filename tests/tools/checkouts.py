@@ -32,6 +32,7 @@ REVISIONS = {
     "EleutherAI/gpt-neox": "ea7aefd8f8e1",
     "NVIDIA-NeMo/Megatron-Bridge": "067f987df03b",
     "NVIDIA/NeMo": "8cfedd720346",
+    "axolotl-ai-cloud/axolotl": "067b021c8b87",
     "deepspeedai/Megatron-DeepSpeed": "4efb479d5317",
     "hiyouga/LLaMA-Factory": "ff6d4d12eeb0",
     "hpcaitech/ColossalAI": "4f9953be335e",

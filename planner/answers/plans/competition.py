@@ -70,7 +70,8 @@ def by_trainers(request: PlanRequest) -> list[Entry]:
     training, entries = request.training, list[Entry]()
     for name in frameworks.FRAMEWORKS:
         framework = frameworks.get(name)
-        usual = framework.usual_training(training.precision, training.lora_rank > 0)
+        adapts, count = training.lora_rank > 0, request.cluster.accelerators
+        usual = framework.usual_training(training.precision, adapts, count)
         own = training.model_copy(update={n: usual[n] for n in left_out & usual.keys()})
         if framework.adapters and runs(name, Context(request.model, request.cluster, own)):
             entries.append(_entry(request.model_copy(update={"training": own}), name, None))

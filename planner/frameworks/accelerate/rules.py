@@ -62,23 +62,29 @@ def _shards(c: Context, p: Plans) -> BoolArray:
     return np.asarray((p.zero_stage == 0) | (whole & ((ranks > 1) | (p.dp == 1))))
 
 
-def _kept(training: TrainingSpec) -> tuple[str, str, str]:
+def kept(training: TrainingSpec) -> tuple[str, str, str]:
     """Types of the weights, gradients and optimizer states that are kept between steps."""
     return training.master_weights_dtype, training.gradient_dtype, training.optimizer_state_dtype
 
 
 def _reduces(c: Context, p: Plans) -> BoolArray:
-    """Whether gradients can be reduced in this type: fp32, or with FSDP the policy's type.
+    """Whether gradients can be reduced in this type: their own, or with FSDP the policy's.
 
     One rank reduces none.
     """
     t = c.training
     return np.asarray(
-        (t.gradient_reduce_dtype == "fp32")
+        (t.gradient_reduce_dtype == t.gradient_dtype)
         | (((p.zero_stage == 3) | (p.dp * p.cp == 1)) & (t.gradient_reduce_dtype == t.precision))
     )
 
 
+KEPT_IN_FP32 = unsupported(
+    lambda c, p: kept(c.training) == ("fp32",) * 3,
+    lambda c, p: (
+        "weights, gradients and states are kept in fp32, got " + ", ".join(kept(c.training))
+    ),
+)
 # Of trainers that shard with FSDP 2, which torchtune has in common with accelerate.
 OPTIMIZERS_OF_SHARDS: tuple[Rule, ...] = (
     unsupported(
@@ -189,12 +195,7 @@ RULES: tuple[Rule, ...] = (
             "training script does not have"
         ),
     ),
-    unsupported(
-        lambda c, p: _kept(c.training) == ("fp32",) * 3,
-        lambda c, p: (
-            "weights, gradients and states are kept in fp32, got " + ", ".join(_kept(c.training))
-        ),
-    ),
+    KEPT_IN_FP32,
     unsupported(
         _reduces,
         lambda c, p: (

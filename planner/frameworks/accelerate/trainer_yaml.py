@@ -1,13 +1,14 @@
-"""Shared by LLaMA-Factory and TRL: one YAML for transformers' Trainer, launched by accelerate.
+"""Shared by LLaMA-Factory, TRL and Axolotl: one YAML for transformers' Trainer, by accelerate.
 
 accelerate's config selects FSDP 2 or plain replicas; the other keys are those of transformers'
-TrainingArguments (5.23), with the same names in both.
+TrainingArguments (5.23), with the same names in all but Axolotl.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from cost_models.plans import ParallelPlan, code
 from cost_models.spec import TrainingSpec
@@ -22,7 +23,7 @@ from planner.frameworks.read_results import Reading, Unreadable
 from planner.frameworks.rules import PLACEHOLDER, accumulated
 from planner.frameworks.yaml_files import Row
 
-KEYS = ("per_device_train_batch_size", "gradient_accumulation_steps")
+ACCUMULATION = "gradient_accumulation_steps"
 NEEDS = Note(
     code="needs",
     text="MODEL is a folder with weights and a tokenizer; the data set in config.yaml is a sample.",
@@ -30,11 +31,21 @@ NEEDS = Note(
 
 
 @dataclass(frozen=True)
+class Keys:
+    """Names of the keys that all have; half: what is said of the type of activations."""
+
+    micro: str = "per_device_train_batch_size"
+    optimizer: str = "optim"
+    half: str = "type of activations; weights stay in fp32"
+
+
+@dataclass(frozen=True)
 class FineTuningProgram:
-    """LLaMA-Factory or TRL: the parts in which the two differ.
+    """A trainer: the parts in which they differ.
 
     rows: its own keys; paths: bash lines that set variables; program: the bash words that
-    accelerate starts, with {task} for sft or dpo.
+    accelerate starts, with {task} for sft or dpo; launch_rows: of accelerate's config; keys: of
+    what is shared.
     """
 
     name: str
@@ -43,13 +54,15 @@ class FineTuningProgram:
     rows: Callable[[Context, ParallelPlan], Iterator[Row]]
     paths: str
     program: str
+    launch_rows: Callable[[Context, ParallelPlan], Iterator[Row]] = settings.launch_rows
+    keys: Keys = Keys()
 
     def render(self, request: PlanRequest, plan: ParallelPlan) -> Bundle:
         """The launch script, accelerate's config, the trainer's YAML and the model's config."""
         c = Context(request.model, request.cluster, request.training)
         documents = {
-            "accelerate.yaml": list(settings.launch_rows(c, plan)),
-            "config.yaml": [*self.rows(c, plan), *shared(c, plan)],
+            "accelerate.yaml": list(self.launch_rows(c, plan)),
+            "config.yaml": [*self.rows(c, plan), *shared(c, plan, self.keys)],
         }
         config, keys = settings.config_json(c)
         head = self.launch.head(request, plan)
@@ -73,14 +86,24 @@ class FineTuningProgram:
         return Launch(self.name, self.title, self.versions, package, needs, template)
 
     def framework(
-        self, checkpointing: str, attention: Field, loss: Field, *own_rules: Rule
+        self,
+        checkpointing: str,
+        attention: Field,
+        loss: Field,
+        *own_rules: Rule,
+        types: Rule = rules.KEPT_IN_FP32,
+        fields: Mapping[str, Field] | None = None,
+        **more: Any,
     ) -> Framework:
-        """Accelerate's framework with this trainer; checkpointing: its key for recompute."""
+        """Accelerate's framework with this trainer; checkpointing: its key for recompute.
+
+        types: the rule on what is kept between steps; fields, more: what else is its own.
+        """
         fsdp = "fsdp_config.fsdp_activation_checkpointing"
         own = {
             "cp": cannot("samples are packed, and cp drops the positions that separate them", 1),
             "cp_kind": cannot("there is no context parallelism", "all_gather"),
-            "micro_batch_size": says(*KEYS),
+            "micro_batch_size": says(self.keys.micro, ACCUMULATION),
             "recompute": says(
                 checkpointing, fsdp, note="whole layers or none", only=("none", "full")
             ),
@@ -88,9 +111,11 @@ class FineTuningProgram:
             "cross_entropy": loss,
             "compile": says("torch_compile", "dynamo_config.dynamo_backend"),
         }
+        shared_rules = (types if one is rules.KEPT_IN_FP32 else one for one in RULES)
+        more = {"losses": ("next_token", "dpo"), **more}
         return self.launch.framework(
-            (*RULES, *own_rules),
-            accelerate.FIELDS | own,
+            (*shared_rules, *own_rules),
+            {**accelerate.FIELDS, **own, **(fields or {})},
             self.render,
             self,
             partial_training=PARTIAL_TRAINING,
@@ -99,8 +124,8 @@ class FineTuningProgram:
             parts=accelerate.FRAMEWORK.parts,
             lacks=accelerate.FRAMEWORK.lacks,
             training={"gradient_reduce_dtype": "bf16"},
-            losses=("next_token", "dpo"),
             competes=False,
+            **more,
         )
 
     def read(self, files: Mapping[str, str], accelerators: int | None) -> Reading:
@@ -116,16 +141,16 @@ class FineTuningProgram:
         return found is not None and found[0].title == self.title
 
 
-def shared(c: Context, plan: ParallelPlan) -> Iterator[Row]:
+def shared(c: Context, plan: ParallelPlan, keys: Keys) -> Iterator[Row]:
     """Keys of TrainingArguments."""
     training = c.training
     if training.loss == "dpo":
-        yield KEYS[0], plan.micro_batch_size // 2, "pairs of sequences per pass and rank"
+        yield keys.micro, plan.micro_batch_size // 2, "pairs of sequences per pass and rank"
     else:
-        yield KEYS[0], plan.micro_batch_size, "sequences per pass and rank"
-    yield KEYS[1], *accumulated(c, plan)
-    yield training.precision, True, "type of activations; weights stay in fp32"
-    yield "optim", settings.OPTIMIZERS[training.optimizer], "as planned"
+        yield keys.micro, plan.micro_batch_size, "sequences per pass and rank"
+    yield ACCUMULATION, *accumulated(c, plan)
+    yield training.precision, True, keys.half
+    yield keys.optimizer, settings.OPTIMIZERS[training.optimizer], "as planned"
     if plan.zero_stage:
         yield (
             "accelerator_config.gradient_accumulation_kwargs.sync_each_batch",

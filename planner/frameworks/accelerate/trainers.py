@@ -33,7 +33,8 @@ class Trainer:
     """The keys and defaults of one trainer.
 
     marks: keys that identify it; checkpoints: whether layers are recomputed by default;
-    chunks_loss: whether its loss never has the logits of all tokens.
+    chunks_loss: whether its loss never has the logits of all tokens; trains_half: whether weights
+    that are all trained, and not sharded, are in half precision.
     """
 
     title: str
@@ -48,6 +49,7 @@ class Trainer:
     usual_rank: int = 8
     checkpoints: bool = False
     chunks_loss: bool = False
+    trains_half: bool = False
 
 
 _LLAMA_FACTORY = Trainer(
@@ -72,6 +74,7 @@ TRAINERS = (
         micro="micro_batch_size",
         usual_length=512,
         usual_micro=1,
+        trains_half=True,
     ),
     Trainer(
         "TRL",
@@ -91,7 +94,7 @@ CHUNKED = (
     "use_liger_kernel", "enable_liger_kernel", "liger_fused_linear_cross_entropy",
     "cut_cross_entropy", "chunked_cross_entropy",
 )  # fmt: skip
-NAMED = ("LLaMA-Factory", "TRL")  # these have a framework of their own
+NAMED = ("LLaMA-Factory", "TRL", "Axolotl")  # these have a framework of their own
 KERNELS = ("flash_attention", "flash_attn", "attn_implementation")
 ATTENTION = {
     "eager": "unfused", "disabled": "unfused", "fa2": "flash2", "flash_attention_2": "flash2",
@@ -105,6 +108,8 @@ GENERATING = ("ppo", "grpo", "gdpo", "rloo", "ebft")
 LOSSES = {"dpo": "dpo", "rm": "reward", "reward": "reward", "sigmoid": "dpo"}
 TOKENS = ("sft", "pt", "nll", "dft")  # of the next token
 PAIRED = ("dpo", "reward")  # a sample is two sequences, which go through one pass
+# What is kept in half precision where all weights are.
+HALF = ("gradient_dtype", "gradient_reduce_dtype", "optimizer_state_dtype")
 # Keys that may stay unread: they concern data, adapters, or vision and audio towers.
 HARMLESS = re.compile(
     r"^(image_|video_|audio_|dataset|freeze_vision|freeze_multi|lora_|peft_|rope)"
@@ -233,16 +238,23 @@ def _plan(
     own = trainer is NEWER and values.has("fsdp_version")
     reduced = "fp32" if own else sharding.reduced
     full = _recomputes(values, trainer) or beside.boolean("fsdp_activation_checkpointing")
+    fields = {
+        "gradient_dtype": sharding.kept,
+        "gradient_reduce_dtype": reduced,
+        **_adapters(values, trainer, tree),
+    }
+    if trainer.trains_half and not sharding.fields["zero_stage"] and "lora_rank" not in fields:
+        fields |= dict.fromkeys(HALF, half) | {"master_weights_dtype": "none"}
     training = TrainingSpec(
         seq_length=length,
         global_batch_size=micro * steps * dp,
         precision=half,
-        gradient_dtype=sharding.kept,
-        gradient_reduce_dtype=reduced,
         optimizer=_optimizer(optimizer),
         loss=loss,
-        **_adapters(values, trainer, tree),
+        **fields,
     )
+    if values.text("activation_offloading") not in (None, "false"):
+        sharding.fields["offload_activations"] = True
     plan = ParallelPlan(
         **degrees,
         cp_kind="a2a" if trainer is NEWER else "all_gather",

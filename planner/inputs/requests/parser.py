@@ -242,7 +242,8 @@ class _Parser:
             usual["precision"] = half
         if asked is not None:
             precision, adapts = value.get("precision", half), bool(value.get("lora_rank"))
-            usual |= frameworks.get(asked).usual_training(precision, adapts)
+            accelerators = 0 if cluster is None else cluster.accelerators
+            usual |= frameworks.get(asked).usual_training(precision, adapts, accelerators)
         return validate("/training", {**usual, **value}, TrainingSpec)
 
     def search(self, value: Any) -> SearchSpec:

@@ -1,0 +1,108 @@
+"""Axolotl: supervised tuning of weights or adapters, by one YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cost_models.plans import ParallelPlan
+from planner.constraints import Context
+from planner.frameworks.accelerate import settings, trainer_yaml
+from planner.frameworks.accelerate.rules import kept
+from planner.frameworks.base import cannot, says, unsupported
+from planner.frameworks.yaml_files import Row
+
+VERSIONS = "0.18 (main of July 2026, 067b021) to 0.19, transformers 5, accelerate 1.15"
+# All of them keep the samples of a packed sequence apart (schemas/enums.py).
+KERNELS = {"flash": "sdpa", "flash2": "flash_attention_2", "unfused": "eager"}
+LIGER = "axolotl.integrations.liger.LigerPlugin"
+
+
+def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
+    """Axolotl's own keys."""
+    yield "base_model", ".", "overridden by MODEL of launch.sh"
+    if c.training.lora_rank:
+        packed = c.training.frozen_dtype == "nf4"
+        yield "adapter", "qlora" if packed else "lora", "training of adapters only"
+        yield "lora_alpha", 2 * c.training.lora_rank, "twice the rank, as its examples have it"
+        bits = ("load_in_4bit", True, "frozen weights in nf4")
+        yield from trainer_yaml.adapters(c, "lora_r", "lora_target_modules", bits)
+    data = "datasets.0."
+    yield data + "path", "mhenrichsen/alpaca_2k_test", "a sample: put your data set here"
+    yield data + "type", "alpaca", "format of its samples"
+    yield "sequence_len", c.training.seq_length, "tokens of one sequence"
+    yield "sample_packing", True, "samples are packed into full sequences"
+    yield "pad_to_sequence_len", True, "every sequence has all tokens"
+    yield "attn_implementation", KERNELS[plan.attention_kernel], "attention kernel"
+    if plan.cross_entropy == "chunked":
+        yield "plugins", [LIGER], "where the next key is from"
+        yield "liger_fused_linear_cross_entropy", True, "output layer and loss in chunks of tokens"
+    yield "gradient_checkpointing", plan.recompute == "full", "full recompute"
+    if plan.offload_activations:
+        yield "activation_offloading", True, "checkpoints are kept in host memory"
+    if plan.zero_stage:
+        yield from _shards(plan)
+
+
+def _shards(plan: ParallelPlan) -> Iterator[Row]:
+    """Its keys for FSDP 2, which it hands to accelerate."""
+    yield "fsdp_version", 2, "FSDP 2"
+    fsdp = "fsdp_config."
+    yield fsdp + "auto_wrap_policy", "TRANSFORMER_BASED_WRAP", "one unit per transformer layer"
+    yield fsdp + "reshard_after_forward", True, "gathered weights are freed after the forward pass"
+    yield fsdp + "offload_params", plan.offload_optimizer, "shards and states in host memory"
+    yield fsdp + "state_dict_type", "FULL_STATE_DICT", "one rank saves the weights"
+    shards = settings.shards(plan)
+    yield "dp_shard_size", shards, "data-parallel ranks that shard one copy"
+    if plan.dp > shards:
+        yield "dp_replicate_size", plan.dp // shards, "replicas of the shard group"
+
+
+def launch_rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
+    """Accelerate's config without FSDP, whose keys are in Axolotl's own."""
+    return settings.launch_rows(c, plan.model_copy(update={"zero_stage": 0}))
+
+
+TYPES = unsupported(
+    lambda c, p: (
+        (
+            ((p.zero_stage == 0) & (not c.training.lora_rank))
+            & (kept(c.training) == ("none", "bf16", "bf16"))
+        )
+        | (((p.zero_stage == 3) | (c.training.lora_rank > 0)) & (kept(c.training) == ("fp32",) * 3))
+    ),
+    lambda c, p: (
+        "weights, gradients and states are kept in bf16 without a second copy or, with FSDP (ZeRO "
+        f"3) and of adapters, in fp32: got {', '.join(kept(c.training))} with ZeRO {p.zero_stage}"
+    ),
+)
+PROGRAM = trainer_yaml.FineTuningProgram(
+    "axolotl",
+    "Axolotl",
+    VERSIONS,
+    rows,
+    paths="",
+    program='-m axolotl.cli.train \\\n  "$BUNDLE/config.yaml" --base_model "$MODEL"',
+    launch_rows=launch_rows,
+    keys=trainer_yaml.Keys("micro_batch_size", "optimizer", "type of weights and activations"),
+)
+FRAMEWORK = PROGRAM.framework(
+    "gradient_checkpointing",
+    says("attn_implementation", only=tuple(KERNELS)),
+    says("liger_fused_linear_cross_entropy", note="chunked: Liger's", only=("unfused", "chunked")),
+    types=TYPES,
+    fields={
+        "dp_shard": says("dp_shard_size", "dp_replicate_size"),
+        "zero_stage": says("fsdp_version", note="0: copies; 3: FSDP 2", only=(3, 0)),
+        "reshard_after_forward": cannot("it cannot ask FSDP to keep gathered weights", True),
+        "offload_optimizer": says("fsdp_config.offload_params"),
+        "offload_activations": says("activation_offloading", note="with recompute"),
+        "compile": says("torch_compile"),
+    },
+    losses=("next_token",),
+    training_alone={
+        "master_weights_dtype": "none",
+        "gradient_dtype": "bf16",
+        "gradient_reduce_dtype": "bf16",
+        "optimizer_state_dtype": "bf16",
+    },
+)

@@ -1,0 +1,104 @@
+"""Axolotl's YAML: read back, started on every node, refused, and taken by its own schema."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from planner import frameworks
+from planner.frameworks.axolotl import TYPES
+from planner.inputs.requests.parser import parse_request
+from tests.fixtures.frameworks import accelerate, legal_cases
+from tests.fixtures.frameworks.axolotl import CASES
+from tests.fixtures.launches import run_script, unreached, written
+from tests.planner.frameworks.test_tuners import ORACLE, changed, same
+from tests.tools.checkouts import checkout
+
+AXOLOTL = frameworks.get("axolotl")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_written_reads_back(case: str) -> None:
+    same("axolotl", CASES[case])
+
+
+def test_drawn_plans_read_back() -> None:
+    legal = legal_cases("axolotl", 100)
+    assert len(legal) > 20
+    for case in legal:
+        same("axolotl", case)
+
+
+def test_it_starts_on_every_node(tmp_path: Path) -> None:
+    """FSDP stands in its own file, and accelerate's has the processes alone."""
+    made = AXOLOTL.write(*CASES["qwen2-offload"])
+    written(tmp_path, made)
+    (call,) = run_script(
+        tmp_path, made.main, variables={"NODE_RANK": "1", "MASTER_ADDR": "node-0", "MODEL": "here"}
+    )
+    assert call[:2] == ["accelerate", "launch"]
+    assert call[call.index("-m") + 1] == "axolotl.cli.train"
+    assert call[-2:] == ["--base_model", "here"]
+    beside, own = (yaml.safe_load(made.files[f"{name}.yaml"]) for name in ("accelerate", "config"))
+    assert beside["distributed_type"] == "MULTI_GPU"
+    assert "fsdp_config" not in beside
+    assert own["fsdp_config"]["offload_params"] is True
+    assert own["gradient_checkpointing"] is True
+    assert own["datasets"] == [{"path": "mhenrichsen/alpaca_2k_test", "type": "alpaca"}]
+
+
+def test_four_bits_have_adapters_of_its_own_kind() -> None:
+    said = yaml.safe_load(AXOLOTL.write(*CASES["llama-packed-adapters"]).files["config.yaml"])
+    assert (said["adapter"], said["load_in_4bit"], said["lora_r"]) == ("qlora", True, 16)
+
+
+def test_types_follow_from_whether_weights_are_sharded() -> None:
+    """Without FSDP all is in bf16; accelerate keeps shards in fp32."""
+    copies, shards = CASES["llama-copies"], CASES["llama-fsdp"]
+    assert not AXOLOTL.reasons(*copies)
+    assert not AXOLOTL.reasons(*shards)
+    swapped = [(shards[0], copies[1]), (copies[0], shards[1])]
+    for case in swapped:
+        assert any("kept in bf16 without a second copy" in r.text for r in AXOLOTL.reasons(*case))
+    kept = changed(shards, reshard_after_forward=False)
+    assert any("cannot ask FSDP to keep" in reason.text for reason in AXOLOTL.reasons(*kept))
+    ring = accelerate.CASES["llama-context-ring"]
+    assert TYPES not in unreached(AXOLOTL, [*swapped, ring])
+
+
+@pytest.mark.parametrize(("cards", "master"), [(1, "none"), (4, "fp32")])
+def test_what_is_left_open_is_as_it_trains(cards: int, master: str) -> None:
+    asked = {
+        "model": "llama-3.2-1b",
+        "cluster": f"1x{cards}xh100-sxm",
+        "training": {"seq_length": 2048, "global_batch_size": 8},
+        "search": {"framework": "axolotl"},
+    }
+    training = parse_request(asked).training
+    assert training.master_weights_dtype == master
+    adapted = {**asked, "training": {"seq_length": 2048, "global_batch_size": 8, "lora_rank": 8}}
+    assert parse_request(adapted).training.master_weights_dtype == "fp32"
+
+
+@pytest.mark.exhaustive
+def test_its_own_schema_takes_every_case_and_every_legal_draw(tmp_path: Path) -> None:
+    cases = [*CASES.values(), *legal_cases("axolotl", 400)]
+    assert len(cases) > 100
+    files = []
+    for place, case in enumerate(cases):
+        path = tmp_path / f"{place}.yaml"
+        path.write_text(AXOLOTL.write(*case).files["config.yaml"])
+        files.append(str(path))
+    own = str(checkout("axolotl-ai-cloud/axolotl"))
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(Path(files[0]).read_text() + "micro_batch_sise: 3\n")
+    command = [sys.executable, str(ORACLE), "axolotl", own, *files, str(broken)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    (wrong,) = [line for line in found.stdout.splitlines() if line.startswith("WRONG")]
+    assert "broken.yaml" in wrong
+    assert "micro_batch_sise" in wrong
