@@ -244,13 +244,6 @@ class Framework:
         """The runtime whose kernels and overlaps its plans are priced with."""
         return str(self.fields["runtime"].only[0])
 
-    def usual_training(self, precision: str, adapts: bool, accelerators: int) -> dict[str, Any]:
-        """Values of training fields that a request leaves open."""
-        usual = dict(self.training) if precision == "bf16" else {}
-        if adapts:
-            return {**usual, **self.adapters}
-        return {**usual, **self.training_alone} if usual and accelerators == 1 else usual
-
     @property
     def reads_back(self) -> bool:
         """Whether the files written for it can be read back."""

@@ -8,6 +8,7 @@ omegaconf and peft, whose folder may stand in PYTHONPATH).
 from __future__ import annotations
 
 import os
+import runpy
 import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
 Parse = Callable[[str], tuple[Any, ...]]
 
@@ -57,11 +59,17 @@ def of_axolotl(checkout: str) -> Parse:
     sys.path.insert(0, os.path.join(checkout, "src"))
     from axolotl.utils.schemas.config import AxolotlInputConfig
 
+    # The package of the plugin imports the rest of Axolotl.
+    liger = runpy.run_path(f"{checkout}/src/axolotl/integrations/liger/args.py")["LigerArgs"]
+
+    class Config(AxolotlInputConfig, liger):  # type: ignore[misc]
+        """With the keys of its plugin for Liger, which it adds in this way."""
+
     def parse(path: str) -> tuple[Any, ...]:
         document = yaml.safe_load(Path(path).read_text())
-        if unknown := document.keys() - AxolotlInputConfig.model_fields.keys():
+        if unknown := document.keys() - Config.model_fields.keys():
             raise ValueError(f"not understood: {sorted(unknown)}")
-        return (AxolotlInputConfig(**document),)
+        return (Config(**document),)
 
     return parse
 
@@ -70,7 +78,20 @@ def plain(value: Any) -> Any:
     """A parsed value as YAML has it."""
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_unset=True)
+    if isinstance(value, list) and any(isinstance(one, BaseModel) for one in value):
+        return [plain(one) for one in value]
     return sorted(value) if isinstance(value, list | set | tuple) else value
+
+
+def told(held: Any, said: Any) -> Any:
+    """What is held of the keys that are said."""
+    if isinstance(held, dict) and isinstance(said, dict):
+        return {key: told(held.get(key), value) for key, value in said.items()}
+    if isinstance(held, list) and isinstance(said, list) and any(isinstance(s, dict) for s in said):
+        return [told(*each) for each in zip(held, said, strict=True)]
+    return held
 
 
 def wrong(parse: Parse, path: str) -> Iterator[str]:
@@ -83,13 +104,16 @@ def wrong(parse: Parse, path: str) -> Iterator[str]:
     for key, value in yaml.safe_load(Path(path).read_text()).items():
         held = next((getattr(one, key) for one in found if hasattr(one, key)), None)
         if key == "accelerator_config":
-            held = {"gradient_accumulation_kwargs": held.gradient_accumulation_kwargs}
+            kwargs = "gradient_accumulation_kwargs"
+            held = {kwargs: held[kwargs] if isinstance(held, dict) else getattr(held, kwargs)}
         if key == "cutoff_len":  # LLaMA-Factory packs one token less and pads to eight
             held = -(-held // 8) * 8
         # LLaMA-Factory splits a text at its commas.
-        listed = sorted(value) if isinstance(value, list) else value
-        if plain(held) != listed and plain(held) != [value]:
-            yield f"{path}: {key} is {plain(held)!r}, {value!r} said"
+        mapped = isinstance(value, list) and any(isinstance(one, dict) for one in value)
+        listed = sorted(value) if isinstance(value, list) and not mapped else value
+        taken = told(plain(held), value)
+        if taken not in (listed, [value]):
+            yield f"{path}: {key} is {taken!r}, {value!r} said"
 
 
 def main(name: str, checkout: str, *paths: str) -> None:

@@ -12,6 +12,7 @@ from planner.constraints import Context, Rule
 from planner.documents.request import Bounds, PlanRequest, Value
 from planner.frameworks.base import Framework
 from planner.frameworks.devices import usual
+from planner.frameworks.plan_defaults import usual_training
 from planner.frameworks.supported import runners, runs, tunes_on_one_node
 from planner.progress import Parts, within_a_step
 from planner.search.axes import EXPERT_FIELDS, divisors
@@ -71,7 +72,7 @@ def by_trainers(request: PlanRequest) -> list[Entry]:
     for name in frameworks.FRAMEWORKS:
         framework = frameworks.get(name)
         adapts, count = training.lora_rank > 0, request.cluster.accelerators
-        usual = framework.usual_training(training.precision, adapts, count)
+        usual = usual_training(framework, training.precision, adapts, count)
         own = training.model_copy(update={n: usual[n] for n in left_out & usual.keys()})
         if framework.adapters and runs(name, Context(request.model, request.cluster, own)):
             entries.append(_entry(request.model_copy(update={"training": own}), name, None))

@@ -108,8 +108,6 @@ GENERATING = ("ppo", "grpo", "gdpo", "rloo", "ebft")
 LOSSES = {"dpo": "dpo", "rm": "reward", "reward": "reward", "sigmoid": "dpo"}
 TOKENS = ("sft", "pt", "nll", "dft")  # of the next token
 PAIRED = ("dpo", "reward")  # a sample is two sequences, which go through one pass
-# What is kept in half precision where all weights are.
-HALF = ("gradient_dtype", "gradient_reduce_dtype", "optimizer_state_dtype")
 # Keys that may stay unread: they concern data, adapters, or vision and audio towers.
 HARMLESS = re.compile(
     r"^(image_|video_|audio_|dataset|freeze_vision|freeze_multi|lora_|peft_|rope)"
@@ -235,26 +233,16 @@ def _plan(
     if optimizer not in OPTIMIZED and "adam" not in optimizer:
         values.assume(f"the optimizer {optimizer[:60]} is costed as Adam")
     # The FSDP 2 engine of v1 always reduces in fp32 (distributed/fsdp2.py).
-    own = trainer is NEWER and values.has("fsdp_version")
-    reduced = "fp32" if own else sharding.reduced
+    reduced = "fp32" if trainer is NEWER and values.has("fsdp_version") else sharding.reduced
     full = _recomputes(values, trainer) or beside.boolean("fsdp_activation_checkpointing")
-    fields = {
-        "gradient_dtype": sharding.kept,
-        "gradient_reduce_dtype": reduced,
-        **_adapters(values, trainer, tree),
-    }
-    if trainer.trains_half and not sharding.fields["zero_stage"] and "lora_rank" not in fields:
-        fields |= dict.fromkeys(HALF, half) | {"master_weights_dtype": "none"}
     training = TrainingSpec(
         seq_length=length,
         global_batch_size=micro * steps * dp,
         precision=half,
         optimizer=_optimizer(optimizer),
         loss=loss,
-        **fields,
+        **_types(trainer, sharding, half, reduced, _adapters(values, trainer, tree)),
     )
-    if values.text("activation_offloading") not in (None, "false"):
-        sharding.fields["offload_activations"] = True
     plan = ParallelPlan(
         **degrees,
         cp_kind="a2a" if trainer is NEWER else "all_gather",
@@ -267,6 +255,16 @@ def _plan(
         **{"runtime": "transformers", "zero_stage": 0, **_mesh(beside), **shard, **sharding.fields},
     )
     return training, plan
+
+
+def _types(
+    trainer: Trainer, sharding: Engine, half: str, reduced: str, adapters: dict[str, Any]
+) -> dict[str, Any]:
+    """The adapters' fields, and the types of what is kept and reduced."""
+    if trainer.trains_half and not sharding.fields["zero_stage"] and not adapters:
+        names = ("gradient_dtype", "gradient_reduce_dtype", "optimizer_state_dtype")
+        return dict.fromkeys(names, half) | {"master_weights_dtype": "none"}
+    return {"gradient_dtype": sharding.kept, "gradient_reduce_dtype": reduced, **adapters}
 
 
 def _optimizer(name: str) -> OptimizerName:
@@ -349,13 +347,7 @@ def _engine(
         return of_document({name: text}, name, half, values.assumed)
     section = tree.get("fsdp_config")
     if isinstance(section, dict) or values.has("fsdp", "fsdp_version"):
-        keys = {f"fsdp_{key.removeprefix('fsdp_')}": f"fsdp_config.{key}" for key in section or {}}
-        known = values.settings
-        inner = {name: known[path] for name, path in keys.items() if path in known}
-        values.has(*keys.values())
-        if values.has("fsdp_version"):
-            inner["fsdp_version"] = values.settings["fsdp_version"]
-        return engine("FSDP", Values(inner, values.file, values.assumed), files, half, 8)
+        return engine("FSDP", _fsdp(values, section or {}), files, half, 8)
     if not beside.settings:
         values.assume("no sharding: the files name no DeepSpeed, FSDP or accelerate config")
     kind = beside.choice("distributed_type", choices=TYPES, default="NO")
@@ -365,6 +357,17 @@ def _engine(
         )
     each = beside.integer("num_processes", default=8) // beside.integer("num_machines", default=1)
     return engine(kind, beside, files, half, max(each, 1))
+
+
+def _fsdp(values: Values, section: Mapping[str, Any]) -> Values:
+    """The keys of FSDP in a trainer's own YAML, by accelerate's names."""
+    keys = {f"fsdp_{key.removeprefix('fsdp_')}": f"fsdp_config.{key}" for key in section}
+    keys |= {"fsdp_version": "fsdp_version"} if values.has("fsdp_version") else {}
+    keys["fsdp_activation_checkpointing_offload"] = "activation_offloading"
+    known = values.settings
+    values.has(*keys.values())
+    inner = {name: known[path] for name, path in keys.items() if path in known}
+    return Values(inner, values.file, values.assumed)
 
 
 def _loss_kernels(values: Values, trainer: Trainer, loss: str) -> str:

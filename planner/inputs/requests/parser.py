@@ -45,6 +45,7 @@ from planner.evidence.uncertainty import profiles
 from planner.evidence.uncertainty import site_storage as sites
 from planner.frameworks import plan_defaults
 from planner.frameworks.devices import usual
+from planner.frameworks.plan_defaults import usual_training
 from planner.frameworks.supported import PEFT, tunes_on_one_node
 from planner.inputs.requests.consistency import contradictions
 from planner.inputs.requests.models import is_config, parse_model
@@ -243,7 +244,7 @@ class _Parser:
         if asked is not None:
             precision, adapts = value.get("precision", half), bool(value.get("lora_rank"))
             accelerators = 0 if cluster is None else cluster.accelerators
-            usual |= frameworks.get(asked).usual_training(precision, adapts, accelerators)
+            usual |= usual_training(frameworks.get(asked), precision, adapts, accelerators)
         return validate("/training", {**usual, **value}, TrainingSpec)
 
     def search(self, value: Any) -> SearchSpec:

@@ -64,6 +64,9 @@ def one_of_each() -> tuple[ModelSpec, ...]:
     return tuple(found.values())
 
 
+DTYPES = ("fp32", "bf16")
+
+
 def asked(framework: Framework, model: ModelSpec) -> tuple[PlanRequest, ParallelPlan] | None:
     """A plan on eight accelerators that the framework runs, by data parallelism alone."""
     if framework.unsaid(model):
@@ -71,10 +74,9 @@ def asked(framework: Framework, model: ModelSpec) -> tuple[PlanRequest, Parallel
     rows = np.array(list(product(*CHOICES.values())))
     fields = dict(zip(CHOICES, rows.T, strict=True))
     plans = Plans.build(runtime=code("runtime", framework.runtime), dp=8, **fields)
-    for dtype in ("fp32", "bf16"):
-        training = TrainingSpec(
-            seq_length=512, global_batch_size=8, gradient_dtype=dtype, gradient_reduce_dtype=dtype
-        )
+    alike = (dict.fromkeys(("gradient_dtype", "gradient_reduce_dtype"), t) for t in DTYPES)
+    for types in (*alike, framework.training):
+        training = TrainingSpec(seq_length=512, global_batch_size=8).model_copy(update=types)
         node = cluster("1x8xh100-sxm")
         if framework.name in DEVICES:
             group = node.groups[0].model_copy(update={"accelerator": DEVICES[framework.name]})

@@ -15,7 +15,7 @@ from tests.fixtures.frameworks import NAMES
 
 CLUSTERS = {"mindspeed": "2x8xascend-910b4", "primus": "2x8xmi300x"}
 # Degrees of a plan with tensor and pipeline parallelism, as far as the framework has these.
-TRAINERS = ("accelerate", "llama-factory", "trl")
+TRAINERS = ("accelerate", "axolotl", "llama-factory", "trl")
 DEGREES: dict[str, dict[str, Any]] = {
     name: {"dp": 16} if name in TRAINERS else {"tp": 4, "pp": 2, "dp": 2} for name in NAMES
 } | {name: {"tp": 4, "dp": 4} for name in ("maxtext", "torchtune")}

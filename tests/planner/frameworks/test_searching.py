@@ -17,7 +17,10 @@ DEVICES = {"mindspeed": "ascend-910b3", "primus": "mi300x", "maxtext": "tpu-v5p"
 # Types that the framework trains in, where the usual ones are refused.
 TYPES = {
     "colossalai": {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"},
-    **{name: {"gradient_reduce_dtype": "bf16"} for name in ("maxtext", "llama-factory", "trl")},
+    **{
+        name: {"gradient_reduce_dtype": "bf16"}
+        for name in ("axolotl", "maxtext", "llama-factory", "trl")
+    },
     "nanotron": KEPT,
     "torchtune": KEPT,
 }  # fmt: skip

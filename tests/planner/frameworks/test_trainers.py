@@ -40,7 +40,9 @@ lora_target_modules: [q_proj, v_proj]
 def read(text: str, given: GivenValues | None = None) -> Reading:
     files = LaunchFiles({"run.yaml": text}, given)
     (framework,) = (
-        one for one in map(get, ("accelerate", "llama-factory", "trl")) if one.recognises(files)
+        one
+        for one in map(get, ("accelerate", "axolotl", "llama-factory", "trl"))
+        if one.recognises(files)
     )
     assert framework.read is not None
     return framework.read(files, 16)
