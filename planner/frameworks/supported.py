@@ -10,7 +10,7 @@ import numpy as np
 from cost_models.plans import VOCABULARIES, Plans, code
 from cost_models.spec import ClusterSpec, ModelSpec
 from planner import frameworks
-from planner.constraints import Context, Rule
+from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks.base import Framework
 from planner.frameworks.rules import nodes
 
@@ -106,13 +106,26 @@ def _broken(framework: Framework, context: Context) -> list[Rule]:
     return [rule for rule in framework.rules if not np.any(rule.legal(context, plans))]
 
 
+@lru_cache(maxsize=64)
+def attention_kernels(name: str, context: Context) -> tuple[str, ...]:
+    """Kernels with which a framework runs the model in some such plan."""
+    framework = frameworks.get(name)
+    plans = _plans(framework, context)
+    kernels = plans.attention_kernel[_legal(framework, context, plans)]
+    return tuple(VOCABULARIES["attention_kernel"][i] for i in np.unique(kernels))
+
+
 def runs(name: str, context: Context) -> bool:
     """Whether a framework runs the model in some plan whose only axis is dp."""
     framework = frameworks.get(name)
     if framework.unsaid(context.model):
         return False
-    plans = _plans(framework, context)
+    return bool(_legal(framework, context, _plans(framework, context)).any())
+
+
+def _legal(framework: Framework, context: Context, plans: Plans) -> BoolArray:
+    """Which of the plans break no rule of the framework."""
     legal = np.ones(len(plans), dtype=np.bool_)
     for rule in framework.rules:
         legal = legal & rule.legal(context, plans)
-    return bool(legal.any())
+    return legal

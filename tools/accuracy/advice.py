@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
+from cost_models.spec import TrainingSpec
 from planner import frameworks
 from planner.answers.plans import plan_answers
 from planner.answers.plans.emission import emit
@@ -139,8 +140,10 @@ def questions(table: str = "pretraining") -> tuple[Question, ...]:
 
 def advise(question: Question) -> Row:
     """The answer to a question, launched, and its recipe priced by the same model."""
-    request = question.request
-    answer = plan_answers.find(request)
+    answer = plan_answers.find(question.request)
+    # A trainer that was found may train otherwise where the question says nothing.
+    training = TrainingSpec.model_validate(answer.request["training"])
+    request = question.request.model_copy(update={"training": training})
     recommended = next((one for one in answer.picks if one.name == "recommended"), None)
     pick, slower_by = answer.best, 0.0
     if recommended is not None:

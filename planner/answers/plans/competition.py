@@ -13,7 +13,7 @@ from planner.documents.request import Bounds, PlanRequest, Value
 from planner.frameworks.base import Framework
 from planner.frameworks.devices import usual
 from planner.frameworks.plan_defaults import usual_training
-from planner.frameworks.supported import runners, runs, tunes_on_one_node
+from planner.frameworks.supported import attention_kernels, runners, runs, tunes_on_one_node
 from planner.progress import Parts, within_a_step
 from planner.search.axes import EXPERT_FIELDS, divisors
 from planner.search.exhaustive import search
@@ -169,6 +169,11 @@ def prepared(request: PlanRequest) -> tuple[PlanRequest, tuple[Rule, ...]]:
         for name, values in chosen.axes.items()
         if request.model.moe is not None or name not in EXPERT_FIELDS
     }
+    if request.model.attention_sinks:  # which few kernels have
+        context = Context(request.model, request.cluster, request.training)
+        able = attention_kernels(chosen.name, context)
+        if able and chosen.axes.get("attention_kernel", ("flash",))[0] not in able:
+            limits["attention_kernel"] = Bounds(values=able)
     if chosen.splits is not None:
         degrees = divisors(request.cluster.accelerators)
         splits = {chosen.splits(request.model, pp, tp) for pp in degrees for tp in degrees}

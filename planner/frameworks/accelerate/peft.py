@@ -12,13 +12,17 @@ from planner.frameworks.given_values import Values
 from planner.huggingface.export.exporter import config_of
 
 NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-# Model families whose layers have each of NAMES as a separate module.
+# Model families whose layers have each of NAMES as a separate module, and those whose attention
+# has: their experts are one parameter, or modules by other names.
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "olmo2")
+OF_ATTENTION = ("gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
 
 
 def _has_named_modules(c: Context) -> bool:
     keys = config_of(c.model)
-    return keys is None or keys["model_type"] in FAMILIES
+    attention_only = set(c.training.lora_targets) <= set(NAMES[:4])
+    known = FAMILIES + (OF_ATTENTION if attention_only else ())
+    return keys is None or keys["model_type"] in known
 
 
 UNPACKED = unsupported(
@@ -45,7 +49,10 @@ PARTIAL_TRAINING: tuple[Rule, ...] = (
     NAMED_TARGETS,
     unsupported(
         lambda c, p: not c.training.lora_rank or _has_named_modules(c),
-        lambda c, p: f"{c.model.name}'s family does not have the modules {', '.join(NAMES)}",
+        lambda c, p: (
+            f"{c.model.name}'s family does not have the modules "
+            + ", ".join(c.training.lora_targets)
+        ),
         "degrees",
     ),
     rule(

@@ -143,3 +143,32 @@ def test_70b_in_four_bits_on_two_cards_of_24_gb() -> None:
     kept = planner.plan({**asked, "training": {**given, "master_weights_dtype": "fp32"}})
     assert isinstance(kept, PlanAnswer)
     assert (kept.best, kept.fallback) == (None, None)
+
+
+def test_attention_sinks_take_the_kernel_that_has_them() -> None:
+    """gpt-oss: transformers' families have them without flash attention only."""
+    training = {"lora_targets": ["q_proj", "k_proj", "v_proj", "o_proj"], "seq_length": 2048}
+    for framework in ("trl", "axolotl", "llama-factory"):
+        found = planner.plan(
+            {
+                "model": "gpt-oss-20b",
+                "cluster": "1x1xh100-sxm",
+                "training": {**TRAINING, **training},
+                "search": {"framework": framework},
+            }
+        )
+        assert isinstance(found, PlanAnswer)
+        assert found.best is not None
+        assert found.best.plan.attention_kernel == "unfused"
+        assert found.launch is not None
+    experts = planner.plan(
+        {
+            "model": "gpt-oss-20b",
+            "cluster": "1x1xh100-sxm",
+            "training": {**TRAINING, **training, "lora_targets": ["q_proj", "gate_proj"]},
+            "search": {"framework": "trl"},
+        }
+    )
+    assert isinstance(experts, PlanAnswer)
+    assert experts.unbuildable is not None
+    assert "does not have the modules q_proj, gate_proj" in experts.unbuildable.sentence
