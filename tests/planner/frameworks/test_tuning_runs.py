@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -55,7 +56,7 @@ def started(folder: Path, main: Path, words: list[str], **variables: str) -> str
         ["bash", main, *words],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=180,
         cwd=folder,
         env={**os.environ, **usual, **variables},
         check=False,
@@ -67,6 +68,14 @@ def started(folder: Path, main: Path, words: list[str], **variables: str) -> str
 def three_finite(losses: list[str]) -> None:
     assert len(losses) == STEPS, losses
     assert all(math.isfinite(float(loss)) for loss in losses)
+
+
+def free_port() -> int:
+    """A port that nothing listens on: all ranks of torchtune are told the same one."""
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        port: int = one.getsockname()[1]
+        return port
 
 
 def beside(*checkouts: Path) -> str:
@@ -152,6 +161,6 @@ def test_torchtune_takes_three_steps(
         f"import sys\nsys.path.append({str(ORACLES)!r})\n"
         f"import torchtune_check\ntorchtune_check.found({str(own)!r})\n"
     )
-    started(tmp_path, main, words, PYTHONPATH=beside(tmp_path), MASTER_PORT="0")
+    started(tmp_path, main, words, PYTHONPATH=beside(tmp_path), MASTER_PORT=str(free_port()))
     (log,) = (tmp_path / "output" / "logs").glob("log_*.txt")
     three_finite(re.findall(r"loss:([\d.e+-]+|nan|inf)", log.read_text()))
