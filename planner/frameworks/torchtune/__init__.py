@@ -6,7 +6,7 @@ from cost_models.plans import ParallelPlan
 from planner.constraints import Context
 from planner.documents.plan_report import Note
 from planner.documents.request import PlanRequest
-from planner.frameworks import bash_writer
+from planner.frameworks import bash_writer, unwritten_facts
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.base import Bundle, fields
 from planner.frameworks.launch_bundle import Launch
@@ -14,7 +14,6 @@ from planner.frameworks.rules import accelerators_per_node, nodes
 from planner.frameworks.torchtune import reader
 from planner.frameworks.torchtune.rules import PARTIAL_TRAINING, RULES, lacks
 from planner.frameworks.torchtune.settings import recipe, rows
-from planner.frameworks.unwritten_facts import Missing
 
 VERSIONS = "main of April 2026 (0.7.0, bd2a0fc), torch 2.13, torchao 0.18"
 LAUNCH = Launch(
@@ -24,6 +23,7 @@ LAUNCH = Launch(
     __name__,
     "A few steps on a sample data set: give config.yaml your own.",
 )
+UNWRITTEN = unwritten_facts.table(__name__)
 NEEDS = Note(
     code="needs",
     text="MODEL is a folder with weights and a tokenizer; the data set in config.yaml is a sample.",
@@ -50,9 +50,15 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         words["rendezvous"] = bash_writer.rendezvous(nodes(c.cluster))
         words["launch"] = RANKS.format(accelerators_per_node(c.cluster))
     return LAUNCH.with_config(
-        request, plan, Missing((), ()), "config.yaml", list(rows(c, plan)), notes=(NEEDS,),
+        request,
+        plan,
+        # Rules refuse what a component cannot say.
+        unwritten_facts.of(c.model, UNWRITTEN, c.model.numerics.stated),
+        "config.yaml",
+        list(rows(c, plan)),
+        notes=(NEEDS,),
         words=words,
-    )  # fmt: skip
+    )
 
 
 FRAMEWORK = LAUNCH.framework(

@@ -30,6 +30,8 @@ from tests.fixtures.frameworks.primus import INSTINCT
 
 FILE = Path(__file__).parents[2] / "fixtures" / "configurations" / "stated.jsonl"
 CONFIGS = [json.loads(line) for line in FILE.read_text().splitlines()]
+WINDOWS = ("sliding_window", "full_attention_period")
+GRADIENTS = ("gradient_dtype", "gradient_reduce_dtype")
 DEVICES = {"mindspeed": ASCEND, "primus": INSTINCT}
 READ = [name for name in NAMES if frameworks.get(name).reads_back]
 
@@ -64,9 +66,6 @@ def one_of_each() -> tuple[ModelSpec, ...]:
     return tuple(found.values())
 
 
-DTYPES = ("fp32", "bf16")
-
-
 def asked(framework: Framework, model: ModelSpec) -> tuple[PlanRequest, ParallelPlan] | None:
     """A plan on eight accelerators that the framework runs, by data parallelism alone."""
     if framework.unsaid(model):
@@ -74,9 +73,9 @@ def asked(framework: Framework, model: ModelSpec) -> tuple[PlanRequest, Parallel
     rows = np.array(list(product(*CHOICES.values())))
     fields = dict(zip(CHOICES, rows.T, strict=True))
     plans = Plans.build(runtime=code("runtime", framework.runtime), dp=8, **fields)
-    alike = (dict.fromkeys(("gradient_dtype", "gradient_reduce_dtype"), t) for t in DTYPES)
-    for types in (*alike, framework.training):
-        training = TrainingSpec(seq_length=512, global_batch_size=8).model_copy(update=types)
+    alike = (dict.fromkeys(GRADIENTS, dtype) for dtype in ("fp32", "bf16"))
+    for kept in (*alike, framework.training):
+        training = TrainingSpec(seq_length=512, global_batch_size=8).model_copy(update=kept)
         node = cluster("1x8xh100-sxm")
         if framework.name in DEVICES:
             group = node.groups[0].model_copy(update={"accelerator": DEVICES[framework.name]})
@@ -127,6 +126,9 @@ def test_what_is_stated_is_written_or_named(
         written += 1
         bundle = framework.write(*case)
         stated, unsaid = model.numerics.stated, lost(bundle)
+        if name == "torchtune":  # begins with a checkpoint; its windows are as long as sequences
+            stated -= {"init_std"}
+            model = model.model_copy(update=dict.fromkeys(WINDOWS))
         assert unsaid <= stated, model.name
         if framework.read is None or not framework.reads_back:
             continue
