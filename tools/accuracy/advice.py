@@ -49,6 +49,7 @@ _SETTINGS = (
     ("overlap_tp",),
 )
 _WORTH = 0.01
+_KERNELS = ("cp_kind", "attention_kernel")
 
 
 class Recipe(Spec):
@@ -177,7 +178,8 @@ def _beside(request: PlanRequest, pick: PlanReport, recipe: Recipe) -> RecipeCom
     """A recipe priced for the same question, with the framework that it is written for."""
     framework = frameworks.get(recipe.framework)
     asked = request.for_framework(framework.name)
-    only = {name: values[0] for name, values in framework.axes.items() if len(values) == 1}
+    # What no recipe says, since its framework has one.
+    only = {name: framework.axes[name][0] for name in _KERNELS if name in framework.axes}
     plan = ParallelPlan.model_validate({**only, "runtime": framework.runtime, **recipe.plan})
     refusals = [reason.text for reason in framework.reasons(asked, plan)]
     try:

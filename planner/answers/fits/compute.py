@@ -153,7 +153,8 @@ def _row(asked: FitRequest, method: Method, lengths: tuple[int, ...]) -> Row:
 def _chosen(asked: FitRequest, method: Method, seq_length: int, far: int) -> _Chosen | str:
     """The trainer with the least memory at a great length, of those alike the fastest; or why none.
 
-    The least memory there decides which reaches the longest sequences.
+    The least memory there decides which reaches the longest sequences.  Where none fits at the
+    first length, the one that misses by least.
     """
     able, why = [], ""
     loss = _TRAINING[method].get("loss", "next_token")
@@ -172,7 +173,13 @@ def _chosen(asked: FitRequest, method: Method, seq_length: int, far: int) -> _Ch
         return why
     most_bytes = ALIKE * min(each.needed_bytes for each in able)
     alike = [each for each in able if each.needed_bytes <= most_bytes]
-    return min(alike, key=lambda each: each.first.score)
+    return min(alike, key=lambda each: (each.first.score, _over(each, seq_length)))
+
+
+def _over(chosen: _Chosen, seq_length: int) -> float:
+    """Bytes that the nearest miss at a length needs; 0 where a plan fits."""
+    nearest = () if chosen.first.best else chosen.first.nearest
+    return min((_needed(chosen.one.at(seq_length), plan) for plan in nearest), default=0.0)
 
 
 def _tried(asked: FitRequest, method: Method, trainer: str, seq_length: int) -> _Try:

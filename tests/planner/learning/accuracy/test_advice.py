@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 import planner
-from tools.accuracy.advice import PAGE, Question, Recipe, Row, advise, questions
+from tools.accuracy.advice import TABLES, Question, Recipe, Row, advise, questions
 from tools.accuracy.advice_page import line, page, pick_cells, recipe_cells
 
 QUESTIONS = questions()
@@ -59,7 +61,7 @@ def test_advice(question: Question) -> None:
     assert row.files, row.launch_refusal
     assert row.answer.frameworks
     launched(row)
-    text = PAGE.read_text(encoding="utf-8")
+    text = TABLES["pretraining"][1].read_text(encoding="utf-8")
     again = "python -m tools.accuracy.advice --write"
     assert line(pick_cells(row)) in text, again
     if question.recipe is not None:
@@ -103,7 +105,7 @@ def test_a_question_without_a_plan() -> None:
     assert row.launch_refusal == "nothing fits"
     assert "nothing fits" in pick_cells(row)
     assert "nothing fits" in recipe_cells(row)
-    assert page([row]).count("nothing fits") == 2
+    assert page("pretraining", [row]).count("nothing fits") == 2
 
 
 def test_a_model_that_the_framework_cannot_build() -> None:
@@ -158,3 +160,38 @@ def test_a_recipe_that_recomputes_for_nothing() -> None:
     assert row.beside.reason.startswith("recompute ")
     assert "beats recompute full, uniform 1" in row.beside.reason
     assert "alone would save" in row.beside.reason
+
+
+TUNING = questions("tuning")
+
+
+def test_the_questions_on_fine_tuning_are_spread() -> None:
+    assert len({one.name for one in TUNING}) == len(TUNING) == 30
+    kinds = Counter(one.kind for one in TUNING)
+    assert set(kinds) == {"full", "lora", "qlora"}
+    assert min(kinds.values()) >= 8
+    publishers = Counter(one.recipe.by for one in TUNING if one.recipe)
+    assert len(publishers) >= 4
+    assert sum(publishers.values()) == 30
+    counts = Counter(one.request.cluster.accelerators for one in TUNING)
+    assert set(counts) <= {1, 2, 4, 8}
+    assert counts[1] >= 15
+    cards = {one.request.cluster.groups[0].accelerator.id for one in TUNING}
+    assert len(cards) >= 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("question", TUNING, ids=lambda one: one.name)
+def test_advice_on_fine_tuning(question: Question) -> None:
+    """As the page has it; what fits has files that start, and the recipe is priced beside it."""
+    row = advise(question)
+    text = TABLES["tuning"][1].read_text(encoding="utf-8")
+    again = "python -m tools.accuracy.advice tuning --write"
+    assert line(pick_cells(row)) in text, again
+    assert line(recipe_cells(row)) in text, again
+    if row.pick is None:
+        assert row.launch_refusal
+        return
+    assert row.files, row.launch_refusal
+    assert row.beside is not None
+    assert row.beside.report is not None
