@@ -61,33 +61,36 @@ def compete(request: PlanRequest, top_k: int | None = None, best_only: bool = Fa
 
 
 def by_trainers(request: PlanRequest) -> list[Entry]:
-    """Trainers with a plan that fits, the fastest first; none where the request names a framework.
+    """Trainers with a plan that fits, the fastest first; of the framework alone that is named.
 
     Each trains as it usually does where the request says nothing: the entry's request has that.
+    Gradients of adapters are reduced as those of all weights are, which FSDP needs.
     """
-    if request.search.framework is not None:
-        return []
     left_out = {name.removeprefix("/training/") for name in request.defaulted}
-    training, entries = request.training, list[Entry]()
-    for name in frameworks.FRAMEWORKS:
-        framework = frameworks.get(name)
-        adapts, count = training.lora_rank > 0, request.cluster.accelerators
+    training, named, entries = request.training, request.search.framework, list[Entry]()
+    adapts, count = training.lora_rank > 0, request.cluster.accelerators
+    for name in (named,) if named else frameworks.FRAMEWORKS:
+        framework, tried = frameworks.get(name), {training} if named else set()
         usual = usual_training(framework, training.precision, adapts, count)
-        own = training.model_copy(update={n: usual[n] for n in left_out & usual.keys()})
-        if framework.adapters and runs(name, Context(request.model, request.cluster, own)):
-            entries.append(_entry(request.model_copy(update={"training": own}), name, None))
+        for fields in (usual, {**usual, **framework.training}) if framework.adapters else ():
+            own = training.model_copy(update={n: fields[n] for n in left_out & fields.keys()})
+            if own not in tried and runs(name, Context(request.model, request.cluster, own)):
+                entries.append(_entry(request.model_copy(update={"training": own}), name, None))
+            tried.add(own)
     return sorted((one for one in entries if one.outcome.best), key=_score)
 
 
 def _asked(context: Context) -> tuple[str, ...]:
     """The frameworks that compete where none is named.
 
-    For adapters on one node those are the trainers that one command starts there, if any runs.
+    For adapters on one node those are the trainers that one command starts there on a data set, if
+    any runs, else those that have adapters.
     """
     able = runners(context)
     if not tunes_on_one_node(context.cluster, context.training.lora_rank > 0):
         return able
-    return tuple(name for name in able if frameworks.get(name).adapters) or able
+    adapting = tuple(name for name in able if frameworks.get(name).adapters)
+    return tuple(name for name in adapting if not frameworks.get(name).competes) or adapting or able
 
 
 def _entries(

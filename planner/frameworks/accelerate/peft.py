@@ -7,7 +7,7 @@ from typing import Any
 
 from cost_models.spec import TrainingSpec
 from planner.constraints import Context, Rule
-from planner.frameworks.base import Flag, flag, rule, unsupported
+from planner.frameworks.base import Flag, flag, unsupported
 from planner.frameworks.given_values import Values
 from planner.huggingface.export.exporter import config_of
 
@@ -54,14 +54,6 @@ PARTIAL_TRAINING: tuple[Rule, ...] = (
             + ", ".join(c.training.lora_targets)
         ),
         "degrees",
-    ),
-    rule(
-        "zero_stage",
-        lambda c, p: (p.zero_stage == 0) | (c.training.lora_rank == 0),
-        lambda c, p: (
-            "FSDP cannot shard half-precision frozen weights together with fp32 adapters: ZeRO "
-            f"0, not {p.zero_stage}"
-        ),
     ),
 )
 

@@ -25,6 +25,9 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
         yield "use_peft", True, "training of adapters only"
         bits = ("load_in_4bit", True, "frozen weights in nf4")
         yield from trainer_yaml.adapters(c, "lora_r", "lora_target_modules", bits)
+    if c.training.frozen_dtype == "nf4" and plan.zero_stage:
+        # Accelerate leaves weights that are stored as integers out of the shards.
+        yield "bnb_4bit_quant_storage", half, "four bits are stored as a type that FSDP shards"
     yield from _data(c, plan)
     yield (
         "gradient_checkpointing",
