@@ -187,3 +187,11 @@ def hint(name: str, names: Iterable[str]) -> str:
     """The known names close to an unknown one, as the end of a sentence; "" without any."""
     close = difflib.get_close_matches(name[:100], list(names), n=3, cutoff=0.7)
     return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def hints(unknown: Iterable[Setting], names: Iterable[str]) -> list[str]:
+    """Notes on unknown keys that are ignored, with the names that may have been meant."""
+    return [
+        f"{one.name} is unknown and changes nothing{hint(one.name.rpartition('.')[2], names)}"
+        for one in unknown
+    ]

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import yaml
@@ -57,6 +58,8 @@ def of_llama_factory(checkout: str) -> Parse:
 def of_axolotl(checkout: str) -> Parse:
     """The schema of `axolotl train FILE`, which drops keys that it does not know."""
     sys.path.insert(0, os.path.join(checkout, "src"))
+    # Its check of context parallelism imports this, which needs a GPU.
+    sys.modules["ring_flash_attn"] = ModuleType("ring_flash_attn")
     from axolotl.utils.schemas.config import AxolotlInputConfig
 
     # The package of the plugin imports the rest of Axolotl.

@@ -24,6 +24,7 @@ from planner.frameworks.given_values import (
     SCRIPTS,
     Values,
     hint,
+    hints,
     malformed,
     only_launch,
     options,
@@ -116,7 +117,7 @@ def _read_launch(files: Mapping[str, str], accelerators: int | None) -> Reading:
     except ValidationError as error:
         raise malformed(error, file) from None
     unknown = [one for key, one in keyed if key not in KNOWN]
-    assumed += _hints(unknown, KNOWN)
+    assumed += hints((one for one in unknown if "." in one.name), KNOWN)
     return Reading(
         framework="accelerate",
         model=model,
@@ -176,15 +177,6 @@ def _refuse_keys(keyed: Keyed, values: Values) -> None:
             values.refuse_at(one, text)
         elif one.name.startswith("-") and key not in KNOWN:
             values.refuse_at(one, f"accelerate launch has no option {one.name}{hint(key, KNOWN)}")
-
-
-def _hints(unknown: Iterable[Setting], names: Iterable[str]) -> list[str]:
-    """Notes on unknown keys that accelerate ignores, with the names that may have been meant."""
-    return [
-        f"{one.name} is unknown and changes nothing{hint(one.name.rpartition('.')[2], names)}"
-        for one in unknown
-        if "." in one.name
-    ]
 
 
 def _model(files: Mapping[str, str], arguments: Values) -> ModelSpec:

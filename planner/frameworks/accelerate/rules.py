@@ -85,6 +85,27 @@ KEPT_IN_FP32 = unsupported(
         "weights, gradients and states are kept in fp32, got " + ", ".join(kept(c.training))
     ),
 )
+KERNEL_OF_CP = rule(
+    "cp_seq",
+    lambda c, p: (p.cp == 1) | (p.attention_kernel == _FLASH),
+    lambda c, p: (
+        f"context parallelism needs torch's own attention (flash), got cp {p.cp} with "
+        f"{p.attention_kernel}"
+    ),
+)
+OFFLOADED_CHECKPOINTS = rule(
+    "offload",
+    lambda c, p: (p.offload_activations == 0) | (p.recompute == _FULL),
+    lambda c, p: f"activation offload needs full recompute, got {p.recompute}",
+)
+CHECKPOINTS_OF_FSDP = rule(
+    "offload",
+    lambda c, p: (p.offload_activations == 0) | ((p.recompute == _FULL) & (p.zero_stage == 3)),
+    lambda c, p: (
+        "FSDP offloads only checkpoints: activation offload needs full recompute and ZeRO 3, "
+        f"got {p.recompute} and {p.zero_stage}"
+    ),
+)
 # Of trainers that shard with FSDP 2, which torchtune has in common with accelerate.
 OPTIMIZERS_OF_SHARDS: tuple[Rule, ...] = (
     unsupported(
@@ -137,14 +158,7 @@ RULES: tuple[Rule, ...] = (
             f"context parallelism needs FSDP 2 (ZeRO 3), got cp {p.cp}, ZeRO {p.zero_stage}"
         ),
     ),
-    rule(
-        "cp_seq",
-        lambda c, p: (p.cp == 1) | (p.attention_kernel == _FLASH),
-        lambda c, p: (
-            f"context parallelism needs torch's own attention (flash), got cp {p.cp} with "
-            f"{p.attention_kernel}"
-        ),
-    ),
+    KERNEL_OF_CP,
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | (c.model.sliding_window is None),
@@ -169,14 +183,7 @@ RULES: tuple[Rule, ...] = (
     ),
     SHARD_GROUPS,
     *WHOLE_LAYERS,
-    rule(
-        "offload",
-        lambda c, p: (p.offload_activations == 0) | ((p.recompute == _FULL) & (p.zero_stage == 3)),
-        lambda c, p: (
-            "FSDP offloads only checkpoints: activation offload needs full recompute and ZeRO 3, "
-            f"got {p.recompute} and {p.zero_stage}"
-        ),
-    ),
+    CHECKPOINTS_OF_FSDP,
     unsupported(
         lambda c, p: (not c.model.attention_sinks) | (p.attention_kernel == _UNFUSED),
         lambda c, p: (

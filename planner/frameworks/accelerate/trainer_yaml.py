@@ -91,13 +91,13 @@ class FineTuningProgram:
         attention: Field,
         loss: Field,
         *own_rules: Rule,
-        types: Rule = rules.KEPT_IN_FP32,
+        instead: Mapping[Rule, Rule] | None = None,
         fields: Mapping[str, Field] | None = None,
         **more: Any,
     ) -> Framework:
         """Accelerate's framework with this trainer; checkpointing: its key for recompute.
 
-        types: the rule on what is kept between steps; fields, more: what else is its own.
+        instead: rule that all have -> its own; fields, more: what else is its own.
         """
         fsdp = "fsdp_config.fsdp_activation_checkpointing"
         own = {
@@ -111,7 +111,7 @@ class FineTuningProgram:
             "cross_entropy": loss,
             "compile": says("torch_compile", "dynamo_config.dynamo_backend"),
         }
-        shared_rules = (types if one is rules.KEPT_IN_FP32 else one for one in RULES)
+        shared_rules = ((instead or {}).get(one, one) for one in RULES)
         more = {"losses": ("next_token", "dpo"), **more}
         return self.launch.framework(
             (*shared_rules, *own_rules),

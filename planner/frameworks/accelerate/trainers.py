@@ -1,20 +1,17 @@
-"""Fine-tuning configured by one YAML on transformers' Trainer: LLaMA-Factory, Axolotl, TRL.
-
-Source: their documentation of August 2026: LLaMA-Factory 0.9, Axolotl 0.13, TRL 0.24.
-"""
+"""Fine-tuning configured by one YAML on transformers' Trainer: LLaMA-Factory, Axolotl, TRL."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from cost_models.catalog.names import UnknownName
 from cost_models.optimizers import OptimizerName
+from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, training_calls, yaml_files
@@ -22,71 +19,19 @@ from planner.frameworks.accelerate import llama_factory_v1
 from planner.frameworks.accelerate.engines import ENGINES, TYPES, Engine, engine, of_document
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import OPTIMIZERS
-from planner.frameworks.given_values import DEGREE, Values, malformed, only_launch, options
+from planner.frameworks.accelerate.trainer_keys import NEWER, TRAINERS, Trainer
+from planner.frameworks.given_values import (
+    DEGREE,
+    Values,
+    hints,
+    malformed,
+    only_launch,
+    options,
+)
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, is_encoder, of_config
-from planner.frameworks.read_results import Reading, Unreadable
+from planner.frameworks.read_results import Reading, Setting, Unreadable
 
-
-@dataclass(frozen=True)
-class Trainer:
-    """The keys and defaults of one trainer.
-
-    marks: keys that identify it; checkpoints: whether layers are recomputed by default;
-    chunks_loss: whether its loss never has the logits of all tokens; trains_half: whether weights
-    that are all trained, and not sharded, are in half precision.
-    """
-
-    title: str
-    marks: tuple[str, ...]
-    model: tuple[str, ...]
-    length: tuple[str, ...]
-    micro: str = "per_device_train_batch_size"
-    rank: str = "lora_r"
-    targets: tuple[str, ...] = ("lora_target_modules",)
-    usual_length: int | None = None
-    usual_micro: int = 8
-    usual_rank: int = 8
-    checkpoints: bool = False
-    chunks_loss: bool = False
-    trains_half: bool = False
-
-
-_LLAMA_FACTORY = Trainer(
-    "LLaMA-Factory",
-    ("finetuning_type", "cutoff_len"),
-    ("model_name_or_path",),
-    ("cutoff_len",),
-    rank="lora_rank",
-    targets=("lora_target",),
-    usual_length=2048,
-    checkpoints=True,
-)
-# LLaMA-Factory's v1 format, after translation to the older keys.
-NEWER = replace(_LLAMA_FACTORY, marks=(), usual_micro=1)
-TRAINERS = (
-    _LLAMA_FACTORY,
-    Trainer(
-        "Axolotl",
-        ("base_model",),
-        ("base_model",),
-        ("sequence_len",),
-        micro="micro_batch_size",
-        usual_length=512,
-        usual_micro=1,
-        trains_half=True,
-    ),
-    Trainer(
-        "TRL",
-        ("dataset_name", "dataset_text_field", "use_peft", "dataset_mixture", "dataset_mixer"),
-        ("model_name_or_path",),
-        ("max_length", "max_seq_length"),
-        usual_length=1024,
-        usual_rank=16,
-        checkpoints=True,
-        chunks_loss=True,
-    ),
-)
 YAML = (".yaml", ".yml")
 PLAIN = ("NO", "MULTI_GPU")
 # Liger's kernels, which Axolotl names one by one, and Apple's cut cross-entropy.
@@ -95,9 +40,11 @@ CHUNKED = (
     "cut_cross_entropy", "chunked_cross_entropy",
 )  # fmt: skip
 NAMED = ("LLaMA-Factory", "TRL", "Axolotl")  # these have a framework of their own
+OFF = ("", "false", "no", "0", "none")
 KERNELS = ("flash_attention", "flash_attn", "attn_implementation")
 ATTENTION = {
     "eager": "unfused", "disabled": "unfused", "fa2": "flash2", "flash_attention_2": "flash2",
+    "true": "flash2",  # Axolotl's flash_attention
 }  # fmt: skip
 OPTIMIZED: dict[str, OptimizerName] = {
     **{name: optimizer for optimizer, name in OPTIMIZERS.items()},
@@ -149,7 +96,9 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         nodes = _nodes(files)
     except ValidationError as error:
         raise malformed(error, name) from None
-    unread = [one for key, one in values.settings.items() if key not in values.asked]
+    unknown = _unknown(config.settings(), trainer, assumed)
+    left = [one for key, one in values.settings.items() if key not in values.asked]
+    unread = [one for one in left if one not in unknown]
     odd = [one for one in unread if "." not in one.name and not HARMLESS.search(one.name)]
     architecture.refuse(odd, named=True)
     return Reading(
@@ -160,10 +109,23 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         nodes=nodes,
         accelerators_per_node=world // nodes if nodes else None,
         settings=(*beside.settings.values(), *settings),
+        unknown=unknown,
         unread=tuple(unread),
         assumed=tuple(assumed),
         written=beside.text("fsdp_version") == "2" or beside.text("distributed_type") in PLAIN,
     )
+
+
+def _unknown(
+    settings: tuple[Setting, ...], trainer: Trainer, assumed: list[str]
+) -> tuple[Setting, ...]:
+    """Keys that the trainer drops; in the notes, the names that may have been meant."""
+    if not trainer.names:
+        return ()
+    known = table(trainer.names, "keys.json")["keys"]
+    found = tuple(one for one in settings if one.name.split(".")[0] not in known)
+    assumed += hints(found, known)
+    return found
 
 
 def _nodes(files: Mapping[str, str]) -> int | None:
@@ -234,14 +196,18 @@ def _plan(
         values.assume(f"the optimizer {optimizer[:60]} is costed as Adam")
     # The FSDP 2 engine of v1 always reduces in fp32 (distributed/fsdp2.py).
     reduced = "fp32" if trainer is NEWER and values.has("fsdp_version") else sharding.reduced
-    full = _recomputes(values, trainer) or beside.boolean("fsdp_activation_checkpointing")
+    adapters = _adapters(values, trainer, tree)
+    full = _recomputes(values, trainer, bool(adapters))
+    full |= beside.boolean("fsdp_activation_checkpointing")
+    fields = {"runtime": "transformers", "zero_stage": 0, **_mesh(beside), **shard}
+    fields |= sharding.fields | ({"offload_activations": True} if _offloads(values) else {})
     training = TrainingSpec(
         seq_length=length,
         global_batch_size=micro * steps * dp,
         precision=half,
         optimizer=_optimizer(optimizer),
         loss=loss,
-        **_types(trainer, sharding, half, reduced, _adapters(values, trainer, tree)),
+        **_types(trainer, sharding, half, reduced, adapters),
     )
     plan = ParallelPlan(
         **degrees,
@@ -252,7 +218,7 @@ def _plan(
         attention_kernel=ATTENTION.get(values.text(*KERNELS) or "", "flash"),
         cross_entropy=_loss_kernels(values, trainer, loss),
         compile=values.boolean("torch_compile"),
-        **{"runtime": "transformers", "zero_stage": 0, **_mesh(beside), **shard, **sharding.fields},
+        **fields,
     )
     return training, plan
 
@@ -318,11 +284,20 @@ def _mesh(beside: Values) -> dict[str, int]:
     return {"dp_shard": shards} if copies > 1 and shards > 1 else {}
 
 
-def _recomputes(values: Values, trainer: Trainer) -> bool:
+def _offloads(values: Values) -> bool:
+    """Whether activations go to host memory: by a key of its own, or by Axolotl's older value."""
+    named = (values.text(key) or "" for key in ("activation_offloading", "gradient_checkpointing"))
+    kept, recomputed = (text.lower() for text in named)
+    return kept not in OFF or recomputed.startswith("offload")
+
+
+def _recomputes(values: Values, trainer: Trainer, adapted: bool) -> bool:
+    if trainer.offloads_instead and adapted and _offloads(values):
+        return values.text("activation_offloading") == "hidden_states"
     if values.has("disable_gradient_checkpointing"):
         return not values.boolean("disable_gradient_checkpointing")
     text = values.text("gradient_checkpointing")
-    return trainer.checkpoints if text is None else text.lower() not in ("false", "no", "0")
+    return trainer.checkpoints if text is None else text.lower() not in OFF
 
 
 def _engine(
@@ -363,7 +338,6 @@ def _fsdp(values: Values, section: Mapping[str, Any]) -> Values:
     """The keys of FSDP in a trainer's own YAML, by accelerate's names."""
     keys = {f"fsdp_{key.removeprefix('fsdp_')}": f"fsdp_config.{key}" for key in section}
     keys |= {"fsdp_version": "fsdp_version"} if values.has("fsdp_version") else {}
-    keys["fsdp_activation_checkpointing_offload"] = "activation_offloading"
     known = values.settings
     values.has(*keys.values())
     inner = {name: known[path] for name, path in keys.items() if path in known}
@@ -389,6 +363,9 @@ def _adapters(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[st
     values.has(*trainer.targets, "lora_target_linear", "lora_alpha")
     names = listed if isinstance(listed, list) else re.split(r"[,\s]+", str(listed))
     known = tuple(name for name in names if name in NAMES)
+    eight = values.boolean("load_in_8bit") or values.text("quantization_bit") == "8"
+    if eight:
+        values.assume("frozen weights of 8 bits are costed as 16: plans have 16 or 4")
     packed = (
         kind == "qlora" or values.boolean("load_in_4bit") or values.text("quantization_bit") == "4"
     )

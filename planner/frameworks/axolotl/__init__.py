@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cost_models.plans import ParallelPlan
+from cost_models.plans import ParallelPlan, code
 from planner.constraints import Context
-from planner.frameworks.accelerate import settings, trainer_yaml
-from planner.frameworks.accelerate.rules import kept
-from planner.frameworks.base import cannot, says, unsupported
+from planner.frameworks.accelerate import rules, settings, trainer_yaml
+from planner.frameworks.base import cannot, rule, says, unsupported
 from planner.frameworks.yaml_files import Row
 
 VERSIONS = "0.18 (main of July 2026, 067b021) to 0.19, transformers 5, accelerate 1.15"
 # All of them keep the samples of a packed sequence apart (schemas/enums.py).
 KERNELS = {"flash": "sdpa", "flash2": "flash_attention_2", "unfused": "eager"}
+RING = "varlen_llama3"  # the one for packed samples
 LIGER = "axolotl.integrations.liger.LigerPlugin"
 
 
@@ -38,9 +38,12 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
         yield "liger_fused_linear_cross_entropy", True, "output layer and loss in chunks of tokens"
     yield "gradient_checkpointing", plan.recompute == "full", "full recompute"
     if plan.offload_activations:
-        yield "activation_offloading", True, "checkpoints are kept in host memory"
+        yield "activation_offloading", "hidden_states", "checkpoints are kept in host memory"
     if plan.zero_stage:
         yield from _shards(plan)
+    if plan.cp > 1:
+        yield "context_parallel_size", plan.cp, "ranks of a sequence: axolotl[ring-flash-attn]"
+        yield "ring_attn_func", RING, "keys and values are gathered, a head at a time"
 
 
 def _shards(plan: ParallelPlan) -> Iterator[Row]:
@@ -66,13 +69,28 @@ TYPES = unsupported(
     lambda c, p: (
         (
             ((p.zero_stage == 0) & (not c.training.lora_rank))
-            & (kept(c.training) == ("none", "bf16", "bf16"))
+            & (rules.kept(c.training) == ("none", "bf16", "bf16"))
         )
-        | (((p.zero_stage == 3) | (c.training.lora_rank > 0)) & (kept(c.training) == ("fp32",) * 3))
+        | (
+            ((p.zero_stage == 3) | (c.training.lora_rank > 0))
+            & (rules.kept(c.training) == ("fp32",) * 3)
+        )
     ),
     lambda c, p: (
         "weights, gradients and states are kept in bf16 without a second copy or, with FSDP (ZeRO "
-        f"3) and of adapters, in fp32: got {', '.join(kept(c.training))} with ZeRO {p.zero_stage}"
+        f"3) and of adapters, in fp32: got {', '.join(rules.kept(c.training))} "
+        f"with ZeRO {p.zero_stage}"
+    ),
+)
+KERNEL_OF_CP = rule(
+    "cp_seq",
+    lambda c, p: (
+        (p.cp == 1)
+        | ((p.attention_kernel == code("attention_kernel", "flash2")) & (p.micro_batch_size == 1))
+    ),
+    lambda c, p: (
+        "context parallelism is that of ring-flash-attn: flash2 on one packed sequence, got "
+        f"{p.attention_kernel} on {p.micro_batch_size} with cp {p.cp}"
     ),
 )
 PROGRAM = trainer_yaml.FineTuningProgram(
@@ -89,8 +107,14 @@ FRAMEWORK = PROGRAM.framework(
     "gradient_checkpointing",
     says("attn_implementation", only=tuple(KERNELS)),
     says("liger_fused_linear_cross_entropy", note="chunked: Liger's", only=("unfused", "chunked")),
-    types=TYPES,
+    instead={
+        rules.KEPT_IN_FP32: TYPES,
+        rules.KERNEL_OF_CP: KERNEL_OF_CP,
+        rules.CHECKPOINTS_OF_FSDP: rules.OFFLOADED_CHECKPOINTS,
+    },
     fields={
+        "cp": says("context_parallel_size", note="with FSDP"),
+        "cp_kind": says("ring_attn_func", note="when cp > 1", only=("all_gather",)),
         "dp_shard": says("dp_shard_size", "dp_replicate_size"),
         "zero_stage": says("fsdp_version", note="0: copies; 3: FSDP 2", only=(3, 0)),
         "reshard_after_forward": cannot("it cannot ask FSDP to keep gathered weights", True),

@@ -10,13 +10,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cost_models.plans import Plans, code
+from cost_models.plans import Plans
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
 from planner.frameworks.accelerate import peft
 from planner.frameworks.accelerate.peft import NAMES
-from planner.frameworks.accelerate.rules import OPTIMIZERS_OF_SHARDS, SHARD_GROUPS, WHOLE_LAYERS
+from planner.frameworks.accelerate.rules import (
+    OFFLOADED_CHECKPOINTS,
+    OPTIMIZERS_OF_SHARDS,
+    SHARD_GROUPS,
+    WHOLE_LAYERS,
+)
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.torchtune.components import component_of, differences
 from planner.frameworks.torchtune.settings import ATTENTION, MLP, OPTIMIZERS
@@ -25,7 +30,6 @@ from planner.frameworks.torchtune.settings import ATTENTION, MLP, OPTIMIZERS
 SPLIT = ("llama2", "llama3", "llama3_1", "mistral")
 # Components whose matrices without adapters are plain ones (lora_qwen2_self_attention).
 QWEN = ("qwen2", "qwen3")
-_FULL = code("recompute", "full")
 
 
 def lacks(model: ModelSpec) -> Iterator[str]:
@@ -130,11 +134,7 @@ RULES: tuple[Rule, ...] = (
     ),
     SHARD_GROUPS,
     *WHOLE_LAYERS,
-    rule(
-        "offload",
-        lambda c, p: (p.offload_activations == 0) | (p.recompute == _FULL),
-        lambda c, p: f"activation offload needs full recompute, got {p.recompute}",
-    ),
+    OFFLOADED_CHECKPOINTS,
     unsupported(
         lambda c, p: _in_one_type(c.training),
         lambda c, p: (

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cost_models.package_files import table
 from planner import frameworks
-from planner.frameworks.axolotl import TYPES
+from planner.frameworks.axolotl import KERNEL_OF_CP, TYPES
 from planner.inputs.requests.parser import parse_request
 from tests.fixtures.frameworks import accelerate, legal_cases
 from tests.fixtures.frameworks.axolotl import CASES
 from tests.fixtures.launches import run_script, unreached, written
+from tests.oracles.axolotl_keys import keys
 from tests.planner.frameworks.test_tuners import ORACLE, changed, same
 from tests.tools.checkouts import checkout
 
@@ -70,6 +72,28 @@ def test_types_follow_from_whether_weights_are_sharded() -> None:
     assert TYPES not in unreached(AXOLOTL, [*swapped, ring])
 
 
+def test_a_sequence_is_split_by_ring_flash_attn() -> None:
+    """Packed samples stay apart in it, one sequence at a time and with flash-attention 2."""
+    case = CASES["llama-context"]
+    said = yaml.safe_load(AXOLOTL.write(*case).files["config.yaml"])
+    assert (said["context_parallel_size"], said["ring_attn_func"]) == (2, "varlen_llama3")
+    assert (said["dp_shard_size"], said["dp_replicate_size"]) == (4, 2)
+    wrong = [changed(case, micro_batch_size=2), changed(case, attention_kernel="flash")]
+    for one in wrong:
+        assert any("flash2 on one packed sequence" in r.text for r in AXOLOTL.reasons(*one))
+    assert KERNEL_OF_CP not in unreached(AXOLOTL, wrong)
+
+
+def test_checkpoints_go_to_host_memory_without_shards_too() -> None:
+    case = CASES["llama-offloaded-copies"]
+    said = yaml.safe_load(AXOLOTL.write(*case).files["config.yaml"])
+    assert (said["activation_offloading"], said["gradient_checkpointing"]) == (
+        "hidden_states", True,
+    )  # fmt: skip
+    kept = changed(case, recompute="none", recompute_num_layers=0)
+    assert any("offload needs full recompute" in reason.text for reason in AXOLOTL.reasons(*kept))
+
+
 @pytest.mark.parametrize(("cards", "master"), [(1, "none"), (4, "fp32")])
 def test_what_is_left_open_is_as_it_trains(cards: int, master: str) -> None:
     asked = {
@@ -82,6 +106,16 @@ def test_what_is_left_open_is_as_it_trains(cards: int, master: str) -> None:
     assert training.master_weights_dtype == master
     adapted = {**asked, "training": {"seq_length": 2048, "global_batch_size": 8, "lora_rank": 8}}
     assert parse_request(adapted).training.master_weights_dtype == "fp32"
+
+
+@pytest.mark.exhaustive
+def test_all_keys_of_its_schema_are_known() -> None:
+    """Of an older version: the list is of 0.19.0."""
+    found = set(keys(checkout("axolotl-ai-cloud/axolotl") / "src" / "axolotl"))
+    known = set(table("planner.frameworks.axolotl", "keys.json")["keys"])
+    assert len(found) > 400
+    assert known - found == {"fp8_config", "liger_kernel_impl", "ple_cpu_offload"}
+    assert found <= known
 
 
 @pytest.mark.exhaustive

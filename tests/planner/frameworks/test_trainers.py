@@ -84,6 +84,38 @@ def test_axolotl() -> None:
     assert (training.optimizer, training.global_batch_size) == ("paged_adam_8bit", 64)
     split = read(AXOLOTL + "tensor_parallel_size: 2\ncontext_parallel_size: 2\n")
     assert (split.plan.tp, split.plan.cp, split.plan.dp) == (2, 2, 4)
+    assert plan.attention_kernel == "flash2"
+
+
+def test_a_key_that_axolotl_drops_is_named_with_what_was_meant() -> None:
+    """A slip in its own examples/falcon-h1, which then splits no sequence."""
+    reading = read(AXOLOTL + "context_parapllel_size: 2\nswanlab_mode: cloud\n")
+    assert reading.plan.cp == 1
+    assert [one.name for one in reading.unknown] == ["context_parapllel_size"]
+    assert any("did you mean context_parallel_size" in note for note in reading.assumed)
+
+
+@pytest.mark.parametrize(
+    ("keys", "recompute"),
+    [
+        ("activation_offloading: true", "full"),
+        ("activation_offloading: legacy\nadapter: lora", "none"),
+        ("activation_offloading: hidden_states\nadapter: lora", "full"),
+    ],
+)
+def test_activations_that_axolotl_offloads(keys: str, recompute: str) -> None:
+    """Beside adapters the offload takes the place of recompute, unless only checkpoints go."""
+    plan = read(f"{AXOLOTL}{keys}\n").plan
+    assert (plan.offload_activations, plan.recompute, plan.zero_stage) == (True, recompute, 0)
+    older = AXOLOTL.replace("gradient_checkpointing: true", "gradient_checkpointing: offload")
+    assert read(older).plan.offload_activations
+    assert not read(AXOLOTL + "activation_offloading: false\n").plan.offload_activations
+
+
+def test_weights_of_eight_bits_are_said_to_be_costed_as_sixteen() -> None:
+    reading = read(AXOLOTL + "adapter: lora\nload_in_8bit: true\n")
+    assert reading.training.frozen_dtype == "as trained"
+    assert any("8 bits are costed as 16" in note for note in reading.assumed)
 
 
 @pytest.mark.parametrize("mark", ["dataset_mixture: {seed: 0}", "dataset_mixer: {a/b: 1.0}"])
@@ -109,7 +141,7 @@ def test_trl() -> None:
             "freeze cannot be read: only full training, lora and qlora",
         ),
         (AXOLOTL + "tensor_parallel_size: 3\n", "not a multiple of tp 3"),
-        (AXOLOTL + "unfrozen_parameters: [x]\nfreeze_layers: 3\n", "freeze_layers"),
+        (AXOLOTL + "unfrozen_parameters: [x]\n", "unfrozen_parameters"),
         (FACTORY.format(kind="full").replace("ds_z3_", "my_"), "my_config.json is not among"),
     ],
 )

@@ -1,0 +1,75 @@
+"""The keys and defaults by which LLaMA-Factory, Axolotl and TRL differ.
+
+Source: their documentation of August 2026: LLaMA-Factory 0.9, Axolotl 0.13, TRL 0.24.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """The keys and defaults of one trainer.
+
+    marks: keys that identify it; checkpoints: whether layers are recomputed by default;
+    chunks_loss: whether its loss never has the logits of all tokens; trains_half: whether weights
+    that are all trained, and not sharded, are in half precision; offloads_instead: whether
+    activations beside adapters are offloaded in place of recompute; names: the package whose
+    keys.json has all of its keys, if it drops others without a word.
+    """
+
+    title: str
+    marks: tuple[str, ...]
+    model: tuple[str, ...]
+    length: tuple[str, ...]
+    micro: str = "per_device_train_batch_size"
+    rank: str = "lora_r"
+    targets: tuple[str, ...] = ("lora_target_modules",)
+    usual_length: int | None = None
+    usual_micro: int = 8
+    usual_rank: int = 8
+    checkpoints: bool = False
+    chunks_loss: bool = False
+    trains_half: bool = False
+    offloads_instead: bool = False
+    names: str = ""
+
+
+_LLAMA_FACTORY = Trainer(
+    "LLaMA-Factory",
+    ("finetuning_type", "cutoff_len"),
+    ("model_name_or_path",),
+    ("cutoff_len",),
+    rank="lora_rank",
+    targets=("lora_target",),
+    usual_length=2048,
+    checkpoints=True,
+)
+# LLaMA-Factory's v1 format, after translation to the older keys.
+NEWER = replace(_LLAMA_FACTORY, marks=(), usual_micro=1)
+TRAINERS = (
+    _LLAMA_FACTORY,
+    Trainer(
+        "Axolotl",
+        ("base_model",),
+        ("base_model",),
+        ("sequence_len",),
+        micro="micro_batch_size",
+        usual_length=512,
+        usual_micro=1,
+        trains_half=True,
+        offloads_instead=True,
+        names="planner.frameworks.axolotl",
+    ),
+    Trainer(
+        "TRL",
+        ("dataset_name", "dataset_text_field", "use_peft", "dataset_mixture", "dataset_mixer"),
+        ("model_name_or_path",),
+        ("max_length", "max_seq_length"),
+        usual_length=1024,
+        usual_rank=16,
+        checkpoints=True,
+        chunks_loss=True,
+    ),
+)
