@@ -6,6 +6,7 @@ from io import BytesIO
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from cost_models.plans import ParallelPlan
+from cost_models.spec import TrainingSpec
 from planner import frameworks
 from planner.answers.plans import plan_answers
 from planner.documents.formats import overflow
@@ -41,7 +42,7 @@ def emit(request: PlanRequest, launcher: str | None = None) -> Bundle:
     name = request.search.framework or preferred(request.cluster) or frameworks.PREFERRED
     plan = request.plan
     if plan is None:
-        name, plan = _recommended(request)
+        request, name, plan = _recommended(request)
     asked, framework = request.for_framework(name), frameworks.get(name)
     bundle = framework.write(asked, plan)
     bundle = launched(bundle, asked, launcher)
@@ -51,8 +52,8 @@ def emit(request: PlanRequest, launcher: str | None = None) -> Bundle:
     return bundle
 
 
-def _recommended(request: PlanRequest) -> tuple[str, ParallelPlan]:
-    """The framework and the plan to launch.  Raises NothingFits."""
+def _recommended(request: PlanRequest) -> tuple[PlanRequest, str, ParallelPlan]:
+    """The request as it was answered, the framework and the plan.  Raises NothingFits."""
     answer = plan_answers.find(request)
     if answer.best is None and answer.unbuildable is not None:
         raise NothingFits(answer.unbuildable.sentence)
@@ -61,7 +62,9 @@ def _recommended(request: PlanRequest) -> tuple[str, ParallelPlan]:
     if answer.launch is None:
         raise NothingFits("no framework here runs what was asked for")
     picked = next((one.plan for one in answer.picks if one.name == "recommended"), answer.best)
-    return answer.launch.framework, picked.plan
+    training = TrainingSpec.model_validate(answer.request["training"])
+    answered = request.model_copy(update={"training": training})
+    return answered, answer.launch.framework, picked.plan
 
 
 def launched(bundle: Bundle, request: PlanRequest, launcher: str | None) -> Bundle:

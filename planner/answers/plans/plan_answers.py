@@ -134,7 +134,7 @@ def _fallback(request: PlanRequest, framework: str | None, opened: Sequence[str]
     if fields:
         each = ", ".join(f"{name} {getattr(request.training, name)}" for name in fields)
         title = frameworks.get(str(framework)).title
-        said.append(f"No plan fits as other frameworks train: {each} is what {title} has by itself")
+        said.append(f"No plan fits otherwise: {each}, as {title} trains by itself")
     return ". ".join(said) or None
 
 

@@ -360,7 +360,7 @@ def _adapters(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[st
     if kind not in ("lora", "qlora"):
         raise Unreadable(f"{kind} cannot be read: only full training, lora and qlora")
     listed = next((tree[key] for key in trainer.targets if tree.get(key)), "all")
-    values.has(*trainer.targets, "lora_target_linear", "lora_alpha")
+    values.has(*trainer.targets, "lora_target_linear", "lora_alpha", "bnb_4bit_quant_storage")
     names = listed if isinstance(listed, list) else re.split(r"[,\s]+", str(listed))
     known = tuple(name for name in names if name in NAMES)
     eight = values.boolean("load_in_8bit") or values.text("quantization_bit") == "8"

@@ -21,6 +21,7 @@ from cost_models.spec import ModelSpec
 from planner import frameworks
 from planner.documents.request import PlanRequest
 from planner.frameworks.accelerate import reader
+from planner.frameworks.accelerate.peft import NAMES
 from planner.huggingface.export.exporter import UNIFORM, config_of
 from tests.fixtures.frameworks.accelerate import (
     CASES,
@@ -293,7 +294,9 @@ def tiny(name: str) -> ModelSpec:
     return ModelSpec(**{**model, **TINY[name]})
 
 
-SMALL = {"seq_length": 32, "global_batch_size": 16, "precision": "bf16"}
+# PEFT's adapters, which stay in fp32 beside frozen weights in half precision.
+LORA: dict[str, Any] = {"lora_rank": 4, "lora_targets": NAMES}
+SMALL: dict[str, Any] = {"seq_length": 32, "global_batch_size": 16, "precision": "bf16"}
 
 
 def run_bundle(folder: Path, request: PlanRequest, plan: ParallelPlan) -> list[float]:
@@ -322,14 +325,16 @@ def run_bundle(folder: Path, request: PlanRequest, plan: ParallelPlan) -> list[f
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["llama", "gpt", "deepseek"])
-def test_shards_learn_what_copies_learn(name: str, tmp_path: Path) -> None:
-    model = tiny(name)
+@pytest.mark.parametrize(
+    ("name", "tuned"), [("llama", {}), ("gpt", {}), ("deepseek", {}), ("llama", LORA)]
+)
+def test_shards_learn_what_copies_learn(name: str, tuned: dict[str, Any], tmp_path: Path) -> None:
+    model, training = tiny(name), {**SMALL, **tuned}
     plans = {"copies": {**COPIES, **full(model)}, "shards": {**RUNS, **full(model)}}
     losses = {}
     for run, plan in plans.items():
         (tmp_path / run).mkdir()
-        losses[run] = run_bundle(tmp_path / run, *launch(model, (1, 2), training=SMALL, **plan))
+        losses[run] = run_bundle(tmp_path / run, *launch(model, (1, 2), training=training, **plan))
     # The same weights, sequences and steps; autocast and FSDP round at different places.
     assert losses["shards"] == pytest.approx(losses["copies"], abs=0.02)
 

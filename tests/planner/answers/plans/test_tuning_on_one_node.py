@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import planner
+from planner import frameworks
 from planner.documents.answer import PlanAnswer
 from planner.inputs.requests.parser import parse_request
 
@@ -121,7 +122,7 @@ def test_where_nothing_fits_as_asked_a_trainer_trains_by_its_own_defaults_and_th
     assert found.request["training"]["master_weights_dtype"] == "none"
     assert "/training/master_weights_dtype" in found.opened
     assert "master_weights_dtype none" in (found.fallback or "")
-    assert "is what torchtune has by itself" in (found.fallback or "")
+    assert "as torchtune trains by itself" in (found.fallback or "")
 
 
 def test_70b_in_four_bits_on_two_cards_of_24_gb() -> None:
@@ -139,8 +140,34 @@ def test_70b_in_four_bits_on_two_cards_of_24_gb() -> None:
     asked = {"model": "llama-3.1-70b", "cluster": "1x2xrtx-4090", "training": given}
     files = planner.emit({**asked, "search": {"framework": "torchtune"}}).files
     assert "fsdp_cpu_offload: true" in files["config.yaml"]
-    # What is given stays as given, and no trainer has it.
-    kept = planner.plan({**asked, "training": {**given, "master_weights_dtype": "fp32"}})
+    # What is given stays as given.
+    for kept in ({"master_weights_dtype": "fp32"}, {"gradient_reduce_dtype": "fp32"}):
+        other = planner.plan({**asked, "training": {**given, **kept}})
+        assert isinstance(other, PlanAnswer)
+        assert all(other.request["training"][name] == value for name, value in kept.items())
+        assert other.launch is None or other.launch.framework != "torchtune"
+
+
+@pytest.mark.parametrize("framework", ["trl", "axolotl", "llama-factory"])
+def test_trainers_shard_adapters_where_copies_do_not_fit(framework: str) -> None:
+    """FSDP reduces gradients in the type of activations, where nobody said another."""
+    asked = {
+        "model": "llama-3.1-70b",
+        "cluster": "1x8xa100-sxm-80gb",
+        "training": TRAINING,
+        "search": {"framework": framework},
+    }
+    found = planner.plan(asked)
+    assert isinstance(found, PlanAnswer)
+    assert found.best is not None
+    assert (found.best.plan.dp, found.best.plan.zero_stage) == (8, 3)
+    assert found.opened == ("/training/gradient_reduce_dtype",)
+    title = frameworks.get(framework).title
+    assert found.fallback == (
+        f"No plan fits otherwise: gradient_reduce_dtype bf16, as {title} trains by itself"
+    )
+    assert planner.emit(asked).framework == framework
+    kept = planner.plan({**asked, "training": {**TRAINING, "gradient_reduce_dtype": "fp32"}})
     assert isinstance(kept, PlanAnswer)
     assert (kept.best, kept.fallback) == (None, None)
 
