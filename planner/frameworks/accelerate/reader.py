@@ -117,7 +117,7 @@ def _read_launch(files: Mapping[str, str], accelerators: int | None) -> Reading:
     except ValidationError as error:
         raise malformed(error, file) from None
     unknown = [one for key, one in keyed if key not in KNOWN]
-    assumed += hints((one for one in unknown if "." in one.name), KNOWN)
+    assumed += _hints(unknown)
     return Reading(
         framework="accelerate",
         model=model,
@@ -177,6 +177,11 @@ def _refuse_keys(keyed: Keyed, values: Values) -> None:
             values.refuse_at(one, text)
         elif one.name.startswith("-") and key not in KNOWN:
             values.refuse_at(one, f"accelerate launch has no option {one.name}{hint(key, KNOWN)}")
+
+
+def _hints(unknown: Iterable[Setting]) -> list[str]:
+    """Notes on keys below the top level: at others, accelerate stops."""
+    return hints((one for one in unknown if "." in one.name), KNOWN)
 
 
 def _model(files: Mapping[str, str], arguments: Values) -> ModelSpec:

@@ -97,10 +97,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     except ValidationError as error:
         raise malformed(error, name) from None
     unknown = _unknown(config.settings(), trainer, assumed)
-    left = [one for key, one in values.settings.items() if key not in values.asked]
-    unread = [one for one in left if one not in unknown]
-    odd = [one for one in unread if "." not in one.name and not HARMLESS.search(one.name)]
-    architecture.refuse(odd, named=True)
+    unread = _unread(values, unknown)
     return Reading(
         framework="accelerate",
         model=model,
@@ -110,7 +107,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         accelerators_per_node=world // nodes if nodes else None,
         settings=(*beside.settings.values(), *settings),
         unknown=unknown,
-        unread=tuple(unread),
+        unread=unread,
         assumed=tuple(assumed),
         written=beside.text("fsdp_version") == "2" or beside.text("distributed_type") in PLAIN,
     )
@@ -126,6 +123,15 @@ def _unknown(
     found = tuple(one for one in settings if one.name.split(".")[0] not in known)
     assumed += hints(found, known)
     return found
+
+
+def _unread(values: Values, unknown: tuple[Setting, ...]) -> tuple[Setting, ...]:
+    """Keys that no plan needs; raises Unreadable if one decides which weights are trained."""
+    left = (one for key, one in values.settings.items() if key not in values.asked)
+    unread = tuple(one for one in left if one not in unknown)
+    odd = [one for one in unread if "." not in one.name and not HARMLESS.search(one.name)]
+    architecture.refuse(odd, named=True)
+    return unread
 
 
 def _nodes(files: Mapping[str, str]) -> int | None:
@@ -363,15 +369,17 @@ def _adapters(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[st
     values.has(*trainer.targets, "lora_target_linear", "lora_alpha", "bnb_4bit_quant_storage")
     names = listed if isinstance(listed, list) else re.split(r"[,\s]+", str(listed))
     known = tuple(name for name in names if name in NAMES)
-    eight = values.boolean("load_in_8bit") or values.text("quantization_bit") == "8"
-    if eight:
-        values.assume("frozen weights of 8 bits are costed as 16: plans have 16 or 4")
-    packed = (
-        kind == "qlora" or values.boolean("load_in_4bit") or values.text("quantization_bit") == "4"
-    )
     return {
         "lora_rank": values.integer(trainer.rank, default=trainer.usual_rank),
         "lora_targets": known or NAMES,
         "lora_dropout": float(values.text("lora_dropout") or 0.0),
-        "frozen_dtype": "nf4" if packed else "as trained",
+        "frozen_dtype": "nf4" if kind == "qlora" else _frozen(values),
     }
+
+
+def _frozen(values: Values) -> str:
+    """How frozen weights are stored."""
+    bits = values.text("quantization_bit")
+    if values.boolean("load_in_8bit") or bits == "8":
+        values.assume("frozen weights of 8 bits are costed as 16: plans have 16 or 4")
+    return "nf4" if values.boolean("load_in_4bit") or bits == "4" else "as trained"
