@@ -18,7 +18,7 @@ FRAMEWORKS: dict[str, str] = {
     for name in (
         "megatron", "torchtitan", "megatron-bridge", "deepspeed", "pytorch", "nanotron",
         "colossalai", "accelerate", "mindspeed", "primus", "gpt-neox", "maxtext", "slime", "verl",
-        "llama-factory", "trl", "axolotl", "torchtune",
+        "llama-factory", "trl", "axolotl", "torchtune", "unsloth",
     )
 }  # fmt: skip
 ALIASES: dict[str, str] = {

@@ -39,6 +39,7 @@ REVISIONS = {
     "huggingface/nanotron": "2411b022a75f",
     "huggingface/trl": "f2cd57710ae3",
     "pytorch/torchtune": "bd2a0fc7c314",
+    "unslothai/unsloth": "015bdef0d94a",
 }
 # The Megatron-LM that others come with, or patch.
 MEGATRON_LM_OF = {

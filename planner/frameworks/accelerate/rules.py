@@ -79,6 +79,13 @@ def _reduces(c: Context, p: Plans) -> BoolArray:
     )
 
 
+HALF_PRECISION = unsupported(
+    lambda c, p: c.training.precision in ("bf16", "fp16"),
+    lambda c, p: (
+        f"{c.training.precision} needs layers of torchao or Transformer Engine, which the "
+        "training script does not have"
+    ),
+)
 KEPT_IN_FP32 = unsupported(
     lambda c, p: kept(c.training) == ("fp32",) * 3,
     lambda c, p: (
@@ -129,15 +136,15 @@ SHARD_GROUPS = rule(
         f"dp_shard {p.dp_shard}, dp {p.dp}, cp {p.cp}"
     ),
 )
-WHOLE_LAYERS: tuple[Rule, ...] = (
-    rule(
-        "recompute",
-        lambda c, p: (p.recompute != _FULL) | (p.recompute_num_layers == c.model.num_layers),
-        lambda c, p: (
-            f"each layer is one checkpoint: {c.model.num_layers} layers, got "
-            f"{p.recompute_num_layers}"
-        ),
+EACH_LAYER = rule(
+    "recompute",
+    lambda c, p: (p.recompute != _FULL) | (p.recompute_num_layers == c.model.num_layers),
+    lambda c, p: (
+        f"each layer is one checkpoint: {c.model.num_layers} layers, got {p.recompute_num_layers}"
     ),
+)
+WHOLE_LAYERS: tuple[Rule, ...] = (
+    EACH_LAYER,
     rule(
         "offload",
         lambda c, p: (p.offload_optimizer == 0) | (p.zero_stage == 3),
@@ -195,13 +202,7 @@ RULES: tuple[Rule, ...] = (
         lambda c, p: _attends(c.model) | (p.attention_kernel == _UNFUSED),
         "a family without attention has no attention kernels: unfused",
     ),
-    unsupported(
-        lambda c, p: c.training.precision in ("bf16", "fp16"),
-        lambda c, p: (
-            f"{c.training.precision} needs layers of torchao or Transformer Engine, which the "
-            "training script does not have"
-        ),
-    ),
+    HALF_PRECISION,
     KEPT_IN_FP32,
     unsupported(
         _reduces,

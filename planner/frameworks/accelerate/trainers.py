@@ -211,7 +211,7 @@ def _plan(
         seq_length=length,
         global_batch_size=micro * steps * dp,
         precision=half,
-        optimizer=_optimizer(optimizer),
+        optimizer=optimizer_of(optimizer),
         loss=loss,
         **_types(trainer, sharding, half, reduced, adapters),
     )
@@ -239,7 +239,7 @@ def _types(
     return {"gradient_dtype": sharding.kept, "gradient_reduce_dtype": reduced, **adapters}
 
 
-def _optimizer(name: str) -> OptimizerName:
+def optimizer_of(name: str) -> OptimizerName:
     """The optimizer of a value of `optim`; of what is not known, the kind of Adam by its name."""
     return OPTIMIZED[name] if name in OPTIMIZED else adam_of(name)
 

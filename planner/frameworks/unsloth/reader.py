@@ -1,0 +1,246 @@
+"""Reads a script of Unsloth without running it: the arguments of its calls, and its ranks.
+
+What a script leaves open is as in Unsloth 2026.10.9: loader.py, llama.py and rl.py of models/.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from cost_models.catalog.names import UnknownName
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec, TrainingSpec
+from planner.frameworks import training_calls
+from planner.frameworks.accelerate.peft import NAMES
+from planner.frameworks.accelerate.trainers import optimizer_of
+from planner.frameworks.given_values import DEGREE, Values, malformed
+from planner.frameworks.launch_files import GivenValues, given_with
+from planner.frameworks.named_models import find, of_config
+from planner.frameworks.python.static_evaluation import Program
+from planner.frameworks.python.static_values import Call, Unknown
+from planner.frameworks.read_results import Reading, Setting, Unreadable
+from planner.frameworks.unsloth.rules import LEAST_OFFLOADED
+from planner.frameworks.unsloth.settings import ADAPT, ARGUMENTS, LOAD
+
+# Configurations of trainers of the next token, whose arguments are named alike.
+CONFIGS = (ARGUMENTS, "TrainingArguments", "UnslothTrainingArguments")
+OTHERS = re.compile(r"(?:GRPO|DPO|ORPO|KTO|CPO|PPO|RLOO|Reward|GKD)Config")
+LAUNCHERS = ("torchrun", "accelerate launch")
+USUAL_LENGTH, USUAL_RANK = 2048, 16
+# Micro-batch, accumulation and optimizer where a configuration is silent: of TRL's class, which
+# Unsloth replaces by its own, and of transformers' TrainingArguments.
+USUAL, OF_TRANSFORMERS = (4, 2, "adamw_8bit"), (8, 1, "adamw_torch")
+# bf16 or fp16 is what a card has, packing and alpha change no cost.
+IDLE = {f"{LOAD}.dtype", f"{ARGUMENTS}.bf16", f"{ARGUMENTS}.packing", f"{ADAPT}.lora_alpha"}
+CHECKPOINTS = "use_gradient_checkpointing"
+# What trains more, or less, than adapters in every layer.
+OTHER_WEIGHTS = ("modules_to_save", "layers_to_transform", "finetune_last_n_layers")
+# Names of its checkpoints in four bits.
+_PACKED = re.compile(r"(-unsloth)?-bnb-4bit$")
+_USED = re.compile(r"\bFast(?:Language)?Model\.from_pretrained\b")
+
+
+def recognises(files: Mapping[str, str]) -> bool:
+    """Whether a script loads a model with Unsloth."""
+    return _script(files) is not None
+
+
+def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
+    """The specs and the plan of a script; raises Unreadable."""
+    name = _script(files)
+    if name is None:
+        raise Unreadable(f"no script of Unsloth among the files: {', '.join(files)}")
+    given, assumed, calls = given_with(files), list[str](), _calls(files[name], name)
+    said = {one.name: one for one in _settings(calls, name)}
+    said |= {_of_call(one.name, said): one for one in given.settings()}
+    values = Values(said, name, assumed)
+    model = _model(values, given, files)
+    nodes, world = _ranks(files, name, accelerators, assumed)
+    own = calls[ARGUMENTS].short != "TrainingArguments"
+    try:
+        training, plan = _plan(values, model, world, USUAL if own else OF_TRANSFORMERS)
+    except ValidationError as error:
+        raise malformed(error, name) from None
+    asked = values.asked - said.keys() - IDLE
+    open_ = (one for one in _at_run_time(calls) if one in asked)
+    assumed += [f"{one}: known only at run time, taken as Unsloth's default" for one in open_]
+    return Reading(
+        framework="unsloth",
+        model=model,
+        training=training,
+        plan=plan,
+        nodes=nodes,
+        accelerators_per_node=world // nodes if nodes else None,
+        settings=tuple(said.values()),
+        unread=tuple(one for key, one in said.items() if key not in values.asked),
+        assumed=tuple(assumed),
+        written=training.lora_rank > 0,
+    )
+
+
+def _script(files: Mapping[str, str]) -> str | None:
+    """The script that loads a model."""
+    scripts = (name for name in files if name.endswith(".py"))
+    return next((one for one in scripts if _USED.search(files[one])), None)
+
+
+def _calls(text: str, name: str) -> dict[str, Call]:
+    """The calls that decide the run, by LOAD, ADAPT and ARGUMENTS."""
+    found: dict[str, Call] = {}
+
+    def library(call: Call) -> Call:
+        kind = call.name.rsplit(".", 1)[-1]
+        if OTHERS.fullmatch(kind):
+            raise Unreadable(
+                f"{kind}: only training on the next token can be read", name, call.line
+            )
+        kind = ARGUMENTS if kind in CONFIGS else kind
+        if kind in (LOAD, ADAPT, ARGUMENTS):
+            found[kind] = call
+        return call
+
+    program = Program(text, name, library)
+    if LOAD not in found and "main" in program.functions:
+        program.call("main")
+    whole = LOAD in found and found[LOAD].kwargs.get("full_finetuning") is True
+    for kind in (LOAD, ARGUMENTS) if whole else (LOAD, ADAPT, ARGUMENTS):
+        if kind not in found:
+            raise Unreadable(f"no call of {kind} is reached", name)
+    return found
+
+
+def _settings(calls: Mapping[str, Call], file: str) -> Iterator[Setting]:
+    """The arguments whose values are known, named call.argument."""
+    for kind, call in calls.items():
+        for name, value in call.kwargs.items():
+            if isinstance(value, str | int | float | list | tuple):
+                words = tuple(map(str, value)) if isinstance(value, list | tuple) else str(value)
+                line = call.lines.get(name, call.line)
+                yield Setting(name=f"{kind}.{name}", value=words, file=file, line=line)
+
+
+def _at_run_time(calls: Mapping[str, Call]) -> Iterator[str]:
+    """The arguments whose values the script does not say."""
+    for kind, call in calls.items():
+        for name, value in call.kwargs.items():
+            if isinstance(value, Unknown | Call):
+                yield f"{kind}.{name}"
+
+
+def _of_call(name: str, known: Iterable[str]) -> str:
+    """The argument that a given name means: of the call that has it, else of the configuration."""
+    found = (one for one in known if one == name or one.endswith(f".{name}"))
+    return next(found, name if "." in name else f"{ARGUMENTS}.{name}")
+
+
+def _model(values: Values, given: GivenValues, files: Mapping[str, str]) -> ModelSpec:
+    """The given model, else that of the name in the script, else that of config.json."""
+    name = values.text(f"{LOAD}.model_name")
+    if given.model is not None:
+        return given.model
+    if name is None and "config.json" in files:
+        return of_config(files, "config.json")
+    if name is None:
+        text = "the script does not say which model: give its config.json, or a name (--model)"
+        raise Unreadable(text, values.file)
+    try:
+        return find(_PACKED.sub("", name))
+    except UnknownName as error:
+        text = f"{name[:100]}: {error}; give the model by another name or by its config.json"
+        raise values.fault((f"{LOAD}.model_name",), f"{text} (--model)") from None
+
+
+def _ranks(
+    files: Mapping[str, str], name: str, accelerators: int | None, assumed: list[str]
+) -> tuple[int | None, int]:
+    """Nodes, if a launcher says them, and processes of all nodes."""
+    program = name.rsplit("/", 1)[-1]
+    call = training_calls.training_call_if_any(
+        files, LAUNCHERS, lambda one: one.program.text.endswith(program), "Unsloth"
+    )
+    if call is None:
+        ranks = accelerators or 1
+        assumed.append(f"no launcher among the files: {ranks} ranks, each with a whole model")
+        return None, ranks
+    reached = training_calls.world(call.launch)
+    if call.launch.launcher == "accelerate":
+        said = {one.name: one for one in training_calls.options(call.launch.before)}
+        launched = Values(said, call.script)
+        nodes = launched.integer("--num_machines", default=1, most=DEGREE)
+        return nodes, launched.integer("--num_processes", default=accelerators, most=DEGREE)
+    return reached.nodes, training_calls.accelerators(call, reached, accelerators)
+
+
+def _plan(
+    values: Values, model: ModelSpec, world: int, usual: tuple[int, int, str]
+) -> tuple[TrainingSpec, ParallelPlan]:
+    length = values.integer(
+        f"{ARGUMENTS}.max_length", f"{ARGUMENTS}.max_seq_length", f"{LOAD}.max_seq_length",
+        default=USUAL_LENGTH,
+    )  # fmt: skip
+    micro = values.integer(f"{ARGUMENTS}.per_device_train_batch_size", default=usual[0])
+    steps = values.integer(f"{ARGUMENTS}.gradient_accumulation_steps", default=usual[1])
+    values.has(*IDLE)
+    half = "fp16" if values.boolean(f"{ARGUMENTS}.fp16") else "bf16"
+    word = values.text(f"{ADAPT}.{CHECKPOINTS}", f"{LOAD}.{CHECKPOINTS}") or "unsloth"
+    full = word.lower() != "false"
+    training = TrainingSpec(
+        seq_length=length,
+        global_batch_size=micro * steps * world,
+        precision=half,
+        optimizer=optimizer_of(values.text(f"{ARGUMENTS}.optim") or usual[2]),
+        **_weights(values, half),
+    )
+    plan = ParallelPlan(
+        dp=world,
+        micro_batch_size=micro,
+        recompute="full" if full else "none",
+        recompute_num_layers=model.num_layers if full else 0,
+        offload_activations=word == "unsloth" and length >= LEAST_OFFLOADED,
+        attention_kernel="flash2",
+        cross_entropy="chunked",
+        runtime="transformers",
+        zero_stage=0,
+    )
+    return training, plan
+
+
+def _weights(values: Values, half: str) -> dict[str, Any]:
+    """The fields of what is trained, and how all else is stored."""
+    for name in OTHER_WEIGHTS:
+        if values.has(f"{ADAPT}.{name}"):
+            text = "cannot be read: only adapters in every layer"
+            raise values.fault((f"{ADAPT}.{name}",), text)
+    if values.boolean(f"{LOAD}.full_finetuning"):
+        if values.boolean(f"{LOAD}.float32_mixed_precision"):
+            return {}
+        names = ("gradient_dtype", "gradient_reduce_dtype", "optimizer_state_dtype")
+        return dict.fromkeys(names, half) | {"master_weights_dtype": "none"}
+    eight = values.boolean(f"{LOAD}.load_in_8bit")
+    if eight:
+        values.assume("frozen weights of 8 bits are costed as 16: plans have 16 or 4")
+    packed = not eight and not values.boolean(f"{LOAD}.load_in_16bit")
+    return {
+        "lora_rank": values.integer(f"{ADAPT}.r", default=USUAL_RANK),
+        "lora_targets": _targets(values),
+        "lora_dropout": float(values.text(f"{ADAPT}.lora_dropout") or 0.0),
+        "frozen_dtype": (
+            "nf4" if values.boolean(f"{LOAD}.load_in_4bit", default=packed) else "as trained"
+        ),
+    }
+
+
+def _targets(values: Values) -> tuple[str, ...]:
+    """The matrices with adapters; all of a layer where the script names none, or all-linear."""
+    said = values.settings.get(f"{ADAPT}.target_modules")
+    if said is None or not values.has(said.name) or not isinstance(said.value, tuple):
+        return NAMES
+    if odd := [name for name in said.value if name not in NAMES]:
+        raise said.unreadable(
+            f"adapters at {', '.join(odd)[:80]} cannot be read: only {', '.join(NAMES)}"
+        )
+    return said.value

@@ -1,0 +1,67 @@
+"""Rules for what Unsloth has no option for, or does otherwise than planned.
+
+Read from Unsloth 2026.10.9: models/loader.py, models/llama.py, models/_utils.py, trainer.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cost_models.spec import ModelSpec
+from planner.constraints import Rule
+from planner.frameworks import rules
+from planner.frameworks.accelerate.rules import (
+    EACH_LAYER,
+    HALF_PRECISION,
+    KEPT_IN_FP32,
+    OFFLOADED_CHECKPOINTS,
+    lacks,
+)
+from planner.frameworks.accelerate.settings import OPTIMIZERS
+from planner.frameworks.base import rule, unsupported
+from planner.huggingface.export.exporter import config_of
+
+# Families that FastLanguageModel has layers of its own for and whose samples it packs: of Gemma 2
+# and gpt-oss it does not (PADDING_FREE_BLOCKLIST), others have no loss in chunks.
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma")
+# Sequences that are shorter are recomputed from checkpoints on the card.
+LEAST_OFFLOADED = 512
+
+
+def unsaid(model: ModelSpec) -> Iterator[str]:
+    """Why its layers do not build the model."""
+    yield from lacks(model)
+    keys = config_of(model)
+    if keys is not None and keys["model_type"] not in FAMILIES:
+        yield f"its own layers are of {', '.join(FAMILIES)}, not of {keys['model_type']}"
+
+
+ADAPTERS = unsupported(
+    lambda c, p: c.training.lora_rank > 0,
+    "its script trains adapters, not all weights: lora_rank above 0",
+    "degrees",
+)
+RULES: tuple[Rule, ...] = (
+    rules.EQUAL_NODES,
+    rules.optimizers(
+        *OPTIMIZERS, others="torch's Muon needs a second optimizer for norms and embeddings"
+    ),
+    EACH_LAYER,
+    OFFLOADED_CHECKPOINTS,
+    rule(
+        "offload",
+        lambda c, p: (p.offload_activations == 0) | (c.training.seq_length >= LEAST_OFFLOADED),
+        lambda c, p: (
+            f"it keeps checkpoints of less than {LEAST_OFFLOADED} tokens on the card, got "
+            f"{c.training.seq_length}"
+        ),
+    ),
+    HALF_PRECISION,
+    KEPT_IN_FP32,
+    unsupported(
+        lambda c, p: (c.training.gradient_reduce_dtype == "fp32") | (p.dp == 1),
+        lambda c, p: (
+            f"copies reduce the adapters' gradients in fp32, got {c.training.gradient_reduce_dtype}"
+        ),
+    ),
+)

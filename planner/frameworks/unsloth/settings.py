@@ -1,0 +1,67 @@
+"""The arguments of the three calls of train.py, with reasons."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from cost_models.plans import ParallelPlan
+from planner.constraints import Context
+from planner.frameworks.accelerate import settings
+from planner.frameworks.accelerate.trainer_yaml import ACCUMULATION
+from planner.frameworks.base import Flag, as_flags
+from planner.frameworks.rules import PLACEHOLDER, accumulated
+
+LOAD, ADAPT, ARGUMENTS = "from_pretrained", "get_peft_model", "SFTConfig"
+Argument = tuple[str, str, str]
+# torch's names of the types of activations.
+DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
+
+
+def _checkpointing(plan: ParallelPlan) -> str:
+    """Unsloth's own word offloads what is kept of each layer."""
+    return '"unsloth"' if plan.offload_activations else repr(plan.recompute == "full")
+
+
+def _load(c: Context) -> Iterator[Argument]:
+    yield "model_name", 'os.environ["MODEL"]', "set by launch.sh"
+    yield "max_seq_length", repr(c.training.seq_length), "tokens of one sequence"
+    yield "dtype", DTYPES[c.training.precision], "type of activations"
+    packed = c.training.frozen_dtype == "nf4"
+    yield "load_in_4bit", repr(packed), "frozen weights in nf4, else as activations"
+
+
+def _adapt(c: Context, plan: ParallelPlan) -> Iterator[Argument]:
+    training = c.training
+    yield "model", "model", "whose weights are frozen"
+    yield "r", repr(training.lora_rank), "rank of the adapters"
+    yield "target_modules", json.dumps(list(training.lora_targets)), "modules with adapters"
+    yield "lora_alpha", repr(training.lora_rank), "as large as the rank, as its examples have it"
+    yield "lora_dropout", repr(training.lora_dropout), "dropout before the adapters"
+    yield (
+        "use_gradient_checkpointing",
+        _checkpointing(plan),
+        "full recompute; unsloth: with checkpoints in host memory",
+    )
+
+
+def _arguments(c: Context, plan: ParallelPlan) -> Iterator[Argument]:
+    batch, why = accumulated(c, plan)
+    yield "max_length", repr(c.training.seq_length), "as the model's"
+    yield "packing", "True", "samples are packed into full sequences"
+    yield "per_device_train_batch_size", repr(plan.micro_batch_size), "sequences per pass and rank"
+    yield ACCUMULATION, repr(batch), why
+    yield c.training.precision, "True", "type of activations; adapters stay in fp32"
+    yield "optim", json.dumps(settings.OPTIMIZERS[c.training.optimizer]), "as planned"
+    yield "learning_rate", "1e-05", PLACEHOLDER
+    yield "max_steps", "20", "steps of a smoke run"
+    yield "output_dir", '"output"', "folder of checkpoints and logs"
+
+
+def calls(c: Context, plan: ParallelPlan) -> dict[str, tuple[Flag, ...]]:
+    """The arguments of each call, named call.argument."""
+    rows = {LOAD: _load(c), ADAPT: _adapt(c, plan), ARGUMENTS: _arguments(c, plan)}
+    return {
+        call: tuple(as_flags((f"{call}.{name}", value, why) for name, value, why in said))
+        for call, said in rows.items()
+    }

@@ -1,0 +1,207 @@
+"""Unsloth's script: read back, started on every node, refused, and taken by its own signatures."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner import frameworks
+from planner.answers.lint.lint import lint
+from planner.frameworks.launch_files import GivenValues, LaunchFiles
+from planner.frameworks.read_results import Reading, Unreadable
+from planner.frameworks.unsloth.rules import ADAPTERS, RULES
+from planner.inputs.requests.parser import parse_cluster
+from tests.fixtures.frameworks import accelerate, legal_cases
+from tests.fixtures.frameworks.unsloth import CASES, offloaded, on_one_card, tuned
+from tests.fixtures.launches import run_script, unreached, written
+from tests.planner.frameworks.test_tuners import changed, same
+from tests.tools.checkouts import checkout
+
+UNSLOTH = frameworks.get("unsloth")
+ORACLE = Path(__file__).parents[2] / "oracles" / "unsloth_check.py"
+# As in its notebooks.
+SCRIPT = """\
+from unsloth import FastLanguageModel, is_bfloat16_supported
+from trl import SFTTrainer, SFTConfig
+from datasets import load_dataset
+
+max_seq_length = 4096
+model, tokenizer = FastLanguageModel.from_pretrained(
+    model_name="unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit",
+    max_seq_length=max_seq_length,
+)
+model = FastLanguageModel.get_peft_model(model, r=32, use_gradient_checkpointing="unsloth")
+trainer = SFTTrainer(
+    model=model,
+    tokenizer=tokenizer,
+    train_dataset=load_dataset("yahma/alpaca-cleaned", split="train"),
+    args=SFTConfig(per_device_train_batch_size=2, gradient_accumulation_steps=4),
+)
+trainer.train()
+"""
+
+
+def read(text: str, given: GivenValues | None = None, **more: str) -> Reading:
+    files = LaunchFiles({"tune.py": text, **more}, given)
+    assert UNSLOTH.recognises(files)
+    assert UNSLOTH.read is not None
+    return UNSLOTH.read(files, None)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_written_reads_back(case: str) -> None:
+    same("unsloth", CASES[case])
+
+
+def test_drawn_plans_read_back() -> None:
+    legal = legal_cases("unsloth", 100)
+    assert len(legal) > 15
+    for case in legal:
+        same("unsloth", case)
+
+
+def test_it_starts_on_every_node(tmp_path: Path) -> None:
+    made = UNSLOTH.write(*CASES["mistral-window"])
+    written(tmp_path, made)
+    (call,) = run_script(
+        tmp_path, made.main, variables={"NODE_RANK": "1", "MASTER_ADDR": "node-0", "MODEL": "here"}
+    )
+    assert call[0] == "torchrun"
+    assert call[call.index("--nproc_per_node") + 1] == "8"
+    assert call[-1].endswith("train.py")
+
+
+def test_it_is_judged_under_its_own_name() -> None:
+    files = dict(UNSLOTH.write(*CASES["llama-copies-packed"]).files)
+    answer = lint(files, parse_cluster("1x8xh100-sxm"))
+    assert [one for one in answer.findings if one.severity == "error"] == []
+    assert answer.framework == "Unsloth"
+
+
+def test_what_a_notebook_leaves_open_is_as_unsloth_has_it() -> None:
+    reading = read(SCRIPT)
+    training, plan = reading.training, reading.plan
+    assert (training.frozen_dtype, training.lora_rank, len(training.lora_targets)) == ("nf4", 32, 7)
+    assert (training.seq_length, training.global_batch_size) == (4096, 8)
+    assert training.optimizer == "adam_8bit"
+    assert (plan.recompute, plan.offload_activations, plan.dp) == ("full", True, 1)
+    assert reading.model.num_layers == 32
+    assert any("no launcher among the files" in note for note in reading.assumed)
+    bare = SCRIPT.replace("per_device_train_batch_size=2, gradient_accumulation_steps=4", "")
+    assert read(bare).training.global_batch_size == 4 * 2
+    older = bare.replace("SFTConfig", "TrainingArguments").replace(
+        "from trl import SFTTrainer, TrainingArguments",
+        "from transformers import TrainingArguments",
+    )
+    assert read(older).training.global_batch_size == 8
+    assert read(older).training.optimizer == "adam"
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [('"unsloth"', ("full", True)), ("True", ("full", False)), ("False", ("none", False))],
+)
+def test_checkpoints_are_offloaded_by_its_own_word(word: str, found: tuple[str, bool]) -> None:
+    plan = read(SCRIPT.replace('"unsloth")', f"{word})")).plan
+    assert (plan.recompute, plan.offload_activations) == found
+    short = read(SCRIPT.replace("4096", "256").replace('"unsloth")', f"{word})")).plan
+    assert not short.offload_activations
+
+
+def test_ranks_are_those_of_the_launcher() -> None:
+    torchrun = read(SCRIPT, **{"run.sh": "torchrun --nproc_per_node 4 tune.py\n"})
+    assert (torchrun.plan.dp, torchrun.nodes, torchrun.accelerators_per_node) == (4, 1, 4)
+    launch = "accelerate launch --num_machines 2 --num_processes 8 tune.py\n"
+    accelerated = read(SCRIPT, **{"run.sh": launch})
+    assert (accelerated.plan.dp, accelerated.nodes) == (8, 2)
+
+
+def test_whole_models_are_read_and_not_written() -> None:
+    """All in bf16, unless float32_mixed_precision keeps fp32."""
+    whole = SCRIPT.replace("max_seq_length,\n)", "max_seq_length,\n    full_finetuning=True,\n)")
+    reading = read(whole)
+    assert (reading.training.lora_rank, reading.written) == (0, False)
+    assert reading.training.master_weights_dtype == "none"
+    mixed = whole.replace("=True,\n)", "=True,\n    float32_mixed_precision=True,\n)")
+    assert read(mixed).training.master_weights_dtype == "fp32"
+
+
+def test_a_script_with_a_main_function_is_followed() -> None:
+    imports, _, body = SCRIPT.partition("\n\n")
+    inside = "".join(f"    {line}\n" for line in body.splitlines())
+    text = f'{imports}\n\ndef main():\n{inside}\nif __name__ == "__main__":\n    main()\n'
+    assert read(text).training == read(SCRIPT).training
+
+
+def test_given_values_take_the_place_of_those_in_the_script() -> None:
+    said = {"gradient_accumulation_steps": "8", "get_peft_model.r": "8", "optim": "adamw_torch"}
+    training = read(SCRIPT, GivenValues(values=said)).training
+    assert (training.global_batch_size, training.lora_rank) == (16, 8)
+    assert training.optimizer == "adam"
+    unknown = SCRIPT.replace("steps=4", "steps=int(steps())")
+    assert any("gradient_accumulation_steps: known only" in one for one in read(unknown).assumed)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("SFTConfig", "GRPOConfig", "only training on the next token can be read"),
+        ("r=32", 'r=32, modules_to_save=["lm_head"]', "only adapters in every layer"),
+        ("r=32", 'r=32, target_modules=["lm_head"]', "adapters at lm_head cannot be read"),
+        ("Meta-Llama-3.1-8B-Instruct", "Nobody-9B", "--model"),
+        ("model = FastLanguageModel.get_peft_model", "model = other", "get_peft_model is reached"),
+    ],
+)
+def test_what_is_not_read_is_refused_by_name(old: str, new: str, says: str) -> None:
+    with pytest.raises(Unreadable, match=says):
+        read(SCRIPT.replace(old, new))
+
+
+def test_refusals() -> None:
+    card, copies = CASES["llama-one-card"], CASES["llama-copies"]
+    offloads = changed(card, offload_activations=True)
+    request, plan = offloaded(on_one_card())
+    short = request.model_copy(
+        update={"training": request.training.model_copy(update={"seq_length": 256})}
+    )
+    half = tuned(accelerate.CASES["llama-copies"], gradient_reduce_dtype="bf16")
+    whole = accelerate.CASES["llama-copies"]
+    refused: dict[str, Any] = {
+        "activation offload needs full recompute": offloads,
+        "checkpoints of less than 512 tokens on the card": (short, plan),
+        "copies reduce the adapters' gradients in fp32": half,
+        "its script trains adapters, not all weights": whole,
+        "its own layers are of llama": tuned(accelerate.CASES["qwen3-moe"]),
+        "without shards": changed(copies, zero_stage=3),
+        "in chunks with the output layer": changed(card, cross_entropy="unfused"),
+    }
+    for text, case in refused.items():
+        assert any(text in reason.text for reason in UNSLOTH.reasons(*case)), text
+    own = {ADAPTERS, *RULES} & unreached(UNSLOTH, list(refused.values()))
+    assert not own & {ADAPTERS, RULES[3], RULES[4], RULES[-1]}
+
+
+@pytest.mark.exhaustive
+def test_its_functions_and_trls_configuration_take_every_argument(tmp_path: Path) -> None:
+    """Over drawn plans; an argument that is misspelt is found."""
+    cases = [*CASES.values(), *legal_cases("unsloth", 500)]
+    assert len(cases) > 100
+    files = []
+    for place, case in enumerate(cases):
+        path = tmp_path / f"{place}.py"
+        path.write_text(UNSLOTH.write(*case).files["train.py"])
+        files.append(str(path))
+    broken = tmp_path / "broken.py"
+    text = Path(files[0]).read_text()
+    broken.write_text(text.replace("lora_alpha", "lora_alfa").replace("max_steps", "most_steps"))
+    own, trl = checkout("unslothai/unsloth"), checkout("huggingface/trl")
+    command = [sys.executable, str(ORACLE), str(own), str(trl), *files, str(broken)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    wrong = [line for line in found.stdout.splitlines() if line.startswith("WRONG")]
+    assert all("broken.py" in line for line in wrong), wrong
+    assert [name for name in ("lora_alfa", "most_steps") if name not in "".join(wrong)] == []
