@@ -46,7 +46,7 @@ def wrong(script: Path, known: dict[str, set[str]], config: Any) -> Iterator[str
     """What of a script is not taken."""
     said = arguments(script)
     for function, names in known.items():
-        yield from (f"{function} has no {name}" for name in said[function].keys() - names)
+        yield from (f"{function} has no {name}" for name in said.get(function, {}).keys() - names)
     asked = {name: ast.literal_eval(value) for name, value in said["SFTConfig"].items()}
     try:
         made = config(**asked, use_cpu=True)

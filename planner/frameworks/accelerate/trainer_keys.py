@@ -73,3 +73,9 @@ TRAINERS = (
         chunks_loss=True,
     ),
 )
+
+
+def kept_in(dtype: str) -> dict[str, str]:
+    """Training fields of weights that are trained in this type without a second copy."""
+    names = ("gradient_dtype", "gradient_reduce_dtype", "optimizer_state_dtype")
+    return dict.fromkeys(names, dtype) | {"master_weights_dtype": "none"}

@@ -19,7 +19,7 @@ from planner.frameworks.accelerate import llama_factory_v1
 from planner.frameworks.accelerate.engines import ENGINES, TYPES, Engine, engine, of_document
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import OPTIMIZERS
-from planner.frameworks.accelerate.trainer_keys import NEWER, TRAINERS, Trainer
+from planner.frameworks.accelerate.trainer_keys import NEWER, TRAINERS, Trainer, kept_in
 from planner.frameworks.given_values import (
     DEGREE,
     Values,
@@ -234,8 +234,7 @@ def _types(
 ) -> dict[str, Any]:
     """The adapters' fields, and the types of what is kept and reduced."""
     if trainer.trains_half and not sharding.fields["zero_stage"] and not adapters:
-        names = ("gradient_dtype", "gradient_reduce_dtype", "optimizer_state_dtype")
-        return dict.fromkeys(names, half) | {"master_weights_dtype": "none"}
+        return kept_in(half)
     return {"gradient_dtype": sharding.kept, "gradient_reduce_dtype": reduced, **adapters}
 
 

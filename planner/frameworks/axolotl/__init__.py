@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from cost_models.plans import ParallelPlan, code
 from planner.constraints import Context
 from planner.frameworks.accelerate import rules, settings, trainer_yaml
+from planner.frameworks.accelerate.trainer_keys import kept_in
 from planner.frameworks.base import cannot, rule, says, unsupported
 from planner.frameworks.yaml_files import Row
 
@@ -123,10 +124,5 @@ FRAMEWORK = PROGRAM.framework(
         "compile": says("torch_compile"),
     },
     losses=("next_token",),
-    training_alone={
-        "master_weights_dtype": "none",
-        "gradient_dtype": "bf16",
-        "gradient_reduce_dtype": "bf16",
-        "optimizer_state_dtype": "bf16",
-    },
+    training_alone=kept_in("bf16"),
 )

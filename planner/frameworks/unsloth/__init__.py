@@ -1,4 +1,4 @@
-"""Unsloth: a script that tunes adapters on one card, or on copies of the model."""
+"""Unsloth: a script that tunes weights or adapters on one card, or on copies of the model."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from planner.documents.request import PlanRequest
 from planner.frameworks import accelerate, python_writer
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import config_json
+from planner.frameworks.accelerate.trainer_keys import kept_in
 from planner.frameworks.accelerate.trainer_yaml import PARTIAL_TRAINING
 from planner.frameworks.base import Bundle, fields
 from planner.frameworks.launch_bundle import Launch
 from planner.frameworks.unsloth import reader
-from planner.frameworks.unsloth.rules import ADAPTERS, RULES, unsaid
-from planner.frameworks.unsloth.settings import ADAPT, ARGUMENTS, LOAD, calls
+from planner.frameworks.unsloth.rules import RULES, unsaid
+from planner.frameworks.unsloth.settings import ADAPT, ARGUMENTS, LOAD, arguments
 
 VERSIONS = "2026.10.9, trl 1.16, transformers 5"
 LAUNCH = Launch(
@@ -40,17 +41,10 @@ HEADS = {
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script, the training script and the model's config."""
     c = Context(request.model, request.cluster, request.training)
-    said = calls(c, plan)
+    said = arguments(c, plan)
     config, keys = config_json(c)
-    load, adapters, arguments = (
-        python_writer.call(head, said[name], indent=0) for name, head in HEADS.items()
-    )
-    words = {
-        "head": LAUNCH.head(request, plan),
-        "load": load,
-        "adapters": adapters,
-        "arguments": arguments,
-    }
+    calls = "\n".join(python_writer.call(HEADS[name], said[name], indent=0) for name in said)
+    words = {"head": LAUNCH.head(request, plan), "calls": calls}
     return LAUNCH.bundle(
         request,
         plan,
@@ -66,8 +60,9 @@ FRAMEWORK = LAUNCH.framework(
     fields(__name__),
     render,
     reader,
-    adapters={"lora_targets": NAMES, "gradient_reduce_dtype": "fp32"},
-    partial_training=(ADAPTERS, *PARTIAL_TRAINING),
+    adapters={"lora_targets": NAMES, **dict.fromkeys(kept_in("fp32"), "fp32")},
+    training=kept_in("bf16"),
+    partial_training=PARTIAL_TRAINING,
     blocks=accelerate.FRAMEWORK.blocks,
     parts=accelerate.FRAMEWORK.parts,
     lacks=unsaid,

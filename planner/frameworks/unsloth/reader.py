@@ -16,6 +16,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import training_calls
 from planner.frameworks.accelerate.peft import NAMES
+from planner.frameworks.accelerate.trainer_keys import kept_in
 from planner.frameworks.accelerate.trainers import optimizer_of
 from planner.frameworks.given_values import DEGREE, Values, malformed
 from planner.frameworks.launch_files import GivenValues, given_with
@@ -24,7 +25,7 @@ from planner.frameworks.python.static_evaluation import Program
 from planner.frameworks.python.static_values import Call, Unknown
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 from planner.frameworks.unsloth.rules import LEAST_OFFLOADED
-from planner.frameworks.unsloth.settings import ADAPT, ARGUMENTS, LOAD
+from planner.frameworks.unsloth.settings import ADAPT, ARGUMENTS, CHECKPOINTS, LOAD
 
 # Configurations of trainers of the next token, whose arguments are named alike.
 CONFIGS = (ARGUMENTS, "TrainingArguments", "UnslothTrainingArguments")
@@ -36,7 +37,6 @@ USUAL_LENGTH, USUAL_RANK = 2048, 16
 USUAL, OF_TRANSFORMERS = (4, 2, "adamw_8bit"), (8, 1, "adamw_torch")
 # bf16 or fp16 is what a card has, packing and alpha change no cost.
 IDLE = {f"{LOAD}.dtype", f"{ARGUMENTS}.bf16", f"{ARGUMENTS}.packing", f"{ADAPT}.lora_alpha"}
-CHECKPOINTS = "use_gradient_checkpointing"
 # What trains more, or less, than adapters in every layer.
 OTHER_WEIGHTS = ("modules_to_save", "layers_to_transform", "finetune_last_n_layers")
 # Names of its checkpoints in four bits.
@@ -78,7 +78,6 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         settings=tuple(said.values()),
         unread=tuple(one for key, one in said.items() if key not in values.asked),
         assumed=tuple(assumed),
-        written=training.lora_rank > 0,
     )
 
 
@@ -216,10 +215,8 @@ def _weights(values: Values, half: str) -> dict[str, Any]:
             text = "cannot be read: only adapters in every layer"
             raise values.fault((f"{ADAPT}.{name}",), text)
     if values.boolean(f"{LOAD}.full_finetuning"):
-        if values.boolean(f"{LOAD}.float32_mixed_precision"):
-            return {}
-        names = ("gradient_dtype", "gradient_reduce_dtype", "optimizer_state_dtype")
-        return dict.fromkeys(names, half) | {"master_weights_dtype": "none"}
+        whole = values.boolean(f"{LOAD}.float32_mixed_precision", default=half == "fp16")
+        return {} if whole else kept_in(half)
     eight = values.boolean(f"{LOAD}.load_in_8bit")
     if eight:
         values.assume("frozen weights of 8 bits are costed as 16: plans have 16 or 4")

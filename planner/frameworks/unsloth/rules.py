@@ -13,8 +13,8 @@ from planner.frameworks import rules
 from planner.frameworks.accelerate.rules import (
     EACH_LAYER,
     HALF_PRECISION,
-    KEPT_IN_FP32,
     OFFLOADED_CHECKPOINTS,
+    kept,
     lacks,
 )
 from planner.frameworks.accelerate.settings import OPTIMIZERS
@@ -36,10 +36,19 @@ def unsaid(model: ModelSpec) -> Iterator[str]:
         yield f"its own layers are of {', '.join(FAMILIES)}, not of {keys['model_type']}"
 
 
-ADAPTERS = unsupported(
-    lambda c, p: c.training.lora_rank > 0,
-    "its script trains adapters, not all weights: lora_rank above 0",
-    "degrees",
+TYPES = unsupported(
+    lambda c, p: (
+        kept(c.training) == ("fp32",) * 3
+        or (
+            not c.training.lora_rank
+            and c.training.precision == "bf16"
+            and kept(c.training) == ("none", "bf16", "bf16")
+        )
+    ),
+    lambda c, p: (
+        "weights, gradients and states are kept in fp32 or, of a whole model in bf16, all in "
+        f"bf16: got {', '.join(kept(c.training))} with {c.training.precision}"
+    ),
 )
 RULES: tuple[Rule, ...] = (
     rules.EQUAL_NODES,
@@ -57,11 +66,12 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     HALF_PRECISION,
-    KEPT_IN_FP32,
+    TYPES,
     unsupported(
-        lambda c, p: (c.training.gradient_reduce_dtype == "fp32") | (p.dp == 1),
+        lambda c, p: (c.training.gradient_reduce_dtype == c.training.gradient_dtype) | (p.dp == 1),
         lambda c, p: (
-            f"copies reduce the adapters' gradients in fp32, got {c.training.gradient_reduce_dtype}"
+            f"copies reduce gradients in their own type, {c.training.gradient_dtype}: got "
+            f"{c.training.gradient_reduce_dtype}"
         ),
     ),
 )

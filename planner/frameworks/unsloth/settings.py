@@ -13,6 +13,8 @@ from planner.frameworks.base import Flag, as_flags
 from planner.frameworks.rules import PLACEHOLDER, accumulated
 
 LOAD, ADAPT, ARGUMENTS = "from_pretrained", "get_peft_model", "SFTConfig"
+CHECKPOINTS = "use_gradient_checkpointing"
+RECOMPUTES = "full recompute; unsloth: with checkpoints in host memory"
 Argument = tuple[str, str, str]
 # torch's names of the types of activations.
 DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
@@ -23,12 +25,17 @@ def _checkpointing(plan: ParallelPlan) -> str:
     return '"unsloth"' if plan.offload_activations else repr(plan.recompute == "full")
 
 
-def _load(c: Context) -> Iterator[Argument]:
+def _load(c: Context, plan: ParallelPlan) -> Iterator[Argument]:
     yield "model_name", 'os.environ["MODEL"]', "set by launch.sh"
     yield "max_seq_length", repr(c.training.seq_length), "tokens of one sequence"
     yield "dtype", DTYPES[c.training.precision], "type of activations"
     packed = c.training.frozen_dtype == "nf4"
     yield "load_in_4bit", repr(packed), "frozen weights in nf4, else as activations"
+    if not c.training.lora_rank:
+        kept = c.training.master_weights_dtype == "fp32"
+        yield "full_finetuning", "True", "all weights are trained"
+        yield "float32_mixed_precision", repr(kept), "weights and states in fp32, else in bf16"
+        yield CHECKPOINTS, _checkpointing(plan), RECOMPUTES
 
 
 def _adapt(c: Context, plan: ParallelPlan) -> Iterator[Argument]:
@@ -38,11 +45,7 @@ def _adapt(c: Context, plan: ParallelPlan) -> Iterator[Argument]:
     yield "target_modules", json.dumps(list(training.lora_targets)), "modules with adapters"
     yield "lora_alpha", repr(training.lora_rank), "as large as the rank, as its examples have it"
     yield "lora_dropout", repr(training.lora_dropout), "dropout before the adapters"
-    yield (
-        "use_gradient_checkpointing",
-        _checkpointing(plan),
-        "full recompute; unsloth: with checkpoints in host memory",
-    )
+    yield CHECKPOINTS, _checkpointing(plan), RECOMPUTES
 
 
 def _arguments(c: Context, plan: ParallelPlan) -> Iterator[Argument]:
@@ -51,16 +54,17 @@ def _arguments(c: Context, plan: ParallelPlan) -> Iterator[Argument]:
     yield "packing", "True", "samples are packed into full sequences"
     yield "per_device_train_batch_size", repr(plan.micro_batch_size), "sequences per pass and rank"
     yield ACCUMULATION, repr(batch), why
-    yield c.training.precision, "True", "type of activations; adapters stay in fp32"
+    yield c.training.precision, "True", "type of activations"
     yield "optim", json.dumps(settings.OPTIMIZERS[c.training.optimizer]), "as planned"
     yield "learning_rate", "1e-05", PLACEHOLDER
     yield "max_steps", "20", "steps of a smoke run"
     yield "output_dir", '"output"', "folder of checkpoints and logs"
 
 
-def calls(c: Context, plan: ParallelPlan) -> dict[str, tuple[Flag, ...]]:
+def arguments(c: Context, plan: ParallelPlan) -> dict[str, tuple[Flag, ...]]:
     """The arguments of each call, named call.argument."""
-    rows = {LOAD: _load(c), ADAPT: _adapt(c, plan), ARGUMENTS: _arguments(c, plan)}
+    adapters = {ADAPT: _adapt(c, plan)} if c.training.lora_rank else {}
+    rows = {LOAD: _load(c, plan), **adapters, ARGUMENTS: _arguments(c, plan)}
     return {
         call: tuple(as_flags((f"{call}.{name}", value, why) for name, value, why in said))
         for call, said in rows.items()

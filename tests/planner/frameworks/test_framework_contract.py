@@ -327,7 +327,7 @@ def test_layers_in_a_pattern_of_their_own_are_refused(name: str) -> None:
     case = next(iter(CASES[name].values()))
     reasons = frameworks.get(name).reasons(*patterned(*case))
     usual = "no option for layers with full, window 128, window 64"
-    families = ("accelerate", "axolotl", "llama-factory", "trl")
+    families = ("accelerate", "axolotl", "llama-factory", "trl", "unsloth")
     said = dict.fromkeys(families, "no family of transformers builds this model")
     said |= dict.fromkeys(("megatron", "megatron-bridge"), "all windows have one width")
     words = said.get(name, usual)
@@ -342,7 +342,8 @@ def test_what_cannot_be_tuned_is_refused_in_one_sentence(name: str) -> None:
     before = {reason.text for reason in frameworks.get(name).reasons(*case)}
     after = {reason.text for reason in frameworks.get(name).reasons(*tuned(*case))}
     said = {"(every|all) weight|not (in )?nf4", "mock data of one length", "for dpo use TRL"}
-    if name in ("axolotl", "llama-factory", "torchtune", "trl"):  # load frozen weights in four bits
+    # These load frozen weights in four bits.
+    if name in ("axolotl", "llama-factory", "torchtune", "trl", "unsloth"):
         said.remove("(every|all) weight|not (in )?nf4")
     if name in ("llama-factory", "trl"):
         said.remove("for dpo use TRL")

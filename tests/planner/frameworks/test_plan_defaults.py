@@ -14,8 +14,9 @@ from planner.inputs.requests.parser import parse_request
 from tests.fixtures.frameworks import NAMES
 
 CLUSTERS = {"mindspeed": "2x8xascend-910b4", "primus": "2x8xmi300x"}
+MODELS = {"unsloth": "llama-3.2-1b"}  # there are no shards of larger ones
 # Degrees of a plan with tensor and pipeline parallelism, as far as the framework has these.
-TRAINERS = ("accelerate", "axolotl", "llama-factory", "trl")
+TRAINERS = ("accelerate", "axolotl", "llama-factory", "trl", "unsloth")
 DEGREES: dict[str, dict[str, Any]] = {
     name: {"dp": 16} if name in TRAINERS else {"tp": 4, "pp": 2, "dp": 2} for name in NAMES
 } | {name: {"tp": 4, "dp": 4} for name in ("maxtext", "torchtune")}
@@ -25,7 +26,7 @@ TUNERS = (*TRAINERS, "megatron-bridge", "torchtune")
 def document(name: str, plan: dict[str, Any], **training: Any) -> dict[str, Any]:
     """A request for a plan of one framework."""
     return {
-        "model": "llama-3.1-8b",
+        "model": MODELS.get(name, "llama-3.1-8b"),
         "cluster": CLUSTERS.get(name, "2x8xh100-sxm"),
         "training": {"seq_length": 2048, "global_batch_size": 32, **training},
         "search": {"framework": name},

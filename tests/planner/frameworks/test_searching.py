@@ -10,11 +10,12 @@ from cost_models.spec import TrainingSpec
 from planner import frameworks
 from planner.answers.plans import plan_answers
 from planner.documents.request import PlanRequest, SearchSpec
+from planner.frameworks.accelerate.peft import NAMES
 from tests.fixtures.frameworks.torchtune import KEPT
 
 # Where it runs, if not on NVIDIA's.
 DEVICES = {"mindspeed": "ascend-910b3", "primus": "mi300x", "maxtext": "tpu-v5p"}
-# Types that the framework trains in, where the usual ones are refused.
+# What the framework trains, and in which types, where the usual is refused.
 TYPES = {
     "colossalai": {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"},
     **{
@@ -23,6 +24,8 @@ TYPES = {
     },
     "nanotron": KEPT,
     "torchtune": KEPT,
+    # Which has no shards: adapters alone are small enough.
+    "unsloth": {"lora_rank": 16, "lora_targets": NAMES},
 }  # fmt: skip
 
 

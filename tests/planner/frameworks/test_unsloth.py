@@ -13,9 +13,10 @@ from planner import frameworks
 from planner.answers.lint.lint import lint
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.read_results import Reading, Unreadable
-from planner.frameworks.unsloth.rules import ADAPTERS, RULES
-from planner.inputs.requests.parser import parse_cluster
+from planner.frameworks.unsloth.rules import OFFLOADED_CHECKPOINTS, RULES, TYPES
+from planner.inputs.requests.parser import parse_cluster, parse_request
 from tests.fixtures.frameworks import accelerate, legal_cases
+from tests.fixtures.frameworks.llama_factory import LORA, Case
 from tests.fixtures.frameworks.unsloth import CASES, offloaded, on_one_card, tuned
 from tests.fixtures.launches import run_script, unreached, written
 from tests.planner.frameworks.test_tuners import changed, same
@@ -50,6 +51,12 @@ def read(text: str, given: GivenValues | None = None, **more: str) -> Reading:
     assert UNSLOTH.recognises(files)
     assert UNSLOTH.read is not None
     return UNSLOTH.read(files, None)
+
+
+def changed_training(case: Case, **fields: Any) -> Case:
+    request, plan = case
+    training = request.training.model_copy(update=fields)
+    return request.model_copy(update={"training": training}), plan
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -120,14 +127,23 @@ def test_ranks_are_those_of_the_launcher() -> None:
     assert (accelerated.plan.dp, accelerated.nodes) == (8, 2)
 
 
-def test_whole_models_are_read_and_not_written() -> None:
-    """All in bf16, unless float32_mixed_precision keeps fp32."""
+def test_whole_models_are_kept_in_bf16_unless_told_otherwise() -> None:
     whole = SCRIPT.replace("max_seq_length,\n)", "max_seq_length,\n    full_finetuning=True,\n)")
     reading = read(whole)
-    assert (reading.training.lora_rank, reading.written) == (0, False)
+    assert reading.training.lora_rank == 0
     assert reading.training.master_weights_dtype == "none"
     mixed = whole.replace("=True,\n)", "=True,\n    float32_mixed_precision=True,\n)")
     assert read(mixed).training.master_weights_dtype == "fp32"
+    halves = (CASES["llama-whole-bf16"], "False"), (CASES["llama-whole-fp32"], "True")
+    for case, kept in halves:
+        script = UNSLOTH.write(*case).files["train.py"]
+        assert f"float32_mixed_precision={kept}," in script
+        assert "full_finetuning=True," in script
+        assert "get_peft_model" not in script
+    said = {"model": "llama-3.2-1b", "cluster": "1x4xh100-sxm", "search": {"framework": "unsloth"}}
+    for training, master in (({}, "none"), ({"lora_rank": 8}, "fp32")):
+        asked = {"seq_length": 2048, "global_batch_size": 8, **training}
+        assert parse_request({**said, "training": asked}).training.master_weights_dtype == master
 
 
 def test_a_script_with_a_main_function_is_followed() -> None:
@@ -164,25 +180,22 @@ def test_what_is_not_read_is_refused_by_name(old: str, new: str, says: str) -> N
 def test_refusals() -> None:
     card, copies = CASES["llama-one-card"], CASES["llama-copies"]
     offloads = changed(card, offload_activations=True)
-    request, plan = offloaded(on_one_card())
-    short = request.model_copy(
-        update={"training": request.training.model_copy(update={"seq_length": 256})}
-    )
-    half = tuned(accelerate.CASES["llama-copies"], gradient_reduce_dtype="bf16")
-    whole = accelerate.CASES["llama-copies"]
+    short = changed_training(offloaded(on_one_card()), seq_length=256)
+    half = changed_training(CASES["llama-copies"], gradient_reduce_dtype="bf16")
+    mixed = changed_training(CASES["llama-whole-bf16"], optimizer_state_dtype="fp32")
     refused: dict[str, Any] = {
         "activation offload needs full recompute": offloads,
-        "checkpoints of less than 512 tokens on the card": (short, plan),
-        "copies reduce the adapters' gradients in fp32": half,
-        "its script trains adapters, not all weights": whole,
-        "its own layers are of llama": tuned(accelerate.CASES["qwen3-moe"]),
+        "checkpoints of less than 512 tokens on the card": short,
+        "copies reduce gradients in their own type, fp32": half,
+        "of a whole model in bf16, all in bf16": mixed,
+        "its own layers are of llama": tuned(accelerate.CASES["qwen3-moe"], **LORA),
         "without shards": changed(copies, zero_stage=3),
         "in chunks with the output layer": changed(card, cross_entropy="unfused"),
     }
     for text, case in refused.items():
         assert any(text in reason.text for reason in UNSLOTH.reasons(*case)), text
-    own = {ADAPTERS, *RULES} & unreached(UNSLOTH, list(refused.values()))
-    assert not own & {ADAPTERS, RULES[3], RULES[4], RULES[-1]}
+    own = {OFFLOADED_CHECKPOINTS, TYPES, RULES[4], RULES[-1]}
+    assert not own & unreached(UNSLOTH, list(refused.values()))
 
 
 @pytest.mark.exhaustive

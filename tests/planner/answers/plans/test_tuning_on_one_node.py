@@ -24,7 +24,12 @@ def test_four_bits_on_one_card_have_files_to_start() -> None:
     """The most common job there is."""
     found = answer("1x1xrtx-4090", frozen_dtype="nf4")
     assert found.no_launch is None
-    assert {one.framework for one in found.frameworks} == {"axolotl", "llama-factory", "trl"}
+    assert {one.framework for one in found.frameworks} == {
+        "axolotl",
+        "llama-factory",
+        "trl",
+        "unsloth",
+    }
     assert found.best is not None
     assert found.best.plan.accelerators == 1
     bundle = planner.emit(
