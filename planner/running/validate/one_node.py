@@ -95,7 +95,8 @@ def _results(given: Any, ranks: int) -> list[RankResult]:
             result = RankResult.model_validate(one)
         except ValidationError:
             result = None
-        if result is None or result.amounts is None:  # the script measures memory
+        # The script takes steps and measures memory.
+        if result is None or result.amounts is None or not (result.step_s and result.losses):
             detail = f"file {i + 1} is no rank-N.json of the script"
             problems.append(problem(f"/ranks/{i}", "not_a_result", detail))
         else:
