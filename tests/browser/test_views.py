@@ -93,7 +93,7 @@ def test_what_fits(page: Page, shot: Callable[..., None]) -> None:
 
     # A rented node has a price, and room for more ways.
     page.get_by_label("Card or instance").select_option("p5.48xlarge")
-    expect(verdict).to_have_text("5 of 5 ways fit on 8 × H100 SXM5 80GB")
+    expect(verdict).to_have_text("6 of 6 ways fit on 8 × H100 SXM5 80GB")
     expect(quantized.locator("td").first).to_contain_text("$")
     page.get_by_label("Batch").fill("-1")
     expect(page.get_by_label("Batch")).to_have_attribute("aria-invalid", "true")
