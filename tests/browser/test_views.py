@@ -81,19 +81,19 @@ def test_without_a_price_there_is_no_cost(page: Page) -> None:
 def test_what_fits(page: Page, shot: Callable[..., None]) -> None:
     page.goto(link(view="fit"))
     verdict = page.locator(".verdict")
-    expect(verdict).to_have_text("3 of 5 ways fit on 1 × GeForce RTX 4090")
+    expect(verdict).to_have_text("3 of 6 ways fit on 1 × GeForce RTX 4090")
     table = page.get_by_role("region", name="Methods by length: table")
     quantized = table.get_by_role("row", name="QLoRA")
     expect(quantized.locator(".meter:not(.over)")).to_have_count(5)
     expect(quantized.locator("td").first).to_contain_text("tokens/s")
-    expect(table.get_by_role("row", name="full LLaMA")).to_contain_text("over")
+    expect(table.get_by_role("row", name="full torchtune")).to_contain_text("over")
     commands = page.get_by_role("region", name="To run")
     expect(commands).to_contain_text("planner emit --model qwen3-8b --cluster 1x1xrtx-4090")
     shot(page, "fits", whole=True)
 
     # A rented node has a price, and room for more ways.
     page.get_by_label("Card or instance").select_option("p5.48xlarge")
-    expect(verdict).to_have_text("5 of 5 ways fit on 8 × H100 SXM5 80GB")
+    expect(verdict).to_have_text("6 of 6 ways fit on 8 × H100 SXM5 80GB")
     expect(quantized.locator("td").first).to_contain_text("$")
     page.get_by_label("Batch").fill("-1")
     expect(page.get_by_label("Batch")).to_have_attribute("aria-invalid", "true")

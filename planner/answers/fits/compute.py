@@ -69,6 +69,11 @@ class _Try:
     def trainer(self) -> str:
         return str(self.request.search.framework)
 
+    @property
+    def together(self) -> int:
+        """Sequences of a micro-batch, at least: a pair for DPO."""
+        return 2 if self.request.training.loss == "dpo" else 1
+
     def at(self, seq_length: int) -> PlanRequest:
         """The request with sequences of this length."""
         training = self.request.training.model_copy(update={"seq_length": seq_length})
@@ -81,7 +86,7 @@ class _Try:
 
     def least(self, seq_length: int) -> ParallelPlan | None:
         """The plan that needs the least memory; None where none is legal."""
-        wanted = {**self.request.search.limits, "micro_batch_size": Bounds(values=(1,))}
+        wanted = {**self.request.search.limits, "micro_batch_size": Bounds(values=(self.together,))}
         outcome = self.found(limited(self.at(seq_length), wanted, objective="memory_headroom"))
         return next(iter((*outcome.best, *outcome.nearest)), None)
 
@@ -263,15 +268,15 @@ def _cell(
 
 
 def _grown(one: _Try, seq_length: int, plan: ParallelPlan) -> ParallelPlan:
-    """The plan with the most sequences of a micro-batch that fit; with 1 if none does."""
+    """The plan with the most sequences of a micro-batch that fit; with the least if none does."""
 
-    def of(sequences: int) -> ParallelPlan:
-        return plan.model_copy(update={"micro_batch_size": sequences})
+    def of(times: int) -> ParallelPlan:
+        return plan.model_copy(update={"micro_batch_size": times * one.together})
 
-    def fits(sequences: int) -> bool:
-        return _fits(with_micro_batch(one.at(seq_length), of(sequences)), of(sequences))
+    def fits(times: int) -> bool:
+        return _fits(with_micro_batch(one.at(seq_length), of(times)), of(times))
 
-    return of(_last(fits, 1, MOST_MICRO_BATCH))
+    return of(_last(fits, 1, MOST_MICRO_BATCH // one.together))
 
 
 def with_micro_batch(request: PlanRequest, plan: ParallelPlan) -> PlanRequest:

@@ -73,8 +73,8 @@ class RankResult(Document):
     device: str
     threads: int
     versions: dict[str, str]
-    step_s: Annotated[tuple[float, ...], Field(min_length=1)]
-    losses: Annotated[tuple[float, ...], Field(min_length=1)]
+    step_s: tuple[float, ...]
+    losses: tuple[float, ...]
     profiled_step_s: float
     parts_s: dict[str, float]
     amounts: Amounts | None

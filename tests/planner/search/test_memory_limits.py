@@ -129,7 +129,8 @@ def test_what_fits_by_bytes_alone_misses_by_what_the_risk_takes() -> None:
     """The nearest miss is over the room that the risk leaves, not over the memory."""
     least = searched(asked(objective="memory_headroom", recompute="none", tp=8)).best[0]
     peak = float(cost_model(asked()).evaluate(Plans.from_rows([least])).needed_bytes[0])
-    limits = {"recompute": "none", "tp": 8, "memory_risk": 0.02, "offload_optimizer": False}
+    held = {"offload_optimizer": False, "framework": "megatron"}
+    limits = {"recompute": "none", "tp": 8, "memory_risk": 0.02, **held}
     answer = find(with_memory(asked(**limits), 1.02 * peak))
     assert answer.best is None
     (miss,) = answer.nearest
