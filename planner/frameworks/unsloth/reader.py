@@ -39,6 +39,13 @@ USUAL, OF_TRANSFORMERS = (4, 2, "adamw_8bit"), (8, 1, "adamw_torch")
 IDLE = {f"{LOAD}.dtype", f"{ARGUMENTS}.bf16", f"{ARGUMENTS}.packing", f"{ADAPT}.lora_alpha"}
 # What trains more, or less, than adapters in every layer.
 OTHER_WEIGHTS = ("modules_to_save", "layers_to_transform", "finetune_last_n_layers")
+# What makes ranks hold parts of a model or of a sequence, in other files and in the script.
+_SPLITS = re.compile(
+    r"\bUNSLOTH_FSDP2=[\"']?(?:1|true|yes|on|native)\b|--use_(?:fsdp|deepspeed)\b|"
+    r"\bdistributed_type:\s*(?:FSDP|DEEPSPEED)\b",
+    re.IGNORECASE,
+)
+SPLITS = ("fsdp", "fsdp_config", "deepspeed", "context_parallel_size")
 # Names of its checkpoints in four bits.
 _PACKED = re.compile(r"(-unsloth)?-bnb-4bit$")
 _USED = re.compile(r"\bFast(?:Language)?Model\.from_pretrained\b")
@@ -58,6 +65,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     said = {one.name: one for one in _settings(calls, name)}
     said |= {_of_call(one.name, said): one for one in given.settings()}
     values = Values(said, name, assumed)
+    _refuse_parts(values, files)
     model = _model(values, given, files)
     nodes, world = _ranks(files, name, accelerators, assumed)
     own = calls[ARGUMENTS].short != "TrainingArguments"
@@ -134,6 +142,17 @@ def _of_call(name: str, known: Iterable[str]) -> str:
     """The argument that a given name means: of the call that has it, else of the configuration."""
     found = (one for one in known if one == name or one.endswith(f".{name}"))
     return next(found, name if "." in name else f"{ARGUMENTS}.{name}")
+
+
+def _refuse_parts(values: Values, files: Mapping[str, str]) -> None:
+    """Raises Unreadable for a run whose ranks do not hold whole models."""
+    what = "cannot be read: only ranks that hold a whole model"
+    for name in SPLITS:
+        if (values.text(f"{ARGUMENTS}.{name}") or "1") not in ("1", "False"):
+            raise values.fault((f"{ARGUMENTS}.{name}",), what)
+    for file, text in files.items():
+        if (found := _SPLITS.search(text)) is not None:
+            raise Unreadable(f"{found[0]} {what}", file, text.count("\n", 0, found.start()) + 1)
 
 
 def _model(values: Values, given: GivenValues, files: Mapping[str, str]) -> ModelSpec:

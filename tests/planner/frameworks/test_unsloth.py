@@ -177,6 +177,23 @@ def test_what_is_not_read_is_refused_by_name(old: str, new: str, says: str) -> N
         read(SCRIPT.replace(old, new))
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "says"),
+    [
+        ("run.sh", "export A=1\nUNSLOTH_FSDP2=1 torchrun --nproc_per_node 4 tune.py\n", "FSDP2=1"),
+        ("accelerate.yaml", "distributed_type: FSDP\n", "distributed_type: FSDP"),
+        ("run.sh", "accelerate launch --use_deepspeed tune.py\n", "--use_deepspeed"),
+    ],
+)
+def test_ranks_that_hold_parts_of_a_model_are_refused(file: str, text: str, says: str) -> None:
+    with pytest.raises(Unreadable, match=f"{says} cannot be read") as found:
+        read(SCRIPT, **{file: text})
+    assert (found.value.file, found.value.line) == (file, 1 + text.startswith("export"))
+    with pytest.raises(Unreadable, match="deepspeed cannot be read"):
+        read(SCRIPT.replace("steps=4", 'steps=4, deepspeed="zero3.json"'))
+    assert read(SCRIPT.replace("steps=4", "steps=4, context_parallel_size=1")).plan.cp == 1
+
+
 def test_refusals() -> None:
     card, copies = CASES["llama-one-card"], CASES["llama-copies"]
     offloads = changed(card, offload_activations=True)
