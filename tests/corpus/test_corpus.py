@@ -78,6 +78,7 @@ def test_the_tables_are_whole() -> None:
     assert len({row["repository"] for row in rows("launches.csv")}) >= 30
     assert {row["framework"] for row in rows("launches.csv")} == {
         "accelerate",
+        "axolotl",
         "deepspeed",
         "gpt-neox",
         "llama-factory",
