@@ -33,7 +33,6 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("framework_unsupported", "not in nf4", runs(training={**PEFT, "frozen_dtype": "nf4"})),
     ("framework_unsupported", "are modules of transformers", runs(training={"lora_rank": 8})),
     ("framework_unsupported", "does not have the modules", runs("gpt", training=PEFT)),
-    ("zero_stage", "fp32 adapters: ZeRO 0, not 3", runs(training=PEFT)),
     ("framework_unsupported", "differs in mtp_num_layers", runs("deepseek-v3")),
     ("framework_unsupported", "differs in moe.capacity_factor, qk_norm", runs("switch")),
     ("framework_unsupported", "position", runs("nope")),
