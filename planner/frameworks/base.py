@@ -200,9 +200,8 @@ class Framework:
     of these in a given model that it cannot express.
     partial_training: rules on training with frozen weights or adapters; None: it trains all
     weights, for the reason in trains_all.
-    training: default values of training fields that the request leaves open, in bf16;
-    training_alone: further ones of all weights on one accelerator.  adapters: those where it asks
-    for adapters.
+    training: default values of training fields that the request leaves open, in bf16.  adapters:
+    those where it asks for adapters.
     steps_in_backward: whether its optimizer can step in the backward pass.  losses: what it trains
     on.
     competes: whether it is searched if the request names no framework; False: it takes the options
@@ -231,7 +230,6 @@ class Framework:
     partial_training: tuple[Rule, ...] | None = None
     trains_all: str = "its launch files train all weights"
     training: Mapping[str, Any] = field(default_factory=dict)
-    training_alone: Mapping[str, Any] = field(default_factory=dict)
     adapters: Mapping[str, Any] = field(default_factory=dict)
     starts_on: tuple[str, ...] = ()
     steps_in_backward: bool = False

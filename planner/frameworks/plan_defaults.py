@@ -17,14 +17,10 @@ from planner.frameworks.base import Framework
 _OF_RECOMPUTE = {"recompute_modules": "selective", "recompute_num_layers": "full"}
 
 
-def usual_training(
-    framework: Framework, precision: str, adapts: bool, accelerators: int
-) -> dict[str, Any]:
+def usual_training(framework: Framework, precision: str, adapts: bool) -> dict[str, Any]:
     """Values of training fields that a request leaves open."""
     own = dict(framework.training) if precision == "bf16" else {}
-    if adapts:
-        return {**own, **framework.adapters}
-    return {**own, **framework.training_alone} if own and accelerators == 1 else own
+    return {**own, **framework.adapters} if adapts else own
 
 
 def usual(framework: Framework, given: Mapping[str, Any], model: ModelSpec) -> dict[str, Any]:

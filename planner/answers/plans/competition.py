@@ -19,6 +19,8 @@ from planner.search.axes import EXPERT_FIELDS, divisors
 from planner.search.exhaustive import search
 from planner.search.outcome import Outcome
 
+# What FSDP reduces gradients of adapters in too.
+_REDUCED = "gradient_reduce_dtype"
 # Most layer splits of a framework that decides them itself: a limit may name as many values.
 _MOST_SPLITS = 255
 
@@ -68,11 +70,12 @@ def by_trainers(request: PlanRequest) -> list[Entry]:
     """
     left_out = {name.removeprefix("/training/") for name in request.defaulted}
     training, named, entries = request.training, request.search.framework, list[Entry]()
-    adapts, count = training.lora_rank > 0, request.cluster.accelerators
+    adapts = training.lora_rank > 0
     for name in (named,) if named else frameworks.FRAMEWORKS:
         framework, tried = frameworks.get(name), {training} if named else set()
-        usual = usual_training(framework, training.precision, adapts, count)
-        for fields in (usual, {**usual, **framework.training}) if framework.adapters else ():
+        usual = usual_training(framework, training.precision, adapts)
+        sharded = {_REDUCED: framework.training[_REDUCED]} if _REDUCED in framework.training else {}
+        for fields in (usual, usual | sharded) if framework.adapters else ():
             own = training.model_copy(update={n: fields[n] for n in left_out & fields.keys()})
             if own not in tried and runs(name, Context(request.model, request.cluster, own)):
                 entries.append(_entry(request.model_copy(update={"training": own}), name, None))

@@ -14,9 +14,9 @@ class Trainer:
 
     marks: keys that identify it; checkpoints: whether layers are recomputed by default;
     chunks_loss: whether its loss never has the logits of all tokens; trains_half: whether weights
-    that are all trained, and not sharded, are in half precision; offloads_instead: whether
-    activations beside adapters are offloaded in place of recompute; names: the package whose
-    keys.json has all of its keys, if it drops others without a word.
+    that are all trained, by FSDP 2 or without shards, are kept in half precision;
+    offloads_instead: whether activations beside adapters are offloaded in place of recompute;
+    names: the package whose keys.json has all of its keys, if it drops others without a word.
     """
 
     title: str

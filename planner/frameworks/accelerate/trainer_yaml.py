@@ -112,20 +112,22 @@ class FineTuningProgram:
             "compile": says("torch_compile", "dynamo_config.dynamo_backend"),
         }
         shared_rules = ((instead or {}).get(one, one) for one in RULES)
-        more = {"losses": ("next_token", "dpo"), **more}
+        usual = {
+            "losses": ("next_token", "dpo"),
+            "training": {"gradient_reduce_dtype": "bf16"},
+            "adapters": accelerate.FRAMEWORK.adapters,
+        }
         return self.launch.framework(
             (*shared_rules, *own_rules),
             {**accelerate.FIELDS, **own, **(fields or {})},
             self.render,
             self,
             partial_training=PARTIAL_TRAINING,
-            adapters=accelerate.FRAMEWORK.adapters,
             blocks=accelerate.FRAMEWORK.blocks,
             parts=accelerate.FRAMEWORK.parts,
             lacks=accelerate.FRAMEWORK.lacks,
-            training={"gradient_reduce_dtype": "bf16"},
             competes=False,
-            **more,
+            **{**usual, **more},
         )
 
     def read(self, files: Mapping[str, str], accelerators: int | None) -> Reading:

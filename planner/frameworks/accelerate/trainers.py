@@ -233,7 +233,11 @@ def _types(
     trainer: Trainer, sharding: Engine, half: str, reduced: str, adapters: dict[str, Any]
 ) -> dict[str, Any]:
     """The adapters' fields, and the types of what is kept and reduced."""
-    if trainer.trains_half and not sharding.fields["zero_stage"] and not adapters:
+    if trainer.trains_half and sharding.own and not adapters:
+        if half == "fp16":
+            raise Unreadable(
+                f"{trainer.title} keeps weights in fp16, of which torch scales no gradients"
+            )
         return kept_in(half)
     return {"gradient_dtype": sharding.kept, "gradient_reduce_dtype": reduced, **adapters}
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from cost_models.plans import ParallelPlan, code
 from planner.constraints import Context
+from planner.frameworks import accelerate
 from planner.frameworks.accelerate import rules, settings, trainer_yaml
 from planner.frameworks.accelerate.trainer_keys import kept_in
 from planner.frameworks.base import cannot, rule, says, unsupported
@@ -66,21 +67,32 @@ def launch_rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     return settings.launch_rows(c, plan.model_copy(update={"zero_stage": 0}))
 
 
+# Weights are loaded in the type of activations, and its own preparation for FSDP 2, unlike
+# accelerate's, leaves them in it (loaders/model.py, monkeypatch/accelerate/fsdp2.py).
 TYPES = unsupported(
     lambda c, p: (
-        (
-            ((p.zero_stage == 0) & (not c.training.lora_rank))
-            & (rules.kept(c.training) == ("none", "bf16", "bf16"))
-        )
-        | (
-            ((p.zero_stage == 3) | (c.training.lora_rank > 0))
-            & (rules.kept(c.training) == ("fp32",) * 3)
-        )
+        rules.kept(c.training)
+        == (("fp32",) * 3 if c.training.lora_rank else ("none", "bf16", "bf16"))
     ),
     lambda c, p: (
-        "weights, gradients and states are kept in bf16 without a second copy or, with FSDP (ZeRO "
-        f"3) and of adapters, in fp32: got {', '.join(rules.kept(c.training))} "
-        f"with ZeRO {p.zero_stage}"
+        "weights, gradients and states are kept in bf16 without a second copy, those of adapters "
+        f"in fp32: got {', '.join(rules.kept(c.training))}"
+    ),
+)
+FP16 = unsupported(
+    lambda c, p: (c.training.precision == "bf16") | (c.training.lora_rank > 0),
+    "weights would be kept in fp16, of which torch scales no gradients: bf16, or adapters",
+)
+# attn_needs_dtype_cast (utils/schemas/config.py); with FSDP and for adapters it is always done.
+EMBEDDINGS = unsupported(
+    lambda c, p: (
+        (p.zero_stage == 3)
+        | (c.training.lora_rank > 0)
+        | (p.attention_kernel == code("attention_kernel", "flash2"))
+    ),
+    lambda c, p: (
+        "without FSDP (ZeRO 3) embeddings, output layer and norms are kept in fp32 unless "
+        f"attention is flash2, got {p.attention_kernel}"
     ),
 )
 KERNEL_OF_CP = rule(
@@ -102,12 +114,16 @@ PROGRAM = trainer_yaml.FineTuningProgram(
     paths="",
     program='-m axolotl.cli.train \\\n  "$BUNDLE/config.yaml" --base_model "$MODEL"',
     launch_rows=launch_rows,
-    keys=trainer_yaml.Keys("micro_batch_size", "optimizer", "type of weights and activations"),
+    keys=trainer_yaml.Keys(
+        "micro_batch_size", "optimizer", "type of weights and activations; adapters stay in fp32"
+    ),
 )
 FRAMEWORK = PROGRAM.framework(
     "gradient_checkpointing",
     says("attn_implementation", only=tuple(KERNELS)),
     says("liger_fused_linear_cross_entropy", note="chunked: Liger's", only=("unfused", "chunked")),
+    FP16,
+    EMBEDDINGS,
     instead={
         rules.KEPT_IN_FP32: TYPES,
         rules.KERNEL_OF_CP: KERNEL_OF_CP,
@@ -124,5 +140,6 @@ FRAMEWORK = PROGRAM.framework(
         "compile": says("torch_compile"),
     },
     losses=("next_token",),
-    training_alone=kept_in("bf16"),
+    training=kept_in("bf16"),
+    adapters={**accelerate.FRAMEWORK.adapters, **dict.fromkeys(kept_in("fp32"), "fp32")},
 )

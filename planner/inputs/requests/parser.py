@@ -243,8 +243,7 @@ class _Parser:
             usual["precision"] = half
         if asked is not None:
             precision, adapts = value.get("precision", half), bool(value.get("lora_rank"))
-            accelerators = 0 if cluster is None else cluster.accelerators
-            usual |= usual_training(frameworks.get(asked), precision, adapts, accelerators)
+            usual |= usual_training(frameworks.get(asked), precision, adapts)
         return validate("/training", {**usual, **value}, TrainingSpec)
 
     def search(self, value: Any) -> SearchSpec:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from cost_models.package_files import table
 from planner import frameworks
-from planner.frameworks.axolotl import KERNEL_OF_CP, TYPES
+from planner.documents.request import PlanRequest
+from planner.frameworks.axolotl import EMBEDDINGS, FP16, KERNEL_OF_CP, TYPES
 from planner.inputs.requests.parser import parse_request
-from tests.fixtures.frameworks import accelerate, legal_cases
-from tests.fixtures.frameworks.axolotl import CASES
+from tests.fixtures.frameworks import legal_cases, llama_factory
+from tests.fixtures.frameworks.axolotl import CASES, HALF
 from tests.fixtures.launches import run_script, unreached, written
 from tests.oracles.axolotl_keys import keys
-from tests.planner.frameworks.test_tuners import ORACLE, changed, same
+from tests.planner.frameworks.test_tuners import ORACLE, Case, changed, same
 from tests.tools.checkouts import checkout
 
 AXOLOTL = frameworks.get("axolotl")
@@ -58,18 +60,37 @@ def test_four_bits_have_adapters_of_its_own_kind() -> None:
     assert (said["adapter"], said["load_in_4bit"], said["lora_r"]) == ("qlora", True, 16)
 
 
-def test_types_follow_from_whether_weights_are_sharded() -> None:
-    """Without FSDP all is in bf16; accelerate keeps shards in fp32."""
-    copies, shards = CASES["llama-copies"], CASES["llama-fsdp"]
-    assert not AXOLOTL.reasons(*copies)
-    assert not AXOLOTL.reasons(*shards)
-    swapped = [(shards[0], copies[1]), (copies[0], shards[1])]
-    for case in swapped:
-        assert any("kept in bf16 without a second copy" in r.text for r in AXOLOTL.reasons(*case))
+def test_all_weights_stay_in_bf16_and_adapters_in_fp32() -> None:
+    """Its own preparation for FSDP 2 raises no weights to fp32, as accelerate's does."""
+    copies, shards, adapters = (
+        CASES[name] for name in ("llama-copies", "llama-fsdp", "llama-sharded-adapters")
+    )
+    for case in (copies, shards, adapters):
+        assert not AXOLOTL.reasons(*case)
+    wrong = [
+        (llama_factory.CASES["llama-fsdp"][0], shards[1]),
+        (of_weights(adapters, **HALF), adapters[1]),
+    ]
+    for one in wrong:
+        assert any("kept in bf16 without a second copy" in r.text for r in AXOLOTL.reasons(*one))
+    half = (of_weights(shards, precision="fp16"), shards[1])
+    assert any("torch scales no gradients" in reason.text for reason in AXOLOTL.reasons(*half))
     kept = changed(shards, reshard_after_forward=False)
     assert any("cannot ask FSDP to keep" in reason.text for reason in AXOLOTL.reasons(*kept))
-    ring = accelerate.CASES["llama-context-ring"]
-    assert TYPES not in unreached(AXOLOTL, [*swapped, ring])
+    assert not {TYPES, FP16} & set(unreached(AXOLOTL, [*wrong, half]))
+
+
+def of_weights(case: Case, **fields: Any) -> PlanRequest:
+    request, _ = case
+    return request.model_copy(update={"training": request.training.model_copy(update=fields)})
+
+
+def test_embeddings_of_copies_are_in_fp32_but_for_flash2() -> None:
+    wrong = changed(CASES["llama-copies"], attention_kernel="flash")
+    assert any("norms are kept in fp32 unless" in reason.text for reason in AXOLOTL.reasons(*wrong))
+    assert EMBEDDINGS not in unreached(AXOLOTL, [wrong])
+    for name in ("llama-fsdp", "llama-adapters"):
+        assert not AXOLOTL.reasons(*changed(CASES[name], attention_kernel="flash"))
 
 
 def test_a_sequence_is_split_by_ring_flash_attn() -> None:
@@ -94,8 +115,8 @@ def test_checkpoints_go_to_host_memory_without_shards_too() -> None:
     assert any("offload needs full recompute" in reason.text for reason in AXOLOTL.reasons(*kept))
 
 
-@pytest.mark.parametrize(("cards", "master"), [(1, "none"), (4, "fp32")])
-def test_what_is_left_open_is_as_it_trains(cards: int, master: str) -> None:
+@pytest.mark.parametrize("cards", [1, 4])
+def test_what_is_left_open_is_as_it_trains(cards: int) -> None:
     asked = {
         "model": "llama-3.2-1b",
         "cluster": f"1x{cards}xh100-sxm",
@@ -103,7 +124,7 @@ def test_what_is_left_open_is_as_it_trains(cards: int, master: str) -> None:
         "search": {"framework": "axolotl"},
     }
     training = parse_request(asked).training
-    assert training.master_weights_dtype == master
+    assert training.master_weights_dtype == "none"
     adapted = {**asked, "training": {"seq_length": 2048, "global_batch_size": 8, "lora_rank": 8}}
     assert parse_request(adapted).training.master_weights_dtype == "fp32"
 

@@ -20,8 +20,9 @@ TYPES = {
     "colossalai": {"gradient_dtype": "bf16", "gradient_reduce_dtype": "bf16"},
     **{
         name: {"gradient_reduce_dtype": "bf16"}
-        for name in ("axolotl", "maxtext", "llama-factory", "trl")
+        for name in ("maxtext", "llama-factory", "trl")
     },
+    "axolotl": KEPT,
     "nanotron": KEPT,
     "torchtune": KEPT,
     # Which has no shards: adapters alone are small enough.

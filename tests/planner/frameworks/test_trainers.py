@@ -87,6 +87,32 @@ def test_axolotl() -> None:
     assert plan.attention_kernel == "flash2"
 
 
+@pytest.mark.parametrize(
+    ("keys", "kept"),
+    [
+        ("", ("none", "bf16", "bf16")),
+        ("fsdp_version: 2\nfsdp_config: {}\n", ("none", "bf16", "bf16")),
+        ("fsdp_version: 1\nfsdp_config: {}\n", ("fp32", "fp32", "fp32")),
+        ("deepspeed: deepspeed_configs/zero2.json\n", ("fp32", "bf16", "fp32")),
+        ("fsdp_version: 2\nfsdp_config: {}\nadapter: lora\n", ("fp32", "fp32", "fp32")),
+    ],
+)
+def test_types_that_axolotl_keeps(keys: str, kept: tuple[str, ...]) -> None:
+    """It replaces accelerate's preparation for FSDP 2, which raises weights to fp32."""
+    training = read(AXOLOTL + keys).training
+    assert (
+        training.master_weights_dtype, training.gradient_dtype, training.optimizer_state_dtype,
+    ) == kept  # fmt: skip
+
+
+def test_axolotl_trains_no_weights_in_fp16() -> None:
+    half = AXOLOTL.replace("bf16: true", "fp16: true")
+    assert half != AXOLOTL
+    with pytest.raises(Unreadable, match="keeps weights in fp16"):
+        read(half)
+    assert read(half + "adapter: lora\n").training.precision == "fp16"
+
+
 def test_a_key_that_axolotl_drops_is_named_with_what_was_meant() -> None:
     """A slip in its own examples/falcon-h1, which then splits no sequence."""
     reading = read(AXOLOTL + "context_parapllel_size: 2\nswanlab_mode: cloud\n")
