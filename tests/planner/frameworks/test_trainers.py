@@ -106,8 +106,7 @@ def test_types_that_axolotl_keeps(keys: str, kept: tuple[str, ...]) -> None:
 
 
 def test_axolotl_trains_no_weights_in_fp16() -> None:
-    half = AXOLOTL.replace("bf16: true", "fp16: true")
-    assert half != AXOLOTL
+    half = AXOLOTL + "fp16: true\n"
     with pytest.raises(Unreadable, match="keeps weights in fp16"):
         read(half)
     assert read(half + "adapter: lora\n").training.precision == "fp16"
