@@ -140,6 +140,8 @@ FRAMEWORK = PROGRAM.framework(
         "compile": says("torch_compile"),
     },
     losses=("next_token",),
+    # Copies and context parallelism need the first, what it does not run on the second.
+    choices={"attention_kernel": ("flash2", "flash")},
     training=kept_in("bf16"),
     adapters={**accelerate.FRAMEWORK.adapters, **dict.fromkeys(kept_in("fp32"), "fp32")},
 )

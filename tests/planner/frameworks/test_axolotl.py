@@ -12,6 +12,7 @@ import yaml
 
 from cost_models.package_files import table
 from planner import frameworks
+from planner.answers.plans.plan_answers import find
 from planner.documents.request import PlanRequest
 from planner.frameworks.axolotl import EMBEDDINGS, FP16, KERNEL_OF_CP, TYPES
 from planner.inputs.requests.parser import parse_request
@@ -113,6 +114,15 @@ def test_checkpoints_go_to_host_memory_without_shards_too() -> None:
     )  # fmt: skip
     kept = changed(case, recompute="none", recompute_num_layers=0)
     assert any("offload needs full recompute" in reason.text for reason in AXOLOTL.reasons(*kept))
+
+
+def test_a_search_takes_the_kernel_that_copies_need() -> None:
+    """All weights of Llama 3.1 8B on one card of 48 GB, as its examples/llama-3/fft-8b.yaml."""
+    training = {"seq_length": 8192, "global_batch_size": 8, "optimizer": "paged_adam_8bit"}
+    asked = {"model": "llama-3.1-8b", "cluster": "1x1xrtx-a6000", "training": training}
+    best = find(parse_request({**asked, "search": {"framework": "axolotl"}})).best
+    assert best is not None
+    assert (best.plan.attention_kernel, best.plan.zero_stage) == ("flash2", 0)
 
 
 @pytest.mark.parametrize("cards", [1, 4])

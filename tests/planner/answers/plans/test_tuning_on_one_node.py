@@ -165,7 +165,8 @@ def test_trainers_shard_adapters_where_copies_do_not_fit(framework: str) -> None
     found = planner.plan(asked)
     assert isinstance(found, PlanAnswer)
     assert found.best is not None
-    assert (found.best.plan.dp, found.best.plan.zero_stage) == (8, 3)
+    plan = found.best.plan
+    assert (plan.dp * plan.cp, plan.zero_stage) == (8, 3)
     assert found.opened == ("/training/gradient_reduce_dtype",)
     title = frameworks.get(framework).title
     assert found.fallback == (
