@@ -33,7 +33,7 @@ def unsaid(model: ModelSpec) -> Iterator[str]:
     yield from lacks(model)
     keys = config_of(model)
     if keys is not None and keys["model_type"] not in FAMILIES:
-        yield f"its own layers are of {', '.join(FAMILIES)}, not of {keys['model_type']}"
+        yield f"Unsloth's own layers are of {', '.join(FAMILIES)}, not of {keys['model_type']}"
 
 
 TYPES = unsupported(
