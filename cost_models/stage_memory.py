@@ -340,7 +340,8 @@ class _Slot:
         step, absent = at(self._step), at(of.gradients_absent)
         if np.any(absent):
             gradients, there = states["gradients"], 1.0 - absent
-            coming = gradients + np.maximum(buckets, step) - (resident + logits + working)
+            going = resident + logits + working + communication
+            coming = gradients + np.maximum(buckets, step) - going
             states["gradients"] = gradients * there + absent * np.maximum(coming, 0.0)
             buckets, step = buckets * there, step * there
         communication = communication + buckets

@@ -38,13 +38,13 @@ def _wide_table_states(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     """What transformers' Trainer adds for word tables with bitsandbytes: their states are fp32."""
     optimizer = OPTIMIZERS[s.training.optimizer]
     narrow = optimizer.moment_bytes
-    if narrow is None or optimizer.paged or not np.any(g.runtime.steps_by_list):
+    if narrow is None or optimizer.paged or not np.any(g.runtime.wide_table_states):
         return 0.0
     wider = (4.0 - narrow) * optimizer.moments
     first = g.stages.spread(g.table.first[slot]) > 0
     shards = np.where(g.plans.zero_stage > 0, g.state.spread(g.held.shards), 1.0)
     tables = first * g.state.spread(g.trained.word_table) / shards
-    added: Array = wider * tables * g.runtime.steps_by_list * (1.0 - g.plans.offload_optimizer)
+    added: Array = wider * tables * g.runtime.wide_table_states * (1.0 - g.plans.offload_optimizer)
     return added
 
 

@@ -20,12 +20,13 @@ from cost_models.runtimes import (
     nanotron,
     torch,
     transformers,
+    transformers_foreach,
 )
 from cost_models.runtimes.base import TRAITS, Runtime, Traits
 
 _MODULES = (
     megatron, torch, deepspeed, megatron_2021, megatron_2022, megatron_sync, megatron_2026,
-    megatron_graphs, nanotron, jax, transformers, eager,
+    megatron_graphs, nanotron, jax, transformers, eager, transformers_foreach,
 )  # fmt: skip
 RUNTIMES: dict[str, Runtime] = {module.RUNTIME.name: module.RUNTIME for module in _MODULES}
 

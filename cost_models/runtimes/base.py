@@ -100,6 +100,8 @@ class Traits:
     """There are no gradients between steps: they appear while activations go."""
     steps_by_list: Array = 0.0
     """The optimizer runs operator by operator over lists of tensors (torch's foreach)."""
+    wide_table_states: Array = 0.0
+    """States of word tables stay fp32 where others are quantized."""
     weights_are_masters: Array = 0.0
     """Weights are stored in the optimizer's precision; half precision exists while it is used."""
     offloads_shards: Array = 0.0

@@ -67,6 +67,8 @@ STEP_BANDWIDTH = 0.85 * BANDWIDTH
 MOE_LAYER = 2 * H * H + 2 * H * GROUPS * D + EXPERTS * (3 * WIDTH * H + 2 * WIDTH + H)
 MOE_LAYER += EXPERTS * H + 2 * H
 MANY = TRAINING.model_copy(update={"global_batch_size": 64})
+QUANTISED = TRAINING.model_copy(update={"optimizer": "adam_8bit"})
+NARROW = 1 + 4 / 256
 MUON = TRAINING.model_copy(update={"optimizer": "muon"})
 WIDE = GPT.model_copy(update={"hidden_size": 16384, "head_dim": 1024, "ffn_hidden_size": 4 * 16384})
 SAVED = S * (2 * 2 * H + 2 * 2 * H + 2 * 3 * H + 4 * HEADS + 2 * H + 2 * 2 * F)
@@ -357,7 +359,15 @@ CASES: dict[str, Case] = {
         part("optimizer"),
         {
             "torch": (24 + 16) * WEIGHTS / STEP_BANDWIDTH,
-            "transformers": (80 + 16) * WEIGHTS / STEP_BANDWIDTH,
+            "transformers-foreach": (80 + 16) * WEIGHTS / STEP_BANDWIDTH,
+        },
+    ),
+    "wide_table_states": Case(
+        # Two moments of a byte, with an fp32 scale of 256; those of the word table are fp32.
+        lambda r: float(estimate(GPT, QUANTISED, runtime=r).memory.parts["optimizer"][0, 0]),
+        {
+            "torch": 2 * NARROW * WEIGHTS,
+            "transformers": 2 * NARROW * WEIGHTS + 2 * (4 - NARROW) * TABLE,
         },
     ),
     "weights_are_masters": Case(part("weights"), {"torch": 4 * WEIGHTS, "nanotron": 2 * WEIGHTS}),

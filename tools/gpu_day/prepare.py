@@ -16,6 +16,7 @@ import planner
 from cost_models.catalog.models import model as named_model
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import ATTENTION
+from planner.frameworks.accelerate.trainers import runtime_of
 from planner.huggingface.export.exporter import config_of
 
 RUNS = Path(__file__).with_name("runs.yaml")
@@ -43,7 +44,7 @@ def document(run: dict[str, Any], cluster: str) -> dict[str, Any]:
     chunked = run["program"] == "trl" or run["trainer"].get("use_liger_kernel", False)
     plan = {name: request[name] for name in PLAN if name in request} | {
         "micro_batch_size": request["batch"],
-        "runtime": "transformers",
+        "runtime": runtime_of(run["trainer"]["optim"]),
         "zero_stage": 0,
         "cross_entropy": "chunked" if chunked else "unfused",
     }

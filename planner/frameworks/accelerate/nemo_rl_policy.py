@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.documents.answer import Reason
+from planner.frameworks.accelerate.settings import FOREACH
 from planner.frameworks.given_values import malformed
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.nemo_rl import policy
@@ -90,5 +91,5 @@ def _plan(
         "offload_optimizer": config.on(f"{GROUP}.cpu_offload"),
         "attention_kernel": "flash",
         "cross_entropy": "unfused",
-        "runtime": "transformers",
+        "runtime": FOREACH,
     }

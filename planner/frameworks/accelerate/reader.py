@@ -18,7 +18,7 @@ from planner.frameworks import training_calls, verl_overrides, yaml_files
 from planner.frameworks.accelerate import nemo_rl_policy, trainers, verl_actor
 from planner.frameworks.accelerate.engines import ENGINES, TYPES, engine
 from planner.frameworks.accelerate.peft import tuning_of
-from planner.frameworks.accelerate.settings import ATTENTION, OPTIMIZERS, ROTATION
+from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, ATTENTION, OPTIMIZERS, ROTATION
 from planner.frameworks.given_values import (
     DEGREE,
     SCRIPTS,
@@ -222,8 +222,8 @@ def _plan(
     sharded = kind == "FSDP"
     reduced = _reduced(arguments, shards.reduced) if sharded else shards.reduced
     kernel = _stated(arguments, "--attn_implementation", KERNELS, "sdpa")
-    names = {name: optimizer for optimizer, name in OPTIMIZERS.items()}
-    optimizer = _stated(arguments, "--optim", names, "adamw_torch")
+    names = {name: optimizer for optimizer, name in OPTIMIZERS.items()} | {ADAM_BY_LISTS: "adam"}
+    optimizer = _stated(arguments, "--optim", names, OPTIMIZERS["adam"])
     micro = _micro_batch(arguments, launched)
     accumulated = arguments.integer("--gradient_accumulation_steps", default=_accumulated(values))
     full = arguments.boolean("--gradient_checkpointing")
@@ -251,7 +251,7 @@ def _plan(
         attention_kernel=KERNELS[kernel],
         cross_entropy="unfused",
         compile=(values.text("dynamo_backend") or "no").lower() != "no",
-        **{"runtime": "transformers", **mesh, **shards.fields},
+        **{"runtime": trainers.runtime_of(optimizer), **mesh, **shards.fields},
     )
     return training, plan, (nodes, world // nodes), shards.own
 

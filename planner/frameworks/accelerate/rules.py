@@ -17,7 +17,7 @@ from cost_models.plans import IntArray, Plans, code
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
-from planner.frameworks.accelerate.settings import OPTIMIZERS
+from planner.frameworks.accelerate.settings import FOREACH, OPTIMIZERS
 from planner.frameworks.base import rule, unsupported
 from planner.huggingface.export.exporter import config_of, nearest_family
 
@@ -128,6 +128,10 @@ OPTIMIZERS_OF_SHARDS: tuple[Rule, ...] = (
         "torchao's 8-bit Adam runs on the device of the weights: no optimizer offload",
     ),
 )
+LISTS_OF_ADAM = unsupported(
+    lambda c, p: (p.runtime != code("runtime", FOREACH)) | (c.training.optimizer == "adam"),
+    lambda c, p: f"only AdamW steps over lists of tensors, got {c.training.optimizer}",
+)
 SHARD_GROUPS = rule(
     "zero_stage",
     _shards,
@@ -158,6 +162,7 @@ RULES: tuple[Rule, ...] = (
         *OPTIMIZERS, others="torch's Muon needs a second optimizer for norms and embeddings"
     ),
     *OPTIMIZERS_OF_SHARDS,
+    LISTS_OF_ADAM,
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | (p.zero_stage == 3),

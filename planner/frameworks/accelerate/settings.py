@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from cost_models.optimizers import OptimizerName
 from cost_models.plans import ParallelPlan
 from cost_models.plans.plan import CPKind
+from cost_models.spec import TrainingSpec
 from planner.constraints import Context
 from planner.frameworks import yaml_files
 from planner.frameworks.accelerate.peft import adapter_arguments
@@ -19,15 +20,24 @@ from planner.huggingface.numerics import keys_of
 
 ATTENTION = {"flash": "sdpa", "flash2": "flash_attention_2", "unfused": "eager"}
 ROTATION: dict[CPKind, str] = {"all_gather": "allgather", "p2p": "alltoall"}
+# The runtime where "adam" is ADAM_BY_LISTS.
+FOREACH, ADAM_BY_LISTS = "transformers-foreach", "adamw_torch"
 # Values of `optim` in transformers' TrainingArguments.
 OPTIMIZERS: dict[OptimizerName, str] = {
-    "adam": "adamw_torch",
+    "adam": "adamw_torch_fused",
     "adam_8bit": "adamw_torch_8bit",
     "paged_adam": "paged_adamw_32bit",
     "paged_adam_8bit": "paged_adamw_8bit",
     "sgd": "sgd",
     "adafactor": "adafactor",
 }
+
+
+def optimizer(training: TrainingSpec, plan: ParallelPlan) -> str:
+    """The value of `optim`."""
+    if training.optimizer == "adam" and plan.runtime == FOREACH:
+        return ADAM_BY_LISTS
+    return OPTIMIZERS[training.optimizer]
 
 
 def shards(plan: ParallelPlan) -> int:
@@ -124,6 +134,6 @@ def arguments(c: Context, plan: ParallelPlan) -> Iterator[Flag]:
     elif plan.recompute == "full":
         yield switch(group, "--gradient_checkpointing", "full activation recompute")
     yield from adapter_arguments(training, group)
-    yield flag(group, "--optim", OPTIMIZERS[training.optimizer], "as planned")
+    yield flag(group, "--optim", optimizer(training, plan), "as planned")
     yield learning_rate(group, "--learning_rate")
     yield train_iterations(group, training, "--max_train_steps")

@@ -152,7 +152,7 @@ def shared(c: Context, plan: ParallelPlan, keys: Keys) -> Iterator[Row]:
         yield keys.micro, plan.micro_batch_size, "sequences per pass and rank"
     yield ACCUMULATION, *accumulated(c, plan)
     yield training.precision, True, keys.half
-    yield keys.optimizer, settings.OPTIMIZERS[training.optimizer], "as planned"
+    yield keys.optimizer, settings.optimizer(training, plan), "as planned"
     if plan.zero_stage:
         yield (
             "accelerator_config.gradient_accumulation_kwargs.sync_each_batch",

@@ -18,7 +18,7 @@ from planner.frameworks import architecture, training_calls, yaml_files
 from planner.frameworks.accelerate import llama_factory_v1
 from planner.frameworks.accelerate.engines import ENGINES, TYPES, Engine, engine, of_document
 from planner.frameworks.accelerate.peft import NAMES
-from planner.frameworks.accelerate.settings import OPTIMIZERS
+from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, FOREACH, OPTIMIZERS
 from planner.frameworks.accelerate.trainer_keys import NEWER, TRAINERS, Trainer, kept_in
 from planner.frameworks.given_values import (
     DEGREE,
@@ -48,6 +48,7 @@ ATTENTION = {
 }  # fmt: skip
 OPTIMIZED: dict[str, OptimizerName] = {
     **{name: optimizer for optimizer, name in OPTIMIZERS.items()},
+    ADAM_BY_LISTS: "adam",
     "muon": "muon",
 }
 # Algorithms that generate their samples, and names of algorithms -> loss of the spec.
@@ -197,7 +198,7 @@ def _plan(
     half = "fp16" if values.boolean("fp16") else "bf16"
     sharding = _engine(values, tree, files, half, beside)
     values.has("bf16", "tf32", "pure_bf16")
-    optimizer = values.text("optim", "optimizer") or "adamw_torch"
+    optimizer = values.text("optim", "optimizer") or OPTIMIZERS["adam"]
     if optimizer not in OPTIMIZED and "adam" not in optimizer:
         values.assume(f"the optimizer {optimizer[:60]} is costed as Adam")
     # The FSDP 2 engine of v1 always reduces in fp32 (distributed/fsdp2.py).
@@ -205,7 +206,7 @@ def _plan(
     adapters = _adapters(values, trainer, tree)
     full = _recomputes(values, trainer, bool(adapters))
     full |= beside.boolean("fsdp_activation_checkpointing")
-    fields = {"runtime": "transformers", "zero_stage": 0, **_mesh(beside), **shard}
+    fields = {"runtime": runtime_of(optimizer), "zero_stage": 0, **_mesh(beside), **shard}
     fields |= sharding.fields | ({"offload_activations": True} if _offloads(values) else {})
     training = TrainingSpec(
         seq_length=length,
@@ -240,6 +241,11 @@ def _types(
             )
         return kept_in(half)
     return {"gradient_dtype": sharding.kept, "gradient_reduce_dtype": reduced, **adapters}
+
+
+def runtime_of(optimizer: str) -> str:
+    """The runtime whose AdamW this value of `optim` is."""
+    return FOREACH if optimizer == ADAM_BY_LISTS else "transformers"
 
 
 def optimizer_of(name: str) -> OptimizerName:

@@ -10,6 +10,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import TrainingSpec
 from planner.documents.answer import Reason
 from planner.frameworks import training_calls, verl_overrides
+from planner.frameworks.accelerate.settings import FOREACH
 from planner.frameworks.given_values import malformed
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.read_results import Reading, Refusal
@@ -64,7 +65,7 @@ def read(call: training_calls.TrainingCall, files: Mapping[str, str]) -> Reading
             offload_activations=full and said.on(MODEL + "enable_activation_offload"),
             attention_kernel="flash",
             cross_entropy="unfused",
-            runtime="transformers",
+            runtime=FOREACH,
         )
     except ValidationError as error:
         raise malformed(error, call.script) from None

@@ -17,7 +17,7 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import training_calls
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.trainer_keys import kept_in
-from planner.frameworks.accelerate.trainers import optimizer_of
+from planner.frameworks.accelerate.trainers import optimizer_of, runtime_of
 from planner.frameworks.given_values import DEGREE, Values, malformed
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, of_config
@@ -34,7 +34,7 @@ LAUNCHERS = ("torchrun", "accelerate launch")
 USUAL_LENGTH, USUAL_RANK = 2048, 16
 # Micro-batch, accumulation and optimizer where a configuration is silent: of TRL's class, which
 # Unsloth replaces by its own, and of transformers' TrainingArguments.
-USUAL, OF_TRANSFORMERS = (4, 2, "adamw_8bit"), (8, 1, "adamw_torch")
+USUAL, OF_TRANSFORMERS = (4, 2, "adamw_8bit"), (8, 1, "adamw_torch_fused")
 # bf16 or fp16 is what a card has, packing and alpha change no cost.
 IDLE = {f"{LOAD}.dtype", f"{ARGUMENTS}.bf16", f"{ARGUMENTS}.packing", f"{ADAPT}.lora_alpha"}
 # What trains more, or less, than adapters in every layer.
@@ -206,11 +206,12 @@ def _plan(
     half = "fp16" if values.boolean(f"{ARGUMENTS}.fp16") else "bf16"
     word = values.text(f"{ADAPT}.{CHECKPOINTS}", f"{LOAD}.{CHECKPOINTS}") or "unsloth"
     full = word.lower() != "false"
+    optimizer = values.text(f"{ARGUMENTS}.optim") or usual[2]
     training = TrainingSpec(
         seq_length=length,
         global_batch_size=micro * steps * world,
         precision=half,
-        optimizer=optimizer_of(values.text(f"{ARGUMENTS}.optim") or usual[2]),
+        optimizer=optimizer_of(optimizer),
         **_weights(values, half),
     )
     plan = ParallelPlan(
@@ -221,7 +222,7 @@ def _plan(
         offload_activations=word == "unsloth" and length >= LEAST_OFFLOADED,
         attention_kernel="flash2",
         cross_entropy="chunked",
-        runtime="transformers",
+        runtime=runtime_of(optimizer),
         zero_stage=0,
     )
     return training, plan

@@ -55,7 +55,7 @@ def _arguments(c: Context, plan: ParallelPlan) -> Iterator[Argument]:
     yield "per_device_train_batch_size", repr(plan.micro_batch_size), "sequences per pass and rank"
     yield ACCUMULATION, repr(batch), why
     yield c.training.precision, "True", "type of activations"
-    yield "optim", json.dumps(settings.OPTIMIZERS[c.training.optimizer]), "as planned"
+    yield "optim", json.dumps(settings.optimizer(c.training, plan)), "as planned"
     yield "learning_rate", "1e-05", PLACEHOLDER
     yield "max_steps", "20", "steps of a smoke run"
     yield "output_dir", '"output"', "folder of checkpoints and logs"

@@ -29,6 +29,11 @@ SELECTIVE: dict[str, Any] = {"recompute": "selective", "recompute_modules": ("co
 PEFT: dict[str, Any] = {"lora_rank": 8, "lora_targets": ["q_proj", "up_proj"]}
 REFUSED: list[tuple[str, str, Any]] = [
     ("framework_unsupported", "a second optimizer", runs(training={"optimizer": "muon"})),
+    (
+        "framework_unsupported",
+        "only AdamW steps over lists",
+        runs(training={"optimizer": "sgd"}, runtime="transformers-foreach"),
+    ),
     ("framework_unsupported", "no frozen parts", runs(training={"frozen": ["head"]})),
     ("framework_unsupported", "not in nf4", runs(training={**PEFT, "frozen_dtype": "nf4"})),
     ("framework_unsupported", "are modules of transformers", runs(training={"lora_rank": 8})),
@@ -36,7 +41,11 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("framework_unsupported", "differs in mtp_num_layers", runs("deepseek-v3")),
     ("framework_unsupported", "differs in moe.capacity_factor, qk_norm", runs("switch")),
     ("framework_unsupported", "position", runs("nope")),
-    ("framework_unsupported", "runtime is transformers, not megatron", runs(runtime="megatron")),
+    (
+        "framework_unsupported",
+        "transformers-foreach, not megatron",
+        runs(runtime="megatron"),
+    ),
     ("framework_unsupported", "ReplicateParallel", runs(tp=2)),
     ("framework_unsupported", "no pipeline axis", runs(pp=2, zero_stage=0)),
     ("framework_unsupported", "no expert axis", runs("mixtral", ep=2)),
