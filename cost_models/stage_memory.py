@@ -26,6 +26,7 @@ from cost_models.sources import Array
 from cost_models.stage_states import (
     bucket_bytes,
     flat_step_bytes,
+    forward_cast_bytes,
     gathered_bytes,
     list_step_bytes,
     placeholder_bytes,
@@ -280,6 +281,7 @@ class _Slot:
         self._weights, self._gradients, self._optimizer = stage_states(s, g, slot, matrix_states)
         self._communication = step.messages + gathered_bytes(s, g, slot)
         self._buckets = bucket_bytes(s, g, slot)
+        self._forward_casts = forward_cast_bytes(s, g, slot)
         self._step = flat_step_bytes(s, g, slot) + list_step_bytes(s, g, slot)
         self._first, self._last = at_stage(table.first[slot]), at_stage(table.last[slot])
         self._is_first, self._is_last = bool(np.any(self._first)), bool(np.any(self._last))
@@ -337,6 +339,9 @@ class _Slot:
         communication, buckets = at(self._communication), at(self._buckets)
         if of.sent is not None:
             communication = communication + in_flight * at(of.sent)
+        if np.any(self._forward_casts):
+            # They are gone before what a backward pass works with is there.
+            buckets = np.maximum(buckets, at(self._forward_casts) - working)
         step, absent = at(self._step), at(of.gradients_absent)
         if np.any(absent):
             gradients, there = states["gradients"], 1.0 - absent

@@ -218,6 +218,19 @@ def _cast_by_autocast(s: CostContext, g: KeyedPlans, slot: int, masters: Array) 
     return np.where(full, np.minimum(again, masters), masters)
 
 
+def forward_cast_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
+    """Bytes of the casts that autocast drops when a forward pass ends: no backward pass sees them.
+
+    They meet gradients only where those of an earlier micro-batch are there.
+    """
+    if not np.any(g.plans.autocast) or not s.training.casts_trained_weights:
+        return 0.0
+    masters: Array = sum_of(g.trained_stage_parameters[slot])
+    dropped = masters - _cast_by_autocast(s, g, slot, masters)
+    found: Array = dropped * s.training.weight_bytes * (g.plans.autocast > 0)
+    return found * (g.micro_batches > 1)
+
+
 def bucket_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     """Bytes of gradients before they are reduced or accumulated.
 

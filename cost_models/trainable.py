@@ -61,7 +61,7 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "last norm output": ("logits", "mtp projection"),
 }
 # What only the gradients of norms' weights read.
-NORM_ROWS = ("attention norm rows", "mlp norm rows", "last norm rows")
+NORM_ROWS = " norm rows"
 # GEMMs whose input the kernel before them keeps anyway.
 KEPT_INPUTS = ("attention out",)
 HALF_BYTES = 2.0
@@ -203,7 +203,7 @@ class TrainableModel:
         self, tensor: SavedTensor, frozen: dict[str, Gemm], d: Dims, trained: bool
     ) -> Iterator[SavedTensor]:
         """A saved tensor, if any gradient reads it: of an input those of matrices or adapters."""
-        if tensor.name in NORM_ROWS and not trained:
+        if tensor.name.endswith(NORM_ROWS) and not trained:
             return
         readers = [frozen[name] for name in INPUTS.get(tensor.name, ()) if name in frozen]
         if not readers:

@@ -14,6 +14,7 @@ from cost_models.blocks.indexer import BLOCK_RATE, Indexer, attention_span
 from cost_models.blocks.norm import (
     FP32_BYTES,
     MASK_BYTES,
+    norm_copies,
     norm_parameters,
     norm_statistics,
     row_parallel_sum,
@@ -184,6 +185,7 @@ class Attention(Mixer):
             )
         if normed:
             yield SavedTensor("qk norm input", rows * head_dim, d.activation_bytes)
+            yield from norm_copies(model, d, "qk", rows * head_dim, d.activation_bytes)
             yield norm_statistics(model, d, "qk", rows)
         span = attention_span(self.window, d.seq_length)
         if self.chunk is not None:

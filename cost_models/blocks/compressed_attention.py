@@ -10,7 +10,7 @@ import numpy as np
 from cost_models.blocks.attention import core_attention, output_weights, position_and_norm
 from cost_models.blocks.base import Mixer
 from cost_models.blocks.indexer import attention_span
-from cost_models.blocks.norm import norm_parameters, norm_statistics
+from cost_models.blocks.norm import norm_copies, norm_parameters, norm_statistics
 from cost_models.blocks.records import (
     Gemm,
     MemoryBoundKernel,
@@ -115,6 +115,7 @@ class CompressedAttention(Mixer):
         # Queries have a norm without weights.
         yield from position_and_norm(model, d, context, rope=False, norm=True)
         yield SavedTensor("qk norm input", context, d.activation_bytes)
+        yield from norm_copies(model, d, "qk", context, d.activation_bytes)
         span, keys = attention_span(self.window, d.seq_length), 1.0
         if self.compression is not None:
             yield from self._compressed(model, d)

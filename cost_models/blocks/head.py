@@ -114,7 +114,9 @@ class Head(End):
         norm_output = d.sharded_tokens + others * r.keeps_gathered_input
         rows = d.sharded_tokens * hidden
         yield SavedTensor("last norm input", rows, d.residual_bytes, by_operator=1.0)
-        yield from norm_copies(model, d, "last", rows, by_operator=1.0)
+        yield from norm_copies(
+            model, d, "last", rows, d.residual_bytes, ("layernorm",), by_operator=1.0
+        )
         yield SavedTensor("last norm output", norm_output * hidden, width, by_operator=1.0)
         in_place = np.maximum(d.in_place_loss, r.half_precision_logits)
         half = np.maximum(in_place, d.fused_loss * r.fused_loss_in_place)

@@ -37,19 +37,25 @@ def norm_statistics(model: StackSpec, d: Dims, name: str, rows: Array) -> SavedT
 
 
 def norm_copies(
-    model: StackSpec, d: Dims, name: str, elements: Array, by_operator: float = 0.0
+    model: StackSpec,
+    d: Dims,
+    name: str,
+    elements: Array,
+    row_bytes: Array | float,
+    again: tuple[str, ...] = (),
+    by_operator: float = 0.0,
 ) -> Iterator[SavedTensor]:
     """What an RMSNorm that runs operator by operator saves more than its input.
 
-    Half-precision rows are saved as their fp32 copy, by as much wider; a trained weight needs the
-    rows that it is multiplied with.
+    Rows of half precision are saved as their fp32 copy, by as much wider; a trained weight needs
+    the rows that it is multiplied with.  again: modules whose recompute drops them.
     """
     apart = d.runtime.norms_in_fp32 * d.eager * (model.norm == "rmsnorm")
     if not np.any(apart):
         return
-    again, wider = ("layernorm",), FP32_BYTES - d.residual_bytes
+    wider = FP32_BYTES - row_bytes
     yield SavedTensor(f"{name} norm input copy", elements, wider, again, apart, by_operator)
-    yield SavedTensor(f"{name} norm rows", elements, d.residual_bytes, again, apart, by_operator)
+    yield SavedTensor(f"{name} norm rows", elements, row_bytes, again, apart, by_operator)
 
 
 def row_parallel_sum(model: StackSpec, d: Dims, name: str, unsplit: Array) -> SavedTensor:
@@ -106,7 +112,7 @@ class Norm(Block):
         first = 0.0 if name == "mlp" else 1.0
         rows = d.sharded_tokens * hidden
         yield SavedTensor(f"{name} norm input", rows, d.residual_bytes, by_operator=first)
-        yield from norm_copies(model, d, name, rows)
+        yield from norm_copies(model, d, name, rows, d.residual_bytes, ("layernorm",))
         # DTensor saves the gathered input; Megatron saves the shard and gathers again in backward,
         # as does a recomputed module.
         whole = self.gathers * d.runtime.keeps_gathered_input * (1.0 - d.recomputed(self.module))
@@ -116,6 +122,7 @@ class Norm(Block):
         if count > 1.0:
             elements = (count - 1.0) * d.sharded_tokens * hidden
             yield SavedTensor(f"{name} post-norm input", elements, d.activation_bytes)
+            yield from norm_copies(model, d, f"{name} post", elements, d.activation_bytes)
 
 
 class Residual(Block):
