@@ -34,7 +34,7 @@ def test_forms_agree() -> None:
     assert plan(DOCUMENT, model=model("llama-3.1-8b"), training=typed).best == best
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_nodes_that_differ() -> None:
     """As the command line and the service answer: the ways to use them."""
     kinds = ("h100-sxm", "a100-sxm")

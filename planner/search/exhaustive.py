@@ -70,6 +70,7 @@ class _Question:
     own: ParallelPlan | None
     visit: Visit | None
     visit_misses: Visit | None
+    most_s: float
 
     @property
     def by_time(self) -> bool:
@@ -87,16 +88,18 @@ def search(
     visit: Visit | None = None,
     visit_misses: Visit | None = None,
     best_only: bool = False,
+    most_s: float = np.inf,
 ) -> Outcome:
     """The top_k feasible plans of the request's space by `score`, lowest first.
 
     full: price the whole space without dominance rules (slow; for tests).  own: a plan around
     which the space is widened (see Axes).  visit, visit_misses: are shown every plan that fits,
     and that does not.  best_only: plans that cannot be among the best are left out of all that
-    the outcome says beside them, where any fits.
+    the outcome says beside them, where any fits.  most_s: with best_only, slower plans than that
+    are left out too; none may be left.
     """
     began = time.perf_counter()
-    asked = _Question(request, tuple(rules), score, top_k, full, own, visit, visit_misses)
+    asked = _Question(request, tuple(rules), score, top_k, full, own, visit, visit_misses, most_s)
     outcome = None
     if not full and visit_misses is None:
         outcome = _Pass(asked, best_only, bounded=True).outcome()
@@ -135,7 +138,7 @@ class _Pass:
         """
         space, asked = self._space, self._asked
         dominated, cut_short = self._price_space()
-        nothing_fits = not (self._feasible or cut_short)
+        nothing_fits = not (self._feasible or cut_short) and asked.most_s == np.inf
         left_out = self._bounded and space.hopeless and (self._costed or not self._best_only)
         if nothing_fits and left_out:
             return None
@@ -156,7 +159,7 @@ class _Pass:
     def _price_space(self) -> tuple[int, bool]:
         """Price all candidates; how many layer counts are dominated, and whether time ran out."""
         space, model = self._space, self._model
-        bound = self._keep.bound if self._best_only else None
+        bound = self._most_s if self._best_only else None
         bounds = PruningBounds(model, self._room, bound) if self._bounded else None
         dominated = 0
         for drawn in space.chunks(CHUNK, bounds):
@@ -168,6 +171,9 @@ class _Pass:
             if current().enough():
                 return dominated, True
         return dominated, False
+
+    def _most_s(self) -> float:
+        return min(self._keep.bound(), self._asked.most_s)
 
     def _price(self, plans: Plans, needed: FloatArray) -> None:
         """Price plans: memory of all, time only of those that fit, since it takes longer."""
@@ -193,6 +199,8 @@ class _Pass:
     def _price_repartitioned(self) -> tuple[tuple[int, ...], ...]:
         """Price the short list with layers repartitioned by time; returns their stage layers."""
         rows, seconds = self._keep.short_list()
+        if seconds.min(initial=np.inf) > self._asked.most_s:
+            return ()
         repartitioned = _repartitioned(self._model, self._space, self._room, rows, seconds)
         if repartitioned is None:
             return ()

@@ -40,6 +40,11 @@ def _name(operation_id: str, path: str, verb: str) -> str:
     return operation_id.removesuffix(ending)
 
 
+def _is_brief(example: Any) -> bool:
+    """The first example of an operation; a sizing takes longer."""
+    return example.name == "short" and "sizings" not in example.path
+
+
 EXAMPLES = [
     pytest.param(
         _name(one.operation_id, one.path, one.verb),
@@ -47,6 +52,7 @@ EXAMPLES = [
         one.verb,
         one.body,
         id=f"{one.path}-{one.name}",
+        marks=pytest.mark.slow if _is_brief(one) else pytest.mark.exhaustive,
     )
     for one in examples(APP)
 ]
@@ -212,7 +218,7 @@ class _Following(Client):
         return events
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_follows_a_job_to_another_server(tmp_path: Path) -> None:
     """The one that is asked ends and starts again at its address while the job runs."""
     (tmp_path / "service").mkdir()

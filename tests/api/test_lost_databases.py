@@ -26,7 +26,7 @@ def lose(place: Place) -> None:
         path.unlink()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_jobs_begin_anew_where_their_database_is_lost(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import Page, expect
 
 
+@pytest.mark.exhaustive
 def test_an_example_is_tried(page: Page, shot: Callable[..., None]) -> None:
     page.goto("/docs")
     operation = page.locator("#operations-estimates-estimate_v1_estimates_post")

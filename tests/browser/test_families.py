@@ -98,6 +98,7 @@ def test_from_a_config_of_nemotron_3_to_flags_of_megatron(page: Page) -> None:
     assert [Counter(LETTERS[letter] for letter in part) for part in pattern.split("|")] == held
 
 
+@pytest.mark.exhaustive
 def test_from_a_config_of_qwen3_5_to_flags_of_megatron(page: Page) -> None:
     page.goto(link(request=REQUEST))
     answered(page)
@@ -124,6 +125,7 @@ def test_from_a_config_of_qwen3_5_to_flags_of_megatron(page: Page) -> None:
     page.wait_for_url(lambda url: url != before and "encoders" in unpacked(url)["request"]["model"])
 
 
+@pytest.mark.exhaustive
 def test_an_encoder_is_frozen_and_its_images_counted(page: Page) -> None:
     free = {**REQUEST, "search": {"tp": 1, "pp": 1, "cp": 1, "zero_stage": 3}}
     page.goto(link(request=free))

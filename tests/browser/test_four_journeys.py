@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.links import link
@@ -62,6 +63,7 @@ def test_two_steps_from_a_config_to_flags(page: Page, shot: Callable[..., None])
     shot(page, "copied")
 
 
+@pytest.mark.exhaustive
 def test_two_steps_to_256_of_one_kind_or_128_of_another(
     page: Page, shot: Callable[..., None]
 ) -> None:
@@ -112,6 +114,7 @@ def test_three_steps_from_a_slow_script_to_a_mended_one(
     expect(verdict).to_have_text(re.compile("no plan is known to be faster"))
 
 
+@pytest.mark.exhaustive
 def test_three_steps_from_a_log_to_a_better_plan(page: Page, shot: Callable[..., None]) -> None:
     """Open Accuracy, drop the log, and have it learned: the plan on show is a better one."""
     v100 = {"accelerator": "v100-sxm2-32gb", "nodes": 128, "accelerators_per_node": 4}

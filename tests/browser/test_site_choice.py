@@ -39,6 +39,7 @@ def lab(service: Service) -> Iterator[None]:
             yield
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("lab")
 def test_a_site_is_chosen_carried_and_told(
     open_page: Callable[..., Page], shot: Callable[..., None]

@@ -306,6 +306,7 @@ def test_comparison(page: Page, shot: Callable[..., None]) -> None:
     expect(main.get_by_label("A", exact=True)).to_have_value("pin-0")
 
 
+@pytest.mark.exhaustive
 def test_everybody_on_any_screen(page: Page, shot: Callable[..., None]) -> None:
     page.emulate_media(reduced_motion="reduce")
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.links import link, unpacked
@@ -29,6 +30,7 @@ def begun(page: Page) -> None:
     expect(page.get_by_role("region", name=re.compile("^Validation of tiny"))).to_be_visible()
 
 
+@pytest.mark.exhaustive
 def test_a_run_is_followed_to_its_report(page: Page, shot: Callable[..., None]) -> None:
     begun(page)
     expect(page.get_by_role("progressbar")).to_be_visible()

@@ -86,7 +86,7 @@ def different(cases: list[Case], answers: list[dict[str, Any]], own: Path | None
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_deepspeed_takes_what_we_write_and_we_refuse_what_it_refuses() -> None:
     """The installed package: its config, topology and launcher."""
     fine = [*CASES.values(), *legal(DEEPSPEED, 40, seed=1)]

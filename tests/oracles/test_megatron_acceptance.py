@@ -97,7 +97,7 @@ def drawn() -> list[Case]:
     return [*CASES.values(), *legal(MEGATRON, 400, seed=1)]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_draws_have_every_feature() -> None:
     counts = features(drawn())
     assert not [name for name, count in counts.items() if count == 0], counts

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from cost_models.plans import ParallelPlan
 from planner import frameworks
 from planner.constraints import Context, Rule
@@ -19,6 +21,8 @@ from planner.search.axes import EXPERT_FIELDS, divisors
 from planner.search.exhaustive import search
 from planner.search.outcome import Outcome
 
+# A plan this much slower than the best one so far may win once its layers are repartitioned.
+REPARTITIONED = 1.05
 # What FSDP reduces gradients of adapters in too.
 _REDUCED = "gradient_reduce_dtype"
 # Most layer splits of a framework that decides them itself: a limit may name as many values.
@@ -39,18 +43,22 @@ class Entry:
     outcome: Outcome
 
 
-def compete(request: PlanRequest, top_k: int | None = None, best_only: bool = False) -> list[Entry]:
+def compete(
+    request: PlanRequest, top_k: int | None = None, best_only: bool = False,
+    fastest_only: bool = False,
+) -> list[Entry]:  # fmt: skip
     """Every framework with a plan that fits, the fastest first; ties in the order of registration.
 
     If the request names a framework, only that one; else those of `_asked` that run the model on
     these accelerators.  If none has a plan that fits, a single entry without a plan: of the
     preferred framework, or of none if no framework runs the requested schedules.  For all but the
-    first framework (for all of them with best_only), only the best plan is searched.
+    first framework (for all of them with best_only), only the best plan is searched; with
+    fastest_only none of a framework that is slower than one before.
     """
     context = Context(request.model, request.cluster, request.training)
     named = request.search.framework
     able = (named,) if named else _asked(context)
-    entries = _entries(request, able, top_k, best_only)
+    entries = _entries(request, able, top_k, best_only, fastest_only)
     fitting = sorted((one for one in entries if one.outcome.best), key=_score)
     if not fitting:
         free = None if named else _entry(request, None, top_k)
@@ -97,16 +105,25 @@ def _asked(context: Context) -> tuple[str, ...]:
 
 
 def _entries(
-    request: PlanRequest, able: Sequence[str], top_k: int | None, best_only: bool
+    request: PlanRequest,
+    able: Sequence[str],
+    top_k: int | None,
+    best_only: bool,
+    fastest_only: bool,
 ) -> list[Entry]:
-    """What each framework finds; of all but the first only the best plan."""
+    """What each framework finds; of all but the first only the best plan.
+
+    fastest_only: of those that are slower than one before, no plan.
+    """
     entries: list[Entry] = []
     by_memory = request.search.objective == "memory_headroom"
     told = Parts(len(able), lowest="peak_bytes" if by_memory else "iteration_time_s")
     for name in able:
         with told.part():
+            best_s = min(map(_score, entries), default=np.inf) if fastest_only else np.inf
             entry = _shared(request, name, entries)
-            entries.append(entry or _entry(request, name, top_k, best_only or bool(entries)))
+            only = best_only or bool(entries)
+            entries.append(entry or _entry(request, name, top_k, only, REPARTITIONED * best_s))
     return entries
 
 
@@ -126,14 +143,16 @@ def _searched_whole(request: PlanRequest, fitting: list[Entry], top_k: int | Non
 
 def fastest(request: PlanRequest) -> Entry:
     """The framework whose best plan is the fastest, with that plan alone."""
-    return compete(request, top_k=1, best_only=True)[0]
+    return compete(request, top_k=1, best_only=True, fastest_only=True)[0]
 
 
 def _entry(
-    request: PlanRequest, name: str | None, top_k: int | None, best_only: bool = False
-) -> Entry:
+    request: PlanRequest, name: str | None, top_k: int | None, best_only: bool = False,
+    most_s: float = np.inf,
+) -> Entry:  # fmt: skip
     bound, rules = prepared(request.for_framework(name))
-    outcome = search(bound, rules, top_k=1 if best_only else top_k, best_only=best_only)
+    top_k = 1 if best_only else top_k
+    outcome = search(bound, rules, top_k=top_k, best_only=best_only, most_s=most_s)
     return Entry(name, bound, rules, outcome)
 
 

@@ -289,7 +289,7 @@ def test_ctrl_c_tells_the_best_so_far() -> None:
     assert "12.5 s per iteration" in err
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_validates_on_the_machine_of_the_service(planner: Planner, address: str) -> None:
     Path("tiny.json").write_text(json.dumps(TINY))
     words = ("validate", "tiny.json", "--steps", "2", "--time-tolerance", "10", "--json")

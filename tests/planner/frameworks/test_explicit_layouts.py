@@ -63,7 +63,7 @@ def changed(model: str, **update: Any) -> ModelSpec:
     return ModelSpec(**{**MODELS[model].model_dump(), **update})
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_megatrons_own_parser_takes_them() -> None:
     """With and without layers beside the embedding and the loss, and with prediction layers."""
     llama, deepseek = changed("llama", num_layers=16), CASES["deepseek-v3"]

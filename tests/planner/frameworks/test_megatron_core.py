@@ -65,7 +65,7 @@ def ask(cases: list[Case]) -> list[dict[str, Any]]:
     return answers
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_it_takes_models_whose_layers_differ(said: Any) -> None:
     errors = [answer["error"] for _, answer in said["patterned"] if answer["error"]]
     # The installed version has no context parallelism for sparse attention and delta nets.

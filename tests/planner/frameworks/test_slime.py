@@ -43,6 +43,7 @@ def test_what_is_written_reads_back(case: str) -> None:
     same(CASES[case])
 
 
+@pytest.mark.exhaustive
 def test_drawn_plans_read_back() -> None:
     legal = legal_cases("slime", 600)
     assert len(legal) > 8

@@ -55,7 +55,7 @@ def named(name: str) -> InputSensitivity:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_input_is_answered_or_left_out_with_a_reason() -> None:
     answer = whole()
     assert {one.name for one in answer.inputs} == {

@@ -83,7 +83,7 @@ def check_by_searching(
     return searched
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_plans_are_those_of_whole_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = parse_request(ASK)
     spec = SensitivitySpec(
@@ -97,7 +97,7 @@ def test_plans_are_those_of_whole_searches(monkeypatch: pytest.MonkeyPatch) -> N
     assert check_by_searching(asked, answer, monkeypatch) > 16
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     requests(most_layers=3, worlds=((1, 2), (2, 2)), batches=(4, 6)),

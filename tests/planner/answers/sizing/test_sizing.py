@@ -30,7 +30,7 @@ def answer() -> SizingAnswer:
     return size(asked())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_batches_that_reach_the_same_loss() -> None:
     """512 of a critical batch of 1,024: 1.5 times the fewest tokens, so 1,024 takes 2/1.5."""
     assert size(asked(sizes=[64])).batch_sizes == ()
@@ -87,7 +87,7 @@ def test_days_of_the_megatron_paper(
 
 
 class TestRows:
-    @pytest.mark.slow
+    @pytest.mark.exhaustive
     def test_every_kind_in_every_size(self, answer: SizingAnswer) -> None:
         assert [(row.accelerator, row.accelerators) for row in answer.rows] == [
             (kind, count)

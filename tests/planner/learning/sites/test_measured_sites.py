@@ -166,7 +166,7 @@ def test_two_names_are_refused(planner: Planner) -> None:
     assert "--name and --site are the same" in err
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_validation_is_learned(planner: Planner, folder: Path) -> None:
     Path("tiny.json").write_text(json.dumps(TINY))
     profiles.save(calibrated(CPU, 1e10))

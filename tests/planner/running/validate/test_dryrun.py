@@ -210,7 +210,7 @@ def check(rank: RankReport, in_flight: bool = True) -> None:
         assert counted == pytest.approx(estimated.activation_bytes, rel=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_three_dimensions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """TP with SP, a pipeline and FSDP: the whole command, first and last stage, as JSON."""
     path = tmp_path / "request.json"

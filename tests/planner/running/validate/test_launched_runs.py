@@ -78,7 +78,7 @@ def test_two_nodes_meet_when_each_runs_its_line(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("pwned"))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_local_run_outlives_who_started_it(tmp_path: Path) -> None:
     folder = tmp_path / "a run"
     code = (

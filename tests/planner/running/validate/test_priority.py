@@ -57,7 +57,7 @@ def test_a_core_is_left_free(nice: int) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="Linux with autogroups")
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_eight_ranks_leave_a_core_to_others() -> None:
     one = {0}  # of the cores, so that all of them want the same
     program = [sys.executable, "-c"]

@@ -57,6 +57,7 @@ def screen(report: ValidationReport, width: int) -> str:
     return console.export_text()
 
 
+@pytest.mark.exhaustive
 def test_a_plan_is_run_and_held_against_its_estimate(tmp_path: Path) -> None:
     result = validate(
         tmp_path, "--json", "--check-numerics", "--steps", "4", "--output", str(tmp_path / "run")
