@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from cost_models.sources import Array
 
+Rows = slice | NDArray[np.int64]
+
 
 def sum_of(values: Iterable[Array]) -> Array:
     """Sum of arrays that broadcast; 0 without arrays."""
@@ -32,3 +34,10 @@ def per_row(values: Array, count: int) -> NDArray[Any]:
     """Values of shape (count,): as they are where they have it, else one value for every row."""
     array = np.asarray(values)
     return array if array.shape == (count,) else np.broadcast_to(array, (count,))
+
+
+def rows_of(values: Array, rows: Rows) -> Array:
+    """The values of some rows; all where they are the same for every row, or the rows a slice."""
+    if isinstance(rows, slice) or not isinstance(values, np.ndarray) or not values.ndim:
+        return values
+    return np.take(values, rows)

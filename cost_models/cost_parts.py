@@ -34,3 +34,6 @@ TIME_PARTS: dict[str, TimePart] = {name: TimePart(**row) for name, row in _PARTS
 MEMORY_PARTS: dict[str, MemoryPart] = {
     name: MemoryPart(**row) for name, row in _PARTS["memory"].items()
 }
+STATE_PARTS = ("weights", "gradients", "optimizer")
+# The parts that are temporary within a step.
+STEP_PARTS = ("activations", "logits", "working", "communication")

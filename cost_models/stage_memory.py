@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cost_models import overheads
-from cost_models.arrays import sum_of
-from cost_models.cost_parts import MEMORY_PARTS
+from cost_models.arrays import Rows, rows_of, sum_of
+from cost_models.cost_parts import MEMORY_PARTS, STATE_PARTS, STEP_PARTS
 from cost_models.keyed_plans import CostContext, FloatArray, KeyedPlans, by_schedule
 from cost_models.keys import KeyView
 from cost_models.matrix_optimizers import MatrixOptimizer
@@ -33,14 +32,8 @@ from cost_models.stage_states import (
     stage_states,
 )
 
-STATE_PARTS = ("weights", "gradients", "optimizer")
-# The parts that are temporary within a step.
-STEP_PARTS = ("activations", "logits", "working", "communication")
 # Layers whose saved tensors are always on the device: one in use, one in transfer.
 OFFLOAD_RESIDENT_LAYERS = 2.0
-
-
-Rows = slice | NDArray[np.int64]
 _ALL = slice(None)
 # Plans without a slot are left out of it where fewer than this share of them have it.
 _WORTH_TAKING = 0.6
@@ -65,7 +58,7 @@ class _Place:
         own = g.plans
         if not isinstance(plans, slice):
             own = KeyView(g.plans, ("schedule", "pp", "vpp"), plans)
-        count = _at(g.micro_batches, plans)
+        count = rows_of(g.micro_batches, plans)
         in_flight = by_schedule(own, lambda s: s.in_flight(stage, own.pp, own.vpp, count))
         copies = by_schedule(own, lambda s: s.weight_copies(stage, own.pp))
         return cls(row, slot, plans, stage, in_flight, copies)
@@ -193,7 +186,7 @@ def _slots(s: CostContext, g: KeyedPlans, all_stages: bool) -> Iterator[_Slot]:
             if len(has) < _WORTH_TAKING * len(own.plans):
                 rows, own = has, g.take(has)
                 amounts = _StepAmounts(s, own)
-        states = 0.0 if matrices is None else _at(matrices.state_bytes(slot), rows)
+        states = 0.0 if matrices is None else rows_of(matrices.state_bytes(slot), rows)
         yield _Slot(s, own, slot, rows, amounts, states)
 
 
@@ -217,13 +210,6 @@ def _stages(g: KeyedPlans) -> Iterator[_Place]:
             else:
                 continue
             yield _Place.of(g, stage, slot, rows, float(stage))
-
-
-def _at(value: Array, plans: Rows) -> Array:
-    """The values of some plans."""
-    if isinstance(plans, slice) or not isinstance(value, np.ndarray) or not value.ndim:
-        return value
-    return np.take(value, plans)
 
 
 class _StepAmounts:
@@ -320,7 +306,7 @@ class _Slot:
         some = _ALL if place.plans is self._rows else place.plans
 
         def at(value: Array) -> Array:
-            return _at(value, some)
+            return rows_of(value, some)
 
         states = {
             "weights": at(self._weights) * place.weight_copies,
@@ -336,17 +322,18 @@ class _Slot:
             widest = np.maximum(widest, table - np.minimum(at(self._saved), resident))
         logits, working = self._at_loss(place, some, widest)
         working = working + at(of.workspace)
-        communication, buckets = at(self._communication), at(self._buckets)
+        communication = at(self._communication)
         if of.sent is not None:
             communication = communication + in_flight * at(of.sent)
+        buckets = at(self._buckets)
         if np.any(self._forward_casts):
             # They are gone before what a backward pass works with is there.
             buckets = np.maximum(buckets, at(self._forward_casts) - working)
         step, absent = at(self._step), at(of.gradients_absent)
         if np.any(absent):
             gradients, there = states["gradients"], 1.0 - absent
-            going = resident + logits + working + communication
-            coming = gradients + np.maximum(buckets, step) - going
+            coming = gradients + np.maximum(buckets, step)
+            coming = coming - (resident + logits + working + communication)
             states["gradients"] = gradients * there + absent * np.maximum(coming, 0.0)
             buckets, step = buckets * there, step * there
         communication = communication + buckets
@@ -380,11 +367,11 @@ class _Slot:
         done: no more is there than what all other layers save (cpu_offload.py,
         DefaultOffloadSynchronizer).
         """
-        resident: Array = place.in_flight * _at(self._saved, some)
+        resident: Array = place.in_flight * rows_of(self._saved, some)
         if self._offloaded is None:
             return resident
-        others = resident * (1.0 - _at(self._offloaded, some))
-        return np.maximum(others, np.minimum(resident, _at(self._most_resident, some)))
+        others = resident * (1.0 - rows_of(self._offloaded, some))
+        return np.maximum(others, np.minimum(resident, rows_of(self._most_resident, some)))
 
     def _at_loss(self, place: _Place, some: Rows, widest: Array) -> tuple[Array, Array]:
         """Logits and working memory at the fuller moment: the loss, or a layer's backward.
@@ -394,13 +381,15 @@ class _Slot:
         of, in_flight = self._of, place.in_flight
         logits: Array = 0.0
         if self._is_first:
-            logits = in_flight * _at(self._first * of.embedding, some)
+            logits = in_flight * rows_of(self._first * of.embedding, some)
         if not self._is_last:
             return logits, widest
         # All losses but the one whose backward has begun wait for theirs.
-        last, losses, head = (_at(value, some) for value in (self._last, of.losses, of.head_saved))
+        last, losses, head = (
+            rows_of(value, some) for value in (self._last, of.losses, of.head_saved)
+        )
         waiting = logits + (losses - 1.0) * last * head
-        head_working = np.where(last > 0, _at(of.head_working, some), 0.0)
+        head_working = np.where(last > 0, rows_of(of.head_working, some), 0.0)
         all_losses = logits + losses * last * head
         at_loss = all_losses + head_working > waiting + widest
         return np.where(at_loss, all_losses, waiting), np.where(at_loss, head_working, widest)

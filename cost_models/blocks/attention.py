@@ -14,9 +14,8 @@ from cost_models.blocks.indexer import BLOCK_RATE, Indexer, attention_span
 from cost_models.blocks.norm import (
     FP32_BYTES,
     MASK_BYTES,
-    norm_copies,
+    head_norm,
     norm_parameters,
-    norm_statistics,
     row_parallel_sum,
 )
 from cost_models.blocks.records import (
@@ -184,9 +183,7 @@ class Attention(Mixer):
                 "repeat kv", 2.0 * repeated, 2.0 * repeated, active=repeats, kind="repeat kv"
             )
         if normed:
-            yield SavedTensor("qk norm input", rows * head_dim, d.activation_bytes)
-            yield from norm_copies(model, d, "qk", rows * head_dim, d.activation_bytes)
-            yield norm_statistics(model, d, "qk", rows)
+            yield from head_norm(model, d, "qk", rows * head_dim, rows)
         span = attention_span(self.window, d.seq_length)
         if self.chunk is not None:
             span = min(float(self.chunk), d.seq_length)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from cost_models.blocks.attention import bias_gradient, output, output_weights
 from cost_models.blocks.base import Mixer
-from cost_models.blocks.norm import FP32_BYTES, norm_copies, norm_parameters, norm_statistics
+from cost_models.blocks.norm import FP32_BYTES, head_norm, norm_parameters
 from cost_models.blocks.records import (
     FlashAttention,
     Gemm,
@@ -70,9 +70,7 @@ class CrossAttention(Mixer):
         yield from bias_gradient(width, d.tokens, model.qkv_bias, "cross qkv bias")
         if model.qk_norm == "head":
             rows = d.tokens * heads + keys * kv_heads
-            yield SavedTensor("cross qk norm input", rows * head_dim, d.activation_bytes)
-            yield from norm_copies(model, d, "cross qk", rows * head_dim, d.activation_bytes)
-            yield norm_statistics(model, d, "cross qk", rows)
+            yield from head_norm(model, d, "cross qk", rows * head_dim, rows)
         pairs = d.tokens * self.tokens * heads
         yield FlashAttention(
             "cross attention", 4.0 * pairs * head_dim, float(self.tokens), head_dim,

@@ -18,7 +18,7 @@ from cost_models.blocks.attention import (
 )
 from cost_models.blocks.base import Mixer
 from cost_models.blocks.indexer import Indexer, attention_span
-from cost_models.blocks.norm import norm_copies, norm_parameters, norm_statistics
+from cost_models.blocks.norm import head_norm, norm_parameters, norm_statistics
 from cost_models.blocks.records import (
     Gemm,
     MemoryBoundKernel,
@@ -139,9 +139,7 @@ class LatentAttention(Mixer):
         yield from position_and_norm(model, d, (1.0 - one) * rotated, UP, rope=True, norm=False)
         yield from position_and_norm(model, d, rotated, UP, rope=False, norm=normed)
         if normed:
-            yield SavedTensor("qk norm input", rotated, d.activation_bytes)
-            yield from norm_copies(model, d, "qk", rotated, d.activation_bytes)
-            yield norm_statistics(model, d, "qk", 2.0 * d.tokens * heads)
+            yield from head_norm(model, d, "qk", rotated, 2.0 * d.tokens * heads)
         span = attention_span(self.window, d.seq_length)
         if self.indexer is not None:
             yield from self.indexer.records(model, d, query_rank or hidden)

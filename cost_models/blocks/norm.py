@@ -58,6 +58,15 @@ def norm_copies(
     yield SavedTensor(f"{name} norm rows", elements, row_bytes, again, apart, by_operator)
 
 
+def head_norm(
+    model: StackSpec, d: Dims, name: str, elements: Array, rows: Array
+) -> Iterator[SavedTensor]:
+    """What norms over the heads of queries and keys save, of so many rows."""
+    yield SavedTensor(f"{name} norm input", elements, d.activation_bytes)
+    yield from norm_copies(model, d, name, elements, d.activation_bytes)
+    yield norm_statistics(model, d, name, rows)
+
+
 def row_parallel_sum(model: StackSpec, d: Dims, name: str, unsplit: Array) -> SavedTensor:
     """The row-parallel output that per-operator recompute keeps although no backward reads it.
 

@@ -10,12 +10,12 @@ import pytest
 from cost_models.activation_memory import micro_batch, micro_batch_bytes
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
-from cost_models.cost_parts import MEMORY_PARTS
+from cost_models.cost_parts import MEMORY_PARTS, STATE_PARTS, STEP_PARTS
 from cost_models.estimate import CostModel
 from cost_models.overheads import gap_bytes, returnable_bytes
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
-from cost_models.stage_memory import STATE_PARTS, STEP_PARTS, StageMemory
+from cost_models.stage_memory import StageMemory
 from tests.fixtures.ideal import estimate
 from tests.fixtures.layers import kept_and_dropped, one_micro_batch
 from tests.fixtures.spaces import LEAST, some_plans

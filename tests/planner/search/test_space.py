@@ -21,7 +21,7 @@ GROUPED = {
     "attention_dropout": 0.0,
 }  # fmt: skip
 CLUSTERS = {"mindspeed": "2x8xascend-910b1", "primus": "2x8xmi300x"}
-WITHOUT_EXPERTS = {"deepspeed", "gpt-neox", "torchtune"}
+WITHOUT_EXPERTS = {"deepspeed", "gpt-neox", "torchtune", "unsloth"}
 SPARSE = GROUPED | {"moe": {"num_experts": 4, "top_k": 2, "expert_ffn_hidden_size": 512}}
 
 
