@@ -233,8 +233,9 @@ def _needed(request: PlanRequest, plan: ParallelPlan) -> float:
     return float(cost_model(request).needed_bytes(Plans.from_rows([plan]))[0])
 
 
-def _fits(request: PlanRequest, plan: ParallelPlan) -> bool:
-    return _needed(request, plan) <= room_of(request).of_plan(plan)
+def _spare(request: PlanRequest, plan: ParallelPlan) -> float:
+    """Bytes that a plan leaves free; negative where it does not fit."""
+    return room_of(request).of_plan(plan) - _needed(request, plan)
 
 
 def _cell(
@@ -273,10 +274,10 @@ def _grown(one: _Try, seq_length: int, plan: ParallelPlan) -> ParallelPlan:
     def of(times: int) -> ParallelPlan:
         return plan.model_copy(update={"micro_batch_size": times * one.together})
 
-    def fits(times: int) -> bool:
-        return _fits(with_micro_batch(one.at(seq_length), of(times)), of(times))
+    def spare(times: int) -> float:
+        return _spare(with_micro_batch(one.at(seq_length), of(times)), of(times))
 
-    return of(_last(fits, 1, MOST_MICRO_BATCH // one.together))
+    return of(_last(spare, 1, MOST_MICRO_BATCH // one.together))
 
 
 def with_micro_batch(request: PlanRequest, plan: ParallelPlan) -> PlanRequest:
@@ -291,23 +292,30 @@ def with_micro_batch(request: PlanRequest, plan: ParallelPlan) -> PlanRequest:
 def _longest(one: _Try, plan: ParallelPlan, fitting: int, most: int) -> int:
     """The longest sequence that fits with a plan, no shorter than one that fits with another."""
     steps = _last(
-        lambda steps: _fits(one.at(steps * LENGTH_STEP), plan),
+        lambda steps: _spare(one.at(steps * LENGTH_STEP), plan),
         fitting // LENGTH_STEP,
         most // LENGTH_STEP,
     )
     return max(fitting, steps * LENGTH_STEP)
 
 
-def _last(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The last number of low to high for which it holds, as for all before; low if for none."""
-    if high <= low or holds(high):
+def _last(spare: Callable[[int], float], low: int, high: int) -> int:
+    """The last number of low to high that leaves something; low if none does.
+
+    The larger a number, the less it leaves.  That is nearly a line, so a number is tried where the
+    line through both ends is zero; every third time the middle, in case it is far from a line.
+    """
+    if high <= low or (missing := -spare(high)) <= 0.0:
         return max(low, high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if holds(middle):
-            low = middle
+    left, tries = spare(low), 0
+    while left >= 0.0 and high - low > 1:
+        share = left / (left + missing) if (tries := tries + 1) % 3 else 0.5
+        tried = min(max(low + int(share * (high - low)), low + 1), high - 1)
+        found = spare(tried)
+        if found >= 0.0:
+            low, left = tried, found
         else:
-            high = middle
+            high, missing = tried, -found
     return low
 
 
