@@ -38,7 +38,9 @@ app = typer.Typer(
 
 def learn(
     logs: Logs,
-    cluster: Annotated[str, typer.Option(metavar="NAME", help="that it ran on, or a part of it")],
+    cluster: Annotated[
+        str, typer.Option(metavar="NAME", help="cluster of the run, or a part of it")
+    ],
     site: Annotated[str, typer.Option(metavar="NAME", help="name that the runs are kept under")],
     script: Annotated[list[str] | None, typer.Option(metavar="FILE", help=_SCRIPT)] = None,
     model: Annotated[

@@ -62,15 +62,16 @@ def band(seconds: float, features: ErrorFeatures, site: Site | None = None) -> B
     _, accelerator, runtime, *_ = features.groups
     runs, sources = _published()
     alike = sources_alike(features)
-    kind = "mixture of experts" if features.experts else "dense"
+    kind = "mixture-of-experts" if features.experts else "dense"
     own = len(site.runs) if site is not None else 0
-    basis = f"{COVERED}% interval from first sight"
+    basis = f"{COVERED}% interval, as first predictions of published runs err"
     if site is not None and own:
         basis = f"{COVERED}% interval from {own} runs of site {site.name}"
-    basis += f"; {alike or 'none'} alike ({kind}, {accelerator}, {runtime})"
+    one = "source" if alike <= 1 else "sources"
+    basis += f"; {alike or 'no'} {one} of {kind} models on {accelerator} with {runtime}"
     there = runs[accelerator]
     if not there:
-        basis += f"; none on {accelerator}"
+        basis += f"; no run on {accelerator}"
     basis += "".join(f"; wider: {DOUBTS[doubt]}" for doubt in features.doubts)
     basis += f"; main uncertainty: {FACTORS[found.main]}"
     return Band(seconds * low, seconds * high, runs.total() + own, sources, there, basis)

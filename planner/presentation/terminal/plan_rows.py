@@ -101,7 +101,7 @@ def _doubts(band: ErrorBand, selection: Selection | None) -> Iterator[str]:
     yield _band(band)
     if selection is not None and selection.share >= LEAST_SELECTION:
         seconds, error = formats.seconds(selection.expected_time_s), formats.share(selection.share)
-        yield f"expect {seconds}: the shortest of {selection.plans} estimates is {error} too short"
+        yield f"expect {seconds}: the shortest of {selection.plans} close estimates tends to be {error} too short"
 
 
 def _memory_rows(memory: Memory) -> Iterator[tuple[str, RenderableType]]:
@@ -150,9 +150,10 @@ def _pipeline(schedule: str, pipeline: Pipeline) -> list[str | Text]:
     if pipeline.frameworks:
         runs = pipeline.frameworks[:MOST_RUNTIMES]
         rest = len(pipeline.frameworks) - len(runs)
-        words.append(f"by {', '.join(runs)}" + (f" and {rest} more" if rest else ""))
+        more = f" and {rest} other framework{'s' if rest > 1 else ''}" if rest else ""
+        words.append(f"run by {', '.join(runs)}{more}")
     else:
-        words.append(Text("by no framework known", "yellow"))
+        words.append(Text("run by no framework known here", "yellow"))
     if pipeline.simulated_iteration_time_s is not None:
         words.append(f"{formats.seconds(pipeline.simulated_iteration_time_s)} simulated")
     return words

@@ -137,6 +137,8 @@ def _behind(launch: Launch, by_memory: bool) -> str:
     if by_memory:
         memory = launch.plan.memory
         return f"{share(1.0 - memory.peak_bytes / memory.capacity_bytes)} free"
+    if launch.slower_by >= 1.0:
+        return f"takes {1.0 + launch.slower_by:.1f} times as long"
     return f"{100 * launch.slower_by:.1f} % slower" if launch.slower_by else ""
 
 
@@ -256,7 +258,7 @@ def _unbuildable(
     if unbuildable.instead is None and unbuildable.able:
         yield Text("No plan of these frameworks fits either", style="bold red")
     elif unbuildable.instead is None:
-        yield prose("Without --framework, the plan is priced as code that is yet to be written.", 0)
+        yield prose("Without --framework, plans are estimated that no framework here can run.", 0)
     else:
         yield from report_rows(
             unbuildable.instead.plan, f"By {unbuildable.instead.framework}", summary, console
