@@ -38,9 +38,7 @@ app = typer.Typer(
 
 def learn(
     logs: Logs,
-    cluster: Annotated[
-        str, typer.Option(metavar="NAME", help="cluster of the run, or a part of it")
-    ],
+    cluster: Annotated[str, typer.Option(metavar="NAME", help="where it ran, or a part of that")],
     site: Annotated[str, typer.Option(metavar="NAME", help="name that the runs are kept under")],
     script: Annotated[list[str] | None, typer.Option(metavar="FILE", help=_SCRIPT)] = None,
     model: Annotated[

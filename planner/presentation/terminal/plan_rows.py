@@ -101,7 +101,8 @@ def _doubts(band: ErrorBand, selection: Selection | None) -> Iterator[str]:
     yield _band(band)
     if selection is not None and selection.share >= LEAST_SELECTION:
         seconds, error = formats.seconds(selection.expected_time_s), formats.share(selection.share)
-        yield f"expect {seconds}: the shortest of {selection.plans} close estimates tends to be {error} too short"
+        shortest = f"the shortest of {selection.plans} close estimates"
+        yield f"expect {seconds}: {shortest} tends to be {error} too short"
 
 
 def _memory_rows(memory: Memory) -> Iterator[tuple[str, RenderableType]]:
