@@ -62,13 +62,13 @@ def band(seconds: float, features: ErrorFeatures, site: Site | None = None) -> B
     _, accelerator, runtime, *_ = features.groups
     runs, sources = _published()
     alike = sources_alike(features)
-    kind = "mixture-of-experts" if features.experts else "dense"
+    kind = "mixture of experts" if features.experts else "dense"
     own = len(site.runs) if site is not None else 0
-    basis = f"{COVERED}% interval, as first predictions of published runs err"
+    basis = f"{COVERED}% interval"
     if site is not None and own:
         basis = f"{COVERED}% interval from {own} runs of site {site.name}"
     one = "source" if alike <= 1 else "sources"
-    basis += f"; {alike or 'no'} {one} of {kind} models on {accelerator} with {runtime}"
+    basis += f"; {alike or 'no'} {one} like it ({kind}, {accelerator}, {runtime})"
     there = runs[accelerator]
     if not there:
         basis += f"; no run on {accelerator}"

@@ -40,15 +40,15 @@ def _record(record: Record, report: PlanReport) -> Iterator[str]:
     """The fastest published run, this plan beside it, and what it has that the run had not."""
     run, ratio = record.run, report.model_flop_per_s_per_accelerator / record.run.model_flop_per_s
     rate = f"{run.model_flop_per_s / 1e12:.3g} TFLOP/s"
-    yield f"{run.model} on {run.accelerators} ran at {rate}"
-    yield f"({run.source} {run.year});"
+    yield f"{rate} by {run.model} on {run.accelerators}"
+    yield f"({run.source} {run.year}),"
     if ratio < _BEYOND or not record.differs:
-        yield f"this plan at {ratio:.2f} times that"
+        yield f"{ratio:.2f} times here"
         return
-    yield f"this plan at {ratio:.2f} times that, with"
+    yield f"{ratio:.2f} times here, with"
     differs = list(record.differs[:_MOST_DIFFERENCES])
     if more := len(record.differs) - len(differs):
-        differs.append(f"{more} other changes")
+        differs.append(f"{more} others")
     yield from (f"{words}," for words in differs[:-1])
     yield differs[-1]
 

@@ -101,8 +101,8 @@ def _doubts(band: ErrorBand, selection: Selection | None) -> Iterator[str]:
     yield _band(band)
     if selection is not None and selection.share >= LEAST_SELECTION:
         seconds, error = formats.seconds(selection.expected_time_s), formats.share(selection.share)
-        shortest = f"the shortest of {selection.plans} close estimates"
-        yield f"expect {seconds}: {shortest} tends to be {error} too short"
+        best = f"the best of {selection.plans} estimates"
+        yield f"expect {seconds}: {best} is likely {error} too short"
 
 
 def _memory_rows(memory: Memory) -> Iterator[tuple[str, RenderableType]]:
@@ -151,7 +151,7 @@ def _pipeline(schedule: str, pipeline: Pipeline) -> list[str | Text]:
     if pipeline.frameworks:
         runs = pipeline.frameworks[:MOST_RUNTIMES]
         rest = len(pipeline.frameworks) - len(runs)
-        more = f" and {rest} other framework{'s' if rest > 1 else ''}" if rest else ""
+        more = f" and {rest} other{'s' if rest > 1 else ''}" if rest else ""
         words.append(f"run by {', '.join(runs)}{more}")
     else:
         words.append(Text("run by no framework known here", "yellow"))

@@ -40,8 +40,8 @@ def test_an_answer_says_its_interval_and_what_it_rests_on() -> None:
         assert found.low_s < report.iteration_time_s < found.high_s
         assert found.rows > 900
         assert found.sources > 20
-        assert f"{COVERED}% interval, as first predictions of published runs err; " in found.basis
-        assert f"of dense models on {H100} with " in found.basis
+        assert f"{COVERED}% interval; " in found.basis
+        assert f" like it (dense, {H100}, " in found.basis
 
 
 @pytest.mark.parametrize("seconds", [1e-3, 1.0, 1e5])
@@ -63,7 +63,7 @@ def test_what_no_run_speaks_for_is_wider_and_said() -> None:
     unknown = features(name="some-new-chip")
     assert width(unknown) > width(features())
     found = band(1.0, unknown)
-    assert "no source of dense models on some-new-chip with megatron" in found.basis
+    assert "no source like it (dense, some-new-chip, megatron)" in found.basis
     assert "no run on some-new-chip" in found.basis
 
 

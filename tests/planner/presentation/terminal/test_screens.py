@@ -246,7 +246,7 @@ def test_schedule_says_who_runs_it() -> None:
     best = best.model_copy(update={"pipeline": pipeline})
     answer = answer.model_copy(update={"best": best})
     text = drawn(lambda console: screens.plan_screen(answer, ASKED, console), 100)
-    assert "v-half · run by torch and 1 other framework" in text
+    assert "v-half · run by torch and 1 other" in text
 
 
 def test_the_picks_and_the_best_of_each_framework_stand_below() -> None:
