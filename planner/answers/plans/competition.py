@@ -194,7 +194,8 @@ def prepared(request: PlanRequest) -> tuple[PlanRequest, tuple[Rule, ...]]:
         for name, values in chosen.axes.items()
         if request.model.moe is not None or name not in EXPERT_FIELDS
     }
-    if request.model.attention_sinks:  # which few kernels have
+    # Few kernels have sinks, and families of transformers differ in their kernels.
+    if request.model.attention_sinks or chosen.runtime == "transformers":
         context = Context(request.model, request.cluster, request.training)
         able = attention_kernels(chosen.name, context)
         if able and chosen.axes.get("attention_kernel", ("flash",))[0] not in able:

@@ -13,17 +13,31 @@ import numpy as np
 from cost_models import optimizers
 from cost_models.blocks import FeedForward
 from cost_models.blocks.attention import Attention
-from cost_models.plans import IntArray, Plans, code
+from cost_models.plans import IntArray, Plans, code, is_one_of
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
-from planner.frameworks.accelerate.settings import FOREACH, OPTIMIZERS
+from planner.frameworks.accelerate.settings import ATTENTION, FOREACH, OPTIMIZERS
 from planner.frameworks.base import rule, unsupported
 from planner.huggingface.export.exporter import config_of, nearest_family
 
 _FULL = code("recompute", "full")
 _FLASH = code("attention_kernel", "flash")
 _UNFUSED = code("attention_kernel", "unfused")
+
+
+# Kernels of families whose classes have no torch attention (_supports_sdpa), or none but their own.
+KERNELS_OF_FAMILY = {
+    "bloom": ("unfused",),
+    "mpt": ("unfused",),
+    "gemma2": ("unfused", "flash2"),
+}
+
+
+def _kernels(model: ModelSpec) -> tuple[str, ...]:
+    """Attention kernels of the family that builds the model."""
+    family = (config_of(model) or {}).get("model_type", "")
+    return KERNELS_OF_FAMILY.get(family, tuple(ATTENTION))
 
 
 def lacks(model: ModelSpec) -> Iterator[str]:
@@ -201,6 +215,13 @@ RULES: tuple[Rule, ...] = (
         lambda c, p: (
             f"attention sinks need unfused attention, not {p.attention_kernel}: the family has no "
             "torch attention, and flash-attention 2 no sinks"
+        ),
+    ),
+    unsupported(
+        lambda c, p: is_one_of(p.attention_kernel, "attention_kernel", *_kernels(c.model)) > 0,
+        lambda c, p: (
+            f"attention of this family of transformers is {' or '.join(_kernels(c.model))}, "
+            f"got {p.attention_kernel}"
         ),
     ),
     unsupported(

@@ -18,15 +18,17 @@ from planner.huggingface.importer import model_from_config
 # Simplest first: a model is written as the first family that can represent it.
 UNIFORM = (
     "llama", "mistral", "qwen2", "qwen3", "olmo2", "gpt2", "mixtral", "qwen2_moe", "qwen3_moe",
-    "gpt_oss", "deepseek_v3",
+    "gpt_oss", "deepseek_v3", "gemma2", "gemma3_text", "falcon", "mpt", "bloom",
+    "nemotron", "gpt_neox", "deepseek_v2", "glm4_moe", "minimax_m2",
 )  # fmt: skip
 # The same for models with a layer pattern.
 PATTERNED = (
     "qwen3_5_text", "qwen3_next", "mamba2", "nemotron_h", "bamba", "lfm2", "lfm2_moe",
     "deepseek_v32", "minimax", "llama4_text", "smollm3", "gemma3_text", "qwen3", "olmo3",
+    "kimi_linear", "glm4_moe_lite",
 )  # fmt: skip
 # Families with buffers besides parameters, such as load-balancing biases or decays.
-BUFFERED = frozenset({"nemotron_h", "lfm2_moe", "deepseek_v32", "minimax"})
+BUFFERED = frozenset({"nemotron_h", "lfm2_moe", "deepseek_v32", "minimax", "kimi_linear"})
 # Keys that stand first in a file, whatever the family.
 FIRST = (
     "hidden_size", "n_embd", "intermediate_size", "n_inner", "num_hidden_layers", "n_layer",

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 
+from cost_models.catalog.models import model as preset
 from cost_models.parameters import total_parameters
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
@@ -258,7 +259,12 @@ def test_every_family_is_written_by_some_model() -> None:
     qwen2_moe = qwen2_moe.model_copy(update={"moe": moe.model_copy(update=shared)})
     olmo2 = changed("llama", qk_norm="full")
     found = {}
-    for model in (*MODELS_HERE.values(), qwen2_moe, olmo2):
+    names = (
+        "gemma-2-9b", "gemma-3-27b", "falcon-7b", "mpt-7b", "bloom-176b", "nemotron-4-15b",
+        "gpt-neox-20b", "deepseek-v2-lite", "glm-4.5", "minimax-m2.5",
+    )  # fmt: skip
+    named = [preset(name).model_copy(update={"mtp_num_layers": 0}) for name in names]
+    for model in (*MODELS_HERE.values(), qwen2_moe, olmo2, *named):
         config = config_of(model)
         assert config is not None
         found[config["model_type"]] = model

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cost_models.catalog.models import model as preset
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec
 from planner import frameworks
@@ -38,6 +39,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("framework_unsupported", "not in nf4", runs(training={**PEFT, "frozen_dtype": "nf4"})),
     ("framework_unsupported", "are modules of transformers", runs(training={"lora_rank": 8})),
     ("framework_unsupported", "does not have the modules", runs("gpt", training=PEFT)),
+    ("framework_unsupported", "is unfused or flash2, got flash", runs(preset("gemma-2-9b"))),
     ("framework_unsupported", "differs in mtp_num_layers", runs("deepseek-v3")),
     ("framework_unsupported", "differs in moe.capacity_factor, qk_norm", runs("switch")),
     ("framework_unsupported", "position", runs("nope")),
