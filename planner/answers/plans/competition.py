@@ -194,18 +194,26 @@ def prepared(request: PlanRequest) -> tuple[PlanRequest, tuple[Rule, ...]]:
         for name, values in chosen.axes.items()
         if request.model.moe is not None or name not in EXPERT_FIELDS
     }
-    # Few kernels have sinks, and families of transformers differ in their kernels.
-    if request.model.attention_sinks or chosen.runtime == "transformers":
-        context = Context(request.model, request.cluster, request.training)
-        able = attention_kernels(chosen.name, context)
-        if able and chosen.axes.get("attention_kernel", ("flash",))[0] not in able:
-            limits["attention_kernel"] = Bounds(values=able)
+    if kernels := _other_kernels(request, chosen):
+        limits["attention_kernel"] = Bounds(values=kernels)
     if chosen.splits is not None:
         degrees = divisors(request.cluster.accelerators)
         splits = {chosen.splits(request.model, pp, tp) for pp in degrees for tp in degrees}
         whole = sorted(split for split in splits if min(split) > 0)[:_MOST_SPLITS]
         limits["stage_layers"] = Bounds(values=((), *whole))
     return limited(request, {**limits, **request.search.limits}), chosen.rules
+
+
+def _other_kernels(request: PlanRequest, chosen: Framework) -> tuple[str, ...]:
+    """Attention kernels of the model, where a framework's usual one is none of them.
+
+    Few kernels have sinks, and families of transformers differ in their kernels.
+    """
+    if not request.model.attention_sinks and chosen.runtime != "transformers":
+        return ()
+    context = Context(request.model, request.cluster, request.training)
+    able = attention_kernels(chosen.name, context)
+    return () if chosen.axes.get("attention_kernel", ("flash",))[0] in able else able
 
 
 def limited(request: PlanRequest, limits: dict[str, Bounds], **search_fields: Any) -> PlanRequest:
