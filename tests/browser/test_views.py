@@ -86,7 +86,7 @@ def test_what_fits(page: Page, shot: Callable[..., None]) -> None:
     quantized = table.get_by_role("row", name="QLoRA")
     expect(quantized.locator(".meter:not(.over)")).to_have_count(5)
     expect(quantized.locator("td").first).to_contain_text("tokens/s")
-    expect(table.get_by_role("row", name="full torchtune")).to_contain_text("over")
+    expect(table.get_by_role("row", name="full Axolotl")).to_contain_text("over")
     commands = page.get_by_role("region", name="To run")
     expect(commands).to_contain_text("planner emit --model qwen3-8b --cluster 1x1xrtx-4090")
     shot(page, "fits", whole=True)

@@ -65,7 +65,7 @@ def test_what_is_written_reads_back(case: str) -> None:
 
 
 def test_drawn_plans_read_back() -> None:
-    legal = legal_cases("unsloth", 100)
+    legal = legal_cases("unsloth", 200)
     assert len(legal) > 15
     for case in legal:
         same("unsloth", case)

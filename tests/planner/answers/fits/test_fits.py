@@ -52,7 +52,7 @@ def test_what_everybody_knows_of_an_8b_on_24_gb(card: FitAnswer) -> None:
     assert all(cell.fits for cell in rows["qlora"].cells)
     assert rows["lora"].cells[0].fits
     assert not any(cell.fits for cell in rows["full"].cells)
-    assert rows["full"].trainer == "torchtune"
+    assert rows["full"].trainer == "axolotl"
     assert rows["full"].cells[0].needed_bytes > 8 * 8.03e9
     assert rows["full"].longest_seq_length is None
     assert "ZeRO 3" in (rows["full-offload"].reason or "")

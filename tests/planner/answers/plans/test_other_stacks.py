@@ -63,7 +63,7 @@ def test_a_plan_says_what_it_rests_on(cluster: str) -> None:
     assert "priced with the kernels of Megatron" in notes["stack"]
     basis = answer.best.error_band.basis
     chip = answer.request["cluster"]["groups"][0]["accelerator"]["id"]
-    assert f"none on {chip}; wider: " in basis
+    assert f"no run on {chip}; wider: " in basis
     assert answer.best.error_band.accelerator_rows == 0
 
 
@@ -71,7 +71,7 @@ def test_a_known_chip_says_none_of_it() -> None:
     answer = plan_answers.find(asked("2x8xh100-sxm"))
     assert answer.best is not None
     assert not {note.code for note in answer.best.assumptions} & {"links", "stack"}
-    assert "none on" not in answer.best.error_band.basis
+    assert "no run on" not in answer.best.error_band.basis
     assert 0 < answer.best.error_band.accelerator_rows < answer.best.error_band.rows
     assert answer.launch is not None
 
