@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -19,6 +20,7 @@ from cost_models.blocks.norm import (
     row_parallel_sum,
 )
 from cost_models.blocks.records import (
+    Cached,
     FlashAttention,
     Gemm,
     Kernel,
@@ -155,6 +157,22 @@ class Attention(Mixer):
             yield Weight("qk norms", count * norm, tensors=(1 + keys) * (1 + model.norm_bias))
         if self.indexer is not None:
             yield from self.indexer.weights(model, model.hidden_size)
+
+    def cached(self, model: StackSpec, split: Split) -> Iterator[Cached]:
+        """Keys and values of the heads of one rank; with fewer heads than ranks each holds one."""
+        (every, groups), (head_dim, value_dim) = self.heads(model), self._head_dims(model)
+        keys, values = self._projected()
+        each = np.maximum(np.divide(groups, split.tp), 1.0)
+        kept = min(self.window or math.inf, self.chunk or math.inf)
+        read = self.indexer.top_k if self.indexer is not None else math.inf
+        yield Cached(
+            each * (keys * head_dim + values * value_dim),
+            2.0 * np.divide(every, split.tp) * (head_dim + value_dim),
+            kept,
+            read,
+        )
+        if self.indexer is not None and not self.indexer.shared:
+            yield self.indexer.cached()
 
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         (every, groups), (own, own_value) = self.heads(model), self._head_dims(model)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
-from cost_models.blocks.records import Record, Split, Weight
+from cost_models.blocks.records import Cached, Record, Split, Weight
 from cost_models.fields import Spec
 
 if TYPE_CHECKING:
@@ -68,6 +68,10 @@ class Sublayer(Block):
     def _with_kind(self, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
         """Writes `kind` even where defaults are left out: documents cannot be read without it."""
         return {"kind": self.kind, **write(self)}
+
+    def cached(self, model: StackSpec, split: Split) -> Iterator[Cached]:
+        """What one rank keeps of each sequence that it generates; nothing by default."""
+        yield from ()
 
     def missing(self, model: StackSpec) -> str:
         """Why this block does not fit the model, such as a missing setting; empty if it fits."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -12,6 +13,7 @@ from cost_models.blocks.base import Mixer
 from cost_models.blocks.indexer import attention_span
 from cost_models.blocks.norm import norm_copies, norm_parameters, norm_statistics
 from cost_models.blocks.records import (
+    Cached,
     Gemm,
     MemoryBoundKernel,
     Record,
@@ -95,6 +97,19 @@ class CompressedAttention(Mixer):
             yield Weight("choice", float(choice), matrix=True, tensors=2)
             norm = norm_parameters(model, self.choice.head_dim)
             yield Weight("choice norm", norm, tensors=each)
+
+    def cached(self, model: StackSpec, split: Split) -> Iterator[Cached]:
+        """Keys, which serve as values, of the window and of compressed tokens, on every rank."""
+        flop = 4.0 * np.divide(model.num_attention_heads, split.tp) * model.head_dim
+        yield Cached(float(model.head_dim), flop, float(self.window))
+        if self.compression is None:
+            return
+        read = self.choice.top_k if self.choice else math.inf
+        yield Cached(float(model.head_dim), flop, read=read, every=float(self.compression))
+        if self.choice is not None:
+            width = float(self.choice.head_dim)
+            flop = 2.0 * self.choice.num_heads * width
+            yield Cached(width, flop, every=float(self.compression))
 
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         hidden, head_dim, rank = float(model.hidden_size), float(model.head_dim), self.q_lora_rank

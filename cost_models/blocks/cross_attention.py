@@ -12,6 +12,7 @@ from cost_models.blocks.attention import bias_gradient, output, output_weights
 from cost_models.blocks.base import Mixer
 from cost_models.blocks.norm import FP32_BYTES, head_norm, norm_parameters
 from cost_models.blocks.records import (
+    Cached,
     FlashAttention,
     Gemm,
     Record,
@@ -57,6 +58,12 @@ class CrossAttention(Mixer):
         yield from output_weights(model, heads, sinks=False)
         if model.qk_norm == "head":
             yield Weight("cross qk norms", 2.0 * norm_parameters(model, head_dim), tensors=2)
+
+    def cached(self, model: StackSpec, split: Split) -> Iterator[Cached]:
+        """Keys and values of the encoder's tokens, which are read and not added to."""
+        groups = np.divide(self.num_query_groups or model.num_query_groups, split.tp)
+        each = 2.0 * np.maximum(groups, 1.0) * model.head_dim
+        yield Cached(state_elements=each * self.tokens)
 
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         hidden, head_dim = float(model.hidden_size), float(model.head_dim)

@@ -75,6 +75,7 @@ class GatedDeltaNet(Recurrence):
             heads=self.num_value_heads,
             head_flop=delta_rule_flop(CHUNK, self.key_head_dim, self.value_head_dim),
             token_s=TOKEN_S,
+            state_per_head=float(self.key_head_dim * self.value_head_dim),
             passed_per_head=float(self.key_head_dim * (self.key_head_dim + self.value_head_dim)),
             taps=self.convolution,
             convolved=2 * self._keys + self._values if self.convolution > 1 else 0,

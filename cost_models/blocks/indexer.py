@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from cost_models.blocks.records import Gemm, MemoryBoundKernel, Record, SavedTensor, Weight
+from cost_models.blocks.records import Cached, Gemm, MemoryBoundKernel, Record, SavedTensor, Weight
 from cost_models.fields import Count, Spec, Width
 from cost_models.sources import Array, formula
 
@@ -65,6 +65,10 @@ class Indexer(Spec):
         if groups % self.num_heads:
             return f"num_query_groups {groups} is not a multiple of the indexer's num_heads"
         return "" if not self.head_weights else "an indexer of blocks has no head_weights"
+
+    def cached(self) -> Cached:
+        """Its keys, of every token, on every rank."""
+        return Cached(float(self.head_dim), 2.0 * self.num_heads * self.head_dim)
 
     def span(self, seq_length: float) -> float:
         """Keys per query, as attention_span counts them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -20,6 +21,7 @@ from cost_models.blocks.base import Mixer
 from cost_models.blocks.indexer import Indexer, attention_span
 from cost_models.blocks.norm import head_norm, norm_parameters, norm_statistics
 from cost_models.blocks.records import (
+    Cached,
     Gemm,
     MemoryBoundKernel,
     Record,
@@ -102,6 +104,18 @@ class LatentAttention(Mixer):
             count = 2.0 if model.qk_norm == "head" else 2.0 * heads
             norm = norm_parameters(model, model.head_dim)
             yield Weight("qk norms", count * norm, tensors=2 * (1 + model.norm_bias))
+
+    def cached(self, model: StackSpec, split: Split) -> Iterator[Cached]:
+        """The latent and the rotary keys, on every rank; queries are taken to the latent's space,
+        so that all heads read the same keys and values (DeepSeek-V2, section 2.1.2).
+        """
+        mla, heads = self._spec(model), np.divide(model.num_attention_heads, split.tp)
+        width = mla.kv_lora_rank + mla.qk_rope_head_dim
+        read = self.indexer.top_k if self.indexer is not None else math.inf
+        flop = 2.0 * heads * (width + mla.kv_lora_rank)
+        yield Cached(float(width), flop, self.window or math.inf, read)
+        if self.indexer is not None and not self.indexer.shared:
+            yield self.indexer.cached()
 
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         mla, hidden = self._spec(model), float(model.hidden_size)

@@ -50,6 +50,7 @@ class LightningAttention(Recurrence):
             heads=heads,
             head_flop=lightning_flop(BLOCK, head_dim),
             token_s=TOKEN_S,
+            state_per_head=float(head_dim**2),
             passed_per_head=head_dim**2 + 1.0,
             gate=inner * self.gate,
         )

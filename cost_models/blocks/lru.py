@@ -43,9 +43,8 @@ class LinearRecurrentUnit(Recurrence):
     def shape(self, model: StackSpec) -> Shape:
         return Shape(
             projected=2 * self.width, inner=self.width, heads=self.width, head_flop=lru_flop(),
-            token_s=0.0, passed_per_head=2.0, taps=self.convolution, convolved=self.width,
-            gate=self.width,
-            matrices=False,
+            token_s=0.0, state_per_head=1.0, passed_per_head=2.0, taps=self.convolution,
+            convolved=self.width, gate=self.width, matrices=False,
         )  # fmt: skip
 
     def small_weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:

@@ -47,6 +47,7 @@ class Mamba(Recurrence):
             heads=self.inner_size,
             head_flop=selective_scan_flop(self.state_size),
             token_s=0.0,
+            state_per_head=float(self.state_size),
             passed_per_head=2.0 * self.state_size,
             taps=self.convolution,
             convolved=self.inner_size,

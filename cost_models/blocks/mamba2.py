@@ -72,6 +72,7 @@ class Mamba2(Recurrence):
             heads=self.num_heads,
             head_flop=ssd_flop(self.chunk_size, self.head_dim, self.state_size, per_group),
             token_s=TOKEN_S,
+            state_per_head=float(self.head_dim * self.state_size),
             passed_per_head=self.head_dim * self.state_size + 1.0,
             convolved=self._convolved,
             taps=self.convolution,

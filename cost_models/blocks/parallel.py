@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from cost_models.blocks.base import Mixer
-from cost_models.blocks.records import Record, Split, Weight
+from cost_models.blocks.records import Cached, Record, Split, Weight
 
 if TYPE_CHECKING:
     from cost_models.blocks import AnySublayer
@@ -35,6 +35,10 @@ class Parallel(Mixer):
     def weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:
         for branch in self.branches:
             yield from branch.weights(model, split)
+
+    def cached(self, model: StackSpec, split: Split) -> Iterator[Cached]:
+        for branch in self.branches:
+            yield from branch.cached(model, split)
 
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         for branch in self.branches:

@@ -6,6 +6,7 @@ holds the records of those kernels, not their names.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -239,4 +240,23 @@ class Dispatch:
 
 
 Communication = TensorParallel | Boundary | Collective | KeyValues | Dispatch
+
+
+@dataclass(frozen=True)
+class Cached:
+    """What a layer of one rank keeps of a sequence while it generates.
+
+    elements: per token that is kept.  tokens: the most tokens that are kept; read: the most that
+    one query reads.  flop: per token that a query reads.  every: tokens per kept one (compressed).
+    state_elements: per sequence, however long it is; read and written for each token.
+    """
+
+    elements: Array = 0.0
+    flop: Array = 0.0
+    tokens: float = math.inf
+    read: float = math.inf
+    every: float = 1.0
+    state_elements: Array = 0.0
+
+
 Record = Kernel | HostOperations | HostWait | SavedTensor | Working | Communication

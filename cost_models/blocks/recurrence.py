@@ -19,6 +19,7 @@ import numpy as np
 from cost_models.arrays import sum_of
 from cost_models.blocks.base import Mixer
 from cost_models.blocks.records import (
+    Cached,
     Collective,
     Gemm,
     MemoryBoundKernel,
@@ -50,6 +51,7 @@ class Shape:
     through a short convolution with `taps` taps; inner: output of the scan; gate: of that output;
     heads: of the scan.
     head_flop: executed per token and head; token_s: see Scan.
+    state_per_head: numbers per head that a sequence carries from token to token.
     passed_per_head: numbers per head that a context-parallel rank passes to the next: the increment
     and the decay (or transition) of the state over its tokens.
     """
@@ -59,6 +61,7 @@ class Shape:
     heads: int
     head_flop: float
     token_s: float
+    state_per_head: float
     passed_per_head: float
     convolved: int = 0
     taps: int = 1
@@ -100,6 +103,13 @@ class Recurrence(Mixer):
         yield Weight("mixer out", np.divide(shape.inner, split.tp) * hidden, matrix=True)
         if out:
             yield Weight("mixer out bias", float(hidden))
+
+    def cached(self, model: StackSpec, split: Split) -> Iterator[Cached]:
+        """The state of the scan's heads, and the last inputs of the short convolution."""
+        shape = self.shape(model)
+        taps = shape.convolved * (shape.taps - 1)
+        state = shape.heads * shape.state_per_head
+        yield Cached(state_elements=np.divide(state + taps, split.tp))
 
     def records(self, model: StackSpec, d: Dims) -> Iterator[Record]:
         shape, hidden = self.shape(model), float(model.hidden_size)

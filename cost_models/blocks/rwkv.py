@@ -54,7 +54,7 @@ class TimeMix(Recurrence):
         width = self._width(model)
         return Shape(
             projected=3 * width, inner=width, heads=width, head_flop=wkv_flop(), token_s=0.0,
-            passed_per_head=4.0, gate=width, matrices=False,
+            state_per_head=3.0, passed_per_head=4.0, gate=width, matrices=False,
         )  # fmt: skip
 
     def small_weights(self, model: StackSpec, split: Split) -> Iterator[Weight]:

@@ -16,8 +16,8 @@ _BINARY = {"": 1, "k": 2**10, "m": 2**20}
 LENGTHS = frozenset(
     {
         "seq_length", "global_batch_size", "encoder_tokens", "sample_lengths", "prompt_tokens",
-        "response_tokens", "max_position_embeddings", "sliding_window", "critical_batch_size",
-        "lengths",
+        "response_tokens", "max_response_tokens", "max_position_embeddings", "sliding_window",
+        "critical_batch_size", "lengths",
     }
 )  # fmt: skip
 

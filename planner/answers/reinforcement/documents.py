@@ -15,11 +15,16 @@ from planner.documents.request import PlanRequest
 PART = "reinforcement"
 Algorithm = Literal["grpo", "ppo"]
 Where = Literal["same", "other"]
+WayName = Literal["synchronous", "one step off-policy", "asynchronous"]
 Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
 
+# A mean or a longest response that is not stated follows from the other: responses of DAPO's run
+# had 1,000 to 5,000 tokens of 20,480 at most (arXiv 2503.14476, figure 7).
+MEAN_OF_LONGEST, LONGEST_OF_MEAN = 8, 4
+LENGTH_MULTIPLE = 128  # of the longest sequence, so that ranks can split it
 # Parts of a step, in its order.
 STEP_PARTS = {
-    "generation": "responses, at the stated throughput",
+    "generation": "responses, until the longest one ends",
     "reward": "rewards, as stated",
     "policy_scoring": "log-probabilities of the policy",
     "reference_scoring": "log-probabilities of the reference",
@@ -40,17 +45,51 @@ class ReinforcementSpec(Spec):
     prompts: Annotated[int, Field(ge=1, le=1_000_000)] = Field(description="per step")
     samples: Annotated[int, Field(ge=1, le=100_000)] = Field(1, description="per prompt")
     prompt_tokens: Tokens = Field(description="mean of a prompt")
-    response_tokens: Tokens = Field(description="mean of a response")
-    generation_tokens_per_s: Annotated[float, Field(gt=0, le=1e9)] = Field(
-        description="response tokens per second and accelerator, prompts included: measured"
+    response_tokens: Tokens | None = Field(
+        None, description="mean of a response; default: an eighth of the longest"
     )
-    generation: Where = Field("same", description="same: on the ranks that train, in turn")
+    max_response_tokens: Tokens | None = Field(
+        None, description="longest response, where generation is cut; default: 4 times the mean"
+    )
+    generated_per_trained: Annotated[float, Field(ge=1, le=100)] = Field(
+        1.0, description="responses generated for each one trained on (DAPO's dynamic sampling)"
+    )
+    staleness: Annotated[float, Field(ge=0, le=100)] = Field(
+        0.0,
+        description="most policy updates that a response may lag behind: 0 synchronous, 1 one step "
+        "off-policy, more: asynchronous",
+    )
+    generation_tokens_per_s: Annotated[float, Field(gt=0, le=1e9)] | None = Field(
+        None,
+        description="response tokens per second and accelerator, prompts included, as measured; "
+        "default: from the engine's kernels",
+    )
+    generation: Where | None = Field(
+        None,
+        description="same: on the ranks that train, in turn; other: on nodes of their own; "
+        "default: whichever is faster",
+    )
     generation_nodes: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
         None, description="nodes of the cluster that generate while the others train"
     )
-    generation_tp: Count = Field(1, description="accelerators of one generation engine")
-    generation_reserve: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.3, description="share of an accelerator's memory for KV cache and engine"
+    generation_tp: Count | None = Field(
+        None, description="accelerators of one generation engine; default: the fastest"
+    )
+    generation_precision: Literal["bf16", "fp8"] = Field(
+        "bf16", description="of the weights that generate"
+    )
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="share of an accelerator's memory for the engine; default: what is free"
+    )
+    max_num_seqs: Count = Field(1024, description="most responses at a time in one engine")
+    speculative_tokens: Annotated[int, Field(ge=0, le=32)] = Field(
+        0, description="drafted tokens that a pass verifies"
+    )
+    accepted_tokens: Annotated[float, Field(ge=1, le=33)] | None = Field(
+        None, description="tokens that a pass adds to a response, with speculative_tokens"
+    )
+    tool_wait_s: Annotated[float, Field(ge=0, le=1e6)] = Field(
+        0.0, description="waiting for tools in the longest response"
     )
     reference: bool = Field(True, description="a frozen copy scores the responses (KL)")
     critic_parameters: Annotated[float, Field(ge=1e6, le=1e15)] | None = Field(
@@ -69,21 +108,51 @@ class ReinforcementSpec(Spec):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if (self.generation == "other") != (self.generation_nodes is not None):
+        if self.generation_nodes is not None and self.generation != "other":
             raise ValueError("generation_nodes goes with generation: other, and only with it")
         if self.critic_parameters is not None and self.algorithm != "ppo":
             raise ValueError("critic_parameters needs algorithm: ppo")
+        if self.response_tokens is None and self.max_response_tokens is None:
+            raise ValueError("needs response_tokens, max_response_tokens or both")
+        if self.mean_tokens > self.longest_tokens:
+            raise ValueError("response_tokens, the mean, is more than max_response_tokens")
+        if (self.accepted_tokens is not None) != (self.speculative_tokens > 0):
+            raise ValueError("speculative_tokens and accepted_tokens go together")
+        if (self.accepted_tokens or 1.0) > 1 + self.speculative_tokens:
+            raise ValueError("accepted_tokens is at most speculative_tokens + 1")
         return self
 
     @property
     def sequences(self) -> int:
-        """Responses of one step."""
+        """Responses of one step that are trained on."""
         return self.prompts * self.samples
 
     @property
+    def mean_tokens(self) -> int:
+        """Mean of a response."""
+        return self.response_tokens or max(1, (self.max_response_tokens or 0) // MEAN_OF_LONGEST)
+
+    @property
+    def longest_tokens(self) -> int:
+        """Tokens of the longest response."""
+        return self.max_response_tokens or LONGEST_OF_MEAN * (self.response_tokens or 0)
+
+    @property
     def sequence_tokens(self) -> int:
-        """Tokens of a prompt and its response."""
-        return self.prompt_tokens + self.response_tokens
+        """Tokens of a prompt and the longest response, which a rank must have room for."""
+        total = self.prompt_tokens + self.longest_tokens
+        even = self.mean_tokens == self.longest_tokens
+        return total if even else -(-total // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+
+
+def packed_sequences(spec: ReinforcementSpec, batch: int) -> int:
+    """Sequences of full length that hold so many of mean length: 2^n or 3 x 2^n of them."""
+    if spec.mean_tokens == spec.longest_tokens:
+        return batch
+    tokens = batch * (spec.prompt_tokens + spec.mean_tokens)
+    least = -(-tokens // spec.sequence_tokens)
+    power = 1 << (least - 1).bit_length()
+    return power * 3 // 4 if power * 3 // 4 >= least and power >= 4 else power
 
 
 class ReinforcementRequest(Spec):
@@ -92,21 +161,25 @@ class ReinforcementRequest(Spec):
     request: PlanRequest
     reinforcement: ReinforcementSpec
 
-    @property
-    def training(self) -> PlanRequest:
-        """The request on the nodes that train."""
-        request, taken = self.request, self.reinforcement.generation_nodes or 0
+    def training_on(self, nodes: int) -> PlanRequest:
+        """The request on so many nodes that train, with its batch in sequences of full length."""
+        request, spec = self.request, self.reinforcement
         (group,) = request.cluster.groups
-        rest = group.model_copy(update={"nodes": group.nodes - taken})
+        rest = group.model_copy(update={"nodes": nodes})
         cluster = request.cluster.model_copy(update={"groups": (rest,)})
-        return request.model_copy(update={"cluster": cluster})
+        packs = packed_sequences(spec, request.training.global_batch_size)
+        training = request.training.model_copy(update={"global_batch_size": packs})
+        return request.model_copy(update={"cluster": cluster, "training": training})
 
     @property
-    def generation_accelerators(self) -> int:
-        """Accelerators that generate."""
-        (group,) = self.request.cluster.groups
-        nodes = self.reinforcement.generation_nodes or group.nodes
-        return nodes * group.accelerators_per_node
+    def nodes(self) -> int:
+        """Nodes of the cluster."""
+        return self.request.cluster.groups[0].nodes
+
+    @property
+    def node_accelerators(self) -> int:
+        """Accelerators of a node."""
+        return self.request.cluster.groups[0].accelerators_per_node
 
     def document(self) -> dict[str, Any]:
         """This request as plain data that can be asked again."""
@@ -135,24 +208,58 @@ class Phase(Document):
 
 
 class Way(Document):
-    """A way to run the steps; tokens: of prompts and responses."""
+    """A way to run the steps; tokens: of prompts and responses.
 
-    name: Literal["synchronous", "one step off-policy"]
+    staleness: policy updates that a response lags behind.  same: on the ranks that train.
+    limited_by: the part that would have to be shorter.
+    """
+
+    name: WayName
+    generation: Where
+    generation_nodes: int
+    generation_tp: int
+    staleness: float
     step_time_s: float
     tokens_per_s: float
     tokens_per_s_per_accelerator: float
+    limited_by: str
+
+
+class Generation(Document):
+    """How the responses of a step are generated.
+
+    decode_s: of one pass with `running` responses at their mean length.  tail_s: from when half of
+    the last responses have ended.  cache_bytes: for keys and values on each accelerator.
+    steady_tokens_per_s: of one engine that never runs out of prompts.
+    """
+
+    engines: int
+    tp: int
+    expert_parallel: bool
+    gpu_memory_utilization: float
+    cache_bytes: float
+    running: float
+    decode_s: float
+    prefill_s: float
+    tail_s: float
+    steady_tokens_per_s: float
+    mean_tokens: float
+    max_tokens: int
 
 
 class ReinforcementAnswer(Document):
     """The answer: the time of one step by part (STEP_PARTS), the ways to run it, and memory.
 
     training: the plan of one optimizer step.  dominant: the longest part.  transfer: its steps,
-    one after the other.  ways: on other ranks also with training one step behind generation.
+    one after the other.  ways: the fastest first; the first is what parts and memory are of.
+    interval_s: where the step is expected, by the doubt of its parts.  generated: None where the
+    throughput was stated.
     """
 
     request: dict[str, Any]
     version: str
     profile: ProfileInfo
+    framework: str | None
     training: PlanReport
     training_accelerators: int
     generation_accelerators: int
@@ -162,7 +269,10 @@ class ReinforcementAnswer(Document):
     optimizer_steps: int
     parts_s: dict[str, float]
     dominant: str
+    step_time_s: float
+    interval_s: tuple[float, float]
     ways: tuple[Way, ...]
+    generated: Generation | None
     weight_bytes: float
     transfer: tuple[TransferStep, ...]
     memory: tuple[Phase, ...]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from planner.answers.reinforcement.documents import PART, ReinforcementRequest, ReinforcementSpec
+from planner.answers.reinforcement.engines import splits_heads
 from planner.documents.problems import Gathered, Problem, RequestError, missing
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import plain_object, require_object, validate
@@ -38,7 +39,8 @@ def parse_reinforcement(document: Any) -> ReinforcementRequest:
     asked = ReinforcementRequest(request=request, reinforcement=spec)
     if document.get("plan") is None:
         return asked
-    trained = parse_request({**asked.training.document(), "plan": document["plan"]})
+    nodes = asked.nodes - (spec.generation_nodes or 0)
+    trained = parse_request({**asked.training_on(nodes).document(), "plan": document["plan"]})
     planned = request.model_copy(update={"plan": trained.plan})
     return asked.model_copy(update={"request": planned})
 
@@ -67,7 +69,9 @@ def _of_training(request: PlanRequest, spec: ReinforcementSpec) -> Iterator[Prob
         return Problem(pointer=f"/training/{name}", code="inconsistent", detail=detail, got=got)
 
     if training.seq_length != spec.sequence_tokens:
-        detail = f"must be {spec.sequence_tokens}, prompt_tokens + response_tokens, or left out"
+        detail = (
+            f"must be {spec.sequence_tokens}, a prompt and the longest response, or be left out"
+        )
         yield problem("seq_length", f"{detail}; got {training.seq_length}", training.seq_length)
     batch = training.global_batch_size
     if spec.sequences % batch:
@@ -94,10 +98,16 @@ def _of_cluster(request: PlanRequest, spec: ReinforcementSpec) -> Iterator[Probl
     if nodes >= group.nodes:
         detail = f"must leave nodes to train on: the cluster has {group.nodes}, got {nodes}"
         yield problem("generation_nodes", detail, nodes)
-    ranks = (nodes or group.nodes) * group.accelerators_per_node
-    if ranks % spec.generation_tp:
-        detail = f"must divide the {ranks} accelerators that generate, got {spec.generation_tp}"
-        yield problem("generation_tp", detail, spec.generation_tp)
-    turns = spec.generation == "same" or spec.reference or spec.algorithm == "ppo"
+    ranks, tp = (nodes or group.nodes) * group.accelerators_per_node, spec.generation_tp
+    if tp is not None and ranks % tp:
+        detail = f"must divide the {ranks} accelerators that generate, got {tp}"
+        yield problem("generation_tp", detail, tp)
+    elif tp is not None and not splits_heads(request.model, tp):
+        heads = request.model.num_attention_heads
+        yield problem("generation_tp", f"must divide the {heads} attention heads, got {tp}", tp)
+    if spec.generation == "other" and group.nodes < 2:
+        detail = "needs a second node: one generates while the other trains"
+        yield problem("generation", detail, "other")
+    turns = spec.generation != "other" or spec.reference or spec.algorithm == "ppo"
     if spec.offload and turns and group.host_link_bytes_per_s is None:
         yield problem("offload", "needs host_link_bytes_per_s in the cluster, or false", True)

@@ -10,9 +10,12 @@ from rich.text import Text
 
 from planner.answers.reinforcement.documents import (
     STEP_PARTS,
+    Generation,
     Phase,
     ReinforcementAnswer,
     ReinforcementRequest,
+    ReinforcementSpec,
+    Way,
 )
 from planner.documents.formats import amount, gib, seconds, share, whole_plan_words
 from planner.presentation.terminal.plan_rows import asked_of
@@ -36,7 +39,7 @@ def reinforcement_screen(
         Text(),
         *_header_rows(answer, request),
         Text(),
-        *_ways(answer),
+        *_ways(answer, request),
         Text(),
         Text("Step  one after the other", "bold"),
         _parts(answer),
@@ -54,45 +57,94 @@ def reinforcement_screen(
 def _header_rows(
     answer: ReinforcementAnswer, request: ReinforcementRequest
 ) -> Iterator[RenderableType]:
-    """What a step is made of, and the plan of its training."""
-    spec = request.reinforcement
+    """What a step is made of, how it generates, and the plan of its training."""
+    spec, way = request.reinforcement, answer.ways[0]
+    lengths = f"{spec.mean_tokens:,}, at most {spec.longest_tokens:,}"
     yield Flow(
         [
             Text(spec.algorithm.upper(), "bold"),
             f"{spec.prompts:,} prompts x {spec.samples:,} samples",
-            f"{spec.prompt_tokens:,} + {spec.response_tokens:,} tokens each",
+            f"prompts of {spec.prompt_tokens:,} tokens, responses of {lengths}",
             f"{answer.optimizer_steps:,} optimizer step{'s' * (answer.optimizer_steps > 1)}",
         ],
         indent=2,
     )
     count = f"{answer.generation_accelerators:,}"
-    where = f"the same {count}" if spec.generation == "same" else f"{count} other"
-    engines = f"{answer.engines:,} engines of tp {spec.generation_tp}"
+    where = f"the same {count}" if way.generation == "same" else f"{count} other"
+    engines = f"{answer.engines:,} engine{'s' * (answer.engines > 1)} of tp {way.generation_tp}"
+    made = answer.generated
     yield Flow(
-        [
-            f"generation on {where} accelerators",
-            engines,
-            f"{spec.generation_tokens_per_s:,.0f} tokens/s per accelerator, as stated",
-        ],
+        [f"on {where} accelerators", engines, *(_engine(made) if made else [_stated(spec)])],
         indent=2,
+        head="generation ",
     )
     head = f"training on {answer.training_accelerators:,} accelerators: "
     step = f"{seconds(answer.training.iteration_time_s)} per optimizer step"
     yield Flow([*whole_plan_words(answer.training.plan), step], indent=2, head=head)
 
 
-def _ways(answer: ReinforcementAnswer) -> Iterator[RenderableType]:
-    for way in answer.ways:
-        yield Flow(
-            [
-                Text.assemble((f"{seconds(way.step_time_s)} per step", "bold"), f", {way.name}"),
-                f"{way.tokens_per_s:,.0f} tokens/s",
-                f"{way.tokens_per_s_per_accelerator:,.0f} per accelerator",
-            ],
-            indent=2,
-        )
+def _engine(made: Generation) -> list[str]:
+    """What one engine does at a time."""
+    return [
+        *(["whole experts on each"] if made.expert_parallel else []),
+        f"{made.running:,.0f} responses at a time",
+        f"{seconds(made.decode_s)} per token",
+        f"{made.steady_tokens_per_s / made.tp:,.0f} tokens/s per accelerator while all are busy",
+        f"cache of {gib(made.cache_bytes)} GiB each",
+    ]
+
+
+def _stated(spec: ReinforcementSpec) -> str:
+    return f"{spec.generation_tokens_per_s or 0:,.0f} tokens/s per accelerator, as stated"
+
+
+def _ways(answer: ReinforcementAnswer, request: ReinforcementRequest) -> Iterator[RenderableType]:
+    """The way that is answered, then the others: each with what it needs."""
+    low, high = answer.interval_s
+    best, *others = answer.ways
+    yield Flow(
+        [
+            Text.assemble(
+                (f"{seconds(best.step_time_s)} per step", "bold"),
+                f" ({seconds(low)} to {seconds(high)}), {best.name}",
+            ),
+            f"{best.tokens_per_s:,.0f} tokens/s",
+            f"{best.tokens_per_s_per_accelerator:,.0f} per accelerator",
+        ],
+        indent=2,
+    )
     part = answer.parts_s[answer.dominant] / sum(answer.parts_s.values())
-    yield Text(f"longest: {answer.dominant}, {share(part)} of the parts")
+    waits = ", most of it for the longest responses" if "longest" in best.limited_by else ""
+    yield Text(f"longest part: {answer.dominant}, {share(part)}{waits}")
+    for one in others:
+        yield _other(one, best, request)
+
+
+def _other(one: Way, best: Way, request: ReinforcementRequest) -> RenderableType:
+    """Another way, against the one that is answered."""
+    nodes = one.generation_nodes
+    where = (
+        "generating on the ranks that train"
+        if one.generation == "same"
+        else f"{nodes} node{'s' * (nodes > 1)} generate, {request.nodes - nodes} train"
+    )
+    late = (
+        [f"with --staleness {one.staleness:g}"]
+        if one.staleness > request.reinforcement.staleness
+        else []
+    )
+    return Flow(
+        [
+            f"{one.name}: {seconds(one.step_time_s)} per step",
+            where,
+            f"tp {one.generation_tp}",
+            f"limited by {one.limited_by}",
+            *late,
+        ],
+        indent=4,
+        style="" if one.step_time_s < best.step_time_s else "dim",
+        head="or ",
+    )
 
 
 def _parts(answer: ReinforcementAnswer) -> RenderableType:
@@ -121,7 +173,7 @@ def _hint(answer: ReinforcementAnswer, request: ReinforcementRequest) -> Iterato
     """What makes room where a phase has too little: the search knows of the training only."""
     if not answer.fits:
         spec = request.reinforcement
-        ways = ["a larger generation_tp", "a smaller generation_reserve"]
+        ways = ["a larger generation_tp", "a smaller gpu_memory_utilization"]
         if not spec.offload:
             ways += ["offload", "limits of the search that leave room"]
         yield Flow(ways, ", ", indent=4, head="  more room: ")

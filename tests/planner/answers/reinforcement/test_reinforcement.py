@@ -13,8 +13,8 @@ from cost_models.plans import ParallelPlan
 from planner import cli
 from planner.answers.plans.emission import NothingFits
 from planner.answers.plans.plan_answers import IllegalPlan
-from planner.answers.reinforcement.compute import forward_pass_s
 from planner.answers.reinforcement.documents import STEP_PARTS, Phase, ReinforcementAnswer
+from planner.answers.reinforcement.layouts import forward_pass_s
 from planner.answers.reinforcement.parsing import parse_reinforcement
 from planner.answers.reinforcement.transfer import expert_bytes, transfer
 from planner.documents.problems import RequestError
@@ -24,7 +24,7 @@ from planner.search.exhaustive import cost_model
 WEIGHT_BYTES = 2.0 * 8_030_261_248  # Llama 3.1 8B in bf16
 STEP = {
     "prompts": 64, "samples": 8, "prompt_tokens": 512, "response_tokens": 1536,
-    "generation_tokens_per_s": 2000,
+    "max_response_tokens": 1536, "generation_tokens_per_s": 2000,
 }  # fmt: skip
 OTHER = {"generation": "other", "generation_nodes": 1}
 
@@ -111,7 +111,9 @@ class TestTime:
         assert parts["policy_scoring"] == parts["reference_scoring"] == pytest.approx(forward_s)
         assert parts["policy_training"] == iteration_s
         assert parts["critic_scoring"] == parts["critic_training"] == parts["offload"] == 0
-        serial, pipelined = answer.ways
+        ways = {way.name: way for way in answer.ways}
+        assert answer.ways[0].name == "synchronous"
+        serial, pipelined = ways["synchronous"], ways["one step off-policy"]
         transfer_s = parts["weight_transfer"]
         trained_s = 2 * forward_s + iteration_s
         assert serial.step_time_s == pytest.approx(parts["generation"] + 3 + trained_s + transfer_s)
@@ -119,12 +121,14 @@ class TestTime:
         assert pipelined.step_time_s == pytest.approx(by_hand)
         assert serial.tokens_per_s == 512 * 2048 / serial.step_time_s
         assert serial.tokens_per_s_per_accelerator == serial.tokens_per_s / 16
+        # At a stated throughput no response is waited for.
+        assert ways["asynchronous"].step_time_s == pipelined.step_time_s
         assert (answer.training_accelerators, answer.generation_accelerators) == (8, 8)
         assert answer.dominant == "generation"
 
     def test_same_ranks_take_turns(self) -> None:
         answer = planner.rl(asked({"tp": 1}, generation_tp=2))
-        (way,) = answer.ways
+        way = answer.ways[0]
         assert way.step_time_s == sum(answer.parts_s.values())
         assert answer.parts_s["generation"] == 512 * 1536 / (2000 * 16)
         assert answer.engines == 8
@@ -164,15 +168,15 @@ class TestMemory:
         capacity = answer.training.memory.capacity_bytes
         assert found["training"].total_bytes == answer.training.memory.peak_bytes
         assert found["transfer"].total_bytes == (stage["weights"] + WEIGHT_BYTES + stage["driver"])
-        assert found["generation"].total_bytes == pytest.approx(
-            WEIGHT_BYTES + 0.3 * capacity + stage["driver"]
-        )
+        assert found["generation"].total_bytes == pytest.approx(0.85 * capacity + stage["driver"])
         waiting = 8 * (2 * stage["weights"] + stage["optimizer"])
         assert found["host"].total_bytes == waiting
         assert answer.fits
 
     def test_what_stays_may_not_fit(self) -> None:
-        document = asked({"tp": 1}, algorithm="ppo", generation_tp=2, offload=False)
+        document = asked(
+            {"tp": 1}, algorithm="ppo", generation_tp=2, offload=False, gpu_memory_utilization=0.3
+        )
         answer = planner.rl(document)
         found = phases(answer)
         stage = answer.training.memory.stages[0].parts
@@ -180,14 +184,14 @@ class TestMemory:
         assert found["training"].total_bytes == pytest.approx(
             answer.training.memory.peak_bytes + stage["weights"] + states
         )
-        held = WEIGHT_BYTES / 2 + 0.3 * found["generation"].capacity_bytes + stage["driver"]
+        held = 0.3 * found["generation"].capacity_bytes + stage["driver"]
         assert found["generation"].total_bytes == pytest.approx(
             held + 2 * states + stage["weights"]
         )
         assert not answer.fits
 
     def test_other_ranks_hold_weights_and_cache_alone(self) -> None:
-        found = phases(planner.rl(asked({"tp": 1}, **OTHER, generation_reserve=0.9)))
+        found = phases(planner.rl(asked({"tp": 1}, **OTHER, gpu_memory_utilization=0.99)))
         assert set(found) == {"training", "generation"}
         assert not found["generation"].fits
         assert found["training"].fits
@@ -205,8 +209,9 @@ def test_the_plan_is_that_of_the_nodes_that_train() -> None:
     training = {"seq_length": 2048, "global_batch_size": 512}
     search = {"tp": 1, "pp": 1, "cp": 1}
     alone = planner.plan(
-        model="llama-3.1-8b", cluster="1x8xh100-sxm", training=training, search=search
-    ).best
+        model="llama-3.1-8b", cluster="1x8xh100-sxm", training=training,
+        search=search | {"framework": "verl"},
+    ).best  # fmt: skip
     found = planner.rl(asked(**OTHER)).training
     assert (found.plan, found.iteration_time_s) == (alone.plan, alone.iteration_time_s)
 
@@ -218,9 +223,20 @@ def test_the_plan_is_that_of_the_nodes_that_train() -> None:
         ({"reinforcement": 3}, {"/reinforcement"}),
         ({"reinforcement": {**STEP, "prompts": 0}}, {"/reinforcement/prompts"}),
         ({"reinforcement": {**STEP, "sample": 1}}, {"/reinforcement/sample"}),
-        ({"reinforcement": {**STEP, "generation_tokens_per_s": None}, "model": "llama-9"},
+        ({"reinforcement": {**STEP, "generation_tokens_per_s": 0}, "model": "llama-9"},
          {"/reinforcement/generation_tokens_per_s", "/model"}),
-        ({"reinforcement": {**STEP, "generation": "other"}}, {"/reinforcement"}),
+        ({"reinforcement": {**STEP, "generation": "same", "generation_nodes": 1}},
+         {"/reinforcement"}),
+        ({"reinforcement": {**STEP, "response_tokens": None, "max_response_tokens": None}},
+         {"/reinforcement"}),
+        ({"reinforcement": {**STEP, "response_tokens": 1537}}, {"/reinforcement"}),
+        ({"reinforcement": {**STEP, "speculative_tokens": 3}}, {"/reinforcement"}),
+        ({"reinforcement": {**STEP, "speculative_tokens": 3, "accepted_tokens": 4.5}},
+         {"/reinforcement"}),
+        ({"reinforcement": {**STEP, "gpu_memory_utilization": 1.2}},
+         {"/reinforcement/gpu_memory_utilization"}),
+        ({"reinforcement": {**STEP, "generation": "other"}, "cluster": "1x8xh100-sxm"},
+         {"/reinforcement/generation"}),
         ({"reinforcement": {**STEP, "critic_parameters": 1e9}}, {"/reinforcement"}),
         ({"reinforcement": {**STEP, "generation_tp": 3}}, {"/reinforcement/generation_tp"}),
         ({"reinforcement": {**STEP, **OTHER, "generation_nodes": 2}},
@@ -248,7 +264,8 @@ def test_a_training_that_cannot_be() -> None:
 WORDS = [
     "rl", "--model", "llama-3.1-8b", "--cluster", "2x8xh100-sxm", "--tp", "1", "--pp", "1",
     "--cp", "1", "--prompts", "64", "--samples", "8", "--prompt-tokens", "512",
-    "--response-tokens", "1536", "--generation-tokens-per-s", "2000",
+    "--response-tokens", "1536", "--max-response-tokens", "1536",
+    "--generation-tokens-per-s", "2000",
 ]  # fmt: skip
 
 

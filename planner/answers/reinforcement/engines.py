@@ -1,0 +1,165 @@
+"""The engines that generate: how many accelerators each has, and how long the responses take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from cost_models.continuous_batching import Generated, Lengths, generate
+from cost_models.generation import Engine
+from cost_models.spec import ModelSpec
+from planner.answers.plans.emission import NothingFits
+from planner.answers.reinforcement.documents import Generation, ReinforcementRequest
+from planner.documents.formats import gib
+from planner.search.exhaustive import cost_model
+
+# The largest engine that is tried, and the share of memory that engines take where it is free:
+# vLLM's default on ranks of their own, less beside the context of a trainer that sleeps.
+MOST_TP = 32
+MOST_UTILIZATION = {"other": 0.9, "same": 0.85}
+# What an engine needs besides weights and caches: activations of a pass of prompts, graphs.
+WORKSPACE_BYTES = 3e9
+
+
+@dataclass(frozen=True)
+class Engines:
+    """Equal engines on some accelerators; seconds: until the last response of a step ends.
+
+    steady_s: seconds of as many responses where engines never run out of prompts.
+    generated, cache_bytes: None and 0 where the throughput is stated.
+    """
+
+    tp: int
+    count: int
+    expert_parallel: bool
+    utilization: float
+    weight_bytes: float
+    cache_bytes: float
+    seconds: float
+    steady_s: float
+    generated: Generated | None = None
+    decode_s: float = 0.0
+
+    def document(self, asked: ReinforcementRequest) -> Generation | None:
+        """What the answer says of them."""
+        made, spec = self.generated, asked.reinforcement
+        if made is None:
+            return None
+        return Generation(
+            engines=self.count, tp=self.tp, expert_parallel=self.expert_parallel,
+            gpu_memory_utilization=self.utilization, cache_bytes=self.cache_bytes,
+            running=made.running, decode_s=self.decode_s, prefill_s=made.prefill_s,
+            tail_s=made.tail_s, steady_tokens_per_s=made.steady_tokens_per_s,
+            mean_tokens=lengths(asked).mean, max_tokens=spec.longest_tokens,
+        )  # fmt: skip
+
+
+def lengths(asked: ReinforcementRequest) -> Lengths:
+    """The lengths of responses."""
+    spec = asked.reinforcement
+    return _lengths(float(spec.mean_tokens), float(spec.longest_tokens))
+
+
+@lru_cache(maxsize=64)
+def _lengths(mean: float, longest: float) -> Lengths:
+    return Lengths.spread(mean, longest)
+
+
+def fastest_engines(
+    asked: ReinforcementRequest, accelerators: int, where: str, beside_bytes: float
+) -> Engines:
+    """The engines on so many accelerators that generate a step's responses soonest.
+
+    beside_bytes: of other models that stay on an accelerator meanwhile.  Raises NothingFits.
+    """
+    spec, group = asked.reinforcement, asked.request.cluster.groups[0]
+    capacity = group.accelerator.memory_bytes
+    free = (capacity - beside_bytes) / capacity
+    share = spec.gpu_memory_utilization or max(0.0, min(MOST_UTILIZATION[where], free - 0.02))
+    found = list(_candidates(asked, accelerators, share))
+    if not found:
+        least = min(_engine_bytes(asked, tp) for tp in _degrees(asked, accelerators))
+        raise NothingFits(
+            f"no engine fits: weights and the cache of one sequence of "
+            f"{spec.sequence_tokens:,} tokens need {gib(least)} of an accelerator, which has "
+            f"{gib(share * capacity)} for it; a larger generation_tp, fewer max_response_tokens "
+            "or generation: other make room"
+        )
+    return min(found, key=lambda one: one.seconds)
+
+
+def _degrees(asked: ReinforcementRequest, accelerators: int) -> list[int]:
+    """Accelerators of an engine that are tried: powers of two that split heads and ranks."""
+    spec, model = asked.reinforcement, asked.request.model
+    if spec.generation_tp is not None:
+        return [spec.generation_tp]
+    powers = [1 << i for i in range(MOST_TP.bit_length()) if 1 << i <= accelerators]
+    return [n for n in powers if accelerators % n == 0 and splits_heads(model, n)] or [1]
+
+
+def splits_heads(model: ModelSpec, tp: int) -> bool:
+    """Whether so many accelerators share the attention heads evenly, as vLLM and SGLang need."""
+    return model.num_attention_heads % tp == 0
+
+
+def _engine(asked: ReinforcementRequest, tp: int, expert_parallel: bool = False) -> Engine:
+    spec = asked.reinforcement
+    return Engine(cost_model(asked.request), tp, expert_parallel, spec.generation_precision, "bf16")
+
+
+def _engine_bytes(asked: ReinforcementRequest, tp: int) -> float:
+    """The least memory of an accelerator of an engine: weights and the cache of one sequence."""
+    one, spec = _engine(asked, tp), asked.reinforcement
+    longest = np.array(float(spec.prompt_tokens + spec.longest_tokens))
+    return one.weight_bytes + WORKSPACE_BYTES + float(one.cache_bytes(longest))
+
+
+def _candidates(asked: ReinforcementRequest, accelerators: int, share: float) -> Iterator[Engines]:
+    spec = asked.reinforcement
+    capacity = asked.request.cluster.groups[0].accelerator.memory_bytes
+    for tp in _degrees(asked, accelerators):
+        several = asked.request.model.moe is not None and tp > 1
+        experts = asked.request.model.moe.num_experts if asked.request.model.moe else 1
+        for expert_parallel in (False, True) if several and experts % tp == 0 else (False,):
+            engine = _engine(asked, tp, expert_parallel)
+            weights, count = engine.weight_bytes, accelerators // tp
+            cache = share * capacity - weights - WORKSPACE_BYTES
+            responses = spec.sequences * spec.generated_per_trained / count
+            if spec.generation_tokens_per_s is not None:
+                tokens = spec.sequences * spec.generated_per_trained * spec.mean_tokens
+                stated_s = tokens / (spec.generation_tokens_per_s * accelerators)
+                stated_s += spec.tool_wait_s
+                yield Engines(tp, count, False, share, weights, 0.0, stated_s, stated_s)
+                break
+            try:
+                made = _generated(asked, engine, responses, count, cache)
+            except ValueError:  # no room for one sequence
+                continue
+            tokens = responses * spec.mean_tokens
+            yield Engines(
+                tp, count, expert_parallel, share, weights, cache,
+                made.seconds + spec.tool_wait_s, tokens / made.steady_tokens_per_s, made,
+                float(engine.decode_s(np.array(made.running)))
+                + made.running * float(engine.read_s(np.array(_middle(asked)))),
+            )  # fmt: skip
+
+
+def _middle(asked: ReinforcementRequest) -> float:
+    """Tokens of a sequence half way through a mean response."""
+    return asked.reinforcement.prompt_tokens + asked.reinforcement.mean_tokens / 2.0
+
+
+def _generated(
+    asked: ReinforcementRequest, engine: Engine, responses: float, count: int, cache: float
+) -> Generated:
+    spec = asked.reinforcement
+    return generate(
+        engine, lengths(asked), float(spec.prompt_tokens), responses, engines=count,
+        cache_bytes=cache, max_num_seqs=spec.max_num_seqs,
+        # Engines cache prefixes: the samples of a prompt compute it once.
+        prompts_per_response=1.0 / spec.samples,
+        tokens_per_pass=spec.accepted_tokens or 1.0, drafted=float(spec.speculative_tokens),
+    )  # fmt: skip

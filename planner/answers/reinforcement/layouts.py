@@ -1,0 +1,290 @@
+"""Which accelerators generate and which train, and how long a step takes each way.
+
+The search: engines on the ranks that train, or on nodes of their own, as many as balance the two;
+in step, one step behind, or asynchronously.  Training is planned once for each number of nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from cost_models.estimate import CostModel
+from cost_models.plans import ParallelPlan
+from cost_models.schedules import SCHEDULES
+from planner.answers.plans.competition import fastest
+from planner.answers.plans.emission import NothingFits
+from planner.answers.plans.explain import report
+from planner.answers.plans.plan_answers import IllegalPlan, illegal
+from planner.answers.reinforcement.documents import (
+    ReinforcementRequest,
+    TransferStep,
+    WayName,
+)
+from planner.answers.reinforcement.engines import Engines, fastest_engines, lengths
+from planner.answers.reinforcement.memory import beside_bytes, critic_share, moved_bytes
+from planner.answers.reinforcement.transfer import transfer
+from planner.documents.plan_report import PlanReport
+from planner.documents.problems import RequestError
+from planner.documents.request import PlanRequest
+from planner.search.exhaustive import cost_model
+
+# Trainers whose launch files have the whole step, the first that runs the model.
+FRAMEWORKS = ("verl",)
+GENERATION_PARTS = ("generation", "reward")
+STALENESS: dict[WayName, float] = {
+    "synchronous": 0.0, "one step off-policy": 1.0, "asynchronous": 2.0,
+}  # fmt: skip
+# Lengths by which packed samples are priced, and node counts that are tried for generation.
+QUANTILES, MOST_SPLITS = 16, 15
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Training on so many nodes: its plan, and what one optimizer step takes."""
+
+    asked: ReinforcementRequest
+    nodes: int
+    request: PlanRequest
+    plan: ParallelPlan
+
+    @cached_property
+    def model(self) -> CostModel:
+        """The cost model that prices responses by their lengths."""
+        return cost_model(self.request)
+
+    @cached_property
+    def report(self) -> PlanReport:
+        """One optimizer step, whose batch is full of sequences."""
+        return report(self.model, self.request, self.plan)
+
+    @cached_property
+    def filled(self) -> float:
+        """Tokens of an optimizer step over those of the sequences that are priced."""
+        spec = self.asked.reinforcement
+        batch = self.asked.request.training.global_batch_size
+        tokens = batch * (spec.prompt_tokens + spec.mean_tokens)
+        training = self.request.training
+        return min(1.0, tokens / (training.global_batch_size * training.seq_length))
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Optimizer steps of one step of reinforcement learning."""
+        spec = self.asked.reinforcement
+        return spec.sequences // self.asked.request.training.global_batch_size * spec.epochs
+
+    @cached_property
+    def parts_s(self) -> dict[str, float]:
+        """Seconds of scoring and training."""
+        spec = self.asked.reinforcement
+        each = self.optimizer_steps // spec.epochs * self.request.training.global_batch_size
+        forward_s = self.filled * forward_pass_s(self.model, self.plan, each)
+        critic = critic_share(self.asked, active=True)
+        trained_s = self.filled * self.optimizer_steps * self.report.iteration_time_s
+        return {
+            "policy_scoring": forward_s,
+            "reference_scoring": forward_s * spec.reference,
+            "critic_scoring": forward_s * critic,
+            "policy_training": trained_s,
+            "critic_training": trained_s * critic,
+        }
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way to run the steps on the cluster; parts_s: STEP_PARTS in seconds."""
+
+    name: WayName
+    trained: Trained
+    engines: Engines
+    same: bool
+    transfer: tuple[TransferStep, ...]
+    parts_s: dict[str, float]
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds of a step: one part after the other, or generation beside training."""
+        serial_s = sum(self.parts_s.values())
+        if self.name == "synchronous":
+            return serial_s
+        generation_s = sum(self.parts_s[name] for name in GENERATION_PARTS)
+        transfer_s = self.parts_s["weight_transfer"]
+        return max(generation_s, serial_s - generation_s - transfer_s) + transfer_s
+
+    @property
+    def limited_by(self) -> str:
+        """The part that would have to be shorter."""
+        parts = self.parts_s
+        generation_s = sum(parts[name] for name in GENERATION_PARTS)
+        beside = {name: s for name, s in parts.items() if name not in GENERATION_PARTS}
+        if self.name != "synchronous":
+            trained_s = sum(beside.values()) - parts["weight_transfer"]
+            chosen = generation_s >= trained_s
+            parts = {n: s for n, s in parts.items() if (n in GENERATION_PARTS) == chosen}
+        longest = max(parts, key=parts.__getitem__)
+        made = self.engines.generated
+        if longest != "generation" or made is None or self.name == "asynchronous":
+            return longest
+        return "longest responses" if made.tail_s > made.seconds / 2.0 else longest
+
+
+def layouts(asked: ReinforcementRequest) -> list[Layout]:
+    """The ways to run a step, the fastest that is fresh enough first.
+
+    Raises NothingFits, IllegalPlan, SpaceTooLarge.
+    """
+    spec = asked.reinforcement
+    found: list[Layout] = []
+    trained: dict[int, Trained] = {}
+
+    def on(nodes: int) -> Trained:
+        if nodes not in trained:
+            trained[nodes] = _trained(asked, nodes)
+        return trained[nodes]
+
+    split = spec.generation == "other"
+    if not split:
+        whole = on(asked.nodes)
+        engines = fastest_engines(
+            asked, asked.nodes * asked.node_accelerators, "same",
+            beside_bytes(asked, whole.report),
+        )  # fmt: skip
+        found.append(_layout("synchronous", whole, engines, same=True))
+    searched = spec.generation is None and asked.nodes > 1 and asked.request.plan is None
+    if split or searched:
+        found += _split(asked, on, found[0] if found else None)
+    fresh = [one for one in found if STALENESS[one.name] <= max(spec.staleness, 0.0)]
+    late = [one for one in found if one not in fresh]
+    return sorted(fresh, key=_step_s) + sorted(late, key=_step_s)
+
+
+def _step_s(one: Layout) -> float:
+    return one.step_time_s
+
+
+def _split(
+    asked: ReinforcementRequest, on: Callable[[int], Trained], whole: Layout | None
+) -> Iterator[Layout]:
+    """Generation on nodes of their own: each way with the number of nodes that suits it."""
+    spec, each = asked.reinforcement, asked.node_accelerators
+    if spec.generation_nodes is not None:
+        engines = fastest_engines(asked, spec.generation_nodes * each, "other", 0.0)
+        for name in STALENESS:
+            yield _layout(name, on(asked.nodes - spec.generation_nodes), engines, same=False)
+        return
+    reference = whole.trained if whole else on(max(1, asked.nodes // 2))
+    work_s = sum(reference.parts_s.values()) * reference.nodes
+    tried = {}
+    for nodes in np.unique(np.linspace(1, asked.nodes - 1, MOST_SPLITS).round().astype(int)):
+        try:
+            tried[int(nodes)] = fastest_engines(asked, int(nodes) * each, "other", 0.0)
+        except NothingFits:
+            continue
+    for name in STALENESS:
+        if not tried or (name == "synchronous" and whole is not None):
+            continue
+
+        def expected_s(nodes: int, name: WayName = name) -> float:
+            engines, training_s = tried[nodes], work_s / (asked.nodes - nodes)
+            if name == "asynchronous":
+                return max(engines.steady_s, training_s)
+            late = name == "one step off-policy"
+            return max(engines.seconds, training_s) if late else engines.seconds + training_s
+
+        nodes = min(tried, key=expected_s)
+        # Training on few nodes takes more than its share, since less memory is left for it.
+        near = [_on_nodes(asked, on, tried, name, n) for n in (nodes, nodes - 1)]
+        if chosen := [one for one in near if one is not None]:
+            yield min(chosen, key=_step_s)
+
+
+def _on_nodes(
+    asked: ReinforcementRequest,
+    on: Callable[[int], Trained],
+    tried: Mapping[int, Engines],
+    name: WayName,
+    nodes: int,
+) -> Layout | None:
+    """The layout with so many nodes that generate; None where training or engines don't fit."""
+    if nodes not in tried:
+        return None
+    try:
+        return _layout(name, on(asked.nodes - nodes), tried[nodes], same=False)
+    except NothingFits:
+        return None
+
+
+def _trained(asked: ReinforcementRequest, nodes: int) -> Trained:
+    """The given plan, or the fastest that fits, by a framework that has the whole step if any."""
+    request = asked.training_on(nodes)
+    spec = asked.reinforcement
+    if request.plan is not None:
+        if reasons := illegal(request, request.plan):
+            raise IllegalPlan(reasons)
+        return Trained(asked, nodes, _by_lengths(asked, request), request.plan)
+    named = request.search.framework
+    for name in (named,) if named else (*FRAMEWORKS, None):
+        bound = request.for_framework(name)
+        try:
+            best = fastest(bound).outcome.best
+        except RequestError:
+            if name is None or name == named:
+                raise
+            continue
+        if best:
+            return Trained(asked, nodes, _by_lengths(asked, bound), best[0])
+    raise NothingFits(
+        f"no plan of the training fits on {nodes} node{'s' * (nodes > 1)} with sequences of "
+        f"{spec.sequence_tokens:,} tokens; `planner plan` says why"
+    )
+
+
+def _by_lengths(asked: ReinforcementRequest, request: PlanRequest) -> PlanRequest:
+    """The request whose sequences are filled with responses of different lengths."""
+    spec = asked.reinforcement
+    if spec.mean_tokens == spec.longest_tokens:
+        return request
+    found = lengths(asked)
+    shares = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    ends = np.interp(1.0 - shares, found.survival[::-1], found.edges[::-1])
+    samples = tuple(spec.prompt_tokens + max(1, round(end)) for end in ends.tolist())
+    update = {"sample_lengths": samples, "packing": "packed"}
+    training = request.training.model_copy(update=update)
+    return request.model_copy(update={"training": training})
+
+
+def _layout(name: WayName, trained: Trained, engines: Engines, same: bool) -> Layout:
+    asked = trained.asked
+    spec, group = asked.reinforcement, asked.request.cluster.groups[0]
+    generating = 0 if same else engines.count * engines.tp
+    exchanged = transfer(trained.model, trained.plan, generating)
+    moved = moved_bytes(asked, trained.report, same) if spec.offload else 0.0
+    link = group.host_link_bytes_per_s
+    steady = name == "asynchronous"
+    parts = {
+        "generation": engines.steady_s if steady else engines.seconds,
+        "reward": spec.reward_s,
+        **trained.parts_s,
+        "weight_transfer": sum(one.seconds for one in exchanged),
+        "offload": moved / link if link and moved else 0.0,
+    }
+    return Layout(name, trained, engines, same, exchanged, parts)
+
+
+def forward_pass_s(model: CostModel, plan: ParallelPlan, sequences: float) -> float:
+    """Seconds of a forward pass of so many sequences through the stages of a plan.
+
+    Stages work at the same time: the busiest one's pace, and one micro-batch through the others.
+    Left out: what ZeRO-3 gathers beyond what the forward kernels hide.
+    """
+    times, links = model.stage_times(plan)
+    two_way = plan.pp > 1 and SCHEDULES[plan.schedule].placement == "two-way"
+    forward = times.forward_s * (0.5 if two_way else 1.0)
+    chunks = plan.vpp if plan.pp > 1 and not two_way else 1
+    micro_batches = sequences / (plan.dp * plan.micro_batch_size)
+    between = chunks * links.transfer_s if links.blocking else 0.0
+    filling = float(forward.sum()) + (plan.pp * chunks - 1) * links.transfer_s
+    return filling + (micro_batches - 1.0) * (float(forward.sum(axis=1).max()) + between)
