@@ -21,6 +21,7 @@ BINS, POINTS = 128, 24
 # Lengths of responses scatter as a log-normal with this deviation of the logarithm, cut at the
 # longest one that is allowed: the 99th of a hundred is 6 times the median.
 SPREAD = 0.8
+FARTHEST = 5.0
 # Turnovers of a full engine that are followed one by one; more of them are like the last.
 MOST_TURNS = 4.0
 
@@ -58,10 +59,12 @@ class Lengths:
     def spread(cls, mean: float, longest: float, deviation: float = SPREAD) -> Lengths:
         """A log-normal that is cut at the longest response and has this mean.
 
+        The longest is at most FARTHEST deviations above the mean, beyond which none is expected.
         Raises ValueError unless 0 < mean <= longest.
         """
         if not 0.0 < mean <= longest:
             raise ValueError(f"a mean of {mean:g} tokens where the longest has {longest:g}")
+        longest = min(longest, mean * float(np.exp(FARTHEST * deviation)))
         edges = np.linspace(0.0, longest, BINS + 1)
         normal = np.vectorize(NormalDist().cdf)
         logs = np.log(np.maximum(edges, 1e-9)) / deviation

@@ -47,9 +47,10 @@ NUMBER_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, **NARROW_BYTES}
 
 
 @formula("1", "derived")
-def experts_used(experts: float, top_k: float, tokens: Array) -> Array:
+def experts_used(experts: Array, top_k: Array, tokens: Array) -> Array:
     """Expected share of the experts that some of the tokens choose, each uniformly."""
-    return 1.0 - (1.0 - top_k / experts) ** np.asarray(tokens, dtype=np.float64)
+    missed = np.maximum(1.0 - np.divide(top_k, experts), 0.0)
+    return 1.0 - missed ** np.asarray(tokens, dtype=np.float64)
 
 
 @formula("s", "roofline")

@@ -1,0 +1,200 @@
+"""Engines that generate: bytes by hand, bounds of a pass, batching against each response."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+import pytest
+
+from cost_models.catalog.hardware import parse_shorthand
+from cost_models.catalog.models import model, models
+from cost_models.continuous_batching import Lengths, generate, most_running
+from cost_models.estimate import CostModel
+from cost_models.generation import Engine, cache_read_s, experts_used
+from cost_models.parameters import total_parameters
+from cost_models.spec import TrainingSpec
+from tools.accuracy.generation import ratios
+
+ROOM = 60e9
+
+
+def engine(
+    name: str = "llama-3.1-8b", accelerator: str = "h100-sxm", tp: int = 1, **more: str | bool
+) -> Engine:
+    training = TrainingSpec(seq_length=4096, global_batch_size=8)
+    cluster = parse_shorthand(f"1x8x{accelerator}")
+    return Engine(CostModel(model(name), cluster, training), tp, **more)  # type: ignore[arg-type]
+
+
+class TestCache:
+    def test_keys_and_values_of_each_head_group(self) -> None:
+        # 32 layers, 8 groups of 128, keys and values in bf16; in fp8 half of it.
+        assert engine().cache_bytes(np.array(1000.0)) == 1000 * 32 * 2 * 8 * 128 * 2
+        assert engine(cache="fp8").cache_bytes(np.array(1.0)) == 32 * 2 * 8 * 128
+        # Ranks share the groups; with more ranks than groups each has a whole one.
+        assert engine(tp=8).cache_bytes(np.array(1.0)) == 32 * 2 * 128 * 2
+        assert engine("qwen3-30b-a3b", tp=8).cache_bytes(np.array(1.0)) == 48 * 2 * 128 * 2
+
+    def test_latents_are_on_every_rank(self) -> None:
+        # DeepSeek-V3: 61 layers, a latent of 512 and rotary keys of 64.
+        for tp in (1, 8):
+            assert engine("deepseek-v3", tp=tp).cache_bytes(np.array(1.0)) == 61 * 576 * 2
+
+    def test_windows_keep_no_more_than_their_tokens(self) -> None:
+        # gpt-oss-20b: 12 of 24 layers see 128 tokens; 8 groups of 64.
+        each = 2 * 8 * 64 * 2
+        found = engine("gpt-oss-20b").cache_bytes(np.array([100.0, 10_000.0]))
+        assert found.tolist() == [24 * each * 100, 12 * each * (128 + 10_000)]
+
+    def test_states_do_not_grow(self) -> None:
+        # Qwen3-Next: 36 of 48 layers have 32 states of 128 x 128, and 3 inputs of the convolution
+        # over 2 x 16 x 128 + 32 x 128; the other 12 have 2 groups of 256.
+        states = 36 * 4 * (32 * 128 * 128 + 3 * (2 * 16 * 128 + 32 * 128))
+        found = engine("qwen3-next-80b-a3b").cache_bytes(np.array([0.0, 1000.0]))
+        assert found.tolist() == [states, states + 1000 * 12 * 2 * 2 * 256 * 2]
+
+    @pytest.mark.parametrize("entry", models(), ids=lambda entry: entry.id)
+    def test_every_preset_keeps_something(self, entry: object) -> None:
+        name = entry.id  # type: ignore[attr-defined]
+        one = engine(name, tp=1 + (model(name).num_attention_heads % 2 == 0))
+        small, large = one.cache_bytes(np.array([64.0, 4096.0]))
+        assert 0 < small <= large < np.inf
+        assert 0 < one.weight_bytes < 2.3 * total_parameters(model(name))
+        assert np.all(np.diff(one.decode_s(np.array([1.0, 64.0, 1024.0]))) >= 0)
+        assert np.all(one.read_s(np.array([1.0, 1e5])) > 0)
+
+
+class TestPass:
+    def test_weights_are_read_once_for_all_sequences(self) -> None:
+        one = engine()
+        assert one.weight_bytes == 2.0 * total_parameters(one.model)
+        read_s = one.weight_bytes / 3.35e12
+        single, several = one.decode_s(np.array([1.0, 32.0]))
+        assert read_s < single < 1.6 * read_s
+        assert several < 1.1 * single
+
+    def test_many_sequences_take_their_products(self) -> None:
+        flop = 2.0 * total_parameters(model("llama-3.1-8b")) * 4096
+        seconds = float(engine().decode_s(np.array(4096.0)))
+        assert flop / 989e12 < seconds < 2.5 * flop / 989e12
+
+    def test_fewer_experts_are_read_by_few_tokens(self) -> None:
+        assert experts_used(128, 8, 1) == 8 / 128
+        assert experts_used(128, 8, 1000) == pytest.approx(1.0)
+        single, many = engine("qwen3-30b-a3b").decode_s(np.array([1.0, 128.0]))
+        assert many > 3 * single  # all experts are read instead of a sixteenth
+
+    def test_the_slower_of_reading_and_computing_counts(self) -> None:
+        assert cache_read_s(6.0, 1.0, 2.0, 1.0) == 3.0
+        assert cache_read_s(6.0, 8.0, 2.0, 1.0) == 8.0
+
+    def test_prompts_cost_their_forward_pass(self) -> None:
+        flop = 2.0 * total_parameters(model("llama-3.1-8b")) * 1000
+        assert flop / 989e12 < engine().prefill_s(1000) < 2.0 * flop / 989e12
+        # Twice as long a prompt takes more than twice as long.
+        assert engine().prefill_s(64_000) > 2.2 * engine().prefill_s(32_000)
+
+    def test_small_formats_halve_what_is_read(self) -> None:
+        wide, narrow = engine().decode_s(np.array(1.0)), engine(weights="fp8").decode_s(1.0)
+        assert 0.5 < narrow / wide < 0.75
+
+
+class TestLengths:
+    @pytest.mark.parametrize(
+        ("mean", "longest"), [(2000, 8192), (300, 300), (7000, 8192), (9, 1e5)]
+    )
+    def test_have_the_mean_that_was_asked(self, mean: float, longest: float) -> None:
+        found = Lengths.spread(mean, longest)
+        assert found.mean == pytest.approx(mean, rel=0.005)
+        assert found.longest == pytest.approx(min(longest, mean * np.exp(4.0)))
+        assert np.all(np.diff(found.survival) <= 0)
+        assert found.survival[-1] == 0
+
+    def test_measured_ones_are_taken_as_they_are(self) -> None:
+        found = Lengths.of_samples(np.array([100.0, 100.0, 100.0, 400.0]))
+        assert found.mean == pytest.approx(175, rel=0.02)
+        assert found.survival[64] == 0.25
+
+    @pytest.mark.parametrize(("mean", "longest"), [(0, 10), (11, 10)])
+    def test_impossible_ones_are_refused(self, mean: float, longest: float) -> None:
+        with pytest.raises(ValueError, match="tokens where the longest has"):
+            Lengths.spread(mean, longest)
+
+
+def discrete_s(one: Engine, tokens: list[float], prompt: float, room: int) -> float:
+    """Seconds of an engine that decodes token by token (in strides of 16), first come first run."""
+    waiting, running, now, stride = list(tokens), [], 0.0, 16.0
+    while waiting or running:
+        while waiting and len(running) < room:
+            heapq.heappush(running, [0.0, waiting.pop(0)])
+            now += one.prefill_s(prompt)
+        ages = np.array([age for age, _ in running])
+        read_s = float(np.sum(one.read_s(prompt + ages)))
+        now += stride * (float(one.decode_s(np.array(float(len(running))))) + read_s)
+        running = [[age + stride, end] for age, end in running if age + stride < end]
+        heapq.heapify(running)
+    return now
+
+
+class TestBatching:
+    @pytest.mark.parametrize(("count", "room"), [(64, 64), (256, 64), (300, 128)])
+    def test_equals_a_simulation_of_each_response(self, count: int, room: int) -> None:
+        one = engine()
+        lengths = Lengths.spread(400, 2048)
+        draws = np.random.default_rng(7)
+        each = []
+        for _ in range(6):  # orders of the queue
+            shares = 1.0 - (draws.permutation(count) + 0.5) / count
+            tokens = np.interp(shares, lengths.survival[::-1], lengths.edges[::-1]).tolist()
+            each.append(discrete_s(one, tokens, 256, room))
+        made = generate(one, lengths, 256, count, cache_bytes=ROOM, max_num_seqs=room)
+        assert made.seconds == pytest.approx(np.mean(each), rel=0.08)
+        assert made.running == room
+
+    def test_a_long_queue_costs_its_share(self) -> None:
+        one, lengths = engine(), Lengths.spread(400, 2048)
+
+        def seconds(count: int) -> float:
+            made = generate(one, lengths, 256, count, cache_bytes=ROOM, max_num_seqs=64)
+            return made.seconds
+
+        first, second, third = seconds(2_000), seconds(4_000), seconds(6_000)
+        assert third - second == pytest.approx(second - first, rel=0.01)
+        made = generate(one, lengths, 256, 6_000, cache_bytes=ROOM, max_num_seqs=64)
+        assert 2_000 * 400 / (third - second) == pytest.approx(made.steady_tokens_per_s, rel=0.02)
+
+    def test_the_tail_of_equal_lengths_is_nothing(self) -> None:
+        even = Lengths.of_samples(np.array([500.0]))
+        made = generate(engine(), even, 256, 64, cache_bytes=ROOM)
+        assert made.tail_s == 0
+        spread = generate(engine(), Lengths.spread(500, 8000), 256, 64, cache_bytes=ROOM)
+        assert spread.tail_s > spread.seconds / 2
+
+    def test_caches_bound_what_runs(self) -> None:
+        held = np.array([1.0, 2.0, 4.0])
+        assert most_running(100.0, held, np.array([1.0, 1.0, 1.0])) == 25
+        assert most_running(100.0, held, np.array([1.0, 0.5, 0.25])) == 100 / (3 / 1.75)
+        few = generate(engine(), Lengths.spread(400, 2048), 256, 500, cache_bytes=2e9)
+        assert few.running < 50
+        with pytest.raises(ValueError, match="cache of one sequence"):
+            generate(engine(), Lengths.spread(400, 2048), 256, 500, cache_bytes=2e8)
+
+    def test_accepted_drafts_shorten_the_tail(self) -> None:
+        lengths = Lengths.spread(500, 8000)
+        plain = generate(engine(), lengths, 256, 16, cache_bytes=ROOM)
+        drafted = generate(
+            engine(), lengths, 256, 16, cache_bytes=ROOM, tokens_per_pass=2.5, drafted=3
+        )
+        assert 2.0 < plain.seconds / drafted.seconds <= 2.5
+
+
+def test_published_throughputs_are_met() -> None:
+    found = ratios()
+    errors = np.abs(np.concatenate([np.array(each) for each in found.values()]) - 1.0)
+    assert len(found) == 12
+    assert len(errors) == 117
+    assert np.median(errors) < 0.10
+    assert np.mean(errors) < 0.15
+    middles = {key: float(np.median(each)) for key, each in found.items()}
+    assert all(0.85 < middle < 1.4 for middle in middles.values()), middles
