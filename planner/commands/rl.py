@@ -1,19 +1,21 @@
-"""`planner rl`: time and memory of one step of GRPO or PPO."""
+"""`planner rl` and `planner rl-emit`: one step of GRPO or PPO, and the files that run it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from planner.commands.failures import FINE, NOTHING_FITS
 from planner.commands.options import part_options, request_options, scalars
 from planner.commands.server import answered, apart
-from planner.commands.shared import (
-    LIMITS,
-    Json,
-    read_document,
-)
+from planner.commands.shared import LIMITS, Json, nothing_fits, print_bundle, read_document
 from planner.presentation.terminal.progress_bar import bar
+
+if TYPE_CHECKING:
+    from planner.answers.reinforcement.documents import ReinforcementRequest
 
 
 @request_options(LIMITS)
@@ -27,18 +29,53 @@ def rl(
 ) -> int:
     """Time and memory of a step of GRPO or PPO: generation, scoring, training, new weights."""
     from planner.answers.reinforcement.compute import step
-    from planner.answers.reinforcement.parsing import parse_reinforcement
     from planner.presentation.terminal import output
     from planner.presentation.terminal.reinforcement_screen import reinforcement_screen
 
-    document = read_document(source, option_values, limits=True, keep_plan=True)
-    known, names = apart(_with(document, reinforcement))
-    asked = parse_reinforcement(known)
-    asked = asked.model_copy(update={"request": asked.request.model_copy(update=names)})
+    asked = _asked(source, reinforcement, option_values)
     with bar("searching"):
         answer = answered(lambda: step(asked), lambda service: service.rl(asked.document()))
     output.show(answer, json, lambda screen: reinforcement_screen(answer, asked))
     return FINE if answer.fits else NOTHING_FITS
+
+
+@request_options(LIMITS)
+@part_options("reinforcement")
+def rl_emit(
+    *,
+    source: str | None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="write all files into this folder")
+    ] = None,
+    json: Json = False,
+    reinforcement: Mapping[str, Any],
+    option_values: Mapping[str, Any],
+) -> int:
+    """Launch files of a whole step: generation, scoring, training, for verl or NeMo-RL."""
+    from planner.answers.plans.emission import NothingFits
+    from planner.answers.reinforcement.emission import files
+
+    asked = _asked(source, reinforcement, option_values)
+    try:
+        with bar("searching"):
+            bundle = answered(
+                lambda: files(asked), lambda service: service.rl_bundle(asked.document())
+            )
+    except NothingFits as error:
+        return nothing_fits(error.problems, json)
+    return print_bundle(bundle, output, json, whole=True)
+
+
+def _asked(
+    source: str | None, own: Mapping[str, Any], option_values: Mapping[str, Any]
+) -> ReinforcementRequest:
+    """The request of a document and of options.  Raises RequestError."""
+    from planner.answers.reinforcement.parsing import parse_reinforcement
+
+    document = read_document(source, option_values, limits=True, keep_plan=True)
+    known, names = apart(_with(document, own))
+    asked = parse_reinforcement(known)
+    return asked.model_copy(update={"request": asked.request.model_copy(update=names)})
 
 
 def _with(document: dict[str, Any], own: Mapping[str, str | bool]) -> dict[str, Any]:

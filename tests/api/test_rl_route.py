@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
+
 from fastapi.testclient import TestClient
 
 import planner
 from api.problems import MEDIA_TYPE
+from planner.answers.reinforcement.emission import files
+from planner.answers.reinforcement.parsing import parse_reinforcement
 from planner.questions.examples import examples
 
 ASK = examples("rl")["short"]["value"]
@@ -26,3 +31,11 @@ def test_problems_have_their_place(client: TestClient) -> None:
     assert response.headers["content-type"] == MEDIA_TYPE
     pointers = {error["pointer"] for error in response.json()["errors"]}
     assert pointers == {"/model", "/reinforcement/samples"}
+
+
+def test_files_come_as_json_and_as_an_archive(client: TestClient) -> None:
+    own = files(parse_reinforcement(ASK))
+    assert client.post("/v1/rl-bundles", json=ASK).json()["files"] == dict(own.files)
+    accept = {"Accept": "application/zip"}
+    archive = client.post("/v1/rl-bundles", json=ASK, headers=accept).content
+    assert zipfile.ZipFile(io.BytesIO(archive)).namelist() == list(own.files)

@@ -31,6 +31,7 @@ REVISIONS = {
     "Ascend/MindSpeed-LLM": "c77308a14bfc",
     "EleutherAI/gpt-neox": "ea7aefd8f8e1",
     "NVIDIA-NeMo/Megatron-Bridge": "067f987df03b",
+    "NVIDIA-NeMo/RL": "7ea279abfbeb",
     "NVIDIA/NeMo": "8cfedd720346",
     "axolotl-ai-cloud/axolotl": "067b021c8b87",
     "deepspeedai/Megatron-DeepSpeed": "4efb479d5317",

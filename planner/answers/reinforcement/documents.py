@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -15,6 +16,7 @@ from planner.documents.request import PlanRequest
 PART = "reinforcement"
 Algorithm = Literal["grpo", "ppo"]
 Where = Literal["same", "other"]
+Trainer = Literal["verl", "nemo-rl"]
 WayName = Literal["synchronous", "one step off-policy", "asynchronous"]
 Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
 
@@ -39,6 +41,9 @@ STEP_PARTS = {
 class ReinforcementSpec(Spec):
     """One step: prompts, their responses, where and how fast these are generated."""
 
+    trainer: Trainer = Field(
+        "verl", description="whose launch files are written: plans that it can run are searched"
+    )
     algorithm: Algorithm = Field(
         "grpo", description="ppo: with a critic, which is trained beside the policy"
     )
@@ -146,13 +151,14 @@ class ReinforcementSpec(Spec):
 
 
 def packed_sequences(spec: ReinforcementSpec, batch: int) -> int:
-    """Sequences of full length that hold so many of mean length: 2^n or 3 x 2^n of them."""
-    if spec.mean_tokens == spec.longest_tokens:
-        return batch
+    """Sequences of full length that hold so many of mean length: the fewest that divide them.
+
+    So ranks that share these evenly share the responses evenly too.
+    """
     tokens = batch * (spec.prompt_tokens + spec.mean_tokens)
-    least = -(-tokens // spec.sequence_tokens)
-    power = 1 << (least - 1).bit_length()
-    return power * 3 // 4 if power * 3 // 4 >= least and power >= 4 else power
+    least = min(batch, -(-tokens // spec.sequence_tokens))
+    small = (n for n in range(1, math.isqrt(batch) + 1) if batch % n == 0)
+    return min(n for one in small for n in (one, batch // one) if n >= least)
 
 
 class ReinforcementRequest(Spec):

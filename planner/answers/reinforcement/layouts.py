@@ -29,11 +29,16 @@ from planner.answers.reinforcement.memory import beside_bytes, critic_share, mov
 from planner.answers.reinforcement.transfer import transfer
 from planner.documents.plan_report import PlanReport
 from planner.documents.problems import RequestError
-from planner.documents.request import PlanRequest
+from planner.documents.request import Bounds, PlanRequest
+from planner.frameworks.nemo_rl import step as nemo_rl
 from planner.search.exhaustive import cost_model
 
-# Trainers whose launch files have the whole step, the first that runs the model.
-FRAMEWORKS = ("verl",)
+# verl's rules are those of Megatron-Core in trainers of whole steps; NeMo-RL has fewer options.
+CORE = "verl"
+LIMITS: dict[str, dict[str, Bounds]] = {
+    "verl": {},
+    "nemo-rl": {name: Bounds(values=values) for name, values in nemo_rl.LIMITS.items()},
+}
 GENERATION_PARTS = ("generation", "reward")
 STALENESS: dict[WayName, float] = {
     "synchronous": 0.0, "one step off-policy": 1.0, "asynchronous": 2.0,
@@ -225,9 +230,13 @@ def _trained(asked: ReinforcementRequest, nodes: int) -> Trained:
         if reasons := illegal(request, request.plan):
             raise IllegalPlan(reasons)
         return Trained(asked, nodes, _by_lengths(asked, request), request.plan)
-    named = request.search.framework
-    for name in (named,) if named else (*FRAMEWORKS, None):
+    named, extra = request.search.framework, LIMITS[spec.trainer]
+    for name in (named,) if named else (CORE, None):
         bound = request.for_framework(name)
+        if name == CORE and extra:
+            limits = {**bound.search.limits, **extra}
+            search = bound.search.model_copy(update={"limits": limits})
+            bound = bound.model_copy(update={"search": search})
         try:
             best = fastest(bound).outcome.best
         except RequestError:

@@ -6,7 +6,7 @@ generation and reward are placeholders.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,13 +25,15 @@ from planner.frameworks.megatron.flags import flags
 from planner.frameworks.megatron.verl_actor import DEGREES, ENGINE
 from planner.frameworks.named_models import of_config
 from planner.frameworks.read_results import Reading
-from planner.frameworks.rules import PLACEHOLDER
+from planner.frameworks.rules import PLACEHOLDER, nodes
 from planner.frameworks.verl.rules import RULES
 from planner.frameworks.verl_overrides import ACTOR, MICRO, MINI, ROOT
 from planner.frameworks.yaml_files import Row
 
 VERSIONS = "main of January 2026 (b178a3c) with Megatron-Core 0.15 and mbridge"
 CONFIG = "config.json"
+# The module that is started and its configuration, where engines share the ranks that train.
+SYNCHRONOUS = ("verl.trainer.main_ppo", "ppo_megatron_trainer.yaml")
 MOST_RESPONSES = 8  # of one prompt
 TRANSFORMER = ENGINE + "override_transformer_config."
 # Group of overrides -> the attributes of Megatron-LM that belong there.
@@ -70,7 +72,7 @@ def _key(option: str) -> str:
 FIELDS = attribute_names.with_keys(megatron.FIELDS, _key) | fields(__name__)
 
 
-def _rows(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
+def rows(request: PlanRequest, plan: ParallelPlan) -> Iterator[Row]:
     """(key, value, why) of all overrides."""
     training = request.training
     batch, length = training.global_batch_size, training.seq_length
@@ -121,10 +123,10 @@ def _word(value: Any) -> str:
     return f"'{text}'" if any(one in text for one in "|*, ") else text
 
 
-def _overrides(rows: Iterable[Row]) -> str:
+def _overrides(written: Iterable[Row]) -> str:
     """A bash array with one override per line; ++ if the configuration may lack the key."""
     lines = []
-    for key, value, why in rows:
+    for key, value, why in written:
         new = "++" if ".override_" in key else ""
         lines.append(
             f"  {bash_writer.word(f'{new}{key}={_word(value)}')}  {bash_writer.comment(why)}"
@@ -134,18 +136,42 @@ def _overrides(rows: Iterable[Row]) -> str:
 
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script, to be called on every node, and the model's config.json."""
-    rows, variables = list(_rows(request, plan)), megatron.environment(plan)
+    return bundle(request, plan, list(rows(request, plan)), NEEDS)
+
+
+def bundle(
+    request: PlanRequest,
+    plan: ParallelPlan,
+    written: Sequence[Row],
+    needs: Note,
+    *,
+    program: tuple[str, str] = SYNCHRONOUS,
+    apart: int = 0,
+) -> Bundle:
+    """The script with these overrides, and the config.json.
+
+    program: the module that is started and its configuration.  apart: nodes that only generate,
+    beside those of the request.
+    """
     config, keys = config_json(Context(request.model, request.cluster, request.training))
-    said = (Flag(name=key, value=_word(value), why=why) for key, value, why in rows)
+    said = (Flag(name=key, value=_word(value), why=why) for key, value, why in written)
+    main, name = program
+    trainers = nodes(request.cluster)
     return LAUNCH.bundle(
         request,
         plan,
         accelerate.missing(request.model),
-        variables=variables,
+        variables=megatron.environment(plan),
         flags=(*said, *keys),
-        notes=(NEEDS,),
+        notes=(needs,),
         files={CONFIG: config},
-        words={"overrides": _overrides(rows)},
+        words={
+            "overrides": _overrides(written),
+            "rendezvous": bash_writer.rendezvous(trainers + apart),
+            "main": main,
+            "config": name,
+            "trainers": trainers if apart else '"$NNODES"',
+        },
     )
 
 

@@ -50,8 +50,21 @@ def reinforcement_screen(
         *_hint(answer, request),
         Text(),
         *(prose(note.text, hanging=2) for note in answer.notes),
+        Text(),
+        *_next(answer, request),
     ]
     return Group(*rows)
+
+
+def _next(answer: ReinforcementAnswer, request: ReinforcementRequest) -> Iterator[RenderableType]:
+    """The launch files, or why there are none."""
+    trainer = request.reinforcement.trainer
+    if answer.framework is None:
+        yield prose(
+            f"No launch files: {trainer} can't run this training on Megatron-Core.", hanging=2
+        )
+    else:
+        yield prose(f"Launch files for {trainer}: `planner rl-emit` with the same options.")
 
 
 def _header_rows(

@@ -1,0 +1,121 @@
+"""Launch files of whole steps: they say the plan and the engines, and read back as the plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import planner
+from cost_models.catalog.models import model
+from planner import cli, frameworks
+from planner.answers.plans.emission import NothingFits
+from planner.answers.reinforcement.emission import files
+from planner.answers.reinforcement.parsing import parse_reinforcement
+from planner.documents.problems import RequestError
+from planner.frameworks.launch_files import GivenValues, LaunchFiles
+from tests.fixtures.canonical import canonical
+from tests.fixtures.launches import run_script, written
+
+STEP = {
+    "prompts": 64, "samples": 8, "prompt_tokens": 512, "response_tokens": 1000,
+    "max_response_tokens": 4096,
+}  # fmt: skip
+
+
+def asked(model: str = "llama-3.1-8b", cluster: str = "2x8xh100-sxm", **step: Any) -> Any:
+    return {"model": model, "cluster": cluster, "reinforcement": {**STEP, **step}}
+
+
+def overrides(script: str) -> dict[str, str]:
+    """What a script of verl sets, by key."""
+    lines = script.split("OVERRIDES=(\n")[1].split("\n)\n")[0].splitlines()
+    words = (line.strip().strip("'").lstrip("+").split("  #")[0] for line in lines)
+    return dict(word.split("=", 1) for word in words)
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 4])
+@pytest.mark.parametrize("trainer", ["verl", "nemo-rl"])
+def test_they_read_back_as_the_plan(trainer: str, staleness: float) -> None:
+    request = asked(trainer=trainer, staleness=staleness)
+    answer, bundle = planner.rl(request), files(parse_reinforcement(request))
+    given = GivenValues(model=model("llama-3.1-8b"))
+    reader = frameworks.get("verl" if trainer == "verl" else "megatron").read
+    assert reader is not None
+    reading = reader(LaunchFiles(bundle.files, given), None)
+    own = answer.training.plan
+    assert reading.refusals == ()
+    assert reading.training.seq_length == 512 + 4096
+    # What is known of a NeMo-RL run is the training, with its own kernels.
+    own_kernels = {"cross_entropy": reading.plan.cross_entropy}
+    assert canonical(reading.plan, reading.model) == canonical(
+        own.model_copy(update=own_kernels), reading.model
+    )
+    assert reading.training.global_batch_size == 512
+
+
+def test_what_verl_is_told() -> None:
+    request = asked(generation="same", max_num_seqs=300, epochs=2)
+    answer = planner.rl(request, training={"global_batch_size": 128})
+    bundle = files(parse_reinforcement({**request, "training": {"global_batch_size": 128}}))
+    made, said = answer.generated, overrides(bundle.files["launch.sh"])
+    assert made is not None
+    rollout = "actor_rollout_ref.rollout."
+    assert said["data.train_batch_size"] == "64"
+    assert said["actor_rollout_ref.actor.ppo_mini_batch_size"] == "16"
+    assert said["actor_rollout_ref.actor.ppo_epochs"] == "2"
+    assert said[rollout + "n"] == "8"
+    assert said[rollout + "tensor_model_parallel_size"] == str(made.tp)
+    assert said[rollout + "gpu_memory_utilization"] == f"{made.gpu_memory_utilization:.2f}"
+    assert said[rollout + "max_num_seqs"] == "300"
+    assert said["data.max_response_length"] == "4096"
+    assert said["actor_rollout_ref.actor.megatron.optimizer_offload"] == "True"
+    assert "verl.trainer.main_ppo" in bundle.files["launch.sh"]
+
+
+def test_engines_apart_have_their_nodes(tmp_path: Path) -> None:
+    bundle = files(parse_reinforcement(asked(generation="other", generation_nodes=1, staleness=3)))
+    script = bundle.files["launch.sh"]
+    said = overrides(script)
+    assert said["rollout.nnodes"] == "1"
+    assert said["async_training.staleness_threshold"] == "2.0"
+    assert "fully_async_main" in script
+    written(tmp_path, bundle)
+    variables = {"NODE_RANK": "0", "MASTER_ADDR": "node-0"}
+    _, submit = run_script(tmp_path, bundle.main, variables=variables)
+    assert "trainer.nnodes=1" in submit
+
+
+def test_what_nemo_rl_is_told() -> None:
+    request = asked(trainer="nemo-rl", generation="other", generation_nodes=1, staleness=2)
+    document = yaml.safe_load(files(parse_reinforcement(request)).files["grpo.yaml"])
+    assert document["cluster"] == {"gpus_per_node": 8, "num_nodes": 2}
+    generation = document["policy"]["generation"]
+    assert generation["colocated"] == {
+        "enabled": False, "resources": {"num_nodes": 1, "gpus_per_node": None},
+    }  # fmt: skip
+    assert document["grpo"]["async_grpo"] == {"enabled": True, "max_trajectory_age_steps": 2}
+    assert document["policy"]["train_global_batch_size"] == 512
+
+
+def test_a_plan_that_the_trainer_cannot_run_has_no_files() -> None:
+    request = {**asked(), "search": {"framework": "torchtitan"}}
+    with pytest.raises(NothingFits, match="no launch files: verl can't run"):
+        files(parse_reinforcement(request))
+    with pytest.raises(RequestError, match="nemo-rl is written for grpo alone"):
+        files(parse_reinforcement(asked(trainer="nemo-rl", algorithm="ppo")))
+
+
+@pytest.mark.slow
+def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = files(parse_reinforcement(asked()))
+    source = tmp_path / "step.json"
+    source.write_text(json.dumps(asked()))
+    assert cli.run(["rl-emit", str(source), "--output", str(tmp_path / "run")]) == 0
+    assert {path.name: path.read_text() for path in (tmp_path / "run").iterdir()} == own.files
+    capsys.readouterr()
+    assert cli.run(["rl-emit", str(source), "--framework", "torchtitan"]) == 4
+    assert "No launch files" in capsys.readouterr().err
