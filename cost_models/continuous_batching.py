@@ -7,6 +7,7 @@ of a million responses costs as much as one of a hundred.  At the end, the longe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -155,17 +156,32 @@ def generate(
         skipped = waiting - MOST_TURNS * most
         skipped_s = skipped / per_turn * turn_s
         waiting -= skipped
+    passed_s, tail_s = _followed(
+        most, waiting, room, engines, rest, lambda now: ticks * pass_s(now), prompt_s
+    )
+    seconds = skipped_s + most * prompt_s + passed_s
+    return Generated(seconds, tail_s, responses * prompt_s, most, per_turn * lengths.mean / turn_s)
+
+
+def _followed(
+    most: float, waiting: float, room: float, engines: int, ended_share: FloatArray,
+    stride_s: Callable[[FloatArray], float], prompt_s: float,
+) -> tuple[float, float]:  # fmt: skip
+    """Seconds until no response runs, and those of the tail.
+
+    ended_share: of responses that end within each stride.  stride_s: of one stride of those that
+    run, by their stride.
+    """
     running = np.zeros(BINS)
     running[0] = most
-    seconds, tail_s = skipped_s + most * prompt_s, 0.0
+    seconds, tail_s = 0.0, 0.0
     while (left := float(np.sum(running))) * engines > 0.5:
-        passed = ticks * pass_s(running)
+        passed = stride_s(running)
         seconds += passed
         if waiting <= 0.0 and left < most / 2.0:
             tail_s += passed
-        ended = running * rest
-        running = np.roll(running - ended, 1)
+        running = np.roll(running * (1.0 - ended_share), 1)
         running[0] = min(waiting, room - float(np.sum(running)))
         waiting -= running[0]
         seconds += running[0] * prompt_s
-    return Generated(seconds, tail_s, responses * prompt_s, most, per_turn * lengths.mean / turn_s)
+    return seconds, tail_s

@@ -22,6 +22,7 @@ def test_description_is_whole() -> None:
         "/v1/lints",
         "/v1/reads",
         "/v1/rl",
+        "/v1/rl-bundles",
         "/v1/sizings",
         "/v1/fits",
         "/v1/sensitivities",
