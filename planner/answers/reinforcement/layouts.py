@@ -272,11 +272,13 @@ def _layout(name: WayName, trained: Trained, engines: Engines, same: bool) -> La
     exchanged = transfer(trained.model, trained.plan, generating)
     moved = moved_bytes(asked, trained.report, same) if spec.offload else 0.0
     link = group.host_link_bytes_per_s
-    steady = name == "asynchronous"
+    steady, scored = name == "asynchronous", dict(trained.parts_s)
+    if name != "synchronous" and spec.trainer == "verl":
+        scored["policy_scoring"] = 0.0  # log-probabilities of the engines are taken (bypass_mode)
     parts = {
         "generation": engines.steady_s if steady else engines.seconds,
         "reward": spec.reward_s,
-        **trained.parts_s,
+        **scored,
         "weight_transfer": sum(one.seconds for one in exchanged),
         "offload": moved / link if link and moved else 0.0,
     }
