@@ -88,6 +88,7 @@ async def stated(
         cpu_s=min(cpu_s or limit.cpu_s, limit.cpu_s),
         memory_bytes=min((memory_mib or 0) << 20 or limit.memory_bytes, limit.memory_bytes),
         candidates=min(candidates or limit.candidates, limit.candidates),
+        build_models=limit.build_models,
     )
 
 
@@ -95,7 +96,10 @@ def most(request: Request) -> Budget:
     """The budget of a call that states none."""
     settings = _settings(request)
     return Budget(
-        settings.max_question_cpu_s, settings.max_question_mib << 20, settings.max_question_plans
+        settings.max_question_cpu_s,
+        settings.max_question_mib << 20,
+        settings.max_question_plans,
+        bool(settings.build_models),
     )
 
 

@@ -23,6 +23,7 @@ from planner.answers.plans.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
 from planner.frameworks.base import Unsupported
+from planner.huggingface import building
 from planner.inputs.requests.parser import parse_request
 from planner.progress import NothingYet, Stopped, Watch, watched
 from planner.search.exhaustive import SpaceTooLarge
@@ -130,7 +131,8 @@ def _done(
     monitor = SearchMonitor(budget, lambda step: connection.send(("step", step)))
     try:
         # While it works, all that can come is the word to stop.
-        with watched(Watch(monitor.show, connection.poll, monitor.enough)):
+        watch = Watch(monitor.show, connection.poll, monitor.enough)
+        with watched(watch), building(budget.build_models):
             content = work(*asked)
             return "answer", (content, monitor.spent)
     except NothingYet:

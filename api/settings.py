@@ -43,6 +43,7 @@ _BOUNDS: dict[str, tuple[int, int]] = {
     "max_question_mib": (64, 1 << 22),
     "max_question_plans": (1, 10**12),
     "warm_up": (0, 1),
+    "build_models": (0, 1),
 }
 
 
@@ -68,6 +69,8 @@ class Settings:
     that are kept; past it the oldest go.
     max_question_*: seconds of a core, memory and priced plans of one question; a call may state
     less.
+    build_models: 1: a model of an unknown family is built by transformers, which runs public code
+    for it within the budget of its question; 0: it is refused.
     warm_up: 1: idle processes compute what most searches need; 0: they wait.
     jobs: each field of its own by its name, too.  A service that is made in code only takes jobs,
     unless told otherwise.
@@ -92,6 +95,7 @@ class Settings:
     max_question_plans: int = 200_000_000
     workers: int = 1
     warm_up: int = 1
+    build_models: int = 0
     jobs: JobSettings = _TAKES_ONLY
 
     def __post_init__(self) -> None:

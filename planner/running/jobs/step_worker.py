@@ -76,12 +76,13 @@ def main() -> int:
     os.dup2(2, 1)
     asked = json.loads(sys.stdin.readline())
     Lease(sys.stdin, asked["until"])
+    from planner.huggingface import building
     from planner.running.validate.processes.priority import lower_priority
     from planner.running.validate.processes.process import Stopped, stoppable
 
     lower_priority(asked["settings"]["run_nice"])
     try:
-        with stoppable():
+        with stoppable(), building(allowed=False):
             outcome = _outcome(asked, answers)
     except Stopped:
         return LEASE_EXPIRED
