@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from planner.evidence.uncertainty.asker import HERE, Asker
 from planner.progress import Step
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -26,13 +27,14 @@ ADVICE = (
 class Budget:
     """Limits on one request: CPU seconds, memory, and the plans that a search prices.
 
-    build_models: whether transformers may build a model for it.
+    build_models: whether transformers may build a model for it.  asker: decides the sites it sees.
     """
 
     cpu_s: float
     memory_bytes: int
     candidates: int
     build_models: bool = False
+    asker: Asker = HERE
 
 
 @dataclass(frozen=True)

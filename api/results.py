@@ -95,7 +95,7 @@ async def estimated(request: Request, document: Any, budget: Budget, fields: Fie
     known = request.headers.get("if-none-match", "")
     estimates = request.app.state.estimates
     question = EstimateRequest(document, known, fields)
-    short = replace(budget, build_models=False)
+    short = replace(budget, build_models=False, asker=request.state.asker)
     try:
         id, content = await estimates.one(request.state.caller, short, question)
     except RequestError as error:

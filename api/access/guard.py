@@ -16,6 +16,7 @@ from api.access.keys import ANYONE, SAFE, Key, required_role
 from api.access.people import person
 from api.problems import Refused, refuse
 from api.settings import Settings
+from planner.evidence.uncertainty.asker import HERE, Asker
 
 # What may be asked without a key: the page, the documentation, and whether the service lives.
 _NEED_KEY = ("/v1/", "/plans/", "/metrics")
@@ -28,7 +29,7 @@ _MOST_CALLERS = 10_000  # that are remembered; the longest silent one is forgott
 class Guard:
     """Refuses a call that is not for us.
 
-    The others carry `state.caller`, a digest of who calls, and `state.key`.
+    The others carry `state.caller`, a digest of who calls, `state.key` and `state.asker`.
 
     Without keys, the service answers to names of this machine alone: a page of another site may
     give its own name our address (DNS rebinding), and would then share our origin.
@@ -57,6 +58,7 @@ class Guard:
             if key is None and (key := person(request, self.settings.group_roles)):
                 caller = key.sha256
                 request.state.caller, request.state.key = caller, key
+            request.state.asker = self._asker(request.state.key)
             if self.rates is not None and scope["path"] not in _UNLIMITED:
                 left = self.rates.take(caller)
             if self.settings.tells_apart and _needs_key(scope["path"]):
@@ -71,6 +73,10 @@ class Guard:
             await send(message)
 
         await self.app(scope, receive, send_with_rate if left else send)
+
+    def _asker(self, key: Key) -> Asker:
+        """Who asks, before anything is known of sites: then callers with names see none."""
+        return Asker(key.name, None) if self.settings.tells_apart else HERE
 
     def _check_key(self, request: Request, key: Key | None, left: dict[str, str]) -> None:
         if key is None:

@@ -23,6 +23,7 @@ from planner.documents.problems import (
     problem_document,
 )
 from planner.documents.service import Progress
+from planner.evidence.uncertainty.asker import HERE, Asker, asked_by
 from planner.running.jobs.settings import JobSettings
 from planner.running.jobs.step_process import StepProcess
 from planner.running.jobs.step_worker import LEASE_EXPIRED, task_line
@@ -165,7 +166,19 @@ class JobRun:
 
     def run_here(self, phase: str, work: Callable[[], Any]) -> Any:
         """The result of a short step, run in this process."""
-        return self._step(phase, lambda: _outcome(work))
+
+        def asked() -> dict[str, Any]:
+            with asked_by(self._asker()):
+                return _outcome(work)
+
+        return self._step(phase, asked)
+
+    def _asker(self) -> Asker:
+        """The job's owner, who may read of sites what is shared with that name."""
+        if not (owner := self.job.owner):
+            return HERE
+        sites = self.executor.store.sites
+        return Asker(owner, self.executor.retried(lambda: sites.hidden_from(owner)))
 
     def run_apart(
         self, phase: str, step: str, at: tuple[int, int] = (0, 0), **arguments: Any
@@ -207,7 +220,13 @@ class JobRun:
     ) -> dict[str, Any]:
         settings, place = self.settings, self._machine_lock(phase)
         task = task_line(
-            step, self.job.request, arguments, self.folder, settings, self.executor.lease_until
+            step,
+            self.job.request,
+            arguments,
+            self.folder,
+            settings,
+            self.executor.lease_until,
+            self._asker(),
         )
         progress, log, log_bytes = Progress(done=at[0], total=at[1]), list[str](), 0
         began, looked = time.monotonic(), 0.0

@@ -13,6 +13,7 @@ from planner.running.store.results import Results
 from planner.running.store.saved_plans import SavedPlans
 from planner.running.store.servers import Servers
 from planner.running.store.shared_files import SharedFiles
+from planner.running.store.sites import Sites
 
 RESULT_BYTES = 256 * 2**20
 
@@ -29,6 +30,7 @@ class Store:
     servers: Servers
     shared_files: SharedFiles
     calls: Calls
+    sites: Sites
 
     @classmethod
     def open(cls, url: str | None = None, result_bytes: int = RESULT_BYTES) -> Self:
@@ -46,6 +48,7 @@ class Store:
             Servers(database),
             SharedFiles(database),
             Calls(database),
+            Sites(database),
         )
 
     def close(self) -> None:
