@@ -105,7 +105,7 @@ _OTHERS = {
     ),
     "published_runs": Operation("GET", "/v1/accuracy/runs", f"{_JOBS}:ScoredRuns"),
     "healthz": Operation("GET", "/healthz", f"{_JOBS}:Health"),
-    "readyz": Operation("GET", "/readyz", f"{_JOBS}:Health"),
+    "readyz": Operation("GET", "/readyz", f"{_JOBS}:Readiness"),
     "metrics": Operation("GET", "/metrics", "text"),
 }  # fmt: skip
 

@@ -150,3 +150,9 @@ class Health(Document):
 
     status: Literal["ok"] = "ok"
     version: str
+
+
+class Readiness(Health):
+    """The service can work; jobs_without_server: those for which no server lives that runs jobs."""
+
+    jobs_without_server: int

@@ -61,6 +61,7 @@ def examine(host: str, port: int, database_url: str | None) -> Diagnosis:
         "data folder": _data_folder,
         "database": lambda: _database(database_url),
         "job database": lambda: _job_database(database_url),
+        "jobs": lambda: _jobs(database_url),
         "address": lambda: _address(host, port),
         "torch": _torch,
         "extras": _extras,
@@ -210,6 +211,22 @@ def _job_database(url: str | None) -> Found:
         )
         return "fail", f"SQLite at {file}: {found}", advice
     return "ok", f"SQLite at {file}, without damage", None
+
+
+def _jobs(url: str | None) -> Found:
+    from planner.data_folder import data_folder
+    from planner.running.store import Store
+    from planner.running.store.database import FILE
+
+    if url is None and not data_folder(FILE).exists():
+        return "ok", "none", None
+    store = Store.open(url)
+    left = store.jobs_without_server()
+    store.close()
+    if left:
+        advice = "start a server whose PLANNER_MAX_RUNS is not 0: it takes them"
+        return "warn", f"{left:,} wait, and no server that runs jobs is alive", advice
+    return "ok", "none is left without a server that runs it", None
 
 
 def _address(host: str, port: int) -> Found:

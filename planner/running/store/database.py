@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import sqlite3
 import time
@@ -21,7 +22,8 @@ FILE = "planner.sqlite"
 _BUSY_TIMEOUT_S = 5.0  # of SQLite: how long a writer waits for another one
 _CONNECT_S = 5
 _LEAST_FREE_BYTES = 1 << 20
-_LOCK = 7_215_900_001  # advisory lock of PostgreSQL, held while the tables are migrated
+# Advisory locks of PostgreSQL, held while the tables are migrated, and by Database.alone.
+_LOCK, _ALONE = 7_215_900_001, 7_215_900_003
 # Of PostgreSQL: timeouts of a statement, of a lock and of the network.
 _TIMEOUTS = {
     "connect_timeout": _CONNECT_S,
@@ -78,6 +80,21 @@ class Database:
         """A transaction that may write: all of it, or nothing.  Raises Unavailable."""
         with _told(), self.engine.execution_options(**{_WRITES: True}).begin() as connection:
             yield connection
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """What runs inside runs at one server at a time, and may use the database.
+
+        Raises Unavailable.
+        """
+        if self.is_file:
+            with Path(f"{self.engine.url.database}.lock").open("ab") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                yield
+        else:
+            with self.writing() as connection:
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ALONE)))
+                yield
 
     def insert(self, table: sa.TableClause, rows: Any) -> Any:
         """An INSERT that can say what happens on a conflict."""

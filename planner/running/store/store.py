@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+from planner.documents.service import OVER
 from planner.running.store.call_counts import Calls
 from planner.running.store.database import Database
 from planner.running.store.jobs import Jobs
@@ -50,6 +51,12 @@ class Store:
             Calls(database),
             Sites(database),
         )
+
+    def jobs_without_server(self) -> int:
+        """The number of unfinished jobs that nobody will take: no server that runs jobs lives."""
+        counts, _ = self.jobs.counts()
+        waiting = sum(count for state, count in counts.items() if state not in OVER)
+        return 0 if not waiting or self.servers.alive() else waiting
 
     def close(self) -> None:
         """Close all connections."""
