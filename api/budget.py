@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,16 @@ ADVICE = (
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits on one request: CPU seconds, memory, and the plans that a search prices.
+    """Limits on one request: CPU seconds, memory, the plans that a search prices, and seconds.
 
+    wall_s: from the moment that a process begins it.
     build_models: whether transformers may build a model for it.  asker: decides the sites it sees.
     """
 
     cpu_s: float
     memory_bytes: int
     candidates: int
+    wall_s: float = inf
     build_models: bool = False
     asker: Asker = HERE
 
@@ -64,6 +67,13 @@ class OverBudget(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         """For another process."""
         return type(self), (self.spent, self.best)
+
+
+class TooLate(Exception):
+    """The request was not answered in time; asked: what was asked."""
+
+    def __init__(self, asked: str, wall_s: float) -> None:
+        super().__init__(f"{asked} was not answered within {wall_s:g} s, and was ended")
 
 
 def process_use(pid: int) -> tuple[float, int]:

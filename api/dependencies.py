@@ -101,6 +101,7 @@ async def stated(
         cpu_s=min(cpu_s or limit.cpu_s, limit.cpu_s),
         memory_bytes=min((memory_mib or 0) << 20 or limit.memory_bytes, limit.memory_bytes),
         candidates=min(candidates or limit.candidates, limit.candidates),
+        wall_s=limit.wall_s,
         build_models=limit.build_models,
     )
 
@@ -112,6 +113,7 @@ def most(request: Request) -> Budget:
         settings.max_question_cpu_s,
         settings.max_question_mib << 20,
         settings.max_question_plans,
+        settings.max_question_s,
         bool(settings.build_models),
     )
 

@@ -54,7 +54,7 @@ class Guard:
         left: dict[str, str] = {}
         try:
             self._check_host(request)
-            _check_site(request)
+            _check_site(request, self.settings.allowed_hosts)
             if key is None and (key := person(request, self.settings.group_roles)):
                 caller = key.sha256
                 request.state.caller, request.state.key = caller, key
@@ -106,9 +106,21 @@ def _name(host: str) -> str:
     return host.partition(":")[0].lower().rstrip(".")
 
 
-def _check_site(request: Request) -> None:
-    """Raise Refused where a page of another site has a browser change something here."""
-    if request.method not in SAFE and request.headers.get("sec-fetch-site") in _FOREIGN:
+def _check_site(request: Request, hosts: frozenset[str]) -> None:
+    """Raise Refused where a page of another site has a browser change something here.
+
+    hosts: further names of this service.  Browsers say Sec-Fetch-Site over TLS and on this machine,
+    and else Origin alone.
+    """
+    if request.method in SAFE:
+        return
+    site, origin = (request.headers.get(name) for name in ("sec-fetch-site", "origin"))
+    foreign = site in _FOREIGN
+    if site is None and origin is not None:
+        address = origin.partition("://")[2].lower()
+        own = address == request.headers.get("host", "").lower()
+        foreign = not own and _name(address) not in hosts
+    if foreign:
         raise Refused("forbidden", "a request from a page of another site is refused")
 
 

@@ -83,7 +83,7 @@ def _add_start(one: APIRouter, kind: Kind) -> None:
         "",
         status_code=202,
         response_model=JobAnswer,
-        responses=declare(400, 408, 413, 415, 422, 503),
+        responses=declare(400, 408, 413, 415, 422, 503, 504),
         openapi_extra=request_body(examples(kind), SCHEMAS[kind]),
         name=f"start {kind}",
     )

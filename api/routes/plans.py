@@ -41,7 +41,7 @@ Sort = Annotated[
     response_model=CandidatePage,
     dependencies=[Depends(share_sites)],
     responses={
-        **declare(404, 422, 503),
+        **declare(404, 422, 503, 504),
         200: {"content": {negotiation.CSV: {"schema": {"type": "string"}}}},
     },
 )

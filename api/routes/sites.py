@@ -47,7 +47,7 @@ Name = Annotated[str, Path(pattern=PROFILE_NAME)]
 Run = Annotated[str, Path(pattern=r"^[0-9a-f]{1,12}$")]
 
 
-@router.get("", response_model=SiteList, responses=declare(422, 503))
+@router.get("", response_model=SiteList, responses=declare(422, 503, 504))
 async def sites(request: Request, brief: Brief) -> Response:
     """The sites that the caller may read."""
     settings: Settings = request.app.state.settings
@@ -55,7 +55,7 @@ async def sites(request: Request, brief: Brief) -> Response:
     return Response(await brief.run(work.site_list, rights), media_type=JSON)
 
 
-@router.get("/{name}", response_model=SiteAnswer, responses=declare(404, 422, 503))
+@router.get("/{name}", response_model=SiteAnswer, responses=declare(404, 422, 503, 504))
 async def site(name: Name, searches: Searches) -> Response:
     """What a site learned, what it cannot tell yet, and how far off it is."""
     found = await searches.run(work.site_answer, name)
@@ -64,7 +64,7 @@ async def site(name: Name, searches: Searches) -> Response:
     return Response(found, media_type=JSON)
 
 
-@router.delete("/{name}", status_code=204, responses=declare(403, 404, 422, 503))
+@router.delete("/{name}", status_code=204, responses=declare(403, 404, 422, 503, 504))
 async def forget_site(request: Request, name: Name, brief: Brief) -> None:
     """Forget a site with its calibration and all of its runs."""
     await check_right(request, name, "own")
@@ -75,7 +75,7 @@ async def forget_site(request: Request, name: Name, brief: Brief) -> None:
         raise Refused("not-found", NONE)
 
 
-@router.delete("/{name}/runs/{run}", status_code=204, responses=declare(403, 404, 422, 503))
+@router.delete("/{name}/runs/{run}", status_code=204, responses=declare(403, 404, 422, 503, 504))
 async def forget_run(request: Request, name: Name, run: Run, brief: Brief) -> None:
     """Forget one run of a site, by its id or the start of it."""
     await check_right(request, name, "own")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import shutil
+import signal
 import socket
 import threading
 import time
@@ -240,8 +241,7 @@ class JobRun:
                     return told
                 if "ended" in told:
                     self.executor.check()
-                    # The lease was extended too late, or a signal to the server ended the process.
-                    if told["ended"] == LEASE_EXPIRED and again < _MOST_RESTARTS:
+                    if again < self._restarts(told["ended"]):
                         break
                     return {"failed": _crashed(told["ended"])}
                 if "log" in told and log_bytes < _LOG_BYTES:
@@ -263,6 +263,14 @@ class JobRun:
             self.step_process.stop()
             self.step_process = None
         return self._process(phase, step, at, arguments, again + 1)
+
+    def _restarts(self, code: int) -> int:
+        """How many times a step that ended with this code is begun again here."""
+        if code == LEASE_EXPIRED:  # extended too late, or a signal to the server ended it as well
+            return _MOST_RESTARTS
+        # Who kills so is mostly the kernel, for memory that something else took.
+        left = self.settings.max_job_attempts - self.claim.attempts
+        return left if code == -signal.SIGKILL else 0
 
     def _machine_lock(self, phase: str) -> IO[bytes] | None:
         """A held lock that admits a run to this machine, shared by all servers of the data folder.
