@@ -35,7 +35,7 @@ from planner.running.jobs.other_versions import STEPS_VERSION
 from planner.running.jobs.settings import JobSettings
 from planner.running.jobs.workflows import RUNS_ALONE
 from planner.running.store import Store, Unavailable
-from planner.running.store.database import same_file
+from planner.running.store.database import QUEUE_FILE, same_file
 
 _RENEWALS_PER_LEASE = 5
 _POLL_S = 0.5  # interval at which DBOS polls its queues
@@ -52,7 +52,7 @@ class Engine:
 
     def __init__(self, store: Store, url: str | None, settings: JobSettings) -> None:
         self.store, self.settings = store, settings
-        self.url = url or f"sqlite:///{data_folder('jobs.sqlite')}"
+        self.url = url or f"sqlite:///{data_folder(QUEUE_FILE)}"
         self._stopping = threading.Event()
         self._awake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)

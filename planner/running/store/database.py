@@ -19,6 +19,7 @@ from planner.data_folder import data_folder
 from planner.running.store.tables import REVISION
 
 FILE = "planner.sqlite"
+QUEUE_FILE = "jobs.sqlite"  # of DBOS, made after the other
 _BUSY_TIMEOUT_S = 5.0  # of SQLite: how long a writer waits for another one
 _CONNECT_S = 5
 _LEAST_FREE_BYTES = 1 << 20
@@ -52,6 +53,8 @@ class Database:
     @classmethod
     def open(cls, url: str | None = None) -> Self:
         """The database at a URL, its tables as this version has them.  Raises Unavailable."""
+        if url is None:
+            _check_lost(data_folder(FILE))
         engine = _sqlite(data_folder(FILE)) if url is None else _engine(url)
         database = cls(engine)
         with database.writing() as connection:
@@ -143,6 +146,14 @@ def damage(path: Path) -> str | None:
     except sqlite3.DatabaseError as error:
         return str(error)
     return None if found == "ok" else found
+
+
+def _check_lost(path: Path) -> None:
+    """Raise Unavailable where the file is gone or empty and that of the jobs' queue is not."""
+    queue = data_folder(QUEUE_FILE)
+    if queue.exists() and not (path.exists() and path.stat().st_size):
+        detail = f"{path} is missing or empty, and there were jobs"
+        raise Unavailable(f"{detail}: restore a backup, or begin anew by moving {queue} away, too")
 
 
 @contextmanager
