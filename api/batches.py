@@ -12,7 +12,7 @@ from contextvars import Context
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from api.budget import Budget, OverBudget
+from api.budget import Budget, OverBudget, TooLate
 from api.fair_limit import Places
 from api.pool import Pool, Process, Worker
 from api.pool_worker import Fault, serve
@@ -144,7 +144,7 @@ class Batches(Pool):
         if error is None:
             for one, (kind, content) in zip(batch, running.result().content, strict=True):
                 _fail(one, content) if kind == "error" else _tell(one, content)
-        elif len(batch) > 1 and isinstance(error, OverBudget | Fault):
+        elif len(batch) > 1 and isinstance(error, OverBudget | TooLate | Fault):
             queue.alone += batch
         else:
             for one in batch:

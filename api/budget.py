@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
+from planner.evidence.uncertainty.asker import HERE, Asker
 from planner.progress import Step
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 # A search stops at this share of the CPU seconds; the rest is for explaining its best plan.
 SEARCH_SHARE = 0.5
 ADVICE = (
@@ -22,11 +26,18 @@ ADVICE = (
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits on one request: CPU seconds, memory, and the plans that a search prices."""
+    """Limits on one request: CPU seconds, memory, the plans that a search prices, and seconds.
+
+    wall_s: from the moment that a process begins it.
+    build_models: whether transformers may build a model for it.  asker: decides the sites it sees.
+    """
 
     cpu_s: float
     memory_bytes: int
     candidates: int
+    wall_s: float = inf
+    build_models: bool = False
+    asker: Asker = HERE
 
 
 @dataclass(frozen=True)
@@ -58,15 +69,34 @@ class OverBudget(Exception):
         return type(self), (self.spent, self.best)
 
 
+class TooLate(Exception):
+    """The request was not answered in time; asked: what was asked."""
+
+    def __init__(self, asked: str, wall_s: float) -> None:
+        super().__init__(f"{asked} was not answered within {wall_s:g} s, and was ended")
+
+
 def process_use(pid: int) -> tuple[float, int]:
-    """CPU seconds that a process has used, and its private memory in bytes."""
+    """CPU seconds that a process and those it started have used, and their memory in bytes.
+
+    Memory is what each has for itself.
+    """
     _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
-    return cpu_s(pid), (int(resident) - int(shared)) * _PAGE_BYTES
+    used_s, memory_bytes = cpu_s(pid), (int(resident) - int(shared)) * _PAGE_BYTES
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with suppress(OSError):  # it has just ended
+            child_s, child_bytes = process_use(int(child))
+            used_s, memory_bytes = used_s + child_s, memory_bytes + child_bytes
+    return used_s, memory_bytes
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds that a process has used, by its clock (clock_getcpuclockid(3))."""
-    return time.clock_gettime(~pid << 3 | 2)
+    """CPU seconds that a process has used, with those of its children that have ended.
+
+    Its own by its clock (clock_getcpuclockid(3)), theirs as proc_pid_stat(5) has them.
+    """
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return time.clock_gettime(~pid << 3 | 2) + sum(map(int, after_name[13:15])) * _TICK_S
 
 
 @dataclass(frozen=True)
@@ -90,7 +120,7 @@ class SearchMonitor:
 
     def __init__(self, budget: Budget, show: Callable[[Step], None]) -> None:
         self.budget, self._show = budget, show
-        self._began_s, self._plans = time.process_time(), 0
+        self._began_s, self._plans = cpu_s(os.getpid()), 0
         self.spent: Spent | None = None
 
     def show(self, step: Step) -> None:
@@ -101,7 +131,7 @@ class SearchMonitor:
     def enough(self) -> bool:
         """Whether a limit is almost reached; `spent` then says which."""
         budget = self.budget
-        if (used_s := time.process_time() - self._began_s) > SEARCH_SHARE * budget.cpu_s:
+        if (used_s := cpu_s(os.getpid()) - self._began_s) > SEARCH_SHARE * budget.cpu_s:
             self.spent = Spent("cpu_s", budget.cpu_s, used_s)
         elif self._plans >= budget.candidates:
             self.spent = Spent("candidates", budget.candidates, self._plans)

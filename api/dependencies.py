@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Query, Request
@@ -19,6 +20,7 @@ from api.problems import Refused
 from api.settings import Settings
 from api.store_threads import in_store, store_of
 from planner.documents.loading import MAX_STRING, parse_json
+from planner.evidence.uncertainty.asker import Asker
 from planner.running.store import Unavailable
 
 T = TypeVar("T")
@@ -36,9 +38,20 @@ async def read_files(request: Request) -> Any:
 
 
 async def share_sites(request: Request) -> None:
-    """Synchronise profiles and sites with the other servers, if the store is available."""
+    """Synchronise profiles and sites with the other servers, and look up which the caller may read.
+
+    If the store is not available, callers with names see none.
+    """
     with suppress(Unavailable):
-        await in_store(store_of(request).shared_files.sync)
+        await in_store(_share_sites, request)
+
+
+def _share_sites(request: Request) -> None:
+    store, key = store_of(request), request.state.key
+    if _settings(request).tells_apart:
+        hidden = frozenset[str]() if key.may("admin") else store.sites.hidden_from(key.name)
+        request.state.asker = Asker(key.name, hidden)
+    store.shared_files.sync()
 
 
 async def _read(request: Request, longest: int) -> Any:
@@ -88,6 +101,8 @@ async def stated(
         cpu_s=min(cpu_s or limit.cpu_s, limit.cpu_s),
         memory_bytes=min((memory_mib or 0) << 20 or limit.memory_bytes, limit.memory_bytes),
         candidates=min(candidates or limit.candidates, limit.candidates),
+        wall_s=limit.wall_s,
+        build_models=limit.build_models,
     )
 
 
@@ -95,7 +110,11 @@ def most(request: Request) -> Budget:
     """The budget of a call that states none."""
     settings = _settings(request)
     return Budget(
-        settings.max_question_cpu_s, settings.max_question_mib << 20, settings.max_question_plans
+        settings.max_question_cpu_s,
+        settings.max_question_mib << 20,
+        settings.max_question_plans,
+        settings.max_question_s,
+        bool(settings.build_models),
     )
 
 
@@ -124,7 +143,8 @@ class CallPool:
     async def run(self, work: Callable[..., T], *asked: Any) -> T:
         """The result of `work`; `state.spent`: the limit it reached.  Raises as Pool.run does."""
         state = self._request.state
-        content, state.spent = await self._pool.run(state.caller, self._budget, work, *asked)
+        budget = replace(self._budget, asker=state.asker)
+        content, state.spent = await self._pool.run(state.caller, budget, work, *asked)
         return content
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from anyio import sleep
 from fastapi import Request
 
-from api.store_threads import in_store
+from api.store_threads import while_following
 from planner.documents.service import OVER, JobAnswer, JobPage, JobRow, Kind
 from planner.running.store import Store
 from planner.running.store.jobs import Job
@@ -53,7 +53,7 @@ async def events(request: Request, store: Store, id: str, after: int) -> AsyncIt
     silent_s = 0.0
     yield "retry: 1000\n\n"
     while not getattr(request.app.state, "stopping", False):
-        told = await in_store(store.jobs.events, id, after)
+        told = await while_following(store.jobs.events, id, after)
         for one in told:
             data = json.dumps(one.data)
             yield f"id: {one.number}\nevent: {one.event}\ndata: {data}\n\n"
@@ -61,7 +61,7 @@ async def events(request: Request, store: Store, id: str, after: int) -> AsyncIt
         if told and told[-1].event == "done":
             return
         if not told:
-            job = await in_store(store.jobs.get, id)
+            job = await while_following(store.jobs.get, id)
             if job is None or job.state in OVER:  # the caller has received all events before
                 return
             silent_s += _LOOK_S

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from anyio import CancelScope, get_cancelled_exc_class, move_on_after, to_thread, wait_readable
 
-from api.budget import Bounds, Budget, OverBudget, Spent, cpu_s, process_use
+from api.budget import Bounds, Budget, OverBudget, Spent, TooLate, cpu_s, process_use
 from api.fair_limit import Places
 from api.fork_server import CONTEXT
 from api.pool_worker import Fault, serve
@@ -34,8 +34,11 @@ class Answered(NamedTuple, Generic[T]):
 
 def _name(work: Callable[..., Any], asked: tuple[Any, ...]) -> str:
     """Of what is computed."""
-    named = [one.name for one in asked[:1] if isinstance(one, Question)]
-    return " ".join([f"{work.__module__}.{work.__name__}", *named])
+    return " ".join([f"{work.__module__}.{work.__name__}", *_question(asked)])
+
+
+def _question(asked: tuple[Any, ...]) -> list[str]:
+    return [one.name for one in asked[:1] if isinstance(one, Question)]
 
 
 class Pool:
@@ -58,7 +61,7 @@ class Pool:
         """What `work` returns: a function with a name of its own, as it is run elsewhere.
 
         Its steps are shown to whoever watches here; it is stopped when this is cancelled.
-        Raises what it raises, Refused where no place is free in time, and OverBudget.
+        Raises what it raises, Refused where no place is free in time, OverBudget and TooLate.
         """
         async with self.process(caller) as process:
             with span("compute", _name(work, asked)):
@@ -118,9 +121,10 @@ class Process:
     async def run(
         self, work: Callable[..., T], asked: tuple[Any, ...], budget: Budget
     ) -> Answered[T]:
-        """What the work returns, from the other process.  Raises OverBudget."""
+        """What the work returns, from the other process.  Raises OverBudget and TooLate."""
         watch, best = current(), None
         bounds, looked = Bounds(budget, cpu_s(self.pid)), time.monotonic()
+        too_late = looked + budget.wall_s
         try:
             self.connection.send((work, asked, budget))
             while True:
@@ -134,6 +138,9 @@ class Process:
                     watch.show(told[1])
                 if time.monotonic() - looked >= _LOOK_S:
                     looked = time.monotonic()
+                    if looked > too_late:
+                        self.end()
+                        raise TooLate((_question(asked) or [work.__name__])[0], budget.wall_s)
                     if spent := bounds.spent(*process_use(self.pid)):
                         self.end()
                         raise OverBudget(spent, best)

@@ -22,7 +22,9 @@ from planner.answers.plans.answer_ids import build_id, estimate_id
 from planner.answers.plans.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
 from planner.documents.request import PlanRequest
+from planner.evidence.uncertainty.asker import asked_by
 from planner.frameworks.base import Unsupported
+from planner.huggingface import building
 from planner.inputs.requests.parser import parse_request
 from planner.progress import NothingYet, Stopped, Watch, watched
 from planner.search.exhaustive import SpaceTooLarge
@@ -130,7 +132,8 @@ def _done(
     monitor = SearchMonitor(budget, lambda step: connection.send(("step", step)))
     try:
         # While it works, all that can come is the word to stop.
-        with watched(Watch(monitor.show, connection.poll, monitor.enough)):
+        watch = Watch(monitor.show, connection.poll, monitor.enough)
+        with watched(watch), building(budget.build_models), asked_by(budget.asker):
             content = work(*asked)
             return "answer", (content, monitor.spent)
     except NothingYet:

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from api.budget import OverBudget
+from api.budget import OverBudget, TooLate
 from api.problem_types import OF_STATUS, TYPES
 from planner.answers.plans.plan_answers import IllegalPlan
 from planner.documents.problems import Problem, RequestError, problem, problem_document, problems_of
@@ -70,6 +70,7 @@ def install(app: FastAPI) -> None:
         ((Mismatch, HTTPException), _http_error),
         ((Unavailable,), _unavailable),
         ((OverBudget,), _over_budget),
+        ((TooLate,), _too_late),
     ):
         for kind in kinds:
             app.add_exception_handler(kind, answer)
@@ -110,6 +111,10 @@ async def _over_budget(request: Request, error: Exception) -> JSONResponse:
         "detail": str(error), "spent": error.spent.document(), "best": error.best,
     }  # fmt: skip
     return respond(request, document)
+
+
+async def _too_late(request: Request, error: Exception) -> JSONResponse:
+    return refuse(request, Refused("too-late", str(error)))
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:

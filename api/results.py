@@ -6,6 +6,7 @@ The id is the entity tag as well; a request that names it is not computed again.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import Path, Request, Response
@@ -17,9 +18,11 @@ from api.dependencies import CallPool
 from api.field_selection import Fields, chosen
 from api.negotiation import JSON
 from api.pool_worker import EstimateRequest
+from api.pool_worker import estimates as estimates_of
 from api.problems import Refused
 from api.store_threads import in_store, store_of
-from planner.documents.problems import refuse
+from planner.documents.problems import RequestError, refuse
+from planner.inputs.requests.models import NOT_BUILT
 from planner.questions.question import Question
 from planner.running.store import Unavailable
 
@@ -92,7 +95,18 @@ async def estimated(request: Request, document: Any, budget: Budget, fields: Fie
     known = request.headers.get("if-none-match", "")
     estimates = request.app.state.estimates
     question = EstimateRequest(document, known, fields)
-    id, content = await estimates.one(request.state.caller, budget, question)
+    short = replace(budget, build_models=False, asker=request.state.asker)
+    try:
+        id, content = await estimates.one(request.state.caller, short, question)
+    except RequestError as error:
+        if not budget.build_models or NOT_BUILT not in {one.code for one in error.problems}:
+            raise
+        # To build a model takes seconds, for which no other estimate is to wait.
+        searches = CallPool(request, "searches", budget)
+        [(kind, found)] = await searches.run(estimates_of, (question,))
+        if kind == "error":
+            raise found from None
+        id, content = found
     headers = {"ETag": etag(id)}
     if content is None:
         return Response(status_code=304, headers=headers)

@@ -15,7 +15,7 @@ from api.http_workers import LISTENER, Workers
 from api.settings import Settings, SettingsError
 from planner.data_folder import data_folder
 from planner.documents.problems import refuse
-from planner.running.validate.processes.torchrun_agent import die_with_parent
+from planner.parent_process import die_with_parent
 
 _KEEP_ALIVE_S = 30
 _SHUTDOWN_TIMEOUT_S = 30  # for requests in progress when the service is told to stop

@@ -39,10 +39,12 @@ _BOUNDS: dict[str, tuple[int, int]] = {
     "max_connections": (1, 100_000),
     "max_result_bytes": (1 << 20, 1 << 40),
     "calls_per_minute": (0, 1_000_000),
+    "max_question_s": (1, 86_400),
     "max_question_cpu_s": (1, 86_400),
     "max_question_mib": (64, 1 << 22),
     "max_question_plans": (1, 10**12),
     "warm_up": (0, 1),
+    "build_models": (0, 1),
 }
 
 
@@ -66,8 +68,10 @@ class Settings:
     group_roles: the role of each group of whoever such a proxy has signed in (people.py).
     database_url: of PostgreSQL; None: SQLite in the data folder.  max_result_bytes: of all answers
     that are kept; past it the oldest go.
-    max_question_*: seconds of a core, memory and priced plans of one question; a call may state
-    less.
+    max_question_*: seconds, seconds of a core, memory and priced plans of one question; a call may
+    state less of the last three.
+    build_models: 1: a model of an unknown family is built by transformers, which runs public code
+    for it within the budget of its question; 0: it is refused.
     warm_up: 1: idle processes compute what most searches need; 0: they wait.
     jobs: each field of its own by its name, too.  A service that is made in code only takes jobs,
     unless told otherwise.
@@ -87,11 +91,13 @@ class Settings:
     group_roles: Mapping[str, Role] = field(default_factory=dict)
     database_url: str | None = None
     max_result_bytes: int = 256 * 2**20
+    max_question_s: int = 180
     max_question_cpu_s: int = 120
     max_question_mib: int = 4_096
     max_question_plans: int = 200_000_000
     workers: int = 1
     warm_up: int = 1
+    build_models: int = 0
     jobs: JobSettings = _TAKES_ONLY
 
     def __post_init__(self) -> None:

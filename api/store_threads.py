@@ -15,8 +15,10 @@ from planner.running.store import Store, Unavailable
 P = ParamSpec("P")
 R = TypeVar("R")
 _THREADS = 16  # twice the connections that there are
+_FOLLOWERS_THREADS = 4
 _ANSWER_S = 15.0
 _limiter: RunVar[CapacityLimiter] = RunVar("store threads")
+_followers: RunVar[CapacityLimiter] = RunVar("store threads of followers")
 
 
 def store_of(request: Request) -> Store:
@@ -27,11 +29,23 @@ def store_of(request: Request) -> Store:
 
 async def in_store(call: Callable[..., R], *asked: object) -> R:
     """The result of a call of the store.  Raises Unavailable if it takes too long."""
+    return await _run(_of(_limiter, _THREADS), call, *asked)
+
+
+async def while_following(call: Callable[..., R], *asked: object) -> R:
+    """The same for who asks again and again, and may be hundreds: nobody else waits for them."""
+    return await _run(_of(_followers, _FOLLOWERS_THREADS), call, *asked)
+
+
+def _of(kept: RunVar[CapacityLimiter], threads: int) -> CapacityLimiter:
     try:
-        limiter = _limiter.get()
+        return kept.get()
     except LookupError:
-        limiter = CapacityLimiter(_THREADS)
-        _limiter.set(limiter)
+        kept.set(limiter := CapacityLimiter(threads))
+        return limiter
+
+
+async def _run(limiter: CapacityLimiter, call: Callable[..., R], *asked: object) -> R:
     try:
         with fail_after(_ANSWER_S):
             return await to_thread.run_sync(call, *asked, abandon_on_cancel=True, limiter=limiter)

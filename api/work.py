@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
@@ -15,9 +16,8 @@ from pydantic import BaseModel
 from api.field_selection import Fields, chosen
 from planner.answers.plans.answer_ids import answer_id
 from planner.answers.plans.candidates import Candidates, csv_text
-from planner.documents.service import Kind, SiteEntry, SiteList
+from planner.documents.service import Kind, SiteEntry, SiteList, SiteRights
 from planner.evidence.uncertainty import site_storage as storage
-from planner.evidence.uncertainty.site import Site
 from planner.learning.sites.posted_runs import answer_of
 from planner.questions.question import Form, Question, resolved
 from planner.running.jobs import documents as jobs
@@ -86,9 +86,16 @@ def checked_job(kind: Kind, document: Any, settings: JobSettings) -> jobs.JobReq
     return jobs.parse(kind, document, settings)
 
 
-def site_list() -> bytes:
-    """The sites that are kept."""
-    return _json(SiteList(rows=tuple(_entry(name, one) for name, one in storage.everything())))
+def site_list(rights: Mapping[str, SiteRights]) -> bytes:
+    """The sites that the caller may read; rights: of all that have an owner."""
+    rows = map(_entry, storage.names())
+    owned = (
+        row.model_copy(update={"owner": own.owner, "shared": own.shared})
+        if (own := rights.get(row.name))
+        else row
+        for row in rows
+    )
+    return _json(SiteList(rows=tuple(owned)))
 
 
 def site_answer(name: str) -> bytes | None:
@@ -103,13 +110,16 @@ def forget_site(name: str) -> bool:
     return known
 
 
-def _entry(name: str, site: Site | str) -> SiteEntry:
-    if isinstance(site, str):
-        return SiteEntry(name=name, problem=site)
-    last = max((run.learned_at for run in site.runs), default=None)
-    return SiteEntry(
-        name=name, runs=len(site.runs), learned_at=last, calibrated_at=site.calibrated_at
-    )
+def forget_run(name: str, run: str) -> None:
+    """Forget a run of a site by its id or the start of it.  Raises RequestError."""
+    storage.forget(name, run)
+
+
+def _entry(name: str) -> SiteEntry:
+    try:
+        return SiteEntry(name=name, **storage.summary(name)._asdict())
+    except ValueError as error:
+        return SiteEntry(name=name, problem=str(error))
 
 
 def _json(answer: BaseModel) -> bytes:

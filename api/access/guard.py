@@ -16,6 +16,7 @@ from api.access.keys import ANYONE, SAFE, Key, required_role
 from api.access.people import person
 from api.problems import Refused, refuse
 from api.settings import Settings
+from planner.evidence.uncertainty.asker import HERE, Asker
 
 # What may be asked without a key: the page, the documentation, and whether the service lives.
 _NEED_KEY = ("/v1/", "/plans/", "/metrics")
@@ -28,7 +29,7 @@ _MOST_CALLERS = 10_000  # that are remembered; the longest silent one is forgott
 class Guard:
     """Refuses a call that is not for us.
 
-    The others carry `state.caller`, a digest of who calls, and `state.key`.
+    The others carry `state.caller`, a digest of who calls, `state.key` and `state.asker`.
 
     Without keys, the service answers to names of this machine alone: a page of another site may
     give its own name our address (DNS rebinding), and would then share our origin.
@@ -53,10 +54,11 @@ class Guard:
         left: dict[str, str] = {}
         try:
             self._check_host(request)
-            _check_site(request)
+            _check_site(request, self.settings.allowed_hosts)
             if key is None and (key := person(request, self.settings.group_roles)):
                 caller = key.sha256
                 request.state.caller, request.state.key = caller, key
+            request.state.asker = self._asker(request.state.key)
             if self.rates is not None and scope["path"] not in _UNLIMITED:
                 left = self.rates.take(caller)
             if self.settings.tells_apart and _needs_key(scope["path"]):
@@ -71,6 +73,10 @@ class Guard:
             await send(message)
 
         await self.app(scope, receive, send_with_rate if left else send)
+
+    def _asker(self, key: Key) -> Asker:
+        """Who asks, before anything is known of sites: then callers with names see none."""
+        return Asker(key.name, None) if self.settings.tells_apart else HERE
 
     def _check_key(self, request: Request, key: Key | None, left: dict[str, str]) -> None:
         if key is None:
@@ -100,9 +106,21 @@ def _name(host: str) -> str:
     return host.partition(":")[0].lower().rstrip(".")
 
 
-def _check_site(request: Request) -> None:
-    """Raise Refused where a page of another site has a browser change something here."""
-    if request.method not in SAFE and request.headers.get("sec-fetch-site") in _FOREIGN:
+def _check_site(request: Request, hosts: frozenset[str]) -> None:
+    """Raise Refused where a page of another site has a browser change something here.
+
+    hosts: further names of this service.  Browsers say Sec-Fetch-Site over TLS and on this machine,
+    and else Origin alone.
+    """
+    if request.method in SAFE:
+        return
+    site, origin = (request.headers.get(name) for name in ("sec-fetch-site", "origin"))
+    foreign = site in _FOREIGN
+    if site is None and origin is not None:
+        address = origin.partition("://")[2].lower()
+        own = address == request.headers.get("host", "").lower()
+        foreign = not own and _name(address) not in hosts
+    if foreign:
         raise Refused("forbidden", "a request from a page of another site is refused")
 
 

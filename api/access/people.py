@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 EVERYONE = "*"  # in place of a group: whoever is signed in
 _NAMES = ("x-forwarded-email", "x-forwarded-user")  # the first one that is sent
 _GROUPS = "x-forwarded-groups"
+_PERSON = "user:"  # before the name of a person: no key's name has a colon
 _LONGEST = 64  # characters of an owner's name in the store
 
 
@@ -59,7 +60,9 @@ def person(request: Request, roles: Mapping[str, Role]) -> Key | None:
     if not roles or not getattr(request.state, "by_proxy", False):
         return None
     headers = request.headers
-    name = next((found for one in _NAMES if (found := _only(headers, one))), "")
+    # A header that is sent and no good names nobody: the next one may say another name.
+    sent = next((one for one in _NAMES if headers.getlist(one)), "")
+    name = _only(headers, sent)
     if not name:
         return None
     groups = {group.strip() for group in _only(headers, _GROUPS).split(",")}
@@ -67,6 +70,7 @@ def person(request: Request, roles: Mapping[str, Role]) -> Key | None:
     if not own:
         raise Refused("forbidden", "none of your groups has a role in PLANNER_GROUP_ROLES")
     digest = hashlib.sha256(f"person {name}".encode()).hexdigest()
+    name = f"{_PERSON}{name}"
     if len(name) > _LONGEST:
         name = f"{name[: _LONGEST - 17]}-{digest[:16]}"
     return Key(name, max(own, key=ROLES.index), digest)

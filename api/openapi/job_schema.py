@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from api.openapi.parts import closed, ref
-from planner.documents.service import SavedPlanSpec
+from planner.documents.service import SavedPlanSpec, SharedSpec
 from planner.running.jobs.documents import CalibrationSpec, DryrunSpec, ValidationSpec
 
 # The part of its own that each kind has beside the request.
@@ -14,7 +14,7 @@ _PARTS = {
     "CalibrationRequest": ("calibration", CalibrationSpec),
     "DryrunRequest": ("dryrun", DryrunSpec),
 }
-SPECS = (ValidationSpec, CalibrationSpec, DryrunSpec, SavedPlanSpec)
+SPECS = (ValidationSpec, CalibrationSpec, DryrunSpec, SavedPlanSpec, SharedSpec)
 
 
 def requests(request: dict[str, Any]) -> dict[str, Any]:

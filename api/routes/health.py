@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from api.problems import Refused, declare
 from api.store_threads import storing
-from planner.documents.service import Health
+from planner.documents.service import Health, Readiness
 from planner.running.store import Store, Unavailable
 from planner.version import __version__
 
@@ -27,7 +27,7 @@ async def healthz() -> Health:
 
 @router.get("/readyz", responses=declare(403, 503))
 @storing
-def readyz(request: Request) -> Health:
+def readyz(request: Request) -> Readiness:
     """Whether the service can do all of its work: its store is writable, and jobs run.
 
     Jobs that an earlier server left are taken up beside this: until the job engine has started,
@@ -36,12 +36,13 @@ def readyz(request: Request) -> Health:
     store: Store = request.app.state.store
     try:
         store.servers.prove()
+        left = store.jobs_without_server()
     except Unavailable:  # why is in the log of whoever runs it, and no stranger's business
         raise Refused("unavailable", "the store is not writable") from None
     engine: Engine | None = request.app.state.engine
     if engine is not None and not engine.is_ready:
         raise Refused("unavailable", "the job engine is not running")
-    return Health(version=__version__)
+    return Readiness(version=__version__, jobs_without_server=left)
 
 
 @router.get(

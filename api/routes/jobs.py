@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from api import work
+from api.access.sites import claim_or_check
 from api.dependencies import Body, Brief, check_owner
 from api.jobs import answer, events, fingerprint, page
 from api.log import audit
@@ -19,6 +20,7 @@ from api.settings import Settings
 from api.store_threads import in_store, store_of, storing
 from planner.documents.service import KINDS, JobAnswer, JobPage, Kind, State
 from planner.questions.examples import examples
+from planner.running.jobs.documents import taught_by
 from planner.running.store import Store
 from planner.running.store.jobs import Job, NotCancellable, QueueFull, StillRunning
 
@@ -81,7 +83,7 @@ def _add_start(one: APIRouter, kind: Kind) -> None:
         "",
         status_code=202,
         response_model=JobAnswer,
-        responses=declare(400, 408, 413, 415, 422, 503),
+        responses=declare(400, 408, 413, 415, 422, 503, 504),
         openapi_extra=request_body(examples(kind), SCHEMAS[kind]),
         name=f"start {kind}",
     )
@@ -91,6 +93,8 @@ def _add_start(one: APIRouter, kind: Kind) -> None:
     ) -> JobAnswer:  # fmt: skip
         settings: Settings = request.app.state.settings
         asked = await brief.run(work.checked_job, kind, document, settings.jobs)
+        if site := taught_by(kind, asked.document):
+            await claim_or_check(request, site)
         create = partial(
             store.jobs.create, kind, asked.document, title=asked.title,
             most_waiting=settings.jobs.max_queued_jobs, caller=request.state.caller,

@@ -6,11 +6,11 @@ import hashlib
 import json
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from api import negotiation, results, work
-from api.dependencies import Brief, Searches
+from api.dependencies import Brief, Searches, share_sites
 from api.problems import Refused, declare
 from api.store_threads import in_store
 from planner.answers.plans.answer_ids import packed
@@ -39,8 +39,9 @@ Sort = Annotated[
 @router.get(
     "/{id}/candidates",
     response_model=CandidatePage,
+    dependencies=[Depends(share_sites)],
     responses={
-        **declare(404, 422, 503),
+        **declare(404, 422, 503, 504),
         200: {"content": {negotiation.CSV: {"schema": {"type": "string"}}}},
     },
 )

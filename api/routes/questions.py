@@ -46,7 +46,7 @@ def add(router: APIRouter, question: Question) -> None:
         name=question.name,
         description=question.about,
         response_model=answer,
-        responses={**declare(400, 408, 413, 415, 422, 503), **known, **other},
+        responses={**declare(400, 408, 413, 415, 422, 503, 504), **known, **other},
         openapi_extra=request_body(examples(question.examples), question.body),
     )
     if kept:
@@ -56,7 +56,7 @@ def add(router: APIRouter, question: Question) -> None:
             name=f"kept_{question.name}",
             description="An answer again, as long as it is kept.",
             response_model=answer,
-            responses={**declare(404, 422, 503), **NOT_CHANGED},
+            responses={**declare(404, 422, 503, 504), **NOT_CHANGED},
         )
 
 

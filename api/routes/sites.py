@@ -1,31 +1,41 @@
-"""Sites: what measured runs of a cluster teach."""
+"""Sites: what measured runs of a cluster teach, and whose they are."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 
 from api import work
 from api.access.keys import SAFE
-from api.dependencies import Brief, Searches, share_sites
+from api.access.sites import NONE, check_right, exists, taught
+from api.dependencies import Body, Brief, Searches, share_sites
 from api.log import audit
 from api.negotiation import JSON
+from api.openapi.schema import request_body
 from api.problems import Refused, declare
 from api.routes import questions
+from api.settings import Settings
+from api.store_threads import in_store, store_of
 from cost_models.calibrations import PROFILE_NAME
-from planner.documents.service import SiteList
+from planner.documents.service import SharedSpec, SiteList, SiteRights
+from planner.documents.typed_values import plain_object, validate
 from planner.evidence.uncertainty.site_corrections import SiteAnswer
+from planner.questions.examples import examples
 from planner.questions.registry import LEARN
 
 
 async def _shared(request: Request) -> AsyncIterator[None]:
     """What other servers learned before a call; what this one learned after it."""
     await share_sites(request)
-    if request.method == "POST":
-        audit(request, "learn", request.path_params["name"])
-    yield
+    async with AsyncExitStack() as teaching:
+        if request.method == "POST":
+            name = request.path_params["name"]
+            await teaching.enter_async_context(taught(request, name))
+            audit(request, "learn", name)
+        yield
     if request.method not in SAFE:
         await share_sites(request)
 
@@ -33,31 +43,67 @@ async def _shared(request: Request) -> AsyncIterator[None]:
 router = APIRouter(
     prefix="/sites", tags=["sites"], dependencies=[Depends(_shared, scope="function")]
 )
-_NONE = "no site has this name"
 Name = Annotated[str, Path(pattern=PROFILE_NAME)]
+Run = Annotated[str, Path(pattern=r"^[0-9a-f]{1,12}$")]
 
 
-@router.get("", response_model=SiteList, responses=declare(422, 503))
-async def sites(brief: Brief) -> Response:
-    """The sites that are kept."""
-    return Response(await brief.run(work.site_list), media_type=JSON)
+@router.get("", response_model=SiteList, responses=declare(422, 503, 504))
+async def sites(request: Request, brief: Brief) -> Response:
+    """The sites that the caller may read."""
+    settings: Settings = request.app.state.settings
+    rights = await in_store(store_of(request).sites.all) if settings.tells_apart else {}
+    return Response(await brief.run(work.site_list, rights), media_type=JSON)
 
 
-@router.get("/{name}", response_model=SiteAnswer, responses=declare(404, 422, 503))
+@router.get("/{name}", response_model=SiteAnswer, responses=declare(404, 422, 503, 504))
 async def site(name: Name, searches: Searches) -> Response:
     """What a site learned, what it cannot tell yet, and how far off it is."""
     found = await searches.run(work.site_answer, name)
     if found is None:
-        raise Refused("not-found", _NONE)
+        raise Refused("not-found", NONE)
     return Response(found, media_type=JSON)
 
 
-@router.delete("/{name}", status_code=204, responses=declare(404, 422, 503))
+@router.delete("/{name}", status_code=204, responses=declare(403, 404, 422, 503, 504))
 async def forget_site(request: Request, name: Name, brief: Brief) -> None:
     """Forget a site with its calibration and all of its runs."""
+    await check_right(request, name, "own")
     audit(request, "forget", name)
-    if not await brief.run(work.forget_site, name):
-        raise Refused("not-found", _NONE)
+    known = await brief.run(work.forget_site, name)
+    await in_store(store_of(request).sites.forget, name)
+    if not known:
+        raise Refused("not-found", NONE)
+
+
+@router.delete("/{name}/runs/{run}", status_code=204, responses=declare(403, 404, 422, 503, 504))
+async def forget_run(request: Request, name: Name, run: Run, brief: Brief) -> None:
+    """Forget one run of a site, by its id or the start of it."""
+    await check_right(request, name, "own")
+    audit(request, "forget", f"{name}/{run}")
+    await brief.run(work.forget_run, name, run)
+
+
+@router.put(
+    "/{name}/rights",
+    responses=declare(400, 403, 404, 408, 413, 415, 422, 503),
+    openapi_extra=request_body(examples("site_rights"), "SharedSpec"),
+)
+async def share_site(request: Request, name: Name, document: Body) -> SiteRights:
+    """Share a site with the callers that the document names, and with no others."""
+    settings: Settings = request.app.state.settings
+    if not settings.tells_apart:
+        raise Refused("forbidden", "without keys all callers are one, and have every right")
+    await check_right(request, name, "own")
+    spec = validate("", plain_object(document), SharedSpec)
+    if not await exists(name):
+        raise Refused("not-found", NONE)
+    audit(request, "share", name)
+    sites = store_of(request).sites
+    await in_store(sites.claim, name, request.state.key.name)
+    await in_store(sites.share, name, spec.shared)
+    found = await in_store(sites.get, name)
+    assert found is not None
+    return found
 
 
 questions.add(router, LEARN)

@@ -99,9 +99,13 @@ _OTHERS = {
         _BUDGET,
     ),
     "forget_site": Operation("DELETE", "/v1/sites/{name}"),
+    "forget_run": Operation("DELETE", "/v1/sites/{name}/runs/{run}"),
+    "share_site": Operation(
+        "PUT", "/v1/sites/{name}/rights", f"{_JOBS}:SiteRights", document=True
+    ),
     "published_runs": Operation("GET", "/v1/accuracy/runs", f"{_JOBS}:ScoredRuns"),
     "healthz": Operation("GET", "/healthz", f"{_JOBS}:Health"),
-    "readyz": Operation("GET", "/readyz", f"{_JOBS}:Health"),
+    "readyz": Operation("GET", "/readyz", f"{_JOBS}:Readiness"),
     "metrics": Operation("GET", "/metrics", "text"),
 }  # fmt: skip
 

@@ -28,6 +28,7 @@ Logs = Annotated[
 ]
 SiteName = Annotated[str, typer.Argument(metavar="NAME")]
 _SCRIPT = "the launch script, and the files that it names; fills what the log leaves open"
+_WHO = "the name of a key, user:NAME or * for everyone = read, teach or own"
 _SET = "what log and script leave open, such as plan.recompute=full"
 
 app = typer.Typer(
@@ -194,10 +195,34 @@ def forget(
     """Forget a site with its calibration, or one of its runs."""
     from planner.evidence.uncertainty import site_storage as storage
 
-    if run is not None:
-        only_here("to forget one run")
-    answered(lambda: storage.forget(name, run), lambda client: client.forget_site(name))
+    def there(client: Client) -> None:
+        client.forget_site(name) if run is None else client.forget_run(name, run)
+
+    answered(lambda: storage.forget(name, run), there)
     print(f"Forgot site {name}." if run is None else f"Forgot run {run} of site {name}.")
+    return FINE
+
+
+@app.command()
+def share(
+    name: SiteName,
+    rights: Annotated[
+        list[str] | None, typer.Argument(metavar="[WHO=RIGHT]...", help=f"{_WHO}; none: nobody")
+    ] = None,
+) -> int:
+    """Share a site of a service with these callers, and no others (see --server)."""
+    from planner.documents.problems import refuse, shown
+
+    given = [one.rpartition("=") for one in rights or ()]
+    for who, _, right in given:
+        if not who:
+            raise refuse("/rights", "no_right", f"{_WHO}, got {shown(right)}", right)
+    shared = {who: right for who, _, right in given}
+    if chosen() is None:
+        raise refuse("/site", "only_there", "sites have owners on a service alone: see --server")
+    found = answered(lambda: None, lambda client: client.share_site(name, {"shared": shared}))
+    told = ", ".join(f"{who} ({right})" for who, right in found.shared.items())
+    print(f"Site {name} of {found.owner} is shared with {told or 'nobody'}.")
     return FINE
 
 

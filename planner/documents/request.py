@@ -101,7 +101,9 @@ class PlanRequest(Spec):
         None, description="efficiency profile by its id; None: that of the accelerator"
     )
     site: str | None = Field(
-        None, description="site whose learned runs correct the times; None: no correction"
+        None,
+        description="site whose learned runs correct the times, or NAME@RUN: as it was before that "
+        "run; None: no correction",
     )
     guessed: tuple[str, ...] = Field((), description="model fields that the config does not state")
     defaulted: tuple[str, ...] = Field((), description="JSON pointers of values set by default")

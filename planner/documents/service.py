@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal, get_args
 
@@ -15,6 +16,11 @@ from planner.documents.scored_runs import ScoredRun
 Kind = Literal["validations", "calibrations", "dryruns", "sweeps"]
 State = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+# Rights to a site; each includes those before it.  own: to share it, and forget what it learned.
+Right = Literal["read", "teach", "own"]
+RIGHTS: tuple[Right, ...] = get_args(Right)
+EVERYONE = "*"
+Caller = Annotated[str, Field(pattern=r"^[^\x00-\x20\x7f]{1,64}$")]
 OVER: tuple[State, ...] = ("succeeded", "failed", "cancelled")
 
 
@@ -84,14 +90,43 @@ class SavedPlanPage(Document):
     next: str | None
 
 
+class SharedSpec(Spec):
+    """With whom a site is shared: the right of each caller, and of no others.
+
+    A caller is the name of a key, user: and the name of whoever signed in, or * for everyone.
+    """
+
+    shared: Annotated[dict[Caller, Right], Field(max_length=1_000)]
+
+
+class SiteRights(Document):
+    """Whose a site is, and with whom it is shared; owner: None for one that has none."""
+
+    name: str
+    owner: str | None
+    shared: dict[str, Right]
+
+    def allow(self, caller: str, right: Right) -> bool:
+        """Whether a caller has this right, or one that includes it."""
+        if caller == self.owner:
+            return True
+        given = [self.shared.get(caller), self.shared.get(EVERYONE)]
+        return any(one and RIGHTS.index(one) >= RIGHTS.index(right) for one in given)
+
+
 class SiteEntry(Document):
-    """A site; learned_at: its latest run; problem: what is wrong with a file of it."""
+    """A site; learned_at: its latest run; problem: what is wrong with a file of it.
+
+    owner, shared: as in SiteRights.
+    """
 
     name: str
     runs: int = 0
     learned_at: datetime | None = None
     calibrated_at: str | None = None
     problem: str | None = None
+    owner: str | None = None
+    shared: Mapping[str, Right] = {}
 
 
 class SiteList(Document):
@@ -115,3 +150,9 @@ class Health(Document):
 
     status: Literal["ok"] = "ok"
     version: str
+
+
+class Readiness(Health):
+    """The service can work; jobs_without_server: those for which no server lives that runs jobs."""
+
+    jobs_without_server: int

@@ -1,6 +1,7 @@
 """Configs of families that have no reader: `transformers` builds the model without weights.
 
-It does so in a separate process with limits, since a config may ask for any size.
+It does so in a separate process with limits, since a config may ask for any size.  The process
+ends with the one that started it.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,10 +26,26 @@ from planner.huggingface.config import Problem, UnknownArchitecture, short_text
 from planner.huggingface.importer import MODELS, OTHER_FILES, ImportedModel, own_name
 
 LIMIT_S = 150.0
+SETTING = "PLANNER_BUILD_MODELS"  # of the service
 INSTALL = "pip install 'transformers>=5.20' torch"
 # Keys for the number of layers in configs, and the most layers that are built.
 LAYER_COUNTS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 MOST_LAYERS = 10_000
+_allowed: ContextVar[bool] = ContextVar("allowed", default=True)
+
+
+class NotBuilt(UnknownArchitecture):
+    """A model that could be built, where none is to be."""
+
+
+@contextmanager
+def building(allowed: bool) -> Iterator[None]:
+    """Whether what runs inside may build models."""
+    token = _allowed.set(allowed)
+    try:
+        yield
+    finally:
+        _allowed.reset(token)
 
 
 def model_from_modules(
@@ -36,11 +54,15 @@ def model_from_modules(
     """The model that transformers builds from a config, read from its modules.
 
     why: the readers' refusal.  folder: the model's own folder, whose code is run.
-    Raises UnknownArchitecture; without transformers installed, with the command to install it.
+    Raises UnknownArchitecture; without transformers installed, with the command to install it;
+    NotBuilt where `building` forbids it.
     """
     others = OTHER_FILES.keys() - MODELS
     if not isinstance(config.get("model_type"), str) or any(config.get(key) for key in others):
         raise why
+    if not _allowed.get():
+        reason = f"no reader for it, and nothing builds it here (see {SETTING})"
+        raise NotBuilt(_refused(why, reason).problems)
     if find_spec("transformers") is None or find_spec("torch") is None:
         raise _refused(why, f"no reader for it here; with transformers it is built: {INSTALL}")
     for key in LAYER_COUNTS:
@@ -90,7 +112,7 @@ def _notes(found: Mapping[str, Any]) -> tuple[str, ...]:
 def _answer(config: str, folder: str) -> str:
     """The output of the inspecting process: a model, or why there is none."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "planner.huggingface.module_inspection"],
+        [sys.executable, "-m", "planner.huggingface.module_inspection", str(os.getpid())],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         start_new_session=True,
         env={**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"},

@@ -168,3 +168,13 @@ def test_who_waits_too_long_or_leaves_takes_no_place() -> None:
             assert places.taken == 1
 
     anyio.run(full)
+
+
+def test_a_question_ends_at_its_wall_clock_limit_and_its_worker_is_replaced() -> None:
+    with serving(Settings(max_question_s=2, max_concurrency=1)) as client:
+        late = client.post("/v1/timelines", json=LONG_PIPELINE)
+        document = late.json()
+        assert (late.status_code, document["type"]) == (504, "/problems/too-late")
+        assert document["detail"] == "timeline was not answered within 2 s, and was ended"
+        short = LONG_PIPELINE | {"cluster": "1x8xh100-sxm", "plan": {"tp": 8}}
+        assert client.post("/v1/timelines", json=short).status_code == 200

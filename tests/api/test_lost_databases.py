@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.running.doctor.checks import _job_database
+from planner.running.doctor.checks import _database, _job_database
 from planner.running.store import Store, Unavailable
 from tests.fixtures.job_server import ENDLESS, Place, eventually
 
@@ -59,3 +59,23 @@ def test_readiness_needs_the_very_file(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="removed"):
         store.servers.prove()
     store.close()
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_lost_database_is_not_taken_as_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emptied: bool
+) -> None:
+    monkeypatch.setenv("PLANNER_DATA_DIR", str(tmp_path))
+    Store.open().close()
+    (tmp_path / "jobs.sqlite").write_bytes(b"of DBOS")
+    Store.open().close()
+    for path in tmp_path.glob("planner.sqlite*"):
+        path.unlink()
+    if emptied:
+        (tmp_path / "planner.sqlite").touch()
+    with pytest.raises(Unavailable, match="is missing or empty, and there were jobs"):
+        Store.open()
+    state, found, _ = _database(None)
+    assert (state, "missing or empty" in found) == ("fail", True)
+    (tmp_path / "jobs.sqlite").unlink()
+    Store.open().close()

@@ -157,3 +157,11 @@ def test_a_page_of_another_site_changes_nothing(client: TestClient) -> None:
         headers = {"sec-fetch-site": site}
         assert client.post("/v1/estimates", json=ASKED, headers=headers).status_code == status
         assert client.get("/v1/info", headers=headers).status_code == 200
+    for origin, status in (
+        ("https://evil.example.org", 403),
+        ("null", 403),
+        ("http://localhost:9000", 403),
+        ("http://localhost", 200),
+    ):
+        headers = {"origin": origin}
+        assert client.post("/v1/estimates", json=ASKED, headers=headers).status_code == status

@@ -77,7 +77,7 @@ def test_a_person_has_the_role_of_a_group(
     answer = proxy.post("/v1/sweeps", json=SWEEP, headers=headers)
     assert answer.status_code == job
     if job == 202:
-        assert answer.json()["owner"] == "ada@example.org"
+        assert answer.json()["owner"] == "user:ada@example.org"
 
 
 def test_a_job_is_of_who_started_it(proxy: httpx.Client) -> None:
@@ -100,9 +100,12 @@ LONG = "a" * 60 + "@example.org"
 @pytest.mark.parametrize(
     ("headers", "owner"),
     [
-        ([("X-Forwarded-User", "ada")], "ada"),
-        ([("X-Forwarded-User", "björn".encode().decode("latin-1"))], "björn"),
-        (of(LONG), f"{LONG[:47]}-{hashlib.sha256(f'person {LONG}'.encode()).hexdigest()[:16]}"),
+        ([("X-Forwarded-User", "ada")], "user:ada"),
+        ([("X-Forwarded-User", "björn".encode().decode("latin-1"))], "user:björn"),
+        (
+            of(LONG),
+            f"user:{LONG[:42]}-{hashlib.sha256(f'person {LONG}'.encode()).hexdigest()[:16]}",
+        ),
     ],
 )
 def test_names(proxy: httpx.Client, headers: Sent, owner: str) -> None:
@@ -120,6 +123,13 @@ def test_names(proxy: httpx.Client, headers: Sent, owner: str) -> None:
         [("X-Forwarded-Email", "ada@example.org"), ("X-Forwarded-Email", "eve@example.org")],
         [("X_Forwarded_Email", "ada@example.org"), ("X_Forwarded_Groups", "sre")],
         [("X-Forwarded-Email", "")],
+        [("X-Forwarded-Email", ""), ("X-Forwarded-User", "eve"), ("X-Forwarded-Groups", "sre")],
+        [
+            ("X-Forwarded-Email", "ada@example.org"),
+            ("X-Forwarded-Email", "eve@example.org"),
+            ("X-Forwarded-User", "eve"),
+            ("X-Forwarded-Groups", "sre"),
+        ],
         [("X-Forwarded-Email", "a\x7fb")],
         [("X-Forwarded-Groups", "sre")],
     ],

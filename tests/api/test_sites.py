@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from api import work
 from api.settings import Settings
 from planner import cli
 from planner.evidence.uncertainty import site_storage as storage
@@ -64,6 +65,15 @@ def test_kept_shown_used_and_forgotten(client: TestClient) -> None:
     assert client.delete("/v1/sites/over-http").status_code == 204
     for method in (client.get, client.delete):
         assert method("/v1/sites/over-http").status_code == 404
+
+
+def test_a_list_prices_no_run(client: TestClient) -> None:
+    """To price those that an earlier version kept took 0.1 s a site, at each call."""
+    client.post(RUNS, json=ASK | {"keep": True})
+    storage._read.cache_clear()
+    (row,) = json.loads(work.site_list({}))["rows"]
+    assert (row["name"], row["runs"]) == ("over-http", 1)
+    assert storage._read.cache_info().misses == 0
 
 
 def test_kept_answer_from_before_a_run_is_not_served_after_it(client: TestClient) -> None:

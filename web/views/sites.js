@@ -126,6 +126,15 @@ function Lesson({ of }) {
     </div>`;
 }
 
+const taught = ({ learned_at, taught_by }) => `${learned_at.slice(0, 10)}${taught_by ? ` ${taught_by}` : ""}`;
+
+/* Forget one run; there is no way back. */
+async function forget(name, { id, file }) {
+  if (!window.confirm(`Forget the run of ${file}? Answers for ${name} will no longer know it.`)) return;
+  await told(() => call(`${path(name)}/runs/${id}`, { method: "DELETE" }));
+  if (!trouble.peek().length) await load();
+}
+
 const SHARES = ["50", "80", "95"];
 
 /* The corrections that a site has learned, and its remaining errors. */
@@ -147,9 +156,10 @@ function Site({ of }) {
         </tbody></table>`}
       ${of.kinds.map((kind) => html`<${Learned} key=${kind.accelerator + kind.runtime} kind=${kind} />`)}
       ${of.errors.length > 0 && html`<details><summary>Its runs</summary>
-        <table class="coverage"><thead><tr><th scope="col">Log</th><th scope="col">Measured</th><th scope="col">Without</th><th scope="col">With the others</th></tr></thead>
-          <tbody>${of.errors.map((one) => html`<tr key=${one.id}><th scope="row">${one.file}</th><td>${seconds(one.measured_s)}</td>
-            <td>${signed(one.error_without)}</td><td>${of.errors.length > 1 ? signed(one.error_left_out) : "–"}</td></tr>`)}</tbody></table>
+        <table class="coverage"><thead><tr><th scope="col">Log</th><th scope="col">Taught</th><th scope="col">Measured</th><th scope="col">Without</th><th scope="col">With the others</th><td></td></tr></thead>
+          <tbody>${of.errors.map((one, i) => html`<tr key=${one.id}><th scope="row">${one.file}</th><td>${taught(of.runs[i])}</td><td>${seconds(one.measured_s)}</td>
+            <td>${signed(one.error_without)}</td><td>${of.errors.length > 1 ? signed(one.error_left_out) : "–"}</td>
+            <td><button type="button" aria-label=${`Forget the run of ${one.file}`} onClick=${() => forget(of.name, one)}>Forget</button></td></tr>`)}</tbody></table>
       </details>`}
     </div>`;
 }

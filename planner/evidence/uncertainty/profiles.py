@@ -12,6 +12,7 @@ from cost_models.catalog.names import normal, resolve
 from cost_models.profiles import EfficiencyProfile
 from planner.data_folder import Stamped, data_folder, read_model, stamped, write_whole
 from planner.documents.problems import refuse
+from planner.evidence.uncertainty.asker import asker
 
 MOST_BYTES = 16 * 2**20  # of a calibration's file
 
@@ -22,13 +23,17 @@ def folder() -> Path:
 
 
 def calibrations() -> dict[str, Path]:
-    """The files of the user's folder by name; none hides a built-in profile."""
+    """The files of the user's folder by name that the asker may read.
+
+    None hides a built-in profile.
+    """
     try:
         found = sorted(folder().glob("*.json"))
     except (OSError, RuntimeError):  # a folder that may not be read; no home
         return {}
     named = {path.stem: path for path in found if re.fullmatch(PROFILE_NAME, path.stem)}
-    return {name: path for name, path in named.items() if name not in profiles.profiles()}
+    own = {name: path for name, path in named.items() if name not in profiles.profiles()}
+    return {name: path for name, path in own.items() if asker().sees(name)}
 
 
 def find(name: str) -> EfficiencyProfile:

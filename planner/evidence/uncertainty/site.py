@@ -41,6 +41,7 @@ class LearnedRun(Spec):
     """One measured run.
 
     id: a digest of the log's content, so that a log counts once.  file: the name of its log.
+    taught_by: the caller of the service that taught it; None: whoever has the machine.
     request: the request that it was read as, with its plan.  step_s: seconds of one iteration, over
     `steps` steps; left_out: the number of steps left out, by reason.  estimated_s, shares, groups,
     experts: the estimate for the request by that version of the planner and the calibration of that
@@ -51,6 +52,7 @@ class LearnedRun(Spec):
     file: Name
     code_base: Label
     learned_at: datetime
+    taught_by: Label | None = None
     request: dict[str, Any]
     left_open: tuple[Label, ...] = ()
     assumed: tuple[Annotated[str, Field(max_length=2_000)], ...] = ()

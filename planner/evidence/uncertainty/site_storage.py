@@ -6,8 +6,10 @@ import fcntl
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from cost_models.calibrations import PROFILE_NAME
 from cost_models.catalog.names import UnknownName, normal, resolve
@@ -15,6 +17,7 @@ from planner.data_folder import Stamped, data_folder, read_model, stamped, write
 from planner.documents.problems import refuse, shown
 from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty import profiles
+from planner.evidence.uncertainty.asker import asker
 from planner.evidence.uncertainty.memory_risk import Peaks, Room, peaks, room
 from planner.evidence.uncertainty.site import MOST_RUNS, LearnedRun, Site
 from planner.evidence.uncertainty.site_pricing import current
@@ -28,13 +31,13 @@ def folder() -> Path:
 
 
 def names() -> tuple[str, ...]:
-    """The names of all kept sites."""
+    """The names of all kept sites that the asker may read."""
     calibrated = profiles.calibrations()
     try:
         found = {path.stem for path in folder().glob("*.json")}
     except (OSError, RuntimeError):  # a folder that may not be read; no home
         return ()
-    learned = {name for name in found if re.fullmatch(PROFILE_NAME, name)}
+    learned = {one for one in found if re.fullmatch(PROFILE_NAME, one) and asker().sees(one)}
     return tuple(sorted(learned.union(calibrated)))
 
 
@@ -47,12 +50,18 @@ def check_name(name: str) -> str:
 
 
 def find(name: str) -> Site:
-    """The site of that name.
+    """The site of that name; NAME@RUN: as it was before it learned this run.
 
     Raises UnknownName with the nearest names, and ValueError if its file is invalid.
     """
-    known = resolve(name, {one: one for one in names()}, "site")
-    return _at(known)
+    of, at, run = name.partition("@")
+    known = resolve(of, {one: one for one in names()}, "site")
+    if not at:
+        return _at(known)
+    ids = {one.id: one.id for one in _at(known).runs}
+    meant = [id for id in ids if id.startswith(run)]
+    id = resolve(meant[0] if len(meant) == 1 else run, ids, f"run of site {known}")
+    return _before(known, *_stamps(known), id)
 
 
 def site_of_request(name: str | None) -> Site | None:
@@ -81,6 +90,19 @@ def everything() -> Iterator[tuple[str, Site | str]]:
             yield name, str(error)
 
 
+class Summary(NamedTuple):
+    """How many runs a site has, when it learned the latest, and when it was calibrated."""
+
+    runs: int
+    learned_at: datetime | None
+    calibrated_at: str | None
+
+
+def summary(name: str) -> Summary:
+    """What a list says of a site, without pricing its runs.  Raises ValueError as `find` does."""
+    return _summary(name, *_stamps(name))
+
+
 def find_or_new(name: str) -> Site:
     """The site of that name; a new one without runs if none is kept.
 
@@ -98,7 +120,8 @@ def learn(name: str, runs: tuple[LearnedRun, ...]) -> tuple[Site, tuple[LearnedR
 
     def more(site: Site) -> Site:
         known = {run.id for run in site.runs}
-        new.extend({run.id: run for run in runs if run.id not in known}.values())
+        taught = (run.model_copy(update={"taught_by": asker().name or None}) for run in runs)
+        new.extend({run.id: run for run in taught if run.id not in known}.values())
         if len(site.runs) + len(new) > MOST_RUNS:
             detail = f"site {name} has {len(site.runs):,} runs and keeps at most {MOST_RUNS:,}"
             raise refuse("/site", "too_many_runs", f"{detail}: forget some")
@@ -169,15 +192,45 @@ def _locked() -> Iterator[None]:
         yield
 
 
+def exists(name: str) -> bool:
+    """Whether a site has a file, whoever may read it."""
+    return any((path / f"{name}.json").exists() for path in (folder(), profiles.folder()))
+
+
 def _at(name: str) -> Site:
+    return _read(name, *_stamps(name))
+
+
+def _stamps(name: str) -> tuple[Stamped | None, Stamped | None]:
+    """The files of a site's runs and of its calibration.  Raises ValueError."""
     path, measured = folder() / f"{name}.json", profiles.calibration_file(name)
     alone = measured is not None and not path.exists()
-    return _read(name, None if alone else stamped(path, f"site {name}"), measured)
+    return None if alone else stamped(path, f"site {name}"), measured
+
+
+@lru_cache(maxsize=64)
+def _read(name: str, file: Stamped | None, measured: Stamped | None) -> Site:
+    site = _as_kept(name, file, measured)
+    return site.with_runs(tuple(current(run, site) for run in site.runs))
+
+
+@lru_cache(maxsize=1024)
+def _summary(name: str, file: Stamped | None, measured: Stamped | None) -> Summary:
+    site = _as_kept(name, file, measured)
+    last = max((run.learned_at for run in site.runs), default=None)
+    return Summary(len(site.runs), last, site.calibrated_at)
+
+
+def _as_kept(name: str, file: Stamped | None, measured: Stamped | None) -> Site:
+    """A site whose runs have the prices that they were kept with."""
+    calibration = profiles.calibration(name, measured) if measured else None
+    runs = read_model(file, Site, f"site {name}", MOST_BYTES).runs if file else ()
+    return Site(name=name, calibration=calibration, runs=runs)
 
 
 @lru_cache(maxsize=16)
-def _read(name: str, file: Stamped | None, measured: Stamped | None) -> Site:
-    calibration = profiles.calibration(name, measured) if measured else None
-    site = Site(name=name, calibration=calibration)
-    runs = read_model(file, Site, f"site {name}", MOST_BYTES).runs if file else ()
-    return site.with_runs(tuple(current(run, site) for run in runs))
+def _before(name: str, file: Stamped | None, measured: Stamped | None, run: str) -> Site:
+    """A site as it was before it learned this run."""
+    site = _read(name, file, measured)
+    earlier = site.runs[: [one.id for one in site.runs].index(run)]
+    return Site(name=f"{name}@{run}", runs=earlier, calibration=site.calibration)

@@ -59,6 +59,7 @@ class Shell(Programs):
         """
         kept = self.current, self.line, self.positional, self.called, self.slurm
         self.current, self.positional, self.called = source.file, tuple(arguments), called
+        self.charge(len(source.text))
         try:
             self.batch(source)
             self.statements(parse(source))
@@ -224,6 +225,7 @@ class Shell(Programs):
             new = [value for word in assignment.elements for value in self.fields(word)]
             if assignment.append:
                 new = [*self.cells(assignment.name), *new]
+            new = self.counted(new)
         elif assignment.index is not None:
             new = self.with_cell(assignment, self.number(assignment.index))
         else:
@@ -251,7 +253,7 @@ class Shell(Programs):
         return [*cells[:place], (*before, *added), *cells[place + 1 :]]
 
     def simple(self, command: tree.Simple) -> bool:
-        words = [value for word in command.words for value in self.fields(word)]
+        words = self.counted([value for word in command.words for value in self.fields(word)])
         names = [self.known(plain_text(word)) for word in words]
         name = (names[0] or "").rsplit("/", 1)[-1] if words else ""
         if not words or name in DECLARES:

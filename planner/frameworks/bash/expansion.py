@@ -17,6 +17,7 @@ from planner.frameworks.read_results import Unreadable
 
 MAX_EXPANDED = 1 << 21
 MAX_DEPTH = 50
+MAX_WORDS = 4_096  # of one array or command
 MAX_MARKS = 50_000
 # Private-use characters from here on are placeholders for unknown values.
 _FIRST_MARK = 0xF0000
@@ -143,6 +144,15 @@ class Expansion:
         if self.expanded > MAX_EXPANDED:
             raise self.error(f"variables expand to more than {MAX_EXPANDED} characters")
 
+    def counted(self, words: list[Value]) -> list[Value]:
+        """The same words, of an array or a command, if they are not too many.
+
+        Readers look at each one of a launch, several times.
+        """
+        if len(words) > MAX_WORDS:
+            raise self.error(f"an array or a command has more than {MAX_WORDS} words")
+        return words
+
     @contextmanager
     def deeper(self) -> Iterator[None]:
         self.depth += 1
@@ -255,6 +265,7 @@ class Expansion:
     def replacing(self, part: tree.Parameter, value: Value | None) -> Word | None:
         """The word after `-`, `=` or `+`, if it replaces the value; else None."""
         text = plain_text(value or ())
+        self.charge(len(text))
         empty = value is None or (":" in part.operator and self.known(text) == "")
         # A variable that holds only an unset variable counts as unset.
         empty = empty or (bool(text) and self.known(text) == "")
@@ -272,6 +283,7 @@ class Expansion:
         value, sign = self.held(part), part.operator[-1:]
         text = self.known(plain_text(value or ()))
         settled = value is not None or self.settled(part.name)
+        self.charge(len(text or ""))
         if part.length:
             size = None if text is None or not settled else str(len(text))
             return ((size or self.unknown(part.source), part.line),)

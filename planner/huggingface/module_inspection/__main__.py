@@ -1,6 +1,7 @@
 """Build the model of a config without weights, and print its blocks as a document.
 
-Reads {"config": ..., "folder": path or null} from standard input.  The folder's own code runs only
+Its argument is the process that starts it.  Reads {"config": ..., "folder": path or null} from
+standard input.  The folder's own code runs only
 where a folder is given.
 """
 
@@ -12,6 +13,8 @@ import sys
 import warnings
 from typing import Any
 
+from planner.parent_process import die_with_parent
+
 MOST_CPU_S = 100
 MOST_BYTES = 24 * 2**30
 # Keys about the storage of weights or the origin of code, which do not describe the model.
@@ -20,6 +23,7 @@ LEFT_OUT = ("quantization_config", "dtype", "torch_dtype", "auto_map", "_name_or
 
 def main() -> None:
     """Read one document and print one: a model, or why there is none."""
+    die_with_parent(int(sys.argv[1]))
     resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S + 5))
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     warnings.simplefilter("ignore")

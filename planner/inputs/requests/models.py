@@ -15,12 +15,14 @@ from planner.huggingface import (
     FAMILIES,
     ImportedModel,
     ModelImportError,
+    NotBuilt,
     UnknownArchitecture,
     model_from_config,
     model_from_modules,
 )
 from planner.huggingface.importer import OTHER_FILES
 
+NOT_BUILT = "not_built"  # code of a model that could be built, where none is to be
 _CONFIG_MARKS = CONFIG_MARKS | OTHER_FILES.keys()
 
 
@@ -74,10 +76,11 @@ def is_config(value: Mapping[str, Any]) -> bool:
 
 def _import_error(error: ModelImportError) -> RequestError:
     kind = UnsupportedModel if isinstance(error, UnknownArchitecture) else RequestError
+    code = NOT_BUILT if isinstance(error, NotBuilt) else "not_importable"
     return kind(
         Problem(
             pointer=problem.pointer,
-            code="not_importable",
+            code=code,
             detail=f"{problem.message}, got {problem.got}" if problem.got else problem.message,
             allowed=tuple(FAMILIES) if kind is UnsupportedModel else (),
             did_you_mean=problem.did_you_mean,

@@ -198,12 +198,14 @@ def _errors(answer: SiteAnswer) -> RenderableType:
     table = plain_table()
     table.add_column("run", no_wrap=True)
     table.add_column("log", no_wrap=True, overflow="ellipsis", max_width=32)
+    table.add_column("taught", no_wrap=True, overflow="ellipsis", max_width=26)
     for title in ("measured", "without site", "left out"):
         table.add_column(title, justify="right", vertical="bottom", min_width=8)
     alone = len(answer.errors) < 2
-    for one in answer.errors[:_MOST_ROWS]:
+    for one, run in zip(answer.errors[:_MOST_ROWS], answer.runs, strict=False):
+        taught = f"{run.learned_at:%Y-%m-%d} {run.taught_by or ''}".rstrip()
         table.add_row(
-            one.id[:6], one.file, seconds(one.measured_s), _signed(one.error_without),
+            one.id[:6], one.file, taught, seconds(one.measured_s), _signed(one.error_without),
             "-" if alone else _signed(one.error_left_out),
         )  # fmt: skip
     rows: list[RenderableType] = [table]

@@ -61,6 +61,7 @@ def examine(host: str, port: int, database_url: str | None) -> Diagnosis:
         "data folder": _data_folder,
         "database": lambda: _database(database_url),
         "job database": lambda: _job_database(database_url),
+        "jobs": lambda: _jobs(database_url),
         "address": lambda: _address(host, port),
         "torch": _torch,
         "extras": _extras,
@@ -176,11 +177,11 @@ def _folder(path: Path, variable: str) -> Found:
 def _database(url: str | None) -> Found:
     from planner.data_folder import data_folder
     from planner.running.store import Store, Unavailable
-    from planner.running.store.database import FILE, damage
+    from planner.running.store.database import FILE, QUEUE_FILE, damage
 
     file = data_folder(FILE)
     where = f"SQLite at {file}" if url is None else "as PLANNER_DATABASE_URL says"
-    if url is None and not file.exists():
+    if url is None and not (file.exists() or data_folder(QUEUE_FILE).exists()):
         return "ok", f"{where}, made at the first start of the service", None
     try:
         Store.open(url).close()
@@ -197,9 +198,9 @@ def _database(url: str | None) -> Found:
 
 def _job_database(url: str | None) -> Found:
     from planner.data_folder import data_folder
-    from planner.running.store.database import damage
+    from planner.running.store.database import QUEUE_FILE, damage
 
-    file = data_folder("jobs.sqlite")
+    file = data_folder(QUEUE_FILE)
     if url is not None:
         return "ok", "in the same PostgreSQL", None
     if not file.exists():
@@ -210,6 +211,25 @@ def _job_database(url: str | None) -> Found:
         )
         return "fail", f"SQLite at {file}: {found}", advice
     return "ok", f"SQLite at {file}, without damage", None
+
+
+def _jobs(url: str | None) -> Found:
+    from planner.data_folder import data_folder
+    from planner.running.store import Store, Unavailable
+    from planner.running.store.database import FILE
+
+    if url is None and not data_folder(FILE).exists():
+        return "ok", "none", None
+    try:
+        store = Store.open(url)
+        left = store.jobs_without_server()
+        store.close()
+    except Unavailable:
+        return "warn", "not known, without their database", None
+    if left:
+        advice = "start a server whose PLANNER_MAX_RUNS is not 0: it takes them"
+        return "warn", f"{left:,} wait, and no server that runs jobs is alive", advice
+    return "ok", "none is left without a server that runs it", None
 
 
 def _address(host: str, port: int) -> Found:

@@ -81,6 +81,13 @@ def parse(kind: Kind, document: Any, settings: JobSettings) -> JobRequest:
     return _PARSERS[kind](document, settings)
 
 
+def taught_by(kind: Kind, document: dict[str, Any]) -> str | None:
+    """The site that a job will teach, by a document that `parse` made."""
+    if kind == "calibrations":
+        return str(document["calibration"]["name"])
+    return document.get("site") if kind == "validations" else None
+
+
 def read(document: dict[str, Any], part: str, spec: type[Spec]) -> tuple[PlanRequest, Any]:
     """The plan request and the job's own part, from a document that `parse` made."""
     rest = dict(document)

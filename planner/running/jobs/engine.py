@@ -29,15 +29,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from planner.data_folder import data_folder
 from planner.documents.problems import internal_document
 from planner.documents.service import OVER
+from planner.running.jobs import other_versions
 from planner.running.jobs.executor import FOLDER, Executor, JobRun
+from planner.running.jobs.other_versions import STEPS_VERSION
 from planner.running.jobs.settings import JobSettings
 from planner.running.jobs.workflows import RUNS_ALONE
 from planner.running.store import Store, Unavailable
-from planner.running.store.database import same_file
+from planner.running.store.database import QUEUE_FILE, same_file
 
-# The version of the steps and their order (workflows.py).  A job begun under another version is not
-# resumed, so increase it whenever the steps change.
-STEPS_VERSION = "2"
 _RENEWALS_PER_LEASE = 5
 _POLL_S = 0.5  # interval at which DBOS polls its queues
 _CLEAN_UP_EVERY_S = 60.0
@@ -53,7 +52,7 @@ class Engine:
 
     def __init__(self, store: Store, url: str | None, settings: JobSettings) -> None:
         self.store, self.settings = store, settings
-        self.url = url or f"sqlite:///{data_folder('jobs.sqlite')}"
+        self.url = url or f"sqlite:///{data_folder(QUEUE_FILE)}"
         self._stopping = threading.Event()
         self._awake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
@@ -83,7 +82,7 @@ class Engine:
     def _run(self) -> None:
         while not self._stopping.is_set():
             name = f"{socket.gethostname()[:30]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-            executor = Executor(name, self.store, self.settings)
+            executor = Executor(other_versions.named(name), self.store, self.settings)
             try:
                 self._run_under_lease(executor)
             except (Unavailable, SQLAlchemyError) as error:
@@ -99,7 +98,8 @@ class Engine:
         try:
             _executor = executor
             _launch(self.url, executor.name, self.settings)
-            _reconcile(self.store)
+            with self.store.database.alone():
+                _reconcile(self.store)
             self._starting = False
             file = _File.of(self.url)
             while not self._stopping.is_set() and file.is_there and self._tick(executor):
@@ -121,6 +121,7 @@ class Engine:
             # The last fifth of the lease is left for the processes to end.
             executor.extend(began + 0.8 * lease_s)
             _recover_from_dead_servers(self.store)
+            other_versions.requeue(self.store)
             self._enqueue()
             if began > executor.clean_up_at:
                 executor.clean_up_at = began + _CLEAN_UP_EVERY_S
@@ -131,10 +132,13 @@ class Engine:
 
     def _enqueue(self) -> None:
         """Enqueue waiting jobs with DBOS, which ignores ids that it already has."""
-        for job in self.store.jobs.unsent():
-            with SetWorkflowID(job.id):
-                DBOS.enqueue_workflow(_QUEUES[job.kind in RUNS_ALONE], run_job, job.id)
-            self.store.jobs.sent(job.id)
+        if not self.store.jobs.unsent():
+            return
+        with self.store.database.alone():  # else another server may just take it from DBOS
+            for job in self.store.jobs.unsent():
+                with SetWorkflowID(job.id):
+                    DBOS.enqueue_workflow(_QUEUES[job.kind in RUNS_ALONE], run_job, job.id)
+                self.store.jobs.sent(job.id)
 
     def _clean_up(self) -> None:
         """Delete old jobs, and the files of jobs that have ended."""

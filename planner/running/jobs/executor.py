@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import shutil
+import signal
 import socket
 import threading
 import time
@@ -23,6 +24,7 @@ from planner.documents.problems import (
     problem_document,
 )
 from planner.documents.service import Progress
+from planner.evidence.uncertainty.asker import HERE, Asker, asked_by
 from planner.running.jobs.settings import JobSettings
 from planner.running.jobs.step_process import StepProcess
 from planner.running.jobs.step_worker import LEASE_EXPIRED, task_line
@@ -165,7 +167,19 @@ class JobRun:
 
     def run_here(self, phase: str, work: Callable[[], Any]) -> Any:
         """The result of a short step, run in this process."""
-        return self._step(phase, lambda: _outcome(work))
+
+        def asked() -> dict[str, Any]:
+            with asked_by(self._asker()):
+                return _outcome(work)
+
+        return self._step(phase, asked)
+
+    def _asker(self) -> Asker:
+        """The job's owner, who may read of sites what is shared with that name."""
+        if not (owner := self.job.owner):
+            return HERE
+        sites = self.executor.store.sites
+        return Asker(owner, self.executor.retried(lambda: sites.hidden_from(owner)))
 
     def run_apart(
         self, phase: str, step: str, at: tuple[int, int] = (0, 0), **arguments: Any
@@ -207,7 +221,13 @@ class JobRun:
     ) -> dict[str, Any]:
         settings, place = self.settings, self._machine_lock(phase)
         task = task_line(
-            step, self.job.request, arguments, self.folder, settings, self.executor.lease_until
+            step,
+            self.job.request,
+            arguments,
+            self.folder,
+            settings,
+            self.executor.lease_until,
+            self._asker(),
         )
         progress, log, log_bytes = Progress(done=at[0], total=at[1]), list[str](), 0
         began, looked = time.monotonic(), 0.0
@@ -221,8 +241,7 @@ class JobRun:
                     return told
                 if "ended" in told:
                     self.executor.check()
-                    # The lease was extended too late, or a signal to the server ended the process.
-                    if told["ended"] == LEASE_EXPIRED and again < _MOST_RESTARTS:
+                    if again < self._restarts(told["ended"]):
                         break
                     return {"failed": _crashed(told["ended"])}
                 if "log" in told and log_bytes < _LOG_BYTES:
@@ -244,6 +263,14 @@ class JobRun:
             self.step_process.stop()
             self.step_process = None
         return self._process(phase, step, at, arguments, again + 1)
+
+    def _restarts(self, code: int) -> int:
+        """How many times a step that ended with this code is begun again here."""
+        if code == LEASE_EXPIRED:  # extended too late, or a signal to the server ended it as well
+            return _MOST_RESTARTS
+        # Who kills so is mostly the kernel, for memory that something else took.
+        left = self.settings.max_job_attempts - self.claim.attempts
+        return left if code == -signal.SIGKILL else 0
 
     def _machine_lock(self, phase: str) -> IO[bytes] | None:
         """A held lock that admits a run to this machine, shared by all servers of the data folder.

@@ -18,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
+from planner.evidence.uncertainty.asker import HERE, Asker, asked_by
 from planner.running.jobs.settings import JobSettings
 
 LEASE_EXPIRED = 75  # exit code: the step itself has not failed
@@ -57,11 +58,13 @@ def task_line(
     folder: Path,
     settings: JobSettings,
     until: float,
+    asker: Asker = HERE,
 ) -> str:
     """The first line of a step worker's input."""
     task = {
         "step": step, "request": request, "arguments": arguments, "folder": str(folder),
         "settings": asdict(settings), "until": until,
+        "asker": {"name": asker.name, "hidden": sorted(asker.hidden or ())},
     }  # fmt: skip
     return json.dumps(task) + "\n"
 
@@ -76,12 +79,14 @@ def main() -> int:
     os.dup2(2, 1)
     asked = json.loads(sys.stdin.readline())
     Lease(sys.stdin, asked["until"])
+    from planner.huggingface import building
     from planner.running.validate.processes.priority import lower_priority
     from planner.running.validate.processes.process import Stopped, stoppable
 
     lower_priority(asked["settings"]["run_nice"])
     try:
-        with stoppable():
+        asker = Asker(asked["asker"]["name"], frozenset(asked["asker"]["hidden"]))
+        with stoppable(), building(allowed=False), asked_by(asker):
             outcome = _outcome(asked, answers)
     except Stopped:
         return LEASE_EXPIRED

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from planner.data_folder import data_folder
 from planner.documents.problems import refuse
-from planner.running.store.database import FILE
+from planner.running.store.database import FILE, QUEUE_FILE
 
-_DATABASES = (FILE, "jobs.sqlite")
+_DATABASES = (FILE, QUEUE_FILE)
 _FOLDERS = ("profiles", "sites", "validations")
 _DUMP = "postgresql.dump"
 

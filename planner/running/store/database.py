@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import sqlite3
 import time
@@ -18,10 +19,12 @@ from planner.data_folder import data_folder
 from planner.running.store.tables import REVISION
 
 FILE = "planner.sqlite"
+QUEUE_FILE = "jobs.sqlite"  # of DBOS, made after the other
 _BUSY_TIMEOUT_S = 5.0  # of SQLite: how long a writer waits for another one
 _CONNECT_S = 5
 _LEAST_FREE_BYTES = 1 << 20
-_LOCK = 7_215_900_001  # advisory lock of PostgreSQL, held while the tables are migrated
+# Advisory locks of PostgreSQL, held while the tables are migrated, and by Database.alone.
+_LOCK, _ALONE = 7_215_900_001, 7_215_900_003
 # Of PostgreSQL: timeouts of a statement, of a lock and of the network.
 _TIMEOUTS = {
     "connect_timeout": _CONNECT_S,
@@ -50,6 +53,8 @@ class Database:
     @classmethod
     def open(cls, url: str | None = None) -> Self:
         """The database at a URL, its tables as this version has them.  Raises Unavailable."""
+        if url is None:
+            _check_lost(data_folder(FILE))
         engine = _sqlite(data_folder(FILE)) if url is None else _engine(url)
         database = cls(engine)
         with database.writing() as connection:
@@ -78,6 +83,21 @@ class Database:
         """A transaction that may write: all of it, or nothing.  Raises Unavailable."""
         with _told(), self.engine.execution_options(**{_WRITES: True}).begin() as connection:
             yield connection
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """What runs inside runs at one server at a time, and may use the database.
+
+        Raises Unavailable.
+        """
+        if self.is_file:
+            with Path(f"{self.engine.url.database}.lock").open("ab") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                yield
+        else:
+            with self.writing() as connection:
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ALONE)))
+                yield
 
     def insert(self, table: sa.TableClause, rows: Any) -> Any:
         """An INSERT that can say what happens on a conflict."""
@@ -126,6 +146,14 @@ def damage(path: Path) -> str | None:
     except sqlite3.DatabaseError as error:
         return str(error)
     return None if found == "ok" else found
+
+
+def _check_lost(path: Path) -> None:
+    """Raise Unavailable where the file is gone or empty and that of the jobs' queue is not."""
+    queue = data_folder(QUEUE_FILE)
+    if queue.exists() and not (path.exists() and path.stat().st_size):
+        detail = f"{path} is missing or empty, and there were jobs"
+        raise Unavailable(f"{detail}: restore a backup, or begin anew by moving {queue} away, too")
 
 
 @contextmanager

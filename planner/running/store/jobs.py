@@ -220,8 +220,8 @@ class Jobs:
         with self._database.reading() as connection:
             return list(connection.scalars(found))
 
-    def requeue(self, id: str) -> None:
-        """Queue a job again from its first step, after DBOS has lost it."""
+    def requeue(self, id: str, note: str = "") -> None:
+        """Queue a job again from its first step; note: a line of its log that says why."""
         with self._database.writing() as connection:
             job = _job_row(connection, id, lock=True)
             if job is None or job.state in OVER:
@@ -231,6 +231,8 @@ class Jobs:
                 return
             _set(connection, id, state="queued", phase="waiting", token=None, sent=False)
             _note_progress(self._database, connection, id)
+            if note:
+                _note(self._database, connection, id, [("log", {"text": note})])
 
     def begin(self, id: str) -> Claim | None:
         """Claim a job to run it; None if it has ended.  Earlier claims become invalid."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+from planner.documents.service import OVER
 from planner.running.store.call_counts import Calls
 from planner.running.store.database import Database
 from planner.running.store.jobs import Jobs
@@ -13,6 +14,7 @@ from planner.running.store.results import Results
 from planner.running.store.saved_plans import SavedPlans
 from planner.running.store.servers import Servers
 from planner.running.store.shared_files import SharedFiles
+from planner.running.store.sites import Sites
 
 RESULT_BYTES = 256 * 2**20
 
@@ -29,6 +31,7 @@ class Store:
     servers: Servers
     shared_files: SharedFiles
     calls: Calls
+    sites: Sites
 
     @classmethod
     def open(cls, url: str | None = None, result_bytes: int = RESULT_BYTES) -> Self:
@@ -46,7 +49,14 @@ class Store:
             Servers(database),
             SharedFiles(database),
             Calls(database),
+            Sites(database),
         )
+
+    def jobs_without_server(self) -> int:
+        """The number of unfinished jobs that nobody will take: no server that runs jobs lives."""
+        counts, _ = self.jobs.counts()
+        waiting = sum(count for state, count in counts.items() if state not in OVER)
+        return 0 if not waiting or self.servers.alive() else waiting
 
     def close(self) -> None:
         """Close all connections."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0003"  # the newest migration
+REVISION = "0004"  # the newest migration
 
 
 def _table(name: str, columns: str) -> sa.TableClause:
@@ -34,4 +34,6 @@ LIBRARY = _table("library", "kind name content digest changed_at")
 SERVERS = _table("servers", "name lease_until")
 # Calls of a key, counted by one process from its start on.
 CALLS = _table("calls", "caller source total counted_at")
-TABLES = (RESULTS, SAVED_PLANS, KEYS, JOBS, JOB_EVENTS, LIBRARY, SERVERS, CALLS)
+# shared: the right of each other caller by name, as JSON.
+SITES = _table("sites", "name owner shared")
+TABLES = (RESULTS, SAVED_PLANS, KEYS, JOBS, JOB_EVENTS, LIBRARY, SERVERS, CALLS, SITES)

@@ -193,6 +193,14 @@ def test_learns_the_log_of_one_run(planner: Planner, address: str) -> None:
     shown = json.loads(planner("--server", address, "sites", "show", "lab", "--json")[1])
     assert len(shown["runs"]) == 1
     assert "Nothing new: site lab has 1 run" in planner("--server", address, *learn, "--yes")[1]
+    forget = ("sites", "forget", "lab", shown["runs"][0]["id"][:6])
+    assert planner("--server", address, *forget)[0] == FINE
+    shown = json.loads(planner("--server", address, "sites", "show", "lab", "--json")[1])
+    assert shown["runs"] == []
+    share = ("sites", "share", "lab", "bob=read")
+    assert "without keys all callers are one" in planner("--server", address, *share)[2]
+    assert "on a service alone: see --server" in planner(*share)[2]
+    assert "got read" in planner("--server", address, "sites", "share", "lab", "read")[2]
 
 
 @pytest.mark.slow

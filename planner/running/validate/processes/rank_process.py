@@ -9,8 +9,8 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
+from planner.parent_process import die_with_parent
 from planner.running.validate.processes.priority import lower_session_priority
-from planner.running.validate.processes.torchrun_agent import die_with_parent
 
 
 def run_rank(work: Callable[[int], None]) -> int:

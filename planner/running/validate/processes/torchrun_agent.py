@@ -5,24 +5,11 @@ The line goes to standard output, a pipe, so it gets through even if the disk is
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
-import signal
 import sys
 
+from planner.parent_process import die_with_parent
 from planner.running.validate.processes.priority import lower_session_priority
-
-PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends (prctl(2)); Linux only."""
-    if sys.platform == "linux":
-        parent = os.getppid()
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # the parent ended before the call
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> int:

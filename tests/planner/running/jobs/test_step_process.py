@@ -30,3 +30,21 @@ def test_an_early_stop_is_a_hand_over(
         assert step_process.process.wait(10) == LEASE_EXPIRED
     finally:
         step_process.stop()
+
+
+def test_a_sweep_builds_no_model(tmp_path: Path) -> None:
+    """Its questions have no budgets of their own."""
+    asked = {"a": {**ENDLESS["base"], "model": {"model_type": "doge", "hidden_size": 64}}}
+    until = time.monotonic() + 60
+    task = task_line(
+        "questions", {}, {"questions": asked}, tmp_path, JobSettings(run_nice=0), until
+    )
+    step_process = StepProcess(task, tmp_path)
+    try:
+        told = {}
+        while "result" not in told:
+            told = step_process.next(60.0) or {"result": {}}
+        assert told["result"]["a"]["outcome"] == "bad_input"
+        assert "nothing builds it here" in told["result"]["a"]["reason"]
+    finally:
+        step_process.stop()

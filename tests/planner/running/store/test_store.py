@@ -280,6 +280,20 @@ def test_servers_share_profiles_and_sites(postgres: Postgres, tmp_path: Path) ->
         store.close()
 
 
+def test_a_site_is_of_its_first_owner_until_it_is_forgotten(store: Store) -> None:
+    assert store.sites.claim("lab", "alice").owner == "alice"
+    assert store.sites.claim("lab", "bob").owner == "alice"
+    store.sites.share("lab", {"bob": "teach"})
+    rights = store.sites.get("lab")
+    assert rights is not None
+    assert rights.shared == {"bob": "teach"}
+    hidden = {name: store.sites.hidden_from(name) for name in ("alice", "bob", "erin")}
+    assert hidden == {"alice": frozenset(), "bob": frozenset(), "erin": frozenset({"lab"})}
+    store.sites.forget("lab")
+    assert store.sites.all() == {}
+    assert store.sites.claim("lab", "bob").owner == "bob"
+
+
 def test_a_migration_forward_and_back_keeps_what_is_there(store: Store) -> None:
     store.saved_plans.put("mine", {"model": "gpt2"}, owner="alice")
     job, _ = store.jobs.create("sweeps", {}, most_waiting=1, owner="alice")

@@ -1,0 +1,42 @@
+"""Who asks, and which sites are hidden from them; on a machine of one's own, none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Asker:
+    """name: of the caller of a service; empty: whoever has this machine.
+
+    hidden: sites, with their profiles, that this caller may not read; None: all.
+    """
+
+    name: str = ""
+    hidden: frozenset[str] | None = frozenset()
+
+    def sees(self, site: str) -> bool:
+        """Whether they may read a site."""
+        return self.hidden is not None and site not in self.hidden
+
+
+HERE = Asker()  # whoever has this machine
+_asker: ContextVar[Asker] = ContextVar("asker", default=HERE)
+
+
+def asker() -> Asker:
+    """Who asks what runs here."""
+    return _asker.get()
+
+
+@contextmanager
+def asked_by(one: Asker) -> Iterator[None]:
+    """What runs inside is asked by them."""
+    token = _asker.set(one)
+    try:
+        yield
+    finally:
+        _asker.reset(token)

@@ -1,0 +1,44 @@
+"""Jobs begun under another version of the steps: DBOS resumes a workflow under its own alone."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from dbos import DBOS
+
+from planner.running.store import Store
+
+# The version of the steps and their order (workflows.py).  A job begun under another version begins
+# again, so increase it whenever the steps change.
+STEPS_VERSION: Final = "2"
+_MARK = "/v"  # before the version in an executor's name; earlier releases have none in theirs
+_NOTE = "begins again from its first step: it was begun by another version of the service"
+_log = logging.getLogger(__name__)
+
+
+def named(executor: str) -> str:
+    """The name of an executor that says its version."""
+    return f"{executor}{_MARK}{STEPS_VERSION}"
+
+
+def requeue(store: Store) -> None:
+    """Have jobs begin again from their requests, once no server of their version is left."""
+    if not _left_behind(store):
+        return
+    with store.database.alone():  # two servers would undo each other's work
+        for id in _left_behind(store):
+            _log.warning("job %s %s", id, _NOTE)
+            store.jobs.requeue(id, _NOTE)
+            DBOS.delete_workflows([id])
+
+
+def _left_behind(store: Store) -> list[str]:
+    begun = DBOS.list_workflows(status=["PENDING", "ENQUEUED"], load_input=False, load_output=False)
+    others = [one for one in begun if one.app_version != STEPS_VERSION]
+    if not others:
+        return []
+    versions = {name.partition(_MARK)[2] for name in store.servers.alive()}
+    if "" in versions:  # of an earlier release, which may be of any of them
+        return []
+    return [one.workflow_id for one in others if one.app_version not in versions]
