@@ -15,7 +15,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.plans.plan import CPKind
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import training_calls, verl_overrides, yaml_files
-from planner.frameworks.accelerate import nemo_rl_policy, trainers, verl_actor
+from planner.frameworks.accelerate import nemo_rl_policy, trainer_launch, trainers, verl_actor
 from planner.frameworks.accelerate.engines import ENGINES, TYPES, engine
 from planner.frameworks.accelerate.peft import tuning_of
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, ATTENTION, OPTIMIZERS, ROTATION
@@ -77,7 +77,7 @@ def recognises(files: Mapping[str, str]) -> bool:
     if nemo_rl.is_on(files, "dtensor_cfg"):
         return True
     if texts:
-        return any("accelerate launch" in text for text in texts)
+        return any("accelerate launch" in text for text in texts) or trainer_launch.is_one(files)
     return any(
         "distributed_type:" in text
         for name, text in files.items()
@@ -93,6 +93,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         return verl_actor.read(call, files)
     if (run := of_files(files)) is not None:
         return nemo_rl_policy.read(run, given_with(files), accelerators)
+    if trainer_launch.is_one(files):
+        return trainer_launch.read(files, accelerators)
     return _read_launch(files, accelerators)
 
 

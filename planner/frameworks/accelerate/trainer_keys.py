@@ -29,6 +29,7 @@ class Trainer:
     usual_length: int | None = None
     usual_micro: int = 8
     usual_rank: int = 8
+    usual_tuning: str = "full"
     checkpoints: bool = False
     chunks_loss: bool = False
     trains_half: bool = False
@@ -36,6 +37,16 @@ class Trainer:
     names: str = ""
 
 
+# transformers' Trainer itself: each script has its own option for the length, and its own model.
+PLAIN = Trainer(
+    "transformers' Trainer",
+    (),
+    ("model_name_or_path",),
+    (
+        "model_max_length", "max_seq_length", "max_length", "max_seq_len", "block_size",
+        "seq_length", "seq_len", "max_len", "cutoff_len",
+    ),
+)  # fmt: skip
 _LLAMA_FACTORY = Trainer(
     "LLaMA-Factory",
     ("finetuning_type", "cutoff_len"),
@@ -44,10 +55,11 @@ _LLAMA_FACTORY = Trainer(
     rank="lora_rank",
     targets=("lora_target",),
     usual_length=2048,
+    usual_tuning="lora",
     checkpoints=True,
 )
 # LLaMA-Factory's v1 format, after translation to the older keys.
-NEWER = replace(_LLAMA_FACTORY, marks=(), usual_micro=1)
+NEWER = replace(_LLAMA_FACTORY, marks=(), usual_micro=1, usual_tuning="full")
 TRAINERS = (
     _LLAMA_FACTORY,
     Trainer(

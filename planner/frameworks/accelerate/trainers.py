@@ -91,9 +91,9 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     world = beside.integer("num_processes", default=accelerators or 0, least=0)
     if not world:
         raise Unreadable("the files do not say how many accelerators run it: give a cluster")
-    model = _model(values, trainer, given, files)
+    model = model_of(values, trainer, given, files)
     try:
-        training, plan = _plan(values, trainer, tree, model, files, world, beside)
+        training, plan = plan_of(values, trainer, tree, model, files, world, beside)
         nodes = _nodes(files)
     except ValidationError as error:
         raise malformed(error, name) from None
@@ -153,7 +153,7 @@ def _beside(files: Mapping[str, str], assumed: list[str]) -> Values:
     return Values({}, "", assumed)
 
 
-def _model(
+def model_of(
     values: Values, trainer: Trainer, given: GivenValues, files: Mapping[str, str]
 ) -> ModelSpec:
     """The given model, else the one that the configuration names, else that of config.json."""
@@ -175,7 +175,7 @@ def _model(
         ) from None
 
 
-def _plan(
+def plan_of(
     values: Values,
     trainer: Trainer,
     tree: dict[str, Any],
@@ -184,6 +184,7 @@ def _plan(
     world: int,
     beside: Values,
 ) -> tuple[TrainingSpec, ParallelPlan]:
+    """The training and the plan of a trainer's keys; raises Unreadable."""
     degrees, shard = _degrees(values, world)
     dp = degrees["dp"]
     if not values.has(trainer.micro):
@@ -368,7 +369,7 @@ def _loss_kernels(values: Values, trainer: Trainer, loss: str) -> str:
 
 def _adapters(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[str, Any]:
     """The fields of adapters in the training spec, and the type of frozen weights."""
-    usual = "lora" if values.boolean("use_peft") else "full"
+    usual = "lora" if values.boolean("use_peft") else trainer.usual_tuning
     kind = values.text("finetuning_type", "adapter") or usual
     if kind in ("full", "none"):
         return {}
