@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import takewhile
 from typing import Any
@@ -338,12 +338,21 @@ def of_call(
     known = {**document["flags"], **(more or {})}
     result = Arguments(title, known, tuple(document["versions"]), own)
     added = [one for one in (given or GivenValues()).settings() if option_like(one.name)]
-    result.take(launch.arguments)
+    result.take([_with_dashes(word, known) for word in launch.arguments])
     result.take(
         [Argument(text, one.file, one.line) for one in added for text in _words_of(one) if text]
     )
     result.one_version()
     return result
+
+
+def _with_dashes(word: Argument, known: Mapping[str, Any]) -> Argument:
+    """An option with dashes for underscores, as forks spell them (Megatron-LLM), if that is one."""
+    name, equals, value = word.text.partition("=")
+    dashed = name.replace("_", "-")
+    if not name.startswith("--") or name in known or dashed not in known:
+        return word
+    return replace(word, text=f"{dashed}{equals}{value}")
 
 
 def _words_of(setting: Setting) -> tuple[str, str]:

@@ -187,7 +187,9 @@ def world(launch: ProgramCall) -> World:
         total, per_node = _count(settings, "--worker_num"), _count(settings, "--local_worker_num")
         nodes = total // per_node if total and per_node and total % per_node == 0 else None
     elif launch.launcher == "deepspeed":
-        nodes, per_node = _count(settings, "--num_nodes"), _count(settings, "--num_gpus")
+        nodes, per_node = _included(settings)
+        nodes = _count(settings, "--num_nodes") or nodes
+        per_node = _count(settings, "--num_gpus") or per_node
     elif "SLURM_NTASKS" in slurm or "SLURM_NTASKS_PER_NODE" in slurm:
         per_node = slurm.get("SLURM_NTASKS_PER_NODE")
         total = slurm.get("SLURM_NTASKS")
@@ -195,6 +197,14 @@ def world(launch: ProgramCall) -> World:
             per_node = total // nodes
     total = nodes * per_node if nodes and per_node else None
     return World(nodes, per_node, total)
+
+
+def _included(settings: Sequence[Setting]) -> tuple[int | None, int | None]:
+    """Nodes and accelerators of each in DeepSpeed's --include host:0,1@host:0,1, if they agree."""
+    named = next((one.value for one in settings if one.name in ("--include", "-i")), None)
+    hosts = named.split("@") if isinstance(named, str) else []
+    counts = {len(host.partition(":")[2].split(",")) for host in hosts if ":" in host}
+    return (len(hosts), counts.pop()) if len(counts) == 1 else (None, None)
 
 
 def _of_torchrun(settings: Sequence[Setting], name: str, of_slurm: int | None) -> int | None:

@@ -16,7 +16,7 @@ _MOST_WORDS = 6
 
 
 def known_trainer(files: Mapping[str, str]) -> str:
-    """The trainer whose files these are, why it is not read, and what helps; "" if none is known."""
+    """The trainer whose files these are, why it is not read and what helps; "" if unknown."""
     known: list[dict[str, Any]] = table("planner.frameworks", "unread_trainers.json")["trainers"]
     for one in known:
         for name, text in files.items():

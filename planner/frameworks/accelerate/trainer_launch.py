@@ -19,7 +19,7 @@ from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.given_values import Values, malformed, options
 from planner.frameworks.launch_files import GivenValues, given_with
-from planner.frameworks.read_results import Reading, Setting, Unreadable
+from planner.frameworks.read_results import Reading, Setting
 from planner.frameworks.training_calls import TrainingCall, World
 
 TITLE = PLAIN.title
@@ -37,6 +37,7 @@ SWITCH = re.compile(r"((use|enable)_)?((peft|llm)_)?(q_?)?(lora|peft)(_enabled?)
 QUANTIZED = re.compile(r"(use_)?q_?lora|(use_|load_in_)?(4bit|int4)(_quantization)?|use_4bit.*")
 # Adapters of an image encoder.
 OTHER_PART = re.compile(r"vision|backbone|visual|(^|_)vit(_|$)")
+STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")  # LLaMA-Factory's
 WHOLE = ("full_finetune", "full_finetuning")
 # Options that leave the language model as it is: those that freeze it, and those that train it.
 FREEZES = ("freeze_llm", "freeze_language_model", "tune_mm_mlp_adapter")
@@ -124,8 +125,7 @@ def _by_key(
 ) -> Iterator[tuple[str, Setting]]:
     """The settings by the keys that trainers have for them; the last of each counts."""
     said = {one.name.lstrip("-").replace("-", "_"): one for one in settings}
-    for name, one in said.items():
-        yield name, one
+    yield from said.items()
     for pattern, key in KEYS:
         named = [name for name in said if pattern.fullmatch(name) and not OTHER_PART.search(name)]
         if named and key not in said:
@@ -170,7 +170,11 @@ def _is_on(setting: Setting) -> bool:
 def _trainer(values: Values) -> Trainer:
     """LLaMA-Factory by its own options, else transformers' Trainer itself."""
     factory = TRAINERS[0]
-    if values.settings.keys() & {"cutoff_len", "lora_target", "stage"}:
+    stage = values.settings.get("stage")
+    if stage is not None and stage.value not in STAGES:  # LLaVA's stages are of the data
+        values.settings = {key: one for key, one in values.settings.items() if key != "stage"}
+    staged = "stage" in values.settings and not values.has(*PLAIN.length)
+    if staged or values.settings.keys() & {"cutoff_len", "lora_target"}:
         return replace(factory, rank="lora_r", targets=("lora_target", "lora_target_modules"))
     return PLAIN
 

@@ -16,7 +16,14 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, training_calls, yaml_files
 from planner.frameworks.accelerate import llama_factory_v1
-from planner.frameworks.accelerate.engines import ENGINES, TYPES, Engine, engine, of_document
+from planner.frameworks.accelerate.engines import (
+    ENGINES,
+    TYPES,
+    Engine,
+    engine,
+    fsdp_keys,
+    of_document,
+)
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, FOREACH, OPTIMIZERS
 from planner.frameworks.accelerate.trainer_keys import NEWER, TRAINERS, Trainer, kept_in
@@ -53,6 +60,7 @@ OPTIMIZED: dict[str, OptimizerName] = {
 }
 # Algorithms that generate their samples, and names of algorithms -> loss of the spec.
 GENERATING = ("ppo", "grpo", "gdpo", "rloo", "ebft")
+SAMPLES = ("num_generations", "reward_funcs")  # TRL's GRPO and RLOO have no key for themselves
 LOSSES = {"dpo": "dpo", "rm": "reward", "reward": "reward", "sigmoid": "dpo"}
 TOKENS = ("sft", "pt", "nll", "dft")  # of the next token
 PAIRED = ("dpo", "reward")  # a sample is two sequences, which go through one pass
@@ -195,6 +203,9 @@ def plan_of(
     if trainer is NEWER:
         steps = llama_factory_v1.accumulation(values, micro, dp)
     loss = _loss(values)
+    tasks = [key for key in trainer.tasks if values.has(key)]
+    if tasks and not values.boolean("do_train"):
+        raise values.fault(tasks, "without do_train: nothing is trained")
     micro *= 2 if loss in PAIRED else 1
     half = "fp16" if values.boolean("fp16") else "bf16"
     sharding = _engine(values, tree, files, half, beside)
@@ -289,6 +300,8 @@ def _loss(values: Values) -> Any:
         )
     if said not in (*LOSSES, *TOKENS):
         values.assume(f"{said} is costed as training on the next token")
+    if values.has(*SAMPLES):
+        raise values.fault(SAMPLES, "is of GRPO, which also generates samples: planner rl has it")
     return LOSSES.get(said, "next_token")
 
 
@@ -330,15 +343,17 @@ def _engine(
         at_hand = next((one for one in files if one.rsplit("/", 1)[-1] == name), None)
         if at_hand is not None:
             return of_document(files, at_hand, half, values.assumed)
-        stage = re.search(r"z(?:ero)?_?(\d)", name)
+        stage = re.search(r"z(?:ero)?[_-]?(?:stage)?[_-]?(\d)", name)
         if stage is None:
             raise Unreadable(f"DeepSpeed's {name} is not among the files")
         values.assume(f"{name} is not among the files: ZeRO {stage[1]} taken from its name")
-        text = json.dumps({"zero_optimization": {"stage": int(stage[1])}})
+        offloads = {"offload_optimizer": {"device": "cpu"}} if "offload" in name else {}
+        text = json.dumps({"zero_optimization": {"stage": int(stage[1]), **offloads}})
         return of_document({name: text}, name, half, values.assumed)
     section = tree.get("fsdp_config")
     if isinstance(section, dict) or values.has("fsdp", "fsdp_version"):
-        return engine("FSDP", _fsdp(values, section or {}), files, half, 8)
+        section = section if isinstance(section, dict) else {}
+        return engine("FSDP", fsdp_keys(values, section), files, half, 8)
     if not beside.settings:
         values.assume("no sharding: the files name no DeepSpeed, FSDP or accelerate config")
     kind = beside.choice("distributed_type", choices=TYPES, default="NO")
@@ -348,16 +363,6 @@ def _engine(
         )
     each = beside.integer("num_processes", default=8) // beside.integer("num_machines", default=1)
     return engine(kind, beside, files, half, max(each, 1))
-
-
-def _fsdp(values: Values, section: Mapping[str, Any]) -> Values:
-    """The keys of FSDP in a trainer's own YAML, by accelerate's names."""
-    keys = {f"fsdp_{key.removeprefix('fsdp_')}": f"fsdp_config.{key}" for key in section}
-    keys |= {"fsdp_version": "fsdp_version"} if values.has("fsdp_version") else {}
-    known = values.settings
-    values.has(*keys.values())
-    inner = {name: known[path] for name, path in keys.items() if path in known}
-    return Values(inner, values.file, values.assumed)
 
 
 def _loss_kernels(values: Values, trainer: Trainer, loss: str) -> str:

@@ -19,6 +19,7 @@ from planner.frameworks.given_values import invalid
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.megatron import (
     forks,
+    nemo1,
     nemo_rl_policy,
     numerics,
     printed_arguments,
@@ -37,6 +38,7 @@ from planner.frameworks.nemo_rl import policy as nemo_rl
 from planner.frameworks.nemo_rl.config import Config, of_files
 from planner.frameworks.read_results import Reading, Unreadable
 from planner.frameworks.training_calls import TrainingCall, World
+from planner.frameworks.yaml_files import YamlFile
 
 PACKAGE = "planner.frameworks.megatron"
 TITLE = "Megatron-LM"
@@ -66,6 +68,7 @@ def recognises(files: Mapping[str, str]) -> bool:
     if (
         printed_arguments.is_one(files)
         or yaml_config.is_one(files)
+        or nemo1.of_files(files) is not None
         or _other_trainer(files) is not None
     ):
         return True
@@ -133,6 +136,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         return _read_namespace(found, files, accelerators)
     if (config := yaml_config.of_files(files)) is not None:
         return _read_yaml(config, files, accelerators)
+    if (sections := nemo1.of_files(files)) is not None:
+        return _read_sections(*sections, files, accelerators)
     if (run := of_files(files)) is not None:
         nemo_rl.backend(run)
         return _read_policy(run, files, accelerators)
@@ -185,6 +190,16 @@ def _read_policy(run: Config, files: Mapping[str, str], size: int | None) -> Rea
     translated = nemo_rl_policy.translated(run, given_with(files), known, size)
     found = TrainingCall(translated.launch, run.name, files)
     return _translated(translated, found, "NeMo-RL", size)
+
+
+def _read_sections(
+    file: YamlFile, title: str, files: Mapping[str, str], size: int | None
+) -> Reading:
+    """Reads a YAML of FlagScale or NeMo 1."""
+    known = known_arguments(PACKAGE)["flags"]
+    translated = nemo1.translated(file, title, given_with(files), known, size)
+    found = TrainingCall(translated.launch, file.name, files)
+    return _translated(translated, found, title, size)
 
 
 def _read_other_trainer(
