@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from planner.frameworks import training_calls
 from planner.frameworks.accelerate import trainers
+from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, plain
 from planner.frameworks.accelerate.trainer_keys import PLAIN, TRAINERS, Trainer
 from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import ProgramCall
@@ -25,7 +26,7 @@ from planner.frameworks.training_calls import TrainingCall, World
 TITLE = PLAIN.title
 # Option of many scripts -> the key for it; PEFT's may have a prefix.
 KEYS = (
-    (re.compile(r"model_name|model_path|model_id|base_model|pretrained_model|model"),
+    (re.compile(r"model_name|model_path|model_id|base_model|pretrained_model|model|config_name"),
      "model_name_or_path"),
     (re.compile(r"(use_)?grad(ient)?_checkpoint(ing)?"), "gradient_checkpointing"),
     (re.compile(r"(.*_)?lora_(r|rank|dim)|peft_r"), "lora_r"),
@@ -37,6 +38,7 @@ SWITCH = re.compile(r"((use|enable)_)?((peft|llm)_)?(q_?)?(lora|peft)(_enabled?)
 QUANTIZED = re.compile(r"(use_)?q_?lora|(use_|load_in_)?(4bit|int4)(_quantization)?|use_4bit.*")
 # Adapters of an image encoder.
 OTHER_PART = re.compile(r"vision|backbone|visual|(^|_)vit(_|$)")
+OWN = "--config_name"  # of the script that is written here
 STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")  # LLaMA-Factory's
 WHOLE = ("full_finetune", "full_finetuning")
 # Options that leave the language model as it is: those that freeze it, and those that train it.
@@ -55,8 +57,9 @@ PAIRED_OTHERWISE = re.compile(r"(^|_)(kto|orpo|simpo|cpo)(_|$)")
 
 
 def launches(call: ProgramCall) -> bool:
-    """Whether a call has the options of transformers' Trainer, without accelerate's launcher."""
-    return call.launcher != "accelerate" and training_calls.has_trainer_options(call)
+    """Whether a call has the options of transformers' Trainer, and is not of our own train.py."""
+    own = _by_accelerate(call) and any(word.text.startswith(OWN) for word in call.arguments)
+    return not own and training_calls.has_trainer_options(call)
 
 
 def is_one(files: Mapping[str, str]) -> bool:
@@ -74,12 +77,14 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     values.settings = dict(_by_key(settings, program.text, values.assumed))
     trainer = _trainer(values)
     _refuse(values, call)
-    reached = _world(call.launch)
+    line = options(call.launch.before[2:], SWITCHES) if _by_accelerate(call.launch) else []
+    keyed = [*of_config(call.files, line, values.assumed), *((plain(o.name), o) for o in line)]
+    beside = Values(dict(keyed), program.file, values.assumed)
+    reached = _world(call.launch, beside)
     size = training_calls.accelerators(call, reached, accelerators)
     _require(values, trainer, given, call)
     model = trainers.model_of(values, trainer, given, call.files)
     tree = {name: one.value for name, one in values.settings.items()}
-    beside = Values({}, program.file, values.assumed)
     try:
         training, plan = trainers.plan_of(values, trainer, tree, model, call.files, size, beside)
     except ValidationError as error:
@@ -92,7 +97,11 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         plan=plan,
         nodes=reached.nodes,
         accelerators_per_node=reached.per_node,
-        settings=(*training_calls.options(call.launch.before), *settings),
+        settings=(
+            *training_calls.options(call.launch.before),
+            *beside.settings.values(),
+            *settings,
+        ),
         unread=tuple(one for one in settings if one not in read_ones),
         assumed=tuple(dict.fromkeys(values.assumed)),
         written=False,
@@ -213,8 +222,16 @@ def _refuse(values: Values, call: TrainingCall) -> None:
         values.assume("only the language model is costed, without its image encoder")
 
 
-def _world(call: ProgramCall) -> World:
-    """The processes; python alone starts one."""
+def _by_accelerate(call: ProgramCall) -> bool:
+    return call.launcher == "accelerate"
+
+
+def _world(call: ProgramCall, beside: Values) -> World:
+    """The processes, by accelerate's configuration if it launches; python alone starts one."""
+    if _by_accelerate(call):
+        total = beside.integer("num_processes", default=0, least=0)
+        nodes = beside.integer("num_machines", default=1)
+        return World(nodes, total // nodes, total) if total else World(None, None, None)
     reached = training_calls.world(call)
     alone = call.launcher == "python" and reached == World(None, None, None)
     visible = call.environment.get("CUDA_VISIBLE_DEVICES", "0").count(",")

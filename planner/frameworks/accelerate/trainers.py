@@ -16,14 +16,8 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, training_calls, yaml_files
 from planner.frameworks.accelerate import llama_factory_v1
-from planner.frameworks.accelerate.engines import (
-    ENGINES,
-    TYPES,
-    Engine,
-    engine,
-    fsdp_keys,
-    of_document,
-)
+from planner.frameworks.accelerate.engines import Engine, engine, fsdp_keys, of_document
+from planner.frameworks.accelerate.launch_config import kind_of
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, FOREACH, OPTIMIZERS
 from planner.frameworks.accelerate.trainer_keys import NEWER, TRAINERS, Trainer, kept_in
@@ -356,11 +350,7 @@ def _engine(
         return engine("FSDP", fsdp_keys(values, section), files, half, 8)
     if not beside.settings:
         values.assume("no sharding: the files name no DeepSpeed, FSDP or accelerate config")
-    kind = beside.choice("distributed_type", choices=TYPES, default="NO")
-    if kind in ENGINES:
-        raise beside.fault(
-            ("distributed_type",), f"{kind} cannot be read: only FSDP, DeepSpeed and plain replicas"
-        )
+    kind = kind_of(beside)
     each = beside.integer("num_processes", default=8) // beside.integer("num_machines", default=1)
     return engine(kind, beside, files, half, max(each, 1))
 
