@@ -21,6 +21,7 @@ from planner.frameworks.training_calls import World
 MAX_NUMBER = 10**15
 # Similarity to a known option from which an unknown one counts as a typo.
 MISSPELLING_SIMILARITY = 0.92
+MOST_LOOKED_UP = 100  # unknown options, each of which is compared with all known ones
 _NEGATIVE = re.compile(r"-\d+$|-\d*\.\d+$")
 
 
@@ -127,8 +128,9 @@ class Arguments:
         self.settings.append(setting)
         if row is None:
             self.unknown.append(setting)
-            near = get_close_matches(name, self.known, 1, MISSPELLING_SIMILARITY)
-            if near and not self.own:
+            looked = not self.own and len(self.unknown) <= MOST_LOOKED_UP
+            near = looked and get_close_matches(name, self.known, 1, MISSPELLING_SIMILARITY)
+            if near:
                 text = f"has no option {name}; the nearest is {near[0]}"
                 self.refuse_at(setting, f"{self.title} ({self.span()}) {text}")
             return

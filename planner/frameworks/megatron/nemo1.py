@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from planner.frameworks import yaml_files
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.megatron.printed_arguments import TranslatedLaunch, words_of
@@ -61,14 +60,14 @@ _DISTRIBUTED = ("distributed_fused_adam", "mcore_distributed_optim", "adamw_fp32
 _FOUR_TIMES = re.compile(r"\$\{multiply: *4, *\$\{\.hidden_size\}\}")
 
 
-def of_files(files: Mapping[str, str]) -> tuple[YamlFile, str] | None:
-    """The YAML of one of these trainers and the trainer's name; None if there is none."""
+def trainer_of(files: Mapping[str, str]) -> tuple[str, str] | None:
+    """The name of the YAML of one of these trainers, and the trainer; None if there is none."""
     for name, text in files.items():
         if not name.endswith(YAML) or _ALIGNER.search(text):
             continue
         for title, marks in ((FLAGSCALE, _OF_FLAGSCALE), (NEMO, _OF_NEMO)):
             if all(mark.search(text) for mark in marks):
-                return yaml_files.read(text, name), title
+                return name, title
     return None
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.frameworks import architecture, training_calls, verl_overrides
+from planner.frameworks import architecture, training_calls, verl_overrides, yaml_files
 from planner.frameworks.arguments import Arguments, known_arguments, of_call
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.given_values import invalid
@@ -38,7 +38,6 @@ from planner.frameworks.nemo_rl import policy as nemo_rl
 from planner.frameworks.nemo_rl.config import Config, of_files
 from planner.frameworks.read_results import Reading, Unreadable
 from planner.frameworks.training_calls import TrainingCall, World
-from planner.frameworks.yaml_files import YamlFile
 
 PACKAGE = "planner.frameworks.megatron"
 TITLE = "Megatron-LM"
@@ -68,7 +67,7 @@ def recognises(files: Mapping[str, str]) -> bool:
     if (
         printed_arguments.is_one(files)
         or yaml_config.is_one(files)
-        or nemo1.of_files(files) is not None
+        or nemo1.trainer_of(files) is not None
         or _other_trainer(files) is not None
     ):
         return True
@@ -136,7 +135,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         return _read_namespace(found, files, accelerators)
     if (config := yaml_config.of_files(files)) is not None:
         return _read_yaml(config, files, accelerators)
-    if (sections := nemo1.of_files(files)) is not None:
+    if (sections := nemo1.trainer_of(files)) is not None:
         return _read_sections(*sections, files, accelerators)
     if (run := of_files(files)) is not None:
         nemo_rl.backend(run)
@@ -192,10 +191,9 @@ def _read_policy(run: Config, files: Mapping[str, str], size: int | None) -> Rea
     return _translated(translated, found, "NeMo-RL", size)
 
 
-def _read_sections(
-    file: YamlFile, title: str, files: Mapping[str, str], size: int | None
-) -> Reading:
+def _read_sections(name: str, title: str, files: Mapping[str, str], size: int | None) -> Reading:
     """Reads a YAML of FlagScale or NeMo 1."""
+    file = yaml_files.read(files[name], name)
     known = known_arguments(PACKAGE)["flags"]
     translated = nemo1.translated(file, title, given_with(files), known, size)
     found = TrainingCall(translated.launch, file.name, files)

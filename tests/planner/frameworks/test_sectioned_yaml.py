@@ -6,6 +6,7 @@ launcher_scripts/conf/training and neuronx-distributed-training's examples/conf.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -156,3 +157,25 @@ def test_the_called_program_is_named() -> None:
     found = why("torchrun --nproc_per_node=8 finetune_chat.py --micro_batch 4\n", "run.sh")
     assert "the script calls finetune_chat.py" in found
     assert "--num-layers" not in found
+
+
+DEEP = "".join(" " * (level + 4) + "a:\n" for level in range(600))
+MANY = "".join(f"  k{number}: 1\n" for number in range(8000))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"system:\nmodel:\n  hidden_size:\n{DEEP}",
+        f"system:\nmodel:\n  hidden_size: {'9' * 20}\n  num_layers: 3\n{MANY}",
+        NEMO.replace("num_nodes: 4", f"num_nodes: {'9' * 5000}"),
+        NEMO.replace("num_nodes: 4", "num_nodes: 0"),
+        NEMO.replace("hidden_size: 4096", "hidden_size: [1, 2]"),
+        NEMO.replace("num_layers: 32", "num_layers: ${a:${b}}"),
+    ],
+)
+def test_hostile_files_are_refused_at_once(text: str) -> None:
+    start = time.process_time()
+    with pytest.raises(RequestError):
+        lint({"run.yaml": text}, CLUSTER)
+    assert time.process_time() - start < 2.0
