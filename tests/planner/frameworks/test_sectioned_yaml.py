@@ -169,7 +169,6 @@ MANY = "".join(f"  k{number}: 1\n" for number in range(8000))
         f"system:\nmodel:\n  hidden_size:\n{DEEP}",
         f"system:\nmodel:\n  hidden_size: {'9' * 20}\n  num_layers: 3\n{MANY}",
         NEMO.replace("num_nodes: 4", f"num_nodes: {'9' * 5000}"),
-        NEMO.replace("num_nodes: 4", "num_nodes: 0"),
         NEMO.replace("hidden_size: 4096", "hidden_size: [1, 2]"),
         NEMO.replace("num_layers: 32", "num_layers: ${a:${b}}"),
     ],
