@@ -31,7 +31,7 @@ from planner.frameworks.given_values import (
 )
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, is_encoder, of_config
-from planner.frameworks.read_results import Reading, Setting, Unreadable
+from planner.frameworks.read_results import UNSHARDED, Reading, Setting, Unreadable
 
 YAML = (".yaml", ".yml")
 PLAIN = ("NO", "MULTI_GPU")
@@ -212,7 +212,12 @@ def plan_of(
     adapters = _adapters(values, trainer, tree)
     full = _recomputes(values, trainer, bool(adapters))
     full |= beside.boolean("fsdp_activation_checkpointing")
-    fields = {"runtime": runtime_of(optimizer), "zero_stage": 0, **_mesh(beside), **shard}
+    fields: dict[str, Any] = {
+        "runtime": runtime_of(optimizer),
+        "zero_stage": 0,
+        **_mesh(beside),
+        **shard,
+    }
     fields |= sharding.fields | ({"offload_activations": True} if _offloads(values) else {})
     training = TrainingSpec(
         seq_length=length,
@@ -229,7 +234,7 @@ def plan_of(
         recompute="full" if full else "none",
         recompute_num_layers=model.num_layers if full else 0,
         attention_kernel=ATTENTION.get(values.text(*KERNELS) or "", "flash"),
-        cross_entropy=_loss_kernels(values, trainer, loss),
+        cross_entropy=_loss_kernels(values, trainer, loss, fields["runtime"]),
         compile=values.boolean("torch_compile"),
         **fields,
     )
@@ -349,16 +354,19 @@ def _engine(
         section = section if isinstance(section, dict) else {}
         return engine("FSDP", fsdp_keys(values, section), files, half, 8)
     if not beside.settings:
-        values.assume("no sharding: the files name no DeepSpeed, FSDP or accelerate config")
+        values.assume(UNSHARDED)
     kind = kind_of(beside)
     each = beside.integer("num_processes", default=8) // beside.integer("num_machines", default=1)
     return engine(kind, beside, files, half, max(each, 1))
 
 
-def _loss_kernels(values: Values, trainer: Trainer, loss: str) -> str:
+def _loss_kernels(values: Values, trainer: Trainer, loss: str, runtime: str) -> str:
     """TRL takes the output layer and the loss together in chunks of tokens, as Liger does."""
     fused = [values.boolean(key) for key in CHUNKED]
     chunked = (trainer.chunks_loss and loss == "next_token") or any(fused)
+    if chunked and runtime == "deepspeed":
+        values.assume("the loss in chunks is costed with whole logits under DeepSpeed")
+        return "unfused"
     return "chunked" if chunked else "unfused"
 
 

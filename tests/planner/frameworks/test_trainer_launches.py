@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from planner.answers.lint.findings import ReadAnswer
-from planner.answers.lint.lint import read
+from planner.answers.lint.lint import lint, read
 from planner.documents.problems import RequestError
 from planner.frameworks.launch_files import GivenValues
 from planner.inputs.requests.parser import parse_cluster
@@ -160,6 +160,17 @@ def test_yaml_that_trains_nothing_or_generates(text: str, said: str) -> None:
     with pytest.raises(RequestError) as caught:
         read({"run.yaml": text}, parse_cluster("1x8xh100-sxm"))
     assert said in str(caught.value)
+
+
+def test_a_run_that_a_file_not_given_may_shard_only_risks_its_memory() -> None:
+    text = TRL.replace("Llama-2-7b-hf", "Llama-2-70b-hf")
+    found = lint({"run.yaml": text}, parse_cluster("4x8xh100-sxm"))
+    about = [one for one in found.findings if one.code.startswith("memory")]
+    assert [(one.code, one.severity) for one in about] == [("memory_risk", "warning")]
+    assert about[0].text.startswith("no sharding: the files name no DeepSpeed")
+    assert found.verdict == "may run out"
+    sharded = lint({"run.yaml": text + "deepspeed: zero1.json\n"}, parse_cluster("1x8xh100-sxm"))
+    assert sharded.verdict == "does not fit"
 
 
 def test_llama_factory_trains_adapters_unless_it_says_otherwise() -> None:
