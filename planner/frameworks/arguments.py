@@ -128,9 +128,7 @@ class Arguments:
         self.settings.append(setting)
         if row is None:
             self.unknown.append(setting)
-            looked = not self.own and len(self.unknown) <= MOST_LOOKED_UP
-            near = looked and get_close_matches(name, self.known, 1, MISSPELLING_SIMILARITY)
-            if near:
+            if near := self.nearest(name):
                 text = f"has no option {name}; the nearest is {near[0]}"
                 self.refuse_at(setting, f"{self.title} ({self.span()}) {text}")
             return
@@ -148,6 +146,12 @@ class Arguments:
                 self.refuse_at(setting, f"{name} cannot be {value.text!r}: {wrong}")
                 del self.given[name]
                 return
+
+    def nearest(self, name: str) -> list[str]:
+        """The known option that an unknown one may be a slip of."""
+        if self.own or len(self.unknown) > MOST_LOOKED_UP:
+            return []
+        return get_close_matches(name, self.known, 1, MISSPELLING_SIMILARITY)
 
     def refuse_at(self, setting: Setting, text: str) -> None:
         reason = Reason(code="framework_unsupported", text=text)

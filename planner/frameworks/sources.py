@@ -114,9 +114,16 @@ def framework_of(files: Mapping[str, str], named: str | None) -> Framework:
     if found:
         detail = f"a launch of {names}: name one as the framework"
         raise refuse("/files", "no_framework", detail)
+    raise _none_found(readable, names, files)
+
+
+def _none_found(
+    readable: Sequence[Framework], names: str, files: Mapping[str, str]
+) -> RequestError:
+    """The error of files that no framework knows as its own: what is known of them."""
     detail = f"no launch of a framework that can be read ({names})"
     if trainer := unread_trainers.known_trainer(files):
-        raise refuse("/files", "no_framework", f"{trainer}; {detail}")
+        return refuse("/files", "no_framework", f"{trainer}; {detail}")
     unknown = Problem(pointer="/files", code="no_framework", detail=detail)
     # The problems that stopped the readers, each of them once; a framework that does not know the
     # files as its own would miss its own names in them.
@@ -128,7 +135,7 @@ def framework_of(files: Mapping[str, str], named: str | None) -> Framework:
     }
     called = unread_trainers.called(files)
     said = [Problem(pointer="/files", code="no_framework", detail=called)] if called else []
-    raise RequestError([*said, unknown, *stopped.values()])
+    return RequestError([*said, unknown, *stopped.values()])
 
 
 def _stopped(framework: Framework, files: Mapping[str, str]) -> tuple[Problem, ...]:

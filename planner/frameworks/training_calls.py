@@ -187,9 +187,7 @@ def world(launch: ProgramCall) -> World:
         total, per_node = _count(settings, "--worker_num"), _count(settings, "--local_worker_num")
         nodes = total // per_node if total and per_node and total % per_node == 0 else None
     elif launch.launcher == "deepspeed":
-        nodes, per_node = _included(settings)
-        nodes = _count(settings, "--num_nodes") or nodes
-        per_node = _count(settings, "--num_gpus") or per_node
+        nodes, per_node = _of_deepspeed(settings)
     elif "SLURM_NTASKS" in slurm or "SLURM_NTASKS_PER_NODE" in slurm:
         per_node = slurm.get("SLURM_NTASKS_PER_NODE")
         total = slurm.get("SLURM_NTASKS")
@@ -199,12 +197,13 @@ def world(launch: ProgramCall) -> World:
     return World(nodes, per_node, total)
 
 
-def _included(settings: Sequence[Setting]) -> tuple[int | None, int | None]:
-    """Nodes and accelerators of each in DeepSpeed's --include host:0,1@host:0,1, if they agree."""
+def _of_deepspeed(settings: Sequence[Setting]) -> tuple[int | None, int | None]:
+    """Nodes and accelerators of each by DeepSpeed's counts, or --include host:0,1@host:0,1."""
     named = next((one.value for one in settings if one.name in ("--include", "-i")), None)
     hosts = named.split("@") if isinstance(named, str) else []
     counts = {len(host.partition(":")[2].split(",")) for host in hosts if ":" in host}
-    return (len(hosts), counts.pop()) if len(counts) == 1 else (None, None)
+    nodes, each = (len(hosts), counts.pop()) if len(counts) == 1 else (None, None)
+    return _count(settings, "--num_nodes") or nodes, _count(settings, "--num_gpus") or each
 
 
 def _of_torchrun(settings: Sequence[Setting], name: str, of_slurm: int | None) -> int | None:

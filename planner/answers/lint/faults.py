@@ -176,13 +176,12 @@ def memory(launch: LintedLaunch) -> Iterator[Finding]:
         (part for part in _FILLS if part in worst.parts), key=lambda part: worst.parts[part]
     )
     place = launch.place(*_FILLS[largest])
-    doubt = UNSHARDED in launch.reading.assumed
+    doubt = f"{UNSHARDED}; with none " * (UNSHARDED in launch.reading.assumed)
     if own.memory.chance_of_running_out >= SURE and not (only_gaps or doubt):
         yield finding("memory", "error", text, place)
     else:
         odds = f"a risk of {chance(own.memory.chance_of_running_out)} to run out of memory"
-        about = f"{UNSHARDED}; with none " if doubt else ""
-        yield finding("memory_risk", "warning", f"{about}{odds}: {text}", place)
+        yield finding("memory_risk", "warning", f"{doubt}{odds}: {text}", place)
 
 
 def narrow_accumulation(launch: LintedLaunch) -> Iterator[Finding]:

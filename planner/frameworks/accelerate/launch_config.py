@@ -82,3 +82,11 @@ def kind_of(values: Values) -> str:
             ("distributed_type",), f"{kind} cannot be read: only FSDP, DeepSpeed and plain replicas"
         )
     return kind
+
+
+def mesh_of(beside: Values) -> dict[str, int]:
+    """dp_shard of accelerate's mesh, if it has replicas of shard groups."""
+    prefix = "parallelism_config_dp_"
+    copies = beside.integer(f"{prefix}replicate_size", default=1)
+    shards = beside.integer(f"{prefix}shard_size", default=1)
+    return {"dp_shard": shards} if copies > 1 and shards > 1 else {}

@@ -89,9 +89,17 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         return verl_actor.read(call, files)
     if (run := of_files(files)) is not None:
         return nemo_rl_policy.read(run, given_with(files), accelerators)
-    if trainer_launch.is_one(files):
+    if trainer_launch.is_one(files) and not _has_config(files):
         return trainer_launch.read(files, accelerators)
     return _read_launch(files, accelerators)
+
+
+def _has_config(files: Mapping[str, str]) -> bool:
+    """Whether accelerate's config is there, with a mesh or keys to check, beside no adapters."""
+    scripts = [text for name, text in files.items() if name.endswith(SCRIPTS)]
+    named = any("accelerate launch" in text for text in scripts)
+    adapts = any("lora" in text or "peft" in text for text in scripts)
+    return named and not adapts and any("distributed_type:" in text for text in files.values())
 
 
 def _read_launch(files: Mapping[str, str], accelerators: int | None) -> Reading:

@@ -24,12 +24,13 @@ from planner.frameworks.read_results import Reading, Setting
 from planner.frameworks.training_calls import TrainingCall, World
 
 TITLE = PLAIN.title
+RANK = re.compile(r"(.*_)?lora_(r|rank|dim)|peft_r")
 # Option of many scripts -> the key for it; PEFT's may have a prefix.
 KEYS = (
     (re.compile(r"model_name|model_path|model_id|base_model|pretrained_model|model|config_name"),
      "model_name_or_path"),
     (re.compile(r"(use_)?grad(ient)?_checkpoint(ing)?"), "gradient_checkpointing"),
-    (re.compile(r"(.*_)?lora_(r|rank|dim)|peft_r"), "lora_r"),
+    (RANK, "lora_r"),
     (re.compile(r"(.*_)?lora_(target(_module)?s?|target_modules|trainable|modules)|target_modules"),
      "lora_target_modules"),
     (re.compile(r"(.*_)?lora_dropout(_p)?"), "lora_dropout"),
@@ -148,28 +149,38 @@ def _adapters(
 ) -> Iterator[tuple[str, Setting]]:
     """finetuning_type, by switches under any name, else by options of LoRA, else by the program."""
     switches = [one for name, one in said.items() if SWITCH.fullmatch(name)]
-    options_ = [
-        one for name, one in said.items() if "lora_" in name and not OTHER_PART.search(name)
-    ]
-    if any(_is_on(said[name]) for name in WHOLE if name in said):
+    about = next(iter(_adapting(said, switches, program)), None)
+    if about is None:
         return
-    on = any(map(_is_on, switches)) if switches else bool(options_) or "lora" in program.lower()
-    if not on:
-        return
-    about = (switches or options_ or list(said.values()))[0]
     if not switches:
         assumed.append(f"{program} is assumed to train LoRA adapters: {about.name} is PEFT's")
     ranks = [one for one in switches if str(one.value).isdigit() and int(str(one.value)) > 1]
     if ranks:  # InternVL's --use_llm_lora 16
         yield "lora_r", ranks[0]
-    elif not any(KEYS[2][0].fullmatch(name) for name in said):
+    elif not any(RANK.fullmatch(name) for name in said):
         assumed.append("the rank of LoRA is not set: 8 as in PEFT, the program may have its own")
-    packed = [one for name, one in said.items() if QUANTIZED.fullmatch(name) and _is_on(one)]
-    bits = said.get("bits") or said.get("quantization_bit")
-    kind = "qlora" if packed or (bits is not None and bits.value == "4") else "lora"
+    kind = "qlora" if _is_packed(said) else "lora"
     yield "finetuning_type", about.model_copy(update={"value": kind})
     if "modules_to_save" in said:
         assumed.append("modules_to_save: modules that are trained whole are not costed")
+
+
+def _adapting(said: Mapping[str, Setting], switches: list[Setting], program: str) -> list[Setting]:
+    """The settings that say that adapters are trained; empty where all weights are."""
+    if any(_is_on(said[name]) for name in WHOLE if name in said):
+        return []
+    if switches:
+        return switches if any(map(_is_on, switches)) else []
+    found = [one for name, one in said.items() if "lora_" in name and not OTHER_PART.search(name)]
+    return found or (list(said.values()) if "lora" in program.lower() else [])
+
+
+def _is_packed(said: Mapping[str, Setting]) -> bool:
+    """Whether frozen weights have 4 bits."""
+    bits = [said[name].value for name in ("bits", "quantization_bit") if name in said]
+    return "4" in bits or any(
+        _is_on(one) for name, one in said.items() if QUANTIZED.fullmatch(name)
+    )
 
 
 def _is_on(setting: Setting) -> bool:
@@ -200,6 +211,21 @@ def _refuse(values: Values, call: TrainingCall) -> None:
     if kind and "stage" not in values.settings:
         said = Setting(name="stage", value=kind[2], file=program.file, line=program.line)
         values.settings = {**values.settings, "stage": said}
+    _refuse_frozen(values)
+    for key, one in values.settings.items():
+        if ADDS.fullmatch(key) and _is_on(one):
+            raise one.unreadable(f"{one.name} adds parts to the model, which no plan has")
+        if DEGREES.fullmatch(key) and one.value != "1" and _is_on(one):
+            raise one.unreadable(
+                f"{one.name} {one.value or ''}: {program.text} runs the Trainer on an engine with "
+                "parallelism of its own, which is not read"
+            )
+    if values.has("vision_tower", "mm_projector_type", "force_image_size", "vision_lr"):
+        values.assume("only the language model is costed, without its image encoder")
+
+
+def _refuse_frozen(values: Values) -> None:
+    """Raises Unreadable if the language model is frozen, without adapters in it."""
     # LLaVA's backbone is the language model, InternVL's, which has freeze_llm too, the encoder.
     freezes = FREEZES if values.has("freeze_llm") else (*FREEZES, "freeze_backbone")
     frozen = [key for key in freezes if values.has(key) and values.boolean(key)]
@@ -210,16 +236,6 @@ def _refuse(values: Values, call: TrainingCall) -> None:
             f"{one.name} {one.value or ''}: the language model is frozen and another part is "
             "trained, which no plan has"
         )
-    for key, one in values.settings.items():
-        if ADDS.fullmatch(key) and _is_on(one):
-            raise one.unreadable(f"{one.name} adds parts to the model, which no plan has")
-        if DEGREES.fullmatch(key) and one.value not in ("1", "0") and _is_on(one):
-            raise one.unreadable(
-                f"{one.name} {one.value or ''}: {call.launch.program.text} runs the Trainer on an "
-                "engine with parallelism of its own, which is not read"
-            )
-    if values.has("vision_tower", "mm_projector_type", "force_image_size", "vision_lr"):
-        values.assume("only the language model is costed, without its image encoder")
 
 
 def _by_accelerate(call: ProgramCall) -> bool:

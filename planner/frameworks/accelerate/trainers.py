@@ -17,7 +17,7 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, training_calls, yaml_files
 from planner.frameworks.accelerate import llama_factory_v1
 from planner.frameworks.accelerate.engines import Engine, engine, fsdp_keys, of_document
-from planner.frameworks.accelerate.launch_config import kind_of
+from planner.frameworks.accelerate.launch_config import kind_of, mesh_of
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, FOREACH, OPTIMIZERS
 from planner.frameworks.accelerate.trainer_keys import NEWER, TRAINERS, Trainer, kept_in
@@ -197,9 +197,7 @@ def plan_of(
     if trainer is NEWER:
         steps = llama_factory_v1.accumulation(values, micro, dp)
     loss = _loss(values)
-    tasks = [key for key in trainer.tasks if values.has(key)]
-    if tasks and not values.boolean("do_train"):
-        raise values.fault(tasks, "without do_train: nothing is trained")
+    _refuse_tasks(values, trainer)
     micro *= 2 if loss in PAIRED else 1
     half = "fp16" if values.boolean("fp16") else "bf16"
     sharding = _engine(values, tree, files, half, beside)
@@ -215,7 +213,7 @@ def plan_of(
     fields: dict[str, Any] = {
         "runtime": runtime_of(optimizer),
         "zero_stage": 0,
-        **_mesh(beside),
+        **mesh_of(beside),
         **shard,
     }
     fields |= sharding.fields | ({"offload_activations": True} if _offloads(values) else {})
@@ -304,12 +302,11 @@ def _loss(values: Values) -> Any:
     return LOSSES.get(said, "next_token")
 
 
-def _mesh(beside: Values) -> dict[str, int]:
-    """dp_shard of accelerate's mesh, if it has replicas of shard groups."""
-    prefix = "parallelism_config_dp_"
-    copies = beside.integer(f"{prefix}replicate_size", default=1)
-    shards = beside.integer(f"{prefix}shard_size", default=1)
-    return {"dp_shard": shards} if copies > 1 and shards > 1 else {}
+def _refuse_tasks(values: Values, trainer: Trainer) -> None:
+    """Raises Unreadable if the trainer does something else in place of training."""
+    tasks = [key for key in trainer.tasks if values.has(key)]
+    if tasks and not values.boolean("do_train"):
+        raise values.fault(tasks, "without do_train: nothing is trained")
 
 
 def _offloads(values: Values) -> bool:

@@ -97,25 +97,33 @@ def _flags(
     """Each leaf of FlagScale's sections as the option of its name."""
     for path, one in settings.items():
         section, _, rest = path.partition(".")
-        if path == "system.use_dualpipev" and str(one.value).lower() == "true":
+        text = str(one.value)
+        if path == "system.use_dualpipev" and text.lower() == "true":
             raise one.unreadable(f"{path}: FlagScale's schedule DualPipeV is not read")
-        if section not in ("system", "model", "data") or one.value in ("null", "None", "", None):
+        if section not in ("system", "model", "data") or _is_unset(one):
             continue
         name = "--" + rest.rpartition(".")[2].replace("_", "-")
-        text = str(one.value)
-        row = known.get(name)
-        # The runner's own settings come from the experiment.
-        if text.lower() == "false" or text.startswith("${experiment."):
-            continue
         if name == "--tokenizer-type" and text not in known[name]["choices"]:
             notes.append(f"{path} {text} is one of FlagScale's own tokenizers")
             continue
         yield Argument(name, one.file, one.line)
-        if text.lower() == "true" and (row is None or row["kind"] == "switch"):
-            continue
-        listed = row is not None and row.get("nargs") not in (None, 1, "?")
-        for part in re.findall(r"[^\s,\[\]]+", text) if listed else [text]:
-            yield Argument(part, one.file, one.line, "${" not in part)
+        yield from _values(one, known.get(name))
+
+
+def _is_unset(setting: Setting) -> bool:
+    """Whether it makes no option; the runner's own settings come from the experiment."""
+    text = str(setting.value).lower()
+    return text in ("null", "none", "", "false") or text.startswith("${experiment.")
+
+
+def _values(setting: Setting, row: Mapping[str, Any] | None) -> Iterator[Argument]:
+    """The values of an option; none of a switch."""
+    text = str(setting.value)
+    if text.lower() == "true" and (row is None or row["kind"] == "switch"):
+        return
+    listed = row is not None and row.get("nargs") not in (None, 1, "?")
+    for part in re.findall(r"[^\s,\[\]]+", text) if listed else [text]:
+        yield Argument(part, setting.file, setting.line, "${" not in part)
 
 
 def _of_nemo(
@@ -133,29 +141,31 @@ def _of_nemo(
         and one.value not in ("null", "None", "", None)
     }
     _refuse(file, model, given)
-    said: dict[str, Argument] = {}
-    for name, one in model.items():
-        text = str(one.value)
-        key = _NAMES.get(name, name)
-        if (name in _SAME or name in _NAMES) and not _FOUR_TIMES.search(text):
-            if key == "rotary_base" and re.fullmatch(r"\d+\.0*", text):  # an integer here
-                text = text.partition(".")[0]
-            said[key] = Argument(text, one.file, one.line, "${" not in text)
+    said = dict(_by_name(model))
     for name, text in _by_value(model, said, notes).items():
         said[name] = Argument(text, file.name, 1)
-    for key in ("recompute_method", "recompute_num_layers"):
-        if (
-            said.get("recompute_granularity") is None
-            or said["recompute_granularity"].text != "full"
-        ):
-            said.pop(key, None)
-    counts = [settings.get(f"trainer.{key}") for key in ("num_nodes", "devices")]
-    nodes, each = (
-        int(str(one.value)) if one is not None and str(one.value).isdigit() else None
-        for one in counts
-    )
+    recomputed = said.get("recompute_granularity")
+    if recomputed is None or recomputed.text != "full":
+        said = {k: v for k, v in said.items() if not k.startswith(("recompute_m", "recompute_n"))}
+    nodes, each = (_count(settings.get(f"trainer.{key}")) for key in ("num_nodes", "devices"))
     world = World(nodes, each, nodes * each if nodes and each else None)
     return tuple(words_of(said, known)), world
+
+
+def _by_name(model: Mapping[str, Setting]) -> Iterator[tuple[str, Argument]]:
+    """Attributes of the parser whose values are NeMo's."""
+    for name, one in model.items():
+        text = str(one.value)
+        key = _NAMES.get(name, name if name in _SAME else "")
+        if key == "rotary_base":  # an integer in the parser
+            text = re.sub(r"\.0*$", "", text)
+        if key and not _FOUR_TIMES.search(text):
+            yield key, Argument(text, one.file, one.line, "${" not in text)
+
+
+def _count(setting: Setting | None) -> int | None:
+    text = str(setting.value) if setting is not None else ""
+    return int(text) if re.fullmatch(r"[1-9]\d{0,6}", text) else None
 
 
 def _by_value(

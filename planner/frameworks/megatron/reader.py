@@ -64,12 +64,8 @@ def recognises(files: Mapping[str, str]) -> bool:
         return False
     if nemo_rl.is_on(files, "megatron_cfg"):
         return True
-    if (
-        printed_arguments.is_one(files)
-        or yaml_config.is_one(files)
-        or nemo1.trainer_of(files) is not None
-        or _other_trainer(files) is not None
-    ):
+    documents = (printed_arguments.is_one, yaml_config.is_one, nemo1.trainer_of, _other_trainer)
+    if any(known(files) for known in documents):
         return True
     if any(MINDSPEED.search(text) for text in files.values()):
         return False
