@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import takewhile
 from typing import Any
@@ -21,6 +21,7 @@ from planner.frameworks.training_calls import World
 MAX_NUMBER = 10**15
 # Similarity to a known option from which an unknown one counts as a typo.
 MISSPELLING_SIMILARITY = 0.92
+MOST_LOOKED_UP = 100  # unknown options, each of which is compared with all known ones
 _NEGATIVE = re.compile(r"-\d+$|-\d*\.\d+$")
 
 
@@ -127,8 +128,7 @@ class Arguments:
         self.settings.append(setting)
         if row is None:
             self.unknown.append(setting)
-            near = get_close_matches(name, self.known, 1, MISSPELLING_SIMILARITY)
-            if near and not self.own:
+            if near := self.nearest(name):
                 text = f"has no option {name}; the nearest is {near[0]}"
                 self.refuse_at(setting, f"{self.title} ({self.span()}) {text}")
             return
@@ -146,6 +146,12 @@ class Arguments:
                 self.refuse_at(setting, f"{name} cannot be {value.text!r}: {wrong}")
                 del self.given[name]
                 return
+
+    def nearest(self, name: str) -> list[str]:
+        """The known option that an unknown one may be a slip of."""
+        if self.own or len(self.unknown) > MOST_LOOKED_UP:
+            return []
+        return get_close_matches(name, self.known, 1, MISSPELLING_SIMILARITY)
 
     def refuse_at(self, setting: Setting, text: str) -> None:
         reason = Reason(code="framework_unsupported", text=text)
@@ -338,12 +344,21 @@ def of_call(
     known = {**document["flags"], **(more or {})}
     result = Arguments(title, known, tuple(document["versions"]), own)
     added = [one for one in (given or GivenValues()).settings() if option_like(one.name)]
-    result.take(launch.arguments)
+    result.take([_with_dashes(word, known) for word in launch.arguments])
     result.take(
         [Argument(text, one.file, one.line) for one in added for text in _words_of(one) if text]
     )
     result.one_version()
     return result
+
+
+def _with_dashes(word: Argument, known: Mapping[str, Any]) -> Argument:
+    """An option with dashes for underscores, as forks spell them (Megatron-LLM), if that is one."""
+    name, equals, value = word.text.partition("=")
+    dashed = name.replace("_", "-")
+    if not name.startswith("--") or name in known or dashed not in known:
+        return word
+    return replace(word, text=f"{dashed}{equals}{value}")
 
 
 def _words_of(setting: Setting) -> tuple[str, str]:

@@ -18,8 +18,10 @@ from planner.huggingface import ModelImportError, model_from_config
 _SUFFIX = re.compile(r"(-(instruct|base|chat|hf|it|pt|bf16|thinking|\d{4}))+$")
 
 # Models with the shape of their base models: Qwen2.5-Coder (arXiv:2409.12186, section 2),
-# DeepSeek-R1's distillations (arXiv:2501.12948, section 2.4) except those of Qwen2.5-Math.
+# DeepSeek-R1's distillations (arXiv:2501.12948, section 2.4) except those of Qwen2.5-Math, Vicuna
+# by the table of FastChat's docs/vicuna_weights_version.md.
 _SAME_SHAPE = (
+    (re.compile(r"^vicuna-(7b|13b)-v1\.5(-16k)?$"), r"llama-2-\1"),
     (re.compile(r"^qwen2\.5-coder-"), "qwen2.5-"),
     (re.compile(r"^deepseek-r1-distill-qwen-(?=14b|32b)"), "qwen2.5-"),
     (re.compile(r"^deepseek-r1-distill-llama-"), "llama-3.1-"),
@@ -48,7 +50,8 @@ def left_out(name: str) -> list[str]:
 
 
 def find(name: str) -> ModelSpec:
-    """The preset of a name, whatever separates its words.  Raises UnknownName."""
+    """The preset of a name or a folder, whatever separates its words.  Raises UnknownName."""
+    name = name.rstrip("/").replace("___", ".")  # ModelScope's folders have no dot
     tried = (name, name.rsplit("/", 1)[-1], name.replace("_", "-"))
     released = _SUFFIX.sub("", tried[1].lower().removeprefix("meta-"))
     for pattern, shape in _SAME_SHAPE:

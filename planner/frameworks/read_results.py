@@ -15,6 +15,9 @@ from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from planner.documents.answer import Reason
 from planner.documents.request import PlanRequest
 
+# A sentence of `assumed` where whatever shards the run may be in a file that is not given.
+UNSHARDED = "no sharding: the files name no DeepSpeed, FSDP or accelerate config"
+
 
 class Setting(Spec):
     """One option, variable or key as it stands in a file.

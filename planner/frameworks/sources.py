@@ -8,6 +8,7 @@ from pathlib import Path
 from cost_models.catalog.names import UnknownName
 from planner import frameworks
 from planner.documents.problems import Problem, RequestError, join, refuse, shown
+from planner.frameworks import unread_trainers
 from planner.frameworks.base import Framework
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.read_results import Reading, Unreadable
@@ -113,16 +114,28 @@ def framework_of(files: Mapping[str, str], named: str | None) -> Framework:
     if found:
         detail = f"a launch of {names}: name one as the framework"
         raise refuse("/files", "no_framework", detail)
+    raise _none_found(readable, names, files)
+
+
+def _none_found(
+    readable: Sequence[Framework], names: str, files: Mapping[str, str]
+) -> RequestError:
+    """The error of files that no framework knows as its own: what is known of them."""
     detail = f"no launch of a framework that can be read ({names})"
+    if trainer := unread_trainers.known_trainer(files):
+        return refuse("/files", "no_framework", f"{trainer}; {detail}")
     unknown = Problem(pointer="/files", code="no_framework", detail=detail)
-    # The problems that stopped the readers, each of them once.
+    # The problems that stopped the readers, each of them once; a framework that does not know the
+    # files as its own would miss its own names in them.
     stopped = {
         problem.detail: problem
         for framework in readable
         for problem in _stopped(framework, files)
-        if problem.pointer != "/files"
+        if problem.detail.startswith("line ") and " is missing" not in problem.detail
     }
-    raise RequestError([unknown, *stopped.values()])
+    called = unread_trainers.called(files)
+    said = [Problem(pointer="/files", code="no_framework", detail=called)] if called else []
+    return RequestError([*said, unknown, *stopped.values()])
 
 
 def _stopped(framework: Framework, files: Mapping[str, str]) -> tuple[Problem, ...]:

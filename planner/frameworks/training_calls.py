@@ -19,6 +19,8 @@ _OTHER_KINDS = {
 }  # fmt: skip
 DECODERS_ONLY = "only training of decoders is supported"
 NOT_AMONG_FILES = "is not among the given files"
+# The option by which a call of transformers' Trainer is known.
+TRAINER_MARK = "--per_device_train_batch_size"
 _TAKES_ARGUMENTS = re.compile(r"^\s*(?:export\s+)?\w+=[\"']?\$\{?[1-9]", re.MULTILINE)
 # Files that hold no commands.
 _DATA = (".json", ".yaml", ".yml", ".toml", ".py", ".txt", ".md", "hostfile", "_env")
@@ -115,15 +117,25 @@ def decoder_only(launch: ProgramCall, hybrids: bool = False) -> None:
         raise launch.program.unreadable(f"{name} trains {what}: {DECODERS_ONLY}")
 
 
+def has_trainer_options(launch: ProgramCall) -> bool:
+    """Whether a call has transformers' TrainingArguments, whose dashes may be underscores."""
+    words = {word.text.partition("=")[0] for word in launch.arguments}
+    return bool(words & {TRAINER_MARK, f"--{TRAINER_MARK[2:].replace('_', '-')}"})
+
+
 def training(launch: ProgramCall, mark: str) -> bool:
-    """Whether a call is a training: by its program's name, or because it has the option `mark`."""
+    """Whether a call is a training: by its program's name, or because it has the option `mark`.
+
+    One of transformers' Trainer has the mark, or is none.
+    """
     name = launch.program.text.rsplit("/", 1)[-1]
     if re.search(r"generat|inference|eval|convert|export|prun|quantiz|server|process|merge", name):
         return False
     words = {word.text.partition("=")[0] for word in launch.arguments}
     if "--task" in words and name == "main.py":  # an evaluation of Megatron-LM's
         return False
-    return bool(re.match(r"(pre)?train|finetune|sft", name)) or mark in words
+    named = re.match(r"(pre)?train|finetune|sft", name) and not has_trainer_options(launch)
+    return bool(named) or mark in words
 
 
 def options(words: Sequence[Argument]) -> tuple[Setting, ...]:
@@ -175,7 +187,7 @@ def world(launch: ProgramCall) -> World:
         total, per_node = _count(settings, "--worker_num"), _count(settings, "--local_worker_num")
         nodes = total // per_node if total and per_node and total % per_node == 0 else None
     elif launch.launcher == "deepspeed":
-        nodes, per_node = _count(settings, "--num_nodes"), _count(settings, "--num_gpus")
+        nodes, per_node = _of_deepspeed(settings)
     elif "SLURM_NTASKS" in slurm or "SLURM_NTASKS_PER_NODE" in slurm:
         per_node = slurm.get("SLURM_NTASKS_PER_NODE")
         total = slurm.get("SLURM_NTASKS")
@@ -183,6 +195,15 @@ def world(launch: ProgramCall) -> World:
             per_node = total // nodes
     total = nodes * per_node if nodes and per_node else None
     return World(nodes, per_node, total)
+
+
+def _of_deepspeed(settings: Sequence[Setting]) -> tuple[int | None, int | None]:
+    """Nodes and accelerators of each by DeepSpeed's counts, or --include host:0,1@host:0,1."""
+    named = next((one.value for one in settings if one.name in ("--include", "-i")), None)
+    hosts = named.split("@") if isinstance(named, str) else []
+    counts = {len(host.partition(":")[2].split(",")) for host in hosts if ":" in host}
+    nodes, each = (len(hosts), counts.pop()) if len(counts) == 1 else (None, None)
+    return _count(settings, "--num_nodes") or nodes, _count(settings, "--num_gpus") or each
 
 
 def _of_torchrun(settings: Sequence[Setting], name: str, of_slurm: int | None) -> int | None:

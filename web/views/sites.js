@@ -81,7 +81,7 @@ function Learn() {
   return html`
     <div class="log-drop ${over ? "over" : ""}" onDragOver=${(event) => { event.preventDefault(); setOver(true); }} onDragLeave=${() => setOver(false)} onDrop=${onDrop}>
       <label class="button"><${Icon} name="upload" /> Log<input type="file" class="for-readers" aria-label="Training log" onChange=${({ target }) => { read(target.files); target.value = ""; }} /></label>
-      <p>Drop a training log here, or a table of runs: Megatron-LM, DeepSpeed, NeMo, torchtitan, nanotron, Trainer, MLPerf, CSV.
+      <p>Drop a training log here, or a table of runs: Megatron-LM, DeepSpeed, NeMo, torchtitan, nanotron, MaxText, Trainer, MLPerf, CSV.
         ${group && html` <span class="muted">It is read as a run on ${count(group.nodes * group.accelerators_per_node)} × ${group.accelerator.name}, the cluster of the Plan view.</span>`}</p>
       <${TextField} id="site-name" label="Site" value=${site} usual=${name} onChange=${setSite} />
     </div>`;

@@ -12,6 +12,7 @@ from planner.answers.lint.option_facts import IGNORED, needs_variable
 from planner.answers.lint.variables import refused, stale, variables
 from planner.documents.formats import chance, gib
 from planner.evidence.uncertainty.error_band import SURE
+from planner.frameworks.read_results import UNSHARDED
 from planner.search.memory_reasons import memory_reason
 
 # Up to this many micro-batches, gradients accumulated in 16 bits are not reported.
@@ -148,10 +149,10 @@ def surroundings(launch: LintedLaunch) -> Iterator[Finding]:
 def memory(launch: LintedLaunch) -> Iterator[Finding]:
     """The stages that overflow, by how much, and the largest parts of their memory.
 
-    An error only where published peaks leave no doubt and the accelerator has no room for the
-    tensors and the driver alone; else a warning with its chance.  What the allocator cannot reuse
-    is the least certain part: the peaks that are published of Megatron-Core do not contain it, and
-    a variable changes it.
+    An error only where published peaks leave no doubt, the accelerator has no room for the tensors
+    and the driver alone, and no file that is not given may shard them; else a warning with its
+    chance.  What the allocator cannot reuse is the least certain part: the peaks that are published
+    of Megatron-Core do not contain it, and a variable changes it.
     """
     own = launch.own
     if own is None or own.fits:
@@ -175,11 +176,12 @@ def memory(launch: LintedLaunch) -> Iterator[Finding]:
         (part for part in _FILLS if part in worst.parts), key=lambda part: worst.parts[part]
     )
     place = launch.place(*_FILLS[largest])
-    if own.memory.chance_of_running_out >= SURE and not only_gaps:
+    doubt = f"{UNSHARDED}; with none " * (UNSHARDED in launch.reading.assumed)
+    if own.memory.chance_of_running_out >= SURE and not (only_gaps or doubt):
         yield finding("memory", "error", text, place)
     else:
         odds = f"a risk of {chance(own.memory.chance_of_running_out)} to run out of memory"
-        yield finding("memory_risk", "warning", f"{odds}: {text}", place)
+        yield finding("memory_risk", "warning", f"{doubt}{odds}: {text}", place)
 
 
 def narrow_accumulation(launch: LintedLaunch) -> Iterator[Finding]:

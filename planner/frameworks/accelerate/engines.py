@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -70,6 +71,22 @@ def engine(
     if not values.has(*names):
         values.assume("fsdp_sharding_strategy: not set, FULL_SHARD assumed")
     return Engine({"zero_stage": stage, **hybrid, **shared}, reduced, own=False)
+
+
+def fsdp_keys(values: Values, section: Mapping[str, Any]) -> Values:
+    """The keys of FSDP in a trainer's own YAML, by accelerate's names."""
+    keys = {f"fsdp_{key.removeprefix('fsdp_')}": f"fsdp_config.{key}" for key in section}
+    keys |= {"fsdp_version": "fsdp_version"} if values.has("fsdp_version") else {}
+    known = values.settings
+    values.has(*keys.values())
+    inner = {name: known[path] for name, path in keys.items() if path in known}
+    if values.has("fsdp"):  # "full_shard auto_wrap offload", or a list
+        for word in re.findall(r"\w+", str(known["fsdp"].value)):
+            name = "fsdp_offload_params" if word == "offload" else "fsdp_sharding_strategy"
+            if word == "offload" or word in STRATEGIES:
+                value = "true" if word == "offload" else word
+                inner.setdefault(name, known["fsdp"].model_copy(update={"value": value}))
+    return Values(inner, values.file, values.assumed)
 
 
 def of_document(files: Mapping[str, str], name: str, precision: str, assumed: list[str]) -> Engine:

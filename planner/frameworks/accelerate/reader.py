@@ -5,18 +5,19 @@ The training script has the options of train.py, which are named as in transform
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from pydantic import ValidationError
 
 from cost_models.catalog.names import UnknownName
-from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from cost_models.plans.plan import CPKind
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.frameworks import training_calls, verl_overrides, yaml_files
-from planner.frameworks.accelerate import nemo_rl_policy, trainers, verl_actor
-from planner.frameworks.accelerate.engines import ENGINES, TYPES, engine
+from planner.frameworks import training_calls, verl_overrides
+from planner.frameworks.accelerate import nemo_rl_policy, trainer_launch, trainers, verl_actor
+from planner.frameworks.accelerate.engines import engine
+from planner.frameworks.accelerate.launch_config import KEYS, OPTIONS, SWITCHES, kind_of, plain
+from planner.frameworks.accelerate.launch_config import of_config as of_config_file
 from planner.frameworks.accelerate.peft import tuning_of
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, ATTENTION, OPTIMIZERS, ROTATION
 from planner.frameworks.given_values import (
@@ -47,11 +48,6 @@ fsdp_cpu_ram_efficient_loading dynamo_use_regional_compilation parallelism_confi
 parallelism_config_sp_backend
 """
 LAUNCH_ONLY = frozenset(_LAUNCH_ONLY.split())
-# Options of `accelerate launch`, where a dash may stand for an underscore, and keys of its config.
-SWITCHES, OPTIONS, KEYS = (
-    frozenset(table("planner.frameworks.accelerate", "names.json")[kind])
-    for kind in ("switches", "options", "keys")
-)
 # fsdp_ignored_modules is a key of fsdp_config that has no option.
 KNOWN = KEYS | OPTIONS | SWITCHES | {"fsdp_ignored_modules"}
 # The default of transformers' Trainer.
@@ -77,7 +73,7 @@ def recognises(files: Mapping[str, str]) -> bool:
     if nemo_rl.is_on(files, "dtensor_cfg"):
         return True
     if texts:
-        return any("accelerate launch" in text for text in texts)
+        return any("accelerate launch" in text for text in texts) or trainer_launch.is_one(files)
     return any(
         "distributed_type:" in text
         for name, text in files.items()
@@ -93,7 +89,17 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         return verl_actor.read(call, files)
     if (run := of_files(files)) is not None:
         return nemo_rl_policy.read(run, given_with(files), accelerators)
+    if trainer_launch.is_one(files) and not _has_config(files):
+        return trainer_launch.read(files, accelerators)
     return _read_launch(files, accelerators)
+
+
+def _has_config(files: Mapping[str, str]) -> bool:
+    """Whether accelerate's config is there, with a mesh or keys to check, beside no adapters."""
+    scripts = [text for name, text in files.items() if name.endswith(SCRIPTS)]
+    named = any("accelerate launch" in text for text in scripts)
+    adapts = any("lora" in text or "peft" in text for text in scripts)
+    return named and not adapts and any("distributed_type:" in text for text in files.values())
 
 
 def _read_launch(files: Mapping[str, str], accelerators: int | None) -> Reading:
@@ -103,11 +109,11 @@ def _read_launch(files: Mapping[str, str], accelerators: int | None) -> Reading:
         line, script = options(launch.before[2:], SWITCHES), options(launch.arguments)
         file = launch.program.file
     assumed: list[str] = []
-    keyed = [*_of_config(files, line, assumed), *((_plain(one.name), one) for one in line)]
+    keyed = [*of_config_file(files, line, assumed), *((plain(one.name), one) for one in line)]
     given = given_with(files)
-    script += [one.model_copy(update={"name": f"--{_plain(one.name)}"}) for one in given.settings()]
+    script += [one.model_copy(update={"name": f"--{plain(one.name)}"}) for one in given.settings()]
     values = Values(dict(keyed), file, assumed)
-    asked = Values({f"--{_plain(one.name)}": one for one in script}, file, assumed)
+    asked = Values({f"--{plain(one.name)}": one for one in script}, file, assumed)
     model = given.model or _model(files, asked)
     _refuse_keys(keyed, values)
     try:
@@ -135,37 +141,6 @@ def _read_launch(files: Mapping[str, str], accelerators: int | None) -> Reading:
         refusals=tuple(values.refusals),
         written=own,
     )
-
-
-def _plain(name: str) -> str:
-    return name.lstrip("-").replace("-", "_")
-
-
-def _of_config(
-    files: Mapping[str, str], line: Iterable[Setting], assumed: list[str]
-) -> Iterator[tuple[str, Setting]]:
-    """The keys of the config, with sections flattened as the launcher does."""
-    named = next((one.value for one in line if _plain(one.name) == "config_file"), None)
-    if isinstance(named, str):
-        name = named.rsplit("/", 1)[-1]
-        if name not in files:
-            raise Unreadable(f"the config {name} that the launch names is not among the files")
-    else:
-        yamls = [name for name in files if name.endswith((".yaml", ".yml"))]
-        if line or not yamls:
-            return
-        name = yamls[0]
-    config = yaml_files.read(files[name], name)
-    assumed += config.notes()
-    for one in config.settings():
-        section, _, key = one.name.rpartition(".")
-        if section == "deepspeed_config":
-            yield key, one
-            continue
-        if section in ("fsdp_config", "fp8_config", "dynamo_config"):
-            prefix = section.removesuffix("config")
-            key = key if key.startswith(prefix.rstrip("_")) else prefix + key
-        yield key or one.name, one
 
 
 def _refuse_keys(keyed: Keyed, values: Values) -> None:
@@ -209,7 +184,7 @@ def _plan(
     accelerators: int | None,
     launched: bool,
 ) -> tuple[TrainingSpec, ParallelPlan, tuple[int | None, int | None], bool]:
-    kind = _kind(values)
+    kind = kind_of(values)
     nodes = values.integer("num_machines", default=1, most=DEGREE)
     world = values.integer("num_processes", default=accelerators or 1, most=DEGREE)
     sizes, dp = _mesh(values, world)
@@ -261,19 +236,6 @@ def _stated(arguments: Values, name: str, choices: Iterable[str], default: str) 
     if not arguments.has(name):
         arguments.assume(f"{name}: not set, {default} assumed")
     return arguments.choice(name, choices=choices, default=default)
-
-
-def _kind(values: Values) -> str:
-    """Accelerate's distributed_type, with the launch switches applied."""
-    kind = values.choice("distributed_type", choices=TYPES, default="NO")
-    kind = "FSDP" if values.boolean("use_fsdp") else kind
-    kind = "MULTI_GPU" if values.boolean("multi_gpu") else kind
-    kind = "DEEPSPEED" if values.boolean("use_deepspeed") else kind
-    if kind in ENGINES:
-        raise values.fault(
-            ("distributed_type",), f"{kind} cannot be read: only FSDP, DeepSpeed and plain replicas"
-        )
-    return kind
 
 
 def _mesh(values: Values, world: int) -> tuple[dict[str, int], int]:

@@ -16,7 +16,9 @@ class Trainer:
     chunks_loss: whether its loss never has the logits of all tokens; trains_half: whether weights
     that are all trained, by FSDP 2 or without shards, are kept in half precision;
     offloads_instead: whether activations beside adapters are offloaded in place of recompute;
-    names: the package whose keys.json has all of its keys, if it drops others without a word.
+    names: the package whose keys.json has all of its keys, if it drops others without a word;
+    tasks: keys of what it does in place of training where do_train is not set; usual_tuning: what
+    it trains by default.
     """
 
     title: str
@@ -29,13 +31,25 @@ class Trainer:
     usual_length: int | None = None
     usual_micro: int = 8
     usual_rank: int = 8
+    usual_tuning: str = "full"
     checkpoints: bool = False
     chunks_loss: bool = False
     trains_half: bool = False
     offloads_instead: bool = False
     names: str = ""
+    tasks: tuple[str, ...] = ()
 
 
+# transformers' Trainer itself: each script has its own option for the length, and its own model.
+PLAIN = Trainer(
+    "transformers' Trainer",
+    (),
+    ("model_name_or_path",),
+    (
+        "model_max_length", "max_seq_length", "max_length", "max_seq_len", "block_size",
+        "seq_length", "seq_len", "max_len", "cutoff_len",
+    ),
+)  # fmt: skip
 _LLAMA_FACTORY = Trainer(
     "LLaMA-Factory",
     ("finetuning_type", "cutoff_len"),
@@ -44,10 +58,12 @@ _LLAMA_FACTORY = Trainer(
     rank="lora_rank",
     targets=("lora_target",),
     usual_length=2048,
+    usual_tuning="lora",
     checkpoints=True,
+    tasks=("do_predict", "task"),
 )
 # LLaMA-Factory's v1 format, after translation to the older keys.
-NEWER = replace(_LLAMA_FACTORY, marks=(), usual_micro=1)
+NEWER = replace(_LLAMA_FACTORY, marks=(), usual_micro=1, usual_tuning="full")
 TRAINERS = (
     _LLAMA_FACTORY,
     Trainer(

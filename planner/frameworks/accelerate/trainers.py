@@ -16,7 +16,8 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, training_calls, yaml_files
 from planner.frameworks.accelerate import llama_factory_v1
-from planner.frameworks.accelerate.engines import ENGINES, TYPES, Engine, engine, of_document
+from planner.frameworks.accelerate.engines import Engine, engine, fsdp_keys, of_document
+from planner.frameworks.accelerate.launch_config import kind_of, mesh_of
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, FOREACH, OPTIMIZERS
 from planner.frameworks.accelerate.trainer_keys import NEWER, TRAINERS, Trainer, kept_in
@@ -30,7 +31,7 @@ from planner.frameworks.given_values import (
 )
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, is_encoder, of_config
-from planner.frameworks.read_results import Reading, Setting, Unreadable
+from planner.frameworks.read_results import UNSHARDED, Reading, Setting, Unreadable
 
 YAML = (".yaml", ".yml")
 PLAIN = ("NO", "MULTI_GPU")
@@ -53,6 +54,7 @@ OPTIMIZED: dict[str, OptimizerName] = {
 }
 # Algorithms that generate their samples, and names of algorithms -> loss of the spec.
 GENERATING = ("ppo", "grpo", "gdpo", "rloo", "ebft")
+SAMPLES = ("num_generations", "reward_funcs")  # TRL's GRPO and RLOO have no key for themselves
 LOSSES = {"dpo": "dpo", "rm": "reward", "reward": "reward", "sigmoid": "dpo"}
 TOKENS = ("sft", "pt", "nll", "dft")  # of the next token
 PAIRED = ("dpo", "reward")  # a sample is two sequences, which go through one pass
@@ -91,9 +93,9 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     world = beside.integer("num_processes", default=accelerators or 0, least=0)
     if not world:
         raise Unreadable("the files do not say how many accelerators run it: give a cluster")
-    model = _model(values, trainer, given, files)
+    model = model_of(values, trainer, given, files)
     try:
-        training, plan = _plan(values, trainer, tree, model, files, world, beside)
+        training, plan = plan_of(values, trainer, tree, model, files, world, beside)
         nodes = _nodes(files)
     except ValidationError as error:
         raise malformed(error, name) from None
@@ -153,7 +155,7 @@ def _beside(files: Mapping[str, str], assumed: list[str]) -> Values:
     return Values({}, "", assumed)
 
 
-def _model(
+def model_of(
     values: Values, trainer: Trainer, given: GivenValues, files: Mapping[str, str]
 ) -> ModelSpec:
     """The given model, else the one that the configuration names, else that of config.json."""
@@ -175,7 +177,7 @@ def _model(
         ) from None
 
 
-def _plan(
+def plan_of(
     values: Values,
     trainer: Trainer,
     tree: dict[str, Any],
@@ -184,6 +186,7 @@ def _plan(
     world: int,
     beside: Values,
 ) -> tuple[TrainingSpec, ParallelPlan]:
+    """The training and the plan of a trainer's keys; raises Unreadable."""
     degrees, shard = _degrees(values, world)
     dp = degrees["dp"]
     if not values.has(trainer.micro):
@@ -194,6 +197,7 @@ def _plan(
     if trainer is NEWER:
         steps = llama_factory_v1.accumulation(values, micro, dp)
     loss = _loss(values)
+    _refuse_tasks(values, trainer)
     micro *= 2 if loss in PAIRED else 1
     half = "fp16" if values.boolean("fp16") else "bf16"
     sharding = _engine(values, tree, files, half, beside)
@@ -206,7 +210,12 @@ def _plan(
     adapters = _adapters(values, trainer, tree)
     full = _recomputes(values, trainer, bool(adapters))
     full |= beside.boolean("fsdp_activation_checkpointing")
-    fields = {"runtime": runtime_of(optimizer), "zero_stage": 0, **_mesh(beside), **shard}
+    fields: dict[str, Any] = {
+        "runtime": runtime_of(optimizer),
+        "zero_stage": 0,
+        **mesh_of(beside),
+        **shard,
+    }
     fields |= sharding.fields | ({"offload_activations": True} if _offloads(values) else {})
     training = TrainingSpec(
         seq_length=length,
@@ -223,7 +232,7 @@ def _plan(
         recompute="full" if full else "none",
         recompute_num_layers=model.num_layers if full else 0,
         attention_kernel=ATTENTION.get(values.text(*KERNELS) or "", "flash"),
-        cross_entropy=_loss_kernels(values, trainer, loss),
+        cross_entropy=_loss_kernels(values, trainer, loss, fields["runtime"]),
         compile=values.boolean("torch_compile"),
         **fields,
     )
@@ -288,15 +297,16 @@ def _loss(values: Values) -> Any:
         )
     if said not in (*LOSSES, *TOKENS):
         values.assume(f"{said} is costed as training on the next token")
+    if values.has(*SAMPLES):
+        raise values.fault(SAMPLES, "is of GRPO, which also generates samples: planner rl has it")
     return LOSSES.get(said, "next_token")
 
 
-def _mesh(beside: Values) -> dict[str, int]:
-    """dp_shard of accelerate's mesh, if it has replicas of shard groups."""
-    prefix = "parallelism_config_dp_"
-    copies = beside.integer(f"{prefix}replicate_size", default=1)
-    shards = beside.integer(f"{prefix}shard_size", default=1)
-    return {"dp_shard": shards} if copies > 1 and shards > 1 else {}
+def _refuse_tasks(values: Values, trainer: Trainer) -> None:
+    """Raises Unreadable if the trainer does something else in place of training."""
+    tasks = [key for key in trainer.tasks if values.has(key)]
+    if tasks and not values.boolean("do_train"):
+        raise values.fault(tasks, "without do_train: nothing is trained")
 
 
 def _offloads(values: Values) -> bool:
@@ -329,46 +339,37 @@ def _engine(
         at_hand = next((one for one in files if one.rsplit("/", 1)[-1] == name), None)
         if at_hand is not None:
             return of_document(files, at_hand, half, values.assumed)
-        stage = re.search(r"z(?:ero)?_?(\d)", name)
+        stage = re.search(r"z(?:ero)?[_-]?(?:stage)?[_-]?(\d)", name)
         if stage is None:
             raise Unreadable(f"DeepSpeed's {name} is not among the files")
         values.assume(f"{name} is not among the files: ZeRO {stage[1]} taken from its name")
-        text = json.dumps({"zero_optimization": {"stage": int(stage[1])}})
+        offloads = {"offload_optimizer": {"device": "cpu"}} if "offload" in name else {}
+        text = json.dumps({"zero_optimization": {"stage": int(stage[1]), **offloads}})
         return of_document({name: text}, name, half, values.assumed)
     section = tree.get("fsdp_config")
     if isinstance(section, dict) or values.has("fsdp", "fsdp_version"):
-        return engine("FSDP", _fsdp(values, section or {}), files, half, 8)
+        section = section if isinstance(section, dict) else {}
+        return engine("FSDP", fsdp_keys(values, section), files, half, 8)
     if not beside.settings:
-        values.assume("no sharding: the files name no DeepSpeed, FSDP or accelerate config")
-    kind = beside.choice("distributed_type", choices=TYPES, default="NO")
-    if kind in ENGINES:
-        raise beside.fault(
-            ("distributed_type",), f"{kind} cannot be read: only FSDP, DeepSpeed and plain replicas"
-        )
+        values.assume(UNSHARDED)
+    kind = kind_of(beside)
     each = beside.integer("num_processes", default=8) // beside.integer("num_machines", default=1)
     return engine(kind, beside, files, half, max(each, 1))
 
 
-def _fsdp(values: Values, section: Mapping[str, Any]) -> Values:
-    """The keys of FSDP in a trainer's own YAML, by accelerate's names."""
-    keys = {f"fsdp_{key.removeprefix('fsdp_')}": f"fsdp_config.{key}" for key in section}
-    keys |= {"fsdp_version": "fsdp_version"} if values.has("fsdp_version") else {}
-    known = values.settings
-    values.has(*keys.values())
-    inner = {name: known[path] for name, path in keys.items() if path in known}
-    return Values(inner, values.file, values.assumed)
-
-
-def _loss_kernels(values: Values, trainer: Trainer, loss: str) -> str:
+def _loss_kernels(values: Values, trainer: Trainer, loss: str, runtime: str) -> str:
     """TRL takes the output layer and the loss together in chunks of tokens, as Liger does."""
     fused = [values.boolean(key) for key in CHUNKED]
     chunked = (trainer.chunks_loss and loss == "next_token") or any(fused)
+    if chunked and runtime == "deepspeed":
+        values.assume("the loss in chunks is costed with whole logits under DeepSpeed")
+        return "unfused"
     return "chunked" if chunked else "unfused"
 
 
 def _adapters(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[str, Any]:
     """The fields of adapters in the training spec, and the type of frozen weights."""
-    usual = "lora" if values.boolean("use_peft") else "full"
+    usual = "lora" if values.boolean("use_peft") else trainer.usual_tuning
     kind = values.text("finetuning_type", "adapter") or usual
     if kind in ("full", "none"):
         return {}

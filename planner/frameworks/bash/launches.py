@@ -17,6 +17,7 @@ _COMMANDS = {
     ("megatron",): ("sft", "pt", "rlhf"),
     ("nemo", "llm"): ("pretrain", "finetune"),
     ("tune",): ("run",),
+    ("llamafactory-cli",): ("train",),
 }
 
 # Slurm's options and the variables that they set.

@@ -31,7 +31,7 @@ class TranslatedLaunch:
     """
 
     launch: ProgramCall
-    model: ModelSpec
+    model: ModelSpec | None
     world: World
     notes: tuple[str, ...]
     left: tuple[Setting, ...]

@@ -12,13 +12,14 @@ from pydantic import ValidationError
 from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.frameworks import architecture, training_calls, verl_overrides
+from planner.frameworks import architecture, training_calls, verl_overrides, yaml_files
 from planner.frameworks.arguments import Arguments, known_arguments, of_call
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.given_values import invalid
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.megatron import (
     forks,
+    nemo1,
     nemo_rl_policy,
     numerics,
     printed_arguments,
@@ -63,11 +64,8 @@ def recognises(files: Mapping[str, str]) -> bool:
         return False
     if nemo_rl.is_on(files, "megatron_cfg"):
         return True
-    if (
-        printed_arguments.is_one(files)
-        or yaml_config.is_one(files)
-        or _other_trainer(files) is not None
-    ):
+    documents = (printed_arguments.is_one, yaml_config.is_one, nemo1.trainer_of, _other_trainer)
+    if any(known(files) for known in documents):
         return True
     if any(MINDSPEED.search(text) for text in files.values()):
         return False
@@ -133,6 +131,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         return _read_namespace(found, files, accelerators)
     if (config := yaml_config.of_files(files)) is not None:
         return _read_yaml(config, files, accelerators)
+    if (sections := nemo1.trainer_of(files)) is not None:
+        return _read_sections(*sections, files, accelerators)
     if (run := of_files(files)) is not None:
         nemo_rl.backend(run)
         return _read_policy(run, files, accelerators)
@@ -185,6 +185,15 @@ def _read_policy(run: Config, files: Mapping[str, str], size: int | None) -> Rea
     translated = nemo_rl_policy.translated(run, given_with(files), known, size)
     found = TrainingCall(translated.launch, run.name, files)
     return _translated(translated, found, "NeMo-RL", size)
+
+
+def _read_sections(name: str, title: str, files: Mapping[str, str], size: int | None) -> Reading:
+    """Reads a YAML of FlagScale or NeMo 1."""
+    file = yaml_files.read(files[name], name)
+    known = known_arguments(PACKAGE)["flags"]
+    translated = nemo1.translated(file, title, given_with(files), known, size)
+    found = TrainingCall(translated.launch, file.name, files)
+    return _translated(translated, found, title, size)
 
 
 def _read_other_trainer(

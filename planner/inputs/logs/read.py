@@ -14,6 +14,7 @@ from planner.inputs.logs import (
     bridge,
     deepspeed,
     launch,
+    maxtext,
     megatron,
     mllog,
     nanotron,
@@ -35,6 +36,7 @@ READERS: tuple[type[Reader], ...] = (
     torchtitan.Torchtitan,
     nanotron.Nanotron,
     nemo.Nemo,
+    maxtext.MaxText,
     mllog.MlLog,
     trainer.Trainer,
     deepspeed.DeepSpeed,
@@ -46,6 +48,7 @@ BASES = (
     STAMPS,
     nanotron.ELAPSED,
     nemo.TIMING,
+    maxtext.SECONDS,
     mllog.EVENTS,
     deepspeed.RATES,
     trainer.BAR,
@@ -53,7 +56,7 @@ BASES = (
 # The block that a program prints says more of its code base than what it prints beside it.
 ORDER: tuple[CodeBase, ...] = (
     "megatron-deepspeed", "mindspeed", "megatron-bridge", "mlperf", "megatron-lm", "torchtitan",
-    "nanotron", "nemo", "accelerate", "trainer", "deepspeed",
+    "nanotron", "nemo", "maxtext", "accelerate", "trainer", "deepspeed",
 )  # fmt: skip
 # What a prediction of the run needs.
 NEEDED = (

@@ -22,6 +22,7 @@ CodeBase = Literal[
     "torchtitan",
     "nanotron",
     "nemo",
+    "maxtext",
     "mlperf",
     "trainer",
     "accelerate",

@@ -24,14 +24,20 @@ _SAID = re.compile(
     r"[^=:]*[=:] ?([\w,]+)"
 )
 _METRIC = re.compile(
-    r"[\"'](train_runtime|train_steps_per_second|train_samples_per_second|global_step"
-    r"|num_input_tokens_seen|train_batch_size|max_steps)[\"']: ?([\d.e+-]+)"
+    r"(?:[\"']|^\s*)(train_runtime|train_steps_per_second|train_samples_per_second|global_step"
+    r"|num_input_tokens_seen|train_batch_size|max_steps)(?:[\"']: ?[\"']?| +[:=] +)([\d.e+:-]+)"
 )
 _LOSS = re.compile(r"[\"']loss[\"']: ?[\"']?(NaN|nan|inf|Infinity)")
 _OVERRIDES = re.compile(r"Overriding config: (.*)|config_overrides[ =]([\w=,.]+)")
 TICKS_S = 100.0  # one tick is then 1 %
 BAR = "progress bar"
 FIELDS: dict[str, str] = table("planner.inputs.logs", "names.json")["trainer"]
+
+
+def _seconds(text: str) -> float:
+    """A number, or hours, minutes and seconds, as Trainer.log_metrics prints a time."""
+    parts = [number_of(part) for part in text.split(":")]
+    return sum(part * 60.0**place for place, part in enumerate(reversed(parts)))
 
 
 class Trainer(Reader):
@@ -65,7 +71,7 @@ class Trainer(Reader):
         if found := _SAID.search(text):
             self._said(found[1], found[2], number)
         for name, value in _METRIC.findall(text):
-            self.metrics.setdefault(name, (number_of(value), number))
+            self.metrics.setdefault(name, (_seconds(value), number))
         if found := _LOSS.search(text):
             self.draft.loss(found[1], number)
         if found := _OVERRIDES.search(text):
@@ -125,6 +131,9 @@ class Trainer(Reader):
         batch = self.draft.number("training.global_batch_size") or 0
         if self.code_base and each and batch and batch % each == 0:
             self.draft.say("plan.dp", batch // each, 0)
+        rate = self.metrics.get("train_steps_per_second", (0.0, 0))[0]
+        if not steps and 0 < rate * runtime < MOST:
+            steps = round(rate * runtime)
         if steps > 0 and SHORTEST_S <= runtime / steps <= LONGEST_S:
             self.draft.means.append(
                 StepTime(

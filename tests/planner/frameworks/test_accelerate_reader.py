@@ -103,7 +103,6 @@ UNREADABLE: list[tuple[str, dict[str, tuple[str, str]]]] = [
     ("is not YAML", {"accelerate": ("num_processes: 16", "num_processes: 2024-99-99")}),
     ("cannot be read", {"accelerate": ("fsdp_config:", "fsdp_config: [")}),
     ("not among the files", {"launch": ("accelerate.yaml", "other.yaml")}),
-    ("no call of accelerate", {"launch": ("accelerate launch", "torchrun")}),
     ("no sequence length: --set max_length", {"launch": ("--block_size 2048", "")}),
     ("must be one of sdpa", {"launch": (" sdpa", " fastest")}),
     ("config.json: holds no model", {"config": ("hidden_size", "hiden_size")}),

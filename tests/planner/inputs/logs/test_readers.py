@@ -323,6 +323,44 @@ def test_trainer_s_state_gives_a_mean_and_says_so() -> None:
     assert any("mean over the run" in one for one in found.assumed)
 
 
+def test_trainer_s_closing_metrics_in_a_table_give_a_mean() -> None:
+    lines = [
+        "***** train metrics *****",
+        "  epoch                    =        3.0",
+        "  train_loss               =     0.9123",
+        "  train_runtime            = 0:08:20.00",
+        "  train_samples_per_second =     12.800",
+        "  train_steps_per_second   =      0.400",
+    ]
+    found = read_log(lines, "run.log")
+    assert (found.code_base, found.step.seconds, found.step.steps) == ("trainer", 2.5, 200)
+
+
+def test_trainer_s_rate_alone_gives_the_steps() -> None:
+    line = "{'train_runtime': 500.0, 'train_steps_per_second': 0.4, 'train_loss': 1.2}"
+    assert read_log([line], "run.log").step.seconds == 2.5
+
+
+def test_maxtext_s_steps_and_settings() -> None:
+    lines = [
+        "Config param max_target_length: 2048",
+        "Config param global_batch_size_to_train_on: 96",
+        "Config param emb_dim: 2048",
+        *(
+            f"completed step: {step}, seconds: {seconds}, TFLOP/s/device: 141.5, "
+            "Tokens/s/device: 9098.2, total_weights: 196608, loss: 11.3"
+            for step, seconds in enumerate([44.9, 0.3, *[5.5] * 18])
+        ),
+    ]
+    found = read_log(lines, "run.log")
+    assert (found.code_base, found.step.seconds) == ("maxtext", 5.5)
+    assert found.tflops_per_accelerator == 141.5
+    facts = {one.field: one.value for one in found.facts}
+    assert facts["training.seq_length"] == 2048
+    assert facts["training.global_batch_size"] == 96
+    assert facts["model.hidden_size"] == 2048
+
+
 def test_mindspeed_is_known_by_its_options() -> None:
     block = ["------------------------ arguments ------------------------"]
     block += [

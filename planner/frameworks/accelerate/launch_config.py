@@ -1,0 +1,92 @@
+"""Accelerate's configuration: the options of `accelerate launch` and the file that they name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from cost_models.package_files import table
+from planner.frameworks import yaml_files
+from planner.frameworks.accelerate.engines import ENGINES, TYPES
+from planner.frameworks.given_values import Values
+from planner.frameworks.read_results import Setting, Unreadable
+
+# Options of `accelerate launch`, where a dash may stand for an underscore, and keys of its config.
+SWITCHES, OPTIONS, KEYS = (
+    frozenset(table("planner.frameworks.accelerate", "names.json")[kind])
+    for kind in ("switches", "options", "keys")
+)
+
+
+def plain(name: str) -> str:
+    """The name without dashes."""
+    return name.lstrip("-").replace("-", "_")
+
+
+def of_config(
+    files: Mapping[str, str], line: Iterable[Setting], assumed: list[str]
+) -> Iterator[tuple[str, Setting]]:
+    """The keys of the config, with sections flattened as the launcher does."""
+    named = next((one.value for one in line if plain(one.name) == "config_file"), None)
+    if isinstance(named, str):
+        name = named.rsplit("/", 1)[-1]
+        if name not in files:
+            yield from _by_name(name, line, assumed)
+            return
+    else:
+        yamls = [name for name in files if name.endswith((".yaml", ".yml"))]
+        if line or not yamls:
+            return
+        name = yamls[0]
+    config = yaml_files.read(files[name], name)
+    assumed += config.notes()
+    for one in config.settings():
+        section, _, key = one.name.rpartition(".")
+        if section == "deepspeed_config":
+            yield key, one
+            continue
+        if section in ("fsdp_config", "fp8_config", "dynamo_config"):
+            prefix = section.removesuffix("config")
+            key = key if key.startswith(prefix.rstrip("_")) else prefix + key
+        yield key or one.name, one
+
+
+def _by_name(
+    name: str, line: Iterable[Setting], assumed: list[str]
+) -> Iterator[tuple[str, Setting]]:
+    """What the name of an absent config says of the sharding.  Raises Unreadable if nothing."""
+    about = next(one for one in line if plain(one.name) == "config_file")
+    stage = re.search(r"z(?:ero)?[_-]?(?:stage)?[_-]?([123])", name, re.IGNORECASE)
+    if stage is not None:
+        found = {"distributed_type": "DEEPSPEED", "zero_stage": stage[1]}
+        if "offload" in name:
+            found["offload_optimizer_device"] = "cpu"
+    elif re.search(r"fsdp", name, re.IGNORECASE):
+        found = {"distributed_type": "FSDP", "fsdp_sharding_strategy": "FULL_SHARD"}
+    else:
+        raise Unreadable(f"the config {name} that the launch names is not among the files")
+    kinds = " ".join(found.values())
+    assumed.append(f"{name} is not among the files: {kinds} taken from its name")
+    for key, value in found.items():
+        yield key, about.model_copy(update={"name": key, "value": value})
+
+
+def kind_of(values: Values) -> str:
+    """Accelerate's distributed_type, with the launch switches applied."""
+    kind = values.choice("distributed_type", choices=TYPES, default="NO")
+    kind = "FSDP" if values.boolean("use_fsdp") else kind
+    kind = "MULTI_GPU" if values.boolean("multi_gpu") else kind
+    kind = "DEEPSPEED" if values.boolean("use_deepspeed") else kind
+    if kind in ENGINES:
+        raise values.fault(
+            ("distributed_type",), f"{kind} cannot be read: only FSDP, DeepSpeed and plain replicas"
+        )
+    return kind
+
+
+def mesh_of(beside: Values) -> dict[str, int]:
+    """dp_shard of accelerate's mesh, if it has replicas of shard groups."""
+    prefix = "parallelism_config_dp_"
+    copies = beside.integer(f"{prefix}replicate_size", default=1)
+    shards = beside.integer(f"{prefix}shard_size", default=1)
+    return {"dp_shard": shards} if copies > 1 and shards > 1 else {}

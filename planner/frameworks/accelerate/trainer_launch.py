@@ -1,0 +1,282 @@
+"""Reads scripts that start transformers' Trainer with options of the command line.
+
+Their own options differ (FastChat, LLaVA, Qwen, Alpaca); those of TrainingArguments are the same,
+and PEFT's have many prefixes.  Each is taken to the key that the YAML trainers have for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from pydantic import ValidationError
+
+from planner.frameworks import training_calls
+from planner.frameworks.accelerate import trainers
+from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, plain
+from planner.frameworks.accelerate.trainer_keys import PLAIN, TRAINERS, Trainer
+from planner.frameworks.arguments import to_set
+from planner.frameworks.bash import ProgramCall
+from planner.frameworks.given_values import Values, malformed, options
+from planner.frameworks.launch_files import GivenValues, given_with
+from planner.frameworks.read_results import Reading, Setting
+from planner.frameworks.training_calls import TrainingCall, World
+
+TITLE = PLAIN.title
+RANK = re.compile(r"(.*_)?lora_(r|rank|dim)|peft_r")
+# Option of many scripts -> the key for it; PEFT's may have a prefix.
+KEYS = (
+    (re.compile(r"model_name|model_path|model_id|base_model|pretrained_model|model|config_name"),
+     "model_name_or_path"),
+    (re.compile(r"(use_)?grad(ient)?_checkpoint(ing)?"), "gradient_checkpointing"),
+    (RANK, "lora_r"),
+    (re.compile(r"(.*_)?lora_(target(_module)?s?|target_modules|trainable|modules)|target_modules"),
+     "lora_target_modules"),
+    (re.compile(r"(.*_)?lora_dropout(_p)?"), "lora_dropout"),
+)  # fmt: skip
+SWITCH = re.compile(r"((use|enable)_)?((peft|llm)_)?(q_?)?(lora|peft)(_enabled?)?")
+QUANTIZED = re.compile(r"(use_)?q_?lora|(use_|load_in_)?(4bit|int4)(_quantization)?|use_4bit.*")
+# Adapters of an image encoder.
+OTHER_PART = re.compile(r"vision|backbone|visual|(^|_)vit(_|$)")
+OWN = "--config_name"  # of the script that is written here
+STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")  # LLaMA-Factory's
+WHOLE = ("full_finetune", "full_finetuning")
+# Options that leave the language model as it is: those that freeze it, and those that train it.
+FREEZES = ("freeze_llm", "freeze_language_model", "tune_mm_mlp_adapter")
+TRAINS = ("tune_llm", "tune_language_model", "train_llm")
+ADDS = re.compile(r"moe_(enable|mode)|num_experts|vision_flow.*")
+# Parallelism of another engine under the Trainer: mcore_adapter's, optimum's.
+DEGREES = re.compile(
+    r"(tp|pp|ep|cp|sp|((tensor|pipeline|expert|context|sequence)_)(model_)?parallel)(_size|_degree)?"
+)
+# Lengths of the two parts of a sample.
+PARTS = (("source_max_len", "target_max_len"), ("max_source_length", "max_target_length"))
+GENERATING = re.compile(r"(^|_)(ppo|grpo|rloo|gspo|reinforce)(_|$)")
+PAIRED = re.compile(r"(^|_)(dpo|reward)(_|$|model)")
+PAIRED_OTHERWISE = re.compile(r"(^|_)(kto|orpo|simpo|cpo)(_|$)")
+
+
+def launches(call: ProgramCall) -> bool:
+    """Whether a call has the options of transformers' Trainer, and is not of our own train.py."""
+    own = _by_accelerate(call) and any(word.text.startswith(OWN) for word in call.arguments)
+    return not own and training_calls.has_trainer_options(call)
+
+
+def is_one(files: Mapping[str, str]) -> bool:
+    """Whether some script has such a call."""
+    hints = (training_calls.TRAINER_MARK, training_calls.TRAINER_MARK.replace("_", "-"))
+    return training_calls.training_call_if_any(files, hints, launches, TITLE) is not None
+
+
+def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
+    """The specs and the plan of the last such call; raises Unreadable."""
+    call = training_calls.training_call(files, launches, TITLE)
+    given, program = given_with(files), call.launch.program
+    settings = _settings(call.launch, given)
+    values = LaunchValues({}, program.file, list(call.notes))
+    values.settings = dict(_by_key(settings, program.text, values.assumed))
+    trainer = _trainer(values)
+    _refuse(values, call)
+    line = options(call.launch.before[2:], SWITCHES) if _by_accelerate(call.launch) else []
+    keyed = [*of_config(call.files, line, values.assumed), *((plain(o.name), o) for o in line)]
+    beside = Values(dict(keyed), program.file, values.assumed)
+    reached = _world(call.launch, beside)
+    size = training_calls.accelerators(call, reached, accelerators)
+    _require(values, trainer, given, call)
+    model = trainers.model_of(values, trainer, given, call.files)
+    tree = {name: one.value for name, one in values.settings.items()}
+    try:
+        training, plan = trainers.plan_of(values, trainer, tree, model, call.files, size, beside)
+    except ValidationError as error:
+        raise malformed(error, program.file) from None
+    read_ones = [values.settings[key] for key in values.asked if key in values.settings]
+    return Reading(
+        framework="accelerate",
+        model=model,
+        training=training,
+        plan=plan,
+        nodes=reached.nodes,
+        accelerators_per_node=reached.per_node,
+        settings=(
+            *training_calls.options(call.launch.before),
+            *beside.settings.values(),
+            *settings,
+        ),
+        unread=tuple(one for one in settings if one not in read_ones),
+        assumed=tuple(dict.fromkeys(values.assumed)),
+        written=False,
+    )
+
+
+class LaunchValues(Values):
+    """Options of a script; one whose value the files leave open cannot be looked up."""
+
+    def text(self, *names: str) -> str | None:
+        text = super().text(*names)
+        if text is not None and "$" in text:
+            raise self.fault(names, f"is {text}, which the files do not say: {to_set(text)}")
+        return text
+
+
+def _settings(call: ProgramCall, given: GivenValues) -> list[Setting]:
+    """The options of the call, then the user's; several words of one are one text."""
+    found = [*options(call.arguments), *given.settings()]
+    return [
+        one if not isinstance(one.value, tuple) else one.model_copy(
+            update={"value": " ".join(one.value)}
+        )
+        for one in found
+    ]  # fmt: skip
+
+
+def _by_key(
+    settings: Sequence[Setting], program: str, assumed: list[str]
+) -> Iterator[tuple[str, Setting]]:
+    """The settings by the keys that trainers have for them; the last of each counts."""
+    said = {one.name.lstrip("-").replace("-", "_"): one for one in settings}
+    yield from said.items()
+    for pattern, key in KEYS:
+        named = [name for name in said if pattern.fullmatch(name) and not OTHER_PART.search(name)]
+        if named and key not in said:
+            yield key, said[named[0]]
+    if "finetuning_type" not in said:
+        yield from _adapters(said, program.rsplit("/", 1)[-1], assumed)
+
+
+def _adapters(
+    said: Mapping[str, Setting], program: str, assumed: list[str]
+) -> Iterator[tuple[str, Setting]]:
+    """finetuning_type, by switches under any name, else by options of LoRA, else by the program."""
+    switches = [one for name, one in said.items() if SWITCH.fullmatch(name)]
+    about = next(iter(_adapting(said, switches, program)), None)
+    if about is None:
+        return
+    if not switches:
+        assumed.append(f"{program} is assumed to train LoRA adapters: {about.name} is PEFT's")
+    ranks = [one for one in switches if str(one.value).isdigit() and int(str(one.value)) > 1]
+    if ranks:  # InternVL's --use_llm_lora 16
+        yield "lora_r", ranks[0]
+    elif not any(RANK.fullmatch(name) for name in said):
+        assumed.append("the rank of LoRA is not set: 8 as in PEFT, the program may have its own")
+    kind = "qlora" if _is_packed(said) else "lora"
+    yield "finetuning_type", about.model_copy(update={"value": kind})
+    if "modules_to_save" in said:
+        assumed.append("modules_to_save: modules that are trained whole are not costed")
+
+
+def _adapting(said: Mapping[str, Setting], switches: list[Setting], program: str) -> list[Setting]:
+    """The settings that say that adapters are trained; empty where all weights are."""
+    if any(_is_on(said[name]) for name in WHOLE if name in said):
+        return []
+    if switches:
+        return switches if any(map(_is_on, switches)) else []
+    found = [one for name, one in said.items() if "lora_" in name and not OTHER_PART.search(name)]
+    return found or (list(said.values()) if "lora" in program.lower() else [])
+
+
+def _is_packed(said: Mapping[str, Setting]) -> bool:
+    """Whether frozen weights have 4 bits."""
+    bits = [said[name].value for name in ("bits", "quantization_bit") if name in said]
+    return "4" in bits or any(
+        _is_on(one) for name, one in said.items() if QUANTIZED.fullmatch(name)
+    )
+
+
+def _is_on(setting: Setting) -> bool:
+    return str(setting.value or "true").lower() not in trainers.OFF
+
+
+def _trainer(values: Values) -> Trainer:
+    """LLaMA-Factory by its own options, else transformers' Trainer itself."""
+    factory = TRAINERS[0]
+    stage = values.settings.get("stage")
+    if stage is not None and stage.value not in STAGES:  # LLaVA's stages are of the data
+        values.settings = {key: one for key, one in values.settings.items() if key != "stage"}
+    staged = "stage" in values.settings and not values.has(*PLAIN.length)
+    if staged or values.settings.keys() & {"cutoff_len", "lora_target"}:
+        return replace(factory, rank="lora_r", targets=("lora_target", "lora_target_modules"))
+    return PLAIN
+
+
+def _refuse(values: Values, call: TrainingCall) -> None:
+    """Raises Unreadable where what is trained is not the language model, or not by one pass."""
+    program = call.launch.program
+    name = program.text.rsplit("/", 1)[-1].lower().removesuffix(".py")
+    if GENERATING.search(name):
+        raise program.unreadable(f"{name} also generates samples: its step cannot be read")
+    if PAIRED_OTHERWISE.search(name):
+        raise program.unreadable(f"the loss of {name} cannot be planned: only sft, dpo and reward")
+    kind = PAIRED.search(name)
+    if kind and "stage" not in values.settings:
+        said = Setting(name="stage", value=kind[2], file=program.file, line=program.line)
+        values.settings = {**values.settings, "stage": said}
+    _refuse_frozen(values)
+    for key, one in values.settings.items():
+        if ADDS.fullmatch(key) and _is_on(one):
+            raise one.unreadable(f"{one.name} adds parts to the model, which no plan has")
+        if DEGREES.fullmatch(key) and one.value != "1" and _is_on(one):
+            raise one.unreadable(
+                f"{one.name} {one.value or ''}: {program.text} runs the Trainer on an engine with "
+                "parallelism of its own, which is not read"
+            )
+    if values.has("vision_tower", "mm_projector_type", "force_image_size", "vision_lr"):
+        values.assume("only the language model is costed, without its image encoder")
+
+
+def _refuse_frozen(values: Values) -> None:
+    """Raises Unreadable if the language model is frozen, without adapters in it."""
+    # LLaVA's backbone is the language model, InternVL's, which has freeze_llm too, the encoder.
+    freezes = FREEZES if values.has("freeze_llm") else (*FREEZES, "freeze_backbone")
+    frozen = [key for key in freezes if values.has(key) and values.boolean(key)]
+    frozen += [key for key in TRAINS if values.has(key) and not values.boolean(key)]
+    if frozen and values.text("finetuning_type") is None:
+        one = values.settings[frozen[0]]
+        raise one.unreadable(
+            f"{one.name} {one.value or ''}: the language model is frozen and another part is "
+            "trained, which no plan has"
+        )
+
+
+def _by_accelerate(call: ProgramCall) -> bool:
+    return call.launcher == "accelerate"
+
+
+def _world(call: ProgramCall, beside: Values) -> World:
+    """The processes, by accelerate's configuration if it launches; python alone starts one."""
+    if _by_accelerate(call):
+        total = beside.integer("num_processes", default=0, least=0)
+        nodes = beside.integer("num_machines", default=1)
+        return World(nodes, total // nodes, total) if total else World(None, None, None)
+    reached = training_calls.world(call)
+    alone = call.launcher == "python" and reached == World(None, None, None)
+    visible = call.environment.get("CUDA_VISIBLE_DEVICES", "0").count(",")
+    return World(1, 1, 1) if alone and not visible else reached
+
+
+def _require(values: Values, trainer: Trainer, given: GivenValues, call: TrainingCall) -> None:
+    """Raises Unreadable with all that is missing, how to give it, and what was read."""
+    missing, add = [], []
+    if given.model is None and not values.has("model_name_or_path"):
+        missing.append("the model")
+        add.append("--model NAME")
+    for parts in PARTS:
+        if all(map(values.has, parts)) and not values.has(*trainer.length):
+            total = sum(values.integer(one) for one in parts)
+            said = values.settings[parts[0]].model_copy(update={"value": str(total)})
+            values.settings = {**values.settings, trainer.length[0]: said}
+            values.assume(f"the sequence length is {' + '.join(parts)}: {total}")
+    if not values.has(*trainer.length) and trainer.usual_length is None:
+        missing.append("the sequence length")
+        add.append(f"--set {trainer.length[0]}=...")
+    if not missing:
+        return
+    shown = ("model_name_or_path", trainer.micro, "gradient_accumulation_steps", "deepspeed",
+             "fsdp", "finetuning_type", "lora_r", "bf16")  # fmt: skip
+    found = [f"{key} {values.settings[key].value or ''}".rstrip()
+             for key in shown if key in values.settings]  # fmt: skip
+    program = call.launch.program
+    raise program.unreadable(
+        f"{program.text} leaves out {' and '.join(missing)}: add {' '.join(add)} (read: "
+        f"{', '.join(found)})"
+    )

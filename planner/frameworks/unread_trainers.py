@@ -1,0 +1,46 @@
+"""Trainers whose launches are known by their marks and not read, and what helps instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from cost_models.package_files import table
+from planner.frameworks.bash import evaluate
+from planner.frameworks.read_results import Unreadable
+from planner.frameworks.training_calls import scripts
+
+YAML = (".yaml", ".yml")
+_MOST_WORDS = 6
+
+
+def known_trainer(files: Mapping[str, str]) -> str:
+    """The trainer whose files these are, why it is not read and what helps; "" if unknown."""
+    known: list[dict[str, Any]] = table("planner.frameworks", "unread_trainers.json")["trainers"]
+    for one in known:
+        for name, text in files.items():
+            marks = one.get("yaml" if name.endswith(YAML) else "script", ())
+            if marks and all(re.search(mark, text, re.MULTILINE) for mark in marks):
+                return (
+                    f"{name} is of {one['title']}, which is not read: {one['why']}; {one['help']}"
+                )
+    return ""
+
+
+def called(files: Mapping[str, str]) -> str:
+    """The programs that the scripts call, if none is that of a known trainer; "" without any."""
+    programs: dict[str, None] = {}
+    for name in scripts(files):
+        try:
+            outcome = evaluate(files, name)
+        except Unreadable:
+            continue
+        programs.update(dict.fromkeys(call.program.text for call in outcome.launches))
+    if not programs:
+        return ""
+    names = ", ".join(one[:80] for one in list(programs)[:_MOST_WORDS])
+    return (
+        f"the script calls {names}, whose options are those of no known trainer; give the model "
+        "and the training to planner plan (--model, --seq-length, --global-batch-size)"
+    )

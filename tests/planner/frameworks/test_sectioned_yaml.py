@@ -1,0 +1,180 @@
+"""YAML of FlagScale, NeMo 1 and NeuronX, and trainers that are named and not read.
+
+The files are of the forms of FlagScale's examples/llama3/conf/train, NeMo-Framework-Launcher's
+launcher_scripts/conf/training and neuronx-distributed-training's examples/conf.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from planner.answers.lint.lint import lint, read
+from planner.documents.problems import RequestError
+from planner.inputs.requests.parser import parse_cluster
+
+FLAGSCALE = """
+system:
+  tensor_model_parallel_size: 4
+  pipeline_model_parallel_size: 2
+  disable_bias_linear: True
+  sequence_parallel: True
+  use_distributed_optimizer: True
+  no_shared_fs: ${experiment.runner.no_shared_fs}
+  precision:
+    bf16: True
+model:
+  num_layers: 32
+  hidden_size: 4096
+  ffn_hidden_size: 14336
+  num_attention_heads: 32
+  group_query_attention: True
+  num_query_groups: 8
+  seq_length: 8192
+  max_position_embeddings: 8192
+  no_position_embedding: True
+  swiglu: True
+  normalization: RMSNorm
+  position_embedding_type: rope
+  untie_embeddings_and_output_weights: True
+  micro_batch_size: 1
+  global_batch_size: 2048
+data:
+  tokenizer:
+    tokenizer_type: Llama3TokenizerFS
+    vocab_size: 128256
+"""
+NEMO = """
+trainer:
+  num_nodes: 4
+  devices: 8
+model:
+  mcore_gpt: true
+  micro_batch_size: 1
+  global_batch_size: 256
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 4
+  virtual_pipeline_model_parallel_size: 4
+  encoder_seq_length: 4096
+  max_position_embeddings: 4096
+  num_layers: 32
+  hidden_size: 4096
+  ffn_hidden_size: 11008
+  num_attention_heads: 32
+  normalization: rmsnorm
+  bias: false
+  activation: fast-swiglu
+  position_embedding_type: rope
+  rotary_base: 10000.0
+  share_embeddings_and_output_weights: false
+  override_vocab_size: 32000
+  activations_checkpoint_granularity: full
+  activations_checkpoint_method: block
+  activations_checkpoint_num_layers: 1
+  sequence_parallel: true
+  optim:
+    name: mcore_distributed_optim
+    overlap_grad_sync: true
+"""
+CLUSTER = parse_cluster("4x8xh100-sxm")
+
+
+def request(text: str) -> dict[str, Any]:
+    return read({"run.yaml": text}, CLUSTER).request
+
+
+def why(text: str, name: str = "run.yaml") -> str:
+    with pytest.raises(RequestError) as caught:
+        read({name: text}, CLUSTER)
+    return str(caught.value)
+
+
+def test_flagscale() -> None:
+    found = request(FLAGSCALE)
+    model, plan, training = found["model"], found["plan"], found["training"]
+    assert (model["num_layers"], model["num_query_groups"], model["vocab_size"]) == (32, 8, 128256)
+    assert model.get("position", "rope") == "rope"
+    assert (plan["tp"], plan["pp"], plan["dp"]) == (4, 2, 4)
+    assert plan["sequence_parallel"]
+    assert (training["global_batch_size"], training["seq_length"]) == (2048, 8192)
+
+
+def test_flagscales_own_options_are_no_errors() -> None:
+    found = lint({"run.yaml": FLAGSCALE}, CLUSTER).findings
+    assert [one.text for one in found if one.severity == "error"] == []
+
+
+def test_nemo_1() -> None:
+    found = request(NEMO)
+    model, plan, training = found["model"], found["plan"], found["training"]
+    assert (model["ffn_hidden_size"], model["vocab_size"]) == (11008, 32000)
+    assert model["gated_mlp"]
+    assert (plan["tp"], plan["pp"], plan["vpp"], plan["dp"]) == (2, 4, 4, 4)
+    assert (plan["recompute"], plan["recompute_num_layers"]) == ("full", 1)
+    assert training["seq_length"] == 4096
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        (FLAGSCALE, ("bf16: True", "bf16: True\n  use_dualpipev: true"), "DualPipeV is not read"),
+        (NEMO, ("fast-swiglu", "geglu"), "activation geglu: must be one of"),
+        (NEMO, ("  num_layers: 32\n", "  model_config: /a/config.json\n"),
+         "leaves out num_layers: the rest is in /a/config.json; give it by --model NAME"),
+        (NEMO, ("  mcore_gpt: true\n", "  img_h: 224\n"), "only training of decoders"),
+        (NEMO, ("  mcore_gpt: true\n", "  peft:\n    peft_scheme: lora\n"), "adapters"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_has_its_own_reason(old: str, new: tuple[str, str], text: str) -> None:
+    assert text in why(old.replace(*new))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "trainer"),
+    [
+        ("run.yaml", "experiment:\n  exp_name: a\ndefaults:\n  - train: b\n", "FlagScale"),
+        ("run.yaml", "recipe: TrainFinetuneRecipe\nmodel:\n  _target_: nemo_automodel.X\n",
+         "NeMo Automodel"),
+        ("run.yaml", "distributed:\n  fsdp_type: full_shard\nmodel:\n  dim: 512\n", "lingua"),
+        ("run.yaml", "checkpoint_dir: a\ntrain:\n  micro_batch_size: 1\n", "litgpt"),
+        ("run.yaml", "max_seq_len: 1\nglobal_train_batch_size: 8\n", "LLM Foundry"),
+        ("run.yaml", "trainer:\n  ppo:\n    max_epochs: 1\nmodel:\n  a: 1\n", "NeMo-Aligner"),
+        ("run.yaml", "actor_train:\n  model_args: {}\n", "ROLL"),
+        ("run.yaml", "trainer:\n  train_batch_size: 8\nmodel:\n  type: llama\n", "levanter"),
+        ("run.sh", "deepspeed --module openrlhf.cli.train_sft --train.batch_size 8\n", "OpenRLHF"),
+        ("run.sh", "torchrun --nproc_per_node=8 -m flame.train --job.config a\n", "flame"),
+    ],
+)  # fmt: skip
+def test_a_trainer_that_is_not_read_is_named(name: str, text: str, trainer: str) -> None:
+    found = why(text, name)
+    assert f"is of {trainer}, which is not read: " in found
+    assert "is missing" not in found
+
+
+def test_the_called_program_is_named() -> None:
+    found = why("torchrun --nproc_per_node=8 finetune_chat.py --micro_batch 4\n", "run.sh")
+    assert "the script calls finetune_chat.py" in found
+    assert "--num-layers" not in found
+
+
+DEEP = "".join(" " * (level + 4) + "a:\n" for level in range(600))
+MANY = "".join(f"  k{number}: 1\n" for number in range(8000))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"system:\nmodel:\n  hidden_size:\n{DEEP}",
+        f"system:\nmodel:\n  hidden_size: {'9' * 20}\n  num_layers: 3\n{MANY}",
+        NEMO.replace("num_nodes: 4", f"num_nodes: {'9' * 5000}"),
+        NEMO.replace("hidden_size: 4096", "hidden_size: [1, 2]"),
+        NEMO.replace("num_layers: 32", "num_layers: ${a:${b}}"),
+    ],
+)
+def test_hostile_files_are_refused_at_once(text: str) -> None:
+    start = time.process_time()
+    with pytest.raises(RequestError):
+        lint({"run.yaml": text}, CLUSTER)
+    assert time.process_time() - start < 2.0

@@ -1,0 +1,178 @@
+"""Scripts that start transformers' Trainer by any launcher: what is read, and what is refused.
+
+The scripts are of the forms of FastChat's train_vicuna_7b.sh, LLaVA's finetune_lora.sh, Qwen's
+finetune_qlora_ds.sh, InternVL's second stages and qlora's finetune_guanaco_7b.sh.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.answers.lint.findings import ReadAnswer
+from planner.answers.lint.lint import lint, read
+from planner.documents.problems import RequestError
+from planner.frameworks.launch_files import GivenValues
+from planner.inputs.requests.parser import parse_cluster
+
+MODEL = "--model_name_or_path meta-llama/Llama-2-7b-hf"
+BATCH = "--per_device_train_batch_size 2 --gradient_accumulation_steps 16"
+LENGTH = "--model_max_length 4096 --bf16 True"
+
+
+def reading(launcher: str, *options: str, given: GivenValues | None = None) -> ReadAnswer:
+    text = f"#!/bin/bash\n{launcher} {' '.join(options)}\n"
+    return read({"launch.sh": text}, parse_cluster("1x8xh100-sxm"), given=given)
+
+
+def why(launcher: str, *options: str) -> str:
+    with pytest.raises(RequestError) as caught:
+        reading(launcher, *options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "accelerators"),
+    [
+        ("torchrun --nproc_per_node=4 fastchat/train/train_mem.py", 4),
+        ("python -m torch.distributed.launch --nproc_per_node 4 train.py", 4),
+        ("deepspeed --include localhost:0,1 llava/train/train_mem.py", 2),
+        ("srun --nodes=2 --ntasks=16 --ntasks-per-node=8 python -u finetune.py", 16),
+        ("CUDA_VISIBLE_DEVICES=0 python qlora.py", 1),
+        ("llamafactory-cli train --stage sft --finetuning_type full --cutoff_len 4096", 8),
+    ],
+)
+def test_any_launcher(launcher: str, accelerators: int) -> None:
+    found = reading(launcher, MODEL, BATCH, LENGTH).request
+    assert found["training"]["global_batch_size"] == 32 * accelerators
+    assert found["training"]["seq_length"] == 4096
+    assert found["plan"]["dp"] == accelerators
+    assert found["model"]["num_layers"] == 32
+
+
+@pytest.mark.parametrize(
+    ("options", "rank", "frozen"),
+    [
+        ("", 0, ""),
+        ("--lora_enable True --lora_r 128 --lora_alpha 256", 128, ""),
+        ("--use_peft_lora True --lora_r 16", 16, ""),
+        ("--use_lora True --q_lora True --lora_r 64", 64, "nf4"),
+        ("--use_llm_lora 16 --use_backbone_lora 0", 16, ""),
+        ("--use_backbone_lora 16", 0, ""),
+        ("--lora_r 64 --lora_modules all --bits 4", 64, "nf4"),
+        ("--use_lora False --lora_r 64", 0, ""),
+        ("--peft_lora_rank 32 --use_peft", 32, ""),
+        ("--full_finetune True --lora_r 64", 0, ""),
+    ],
+)
+def test_adapters_under_any_name(options: str, rank: int, frozen: str) -> None:
+    training = reading("torchrun train.py", MODEL, BATCH, LENGTH, options).request["training"]
+    assert training.get("lora_rank", 0) == rank
+    assert training.get("frozen_dtype", "") == frozen
+
+
+@pytest.mark.parametrize(
+    ("options", "stage", "offloads"),
+    [
+        ("--deepspeed ./scripts/zero3.json", 3, False),
+        ("--deepspeed zero_stage1_config.json", 1, False),
+        ("--deepspeed scripts/zero3_offload.json", 3, True),
+        ("--fsdp 'full_shard auto_wrap'", 3, False),
+        ("--fsdp 'shard_grad_op auto_wrap offload'", 2, True),
+        ("", 0, False),
+    ],
+)
+def test_the_sharding(options: str, stage: int, offloads: bool) -> None:
+    plan = reading("torchrun --nproc_per_node=8 train.py", MODEL, BATCH, LENGTH, options)
+    assert plan.request["plan"].get("zero_stage", 1) == stage
+    assert plan.request["plan"].get("offload_optimizer", False) is offloads
+
+
+def test_the_two_lengths_of_a_sample() -> None:
+    found = reading("python qlora.py", MODEL, BATCH, "--source_max_len 16 --target_max_len 512")
+    assert found.request["training"]["seq_length"] == 528
+
+
+@pytest.mark.parametrize(
+    ("launcher", "options", "text"),
+    [
+        (
+            "torchrun train.py",
+            [MODEL, BATCH],
+            "train.py leaves out the sequence length: add --set model_max_length=... (read: "
+            "model_name_or_path meta-llama/Llama-2-7b-hf, per_device_train_batch_size 2,",
+        ),
+        ("torchrun train.py", [BATCH, LENGTH], "leaves out the model: add --model NAME"),
+        ("torchrun train.py", ["--model_name_or_path $1", BATCH, LENGTH], "--set 1=..."),
+        (
+            "torchrun train.py",
+            [MODEL, BATCH, LENGTH, "--tune_mm_mlp_adapter True"],
+            "the language model is frozen",
+        ),
+        ("torchrun train.py", [MODEL, BATCH, LENGTH, "--freeze_llm True"], "is frozen"),
+        ("torchrun train.py", [MODEL, BATCH, LENGTH, "--moe_enable True"], "adds parts"),
+        (
+            "torchrun train.py",
+            [MODEL, BATCH, LENGTH, "--tensor_model_parallel_size 2"],
+            "parallelism of its own",
+        ),
+        ("torchrun run_grpo.py", [MODEL, BATCH, LENGTH], "also generates samples"),
+        ("torchrun orpo.py", [MODEL, BATCH, LENGTH], "only sft, dpo and reward"),
+        ("torchrun train.py", ["--model_name_or_path ./out/mine", BATCH, LENGTH], "unknown model"),
+    ],
+)
+def test_what_stands_in_the_way(launcher: str, options: list[str], text: str) -> None:
+    found = why(launcher, *options)
+    assert text in found
+    assert "num-layers" not in found
+
+
+def test_the_command_that_was_said_completes_it() -> None:
+    given = GivenValues({"model_max_length": "2048"})
+    found = reading("torchrun train.py", MODEL, BATCH, given=given)
+    assert found.request["training"]["seq_length"] == 2048
+
+
+def test_a_frozen_encoder_leaves_the_language_model() -> None:
+    options = "--vision_tower clip --freeze_llm False --freeze_backbone True"
+    found = reading("torchrun train.py", MODEL, BATCH, LENGTH, options)
+    assert "without its image encoder" in str(found.request["guessed"])
+
+
+@pytest.mark.parametrize("name", ["lmsys/vicuna-7b-v1.5", "./models/Llama-2-7b-hf/"])
+def test_folders_and_same_shapes(name: str) -> None:
+    found = reading("torchrun train.py", f"--model_name_or_path {name}", BATCH, LENGTH)
+    assert found.request["model"]["hidden_size"] == 4096
+
+
+FACTORY = "model_name_or_path: meta-llama/Llama-2-7b-hf\ncutoff_len: 1024\n"
+TRL = "model_name_or_path: meta-llama/Llama-2-7b-hf\ndataset_name: a/b\nmax_length: 1024\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (FACTORY + "finetuning_type: lora\ndo_predict: true\n", "nothing is trained"),
+        (FACTORY + "finetuning_type: lora\ntask: mmlu_test\n", "nothing is trained"),
+        (TRL + "num_generations: 16\n", "GRPO"),
+    ],
+)
+def test_yaml_that_trains_nothing_or_generates(text: str, said: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        read({"run.yaml": text}, parse_cluster("1x8xh100-sxm"))
+    assert said in str(caught.value)
+
+
+def test_a_run_that_a_file_not_given_may_shard_only_risks_its_memory() -> None:
+    text = TRL.replace("Llama-2-7b-hf", "Llama-2-70b-hf")
+    found = lint({"run.yaml": text}, parse_cluster("4x8xh100-sxm"))
+    about = [one for one in found.findings if one.code.startswith("memory")]
+    assert [(one.code, one.severity) for one in about] == [("memory_risk", "warning")]
+    assert about[0].text.startswith("no sharding: the files name no DeepSpeed")
+    assert found.verdict == "may run out"
+    sharded = lint({"run.yaml": text + "deepspeed: zero1.json\n"}, parse_cluster("1x8xh100-sxm"))
+    assert sharded.verdict == "does not fit"
+
+
+def test_llama_factory_trains_adapters_unless_it_says_otherwise() -> None:
+    found = read({"run.yaml": FACTORY}, parse_cluster("1x8xh100-sxm")).request
+    assert found["training"]["lora_rank"] == 8
