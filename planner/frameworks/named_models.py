@@ -15,14 +15,15 @@ from planner.frameworks.read_results import Unreadable
 from planner.huggingface import ModelImportError, model_from_config
 
 # Suffixes of releases that have the same shape as the model without them.
-_SUFFIX = re.compile(r"(-(instruct|base|chat|hf|it|pt|bf16|thinking|\d{4}))+$")
+_SUFFIX = re.compile(r"(-(instruct|base|chat|hf|it|pt|bf16|thinking|v0\.[12]|\d{4}))+$")
 
 # Models with the shape of their base models: Qwen2.5-Coder (arXiv:2409.12186, section 2),
+# Qwen2.5-Math (arXiv:2409.12122, section 2),
 # DeepSeek-R1's distillations (arXiv:2501.12948, section 2.4) except those of Qwen2.5-Math, Vicuna
 # by the table of FastChat's docs/vicuna_weights_version.md.
 _SAME_SHAPE = (
     (re.compile(r"^vicuna-(7b|13b)-v1\.5(-16k)?$"), r"llama-2-\1"),
-    (re.compile(r"^qwen2\.5-coder-"), "qwen2.5-"),
+    (re.compile(r"^qwen2\.5-(coder|math)-"), "qwen2.5-"),
     (re.compile(r"^deepseek-r1-distill-qwen-(?=14b|32b)"), "qwen2.5-"),
     (re.compile(r"^deepseek-r1-distill-llama-"), "llama-3.1-"),
 )

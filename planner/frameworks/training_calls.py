@@ -19,6 +19,12 @@ _OTHER_KINDS = {
 }  # fmt: skip
 DECODERS_ONLY = "only training of decoders is supported"
 NOT_AMONG_FILES = "is not among the given files"
+# Options of Megatron-LM and of what grew from it.
+OWN_OPTIONS = {
+    "--micro-batch-size", "--global-batch-size", "--seq-length", "--hidden-size", "--num-layers",
+    "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--train-iters", "--load",
+    "--tokenizer-type", "--max-position-embeddings", "--model-type",
+}  # fmt: skip
 # The option by which a call of transformers' Trainer is known.
 TRAINER_MARK = "--per_device_train_batch_size"
 _TAKES_ARGUMENTS = re.compile(r"^\s*(?:export\s+)?\w+=[\"']?\$\{?[1-9]", re.MULTILINE)
@@ -134,8 +140,13 @@ def training(launch: ProgramCall, mark: str) -> bool:
     words = {word.text.partition("=")[0] for word in launch.arguments}
     if "--task" in words and name == "main.py":  # an evaluation of Megatron-LM's
         return False
-    named = re.match(r"(pre)?train|finetune|sft", name) and not has_trainer_options(launch)
-    return bool(named) or mark in words
+    if mark in words or re.match(r"pretrain", name):
+        return mark in words or not has_trainer_options(launch)
+    # Other names are any trainer's: some option must be one of these frameworks' own.
+    own = {word.replace("_", "-") for word in words} & OWN_OPTIONS
+    hidden = any(not word.known for word in launch.arguments if word.text.startswith("$"))
+    named = re.match(r"train|finetune|sft", name) and not has_trainer_options(launch)
+    return bool(named) and bool(own or hidden)
 
 
 def options(words: Sequence[Argument]) -> tuple[Setting, ...]:

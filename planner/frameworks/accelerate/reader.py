@@ -14,7 +14,13 @@ from cost_models.plans import ParallelPlan
 from cost_models.plans.plan import CPKind
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import training_calls, verl_overrides
-from planner.frameworks.accelerate import nemo_rl_policy, trainer_launch, trainers, verl_actor
+from planner.frameworks.accelerate import (
+    automodel,
+    nemo_rl_policy,
+    trainer_launch,
+    trainers,
+    verl_actor,
+)
 from planner.frameworks.accelerate.engines import engine
 from planner.frameworks.accelerate.launch_config import KEYS, OPTIONS, SWITCHES, kind_of, plain
 from planner.frameworks.accelerate.launch_config import of_config as of_config_file
@@ -70,7 +76,7 @@ def recognises(files: Mapping[str, str]) -> bool:
         return found[0].title not in trainers.NAMED
     if verl_overrides.call(files, verl_overrides.on_fsdp) is not None:
         return True
-    if nemo_rl.is_on(files, "dtensor_cfg"):
+    if nemo_rl.is_on(files, "dtensor_cfg") or automodel.file_of(files) is not None:
         return True
     if texts:
         return any("accelerate launch" in text for text in texts) or trainer_launch.is_one(files)
@@ -89,6 +95,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         return verl_actor.read(call, files)
     if (run := of_files(files)) is not None:
         return nemo_rl_policy.read(run, given_with(files), accelerators)
+    if (recipe := automodel.file_of(files)) is not None:
+        return automodel.read(recipe, files, accelerators)
     if trainer_launch.is_one(files) and not _has_config(files):
         return trainer_launch.read(files, accelerators)
     return _read_launch(files, accelerators)

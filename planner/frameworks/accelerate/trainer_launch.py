@@ -34,6 +34,7 @@ KEYS = (
     (re.compile(r"(.*_)?lora_(target(_module)?s?|target_modules|trainable|modules)|target_modules"),
      "lora_target_modules"),
     (re.compile(r"(.*_)?lora_dropout(_p)?"), "lora_dropout"),
+    (re.compile(r"zero"), "zero_stage"),
 )  # fmt: skip
 SWITCH = re.compile(r"((use|enable)_)?((peft|llm)_)?(q_?)?(lora|peft)(_enabled?)?")
 QUANTIZED = re.compile(r"(use_)?q_?lora|(use_|load_in_)?(4bit|int4)(_quantization)?|use_4bit.*")
@@ -84,6 +85,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     reached = _world(call.launch, beside)
     size = training_calls.accelerators(call, reached, accelerators)
     _require(values, trainer, given, call)
+    beside = _zero(values, call.launch, beside)
     model = trainers.model_of(values, trainer, given, call.files)
     tree = {name: one.value for name, one in values.settings.items()}
     try:
@@ -252,6 +254,29 @@ def _world(call: ProgramCall, beside: Values) -> World:
     alone = call.launcher == "python" and reached == World(None, None, None)
     visible = call.environment.get("CUDA_VISIBLE_DEVICES", "0").count(",")
     return World(1, 1, 1) if alone and not visible else reached
+
+
+def _zero(values: Values, launch: ProgramCall, beside: Values) -> Values:
+    """ZeRO's stage by an option of the script's own, as accelerate's configuration would say it.
+
+    Raises Unreadable where the script turns DeepSpeed on and no option says its configuration.
+    """
+    known = values.settings
+    stage, named = known.get("zero_stage"), known.get("deepspeed")
+    bare = named is not None and not isinstance(named.value, str)
+    if bare or (named is not None and str(named.value).lower() == "true"):
+        values.settings = {name: one for name, one in known.items() if name != "deepspeed"}
+        named = None
+    if named is None and stage is not None:
+        values.has("zero_stage")
+        kind = stage.model_copy(update={"name": "distributed_type", "value": "DEEPSPEED"})
+        said = {"distributed_type": kind, "zero_stage": stage}
+        return Values(said, stage.file, values.assumed)
+    if bare:
+        raise launch.program.unreadable(
+            "DeepSpeed runs it, and no option names its JSON: --set zero_stage=2, or 0 to 3"
+        )
+    return beside
 
 
 def _require(values: Values, trainer: Trainer, given: GivenValues, call: TrainingCall) -> None:

@@ -230,7 +230,8 @@ class Expansion:
             if part.name in _AMBIENT:
                 return [((self.unknown(part.source), part.line),)]
             return []
-        return value if isinstance(value, list) else [value]
+        found = value if isinstance(value, list) else [value]
+        return [((str(i), part.line),) for i in range(len(found))] if part.indices else found
 
     def number(self, expression: Word) -> int | None:
         """The value of an arithmetic expression; None if unknown."""

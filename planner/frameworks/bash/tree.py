@@ -17,7 +17,10 @@ class Literal:
 
 @dataclass(frozen=True)
 class Parameter:
-    """`$name`, `${name[index]}`, `${#name}` or `${name OPERATOR argument}`."""
+    """`$name`, `${name[index]}`, `${#name}`, `${!name[@]}` or `${name OPERATOR argument}`.
+
+    indices: of an array, instead of its elements.
+    """
 
     name: str
     line: int
@@ -27,6 +30,7 @@ class Parameter:
     operator: str = ""
     argument: Word = ()
     length: bool = False
+    indices: bool = False
 
     @property
     def place(self) -> str:

@@ -308,6 +308,8 @@ class Words:
         self.position += 2
         length = self.at("#") and not self.at("#}")
         self.position += length
+        indices = re.compile(r"!\w+\[[@*]\]\}").match(self.text, self.position) is not None
+        self.position += indices
         name = _PARAMETER.match(self.text, self.position)
         index: Word | None = None
         if name is not None:
@@ -331,7 +333,9 @@ class Words:
                     self.expect("}", "${", line)
                 source = self.text[start : self.position]
                 sign = operator[0].rstrip("}")
-                return tree.Parameter(name[0], line, quoted, source, index, sign, argument, length)
+                return tree.Parameter(
+                    name[0], line, quoted, source, index, sign, argument, length, indices
+                )
         self.position = start
         return self.opaque(start + 2, "}", quoted)
 

@@ -176,3 +176,30 @@ def test_a_run_that_a_file_not_given_may_shard_only_risks_its_memory() -> None:
 def test_llama_factory_trains_adapters_unless_it_says_otherwise() -> None:
     found = read({"run.yaml": FACTORY}, parse_cluster("1x8xh100-sxm")).request
     assert found["training"]["lora_rank"] == 8
+
+
+def test_zero_by_an_option_of_the_script() -> None:
+    """As safe-rlhf and others have it, whose scripts make DeepSpeed's configuration themselves."""
+    found = reading("deepspeed train.py", MODEL, BATCH, LENGTH, "--zero_stage 2").request
+    assert (found["plan"]["zero_stage"], found["plan"]["runtime"]) == (2, "deepspeed")
+    same = reading("deepspeed train.py", MODEL, BATCH, LENGTH, "--deepspeed --zero_stage 3").request
+    assert same["plan"]["zero_stage"] == 3
+    said = why("deepspeed train.py", MODEL, BATCH, LENGTH, "--deepspeed")
+    assert "no option names its JSON: --set zero_stage=2" in said
+
+
+def test_models_of_a_loop() -> None:
+    text = (
+        "#!/bin/bash\nmodels=(Qwen/Qwen2.5-7B meta-llama/Llama-2-7b-hf)\n"
+        'for i in "${!models[@]}"; do\n'
+        f"  torchrun --nproc_per_node=8 train.py --model_name_or_path ${{models[$i]}} "
+        f"{BATCH} {LENGTH}\ndone\n"
+    )
+    found = read({"launch.sh": text}, parse_cluster("1x8xh100-sxm")).request
+    assert found["model"]["num_layers"] == 32  # the last one
+
+
+def test_a_script_with_options_of_nobody_is_named() -> None:
+    said = why("python finetune_fp16.py", "--model_path some/llama --output_path out")
+    assert "the script calls finetune_fp16.py, whose options are those of no known trainer" in said
+    assert "--num-layers" not in said
