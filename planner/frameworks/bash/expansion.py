@@ -282,9 +282,10 @@ class Expansion:
     def scalar(self, part: tree.Parameter) -> Value:
         """The value of a scalar parameter with its operator applied."""
         value, sign = self.held(part), part.operator[-1:]
-        text = self.known(plain_text(value or ()))
+        written = plain_text(value or ())
+        self.charge(len(written))
+        text = self.known(written)
         settled = value is not None or self.settled(part.name)
-        self.charge(len(text or ""))
         if part.length:
             size = None if text is None or not settled else str(len(text))
             return ((size or self.unknown(part.source), part.line),)
