@@ -8,6 +8,7 @@ export const VIEWS = [
   { id: "compare", label: "Compare", load: () => import("./views/compare.js") },
   { id: "size", label: "Size", load: () => import("./views/size.js") },
   { id: "fit", label: "Fit", load: () => import("./views/fit.js") },
+  { id: "rl", label: "RL", load: () => import("./views/rl.js") },
   { id: "accuracy", label: "Accuracy", load: () => import("./views/accuracy.js") },
   { id: "validate", label: "Validate", load: () => import("./views/validate.js") },
   { id: "lint", label: "Lint", load: () => import("./views/lint.js") },

@@ -18,6 +18,7 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "plan": ({}, ".figures"),
     "size": ({"view": "size", "sizing": SIZING}, ".choices"),
     "fit": ({"view": "fit"}, ".fit-table"),
+    "rl": ({"view": "rl"}, ".phases"),
     "sensitivity": ({"tab": "sensitivity"}, ".tornado"),
     "accuracy": ({"view": "accuracy"}, ".nearest"),
     "validate": ({"view": "validate"}, ".ask button.primary:enabled"),

@@ -100,6 +100,29 @@ def test_what_fits(page: Page, shot: Callable[..., None]) -> None:
     expect(verdict).to_be_visible()
 
 
+def test_a_step_of_reinforcement_learning(page: Page, shot: Callable[..., None]) -> None:
+    page.goto(link(view="rl"))
+    verdict = page.locator(".verdict")
+    expect(verdict).to_contain_text("per step")
+    expect(page.locator(".time-bar .part").first).to_be_visible()
+    ways = page.get_by_role("region", name="Ways to run it: table")
+    expect(ways.get_by_role("row", name="synchronous")).to_contain_text("all, in turn")
+    expect(ways.get_by_role("row", name="asynchronous")).to_be_visible()
+    run = page.get_by_role("region", name="To run")
+    expect(run).to_contain_text("planner rl-emit --model qwen3-8b --cluster 2x8xh100-sxm-80gb")
+    shot(page, "rl", whole=True)
+
+    # It answers as one types: longer responses take longer, and a mean above them is refused.
+    before = verdict.inner_text()
+    page.get_by_label("Longest response").fill("16k")
+    expect(verdict).not_to_have_text(before)
+    page.get_by_label("Updates behind").fill("2")
+    expect(page.locator(".lead")).to_contain_text("asynchronous")
+    page.get_by_label("Prompts").fill("-1")
+    expect(page.get_by_label("Prompts")).to_have_attribute("aria-invalid", "true")
+    expect(verdict).to_be_visible()
+
+
 LAUNCH = """torchrun --nnodes 1 --nproc_per_node 4 pretrain_gpt.py \\
   --num-layers 12 --hidden-size 768 --num-attention-heads 12 --vocab-size 50257 \\
   --seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 1 \\

@@ -17,6 +17,11 @@ PARTS: dict[str, Any] = {
     "cluster": "1x8xh100-sxm",
     "training": {"seq_length": 4096, "global_batch_size": 64},
 }
+STEP: dict[str, Any] = {
+    "model": "llama-3.1-8b",
+    "cluster": "1x8xh100-sxm",
+    "reinforcement": {"prompts": 32, "samples": 8, "prompt_tokens": 256, "response_tokens": 512},
+}
 LINT: dict[str, Any] = next(iter(examples("lint").values()))["value"]
 MOST_CHARACTERS = 60_000  # that an agent may have to read
 
@@ -29,7 +34,7 @@ def test_every_tool_answers() -> None:
         command = StdioServerParameters(command=sys.executable, args=["-m", "planner.cli", "mcp"])
         async with Client(stdio_client(command)) as client:
             tools = (await client.list_tools()).tools
-            names = {"plan", "estimate", "why", "lint", "size", "fit"}
+            names = {"plan", "estimate", "why", "emit", "lint", "size", "fit", "rl", "rl-emit"}
             assert {tool.name for tool in tools} == names
             assert all(tool.description for tool in tools)
             answers = {
@@ -38,6 +43,9 @@ def test_every_tool_answers() -> None:
                     "plan": PARTS,
                     "estimate": PARTS | {"plan": {"tp": 8}},
                     "why": PARTS | {"plan": {"tp": 8}},
+                    "emit": PARTS | {"plan": {"tp": 8}},
+                    "rl": STEP,
+                    "rl-emit": STEP,
                     "lint": LINT,
                     "size": {
                         "model": "llama-3.1-8b",

@@ -1,0 +1,160 @@
+/* A step of reinforcement learning: how long its parts take, and each way to run it. */
+
+import { html } from "htm/preact";
+import { useSignalEffect } from "@preact/signals";
+import { bytes, count, number, percent, seconds, tokensPerSecond, words } from "../format.js";
+import { units } from "../state.js";
+import { canonical } from "../url.js";
+import { SERIES } from "../charts/palette.js";
+import { CopyButton } from "../ui/copy.js";
+import { NumberField, SelectField } from "../ui/field.js";
+import { Progress } from "../ui/progress.js";
+import { Section } from "../form/section.js";
+import { useCatalog } from "../use_query.js";
+import { asked, choose, chosen, command, refusedAt, steps } from "./rl_query.js";
+
+const PAUSE_MS = 300;
+
+export default function Rl() {
+  useSignalEffect(() => {
+    const body = asked.value;
+    if (canonical(body) === steps.answered.peek() && !steps.failure.peek()) return undefined;
+    const timer = setTimeout(() => steps.ask(body), steps.answer.peek() ? PAUSE_MS : 0);
+    return () => { clearTimeout(timer); steps.cancel(); };
+  });
+  const found = steps.answer.value;
+  return html`
+    <div class="plan-view">
+      <h1 class="for-readers">Reinforcement learning</h1>
+      <div class="form-column"><${RlForm} /></div>
+      <div class="results" id="results" tabindex="-1">
+        <section class="answer card" aria-label="One step" aria-busy=${String(steps.busy.value)}>
+          ${steps.busy.value
+            ? html`<${Progress} label="Searching" noun="plans" told=${steps.progress.value} onCancel=${steps.cancel} />`
+            : html`<div class="progress" hidden></div>`}
+          ${steps.failure.value && html`<div class="notice bad" role="alert">
+            ${(steps.failure.value.errors ?? [{ detail: steps.failure.value.detail }]).map(({ detail }) => html`<p>${detail}</p>`)}</div>`}
+          <div role="status" aria-live="polite" class="answer-body ${steps.busy.value ? "waiting" : ""}">
+            ${found ? html`<${Verdict} found=${found} />` : html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`}
+          </div>
+        </section>
+        ${found && html`<${Ways} found=${found} /><${Memory} found=${found} /><${Launch} found=${found} />
+          <details class="card rests-on"><summary>Assumptions</summary>
+            <ul>${found.notes.map(({ code, text }) => html`<li key=${code}>${text}</li>`)}</ul></details>`}
+      </div>
+    </div>`;
+}
+
+/* A number of the step: its name in the document is that of the field. */
+function Number({ name, label, title, length, unit }) {
+  return html`<${NumberField} id=${`rl-${name.replaceAll("_", "-")}`} label=${label} title=${title} length=${length} unit=${unit}
+    value=${chosen.value[name]} onChange=${(value) => choose({ [name]: value })} problems=${refusedAt(`/reinforcement/${name}`)} />`;
+}
+
+function RlForm() {
+  const models = useCatalog("models");
+  const cards = useCatalog("accelerators");
+  const { model, accelerator, nodes, per_node: each, algorithm, trainer } = chosen.value;
+  const pick = (name) => (value) => choose({ [name]: value });
+  return html`
+    <form class="form" aria-label="What a step is" onSubmit=${(event) => event.preventDefault()}>
+      <${Section} title="Model">
+        <${SelectField} id="rl-model" label="Model" value=${model} options=${models.map(({ id }) => ({ value: id, label: id }))}
+          onChange=${pick("model")} problems=${refusedAt("/model")} />
+        <${SelectField} id="rl-algorithm" label="Algorithm" value=${algorithm} onChange=${pick("algorithm")}
+          options=${[{ value: "grpo", label: "GRPO" }, { value: "ppo", label: "PPO, with a critic" }]} />
+      <//>
+      <${Section} title="Cluster">
+        <${SelectField} id="rl-accelerator" label="Accelerator" value=${accelerator} onChange=${pick("accelerator")}
+          options=${cards.map(({ id, spec }) => ({ value: id, label: spec.name }))} problems=${refusedAt("/cluster")} />
+        <${NumberField} id="rl-nodes" label="Nodes" value=${nodes} usual=${1} onChange=${pick("nodes")} />
+        <${NumberField} id="rl-per-node" label="Accelerators in each" value=${each} usual=${8} onChange=${pick("per_node")} />
+      <//>
+      <${Section} title="Step">
+        <${Number} name="prompts" label="Prompts" />
+        <${Number} name="samples" label="Responses to each" />
+        <${Number} name="prompt_tokens" label="Prompt" title="mean tokens" unit="tokens" length />
+        <${Number} name="response_tokens" label="Mean response" unit="tokens" length />
+        <${Number} name="max_response_tokens" label="Longest response" unit="tokens" length />
+        <${Lengths} found=${steps.answer.value} />
+        <${Number} name="staleness" label="Updates behind" title="0: in step; 1: one step off-policy; more: asynchronous" />
+        <${SelectField} id="rl-trainer" label="Trainer" value=${trainer} onChange=${pick("trainer")}
+          options=${[{ value: "verl", label: "verl" }, { value: "nemo-rl", label: "NeMo-RL" }]} problems=${refusedAt("/reinforcement/trainer")} />
+      <//>
+    </form>`;
+}
+
+const DEVIATION = 0.8; // of the logarithm, as the service has it
+
+/* The density of response lengths: a log-normal with the mean, cut at the longest. */
+function Lengths({ found }) {
+  if (!found?.generated) return null;
+  const { mean_tokens: mean, max_tokens: longest } = found.generated;
+  const middle = Math.log(mean) - DEVIATION ** 2 / 2;
+  const at = Array.from({ length: 60 }, (_, i) => (longest * (i + 0.5)) / 60);
+  const density = at.map((x) => Math.exp(-0.5 * ((Math.log(x) - middle) / DEVIATION) ** 2) / x);
+  const top = Math.max(...density);
+  const points = density.map((y, i) => `${(200 * (i + 0.5)) / 60},${40 - (36 * y) / top}`).join(" ");
+  return html`
+    <svg class="lengths" viewBox="0 0 200 42" preserveAspectRatio="none" role="img" aria-label=${`Responses of ${count(Math.round(mean))} tokens on average, ${count(longest)} at most`}>
+      <polyline points=${points} fill="none" stroke="currentColor" stroke-width="1.5" />
+      <line x1=${(200 * mean) / longest} x2=${(200 * mean) / longest} y1="4" y2="41" stroke="currentColor" stroke-dasharray="2 2" />
+    </svg>`;
+}
+
+function Verdict({ found }) {
+  const [best] = found.ways;
+  const [low, high] = found.interval_s;
+  const total = Object.values(found.parts_s).reduce((sum, one) => sum + one, 0);
+  const parts = Object.entries(found.parts_s).filter(([, taken]) => taken > 0);
+  const made = found.generated;
+  return html`
+    <h2 class="verdict ${found.fits ? "" : "none"}"><span>${seconds(found.step_time_s)} per step${found.fits ? "" : ", does not fit"}</span></h2>
+    <p class="lead">${seconds(low)} to ${seconds(high)} · ${best.name} · ${tokensPerSecond(best.tokens_per_s)} · limited by ${words(best.limited_by)}</p>
+    <div class="time-bar" role="img" aria-label=${parts.map(([name, taken]) => `${words(name)} ${seconds(taken)}`).join(", ")}>
+      ${parts.map(([name, taken], i) => html`<i key=${name} class="part" style=${{ width: `${(100 * taken) / total}%`, background: SERIES[i % SERIES.length] }} title=${`${words(name)}: ${seconds(taken)}`}></i>`)}
+    </div>
+    <ul class="legend with-values">
+      ${parts.map(([name, taken], i) => html`<li key=${name}><i style=${{ background: SERIES[i % SERIES.length] }}></i><span>${words(name)}</span><b>${seconds(taken)}</b><span class="muted">${percent(taken / total, 2)}</span></li>`)}
+    </ul>
+    ${made && html`<p class="muted">${count(made.engines)} engines of tp ${made.tp}${made.expert_parallel ? " with whole experts on each" : ""} · ${count(Math.round(made.running))} responses at a time · ${seconds(made.decode_s)} per token · ${bytes(made.cache_bytes, units.value)} of cache on each accelerator${made.tail_s > 0 ? ` · the last responses take ${seconds(made.tail_s)}` : ""}</p>`}`;
+}
+
+function Ways({ found }) {
+  return html`
+    <section class="card" aria-label="Ways to run it">
+      <h3>Ways to run it</h3>
+      <p class="muted">The first is the answer; the others lag behind by more than is allowed, or are slower.</p>
+      <div class="table-scroll data-table" tabindex="0" role="region" aria-label="Ways to run it: table">
+        <table><caption class="for-readers">Ways to run it</caption>
+          <thead><tr><th scope="col">Way</th><th scope="col">Step</th><th scope="col">Nodes that generate</th><th scope="col">tp</th><th scope="col">Updates behind</th><th scope="col">Limited by</th></tr></thead>
+          <tbody>${found.ways.map((way) => html`<tr key=${way.name + way.generation}>
+            <th scope="row">${way.name}</th><td>${seconds(way.step_time_s)}</td>
+            <td>${way.generation === "same" ? "all, in turn" : count(way.generation_nodes)}</td>
+            <td>${count(way.generation_tp)}</td><td>${number(way.staleness)}</td><td>${words(way.limited_by)}</td></tr>`)}</tbody>
+        </table>
+      </div>
+    </section>`;
+}
+
+function Memory({ found }) {
+  return html`
+    <section class="card" aria-label="Memory of each phase">
+      <h3>Memory of an accelerator</h3>
+      <dl class="phases">${found.memory.map(({ name, total_bytes: total, capacity_bytes: capacity, fits }) => html`
+        <div key=${name}><dt>${name === "host" ? "host of a node" : name}</dt>
+          <dd class=${fits ? "" : "bad"}>${bytes(total, units.value)} of ${bytes(capacity, units.value)}
+            <span class="meter ${fits ? "" : "over"}"><i style=${{ width: `${Math.min(100, (100 * total) / capacity)}%` }}></i></span></dd></div>`)}</dl>
+    </section>`;
+}
+
+function Launch({ found }) {
+  return html`
+    <section class="card" aria-label="To run">
+      <h3>To run</h3>
+      ${found.framework === null
+        ? html`<p>The trainer can't run this training on Megatron-Core: no launch files.</p>`
+        : html`<div class="fit-command"><p>Files for ${found.request.reinforcement.trainer} <${CopyButton} text=${command.value} label="Copy command" /></p>
+          <pre tabindex="0"><code>${command.value}</code></pre></div>`}
+    </section>`;
+}
