@@ -81,8 +81,7 @@ def process_use(pid: int) -> tuple[float, int]:
 
     Memory is what each has for itself.
     """
-    _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
-    used_s, memory_bytes = cpu_s(pid), (int(resident) - int(shared)) * _PAGE_BYTES
+    used_s, memory_bytes = cpu_s(pid), own_memory_bytes(pid)
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         with suppress(OSError):  # it has just ended
             child_s, child_bytes = process_use(int(child))
@@ -90,13 +89,24 @@ def process_use(pid: int) -> tuple[float, int]:
     return used_s, memory_bytes
 
 
+def own_memory_bytes(pid: int) -> int:
+    """Memory that a process has for itself, without those it started."""
+    _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
+    return (int(resident) - int(shared)) * _PAGE_BYTES
+
+
+def own_cpu_s(pid: int) -> float:
+    """CPU seconds that a process alone has used, by its clock (clock_getcpuclockid(3))."""
+    return time.clock_gettime(~pid << 3 | 2)
+
+
 def cpu_s(pid: int) -> float:
     """CPU seconds that a process has used, with those of its children that have ended.
 
-    Its own by its clock (clock_getcpuclockid(3)), theirs as proc_pid_stat(5) has them.
+    Theirs are as proc_pid_stat(5) has them.
     """
     after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return time.clock_gettime(~pid << 3 | 2) + sum(map(int, after_name[13:15])) * _TICK_S
+    return own_cpu_s(pid) + sum(map(int, after_name[13:15])) * _TICK_S
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def read(text: str, name: str) -> YamlFile:
     repeated: list[str] = []
     try:
         parse_text(text, repeated)
-        values = yaml.safe_load(text)
+        values = yaml.load(text, Loader=_loader())
         lines = _positions(text)
     except RequestError as error:
         raise Unreadable(str(error), name) from None
@@ -115,6 +115,13 @@ def read(text: str, name: str) -> YamlFile:
         raise Unreadable("must be a mapping of keys to values", name)
     keys = tuple(one.strip("/").replace("/", ".") for one in repeated)
     return YamlFile(name, values, lines, keys)
+
+
+def _loader() -> Any:
+    """PyYAML's safe loader, in C where it has been built so: ten times as fast."""
+    import yaml
+
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def _shown(value: Any) -> str:
@@ -140,7 +147,7 @@ def _positions(text: str) -> dict[str, int]:
 
     found: dict[str, int] = {}
     stack: list[list[Any]] = []  # [path, next list index or None, key without value or None]
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+    for event in yaml.parse(text, Loader=_loader()):
         if isinstance(event, yaml.SequenceEndEvent | yaml.MappingEndEvent):
             stack.pop()
             continue

@@ -20,7 +20,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from api.budget import process_use
+from api.budget import own_cpu_s, own_memory_bytes
 from cost_models.catalog import models
 from tests.fixtures.job_server import Place, Server
 
@@ -106,7 +106,7 @@ class Watcher(threading.Thread):
     def __init__(self, place: Place) -> None:
         super().__init__(daemon=True)
         self._place, self._over = place, threading.Event()
-        self._before = {pid: process_use(pid)[0] for pid in place.processes()}
+        self._before = {pid: own_cpu_s(pid) for pid in place.processes()}
         self._after: dict[int, float] = defaultdict(float)
         self.memory_mib = 0.0
 
@@ -118,9 +118,8 @@ class Watcher(threading.Thread):
         """Note what each process has used; one that is gone keeps what was seen last."""
         for pid in self._place.processes():
             with suppress(OSError):  # it has ended
-                cpu_s, memory = process_use(pid)
-                self._after[pid] = cpu_s
-                self.memory_mib = max(self.memory_mib, memory / 2**20)
+                self._after[pid] = own_cpu_s(pid)
+                self.memory_mib = max(self.memory_mib, own_memory_bytes(pid) / 2**20)
 
     def cpu_s(self) -> float:
         """Stop, and say how much was used since the start."""

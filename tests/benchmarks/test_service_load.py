@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from api.budget import cpu_s
+from api.budget import own_cpu_s
 from tests.fixtures.job_server import Place, Server, eventually
 from tests.fixtures.load import Answers, ask, call, post
 
@@ -83,9 +83,9 @@ def measured(
     Other load of the machine changes these less than the calls a second.
     """
     address = str(server.http.base_url).rstrip("/")
-    before = {pid: cpu_s(pid) for pid in place.processes()}
+    before = {pid: own_cpu_s(pid) for pid in place.processes()}
     answers = benchmark.pedantic(lambda: asyncio.run(ask(address, calls, connections)), rounds=1)
-    spent = {pid: cpu_s(pid) - before.get(pid, 0.0) for pid in place.processes()}
+    spent = {pid: own_cpu_s(pid) - before.get(pid, 0.0) for pid in place.processes()}
     each = 1e3 / len(answers.seconds)
     figures = answers.figures() | {
         "cpu_ms": round(each * sum(spent.values()), 2),
