@@ -51,9 +51,9 @@ def server(place: Place) -> Server:
 
 def at_rest(place: Place) -> bool:
     """Whether nothing is computed any more, such as what searches will need."""
-    before = sum(map(cpu_s, place.processes()))
+    before = sum(map(own_cpu_s, place.processes()))
     time.sleep(1.0)
-    return sum(map(cpu_s, place.processes())) - before < 0.1
+    return sum(map(own_cpu_s, place.processes())) - before < 0.1
 
 
 def estimates() -> Iterator[bytes]:
