@@ -59,7 +59,7 @@ def _rows(request: PlanRequest, plan: ParallelPlan, rollouts: Rollouts) -> Itera
     kept = "the parent's" if rollouts.reference else "no reference scores the responses"
     yield "loss_fn.reference_policy_kl_penalty", 0.01 if rollouts.reference else 0, kept
     policy = "policy."
-    name = "PLACEHOLDER: the launch script sets MODEL in its place"
+    name = "the launch script puts MODEL in its place"
     yield policy + "model_name", request.model.name or "model", name
     yield policy + "train_global_batch_size", rollouts.batch, "responses per optimizer step"
     yield policy + "train_micro_batch_size", plan.micro_batch_size, "longest ones per pass"

@@ -24,10 +24,13 @@ ASYNCHRONOUS = (
     "verl.experimental.fully_async_policy.fully_async_main",
     "fully_async_ppo_megatron_trainer.yaml",
 )
+# Keys of a smoke run of the actor alone that a whole step leaves at verl's defaults.
+LEFT_TO_VERL = frozenset({ACTOR + "optim.lr", "trainer.total_training_steps"})
 NEEDS = Note(
     code="needs",
     text="It starts from a checkpoint (MODEL) and prompts with their rewards' ground truth "
-    "(TRAIN_FILES); the learning rate and the number of steps are placeholders.",
+    "(TRAIN_FILES). The learning rate and the number of steps are verl's defaults: "
+    "actor.optim.lr and trainer.total_training_steps set them.",
 )
 
 
@@ -36,9 +39,9 @@ def render(request: PlanRequest, plan: ParallelPlan, rollouts: Rollouts) -> Bund
 
     request: of the nodes that train, with sequences of full length.
     """
-    own = dict.fromkeys(key for key, _, _ in _rows(request, plan, rollouts))
-    trained = [row for row in verl.rows(request, plan) if row[0] not in own]
-    rows = [*trained, *_rows(request, plan, rollouts)]
+    own = list(_rows(request, plan, rollouts))
+    left = {key for key, _, _ in own} | LEFT_TO_VERL
+    rows = [*(row for row in verl.rows(request, plan) if row[0] not in left), *own]
     program, apart = _program(rollouts), rollouts.nodes
     return verl.bundle(request, plan, rows, NEEDS, program=program, apart=apart)
 
@@ -69,6 +72,8 @@ def _rows(request: PlanRequest, plan: ParallelPlan, rollouts: Rollouts) -> Itera
     tokens = length * plan.micro_batch_size // plan.cp
     yield ACTOR + "ppo_max_token_len_per_gpu", tokens, "tokens of one pass, as planned"
     yield ENGINES + "log_prob_max_token_len_per_gpu", tokens, "the same while scoring"
+    scored = "longest ones per pass while scoring, where passes are not by tokens"
+    yield ENGINES + "log_prob_micro_batch_size_per_gpu", plan.micro_batch_size, scored
     yield ACTOR + "use_kl_loss", rollouts.reference, "whether a reference scores the responses"
     yield from _engines(rollouts)
     if rollouts.offload and not rollouts.nodes:
@@ -87,7 +92,7 @@ def _rows(request: PlanRequest, plan: ParallelPlan, rollouts: Rollouts) -> Itera
         yield "async_training.trigger_parameter_sync_step", rollouts.updates, "updates per step"
         yield "async_training.require_batches", 1, "mini-batches that the trainer takes at once"
         yield "async_training.partial_rollout", True, "responses go on with new weights"
-        yield "rollout.total_rollout_steps", 20 * rollouts.prompts, "prompts of a smoke run"
+        yield "rollout.total_rollout_steps", 20 * rollouts.prompts, "prompts of 20 steps: raise it"
 
 
 def _engines(rollouts: Rollouts) -> Iterator[Row]:

@@ -76,6 +76,20 @@ def test_what_verl_is_told() -> None:
     assert "verl.trainer.main_ppo" in bundle.files["launch.sh"]
 
 
+@pytest.mark.parametrize("staleness", [0, 4])
+@pytest.mark.parametrize("trainer", ["verl", "nemo-rl"])
+def test_nothing_in_them_is_a_placeholder(trainer: str, staleness: float) -> None:
+    """What nobody asked for is left at the trainer's defaults, and said to be."""
+    bundle = files(parse_reinforcement(asked(trainer=trainer, staleness=staleness)))
+    assert not any("PLACEHOLDER" in text for text in bundle.files.values())
+    if trainer == "verl":
+        assert not any(
+            key.endswith((".lr", "training_steps")) for key in overrides(bundle.files["launch.sh"])
+        )
+        (needs,) = [note.text for note in bundle.notes if note.code == "needs"]
+        assert "verl's defaults" in needs
+
+
 def test_engines_apart_have_their_nodes(tmp_path: Path) -> None:
     bundle = files(parse_reinforcement(asked(generation="other", generation_nodes=1, staleness=3)))
     script = bundle.files["launch.sh"]
