@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from itertools import chain, count, takewhile, zip_longest
 
 from planner.frameworks.bash import tree
@@ -19,6 +20,7 @@ from planner.frameworks.bash.programs import Copy, Exit, Programs, Return
 from planner.frameworks.bash.source import Source
 from planner.frameworks.bash.syntax import DECLARES, parse
 from planner.frameworks.bash.tree import Statements, Value
+from planner.frameworks.launch_files import GivenValues, LaunchFiles, given_with
 from planner.frameworks.read_results import Unreadable
 
 MAX_TEXT = 1 << 18
@@ -29,16 +31,35 @@ MAX_ROUNDS = 100
 def evaluate(files: Mapping[str, str], main: str) -> Outcome:
     """The outcome of the script, with the given files.
 
+    The outcome is shared: every framework's reader asks for that of the same script.
     Raises Unreadable if it is not valid bash, nests too deeply or expands too far.
     """
     if sum(len(text) for text in files.values()) > MAX_TEXT:
         raise Unreadable(f"more than {MAX_TEXT} characters", main)
-    shell = Shell(files)
-    with suppress(Exit):
-        first = takewhile(shell.parameters.__contains__, count(1))
-        arguments = [((shell.parameters[place], 0),) for place in first]
-        shell.script(shell.text_of(main), arguments, called=False)
-    shell.conclude()
+    given = given_with(files)
+    values = tuple(given.values.items()), given.arguments
+    found = _evaluated(tuple(files.items()), *values, main)
+    if isinstance(found, Unreadable):
+        raise Unreadable(found.text, found.file, found.line)
+    return found
+
+
+@lru_cache(maxsize=8)
+def _evaluated(
+    files: tuple[tuple[str, str], ...],
+    values: tuple[tuple[str, str], ...],
+    arguments: tuple[str, ...],
+    main: str,
+) -> Outcome | Unreadable:
+    shell = Shell(LaunchFiles(dict(files), GivenValues(dict(values), arguments)))
+    try:
+        with suppress(Exit):
+            first = takewhile(shell.parameters.__contains__, count(1))
+            given = [((shell.parameters[place], 0),) for place in first]
+            shell.script(shell.text_of(main), given, called=False)
+        shell.conclude()
+    except Unreadable as error:
+        return error.with_traceback(None)
     return shell.outcome
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
 from planner.documents.problems import RequestError
 from planner.frameworks.bash.evaluate import evaluate
+from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.read_results import Unreadable
 from planner.questions.registry import QUESTIONS
 
@@ -36,6 +38,25 @@ def test_a_short_script_ends_at_a_limit(script: str, says: str) -> None:
     with pytest.raises(Unreadable, match=says):
         evaluate({"run.sh": script}, "run.sh")
     assert time.process_time() - began < 5.0
+
+
+def test_an_outcome_is_that_of_the_given_values_and_a_refusal_is_raised_again() -> None:
+    """Readers share an outcome, so it has to tell apart all that it depends on."""
+    script = {"run.sh": "python pretrain_gpt.py --lr $LR --tp ${1:-4}\n"}
+
+    def words(**given: Any) -> list[str]:
+        (launch,) = evaluate(LaunchFiles(script, GivenValues(**given)), "run.sh").launches
+        return [word.text for word in launch.arguments]
+
+    assert words(values={"LR": "1"}) == ["--lr", "1", "--tp", "4"]
+    assert words(values={"LR": "2"}) == ["--lr", "2", "--tp", "4"]
+    assert words(values={"LR": "2"}, arguments=("8",)) == ["--lr", "2", "--tp", "8"]
+    errors = []
+    for _ in range(2):
+        with pytest.raises(Unreadable, match="more than 4096") as found:
+            evaluate({"run.sh": f'{DOUBLED}{LAUNCH}"${{A[@]}}"\n'}, "run.sh")
+        errors.append(found.value)
+    assert errors[0] is not errors[1]
 
 
 def test_lint_of_a_doubled_array_is_refused() -> None:
