@@ -61,10 +61,11 @@ def task_line(
     asker: Asker = HERE,
 ) -> str:
     """The first line of a step worker's input."""
+    hidden = asker.hidden
     task = {
         "step": step, "request": request, "arguments": arguments, "folder": str(folder),
         "settings": asdict(settings), "until": until,
-        "asker": {"name": asker.name, "hidden": sorted(asker.hidden or ())},
+        "asker": {"name": asker.name, "hidden": None if hidden is None else sorted(hidden)},
     }  # fmt: skip
     return json.dumps(task) + "\n"
 
@@ -85,7 +86,8 @@ def main() -> int:
 
     lower_priority(asked["settings"]["run_nice"])
     try:
-        asker = Asker(asked["asker"]["name"], frozenset(asked["asker"]["hidden"]))
+        name, hidden = asked["asker"]["name"], asked["asker"]["hidden"]
+        asker = Asker(name, None if hidden is None else frozenset(hidden))
         with stoppable(), building(allowed=False), asked_by(asker):
             outcome = _outcome(asked, answers)
     except Stopped:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from planner.evidence.uncertainty import site_storage as storage
+from planner.evidence.uncertainty.asker import HERE, Asker
 from planner.running.jobs.settings import JobSettings
 from planner.running.jobs.step_process import StepProcess
 from planner.running.jobs.step_worker import LEASE_EXPIRED, task_line
 from tests.fixtures.job_server import ENDLESS
+from tests.planner.learning.sites.runs import NAMES, run
 
 TASK = {"questions": {"a": ENDLESS["base"] | {"training": {"seq_length": 1024}}}}
 
@@ -32,19 +36,37 @@ def test_an_early_stop_is_a_hand_over(
         step_process.stop()
 
 
-def test_a_sweep_builds_no_model(tmp_path: Path) -> None:
-    """Its questions have no budgets of their own."""
-    asked = {"a": {**ENDLESS["base"], "model": {"model_type": "doge", "hidden_size": 64}}}
+def answered(folder: Path, asked: dict[str, Any], asker: Asker = HERE) -> dict[str, Any]:
+    """What a step answers to one question."""
     until = time.monotonic() + 60
     task = task_line(
-        "questions", {}, {"questions": asked}, tmp_path, JobSettings(run_nice=0), until
+        "questions", {}, {"questions": {"a": asked}}, folder, JobSettings(run_nice=0), until, asker
     )
-    step_process = StepProcess(task, tmp_path)
+    step_process = StepProcess(task, folder)
     try:
         told = {}
         while "result" not in told:
             told = step_process.next(60.0) or {"result": {}}
-        assert told["result"]["a"]["outcome"] == "bad_input"
-        assert "nothing builds it here" in told["result"]["a"]["reason"]
+        return told["result"]["a"]
     finally:
         step_process.stop()
+
+
+def test_a_sweep_builds_no_model(tmp_path: Path) -> None:
+    """Its questions have no budgets of their own."""
+    model = {"model_type": "doge", "hidden_size": 64}
+    found = answered(tmp_path, {**ENDLESS["base"], "model": model})
+    assert found["outcome"] == "bad_input"
+    assert "nothing builds it here" in found["reason"]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "seen"), [(frozenset(), True), (frozenset({"lab"}), False), (None, False)]
+)
+def test_a_step_sees_the_sites_of_its_asker(
+    tmp_path: Path, hidden: frozenset[str] | None, seen: bool
+) -> None:
+    """None: all sites are hidden."""
+    storage.learn("lab", (run(NAMES[0]),))
+    found = answered(tmp_path, {**ENDLESS["base"], "site": "lab"}, Asker("ann", hidden))
+    assert (found["outcome"] != "bad_input") is seen, found
