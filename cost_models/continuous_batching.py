@@ -48,6 +48,11 @@ class Lengths:
         """Tokens of the longest response."""
         return float(self.edges[-1])
 
+    def shares(self, longest: float, bins: int) -> FloatArray:
+        """(bins,): shares of the responses by their length, in equal steps up to the longest."""
+        edges = np.linspace(0.0, longest, bins + 1)
+        return -np.diff(np.interp(edges, self.edges, self.survival))
+
     @classmethod
     def of_samples(cls, lengths: FloatArray) -> Lengths:
         """Of measured lengths, each equally likely."""
@@ -88,13 +93,15 @@ class Generated:
 
     seconds: until the last response of all engines ended.  tail_s: of these, after the engine was
     last full or half of its responses had ended.  prefill_s: of prompts.  running: most responses
-    at a time.  steady_tokens_per_s: of one engine that never runs out of prompts.
+    at a time.  decode_s: between two tokens of a response with so many, in the steady state.
+    steady_tokens_per_s: of one engine that never runs out of prompts.
     """
 
     seconds: float
     tail_s: float
     prefill_s: float
     running: float
+    decode_s: float
     steady_tokens_per_s: float
 
 
@@ -150,7 +157,8 @@ def generate(
     steady = most * survival / np.sum(survival)
     per_turn = float(np.sum(steady * rest))
     ticks = width / tokens_per_pass
-    turn_s = ticks * pass_s(steady) + per_turn * prompt_s
+    decode_s = pass_s(steady) / tokens_per_pass
+    turn_s = width * decode_s + per_turn * prompt_s
     waiting, skipped_s = responses - most, 0.0
     if waiting > MOST_TURNS * most:
         skipped = waiting - MOST_TURNS * most
@@ -160,7 +168,8 @@ def generate(
         most, waiting, room, engines, rest, lambda now: ticks * pass_s(now), prompt_s
     )
     seconds = skipped_s + most * prompt_s + passed_s
-    return Generated(seconds, tail_s, responses * prompt_s, most, per_turn * lengths.mean / turn_s)
+    steady_tokens_per_s = per_turn * lengths.mean / turn_s
+    return Generated(seconds, tail_s, responses * prompt_s, most, decode_s, steady_tokens_per_s)
 
 
 def _followed(

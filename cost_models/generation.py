@@ -43,6 +43,8 @@ ALL_REDUCE_S = 7e-6
 # attention in a decode (FlashMLA: 660 TFLOP/s on an H800).
 PREFILL_ATTENTION_FRACTION, LATENT_FRACTION = 0.5, 0.6
 STATE_BYTES = 4.0
+# What an engine needs besides weights and caches: activations of a pass of prompts, graphs.
+WORKSPACE_BYTES = 3e9
 NUMBER_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, **NARROW_BYTES}
 
 

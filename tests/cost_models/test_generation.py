@@ -116,6 +116,13 @@ class TestLengths:
         assert found.mean == pytest.approx(175, rel=0.02)
         assert found.survival[64] == 0.25
 
+    def test_shares_are_of_all_responses_and_end_with_the_cut_ones(self) -> None:
+        measured = Lengths.of_samples(np.array([100.0, 100.0, 100.0, 400.0]))
+        assert list(measured.shares(800, 4)) == pytest.approx([0.75, 0.25, 0, 0], abs=0.02)
+        cut = Lengths.spread(7000, 8192).shares(8192, 32)
+        assert np.sum(cut) == pytest.approx(1)
+        assert np.argmax(cut) == 31
+
     @pytest.mark.parametrize(("mean", "longest"), [(0, 10), (11, 10)])
     def test_impossible_ones_are_refused(self, mean: float, longest: float) -> None:
         with pytest.raises(ValueError, match="tokens where the longest has"):
@@ -138,6 +145,16 @@ def discrete_s(one: Engine, tokens: list[float], prompt: float, room: int) -> fl
 
 
 class TestBatching:
+    def test_a_response_waits_for_a_pass_with_all_that_run(self) -> None:
+        """Between two of its tokens; several tokens of a pass share it."""
+        one, each = engine(), Lengths.of_samples(np.array([256.0]))
+        made = generate(one, each, 512, 64, cache_bytes=4e10)
+        reads = float(np.mean(one.read_s(512 + np.arange(256.0) + 0.5)))
+        expected = float(one.decode_s(np.array(64.0))) + 64 * reads
+        assert made.decode_s == pytest.approx(expected, rel=0.01)
+        drafting = generate(one, each, 512, 64, cache_bytes=4e10, tokens_per_pass=2)
+        assert drafting.decode_s == pytest.approx(made.decode_s / 2)
+
     @pytest.mark.parametrize(("count", "room"), [(64, 64), (256, 64), (300, 128)])
     def test_equals_a_simulation_of_each_response(self, count: int, room: int) -> None:
         one = engine()

@@ -20,12 +20,12 @@ from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model
 from cost_models.continuous_batching import Lengths, generate
 from cost_models.estimate import CostModel
-from cost_models.generation import Engine
+from cost_models.generation import WORKSPACE_BYTES, Engine
 from cost_models.spec import TrainingSpec
 
 FILE = Path(__file__).with_name("decode_throughput.csv")
 # Of memory: the share that the benchmark gave to the cache after weights and workspace.
-CACHE_SHARE, WORKSPACE_BYTES, MOST_SEQUENCES = 0.9, 3e9, 2048
+CACHE_SHARE, MOST_SEQUENCES = 0.9, 2048
 
 
 def throughput(row: dict[str, str]) -> float:

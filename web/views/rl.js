@@ -84,17 +84,12 @@ function RlForm() {
     </form>`;
 }
 
-const DEVIATION = 0.8; // of the logarithm, as the service has it
-
-/* The density of response lengths: a log-normal with the mean, cut at the longest. */
+/* How many responses have which length. */
 function Lengths({ found }) {
   if (!found?.generated) return null;
-  const { mean_tokens: mean, max_tokens: longest } = found.generated;
-  const middle = Math.log(mean) - DEVIATION ** 2 / 2;
-  const at = Array.from({ length: 60 }, (_, i) => (longest * (i + 0.5)) / 60);
-  const density = at.map((x) => Math.exp(-0.5 * ((Math.log(x) - middle) / DEVIATION) ** 2) / x);
-  const top = Math.max(...density);
-  const points = density.map((y, i) => `${(200 * (i + 0.5)) / 60},${40 - (36 * y) / top}`).join(" ");
+  const { mean_tokens: mean, max_tokens: longest, length_shares: shares } = found.generated;
+  const top = Math.max(...shares);
+  const points = shares.map((share, i) => `${(200 * (i + 0.5)) / shares.length},${40 - (36 * share) / top}`).join(" ");
   return html`
     <svg class="lengths" viewBox="0 0 200 42" preserveAspectRatio="none" role="img" aria-label=${`Responses of ${count(Math.round(mean))} tokens on average, ${count(longest)} at most`}>
       <polyline points=${points} fill="none" stroke="currentColor" stroke-width="1.5" />

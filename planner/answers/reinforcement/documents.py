@@ -234,9 +234,10 @@ class Way(Document):
 class Generation(Document):
     """How the responses of a step are generated.
 
-    decode_s: of one pass with `running` responses at their mean length.  tail_s: from when half of
-    the last responses have ended.  cache_bytes: for keys and values on each accelerator.
-    steady_tokens_per_s: of one engine that never runs out of prompts.
+    decode_s: between two tokens of a response, with `running` of them at a time.  tail_s: from
+    when half of the last responses have ended.  cache_bytes: for keys and values on each
+    accelerator.  steady_tokens_per_s: of one engine that never runs out of prompts.
+    length_shares: of responses, in equal steps of length up to max_tokens.
     """
 
     engines: int
@@ -251,6 +252,7 @@ class Generation(Document):
     steady_tokens_per_s: float
     mean_tokens: float
     max_tokens: int
+    length_shares: tuple[float, ...]
 
 
 class ReinforcementAnswer(Document):

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from cost_models.continuous_batching import Generated, Lengths, generate
-from cost_models.generation import Engine
+from cost_models.generation import WORKSPACE_BYTES, Engine
 from cost_models.spec import ModelSpec
 from planner.answers.plans.emission import NothingFits
 from planner.answers.reinforcement.documents import Generation, ReinforcementRequest
@@ -20,8 +20,7 @@ from planner.search.exhaustive import cost_model
 # vLLM's default on ranks of their own, less beside the context of a trainer that sleeps.
 MOST_TP = 32
 MOST_UTILIZATION = {"other": 0.9, "same": 0.85}
-# What an engine needs besides weights and caches: activations of a pass of prompts, graphs.
-WORKSPACE_BYTES = 3e9
+LENGTH_STEPS = 32  # of the drawn lengths of responses
 
 
 @dataclass(frozen=True)
@@ -41,19 +40,20 @@ class Engines:
     seconds: float
     steady_s: float
     generated: Generated | None = None
-    decode_s: float = 0.0
 
     def document(self, asked: ReinforcementRequest) -> Generation | None:
         """What the answer says of them."""
         made, spec = self.generated, asked.reinforcement
         if made is None:
             return None
+        spread = lengths(asked)
         return Generation(
             engines=self.count, tp=self.tp, expert_parallel=self.expert_parallel,
             gpu_memory_utilization=self.utilization, cache_bytes=self.cache_bytes,
-            running=made.running, decode_s=self.decode_s, prefill_s=made.prefill_s,
+            running=made.running, decode_s=made.decode_s, prefill_s=made.prefill_s,
             tail_s=made.tail_s, steady_tokens_per_s=made.steady_tokens_per_s,
-            mean_tokens=lengths(asked).mean, max_tokens=spec.longest_tokens,
+            mean_tokens=spread.mean, max_tokens=spec.longest_tokens,
+            length_shares=tuple(spread.shares(spec.longest_tokens, LENGTH_STEPS).tolist()),
         )  # fmt: skip
 
 
@@ -142,14 +142,7 @@ def _candidates(asked: ReinforcementRequest, accelerators: int, share: float) ->
             yield Engines(
                 tp, count, expert_parallel, share, weights, cache,
                 made.seconds + spec.tool_wait_s, tokens / made.steady_tokens_per_s, made,
-                float(engine.decode_s(np.array(made.running)))
-                + made.running * float(engine.read_s(np.array(_middle(asked)))),
             )  # fmt: skip
-
-
-def _middle(asked: ReinforcementRequest) -> float:
-    """Tokens of a sequence half way through a mean response."""
-    return asked.reinforcement.prompt_tokens + asked.reinforcement.mean_tokens / 2.0
 
 
 def _generated(
