@@ -86,6 +86,17 @@ class Values:
             raise self.fault(names, f"must be a positive number, got {text[:80]!r}")
         return number
 
+    def probability(self, *names: str) -> float:
+        """A number of at least 0 and below 1, such as a dropout; 0 if there is none."""
+        text = self.text(*names) or "0"
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        if not 0.0 <= number < 1.0:
+            raise self.fault(names, f"must be from 0 to below 1, got {text[:80]!r}")
+        return number
+
     def boolean(self, *names: str, default: bool = False) -> bool:
         text = self.text(*names)
         if text is None:

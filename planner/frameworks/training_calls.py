@@ -22,8 +22,8 @@ NOT_AMONG_FILES = "is not among the given files"
 # Options of Megatron-LM and of what grew from it.
 OWN_OPTIONS = {
     "--micro-batch-size", "--global-batch-size", "--seq-length", "--hidden-size", "--num-layers",
-    "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--train-iters", "--load",
-    "--tokenizer-type", "--max-position-embeddings", "--model-type",
+    "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--train-iters",
+    "--tokenizer-type", "--max-position-embeddings",
 }  # fmt: skip
 # The option by which a call of transformers' Trainer is known.
 TRAINER_MARK = "--per_device_train_batch_size"

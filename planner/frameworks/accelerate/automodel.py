@@ -123,6 +123,6 @@ def _adapters(values: Values) -> dict[str, Any]:
     return {
         "lora_rank": values.integer("peft.dim", default=8),
         "lora_targets": known or NAMES,
-        "lora_dropout": float(values.text("peft.dropout") or 0.0),
+        "lora_dropout": values.probability("peft.dropout"),
         "frozen_dtype": "nf4" if four else "as trained",
     }

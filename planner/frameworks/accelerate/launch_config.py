@@ -56,9 +56,9 @@ def _by_name(
 ) -> Iterator[tuple[str, Setting]]:
     """What the name of an absent config says of the sharding.  Raises Unreadable if nothing."""
     about = next(one for one in line if plain(one.name) == "config_file")
-    stage = re.search(r"z(?:ero)?[_-]?(?:stage)?[_-]?([123])", name, re.IGNORECASE)
+    stage = stage_in_name(name)
     if stage is not None:
-        found = {"distributed_type": "DEEPSPEED", "zero_stage": stage[1]}
+        found = {"distributed_type": "DEEPSPEED", "zero_stage": stage}
         if "offload" in name:
             found["offload_optimizer_device"] = "cpu"
     elif re.search(r"fsdp", name, re.IGNORECASE):
@@ -69,6 +69,12 @@ def _by_name(
     assumed.append(f"{name} is not among the files: {kinds} taken from its name")
     for key, value in found.items():
         yield key, about.model_copy(update={"name": key, "value": value})
+
+
+def stage_in_name(name: str) -> str | None:
+    """The stage of ZeRO that the name of a configuration says, such as ds_z3 or zero-stage-2."""
+    stage = re.search(r"z(?:ero)?[_-]?(?:stage)?[_-]?([0-3])", name, re.IGNORECASE)
+    return stage and stage[1]
 
 
 def kind_of(values: Values) -> str:

@@ -76,5 +76,5 @@ def tuning_of(arguments: Values) -> dict[str, Any]:
     return {
         "lora_rank": rank,
         "lora_targets": tuple(targets.split(",")) if targets else NAMES,
-        "lora_dropout": arguments.text("--lora_dropout") or 0.0,
+        "lora_dropout": arguments.probability("--lora_dropout"),
     }

@@ -17,7 +17,7 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, training_calls, yaml_files
 from planner.frameworks.accelerate import llama_factory_v1
 from planner.frameworks.accelerate.engines import Engine, engine, fsdp_keys, of_document
-from planner.frameworks.accelerate.launch_config import kind_of, mesh_of
+from planner.frameworks.accelerate.launch_config import kind_of, mesh_of, stage_in_name
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, FOREACH, OPTIMIZERS
 from planner.frameworks.accelerate.trainer_keys import NEWER, TRAINERS, Trainer, kept_in
@@ -339,12 +339,12 @@ def _engine(
         at_hand = next((one for one in files if one.rsplit("/", 1)[-1] == name), None)
         if at_hand is not None:
             return of_document(files, at_hand, half, values.assumed)
-        stage = re.search(r"z(?:ero)?[_-]?(?:stage)?[_-]?(\d)", name)
+        stage = stage_in_name(name)
         if stage is None:
             raise Unreadable(f"DeepSpeed's {name} is not among the files")
-        values.assume(f"{name} is not among the files: ZeRO {stage[1]} taken from its name")
+        values.assume(f"{name} is not among the files: ZeRO {stage} taken from its name")
         offloads = {"offload_optimizer": {"device": "cpu"}} if "offload" in name else {}
-        text = json.dumps({"zero_optimization": {"stage": int(stage[1]), **offloads}})
+        text = json.dumps({"zero_optimization": {"stage": int(stage), **offloads}})
         return of_document({name: text}, name, half, values.assumed)
     section = tree.get("fsdp_config")
     if isinstance(section, dict) or values.has("fsdp", "fsdp_version"):
@@ -382,7 +382,7 @@ def _adapters(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[st
     return {
         "lora_rank": values.integer(trainer.rank, default=trainer.usual_rank),
         "lora_targets": known or NAMES,
-        "lora_dropout": float(values.text("lora_dropout") or 0.0),
+        "lora_dropout": values.probability("lora_dropout"),
         "frozen_dtype": "nf4" if kind == "qlora" else _frozen(values),
     }
 

@@ -92,7 +92,6 @@ def _engine(
     if "pipeline_model_parallel_layout" in attributes:
         # Megatron-Core checks that both agree; Megatron-LM's arguments take one of them.
         attributes.pop("num_virtual_stages_per_pipeline_rank", None)
-        attributes.pop("virtual_pipeline_model_parallel_size", None)
     if [name for name in OFFLOADS if overrides.on(ENGINE + name)]:
         notes.append(verl_overrides.OFFLOADED)
     name = ACTOR + "optim.optimizer"

@@ -316,6 +316,6 @@ def _adapters(values: Values) -> dict[str, Any]:
     return {
         "lora_rank": values.integer("model.lora_rank"),
         "lora_targets": (*(names[module] for module in listed), *mlp),
-        "lora_dropout": float(values.text("model.lora_dropout") or 0.0),
+        "lora_dropout": values.probability("model.lora_dropout"),
         "frozen_dtype": "nf4" if packed else "as trained",
     }

@@ -244,7 +244,7 @@ def _weights(values: Values, half: str) -> dict[str, Any]:
     return {
         "lora_rank": values.integer(f"{ADAPT}.r", default=USUAL_RANK),
         "lora_targets": _targets(values),
-        "lora_dropout": float(values.text(f"{ADAPT}.lora_dropout") or 0.0),
+        "lora_dropout": values.probability(f"{ADAPT}.lora_dropout"),
         "frozen_dtype": (
             "nf4" if values.boolean(f"{LOAD}.load_in_4bit", default=packed) else "as trained"
         ),

@@ -66,8 +66,9 @@ def test_adapters_and_replicas() -> None:
         (("NextTokenPrediction", "VLM"), "trains more than a decoder"),
         (("strategy: fsdp2", "strategy: fsdp7"), "must be one of fsdp2, ddp, megatron_fsdp"),
         (("meta-llama/Llama-3.1-8B", "nobody/knows"), "unknown model"),
+        (("dim: 16", "dropout: lots"), "peft.dropout must be from 0 to below 1, got 'lots'"),
     ],
 )
 def test_what_cannot_be_read_is_named(change: tuple[str, str], said: str) -> None:
     with pytest.raises(RequestError, match=said):
-        reading(RECIPE.replace(*change))
+        reading((RECIPE + PEFT).replace(*change))

@@ -260,6 +260,7 @@ def test_a_public_config_is_read_by_the_builder_that_it_names() -> None:
         ("batch_size: 2\n", "", "batch_size is missing"),
         ("'v_proj'", "'w_proj'", "not 'w_proj'"),
         ("dtype: bf16", "ac_mode: selective\ndtype: bf16", "only full activation checkpointing"),
+        ("lora_dropout: 0.0", "lora_dropout: lots", "must be from 0 to below 1, got 'lots'"),
         ("lora_rank: 8", "apply_lora_to_output: True", "adapters of the head are not costed"),
         ("dataset:", "teacher_model: {_component_: x}\ndataset:", "is of a recipe that cannot be"),
         ("dtype: bf16", "dtype: bf16\ndata_parallel_shard_dim: 3", "are not the 8 processes"),

@@ -168,6 +168,8 @@ def test_trl() -> None:
         (AXOLOTL + "tensor_parallel_size: 3\n", "not a multiple of tp 3"),
         (AXOLOTL + "unfrozen_parameters: [x]\n", "unfrozen_parameters"),
         (FACTORY.format(kind="full").replace("ds_z3_", "my_"), "my_config.json is not among"),
+        (AXOLOTL + "adapter: lora\nlora_dropout: lots\n", "lora_dropout must be from 0 to below 1"),
+        (AXOLOTL + "adapter: lora\nlora_dropout: nan\n", "lora_dropout must be from 0 to below 1"),
     ],
 )
 def test_what_is_not_read_is_refused_by_name(text: str, says: str) -> None:

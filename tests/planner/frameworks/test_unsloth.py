@@ -166,6 +166,7 @@ def test_given_values_take_the_place_of_those_in_the_script() -> None:
     ("old", "new", "says"),
     [
         ("SFTConfig", "GRPOConfig", "only training on the next token can be read"),
+        ("r=32", "r=32, lora_dropout=2", "lora_dropout must be from 0 to below 1, got '2'"),
         ("r=32", 'r=32, modules_to_save=["lm_head"]', "only adapters in every layer"),
         ("r=32", 'r=32, target_modules=["lm_head"]', "adapters at lm_head cannot be read"),
         ("Meta-Llama-3.1-8B-Instruct", "Nobody-9B", "--model"),
