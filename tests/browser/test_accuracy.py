@@ -75,3 +75,14 @@ def test_a_plan_says_what_it_rests_on_and_a_log_is_dropped(
     )
     expect(sites.get_by_role("alert")).to_be_visible()
     expect(sites.get_by_role("button", name="dropped 1 run")).to_be_visible()
+
+    # A run is forgotten only once that is confirmed.
+    sites.locator("summary", has_text="Its runs").click()
+    shot(page, "runs", True)
+    forget = sites.get_by_role("button", name=f"Forget the run of {log.name}")
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    forget.click()
+    expect(sites.get_by_role("button", name="dropped 1 run")).to_be_visible()
+    page.once("dialog", lambda dialog: dialog.accept())
+    forget.click()
+    expect(sites.get_by_role("button", name="dropped 0 runs")).to_be_visible()

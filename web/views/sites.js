@@ -88,7 +88,7 @@ function Learn() {
 }
 
 const send = (name, keep) => told(async () => {
-  const found = await post(`${path(name)}/runs`, { log: drop.peek().text, cluster: request.peek().cluster, keep });
+  const found = await post(`${path(name)}/runs`, { log: drop.peek().text, name: drop.peek().name, cluster: request.peek().cluster, keep });
   if (!keep) { lesson.value = found; return; }
   batch(() => { lesson.value = null; drop.value = null; shown.value = { name }; });
   toast(`${name} has ${count(found.site_runs)} run${found.site_runs === 1 ? "" : "s"} now`);
@@ -156,10 +156,10 @@ function Site({ of }) {
         </tbody></table>`}
       ${of.kinds.map((kind) => html`<${Learned} key=${kind.accelerator + kind.runtime} kind=${kind} />`)}
       ${of.errors.length > 0 && html`<details><summary>Its runs</summary>
-        <table class="coverage"><thead><tr><th scope="col">Log</th><th scope="col">Taught</th><th scope="col">Measured</th><th scope="col">Without</th><th scope="col">With the others</th><td></td></tr></thead>
+        <div class="table-scroll" tabindex="0" role="region" aria-label=${`Runs of ${of.name}`}><table class="coverage"><thead><tr><th scope="col">Log</th><th scope="col">Taught</th><th scope="col">Measured</th><th scope="col">Without</th><th scope="col">With the others</th><th scope="col"><span class="for-readers">Forget</span></th></tr></thead>
           <tbody>${of.errors.map((one, i) => html`<tr key=${one.id}><th scope="row">${one.file}</th><td>${taught(of.runs[i])}</td><td>${seconds(one.measured_s)}</td>
             <td>${signed(one.error_without)}</td><td>${of.errors.length > 1 ? signed(one.error_left_out) : "–"}</td>
-            <td><button type="button" aria-label=${`Forget the run of ${one.file}`} onClick=${() => forget(of.name, one)}>Forget</button></td></tr>`)}</tbody></table>
+            <td><button type="button" aria-label=${`Forget the run of ${one.file}`} onClick=${() => forget(of.name, one)}>Forget</button></td></tr>`)}</tbody></table></div>
       </details>`}
     </div>`;
 }

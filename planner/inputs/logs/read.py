@@ -157,7 +157,8 @@ def _offer(readers: Iterable[Reader], number: int, process: str, text: str) -> R
 def _unknown(name: str, total: int) -> RequestError:
     if not total:
         return refused("empty", f"{name} is empty")
-    detail = f"{name} ({total:,} lines) is no training log of a code base known here"
+    lines = "1 line" if total == 1 else f"{total:,} lines"
+    detail = f"{name} ({lines}) is no training log of a code base known here"
     return refused("unknown_log", detail, allowed=(*ORDER, "table"))
 
 
