@@ -18,16 +18,25 @@ from planner.huggingface import ModelImportError, model_from_config
 _SUFFIX = re.compile(r"(-(instruct|base|chat|hf|it|pt|bf16|thinking|v0\.[12]|\d{4}))+$")
 
 # Models with the shape of their base models: Qwen2.5-Coder (arXiv:2409.12186, section 2),
-# Qwen2.5-Math (arXiv:2409.12122, section 2),
-# DeepSeek-R1's distillations (arXiv:2501.12948, section 2.4) except those of Qwen2.5-Math, Vicuna
-# by the table of FastChat's docs/vicuna_weights_version.md.
+# Qwen2.5-Math (arXiv:2409.12122, section 2), language models of Qwen2-VL (arXiv:2409.12191,
+# table 1) and Qwen2.5-VL (arXiv:2502.13923, table 1), DeepSeek-R1's distillations
+# (arXiv:2501.12948, section 2.4) except those of Qwen2.5-Math.
 _SAME_SHAPE = (
-    (re.compile(r"^vicuna-(7b|13b)-v1\.5(-16k)?$"), r"llama-2-\1"),
     (re.compile(r"^qwen2\.5-(coder|math)-"), "qwen2.5-"),
+    (re.compile(r"^qwen2-vl-2b"), "qwen2.5-1.5b"),
+    (re.compile(r"^qwen2(\.5)?-vl-"), "qwen2.5-"),
     (re.compile(r"^deepseek-r1-distill-qwen-(?=14b|32b)"), "qwen2.5-"),
     (re.compile(r"^deepseek-r1-distill-llama-"), "llama-3.1-"),
 )
-_MULTIMODAL = re.compile(r"(^|[-_])(vl|omni)([-_]|$)", re.IGNORECASE)
+_MULTIMODAL = re.compile(
+    r"(^|[-_/])(vl|omni|vision|audio|llava\w*|internvl[\d._]*)([-_/]|$)", re.IGNORECASE
+)
+# A number of parameters as a word of a name, such as 7b, 8x7b or 350m.
+_SIZE = re.compile(r"(\d+x)?\d+(\.\d+)?[bm]")
+# Words of models whose shapes are no longer those of the model that they came from.
+_RESHAPED = re.compile(
+    r"(moe|eagle\d*|medusa|draft|pruned|sheared|merge[dr]?|upscaled|\d+(select|of|x)\d+.*)"
+)
 
 
 # Families without a decoder, or whose decoder reads an encoder's output.
@@ -43,16 +52,26 @@ def is_encoder(name: str) -> bool:
     return bool(_ENCODERS.search(name))
 
 
-def left_out(name: str) -> list[str]:
-    """A sentence if the preset of that name leaves out the model's image encoder."""
-    if not _MULTIMODAL.search(name):
-        return []
-    return [f"only the language model of {name} is costed, without its image encoder"]
+def find(name: str, notes: list[str] | None = None) -> ModelSpec:
+    """The preset of a name or a folder, whatever separates its words.  Raises UnknownName.
 
-
-def find(name: str) -> ModelSpec:
-    """The preset of a name or a folder, whatever separates its words.  Raises UnknownName."""
+    notes: what is assumed of the model is added there; without it only full names count.
+    """
     name = name.rstrip("/").replace("___", ".")  # ModelScope's folders have no dot
+    try:
+        found = _named(name)
+    except UnknownName:
+        base = None if notes is None else _base(name.rsplit("/", 1)[-1])
+        if notes is None or base is None:
+            raise
+        found = base
+        notes.append(f"{name[-80:]} is taken to have the shape of {base.name}, which it names")
+    if notes is not None and _MULTIMODAL.search(name):
+        notes.append(f"only the language model of {name[-80:]} is costed, without its encoder")
+    return found
+
+
+def _named(name: str) -> ModelSpec:
     tried = (name, name.rsplit("/", 1)[-1], name.replace("_", "-"))
     released = _SUFFIX.sub("", tried[1].lower().removeprefix("meta-"))
     for pattern, shape in _SAME_SHAPE:
@@ -67,6 +86,40 @@ def find(name: str) -> ModelSpec:
         if any(_bare(one.rsplit("/", 1)[-1]) in bare for one in (entry.id, *entry.aliases)):
             return entry.spec
     raise last
+
+
+def _base(name: str) -> ModelSpec | None:
+    """The preset whose whole name, with its size, stands among the words of a longer name."""
+    words = _words(name)
+    if any(_RESHAPED.fullmatch(word) for word in words):
+        return None
+    sizes = _sizes(words)
+    fitting = (
+        (len(known), entry.spec)
+        for entry in models.models()
+        for known in map(_words, (entry.id, *entry.aliases))
+        if len(known) > 1 and sizes and _sizes(known) == sizes and _within(known, words)
+    )
+    return max(fitting, key=lambda one: one[0], default=(0, None))[1]
+
+
+def _sizes(words: list[str]) -> list[str]:
+    """The words that say how large a model is: billions, or millions where there are none."""
+    found = [word for word in words if _SIZE.fullmatch(word)]
+    return [word for word in found if word.endswith("b")] or found
+
+
+def _words(name: str) -> list[str]:
+    return re.split(r"[-_ ]+", name.rsplit("/", 1)[-1].lower())
+
+
+def _within(known: list[str], words: list[str]) -> bool:
+    """Whether the words stand in that order, all but the size next to each other."""
+    *family, size = known if _SIZE.fullmatch(known[-1]) else (*known, "")
+    for i in range(len(words) - len(family) + 1):
+        if words[i : i + len(family)] == family:
+            return not size or size in words[i + len(family) :]
+    return False
 
 
 def _bare(name: str) -> str:

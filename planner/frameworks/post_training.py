@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture
-from planner.frameworks.named_models import find, left_out
+from planner.frameworks.named_models import find
 from planner.frameworks.read_results import Setting, Unreadable
 
 
@@ -32,12 +32,10 @@ def preset(name: str, unnamed: str, place: tuple[str, int], notes: list[str]) ->
     Raises Unreadable.
     """
     try:
-        model = find(name.rsplit("/", 1)[-1])
+        return find(name, notes)
     except UnknownName as error:
         found = f"the model {name[:100]} is no preset ({error})" if name else unnamed
         raise Unreadable(f"{found}: give it (--model)", *place) from None
-    notes += left_out(name)
-    return model
 
 
 def with_prediction(model: ModelSpec, layers: int) -> ModelSpec:

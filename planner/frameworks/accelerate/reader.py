@@ -175,7 +175,7 @@ def _model(files: Mapping[str, str], arguments: Values) -> ModelSpec:
         if is_encoder(stated):
             raise Unreadable(f"{stated} is an encoder, or has one: {training_calls.DECODERS_ONLY}")
         try:
-            return find(arguments.text(*CONFIG) or stated)
+            return find(arguments.text(*CONFIG) or stated, arguments.assumed)
         except UnknownName:
             raise Unreadable(
                 f"the config.json of the model ({stated}) is not among the files: give it, or the "

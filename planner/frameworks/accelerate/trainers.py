@@ -164,7 +164,7 @@ def model_of(
         return given.model
     name = values.text(*trainer.model) or ""
     try:
-        return find(name)
+        return find(name, None if "config.json" in files else values.assumed)
     except UnknownName as error:
         if "config.json" in files:
             return of_config(files, "config.json")

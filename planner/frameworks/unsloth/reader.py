@@ -166,7 +166,7 @@ def _model(values: Values, given: GivenValues, files: Mapping[str, str]) -> Mode
         text = "the script does not say which model: give its config.json, or a name (--model)"
         raise Unreadable(text, values.file)
     try:
-        return find(_PACKED.sub("", name))
+        return find(_PACKED.sub("", name), values.assumed)
     except UnknownName as error:
         text = f"{name[:100]}: {error}; give the model by another name or by its config.json"
         raise values.fault((f"{LOAD}.model_name",), f"{text} (--model)") from None

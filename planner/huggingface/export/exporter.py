@@ -19,7 +19,8 @@ from planner.huggingface.importer import model_from_config
 UNIFORM = (
     "llama", "mistral", "qwen2", "qwen3", "olmo2", "gpt2", "mixtral", "qwen2_moe", "qwen3_moe",
     "gpt_oss", "deepseek_v3", "gemma2", "gemma3_text", "falcon", "mpt", "bloom",
-    "nemotron", "gpt_neox", "deepseek_v2", "glm4_moe", "minimax_m2",
+    "nemotron", "gpt_neox", "deepseek_v2", "glm4_moe", "minimax_m2", "olmo", "olmoe", "phi", "gptj",
+    "gpt_bigcode", "starcoder2", "stablelm", "cohere",
 )  # fmt: skip
 # The same for models with a layer pattern.
 PATTERNED = (

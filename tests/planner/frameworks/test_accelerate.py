@@ -261,7 +261,8 @@ def test_every_family_is_written_by_some_model() -> None:
     found = {}
     names = (
         "gemma-2-9b", "gemma-3-27b", "falcon-7b", "mpt-7b", "bloom-176b", "nemotron-4-15b",
-        "gpt-neox-20b", "deepseek-v2-lite", "glm-4.5", "minimax-m2.5",
+        "gpt-neox-20b", "deepseek-v2-lite", "glm-4.5", "minimax-m2.5", "olmo-7b", "olmoe-1b-7b",
+        "phi-2", "gpt-j-6b", "starcoderbase", "starcoder2-7b", "stablelm-3b-4e1t", "aya-23-8b",
     )  # fmt: skip
     named = [preset(name).model_copy(update={"mtp_num_layers": 0}) for name in names]
     for model in (*MODELS_HERE.values(), qwen2_moe, olmo2, *named):

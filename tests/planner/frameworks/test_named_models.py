@@ -23,7 +23,55 @@ def test_models_trained_further_have_the_shape_of_their_base(name: str, preset: 
     assert find(name) == find(preset)
 
 
-@pytest.mark.parametrize("name", ["deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "qwen2.5-coder-9b"])
+@pytest.mark.parametrize("name", ["qwen2.5-coder-9b", "deepseek-ai/DeepSeek-R1-Distill-Qwen-3B"])
 def test_another_base_is_not_taken_for_it(name: str) -> None:
     with pytest.raises(UnknownName):
         find(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("/data/checkpoints/Malaysian-Qwen2.5-7B-Instruct-sft", "qwen2.5-7b"),
+        ("elyza/Llama-3-ELYZA-JP-8B", "llama-3.1-8b"),
+        ("llama_2_7b_fixed_resized/", "llama-2-7b"),
+        ("alignment-handbook/zephyr-7b-sft-qlora", "mistral-7b"),
+        ("models/qwen3-30b-a3b-sft-v2", "qwen3-30b-a3b"),
+    ],
+)
+def test_a_longer_name_that_holds_a_whole_one_is_taken_for_it_and_said(
+    name: str, base: str
+) -> None:
+    notes: list[str] = []
+    assert find(name, notes) == find(base)
+    assert [f"to have the shape of {base}" in one for one in notes] == [True]
+    with pytest.raises(UnknownName):
+        find(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "LlamaMoE/llama_2_7B-16Select4-up_proj",  # another shape
+        "qwen2.5-7b-and-14b-merged",
+        "my-llama-2-13b-7b-distilled",  # which of the two?
+        "chinese-alpaca-2-7b",  # a family and a size that stand for nothing known together
+        "qwen2.5-7b-eagle3",
+        "mistral-191m",
+        "7b",
+    ],
+)
+def test_part_of_a_name_decides_nothing(name: str) -> None:
+    with pytest.raises(UnknownName):
+        find(name, [])
+
+
+def test_encoders_of_images_and_sound_are_said_to_be_left_out() -> None:
+    for name, base in (
+        ("Qwen/Qwen2.5-VL-7B-Instruct", "qwen2.5-7b"),
+        ("liuhaotian/llava-v1.5-13b", "llama-2-13b"),
+    ):
+        notes: list[str] = []
+        assert find(name, notes) == find(base)
+        assert len(notes) == 1
+        assert "only the language model" in notes[0]
