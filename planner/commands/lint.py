@@ -74,14 +74,13 @@ def lint(
     from planner.answers.lint import fixes
     from planner.answers.lint.sarif import sarif as document
     from planner.documents.problems import RequestError
-    from planner.frameworks.sources import files_at
     from planner.inputs.requests.parser import parse_cluster
     from planner.presentation.terminal import output
 
     known, given = parse_cluster(cluster), _given(model, config, values, argument)
     answers = []
     for launch in [[one] for one in files] if each else [files]:
-        texts = files_at(launch)
+        texts, paths = _launch(launch)
         try:
             answer = _linted(texts, known, framework, given)
         except RequestError as error:
@@ -90,13 +89,23 @@ def lint(
             raise
         answers.append(answer)
         if fix or diff:
-            _write(launch, texts, fixes.change_to_write(answer), fix, diff)
+            _write(paths, texts, fixes.change_to_write(answer), fix, diff)
         if not (sarif or diff):
             _show(answer, texts, json)
     if sarif:
         output.print_document(document(chain.from_iterable(one.findings for one in answers)))
     verdicts = {answer.verdict for answer in answers}
     return FINE if verdicts.isdisjoint({"refused", "does not fit"}) else NOTHING_FITS
+
+
+def _launch(files: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The text of a launch's files with those that they name, and where all of them lie."""
+    from planner.frameworks.sources import launch_at
+
+    texts, paths = launch_at(files)
+    if found := list(texts)[len(files) :]:
+        print(f"read too, since the files name them: {', '.join(found)}", file=sys.stderr)
+    return texts, paths
 
 
 def _no_launch(error: RequestError) -> bool:
@@ -161,12 +170,12 @@ def read(
     """What a launch script says, as a request that `planner estimate` takes."""
     from planner.answers.lint.lint import read as said
     from planner.answers.lint.request import LintRequest
-    from planner.frameworks.sources import files_at
     from planner.inputs.requests.parser import parse_cluster
     from planner.presentation.terminal import output
 
     known = None if cluster is None else parse_cluster(cluster)
-    asked = LintRequest(files_at(files), known, framework, _given(model, config, values, argument))
+    texts, _ = _launch(files)
+    asked = LintRequest(texts, known, framework, _given(model, config, values, argument))
     answer = answered(
         lambda: said(asked.files, asked.cluster, asked.framework, asked.given),
         lambda service: service.read(asked.document()),

@@ -11,6 +11,7 @@ from planner.documents.problems import Problem, RequestError, join, refuse, show
 from planner.frameworks import unread_trainers
 from planner.frameworks.base import Framework
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
+from planner.frameworks.named_files import named_files
 from planner.frameworks.read_results import Reading, Unreadable
 
 MOST_FILES = 32
@@ -48,6 +49,17 @@ def files_at(paths: Sequence[str]) -> dict[str, str]:
         except UnicodeDecodeError:
             raise _no_text(name.as_posix(), "is not UTF-8 text") from None
     return checked(files)
+
+
+def launch_at(paths: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The text of files by their names, and of files that these name and that lie near.
+
+    Second: where all of them lie, in the same order.  Raises RequestError.
+    """
+    files = files_at(paths)
+    found = named_files(files, paths, MOST_FILES, MOST_BYTES)
+    texts = files | {name: one.text for name, one in found.items()}
+    return texts, [*paths, *(str(one.path) for one in found.values())]
 
 
 def checked(files: Mapping[str, str]) -> dict[str, str]:

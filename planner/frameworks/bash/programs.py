@@ -125,6 +125,9 @@ class Programs(Expansion, ABC):
             self.other(words[:1], words[1:], "run")
         elif (found := self.launch(words, names)) is not None:
             self.outcome.launches.append(found)
+            # Programs that run a command on many hosts, such as MaxText's multihost_runner.py.
+            said = [word for word in words if plain_text(word).lower().startswith("--command=")]
+            self.quoted(said)
         else:
             self.quoted(words[1:])
 
@@ -159,7 +162,7 @@ class Programs(Expansion, ABC):
             text = self.known(plain_text(word)) or plain_text(word)
             if re.search(r"\s", text) and _PROGRAM.search(text):
                 with Copy(self, True):
-                    self.nested(word)
+                    self.nested(_without_option(word))
 
     def shell(self, words: list[Value], names: list[str | None]) -> None:
         """`bash -c TEXT`, or `bash SCRIPT ARGUMENTS`."""
@@ -214,6 +217,12 @@ def _shell_arguments(names: Sequence[str | None]) -> int:
     """The index of the first word after the name of a shell; 0 if there is none."""
     shells = (text is not None and text.rsplit("/", 1)[-1] in _SHELLS for text in names[:-1])
     return next((place for place, is_shell in enumerate(shells, 1) if is_shell), 0)
+
+
+def _without_option(word: Value) -> Value:
+    """The command of `--command=COMMAND`."""
+    (first, line), *rest = word
+    return ((re.sub(r"^--[\w-]+=", "", first), line), *rest)
 
 
 class Copy:

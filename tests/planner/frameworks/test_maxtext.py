@@ -18,6 +18,7 @@ from planner.documents.request import PlanRequest
 from planner.frameworks import rules
 from planner.frameworks.maxtext.mesh import mesh, slices
 from planner.frameworks.maxtext.reader import KEYS
+from planner.frameworks.named_models import find
 from planner.frameworks.read_results import Unreadable
 from tests.fixtures.frameworks import legal_cases
 from tests.fixtures.frameworks.maxtext import CASES, case, on, tpus, two_slices
@@ -85,12 +86,55 @@ def test_a_config_of_its_own_is_read_over_its_defaults() -> None:
     assert [one.name for one in reading.unknown] == ["no_such_key"]
     for broken, size, why in (
         ({"run.yml": text}, None, "give a cluster"),
-        ({"run.yml": text + "model_name: llama2-7b\n"}, 16, "write its keys out"),
+        ({"run.yml": text + "model_name: my-llama-4b\n"}, 16, "write its keys out"),
         ({"run.yml": text + "ici_expert_parallelism: many\n"}, 16, "must be a whole number"),
         ({"run.sh": ""}, 16, "there is no YAML"),
     ):
         with pytest.raises(Unreadable, match=why):
             MAXTEXT.read(broken, size)
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [("llama2-7b", "llama-2-7b"), ("gemma2-9b", "gemma-2-9b"), ("deepseek3-671b", "deepseek-v3"),
+     ("mixtral-8x22b", "mixtral-8x22b"), ("qwen3-30b-a3b", "qwen3-30b-a3b")],
+)  # fmt: skip
+def test_a_model_is_named_as_maxtext_names_it(name: str, preset: str) -> None:
+    assert MAXTEXT.read is not None
+    text = f"ici_fsdp_parallelism: 8\nper_device_batch_size: 1\nmodel_name: {name}\n"
+    assert MAXTEXT.read({"run.yml": text}, 8).model == find(preset)
+
+
+CALLS = (
+    "python3 -m MaxText.train MaxText/configs/base.yml {}",
+    "python3 MaxText/train.py MaxText/configs/base.yml {}",
+    'python3 multihost_runner.py --TPU_PREFIX=$NAME --COMMAND="cd maxtext; python3 -m MaxText.train'
+    ' MaxText/configs/base.yml {}"',
+    'gcloud compute tpus tpu-vm ssh $NAME --command="python MaxText/train.py'
+    ' MaxText/configs/base.yml {} > log 2>&1"',
+)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("beside", [True, False])
+def test_what_a_call_overrides_counts(call: str, beside: bool) -> None:
+    said = "max_target_length=4096 per_device_batch_size=3 base_num_decoder_layers=36"
+    files = {"train.sh": f"{call.format(said)}\n"}
+    if beside:
+        files["base.yml"] = "base_num_decoder_layers: 16\nper_device_batch_size: 12.0\n"
+    assert MAXTEXT.recognises(files)
+    assert MAXTEXT.read is not None
+    reading = MAXTEXT.read(files, 8)
+    assert (reading.model.num_layers, reading.training.seq_length) == (36, 4096)
+    assert (reading.plan.micro_batch_size, reading.training.global_batch_size) == (3, 24)
+    assert ["base.yml is not among" in one for one in reading.assumed] == [True] * (not beside)
+
+
+def test_a_call_that_leaves_a_deciding_key_open_asks_for_it() -> None:
+    assert MAXTEXT.read is not None
+    files = {"train.sh": CALLS[0].format("model_name=$MODEL per_device_batch_size=1")}
+    with pytest.raises(Unreadable, match=r"model_name is \$MODEL.*--set MODEL="):
+        MAXTEXT.read(files, 8)
 
 
 def changed(name: str, **update: Any) -> ModelSpec:

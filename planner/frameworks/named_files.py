@@ -1,0 +1,120 @@
+"""Files that a launch names and that lie beside it: configurations, settings, other scripts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from planner.frameworks.bash import evaluate
+from planner.frameworks.read_results import Unreadable
+from planner.frameworks.training_calls import scripts
+
+# Folders above the first file that may hold what it names, where no repository ends before.
+_MOST_ABOVE = 3
+_MOST_NAMES = 200
+_MOST_ROUNDS = 3
+_NAME = re.compile(r"[\w./~${}+-]*[\w+-]\.(?:ya?ml|json|toml|sh|bash|env)(?![\w/])")
+_SOURCED = re.compile(r"(?:^|[;&|]\s*|\s)(?:source|\.)\s+[\"']?([^\s\"';&|]+)", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
+_DATA = (".yaml", ".yml", ".toml")
+
+
+class NamedFile(NamedTuple):
+    """A file that a launch names: where it lies, and its text."""
+
+    path: Path
+    text: str
+
+
+def named_files(
+    files: Mapping[str, str], paths: Sequence[str], most_files: int, most_bytes: int
+) -> dict[str, NamedFile]:
+    """Files that these name and that are not among them, by the names that readers look for.
+
+    paths: where the files lie, the launch first.  Only files of its repository are opened, or of
+    its folder and those above it where it is in none; at most so many and so large with the given.
+    """
+    folder = Path(paths[0]).resolve().parent
+    roots = _roots(folder)
+    known, found = dict(files), dict[str, NamedFile]()
+    seen = {Path(path).resolve() for path in paths}
+    for _ in range(_MOST_ROUNDS):
+        fresh = [path for path in _existing(_names(known), roots) if path not in seen]
+        for path in fresh:
+            inside = path.is_relative_to(folder)
+            name = (path.relative_to(folder) if inside else Path(path.name)).as_posix()
+            text = _text(path, most_bytes - sum(map(len, known.values())))
+            if text is not None and name not in known and len(known) < most_files:
+                known[name] = text
+                found[name] = NamedFile(path, text)
+        seen |= set(fresh)
+        if not fresh:
+            break
+    return found
+
+
+def _roots(folder: Path) -> list[Path]:
+    """The folder and those above it, up to the repository's or as many as are searched."""
+    above = [folder, *folder.parents]
+    ends = next((i for i, one in enumerate(above) if (one / ".git").exists()), None)
+    return above[: (min(_MOST_ABOVE, len(above) - 2) if ends is None else ends) + 1]
+
+
+def _names(files: Mapping[str, str]) -> list[str]:
+    """Names of files in the words of the calls and in configurations, as they are written."""
+    found = chain(_called(files), _stated(files))
+    return list(dict.fromkeys(found))[:_MOST_NAMES]
+
+
+def _called(files: Mapping[str, str]) -> Iterator[str]:
+    for name in scripts(files):
+        yield from _SOURCED.findall(_COMMENT.sub("", files[name]))
+        try:
+            outcome = evaluate(files, name)
+        except Unreadable:
+            yield from _NAME.findall(_COMMENT.sub("", files[name]))
+            continue
+        for call in outcome.launches:
+            for word in (*call.before, *call.arguments):
+                yield from _NAME.findall(word.text)
+
+
+def _stated(files: Mapping[str, str]) -> Iterator[str]:
+    for name, text in files.items():
+        if name.endswith(_DATA):
+            yield from _NAME.findall(_COMMENT.sub("", text))
+
+
+def _existing(names: Iterable[str], roots: Sequence[Path]) -> Iterator[Path]:
+    """For each name the file with most of its folders, in the nearest folder that has it.
+
+    Where its first folders are variables or aren't here, one more folder must agree; without any
+    it must lie beside the launch.
+    """
+    top = roots[-1].resolve()
+    for name in names:
+        parts = [one for one in re.split(r"/+", name) if one not in ("", ".", "..", "~")]
+        said = next((i for i, one in enumerate(reversed(parts)) if "$" in one), len(parts))
+        whole = said == len(parts)
+        for count in range(said, 0, -1):
+            tail = parts[len(parts) - count :]
+            sure = count > 1 or (whole and count == len(parts))
+            near = roots if sure else roots[: tail != ["config.json"]]
+            found = (root.joinpath(*tail).resolve() for root in near)
+            path = next((one for one in found if one.is_relative_to(top) and one.is_file()), None)
+            if path is not None:
+                yield path
+                break
+
+
+def _text(path: Path, left_bytes: int) -> str | None:
+    """The text of a file of at most so many bytes; None if it is larger or no text."""
+    try:
+        data = path.read_bytes() if path.stat().st_size <= left_bytes else b"\0"
+        text = data.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return None if "\0" in text else text.replace("\r\n", "\n")

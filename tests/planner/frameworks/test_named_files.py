@@ -1,0 +1,85 @@
+"""Files that a launch names are read with it; no others are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planner.frameworks.sources import launch_at
+
+HEAD = "CONFIG=zero2\ntorchrun train.py --deepspeed "
+
+
+def tree(folder: Path, **texts: str) -> None:
+    for name, text in texts.items():
+        path = folder / name.replace("__", "/").replace("_dot_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def found(script: Path) -> list[str]:
+    texts, paths = launch_at([str(script)])
+    assert [Path(path).read_text("utf-8") for path in paths] == list(texts.values())
+    return list(texts)[1:]
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "configs/zero2.json",
+        "./configs/zero2.json",
+        '"configs/$CONFIG.json"',
+        "$HOME/work/configs/zero2.json",
+        "/home/somebody/repo/configs/zero2.json",
+    ],
+)
+def test_a_configuration_is_found_from_the_folders_above(tmp_path: Path, word: str) -> None:
+    tree(tmp_path, scripts__run_dot_sh=HEAD + word, configs__zero2_dot_json="{}")
+    assert found(tmp_path / "scripts" / "run.sh") == ["zero2.json"]
+
+
+def test_files_that_named_files_name_are_found_too(tmp_path: Path) -> None:
+    tree(
+        tmp_path,
+        run_dot_sh='source env.sh\naccelerate launch --config_file "$ACCELERATE" train.py\n',
+        env_dot_sh="ACCELERATE=configs/fsdp.yaml\n",
+        configs__fsdp_dot_yaml="deepspeed_config_file: configs/ds.json\n",
+        configs__ds_dot_json="{}",
+        configs__other_dot_yaml="a: 1\n",
+    )
+    assert found(tmp_path / "run.sh") == ["env.sh", "configs/fsdp.yaml", "configs/ds.json"]
+
+
+def test_only_files_of_the_repository_are_opened(tmp_path: Path) -> None:
+    tree(tmp_path, secret__a_dot_json="{}", repository__run_dot_sh=HEAD + "../secret/a.json")
+    tree(tmp_path, repository___dot_git__HEAD="", repository__b_dot_json="{}")
+    (tmp_path / "repository" / "linked.json").symlink_to(tmp_path / "secret" / "a.json")
+    script = tmp_path / "repository" / "run.sh"
+    assert found(script) == []
+    script.write_text(HEAD + "linked.json --config b.json")
+    assert found(script) == ["b.json"]
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "$MODEL/config.json",
+        "/models/llama/config.json",
+        "missing.json",
+        "x/missing.json",
+        "${X}.json",
+    ],
+)
+def test_a_file_that_only_shares_its_name_is_left_alone(tmp_path: Path, word: str) -> None:
+    """The model's config.json lies in the model's folder, whatever lies beside the script."""
+    tree(tmp_path, run_dot_sh=HEAD + word, config_dot_json="{}", other__config_dot_json="{}")
+    assert found(tmp_path / "run.sh") == []
+
+
+def test_what_is_no_text_or_too_large_is_left_out(tmp_path: Path) -> None:
+    tree(tmp_path, run_dot_sh=HEAD + "a.json b.json c.json d.json", c_dot_json="{}")
+    (tmp_path / "a.json").write_bytes(b"\0\xff")
+    (tmp_path / "b.json").write_bytes(b"x" * (1 << 20))
+    (tmp_path / "d.json").mkdir()
+    assert found(tmp_path / "run.sh") == ["c.json"]
