@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import ValidationError
@@ -17,6 +18,10 @@ _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no"
 _ABSENT = ("null", "None")
 # File endings of shell scripts.
 SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash")
+
+
+# Options of launchers with numbers of processes and machines.
+_COUNTS = re.compile(r"--?(n|num[-_])(proc(esses)?([-_]per[-_]node)?|nodes|machines|gpus)")
 
 
 class Values:
@@ -131,10 +136,13 @@ class Values:
         return next((one for one in found if one is not None and one.value not in _ABSENT), None)
 
 
-def only_launch(files: Mapping[str, str], launcher: str, program: str = "") -> ProgramCall | None:
-    """The only call of a program by a launcher in the scripts; None if there is no script.
+def launch_by(
+    files: Mapping[str, str], launcher: str, program: str = "", assumed: list[str] | None = None
+) -> ProgramCall | None:
+    """The last call of a program by a launcher in the scripts; None if there is no script.
 
-    program: the end of the program's path.  Raises Unreadable for no call, or different ones.
+    program: the end of the program's path.  assumed: is told where calls differ.  Raises Unreadable
+    if there is no call.
     """
     scripts = [name for name in files if name.endswith(SCRIPTS)]
     if not scripts:
@@ -147,13 +155,25 @@ def only_launch(files: Mapping[str, str], launcher: str, program: str = "") -> P
     ]
     if not launches:
         raise Unreadable(f"no call of {launcher} {program} in {main}".replace("  ", " "))
-    if len({_words(one) for one in launches}) > 1:
-        raise Unreadable(f"{len(launches)} calls of {launcher}; only one can be read", main)
-    return launches[0]
+    several = len(dict.fromkeys(map(_words, launches)))
+    if several > 1 and assumed is not None:
+        assumed.append(f"of {several} calls of {launcher} in {main} the last one is read")
+    return launches[-1]
 
 
 def _words(launch: ProgramCall) -> tuple[str, ...]:
     return tuple(word.text for word in (*launch.before, launch.program, *launch.arguments))
+
+
+def launcher_options(
+    words: Sequence[Argument], assumed: list[str], switches: Iterable[str] = ()
+) -> list[Setting]:
+    """The options of a launcher; numbers of processes that the files leave open are left out."""
+    found = options(words, switches)
+    open_ones = [one for one in found if _COUNTS.fullmatch(one.name) and "$" in str(one.value)]
+    for one in open_ones:
+        assumed.append(f"{one.name} is {one.value}, which the files do not say: by the cluster")
+    return [one for one in found if one not in open_ones]
 
 
 def options(words: Sequence[Argument], switches: Iterable[str] = ()) -> list[Setting]:

@@ -44,8 +44,8 @@ def named_files(
     for _ in range(_MOST_ROUNDS):
         fresh = [path for path in _existing(_names(known), roots) if path not in seen]
         for path in fresh:
-            inside = path.is_relative_to(folder)
-            name = (path.relative_to(folder) if inside else Path(path.name)).as_posix()
+            # Readers look a file up by the last part of its path.
+            name = path.name
             text = _text(path, most_bytes - sum(map(len, known.values())))
             if text is not None and name not in known and len(known) < most_files:
                 known[name] = text

@@ -35,7 +35,7 @@ _MULTIMODAL = re.compile(
 _SIZE = re.compile(r"(\d+x)?\d+(\.\d+)?[bm]")
 # Words of models whose shapes are no longer those of the model that they came from.
 _RESHAPED = re.compile(
-    r"(moe|eagle\d*|medusa|draft|pruned|sheared|merge[dr]?|upscaled|\d+(select|of|x)\d+.*)"
+    r"(moe|eagle\d*|medusa|draft|pruned|sheared|merge[dr]?|upscaled|hybrid|\d+(select|of|x)\d+.*)"
 )
 
 

@@ -63,6 +63,8 @@ def _by_name(
             found["offload_optimizer_device"] = "cpu"
     elif re.search(r"fsdp", name, re.IGNORECASE):
         found = {"distributed_type": "FSDP", "fsdp_sharding_strategy": "FULL_SHARD"}
+    elif re.search(r"multi_?gpu|(^|[_-])ddp([_.-]|$)", name, re.IGNORECASE):
+        found = {"distributed_type": "MULTI_GPU"}
     else:
         raise Unreadable(f"the config {name} that the launch names is not among the files")
     kinds = " ".join(found.values())

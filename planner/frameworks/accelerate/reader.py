@@ -32,8 +32,9 @@ from planner.frameworks.given_values import (
     Values,
     hint,
     hints,
+    launch_by,
+    launcher_options,
     malformed,
-    only_launch,
     options,
 )
 from planner.frameworks.launch_files import given_with
@@ -112,11 +113,11 @@ def _has_config(files: Mapping[str, str]) -> bool:
 
 def _read_launch(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """Reads accelerate's own launch, or its config alone."""
-    launch, line, script, file = only_launch(files, "accelerate"), [], [], "launch.sh"
+    assumed, line, script, file = list[str](), list[Setting](), list[Setting](), "launch.sh"
+    launch = launch_by(files, "accelerate", assumed=assumed)
     if launch is not None:
-        line, script = options(launch.before[2:], SWITCHES), options(launch.arguments)
-        file = launch.program.file
-    assumed: list[str] = []
+        line = launcher_options(launch.before[2:], assumed, SWITCHES)
+        script, file = options(launch.arguments), launch.program.file
     keyed = [*of_config_file(files, line, assumed), *((plain(one.name), one) for one in line)]
     given = given_with(files)
     script += [one.model_copy(update={"name": f"--{plain(one.name)}"}) for one in given.settings()]

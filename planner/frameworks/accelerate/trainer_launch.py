@@ -18,7 +18,7 @@ from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, pla
 from planner.frameworks.accelerate.trainer_keys import PLAIN, TRAINERS, Trainer
 from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import ProgramCall
-from planner.frameworks.given_values import Values, malformed, options
+from planner.frameworks.given_values import Values, launcher_options, malformed, options
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.read_results import Reading, Setting
 from planner.frameworks.training_calls import TrainingCall, World
@@ -79,7 +79,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     values.settings = dict(_by_key(settings, program.text, values.assumed))
     trainer = _trainer(values)
     _refuse(values, call)
-    line = options(call.launch.before[2:], SWITCHES) if _by_accelerate(call.launch) else []
+    before = call.launch.before[2:] if _by_accelerate(call.launch) else ()
+    line = launcher_options(before, values.assumed, SWITCHES)
     keyed = [*of_config(call.files, line, values.assumed), *((plain(o.name), o) for o in line)]
     beside = Values(dict(keyed), program.file, values.assumed)
     reached = _world(call.launch, beside)

@@ -25,9 +25,9 @@ from planner.frameworks.given_values import (
     DEGREE,
     Values,
     hints,
+    launch_by,
+    launcher_options,
     malformed,
-    only_launch,
-    options,
 )
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, is_encoder, of_config
@@ -96,7 +96,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     model = model_of(values, trainer, given, files)
     try:
         training, plan = plan_of(values, trainer, tree, model, files, world, beside)
-        nodes = _nodes(files)
+        nodes = _nodes(files, assumed)
     except ValidationError as error:
         raise malformed(error, name) from None
     unknown = _unknown(config.settings(), trainer, assumed)
@@ -137,12 +137,13 @@ def _unread(values: Values, unknown: tuple[Setting, ...]) -> tuple[Setting, ...]
     return unread
 
 
-def _nodes(files: Mapping[str, str]) -> int | None:
+def _nodes(files: Mapping[str, str], assumed: list[str]) -> int | None:
     """Machines of the `accelerate launch` beside the configuration; None without one."""
     if not any("accelerate launch" in text for text in files.values()):
         return None
-    launch = only_launch(files, "accelerate")
-    said = {one.name: one for one in options(launch.before)} if launch is not None else {}
+    launch = launch_by(files, "accelerate", assumed=assumed)
+    line = [] if launch is None else launcher_options(launch.before, assumed)
+    said = {one.name: one for one in line}
     return Values(said, "").integer("--num_machines", default=1, most=DEGREE)
 
 

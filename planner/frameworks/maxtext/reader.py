@@ -120,8 +120,8 @@ def _settings(files: Mapping[str, str], assumed: list[str]) -> tuple[str, tuple[
             raise Unreadable(f"there is no YAML (files: {', '.join(files) or 'none'})")
         return names[0], yaml_files.read(files[names[0]], names[0]).settings()
     if len({tuple(word.text for word in one.arguments) for one in calls}) > 1:
-        assumed.append(f"of {len(calls)} calls of MaxText the first is read")
-    words = calls[0].arguments
+        assumed.append(f"of {len(calls)} calls of MaxText the last one is read")
+    words = calls[-1].arguments
     config = next((word for word in words if word.text.endswith(YAML)), None)
     said = tuple(
         Setting(name=key, value=value.strip("\"'"), file=word.file, line=word.line)
@@ -138,9 +138,9 @@ def _settings(files: Mapping[str, str], assumed: list[str]) -> tuple[str, tuple[
     if name is None:
         if base and base != BASE:
             text = f"{base} is not among the files: give it"
-            raise calls[0].program.unreadable(text)
+            raise calls[-1].program.unreadable(text)
         assumed.append(f"{BASE} is not among the files: MaxText's own is taken")
-        return calls[0].program.file, said
+        return calls[-1].program.file, said
     return name, (*yaml_files.read(files[name], name).settings(), *said)
 
 

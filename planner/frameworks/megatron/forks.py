@@ -1,4 +1,4 @@
-"""Options of Megatron-LM's forks that shape the model: BigCode's, and FlagScale's for Aquila."""
+"""Options of Megatron-LM's forks that shape the model: BigCode's, FlagScale's and Pai's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,24 @@ from cost_models.package_files import table
 from planner.frameworks.arguments import Arguments
 
 OPTIONS: dict[str, dict[str, Any]] = table("planner.frameworks.megatron", "forks.json")["flags"]
+
+
+# Pai's names of options that Megatron-LM has too.
+_LATENT = {"--qk-nope-head-dim": "--qk-head-dim", "--qk-rope-head-dim": "--qk-pos-emb-head-dim"}
+_SHARED = "--moe-shared-expert-intermediate-size"
+
+
+def translate(args: Arguments) -> None:
+    """Replaces Pai's options of latent attention and shared experts by Megatron-LM's."""
+    for name, option in _LATENT.items():
+        if args.has(name):
+            args.rename(name, option)
+            args.say("--multi-latent-attention", None, option)
+    args.has("--enable-shared-expert")
+    args.rename("--shared-moe-ffn-hidden-size", _SHARED)
+    if count := args.integer("--num-shared-experts"):
+        width = count * args.integer("--moe-ffn-hidden-size")
+        args.say(_SHARED, str(width), "--num-shared-experts")
 
 
 def one_query_group(args: Arguments) -> bool:

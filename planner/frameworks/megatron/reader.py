@@ -110,7 +110,10 @@ class Dialect:
 Translator = Callable[[ProgramCall, GivenValues, Mapping[str, Any]], TranslatedLaunch]
 
 
-UPSTREAM = Dialect("megatron", TITLE, PACKAGE, hybrids=True, options=lambda: forks.OPTIONS)
+UPSTREAM = Dialect(
+    "megatron", TITLE, PACKAGE, hybrids=True, options=lambda: forks.OPTIONS,
+    translate=forks.translate,
+)  # fmt: skip
 SLIME = Dialect(
     "megatron",
     "slime",

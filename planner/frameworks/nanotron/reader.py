@@ -15,7 +15,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, yaml_files
 from planner.frameworks.bash import ProgramCall, slurm_variables
-from planner.frameworks.given_values import DEGREE, Values, hint, malformed, only_launch, options
+from planner.frameworks.given_values import DEGREE, Values, hint, launch_by, malformed, options
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.nanotron.rules import BF16, FP32
 from planner.frameworks.nanotron.settings import ENGINES, NUMERICS
@@ -60,13 +60,14 @@ def recognises(files: Mapping[str, str]) -> bool:
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """The specs and the plan; raises Unreadable."""
-    launch = only_launch(files, "torchrun", "run_train.py")
+    assumed = list[str]()
+    launch = launch_by(files, "torchrun", "run_train.py", assumed)
     line = options(launch.arguments) if launch else []
     config = _config(files, line)
     keys = config.settings()
     given = given_with(files)
     stated = {one.name: one for one in (*keys, *given.settings())}
-    values = Values(stated, config.name, config.notes())
+    values = Values(stated, config.name, [*assumed, *config.notes()])
     _refuse(config, keys, values)
     unknown = tuple(one for one in keys if not _known(one.name))
     foreign = [one for one in unknown if not _misspelled(one.name)]

@@ -18,7 +18,14 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import yaml_files
 from planner.frameworks.accelerate import trainers
 from planner.frameworks.bash import Argument
-from planner.frameworks.given_values import DEGREE, Values, hint, malformed, only_launch, options
+from planner.frameworks.given_values import (
+    DEGREE,
+    Values,
+    hint,
+    launch_by,
+    launcher_options,
+    malformed,
+)
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 from planner.frameworks.torchtune.components import (
@@ -72,11 +79,12 @@ def recognises(files: Mapping[str, str]) -> bool:
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """The specs and the plan; raises Unreadable."""
-    call, given = _call(files), given_with(files)
+    assumed = list[str]()
+    call, given = _call(files, assumed), given_with(files)
     name = _config(files, call)
     config = yaml_files.read(files[name], name)
     settings = (*config.settings(), *call.overrides, *given.settings())
-    values = Values({one.name: one for one in settings}, name, config.notes())
+    values = Values({one.name: one for one in settings}, name, [*assumed, *config.notes()])
     world = call.processes or accelerators or 0
     if not world:
         raise Unreadable("the files do not say how many accelerators run it: give a cluster")
@@ -124,25 +132,27 @@ def _recipe(adapted: bool, world: int) -> str:
     return f"{kind}_finetune_{'distributed' if world > 1 else 'single_device'}"
 
 
-def _call(files: Mapping[str, str]) -> Call:
+def _call(files: Mapping[str, str], assumed: list[str]) -> Call:
     """What `tune run` says, if a script is among the files."""
-    launch = only_launch(files, "tune", "run")
+    launch = launch_by(files, "tune", "run", assumed)
     if launch is None:
         return Call()
     words = launch.arguments
-    place = next((i for i, word in enumerate(words) if word.text in RECIPES), None)
+    names = [word.text.rsplit("/", 1)[-1].removesuffix(".py") for word in words]
+    place = next((i for i, name in enumerate(names) if name in RECIPES), None)
     if place is None:
         raise launch.program.unreadable(f"tune run: starts none of {', '.join(RECIPES)}")
-    told = {one.name.lstrip("-").replace("-", "_"): one for one in options(words[:place])}
+    line = launcher_options(words[:place], assumed)
+    told = {one.name.lstrip("-").replace("-", "_"): one for one in line}
     torchrun = Values(told, launch.program.file)
     nodes = torchrun.integer("nnodes", default=1, most=DEGREE)
     each = torchrun.integer("nproc_per_node", default=0, least=0, most=DEGREE)
-    if words[place].text.endswith("single_device"):
+    if names[place].endswith("single_device"):
         nodes = each = 1
     pairs = zip(words[place:], words[place + 1 :], strict=False)
     config = next((word.text for before, word in pairs if before.text == "--config"), "")
     return Call(
-        words[place].text,
+        names[place],
         config.rsplit("/", 1)[-1],
         nodes * each,
         nodes if each else None,

@@ -347,6 +347,25 @@ def test_one_key_for_all_heads_and_widths_in_multiples() -> None:
     assert wide.ffn_hidden_size == 4096  # 1.3 x 8/3 x 1024 = 3549
 
 
+def test_latent_attention_and_shared_experts_by_the_names_of_pais_fork() -> None:
+    words = "--kv-lora-rank 512 --qk-nope-head-dim 96 --qk-rope-head-dim 32 --v-head-dim 96"
+    found = read(f"{words} --normalization RMSNorm --qk-layernorm").model.mla
+    assert found is not None
+    assert (found.kv_lora_rank, found.qk_nope_head_dim, found.qk_rope_head_dim) == (512, 96, 32)
+    experts = "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 1408 --moe-grouped-gemm"
+    for shared, width in (
+        ("--enable-shared-expert --num-shared-experts 2", 2816),
+        ("--enable-shared-expert --shared-moe-ffn-hidden-size 5632", 5632),
+    ):
+        moe = read(f"{experts} {shared}").model.moe
+        assert moe is not None
+        assert moe.shared_expert_ffn_hidden_size == width
+
+
+def test_an_option_of_how_attention_is_scaled_does_not_make_it_another_model() -> None:
+    assert read("--no-query-key-layer-scaling").model == read("").model
+
+
 BLOOM = f"""{SHAPE.replace("--position-embedding-type rope", "")} --micro-batch-size 2 \
 --position-embedding-type alibi --embed-layernorm --bf16 --tokenizer-type PretrainedFromHF \
 --tokenizer-name-or-path bigscience/tokenizer --pad-vocab-size-to 250880 \

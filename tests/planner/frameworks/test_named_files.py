@@ -48,7 +48,7 @@ def test_files_that_named_files_name_are_found_too(tmp_path: Path) -> None:
         configs__ds_dot_json="{}",
         configs__other_dot_yaml="a: 1\n",
     )
-    assert found(tmp_path / "run.sh") == ["env.sh", "configs/fsdp.yaml", "configs/ds.json"]
+    assert found(tmp_path / "run.sh") == ["env.sh", "fsdp.yaml", "ds.json"]
 
 
 def test_only_files_of_the_repository_are_opened(tmp_path: Path) -> None:
