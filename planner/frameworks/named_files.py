@@ -16,9 +16,11 @@ from planner.frameworks.training_calls import scripts
 _MOST_ABOVE = 3
 _MOST_NAMES = 200
 _MOST_ROUNDS = 3
-_NAME = re.compile(r"[\w./~${}+-]*[\w+-]\.(?:ya?ml|json|toml|sh|bash|env)(?![\w/])")
+_KINDS = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".env")
+_BETWEEN = re.compile(r"[^\w./~${}+-]+")
+_LONGEST = 300  # characters of a path
 _SOURCED = re.compile(r"(?:^|[;&|]\s*|\s)(?:source|\.)\s+[\"']?([^\s\"';&|]+)", re.MULTILINE)
-_COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _DATA = (".yaml", ".yml", ".toml")
 
 
@@ -75,17 +77,22 @@ def _called(files: Mapping[str, str]) -> Iterator[str]:
         try:
             outcome = evaluate(files, name)
         except Unreadable:
-            yield from _NAME.findall(_COMMENT.sub("", files[name]))
+            yield from _paths(_COMMENT.sub("", files[name]))
             continue
         for call in outcome.launches:
             for word in (*call.before, *call.arguments):
-                yield from _NAME.findall(word.text)
+                yield from _paths(word.text)
 
 
 def _stated(files: Mapping[str, str]) -> Iterator[str]:
     for name, text in files.items():
         if name.endswith(_DATA):
-            yield from _NAME.findall(_COMMENT.sub("", text))
+            yield from _paths(_COMMENT.sub("", text))
+
+
+def _paths(text: str) -> list[str]:
+    words = _BETWEEN.split(text)
+    return [word for word in words if len(word) < _LONGEST and word.endswith(_KINDS)]
 
 
 def _existing(names: Iterable[str], roots: Sequence[Path]) -> Iterator[Path]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from planner.frameworks import training_calls
-from planner.frameworks.accelerate import trainers
+from planner.frameworks.accelerate import swift, trainers
 from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, plain
 from planner.frameworks.accelerate.trainer_keys import PLAIN, TRAINERS, Trainer
 from planner.frameworks.arguments import to_set
@@ -46,7 +46,10 @@ WHOLE = ("full_finetune", "full_finetuning")
 # Options that leave the language model as it is: those that freeze it, and those that train it.
 FREEZES = ("freeze_llm", "freeze_language_model", "tune_mm_mlp_adapter")
 TRAINS = ("tune_llm", "tune_language_model", "train_llm")
-ADDS = re.compile(r"moe_(enable|mode)|num_experts|vision_flow.*")
+ADDS = re.compile(
+    r"moe_(enable|mode)|num_experts|vision_flow.*|medusa_(num_heads|num_layers|heads)|"
+    r"(.*_)?(pre_seq_len|num_virtual_tokens|prompt_tuning|prefix_projection)"
+)
 # Parallelism of another engine under the Trainer: mcore_adapter's, optimum's.
 DEGREES = re.compile(
     r"(tp|pp|ep|cp|sp|((tensor|pipeline|expert|context|sequence)_)(model_)?parallel)(_size|_degree)?"
@@ -61,12 +64,13 @@ PAIRED_OTHERWISE = re.compile(r"(^|_)(kto|orpo|simpo|cpo)(_|$)")
 def launches(call: ProgramCall) -> bool:
     """Whether a call has the options of transformers' Trainer, and is not of our own train.py."""
     own = _by_accelerate(call) and any(word.text.startswith(OWN) for word in call.arguments)
-    return not own and training_calls.has_trainer_options(call)
+    return swift.launches(call) or (not own and training_calls.has_trainer_options(call))
 
 
 def is_one(files: Mapping[str, str]) -> bool:
     """Whether some script has such a call."""
-    hints = (training_calls.TRAINER_MARK, training_calls.TRAINER_MARK.replace("_", "-"))
+    mark = training_calls.TRAINER_MARK
+    hints = (mark, mark.replace("_", "-"), "swift ")
     return training_calls.training_call_if_any(files, hints, launches, TITLE) is not None
 
 
@@ -76,7 +80,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     given, program = given_with(files), call.launch.program
     settings = _settings(call.launch, given)
     values = LaunchValues({}, program.file, list(call.notes))
-    values.settings = dict(_by_key(settings, program.text, values.assumed))
+    values.settings = dict(_by_key(settings, call.launch, values.assumed))
     trainer = _trainer(values)
     _refuse(values, call)
     before = call.launch.before[2:] if _by_accelerate(call.launch) else ()
@@ -85,6 +89,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     beside = Values(dict(keyed), program.file, values.assumed)
     reached = _world(call.launch, beside)
     size = training_calls.accelerators(call, reached, accelerators)
+    if swift.launches(call.launch) and (steps := swift.accumulated(values.settings, size)):
+        values.settings[steps.name] = steps
     _require(values, trainer, given, call)
     beside = _zero(values, call.launch, beside)
     model = trainers.model_of(values, trainer, given, call.files)
@@ -134,17 +140,20 @@ def _settings(call: ProgramCall, given: GivenValues) -> list[Setting]:
 
 
 def _by_key(
-    settings: Sequence[Setting], program: str, assumed: list[str]
+    settings: Sequence[Setting], call: ProgramCall, assumed: list[str]
 ) -> Iterator[tuple[str, Setting]]:
     """The settings by the keys that trainers have for them; the last of each counts."""
     said = {one.name.lstrip("-").replace("-", "_"): one for one in settings}
+    if swift.launches(call):
+        yield from swift.keys(said, call).items()
+        return
     yield from said.items()
     for pattern, key in KEYS:
         named = [name for name in said if pattern.fullmatch(name) and not OTHER_PART.search(name)]
         if named and key not in said:
             yield key, said[named[0]]
     if "finetuning_type" not in said:
-        yield from _adapters(said, program.rsplit("/", 1)[-1], assumed)
+        yield from _adapters(said, call.program.text.rsplit("/", 1)[-1], assumed)
 
 
 def _adapters(
@@ -206,6 +215,9 @@ def _refuse(values: Values, call: TrainingCall) -> None:
     """Raises Unreadable where what is trained is not the language model, or not by one pass."""
     program = call.launch.program
     name = program.text.rsplit("/", 1)[-1].lower().removesuffix(".py")
+    if swift.launches(call.launch) and values.text("rlhf_type") in swift.GENERATING:
+        kind = values.settings["rlhf_type"]
+        raise kind.unreadable(f"{kind.value} also generates samples: planner rl has its step")
     if GENERATING.search(name):
         raise program.unreadable(f"{name} also generates samples: its step cannot be read")
     if PAIRED_OTHERWISE.search(name):
@@ -251,6 +263,8 @@ def _world(call: ProgramCall, beside: Values) -> World:
         total = beside.integer("num_processes", default=0, least=0)
         nodes = beside.integer("num_machines", default=1)
         return World(nodes, total // nodes, total) if total else World(None, None, None)
+    if swift.launches(call):
+        return swift.world(call)
     reached = training_calls.world(call)
     alone = call.launcher == "python" and reached == World(None, None, None)
     visible = call.environment.get("CUDA_VISIBLE_DEVICES", "0").count(",")

@@ -15,7 +15,7 @@ from planner.frameworks.bash.tree import Value, Word
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.read_results import Unreadable
 
-MAX_EXPANDED = 1 << 21
+MAX_EXPANDED = 1 << 23
 MAX_DEPTH = 50
 MAX_WORDS = 4_096  # of one array or command
 MAX_MARKS = 50_000

@@ -18,6 +18,7 @@ _COMMANDS = {
     ("nemo", "llm"): ("pretrain", "finetune"),
     ("tune",): ("run",),
     ("llamafactory-cli",): ("train",),
+    ("swift",): ("sft", "pt", "rlhf"),
 }
 
 # Slurm's options and the variables that they set.

@@ -125,7 +125,16 @@ def _json_config(args: Arguments, call: TrainingCall) -> JsonConfig:
             )
             return JsonConfig("{}", call.script, 1, args)
     file, first = call.places.get(name, (name, 1))
-    return JsonConfig(call.files[name], file, first, args)
+    try:
+        return JsonConfig(call.files[name], file, first, args)
+    except Unreadable:
+        if "$" not in call.files[name]:
+            raise
+        args.assume(
+            f"the JSON {name} holds variables that the files do not say: ZeRO, precision and batch "
+            "are read from the arguments"
+        )
+        return JsonConfig("{}", call.script, 1, args)
 
 
 def _world(call: TrainingCall, launch: ProgramCall) -> World:

@@ -27,8 +27,8 @@ def _rounds(body: str) -> str:
     ("script", "says"),
     [
         (f'{DOUBLED}{LAUNCH}"${{A[@]}}"\n', "an array or a command has more than 4096 words"),
-        (f"{LONG}{_rounds(': ${#A}')}", "expand to more than 2097152 characters"),
-        (f"{LONG}{_rounds(': ${A:+y}')}", "expand to more than 2097152 characters"),
+        (f"{LONG}{_rounds(': ${#A}')}", "expand to more than 8388608 characters"),
+        (f"{LONG}{_rounds(': ${A:+y}')}", "expand to more than 8388608 characters"),
     ],
     ids=["doubled array", "length", "alternative"],
 )

@@ -1,0 +1,75 @@
+"""ms-swift's `swift sft`, `pt` and `rlhf`: transformers' Trainer under options of its own.
+
+Names and defaults are those of its documentation (swift.readthedocs.io, Command line parameters,
+releases 2 to 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+
+from planner.frameworks.bash import ProgramCall
+from planner.frameworks.read_results import Setting
+from planner.frameworks.training_calls import World
+
+TASKS = ("sft", "pt", "rlhf")
+# Its options -> the keys that other trainers have for them; the first that is given counts.
+NAMES = {
+    "model": "model_name_or_path", "model_id_or_path": "model_name_or_path",
+    "model_type": "model_name_or_path", "tuner_type": "finetuning_type",
+    "train_type": "finetuning_type", "sft_type": "finetuning_type", "lora_rank": "lora_r",
+    "lora_dropout_p": "lora_dropout", "target_modules": "lora_target_modules",
+    "lora_target_modules": "lora_target_modules", "batch_size": "per_device_train_batch_size",
+    "attn_impl": "attn_implementation", "quant_bits": "quantization_bit",
+}  # fmt: skip
+DEFAULTS = {
+    "finetuning_type": "lora", "gradient_checkpointing": "true", "lora_r": "8", "bf16": "true",
+    "per_device_train_batch_size": "1", "lora_target_modules": "all-linear",
+}  # fmt: skip
+_VALUES = {
+    "attn_implementation": {"flash_attn": "flash_attention_2"},
+    "lora_target_modules": {"ALL": "all-linear", "DEFAULT": "all-linear", "AUTO": "all-linear"},
+}
+# Sequences that a step has at least where nothing says how many micro-batches are accumulated.
+LEAST_BATCH = 16
+# Kinds of `swift rlhf` that generate samples.
+GENERATING = ("grpo", "ppo", "gkd")
+
+
+def launches(call: ProgramCall) -> bool:
+    """Whether a call is ms-swift's training on transformers' Trainer."""
+    before = [word.text.rsplit("/", 1)[-1] for word in call.before]
+    return before[-1:] == ["swift"] and call.program.text in TASKS
+
+
+def keys(said: Mapping[str, Setting], call: ProgramCall) -> dict[str, Setting]:
+    """The settings by the trainers' keys, with its defaults for what is not said."""
+    found = {name: one for name, one in said.items() if name not in NAMES}
+    for name, key in NAMES.items():
+        if name in said and key not in found:
+            value = _VALUES.get(key, {}).get(str(said[name].value), said[name].value)
+            found[key] = said[name].model_copy(update={"value": value})
+    program = call.program
+    for key, value in DEFAULTS.items():
+        usual = Setting(name=key, value=value, file=program.file, line=program.line)
+        found.setdefault(key, usual)
+    if said.get("rlhf_type") and call.program.text == "rlhf":
+        found["stage"] = said["rlhf_type"]
+    return found
+
+
+def accumulated(settings: Mapping[str, Setting], size: int) -> Setting | None:
+    """The micro-batches that it accumulates by default on so many replicas."""
+    micro = settings["per_device_train_batch_size"]
+    if "gradient_accumulation_steps" in settings or not str(micro.value).isdigit():
+        return None
+    steps = ceil(LEAST_BATCH / max(int(str(micro.value)) * size, 1))
+    return micro.model_copy(update={"name": "gradient_accumulation_steps", "value": str(steps)})
+
+
+def world(call: ProgramCall) -> World:
+    """The processes that its environment variables start; one without them."""
+    counts = [call.environment.get(name, "1") for name in ("NNODES", "NPROC_PER_NODE")]
+    nodes, each = (int(text) if text.isdigit() and len(text) < 7 else None for text in counts)
+    return World(nodes, each, nodes * each if nodes and each else None)
