@@ -80,8 +80,12 @@ def _called(files: Mapping[str, str]) -> Iterator[str]:
             yield from _paths(_COMMENT.sub("", files[name]))
             continue
         for call in outcome.launches:
-            for word in (*call.before, *call.arguments):
-                yield from _paths(word.text)
+            words = [word.text for word in (*call.before, *call.arguments)]
+            for word in words:
+                yield from _paths(word)
+            if "-d" in words[:-1]:  # GPT-NeoX's folder of the configurations that follow
+                folder = words[words.index("-d") + 1]
+                yield from (f"{folder}/{word}" for word in words if word.endswith(_DATA))
 
 
 def _stated(files: Mapping[str, str]) -> Iterator[str]:

@@ -31,6 +31,9 @@ def preset(name: str, unnamed: str, place: tuple[str, int], notes: list[str]) ->
 
     Raises Unreadable.
     """
+    if "$" in name:
+        text = f"the model is {name[:100]}, which the files do not say: give it (--model)"
+        raise Unreadable(text, *place)
     try:
         return find(name, notes)
     except UnknownName as error:

@@ -185,7 +185,7 @@ def model(overrides: Overrides, given: GivenValues, notes: list[str]) -> ModelSp
         return given.model
     key = MODEL + "path"
     place = overrides.words.get(key, overrides.launch.program)
-    name = place.text.rstrip("/").rsplit("/", 1)[-1] if key in overrides.words else ""
+    name = place.text.rstrip("/") if key in overrides.words else ""
     found = post_training.preset(
         name, f"the model {key} is missing", (place.file, place.line), notes
     )

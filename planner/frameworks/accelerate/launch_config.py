@@ -75,7 +75,7 @@ def _by_name(
 
 def stage_in_name(name: str) -> str | None:
     """The stage of ZeRO that the name of a configuration says, such as ds_z3 or zero-stage-2."""
-    stage = re.search(r"z(?:ero)?[_-]?(?:stage)?[_-]?([0-3])", name, re.IGNORECASE)
+    stage = re.search(r"(?:z(?:ero)?[_-]?(?:stage)?|stage)[_-]?([0-3])", name, re.IGNORECASE)
     return stage and stage[1]
 
 

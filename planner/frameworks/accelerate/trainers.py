@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from textwrap import dedent
 from typing import Any
 
 from pydantic import ValidationError
@@ -71,7 +72,7 @@ def trainer_of(files: Mapping[str, str]) -> tuple[Trainer, str] | None:
             continue
         if llama_factory_v1.is_one(text):
             return NEWER, name
-        keys = set(re.findall(r"^([a-z]\w*):", text, re.MULTILINE))
+        keys = set(re.findall(r"^([a-z]\w*):", dedent(text), re.MULTILINE))
         for one in TRAINERS:
             if keys & set(one.marks) and keys & set(one.model):
                 return one, name

@@ -58,7 +58,10 @@ def _bare(files: Mapping[str, str]) -> bool:
     """Whether the files are DeepSpeed's JSON alone, which launches nothing."""
     keys = ('"zero_optimization"', '"train_micro_batch_size_per_gpu"')
     return bool(files) and all(
-        name.endswith(".json") and any(key in text for key in keys) for name, text in files.items()
+        name.endswith(".json")
+        and any(key in text for key in keys)
+        and not re.search(r'"num[-_]layers"', text)
+        for name, text in files.items()
     )
 
 

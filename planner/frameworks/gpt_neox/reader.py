@@ -18,7 +18,7 @@ from planner.frameworks.launch_files import given_with
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 
 KEYS = frozenset(table("planner.frameworks.gpt_neox", "keys.json")["keys"])
-YAML = (".yml", ".yaml")
+YAML, JSON = (".yml", ".yaml"), ".json"
 MARK = re.compile(r"""^[ \t"'{]*pipe[_-]parallel[_-]size["']?[ \t]*:""", re.MULTILINE)
 ANY_VOCABULARY = 50_432
 NORMS = {**{name: name for name in EPSILONS}, "te_rmsnorm": "rmsnorm", "te_layernorm": "layernorm"}
@@ -40,8 +40,8 @@ class Job(NamedTuple):
 
 
 def recognises(files: Mapping[str, str]) -> bool:
-    """Whether some YAML has GPT-NeoX's pipe_parallel_size."""
-    return any(name.endswith(YAML) and MARK.search(text) for name, text in files.items())
+    """Whether some YAML or JSON has GPT-NeoX's pipe_parallel_size."""
+    return any(name.endswith((*YAML, JSON)) and MARK.search(text) for name, text in files.items())
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
@@ -86,7 +86,11 @@ def _settings(files: Mapping[str, str]) -> tuple[tuple[Setting, ...], list[str]]
 
     A later file overrides an earlier one.
     """
-    parsed = [yaml_files.read(text, name) for name, text in files.items() if name.endswith(YAML)]
+    parsed = [
+        yaml_files.read(text, name)
+        for name, text in files.items()
+        if name.endswith(YAML) or (name.endswith(JSON) and MARK.search(text))
+    ]
     found = [one for config in parsed for one in config.settings()]
     if not found:
         raise Unreadable(f"there is no YAML (files: {', '.join(files) or 'none'})")

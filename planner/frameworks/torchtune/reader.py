@@ -303,6 +303,9 @@ def _optimizer(values: Values) -> OptimizerName:
 
 def _loss(values: Values, tp: int) -> str:
     """How the loss is computed; with tensor parallelism chunks are costed as one."""
+    if re.search(r"\.rl\.|GRPO|PPO", values.text("loss._component_") or ""):
+        text = "is of reinforcement learning, which also generates samples: planner rl has its step"
+        raise values.fault(("loss._component_",), text)
     path = values.choice("loss._component_", choices=LOSSES)
     return LOSSES[path] if tp == 1 else "unfused"
 
