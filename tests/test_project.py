@@ -121,7 +121,13 @@ def test_pins_cover_what_is_declared() -> None:
     declared = list(PROJECT["project"]["dependencies"])
     own = "parallel-planner[serve]"
     assert own in extras["test"]
-    declared += [*extras["serve"], *extras["test"], *extras["validate"], *extras["models"]]
+    declared += [
+        *extras["serve"],
+        *extras["test"],
+        *extras["validate"],
+        *extras["models"],
+        *extras["docs"],
+    ]
     declared.remove(own)
     for requirement in declared:
         name = _normal(re.split(r"[<>=!~\[; ]", requirement)[0])
