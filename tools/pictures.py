@@ -31,7 +31,7 @@ ASKED = {
     "training": {"seq_length": 8192, "global_batch_size": 1024, "tokens": 1e12},
 }
 COLOURS = 96
-SIZE = {"width": 1280, "height": 1062}
+WIDTH, HEIGHT = 1280, 1062
 
 
 def schedule(name: str) -> str:
@@ -73,7 +73,9 @@ def photograph_page() -> None:
                     executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
                 )
                 for theme in ("light", "dark"):
-                    page = browser.new_page(color_scheme=theme, viewport=SIZE)
+                    page = browser.new_page(
+                        color_scheme=theme, viewport={"width": WIDTH, "height": HEIGHT}
+                    )
                     page.goto(f"{address}/{_fragment({'request': ASKED})}")
                     page.get_by_role("heading", name="Fastest plan").wait_for()
                     page.wait_for_load_state("networkidle")
