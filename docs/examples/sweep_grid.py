@@ -3,7 +3,11 @@
 from planner import sweep
 
 answer = sweep(
-    base={"model": "llama-3.1-8b", "training": {"seq_length": 8192}},
+    base={
+        "model": "llama-3.1-8b",
+        "training": {"seq_length": 8192},
+        "search": {"framework": "megatron"},
+    },
     axes={
         "cluster": ["1x8xh100-sxm", "4x8xh100-sxm"],
         "training.global_batch_size": [64, 256],
