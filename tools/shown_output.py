@@ -29,7 +29,8 @@ from typing import NamedTuple
 
 from planner import cli
 
-DOCS = Path(__file__).parents[1] / "docs"
+README = Path(__file__).parents[1] / "README.md"
+DOCS = README.parent / "docs"
 ANY = "..."
 WIDTH = "88"  # columns of the terminal
 _BLOCK = re.compile(r"^```(console|pycon)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -103,6 +104,18 @@ def rewritten(page: str) -> str:
     return _BLOCK.sub(block, page)
 
 
+def readme() -> str:
+    """README.md with the answer that its command prints now: the whole, and ten lines of it."""
+    text = README.read_text("utf-8")
+    (command,) = re.findall(r"^`\.venv/bin/(planner plan .*)` prints", text, re.MULTILINE)
+    short, whole = re.findall(r"^```\n(llama.*?)\n^```", text, re.DOTALL | re.MULTILINE)
+    lines = printed(command)
+    now = "\n".join(lines[: lines.index("Next")]).strip()
+    return text.replace(whole, now, 1).replace(
+        short, "\n".join(current([*short.split("\n"), ANY], lines)[:-1]), 1
+    )
+
+
 def _session(body: str) -> str:
     """A block of commands, with what they print now."""
     for one in shown(body):
@@ -134,7 +147,7 @@ def in_folder(page: Path) -> str:
             lesson = Path(folder) / page.stem  # a model's name is that of its folder
             lesson.mkdir()
             with chdir(lesson):
-                return rewritten(page.read_text("utf-8"))
+                return readme() if page == README else rewritten(page.read_text("utf-8"))
         finally:
             for name, value in kept.items():
                 os.environ.pop(name)
@@ -147,10 +160,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the pages")
     write = parser.parse_args().write
-    for page in pages():
+    for page in (README, *pages()):
         text = in_folder(page)
         if text != page.read_text("utf-8"):
-            print(page.relative_to(DOCS))
+            print(page.relative_to(README.parent))
             if write:
                 page.write_text(text, encoding="utf-8")
 
