@@ -112,9 +112,7 @@ def test_the_answer_that_the_readme_shows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All of it but for how long the search took, and what to type next; the short one is of it."""
-    (line,) = re.findall(
-        r"^`\.venv/bin/(planner plan .*)` prints in a", README, re.MULTILINE
-    )
+    (line,) = re.findall(r"^`\.venv/bin/(planner plan .*)` prints in a", README, re.MULTILINE)
     short, whole = re.findall(r"^```\n(llama.*?)\n^```", README, re.DOTALL | re.MULTILINE)
     monkeypatch.setenv("COLUMNS", "88")
     assert cli.run(shlex.split(line)[1:]) == 0
