@@ -1,4 +1,4 @@
-"""Packages from outside that bring accelerators, models, runtimes and frameworks.
+"""Packages from outside that bring accelerators, models, blocks, runtimes and frameworks.
 
 A package is registered in the entry points' group `parallel_planner.plugins`, by the plugin's name
 and the package's, and has folders like ours (docs/plugins.md).  What is broken is left out, and

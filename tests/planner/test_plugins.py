@@ -26,6 +26,7 @@ USES = """
 import json
 from cost_models import plugins
 from cost_models.catalog.hardware import accelerator
+from cost_models.parameters import total_parameters
 from planner import emit, estimate, plan
 from planner.constraints import Context
 from planner.frameworks.rank_orders import ORDERS
@@ -35,6 +36,12 @@ from planner.inputs.requests.parser import parse_request
 training = {"seq_length": 4096, "global_batch_size": 64}
 asked = {"model": "wren", "cluster": "1x8xanvil", "training": training}
 request = parse_request(asked)
+shape = {"num_layers": 4, "hidden_size": 512, "num_attention_heads": 4, "num_query_groups": 4,
+         "ffn_hidden_size": 2048, "vocab_size": 1000}
+def parameters(rank):
+    layers = [[{"kind": "attention"}, {"kind": "bottleneck", "rank": rank}]]
+    document = {**asked, "model": {**shape, "layer_pattern": layers}}
+    return total_parameters(parse_request(document).model)
 found = plan(asked, search={"framework": "megalith", "tp": [2]})
 twin = estimate(asked, plan={**found.best.plan.model_dump(), "runtime": "megatron"}).estimate
 made = emit(asked, plan=found.best.plan, search={"framework": "megalith"})
@@ -43,13 +50,22 @@ print(json.dumps({
     "slower": found.best.iteration_time_s > twin.iteration_time_s,
     "framework": made.framework,
     "flags": sorted(flag.name for flag in made.flags if "split" in flag.name),
+    "block": parameters(rank=64) - parameters(rank=1),
     "order": ORDERS["megalith"].axes,
     "competes": "megalith" in runners(Context(request.model, request.cluster, request.training)),
     "accelerator": accelerator("anvil").name,
     "problems": plugins.problems(),
 }))
 """
+TAKEN = """
+from typing import Literal
+from cost_models.blocks.mlp import MLP
+class Own(MLP):
+    kind: Literal["experts"] = "experts"
+"""
 BROKEN = {
+    "blocks/__init__.py": "",
+    "blocks/taken.py": TAKEN,
     "runtimes/__init__.py": "",
     "runtimes/loud.py": "raise OSError('no such\\nfile')",
     "frameworks/__init__.py": "",
@@ -77,6 +93,7 @@ def test_a_plugin_is_used_by_its_names(tmp_path: Path) -> None:
         "slower": True,
         "framework": "megalith",
         "flags": ["--split-layers"],
+        "block": 4 * 2 * 63 * 512,  # layers, matrices, ranks, hidden size
         "order": ["tp", "cp", "dp", "pp"],
         "competes": True,
         "accelerator": "Anvil 1 96GB",
@@ -109,9 +126,10 @@ def test_what_is_broken_is_named_and_left_out(tmp_path: Path) -> None:
     state, found, _ = json.loads(doctor)
     assert (state, "ghost_package" in found) == ("warn", True)
     told = [line for line in done.stderr.splitlines() if line.startswith("Left out, of plugin ")]
-    assert len(told) == 7
+    assert len(told) == 8
     for said in (
         "ghost: ghost_package: LookupError: no such package",
+        "clumsy: clumsy.blocks.taken: ValueError: the name 'experts' is taken",
         "clumsy: clumsy.runtimes.loud: OSError: no such file",
         "row 0: ValueError: the name 'h100-sxm' is taken",
         "row 1: ValueError: no efficiency profile 'none'",
