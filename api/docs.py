@@ -9,7 +9,7 @@ from string import Template
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from api.guides import guide_html, guides
+from api.guides import guide_html, guides, pictures
 from api.problem_types import TYPES, ProblemType
 from api.problems import Refused
 from api.web_files import send_page
@@ -26,8 +26,8 @@ _PAGE = Template(text("api", "page.html"))
 def install(app: FastAPI) -> None:
     """Serve /docs with the guides below it, /problems and a page of each problem."""
     for path, page in (
-        ("/docs", _docs), ("/docs/guides", _guides), ("/docs/{name}", _guide),
-        ("/problems", _problems), ("/problems/{slug}", _problem),
+        ("/docs", _docs), ("/docs/guides", _guides), ("/docs/{name:path}.svg", _picture),
+        ("/docs/{name:path}", _guide), ("/problems", _problems), ("/problems/{slug}", _problem),
     ):  # fmt: skip
         app.add_api_route(path, page, methods=["GET"], include_in_schema=False)
     app.add_api_route("/problems/{slug}/{kind}", _kind, methods=["GET"], include_in_schema=False)
@@ -40,16 +40,19 @@ async def _docs(request: Request) -> Response:
 
 
 async def _guides() -> Response:
-    entries = "\n".join(
-        f'<dt><a href="{name}">{escape(title)}</a></dt>' for name, title in guides().items()
-    )
-    return _page("Guides", "../", f"<h1>Guides</h1><dl>{entries}</dl>", "guide")
+    return await _guide("index")
 
 
 async def _guide(name: str) -> Response:
     if name not in guides():
         raise Refused("not-found", "no such guide; GET /docs/guides lists them")
-    return _page(guides()[name], "../", guide_html(name), "guide")
+    return _page(guides()[name], "../" * (name.count("/") + 1), guide_html(name), "guide")
+
+
+async def _picture(name: str) -> Response:
+    if name not in pictures():
+        raise Refused("not-found", "no such picture; GET /docs/guides lists the guides")
+    return Response(pictures()[name], media_type="image/svg+xml")
 
 
 async def _problems() -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from functools import cache
 from pathlib import Path
 
@@ -13,11 +14,17 @@ _FOLDERS = (Path(__file__).parent / "guide_files", Path(__file__).parent.parent 
 
 @cache
 def guides() -> dict[str, str]:
-    """Title of each guide by its name, which is its file's without `.md`."""
+    """Title of each guide by its name, which is its path without `.md`."""
     return {
-        file.stem: file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-        for file in sorted(_folder().glob("*.md"))
+        name: (_folder() / f"{name}.md").read_text("utf-8").partition("\n")[0].removeprefix("# ")
+        for name in sorted(_names(".md"))
     }
+
+
+@cache
+def pictures() -> dict[str, bytes]:
+    """The drawings of the guides, by their path without `.svg`."""
+    return {name: (_folder() / f"{name}.svg").read_bytes() for name in _names(".svg")}
 
 
 @cache
@@ -28,12 +35,26 @@ def guide_html(name: str) -> str:
     tokens = markdown.parse((_folder() / f"{name}.md").read_text(encoding="utf-8"))
     for token in (child for parent in tokens for child in parent.children or ()):
         if token.type == "link_open":
-            target = str(token.attrs["href"])
-            if target.startswith("../"):  # a file of the repository, which the service has not
-                token.attrs = {"title": target.removeprefix("../")}
-            elif "://" not in target:
-                token.attrs = {"href": target.replace(".md", "", 1)}
+            token.attrs = {**_link(str(token.attrs["href"]), posixpath.dirname(name))}
     return str(markdown.renderer.render(tokens, markdown.options, {}))
+
+
+def _link(target: str, folder: str) -> dict[str, str]:
+    """The attributes of a link of a guide in this folder."""
+    path, mark, place = target.partition("#")
+    if "://" in target or not path:
+        return {"href": target}
+    whole = posixpath.normpath(posixpath.join(folder, path))
+    if whole.removesuffix(".md") in guides():
+        return {"href": f"{path.removesuffix('.md')}{mark}{place}"}
+    # A file of the repository, which the service has not.
+    return {"title": whole.removeprefix("../") if whole.startswith("../") else f"docs/{whole}"}
+
+
+def _names(suffix: str) -> list[str]:
+    """The paths of files below docs/ that end so, without their ending."""
+    found = (file.relative_to(_folder()) for file in _folder().rglob(f"*{suffix}"))
+    return [file.with_suffix("").as_posix() for file in found]
 
 
 def _folder() -> Path:

@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from planner.frameworks.base import Bundle
     from planner.running.sweeps.run import SweepAnswer
 
-__all__ = ["__version__", "emit", "estimate", "plan", "rl", "sensitivity", "size", "sweep", "why"]
+__all__ = [
+    "__version__", "emit", "estimate", "fit", "plan", "rl", "sensitivity", "size", "sweep", "why",
+]  # fmt: skip
 
 
 def plan(

@@ -145,10 +145,14 @@ def run(arguments: Sequence[str]) -> int:
     if first in ("read", "lint"):
         arguments = lint_commands.script_arguments(arguments)
     command = _built(_application(first))
-    return guarded(
+    code = guarded(
         lambda: command.main([*root, *arguments], prog_name="planner", standalone_mode=False),
         [*arguments, *root],
     )
+    if (plugins := sys.modules.get("cost_models.plugins")) is not None:
+        for problem in plugins.problems():
+            print(f"Left out, of plugin {problem}", file=sys.stderr)
+    return code
 
 
 _built = cache(typer.main.get_command)

@@ -21,7 +21,7 @@ README = (ROOT / "README.md").read_text()
 # The formulas are written by a command, and tested where the guides are.
 PAGES = [
     ROOT / "README.md",
-    *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.name != "formulas.md"),
+    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != "formulas.md"),
 ]
 
 
@@ -78,15 +78,26 @@ def test_commands_that_run_torch(
         assert capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
-    inside = [one for one in targets if "://" not in one]
+    text = page.read_text()
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)|(?:src|srcset)=\"([^\"]+)\"", text)
+    inside = [one or picture for one, picture in targets if "://" not in one]
     assert [one for one in inside if not (page.parent / one).exists()] == []
 
 
-def test_every_page_is_linked_from_the_readme() -> None:
-    assert {page.name for page in PAGES[1:]} <= set(re.findall(r"\(docs/([\w-]+\.md)\)", README))
+def test_every_page_is_linked_from_the_start() -> None:
+    """The README leads to the index of docs/, and that to all other pages."""
+    assert "(docs/index.md)" in README
+    index = ROOT / "docs" / "index.md"
+    linked = {index.parent / one for one in re.findall(r"\(([\w/-]+\.md)\)", index.read_text())}
+    assert {*PAGES[1:]} - {index} <= linked
+
+
+def test_the_picture_of_the_readme_is_small() -> None:
+    pictures = [ROOT / one for one in re.findall(r'(?:src|srcset)="([^"]+)"', README)]
+    assert len(pictures) == 2
+    assert sum(picture.stat().st_size for picture in pictures) < 300_000
 
 
 def test_the_two_commands() -> None:
@@ -100,11 +111,14 @@ def test_the_two_commands() -> None:
 def test_the_answer_that_the_readme_shows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All of it but for how long the search took, and what to type next."""
-    (line,) = re.findall(r"^`\.venv/bin/(planner plan .*)` prints:$", README, re.MULTILINE)
-    (shown,) = re.findall(r"^```\n(llama.*?)\n^```", README, re.DOTALL | re.MULTILINE)
+    """All of it but for how long the search took, and what to type next; the short one is of it."""
+    (line,) = re.findall(r"^`\.venv/bin/(planner plan .*)` prints in a", README, re.MULTILINE)
+    short, whole = re.findall(r"^```\n(llama.*?)\n^```", README, re.DOTALL | re.MULTILINE)
     monkeypatch.setenv("COLUMNS", "88")
     assert cli.run(shlex.split(line)[1:]) == 0
     printed = capsys.readouterr().out.partition("\nNext\n")[0]
     took = re.compile(r"evaluated in [\d.]+ m?s")
-    assert took.sub("", printed).strip() == took.sub("", shown).strip()
+    assert took.sub("", printed).strip() == took.sub("", whole).strip()
+    rest = iter(whole.splitlines())
+    assert all(one in rest for one in short.splitlines())  # in the same order
+    assert len(short.splitlines()) < 13

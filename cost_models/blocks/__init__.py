@@ -6,7 +6,7 @@ Importing this package registers every sublayer in it; documents name a sublayer
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import reduce
+from functools import partial, reduce
 from importlib import import_module
 from operator import or_
 from pkgutil import iter_modules
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from cost_models import plugins
 from cost_models.blocks.base import Block, FeedForward, Mixer, Sublayer
 from cost_models.blocks.parallel import Parallel
 
@@ -36,7 +37,26 @@ def kind_of(sublayer: type[Sublayer]) -> str:
 
 
 _root: type[Any] = Sublayer
-SUBLAYERS: tuple[type[Sublayer], ...] = tuple(sorted(_with_kind(_root), key=kind_of))
+_left_out = set[type[Sublayer]]()  # of plugins
+
+
+def _add(module: plugins.Module) -> None:
+    """Import a plugin's module; if it fails, or a kind is taken, none of its classes count."""
+    before = set(_with_kind(_root))
+    try:
+        import_module(module.path)
+        new = set(_with_kind(_root)) - before
+        plugins.untaken([*map(kind_of, new)], {*map(kind_of, before)})
+    except Exception:
+        _left_out.update(set(_with_kind(_root)) - before)
+        raise
+
+
+for _outside in plugins.modules("blocks"):
+    plugins.attempt(_outside.plugin.name, _outside.path, partial(_add, _outside))
+SUBLAYERS: tuple[type[Sublayer], ...] = tuple(
+    sorted(set(_with_kind(_root)) - _left_out, key=kind_of)
+)
 if TYPE_CHECKING:
     AnySublayer = Sublayer
 else:

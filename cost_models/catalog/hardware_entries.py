@@ -9,7 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+from cost_models import plugins
 from cost_models.catalog.names import normal
+from cost_models.profiles import profiles
 from cost_models.spec import AcceleratorSpec, NetworkTier
 
 _DIRECTORY = Path(__file__).parent
@@ -92,9 +94,22 @@ def price_table() -> dict[str, Any]:
 
 @cache
 def accelerator_entries() -> dict[str, AcceleratorEntry]:
-    return {
+    found = {
         item["id"]: _accelerator_of(item) for item in _json("accelerators.json")["accelerators"]
     }
+    names = {name for entry in found.values() for name in (entry.id, *entry.aliases)}
+
+    def added(item: dict[str, Any]) -> AcceleratorEntry:
+        entry = _accelerator_of(item)
+        own = {entry.id, *entry.aliases}
+        plugins.untaken(own, names)
+        if entry.spec.efficiency_profile not in ("", *profiles()):
+            raise ValueError(f"no efficiency profile {entry.spec.efficiency_profile!r}")
+        names.update(own)
+        return entry
+
+    outside = plugins.rows("catalog/accelerators.json", "accelerators", added)
+    return found | {entry.id: entry for entry in outside}
 
 
 @cache

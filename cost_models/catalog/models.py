@@ -6,7 +6,9 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from cost_models import plugins
 from cost_models.catalog.names import normal, resolve
 from cost_models.spec import ModelSpec
 
@@ -25,18 +27,29 @@ class ModelEntry:
 
 @cache
 def models() -> tuple[ModelEntry, ...]:
-    """All presets, in the order of the file."""
+    """All presets, in the order of the file; then those of plugins."""
     data = json.loads(Path(__file__).with_name("models.json").read_text("utf-8"))
-    return tuple(
-        ModelEntry(
-            id=entry["id"],
-            aliases=tuple(entry["aliases"]),
-            source=entry["source"],
-            expected_parameters=entry["expected_parameters"],
-            expected_active_parameters=entry.get("expected_active_parameters"),
-            spec=ModelSpec(name=entry["id"], **entry["spec"]),
-        )
-        for entry in data["models"]
+    found = tuple(map(_entry, data["models"]))
+    names = {normal(name) for entry in found for name in (entry.id, *entry.aliases)}
+
+    def added(row: dict[str, Any]) -> ModelEntry:
+        entry = _entry(row)
+        own = {normal(name) for name in (entry.id, *entry.aliases)}
+        plugins.untaken(own, names)
+        names.update(own)
+        return entry
+
+    return (*found, *plugins.rows("catalog/models.json", "models", added))
+
+
+def _entry(row: dict[str, Any]) -> ModelEntry:
+    return ModelEntry(
+        id=row["id"],
+        aliases=tuple(row["aliases"]),
+        source=row["source"],
+        expected_parameters=row["expected_parameters"],
+        expected_active_parameters=row.get("expected_active_parameters"),
+        spec=ModelSpec(name=row["id"], **row["spec"]),
     )
 
 

@@ -1,12 +1,13 @@
-"""Runtimes by name: one file each, in the order of their codes."""
+"""Runtimes by name: one file each, in the order of their codes; those of plugins come last."""
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models import plugins
 from cost_models.runtimes import (
     deepspeed,
     eager,
@@ -29,6 +30,20 @@ _MODULES = (
     megatron_graphs, nanotron, jax, transformers, eager, transformers_foreach,
 )  # fmt: skip
 RUNTIMES: dict[str, Runtime] = {module.RUNTIME.name: module.RUNTIME for module in _MODULES}
+
+
+def _added(module: plugins.Module) -> Runtime:
+    found = plugins.attribute(module, "RUNTIME", Runtime)
+    plugins.untaken([found.name], RUNTIMES)
+    for name in TRAITS:
+        float(getattr(found, name))
+    return found
+
+
+for _module in plugins.modules("runtimes"):
+    _found = plugins.attempt(_module.plugin.name, _module.path, partial(_added, _module))
+    if _found is not None:
+        RUNTIMES[_found.name] = _found
 
 
 def traits(codes: NDArray[np.int64]) -> Traits:

@@ -36,9 +36,19 @@ def accuracy(
         str | None,
         typer.Option(metavar="K,...", help="errors once K runs of a source were seen: 0,1,3,5"),
     ] = None,
+    reports: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="score reports of `planner sites report` instead"),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Predicted against published: time, memory and ranking of measured runs."""
+    if reports is not None:
+        others = {"--data": data, "--source": source, "--rows": rows, "--html": html}
+        others |= {"--profile": profile, "--shots": shots}
+        if given := [name for name, value in others.items() if value]:
+            raise typer.BadParameter(f"--reports has its own runs: {given[0]} does not go with it")
+        return _score_reports(reports, json)
     from planner.documents.saving import write_picture
     from planner.evidence.published_runs.runs import PUBLISHED_RUNS
     from planner.learning.accuracy.compute import answer_of
@@ -66,6 +76,16 @@ def accuracy(
         screen.print(f"\nwrote {html}", soft_wrap=True, markup=False)
     elif not rows and source is None:
         screen.print("\nEvery row: --rows, --source KEY; as a page: --html FILE", markup=False)
+    return FINE
+
+
+def _score_reports(folder: Path, json: bool) -> int:
+    from planner.learning.accuracy.reports import score_reports
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.reports_screen import reports_screen
+
+    answer = score_reports(folder)
+    output.show(answer, json, lambda screen: reports_screen(answer))
     return FINE
 
 

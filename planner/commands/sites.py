@@ -204,6 +204,36 @@ def forget(
 
 
 @app.command()
+def report(
+    name: SiteName,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="write it there, once you have seen it")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="write without asking")] = False,
+) -> int:
+    """A site's runs as one document to share: no names, hosts, paths or dates.
+
+    It is shown in full first; nothing is sent anywhere.
+    """
+    from planner.documents.saving import write_picture
+    from planner.learning.sites.shared_report import report_of
+
+    only_here("a report of a site")
+    found = report_of(_found(name))
+    text = found.model_dump_json(indent=1, exclude_none=True) + "\n"
+    print(text, end="")
+    if output is None:
+        return FINE
+    asked = sys.stdin.isatty() and sys.stdout.isatty()
+    if yes or (asked and typer.confirm(f"Write these {len(found.runs)} runs to {output}?")):
+        write_picture(output, text.encode())
+        print(f"wrote {output}", file=sys.stderr)
+    else:
+        print("Nothing is written: --yes writes what is shown.", file=sys.stderr)
+    return FINE
+
+
+@app.command()
 def share(
     name: SiteName,
     rights: Annotated[

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from cost_models import plugins
 from cost_models.catalog.names import resolve
 
 if TYPE_CHECKING:
@@ -52,3 +53,22 @@ def get(name: str) -> Framework:
     known = {**{key: key for key in FRAMEWORKS}, **ALIASES}
     framework: Framework = import_module(FRAMEWORKS[resolve(name, known, "framework")]).FRAMEWORK
     return framework
+
+
+def _added(module: plugins.Module) -> str:
+    """The name of a plugin's framework.  Raises where it is none."""
+    from cost_models.runtimes import RUNTIMES
+    from planner.frameworks.base import Framework
+
+    found = plugins.attribute(module, "FRAMEWORK", Framework)
+    plugins.untaken([found.name], {**FRAMEWORKS, **ALIASES})
+    if found.runtime not in RUNTIMES:
+        raise ValueError(f"no runtime {found.runtime!r}")
+    return found.name
+
+
+# At the end, since they import what stands above.
+for _module in plugins.modules("frameworks"):
+    _name = plugins.attempt(_module.plugin.name, _module.path, partial(_added, _module))
+    if _name is not None:
+        FRAMEWORKS[_name] = _module.path

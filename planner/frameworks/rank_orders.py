@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models import plugins
 from cost_models.catalog.names import resolve
 from cost_models.package_files import text
 from cost_models.plans import ParallelPlan
@@ -51,11 +52,15 @@ def _order(label: str, row: dict[str, Any]) -> Order:
     )
 
 
-ORDERS: dict[str, Order] = {
-    name: _order(label, row)
-    for row in json.loads(text("planner.frameworks", "rank_orders.json"))
-    for name, label in row["frameworks"].items()
-}
+def _orders(row: dict[str, Any]) -> dict[str, Order]:
+    return {name: _order(label, row) for name, label in row["frameworks"].items()}
+
+
+ORDERS: dict[str, Order] = {}
+for _row in json.loads(text("planner.frameworks", "rank_orders.json")):
+    ORDERS |= _orders(_row)
+for _own in plugins.rows("frameworks/rank_orders.json", "orders", _orders):
+    ORDERS = _own | ORDERS
 
 
 @dataclass(frozen=True)

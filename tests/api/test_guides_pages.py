@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from html import unescape
 from pathlib import Path
+from urllib.parse import urljoin
 
 import pytest
 
 from tests.fixtures.service import serving
 
 DOCS = Path(__file__).parents[2] / "docs"
-NAMES = sorted(file.stem for file in DOCS.glob("*.md"))
+NAMES = sorted(file.relative_to(DOCS).with_suffix("").as_posix() for file in DOCS.rglob("*.md"))
 
 
 def words(text: str) -> list[str]:
@@ -27,16 +28,27 @@ def test_every_guide_is_served_whole_and_its_links_lead_on() -> None:
             response = client.get(f"/docs/{name}")
             assert response.status_code == 200
             assert response.headers["content-type"].startswith("text/html")
-            assert f'href="{name}"' in listed
+            assert f'href="{name}"' in listed or name == "index"
             body = response.text.partition('<main class="guide">')[2].partition("</main>")[0]
             shown = words(unescape(re.sub(r"<[^>]*>", " ", body)))
-            assert len(shown) > 0.9 * len(words(re.sub(r"\]\([^)]*\)", "", source))) > 20
+            assert (
+                len(shown)
+                > 0.9 * len(words(re.sub(r"!\[[^\]]*\]\([^)]*\)|\]\([^)]*\)", "", source)))
+                > 20
+            )
             for target in re.findall(r'href="([^"]+)"', body):
-                assert "://" in target or client.get(f"/docs/{target}").status_code == 200, target
+                leads_on = "://" in target or client.get(urljoin(f"/docs/{name}", target))
+                assert leads_on is True or leads_on.status_code == 200, target
+            for source_of_picture in re.findall(r'src="([^"]+)"', body):
+                drawn = client.get(urljoin(f"/docs/{name}", source_of_picture))
+                assert drawn.status_code == 200
+                assert drawn.headers["content-type"] == "image/svg+xml"
             assert ("<table>" in body) == ("\n|--" in source or "\n|-" in source)
 
 
-@pytest.mark.parametrize("name", ["none", "..%2f..%2fREADME", "formulas.md"])
+@pytest.mark.parametrize(
+    "name", ["none", "..%2f..%2fREADME", "formulas.md", "../README.svg", "pictures/none.svg"]
+)
 def test_what_is_no_guide_is_not_found(name: str) -> None:
     with serving() as client:
         response = client.get(f"/docs/{name}")

@@ -5,14 +5,32 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from api.app import create_app
 from api.settings import Settings
 from planner.answers.inventory.catalog import LISTINGS
 from planner.documents.service import KINDS
+from planner.version import __version__
+from tests.tools import public_names
 
 
-def test_description_is_whole() -> None:
-    document = create_app(Settings()).openapi()
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return create_app(Settings()).openapi()
+
+
+def test_no_public_name_is_gone(document: dict[str, Any]) -> None:
+    """What others rely on is deprecated for a release before it leaves (docs/public-api.md)."""
+    version, names = public_names.kept()
+    now = set(public_names.public_names(document))
+    assert len(names) > 1_000
+    assert sorted(names - now) == [], "gone; if that is meant: python -m tests.tools.public_names"
+    # A release lists what it adds, so that it is held from then on.
+    assert version == __version__ or names == now, "python -m tests.tools.public_names"
+
+
+def test_description_is_whole(document: dict[str, Any]) -> None:
     assert set(document["paths"]) == {
         "/v1/plans",
         "/v1/estimates",

@@ -42,3 +42,13 @@ def test_a_problem_leads_to_its_page(open_page: Callable[..., Page]) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     page.get_by_role("link", name="API").click()
     expect(page.locator(".opblock").first).to_be_visible()
+
+
+def test_a_guide_shows_its_pictures_on_a_phone(open_page: Callable[..., Page]) -> None:
+    page = open_page(viewport={"width": 360, "height": 640})
+    page.goto("/docs/guides")
+    page.get_by_role("link", name="Pipeline schedules").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Pipeline schedules")
+    page.wait_for_load_state("load")
+    drawn = "[...document.images].map((image) => image.naturalWidth > 0 && image.width <= 360)"
+    assert page.evaluate(drawn) == [True] * 4

@@ -15,8 +15,12 @@ from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Literal
 
+from cost_models import plugins
+from cost_models.catalog.hardware import accelerators
 from cost_models.catalog.local import cpu_cores
+from cost_models.catalog.models import models
 from planner.documents.plan_report import Document
+from planner.frameworks import FRAMEWORKS
 from planner.optional_packages import installed, missing
 from planner.version import __version__
 
@@ -65,6 +69,7 @@ def examine(host: str, port: int, database_url: str | None) -> Diagnosis:
         "address": lambda: _address(host, port),
         "torch": _torch,
         "extras": _extras,
+        "plugins": _plugins,
         "planning": _planning,
     }
     checks = tuple(Check(name=name, **_checked(look)) for name, look in looks.items())
@@ -278,6 +283,15 @@ def _requirements() -> list[str]:
         return requires("parallel-planner") or []
     except PackageNotFoundError:
         return []
+
+
+def _plugins() -> Found:
+    names = ", ".join(plugin.name for plugin in plugins.plugins()) or "none"
+    counts = f"{len(accelerators())} accelerators, {len(models())} models"  # which loads them
+    found = f"{names}; with them {counts}, {len(FRAMEWORKS)} frameworks"
+    if broken := plugins.problems():
+        return "warn", f"left out, of plugin {'; '.join(broken)}", "mend or uninstall it"
+    return "ok", found, None
 
 
 def _extras() -> Found:
