@@ -216,8 +216,8 @@ def _refuse(values: Values, call: TrainingCall) -> None:
     program = call.launch.program
     name = program.text.rsplit("/", 1)[-1].lower().removesuffix(".py")
     if swift.launches(call.launch) and values.text("rlhf_type") in swift.GENERATING:
-        kind = values.settings["rlhf_type"]
-        raise kind.unreadable(f"{kind.value} also generates samples: planner rl has its step")
+        asked = values.settings["rlhf_type"]
+        raise asked.unreadable(f"{asked.value} also generates samples: planner rl has its step")
     if GENERATING.search(name):
         raise program.unreadable(f"{name} also generates samples: its step cannot be read")
     if PAIRED_OTHERWISE.search(name):

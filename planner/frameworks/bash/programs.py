@@ -125,9 +125,7 @@ class Programs(Expansion, ABC):
             self.other(words[:1], words[1:], "run")
         elif (found := self.launch(words, names)) is not None:
             self.outcome.launches.append(found)
-            # Programs that run a command on many hosts, such as MaxText's multihost_runner.py.
-            said = [word for word in words if plain_text(word).lower().startswith("--command=")]
-            self.quoted(said)
+            self.quoted(filter(_is_command, words))
         else:
             self.quoted(words[1:])
 
@@ -156,7 +154,7 @@ class Programs(Expansion, ABC):
             return 0
         return next((p for p, text in enumerate(names) if p and text and self.at_hand(text)), 0)
 
-    def quoted(self, words: Sequence[Value]) -> None:
+    def quoted(self, words: Iterable[Value]) -> None:
         """Evaluate the words that are commands themselves, as in `ray job submit -- "COMMAND"`."""
         for word in words:
             text = self.known(plain_text(word)) or plain_text(word)
@@ -217,6 +215,11 @@ def _shell_arguments(names: Sequence[str | None]) -> int:
     """The index of the first word after the name of a shell; 0 if there is none."""
     shells = (text is not None and text.rsplit("/", 1)[-1] in _SHELLS for text in names[:-1])
     return next((place for place, is_shell in enumerate(shells, 1) if is_shell), 0)
+
+
+def _is_command(word: Value) -> bool:
+    """Whether a word says what runs on many hosts, as MaxText's multihost_runner.py takes it."""
+    return plain_text(word).lower().startswith("--command=")
 
 
 def _without_option(word: Value) -> Value:

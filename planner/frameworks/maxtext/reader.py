@@ -12,11 +12,9 @@ from cost_models.catalog.names import UnknownName
 from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.frameworks import yaml_files
-from planner.frameworks.arguments import to_set
-from planner.frameworks.bash import ProgramCall, evaluate
 from planner.frameworks.given_values import Values, malformed
 from planner.frameworks.launch_files import given_with
+from planner.frameworks.maxtext.calls import YAML, calls, settings
 from planner.frameworks.maxtext.rules import BLOCKS
 from planner.frameworks.maxtext.settings import (
     DTYPES,
@@ -27,19 +25,10 @@ from planner.frameworks.maxtext.settings import (
     PLAIN,
 )
 from planner.frameworks.named_models import find
-from planner.frameworks.read_results import Reading, Setting, Unreadable
-from planner.frameworks.training_calls import scripts
+from planner.frameworks.read_results import Reading, Setting
 
 KEYS = frozenset(table("planner.frameworks.maxtext", "keys.json")["keys"])
 PROGRAM = "maxtext.trainers.pre_train.train"
-YAML = (".yml", ".yaml")
-BASE = "base.yml"
-CALLED = re.compile(r"(?i:maxtext)[./](.*[./])?train(\.py)?$")
-# Keys that decide a plan: one that a call leaves open is asked for.
-DECIDES = re.compile(
-    r"model_name|max_target_length|per_device_batch_size|remat_policy|gradient_accumulation_steps|"
-    r"(ici|dcn)_\w+_parallelism|(base_)?(num|emb|mlp)_\w+"
-)
 # MaxText's names of models that are not those of their families.
 NAMES = {
     "deepseek2-16b": "deepseek-v2-lite", "deepseek2-236b": "deepseek-v2",
@@ -60,7 +49,7 @@ def recognises(files: Mapping[str, str]) -> bool:
         re.search(r"^(ici|dcn)_\w+_parallelism\s*:|^base_num_decoder_layers\s*:", text, re.M)
         for name, text in files.items()
         if name.endswith(YAML)
-    ) or bool(_calls(files))
+    ) or bool(calls(files))
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
@@ -70,9 +59,9 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     cluster is needed for the size of an axis and not given.
     """
     given, assumed = given_with(files), list[str]()
-    name, settings = _settings(files, assumed)
-    settings = (*settings, *given.settings())
-    values = Values({one.name: one for one in settings}, name, assumed)
+    name, stated = settings(files, assumed)
+    keys = (*stated, *given.settings())
+    values = Values({one.name: one for one in keys}, name, assumed)
     world = _world(files)
     total = world[0] * world[1] if world[0] and world[1] else accelerators
     sizes = _mesh(values, total)
@@ -83,7 +72,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         raise malformed(error, name) from None
     for key in ("base_config", "run_name", "hardware", "dataset_type", "packing", "log_period"):
         values.text(key)
-    unknown = tuple(one for one in settings if one.name.split(".")[0] not in KEYS)
+    unknown = tuple(one for one in keys if one.name.split(".")[0] not in KEYS)
     return Reading(
         framework="maxtext",
         model=model,
@@ -91,57 +80,11 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         plan=plan,
         nodes=world[0],
         accelerators_per_node=world[1],
-        settings=settings,
+        settings=keys,
         unknown=unknown,
-        unread=_left(settings, unknown, values),
+        unread=_left(keys, unknown, values),
         assumed=tuple(assumed),
     )
-
-
-def _calls(files: Mapping[str, str]) -> list[ProgramCall]:
-    """The calls of MaxText's training, where any script has them."""
-    for name in scripts(files):
-        if "axtext" not in files[name].lower():
-            continue
-        try:
-            launches = evaluate(files, name).launches
-        except Unreadable:
-            continue
-        if calls := [one for one in launches if CALLED.search(one.program.text)]:
-            return calls
-    return []
-
-
-def _settings(files: Mapping[str, str], assumed: list[str]) -> tuple[str, tuple[Setting, ...]]:
-    """The file that holds the keys, and its keys with those that a call overrides."""
-    names, calls = [name for name in files if name.endswith(YAML)], _calls(files)
-    if not calls:
-        if not names:
-            raise Unreadable(f"there is no YAML (files: {', '.join(files) or 'none'})")
-        return names[0], yaml_files.read(files[names[0]], names[0]).settings()
-    if len({tuple(word.text for word in one.arguments) for one in calls}) > 1:
-        assumed.append(f"of {len(calls)} calls of MaxText the last one is read")
-    words = calls[-1].arguments
-    config = next((word for word in words if word.text.endswith(YAML)), None)
-    said = tuple(
-        Setting(name=key, value=value.strip("\"'"), file=word.file, line=word.line)
-        for word in words
-        for key, equals, value in [word.text.partition("=")]
-        if equals and re.fullmatch(r"\w+", key)
-    )
-    if open_ones := [one for one in said if "$" in str(one.value) and DECIDES.fullmatch(one.name)]:
-        one = open_ones[0]
-        text = f"{one.name} is {one.value}, which the files do not say: {to_set(str(one.value))}"
-        raise Unreadable(text, one.file, one.line)
-    base = "" if config is None else config.text.rsplit("/", 1)[-1]
-    name = next((one for one in names if one.rsplit("/", 1)[-1] == base), None)
-    if name is None:
-        if base and base != BASE:
-            text = f"{base} is not among the files: give it"
-            raise calls[-1].program.unreadable(text)
-        assumed.append(f"{BASE} is not among the files: MaxText's own is taken")
-        return calls[-1].program.file, said
-    return name, (*yaml_files.read(files[name], name).settings(), *said)
 
 
 def _named(values: Values) -> ModelSpec | None:
