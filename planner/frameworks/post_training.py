@@ -37,7 +37,8 @@ def preset(name: str, unnamed: str, place: tuple[str, int], notes: list[str]) ->
     try:
         return find(name, notes)
     except UnknownName as error:
-        found = f"the model {name[:100]} is no preset ({error})" if name else unnamed
+        last = name.rsplit("/", 1)[-1][:100]
+        found = f"the model {last} is no preset ({error})" if name else unnamed
         raise Unreadable(f"{found}: give it (--model)", *place) from None
 
 

@@ -20,6 +20,9 @@ KINDS: dict[str, int] = _TABLE["kinds"]
 _NAMES: list[tuple[str, int]] = _TABLE["names"]
 
 
+_USUAL = re.compile(r"(?i)(tokenizer|vocab|merges?|gpt2?-\w+|spm|sentencepiece|\w*hf)?(\.\w+)?")
+
+
 def tokenizer_tokens(text: str) -> int | None:
     """Vocabulary size of the tokenizer in a name or path; None if it is unknown."""
     parts = [part for part in text.rstrip("/").split("/") if part]
@@ -33,4 +36,20 @@ def tokenizer_tokens(text: str) -> int | None:
         for pattern, size in _NAMES:
             if re.search(pattern, part.lower()):
                 return size
-    return None
+    return next(filter(None, map(_stated, reversed(parts))), None)
+
+
+def is_general(text: str) -> bool:
+    """Whether a path only has a usual name of a tokenizer's file, or leaves it open."""
+    return not text or "$" in text or bool(_USUAL.fullmatch(text.rstrip("/").rsplit("/", 1)[-1]))
+
+
+def _stated(part: str) -> int | None:
+    """The size that the name of a tokenizer states, such as tokenizer_131072 or tokenizer-100k."""
+    if not re.search(r"token|vocab|spm|bpe|sentencepiece", part.lower()):
+        return None
+    whole = re.search(r"(?<![\d.])(\d{5,6})(?![\d.]|\w*\.\d)", part)
+    thousands = re.search(r"(?<![\w.])(?:vs)?(\d{2,3})k(?![a-z0-9])", part.lower())
+    if whole:
+        return int(whole[1])
+    return 1000 * int(thousands[1]) if thousands else None

@@ -185,6 +185,9 @@ class World:
     accelerators: int | None
 
 
+_MPI = re.compile(r"(.*/)?(mpirun|mpiexec(\.hydra)?|aprun|orterun)")
+
+
 def world(launch: ProgramCall) -> World:
     """How many processes the launcher starts, from its options and Slurm's."""
     settings = options(launch.before)
@@ -199,6 +202,8 @@ def world(launch: ProgramCall) -> World:
         nodes = total // per_node if total and per_node and total % per_node == 0 else None
     elif launch.launcher == "deepspeed":
         nodes, per_node = _of_deepspeed(settings)
+    elif (of_mpi := _of_mpi(launch.before)) is not None:
+        return of_mpi
     elif "SLURM_NTASKS" in slurm or "SLURM_NTASKS_PER_NODE" in slurm:
         per_node = slurm.get("SLURM_NTASKS_PER_NODE")
         total = slurm.get("SLURM_NTASKS")
@@ -214,7 +219,25 @@ def _of_deepspeed(settings: Sequence[Setting]) -> tuple[int | None, int | None]:
     hosts = named.split("@") if isinstance(named, str) else []
     counts = {len(host.partition(":")[2].split(",")) for host in hosts if ":" in host}
     nodes, each = (len(hosts), counts.pop()) if len(counts) == 1 else (None, None)
-    return _count(settings, "--num_nodes") or nodes, _count(settings, "--num_gpus") or each
+    each = _count(settings, "--num_gpus") or each
+    if each and not any(one.name in ("--hostfile", "-H", "--include", "-i") for one in settings):
+        nodes = 1  # without a list of hosts it starts on its own machine
+    return _count(settings, "--num_nodes") or nodes, each
+
+
+def _of_mpi(words: Sequence[Argument]) -> World | None:
+    """The processes that mpirun, mpiexec or aprun starts; None if none of them does."""
+    place = next((i for i, one in enumerate(words) if _MPI.fullmatch(one.text)), None)
+    if place is None:
+        return None
+    settings = options(words[place:])
+    total = next(filter(None, (_count(settings, name) for name in ("-np", "-n", "--np"))), None)
+    per_node = (
+        _count(settings, name) for name in ("-ppn", "--ppn", "-N", "-npernode", "--npernode")
+    )
+    each = next(filter(None, per_node), None)
+    nodes = total // each if total and each and total % each == 0 else None
+    return World(nodes, each if nodes else None, total)
 
 
 def _of_torchrun(settings: Sequence[Setting], name: str, of_slurm: int | None) -> int | None:

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from cost_models.package_files import table
-from planner.frameworks import yaml_files
+from planner.frameworks import training_calls, yaml_files
 from planner.frameworks.accelerate.engines import ENGINES, TYPES
-from planner.frameworks.given_values import Values
+from planner.frameworks.bash import evaluate
+from planner.frameworks.given_values import DEGREE, Values, launch_by, launcher_options
 from planner.frameworks.read_results import Setting, Unreadable
 
 # Options of `accelerate launch`, where a dash may stand for an underscore, and keys of its config.
@@ -98,3 +99,36 @@ def mesh_of(beside: Values) -> dict[str, int]:
     copies = beside.integer(f"{prefix}replicate_size", default=1)
     shards = beside.integer(f"{prefix}shard_size", default=1)
     return {"dp_shard": shards} if copies > 1 and shards > 1 else {}
+
+
+def started_with(files: Mapping[str, str], config: str) -> training_calls.World:
+    """What a script starts with the configuration, by torchrun or deepspeed."""
+    for name in training_calls.scripts(files):
+        try:
+            launches = evaluate(files, name).launches
+        except Unreadable:
+            continue
+        for call in launches:
+            named = any(word.text.rsplit("/", 1)[-1] == config for word in call.arguments)
+            if named and call.launcher in ("torchrun", "deepspeed"):
+                return training_calls.world(call)
+    return training_calls.World(None, None, None)
+
+
+def machines(files: Mapping[str, str], assumed: list[str]) -> int | None:
+    """Machines of the `accelerate launch` beside the configuration; None without one."""
+    if not any("accelerate launch" in text for text in files.values()):
+        return None
+    launch = launch_by(files, "accelerate", assumed=assumed)
+    line = [] if launch is None else launcher_options(launch.before, assumed)
+    said = {one.name: one for one in line}
+    return Values(said, "").integer("--num_machines", default=1, most=DEGREE)
+
+
+def config_beside(files: Mapping[str, str], assumed: list[str]) -> Values:
+    """Accelerate's configuration, by the last part of each key; empty if there is none."""
+    for name, text in files.items():
+        if name.endswith((".yaml", ".yml")) and "distributed_type:" in text:
+            found = yaml_files.read(text, name).settings()
+            return Values({one.name.rpartition(".")[2]: one for one in found}, name, assumed)
+    return Values({}, "", assumed)

@@ -189,7 +189,8 @@ def _adapting(said: Mapping[str, Setting], switches: list[Setting], program: str
 
 def _is_packed(said: Mapping[str, Setting]) -> bool:
     """Whether frozen weights have 4 bits."""
-    bits = [said[name].value for name in ("bits", "quantization_bit") if name in said]
+    names = ("bits", "quantization_bit", "load_in_bits", "quant_bits")
+    bits = [said[name].value for name in names if name in said]
     return "4" in bits or any(
         _is_on(one) for name, one in said.items() if QUANTIZED.fullmatch(name)
     )

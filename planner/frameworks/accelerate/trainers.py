@@ -18,16 +18,20 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, training_calls, yaml_files
 from planner.frameworks.accelerate import llama_factory_v1
 from planner.frameworks.accelerate.engines import Engine, engine, fsdp_keys, of_document
-from planner.frameworks.accelerate.launch_config import kind_of, mesh_of, stage_in_name
+from planner.frameworks.accelerate.launch_config import (
+    config_beside,
+    kind_of,
+    machines,
+    mesh_of,
+    stage_in_name,
+    started_with,
+)
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, FOREACH, OPTIMIZERS
 from planner.frameworks.accelerate.trainer_keys import NEWER, TRAINERS, Trainer, kept_in
 from planner.frameworks.given_values import (
-    DEGREE,
     Values,
     hints,
-    launch_by,
-    launcher_options,
     malformed,
 )
 from planner.frameworks.launch_files import GivenValues, given_with
@@ -58,6 +62,7 @@ GENERATING = ("ppo", "grpo", "gdpo", "rloo", "ebft")
 SAMPLES = ("num_generations", "reward_funcs")  # TRL's GRPO and RLOO have no key for themselves
 LOSSES = {"dpo": "dpo", "rm": "reward", "reward": "reward", "sigmoid": "dpo"}
 TOKENS = ("sft", "pt", "nll", "dft")  # of the next token
+WITHOUT_REFERENCE = ("orpo", "simpo")  # LLaMA-Factory's losses of pairs that are not DPO's
 PAIRED = ("dpo", "reward")  # a sample is two sequences, which go through one pass
 # Keys that may stay unread: they concern data, adapters, or vision and audio towers.
 HARMLESS = re.compile(
@@ -90,14 +95,17 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     values = Values({one.name: one for one in settings}, name, assumed)
     if trainer is NEWER:
         values, tree = llama_factory_v1.translated(settings, tree, files, name, assumed)
-    beside = _beside(files, assumed)
-    world = beside.integer("num_processes", default=accelerators or 0, least=0)
+    beside = config_beside(files, assumed)
+    launched = started_with(files, name)
+    world = launched.accelerators or beside.integer(
+        "num_processes", default=accelerators or 0, least=0
+    )
     if not world:
         raise Unreadable("the files do not say how many accelerators run it: give a cluster")
     model = model_of(values, trainer, given, files)
     try:
         training, plan = plan_of(values, trainer, tree, model, files, world, beside)
-        nodes = _nodes(files, assumed)
+        nodes = launched.nodes or machines(files, assumed)
     except ValidationError as error:
         raise malformed(error, name) from None
     unknown = _unknown(config.settings(), trainer, assumed)
@@ -136,25 +144,6 @@ def _unread(values: Values, unknown: tuple[Setting, ...]) -> tuple[Setting, ...]
     odd = [one for one in unread if "." not in one.name and not HARMLESS.search(one.name)]
     architecture.refuse(odd, named=True)
     return unread
-
-
-def _nodes(files: Mapping[str, str], assumed: list[str]) -> int | None:
-    """Machines of the `accelerate launch` beside the configuration; None without one."""
-    if not any("accelerate launch" in text for text in files.values()):
-        return None
-    launch = launch_by(files, "accelerate", assumed=assumed)
-    line = [] if launch is None else launcher_options(launch.before, assumed)
-    said = {one.name: one for one in line}
-    return Values(said, "").integer("--num_machines", default=1, most=DEGREE)
-
-
-def _beside(files: Mapping[str, str], assumed: list[str]) -> Values:
-    """Accelerate's configuration, by the last part of each key; empty if there is none."""
-    for name, text in files.items():
-        if name.endswith(YAML) and "distributed_type:" in text:
-            found = yaml_files.read(text, name).settings()
-            return Values({one.name.rpartition(".")[2]: one for one in found}, name, assumed)
-    return Values({}, "", assumed)
 
 
 def model_of(
@@ -297,6 +286,9 @@ def _loss(values: Values) -> Any:
         raise values.fault(
             ("stage", "rl"), f"{said} also generates samples: its step cannot be read"
         )
+    pairs = (values.text("pref_loss") or "").lower()
+    if said == "dpo" and pairs in WITHOUT_REFERENCE:
+        raise values.fault(("pref_loss",), f"{pairs} cannot be planned: only sft, dpo and reward")
     if said not in (*LOSSES, *TOKENS):
         values.assume(f"{said} is costed as training on the next token")
     if values.has(*SAMPLES):

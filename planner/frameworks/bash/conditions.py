@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -110,3 +111,9 @@ def _cut(items: list[str | None], separator: str) -> list[list[str | None]]:
         else:
             parts[-1].append(item)
     return parts
+
+
+def searches(names: Sequence[str | None]) -> bool:
+    """Whether a command is a `grep -q`, whose answer depends on what it reads."""
+    quiet = (one and re.fullmatch("-[a-zA-Z]*q[a-zA-Z]*", one) for one in names[1:])
+    return names[:1] == ["grep"] and any(quiet)

@@ -14,8 +14,8 @@ from functools import lru_cache
 from itertools import chain, count, takewhile, zip_longest
 
 from planner.frameworks.bash import tree
-from planner.frameworks.bash.conditions import Tests, matches, plain_text
-from planner.frameworks.bash.launches import Outcome, slurm_variables
+from planner.frameworks.bash.conditions import Tests, matches, plain_text, searches
+from planner.frameworks.bash.launches import Outcome, job_options, slurm_variables
 from planner.frameworks.bash.programs import Copy, Exit, Programs, Return
 from planner.frameworks.bash.source import Source
 from planner.frameworks.bash.syntax import DECLARES, parse
@@ -88,12 +88,9 @@ class Shell(Programs):
             self.current, self.line, self.positional, self.called, self.slurm = kept
 
     def batch(self, source: Source) -> None:
-        """Record the options of #SBATCH lines, and set the variables that Slurm derives."""
-        options = []
-        for match in re.finditer(r"^[ \t]*#SBATCH[ \t]+(.*)$", source.text, re.MULTILINE):
-            line = source.line(match.start())
-            for word in match[1].split(" #", 1)[0].split():
-                options.append(self.argument(((word, line),)))
+        """Record the options of #SBATCH and #PBS lines, and set the variables that follow."""
+        found = job_options(source.text)
+        options = [self.argument(((word, source.line(at)),)) for word, at in found]
         if options or self.slurm:
             # Options on sbatch's command line come last: they override the script's #SBATCH lines.
             self.slurm = (*options, *self.slurm)
@@ -351,9 +348,10 @@ class Shell(Programs):
         if name in self.functions:
             return self.function(self.functions[name], words[1:])
         self.leave(name)
-        if name in ("[", "test", "false"):  # `false` is a test of nothing
+        if name in ("[", "test", "false") or searches(names):  # `false` is a test of nothing
             operands = {"[": words[1:-1], "test": words[1:]}.get(name, [])
-            return self.decided(Tests(self).plain(operands), self.shown_all(words))
+            status = None if name == "grep" else Tests(self).plain(operands)
+            return self.decided(status, self.shown_all(words))
         if name == "set" and "--" in names[:3]:
             self.positional, self.called = tuple(words[names.index("--") + 1 :]), True
         elif name == "shift":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.frameworks.read_results import Unreadable
@@ -107,6 +107,17 @@ def console_script(names: Sequence[str | None]) -> int:
             if tuple(said[start:task]) == command and said[task : task + 1] and said[task] in tasks:
                 return task
     return 0
+
+
+def job_options(text: str) -> Iterator[tuple[str, int]]:
+    """The words of #SBATCH lines, with where each line begins, and what #PBS lines say in them."""
+    for line in re.finditer(r"^[ \t]*#SBATCH[ \t]+(.*)$", text, re.MULTILINE):
+        for word in line[1].split(" #", 1)[0].split():
+            yield word, line.start()
+    for select in re.finditer(r"^#PBS[ \t]+-l[ \t]+select=(\d+)(\S*)", text, re.MULTILINE):
+        yield f"--nodes={select[1]}", select.start()
+        if each := re.search(r"\bngpus=(\d+)", select[2]):
+            yield f"--gpus-per-node={each[1]}", select.start()
 
 
 def slurm_variables(options: Sequence[Argument]) -> dict[str, int]:

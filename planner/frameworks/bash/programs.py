@@ -117,7 +117,8 @@ class Programs(Expansion, ABC):
             with self.job(name, words[1:]), Copy(self, True), self.deeper(), suppress(Exit):
                 self.script(Source(self.value(bodies[-1]), self.current), ())
         elif inner := _shell_arguments(names):
-            self.shell(words[inner:], names[inner:])
+            with self.job(name, words[1 : inner - 1]):
+                self.shell(words[inner:], names[inner:])
         elif script := self.submitted(name, names):
             with self.job(name, words[1:script]):
                 self.other(words[script : script + 1], words[script + 1 :], "run")
@@ -141,10 +142,12 @@ class Programs(Expansion, ABC):
 
     @contextmanager
     def job(self, name: str, options: Sequence[Value]) -> Iterator[None]:
-        """What sbatch starts with these options; any other program starts no job of its own."""
+        """What sbatch starts with these options; srun's add to those of the job that it is in."""
         kept = self.slurm
         if name == "sbatch":
             self.slurm = tuple(map(self.argument, options))
+        elif name == "srun":
+            self.slurm = (*kept, *map(self.argument, options))
         yield
         self.slurm = kept
 

@@ -124,6 +124,8 @@ def _mesh(values: Values, total: int | None) -> dict[str, int]:
             continue
         outer = 1 if values.text(between) == "-1" else values.integer(between, default=1)
         sizes[axis] = values.integer(inside, default=1) * outer
+    if -1 not in sizes.values():  # an axis over slices takes the slices that are left
+        sizes |= {axis: -1 for axis in AXES if values.text(f"dcn_{axis}_parallelism") == "-1"}
     open_axes = [axis for axis, size in sizes.items() if size == -1]
     if not open_axes:
         return sizes
@@ -181,9 +183,14 @@ def _plan(
     steps = values.integer("gradient_accumulation_steps", default=1)
     sharded = fsdp * cp > 1
     by_data = values.boolean("shard_optimizer_over_data")
-    for name in ("context_parallel_strategy", "dtype", "weight_dtype"):
+    for name in ("context_parallel_strategy", "dtype"):
         values.text(name)
     zero = 3 if sharded else 1 if by_data else 0
+    halves = values.text("weight_dtype") == "bfloat16"  # states are of the type of the weights
+    kept = {"master_weights_dtype": "none", "optimizer_state_dtype": "bf16"} if halves else {}
+    quantized = values.text("quantization") or ""
+    if quantized and "fp8" not in quantized:
+        values.assume(f"quantization {quantized} is costed as bf16")
     training = TrainingSpec(
         seq_length=values.integer("max_target_length", default=2048),
         global_batch_size=micro * steps * dp,
@@ -191,6 +198,8 @@ def _plan(
             values.choice("grad_dtype", choices=DTYPES.values(), default="float32")
         ],
         gradient_reduce_dtype="bf16",
+        precision="fp8" if "fp8" in quantized else "bf16",
+        **kept,
         optimizer="sgd" if values.text("opt_type") == OPTIMIZERS["sgd"] else "adam",
     )
     return training, ParallelPlan(

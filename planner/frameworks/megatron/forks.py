@@ -17,7 +17,11 @@ _SHARED = "--moe-shared-expert-intermediate-size"
 
 
 def translate(args: Arguments) -> None:
-    """Replaces Pai's options of latent attention and shared experts by Megatron-LM's."""
+    """Replaces options of other names by Megatron-LM's: Pai's, and those of its releases to 3.0."""
+    if args.has("--activations-checkpoint-method"):
+        args.rename("--activations-checkpoint-method", "--recompute-method")
+        args.say("--recompute-granularity", "full", "--recompute-method")
+    args.rename("--activations-checkpoint-num-layers", "--recompute-num-layers")
     for name, option in _LATENT.items():
         if args.has(name):
             args.rename(name, option)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from math import ceil
 from typing import Any
 
 from cost_models.package_files import table
@@ -124,6 +125,9 @@ def model_of(family: str, arguments: Mapping[str, Any]) -> ModelSpec:
     if SCALE in said:
         numerics["rope_scaling"] = {**SCALING, "factor": said[SCALE]}
     fields["numerics"] = {**numerics, **fields.get("numerics", {})}
+    if said.get("intermediate_dim") is None:  # torchtune's scale_hidden_dim_for_mlp
+        wide = 4 * int(2 * said["embed_dim"] / 3)
+        fields["ffn_hidden_size"] = 256 * ceil(wide / 256)
     fields.setdefault("head_dim", max(said["embed_dim"] // said["num_heads"], 1))
     return ModelSpec(name=family, **fields)
 
