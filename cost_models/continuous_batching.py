@@ -48,6 +48,11 @@ class Lengths:
         """Tokens of the longest response."""
         return float(self.edges[-1])
 
+    def expected_longest(self, count: float) -> float:
+        """Tokens of the longest of so many responses, on average."""
+        some_longer = 1.0 - (1.0 - self.survival) ** count
+        return float(np.sum((some_longer[1:] + some_longer[:-1]) / 2.0 * np.diff(self.edges)))
+
     def shares(self, longest: float, bins: int) -> FloatArray:
         """(bins,): shares of the responses by their length, in equal steps up to the longest."""
         edges = np.linspace(0.0, longest, bins + 1)

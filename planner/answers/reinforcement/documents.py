@@ -12,12 +12,16 @@ from cost_models.fields import Count, Spec
 from planner.documents.answer import ProfileInfo
 from planner.documents.plan_report import Document, Note, PlanReport
 from planner.documents.request import PlanRequest
+from planner.frameworks.step_trainers import (
+    TRAINERS,
+    StepTrainer,
+    Trainer,
+    WayName,
+    Where,
+)
 
 PART = "reinforcement"
 Algorithm = Literal["grpo", "ppo"]
-Where = Literal["same", "other"]
-Trainer = Literal["verl", "nemo-rl"]
-WayName = Literal["synchronous", "one step off-policy", "asynchronous"]
 Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
 
 # A mean or a longest response that is not stated follows from the other: responses of DAPO's run
@@ -108,8 +112,20 @@ class ReinforcementSpec(Spec):
         0.0, description="rewards of one step, beside generation"
     )
     offload: bool = Field(
-        True, description="models wait for their turn in host memory, engines sleep"
+        True,
+        description="models wait for their turn in host memory, engines sleep; with trl engines "
+        "alone do",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_trainer(cls, value: Any) -> Any:
+        """Models stay where they are where the trainer cannot move them, unless that is asked."""
+        if not isinstance(value, dict) or value.get("offload") is not None:
+            return value
+        named = value.get("trainer")
+        trainer = TRAINERS.get(named) if isinstance(named, str) else None  # type: ignore[call-overload]
+        return value if trainer is None else {**value, "offload": trainer.offloads}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -173,9 +189,15 @@ class ReinforcementRequest(Spec):
         (group,) = request.cluster.groups
         rest = group.model_copy(update={"nodes": nodes})
         cluster = request.cluster.model_copy(update={"groups": (rest,)})
-        packs = packed_sequences(spec, request.training.global_batch_size)
+        batch = request.training.global_batch_size
+        packs = batch if self.trainer.pads else packed_sequences(spec, batch)
         training = request.training.model_copy(update={"global_batch_size": packs})
         return request.model_copy(update={"cluster": cluster, "training": training})
+
+    @property
+    def trainer(self) -> StepTrainer:
+        """What the trainer of the steps can run."""
+        return TRAINERS[self.reinforcement.trainer]
 
     @property
     def nodes(self) -> int:

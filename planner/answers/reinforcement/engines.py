@@ -79,7 +79,7 @@ def fastest_engines(
     capacity = group.accelerator.memory_bytes
     free = (capacity - beside_bytes) / capacity
     share = spec.gpu_memory_utilization or max(0.0, min(MOST_UTILIZATION[where], free - 0.02))
-    found = list(_candidates(asked, accelerators, share))
+    found = list(_candidates(asked, accelerators, share, where))
     if not found:
         least = min(_engine_bytes(asked, tp) for tp in _degrees(asked, accelerators))
         raise NothingFits(
@@ -117,20 +117,24 @@ def _engine_bytes(asked: ReinforcementRequest, tp: int) -> float:
     return one.weight_bytes + WORKSPACE_BYTES + float(one.cache_bytes(longest))
 
 
-def _candidates(asked: ReinforcementRequest, accelerators: int, share: float) -> Iterator[Engines]:
-    spec = asked.reinforcement
+def _candidates(
+    asked: ReinforcementRequest, accelerators: int, share: float, where: str
+) -> Iterator[Engines]:
+    spec, model = asked.reinforcement, asked.request.model
+    # vLLM's server has copies of mixtures of experts alone (0.14 and later).
+    alone = asked.trainer.one_server and where == "other" and model.moe is None
     capacity = asked.request.cluster.groups[0].accelerator.memory_bytes
     for tp in _degrees(asked, accelerators):
-        several = asked.request.model.moe is not None and tp > 1
-        experts = asked.request.model.moe.num_experts if asked.request.model.moe else 1
+        several = model.moe is not None and tp > 1
+        experts = model.moe.num_experts if model.moe else 1
         for expert_parallel in (False, True) if several and experts % tp == 0 else (False,):
             engine = _engine(asked, tp, expert_parallel)
-            weights, count = engine.weight_bytes, accelerators // tp
+            weights, count = engine.weight_bytes, 1 if alone else accelerators // tp
             cache = share * capacity - weights - WORKSPACE_BYTES
             responses = spec.sequences * spec.generated_per_trained / count
             if spec.generation_tokens_per_s is not None:
                 tokens = spec.sequences * spec.generated_per_trained * spec.mean_tokens
-                stated_s = tokens / (spec.generation_tokens_per_s * accelerators)
+                stated_s = tokens / (spec.generation_tokens_per_s * count * tp)
                 stated_s += spec.tool_wait_s
                 yield Engines(tp, count, False, share, weights, 0.0, stated_s, stated_s)
                 break

@@ -19,26 +19,16 @@ from planner.answers.plans.competition import fastest
 from planner.answers.plans.emission import NothingFits
 from planner.answers.plans.explain import report
 from planner.answers.plans.plan_answers import IllegalPlan, illegal
-from planner.answers.reinforcement.documents import (
-    ReinforcementRequest,
-    TransferStep,
-    WayName,
-)
+from planner.answers.reinforcement.documents import ReinforcementRequest, TransferStep
 from planner.answers.reinforcement.engines import Engines, fastest_engines, lengths
 from planner.answers.reinforcement.memory import beside_bytes, critic_share, moved_bytes
 from planner.answers.reinforcement.transfer import transfer
 from planner.documents.plan_report import PlanReport
 from planner.documents.problems import RequestError
 from planner.documents.request import Bounds, PlanRequest
-from planner.frameworks.nemo_rl import step as nemo_rl
+from planner.frameworks.step_trainers import WayName
 from planner.search.exhaustive import cost_model
 
-# verl's rules are those of Megatron-Core in trainers of whole steps; NeMo-RL has fewer options.
-CORE = "verl"
-LIMITS: dict[str, dict[str, Bounds]] = {
-    "verl": {},
-    "nemo-rl": {name: Bounds(values=values) for name, values in nemo_rl.LIMITS.items()},
-}
 GENERATION_PARTS = ("generation", "reward")
 STALENESS: dict[WayName, float] = {
     "synchronous": 0.0, "one step off-policy": 1.0, "asynchronous": 2.0,
@@ -68,8 +58,12 @@ class Trained:
 
     @cached_property
     def filled(self) -> float:
-        """Tokens of an optimizer step over those of the sequences that are priced."""
+        """Tokens of an optimizer step, padding included, over those of the sequences priced."""
         spec = self.asked.reinforcement
+        if self.asked.trainer.pads:
+            together = max(1.0, spec.sequences / self.plan.dp)  # of a rank, padded to one length
+            longest = lengths(self.asked).expected_longest(together)
+            return (spec.prompt_tokens + longest) / self.request.training.seq_length
         batch = self.asked.request.training.global_batch_size
         tokens = batch * (spec.prompt_tokens + spec.mean_tokens)
         training = self.request.training
@@ -150,6 +144,7 @@ def layouts(asked: ReinforcementRequest) -> list[Layout]:
             trained[nodes] = _trained(asked, nodes)
         return trained[nodes]
 
+    ways = asked.trainer.ways
     split = spec.generation == "other"
     if not split:
         whole = on(asked.nodes)
@@ -161,6 +156,8 @@ def layouts(asked: ReinforcementRequest) -> list[Layout]:
     searched = spec.generation is None and asked.nodes > 1 and asked.request.plan is None
     if split or searched:
         found += _split(asked, on, found[0] if found else None)
+    if searched:
+        found = [one for one in found if (one.name, "same" if one.same else "other") in ways]
     fresh = [one for one in found if STALENESS[one.name] <= max(spec.staleness, 0.0)]
     late = [one for one in found if one not in fresh]
     return sorted(fresh, key=_step_s) + sorted(late, key=_step_s)
@@ -183,7 +180,8 @@ def _split(
     reference = whole.trained if whole else on(max(1, asked.nodes // 2))
     work_s = sum(reference.parts_s.values()) * reference.nodes
     tried = {}
-    for nodes in np.unique(np.linspace(1, asked.nodes - 1, MOST_SPLITS).round().astype(int)):
+    most = 1 if asked.trainer.one_server else asked.nodes - 1
+    for nodes in np.unique(np.linspace(1, most, MOST_SPLITS).round().astype(int)):
         try:
             tried[int(nodes)] = fastest_engines(asked, int(nodes) * each, "other", 0.0)
         except NothingFits:
@@ -230,10 +228,11 @@ def _trained(asked: ReinforcementRequest, nodes: int) -> Trained:
         if reasons := illegal(request, request.plan):
             raise IllegalPlan(reasons)
         return Trained(asked, nodes, _by_lengths(asked, request), request.plan)
-    named, extra = request.search.framework, LIMITS[spec.trainer]
-    for name in (named,) if named else (CORE, None):
+    named, trainer = request.search.framework, asked.trainer
+    for name in (named,) if named else (trainer.framework, None):
         bound = request.for_framework(name)
-        if name == CORE and extra:
+        if name == trainer.framework and trainer.limits:
+            extra = {field: Bounds(values=values) for field, values in trainer.limits.items()}
             limits = {**bound.search.limits, **extra}
             search = bound.search.model_copy(update={"limits": limits})
             bound = bound.model_copy(update={"search": search})
@@ -244,7 +243,9 @@ def _trained(asked: ReinforcementRequest, nodes: int) -> Trained:
                 raise
             continue
         if best:
-            return Trained(asked, nodes, _by_lengths(asked, bound), best[0])
+            runs = trainer.runs_as if name == trainer.framework else {}
+            plan = best[0].model_copy(update=dict(runs))
+            return Trained(asked, nodes, _by_lengths(asked, bound), plan)
     raise NothingFits(
         f"no plan of the training fits on {nodes} node{'s' * (nodes > 1)} with sequences of "
         f"{spec.sequence_tokens:,} tokens; `planner plan` says why"
@@ -254,7 +255,7 @@ def _trained(asked: ReinforcementRequest, nodes: int) -> Trained:
 def _by_lengths(asked: ReinforcementRequest, request: PlanRequest) -> PlanRequest:
     """The request whose sequences are filled with responses of different lengths."""
     spec = asked.reinforcement
-    if spec.mean_tokens == spec.longest_tokens:
+    if spec.mean_tokens == spec.longest_tokens or asked.trainer.pads:
         return request
     found = lengths(asked)
     shares = (np.arange(QUANTILES) + 0.5) / QUANTILES

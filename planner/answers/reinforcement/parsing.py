@@ -13,6 +13,7 @@ from planner.answers.reinforcement.engines import splits_heads
 from planner.documents.problems import Gathered, Problem, RequestError, missing
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import plain_object, require_object, validate
+from planner.frameworks.step_trainers import TRAINERS
 from planner.inputs.requests.parser import parse_request
 
 
@@ -25,7 +26,7 @@ def parse_reinforcement(document: Any) -> ReinforcementRequest:
     document = plain_object(document)
     rest = {name: part for name, part in document.items() if name not in (PART, "plan")}
     problems, request = Gathered(), None
-    if (spec := problems.of(lambda: _spec(document.get(PART)))) is not None:
+    if (spec := problems.of(lambda: _spec(_named(document.get(PART), rest)))) is not None:
         rest["training"] = _training(rest.get("training"), spec)
     try:
         request = parse_request(rest)
@@ -45,6 +46,16 @@ def parse_reinforcement(document: Any) -> ReinforcementRequest:
     return asked.model_copy(update={"request": planned})
 
 
+def _named(value: Any, rest: dict[str, Any]) -> Any:
+    """The part with the trainer that a search names as its framework, where it says none itself."""
+    search = rest.get("search")
+    name = search.get("framework") if isinstance(search, dict) else None
+    if name not in TRAINERS or not isinstance(value, dict) or "trainer" in value:
+        return value
+    rest["search"] = {key: part for key, part in search.items() if key != "framework"}
+    return {**value, "trainer": name}
+
+
 def _spec(value: Any) -> ReinforcementSpec:
     if value is None:
         raise RequestError([missing(PART)])
@@ -57,6 +68,7 @@ def _training(value: Any, spec: ReinforcementSpec) -> Any:
     if value is not None and not isinstance(value, dict):
         return value
     usual = {"seq_length": spec.sequence_tokens, "global_batch_size": spec.sequences}
+    usual |= TRAINERS[spec.trainer].training
     given = {name: part for name, part in (value or {}).items() if part is not None}
     return usual | given
 
@@ -108,6 +120,10 @@ def _of_cluster(request: PlanRequest, spec: ReinforcementSpec) -> Iterator[Probl
     if spec.generation == "other" and group.nodes < 2:
         detail = "needs a second node: one generates while the other trains"
         yield problem("generation", detail, "other")
+    trainer = TRAINERS[spec.trainer]
+    if spec.offload and not trainer.offloads:
+        detail = f"{trainer.title} keeps its models in accelerator memory: must be false, got true"
+        yield problem("offload", detail, True)
     turns = spec.generation != "other" or spec.reference or spec.algorithm == "ppo"
     if spec.offload and turns and group.host_link_bytes_per_s is None:
         yield problem("offload", "needs host_link_bytes_per_s in the cluster, or false", True)

@@ -18,7 +18,8 @@ class Trainer:
     offloads_instead: whether activations beside adapters are offloaded in place of recompute;
     names: the package whose keys.json has all of its keys, if it drops others without a word;
     tasks: keys of what it does in place of training where do_train is not set; usual_tuning: what
-    it trains by default.
+    it trains by default; generates: whether a step begins with responses, of which the training is
+    read.
     """
 
     title: str
@@ -38,6 +39,7 @@ class Trainer:
     offloads_instead: bool = False
     names: str = ""
     tasks: tuple[str, ...] = ()
+    generates: bool = False
 
 
 # transformers' Trainer itself: each script has its own option for the length, and its own model.
@@ -64,6 +66,25 @@ _LLAMA_FACTORY = Trainer(
 )
 # LLaMA-Factory's v1 format, after translation to the older keys.
 NEWER = replace(_LLAMA_FACTORY, marks=(), usual_micro=1, usual_tuning="full")
+_TRL = Trainer(
+    "TRL",
+    ("dataset_name", "dataset_text_field", "use_peft", "dataset_mixture", "dataset_mixer"),
+    ("model_name_or_path",),
+    ("max_length", "max_seq_length"),
+    usual_length=1024,
+    usual_rank=16,
+    checkpoints=True,
+    chunks_loss=True,
+)
+# Its GRPO, whose sequences are as long as the engine's; marked by all of these.
+GRPO = replace(
+    _TRL,
+    marks=("num_generations", "vllm_max_model_length"),
+    length=("vllm_max_model_length",),
+    usual_length=None,
+    chunks_loss=False,
+    generates=True,
+)
 TRAINERS = (
     _LLAMA_FACTORY,
     Trainer(
@@ -78,16 +99,7 @@ TRAINERS = (
         offloads_instead=True,
         names="planner.frameworks.axolotl",
     ),
-    Trainer(
-        "TRL",
-        ("dataset_name", "dataset_text_field", "use_peft", "dataset_mixture", "dataset_mixer"),
-        ("model_name_or_path",),
-        ("max_length", "max_seq_length"),
-        usual_length=1024,
-        usual_rank=16,
-        checkpoints=True,
-        chunks_loss=True,
-    ),
+    _TRL,
 )
 
 

@@ -20,7 +20,7 @@ from planner.frameworks.accelerate.engines import Engine, engine, fsdp_keys, of_
 from planner.frameworks.accelerate.launch_config import kind_of, mesh_of, stage_in_name
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, FOREACH, OPTIMIZERS
-from planner.frameworks.accelerate.trainer_keys import NEWER, TRAINERS, Trainer, kept_in
+from planner.frameworks.accelerate.trainer_keys import GRPO, NEWER, TRAINERS, Trainer, kept_in
 from planner.frameworks.given_values import (
     DEGREE,
     Values,
@@ -55,6 +55,13 @@ OPTIMIZED: dict[str, OptimizerName] = {
 # Algorithms that generate their samples, and names of algorithms -> loss of the spec.
 GENERATING = ("ppo", "grpo", "gdpo", "rloo", "ebft")
 SAMPLES = ("num_generations", "reward_funcs")  # TRL's GRPO and RLOO have no key for themselves
+# Keys of GRPO that its optimizer steps do not depend on.
+OF_RESPONSES = (
+    "loss_type", "beta", "num_iterations", "generation_batch_size", "steps_per_generation",
+    "max_completion_length", "use_vllm", "vllm_mode", "vllm_tensor_parallel_size",
+    "vllm_gpu_memory_utilization", "vllm_enable_sleep_mode", "vllm_server_host",
+    "vllm_server_port", "temperature", "epsilon", "epsilon_high", "scale_rewards",
+)  # fmt: skip
 LOSSES = {"dpo": "dpo", "rm": "reward", "reward": "reward", "sigmoid": "dpo"}
 TOKENS = ("sft", "pt", "nll", "dft")  # of the next token
 PAIRED = ("dpo", "reward")  # a sample is two sequences, which go through one pass
@@ -72,6 +79,8 @@ def trainer_of(files: Mapping[str, str]) -> tuple[Trainer, str] | None:
         if llama_factory_v1.is_one(text):
             return NEWER, name
         keys = set(re.findall(r"^([a-z]\w*):", text, re.MULTILINE))
+        if keys >= {*GRPO.marks, *GRPO.model}:
+            return GRPO, name
         for one in TRAINERS:
             if keys & set(one.marks) and keys & set(one.model):
                 return one, name
@@ -196,7 +205,7 @@ def plan_of(
     steps = values.integer("gradient_accumulation_steps", default=1)
     if trainer is NEWER:
         steps = llama_factory_v1.accumulation(values, micro, dp)
-    loss = _loss(values)
+    loss = _of_responses(values) if trainer.generates else _loss(values)
     _refuse_tasks(values, trainer)
     micro *= 2 if loss in PAIRED else 1
     half = "fp16" if values.boolean("fp16") else "bf16"
@@ -286,6 +295,13 @@ def _degrees(values: Values, world: int) -> tuple[dict[str, int], dict[str, int]
         )
     degrees = {"tp": tp, "cp": cp, "dp": dp}
     return degrees, {"dp_shard": shards * cp} if copies > 1 else {}
+
+
+def _of_responses(values: Values) -> Any:
+    """The loss of GRPO, which costs what the next token's does; what generates is left aside."""
+    values.has(*SAMPLES, *OF_RESPONSES)
+    values.assume("the training of GRPO is read, with every sequence as long as the longest")
+    return "next_token"
 
 
 def _loss(values: Values) -> Any:

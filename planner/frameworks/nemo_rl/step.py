@@ -5,8 +5,7 @@ Keys of examples/configs and of nemo_rl/models/megatron/setup.py (7ea279a).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
@@ -24,12 +23,6 @@ LAUNCH = Launch(
     "Needs a checkout of NeMo-RL and a running Ray cluster of all nodes: NEMO_RL and MODEL.",
     starts="first node",
 )  # fmt: skip
-# What its configuration of Megatron-Core has no key for.
-LIMITS: Mapping[str, tuple[Any, ...]] = {
-    "vpp": (1,), "schedule": ("1f1b",), "moe_dispatcher": ("alltoall",), "overlap_p2p": (False,),
-    "overlap_tp": (False,), "overlap_ep": (False,), "recompute": ("none", "full"),
-    "offload_optimizer": (False,), "zero_stage": (1,),
-}  # fmt: skip
 NEEDS = Note(
     code="needs",
     text=f"It inherits {PARENT} of NeMo-RL's examples: data, rewards and learning rate are those; "
