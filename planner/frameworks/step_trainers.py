@@ -23,12 +23,12 @@ class StepTrainer:
     """What a trainer of whole steps can run.
 
     module: with its `render`.  framework: whose plans of the training are searched.  limits: the
-    values of plan fields that are left of those, runs_as: what of a plan differs from what the
-    framework's search assumes, training: fields of a training that is left open.  ways: in which order steps run, and where responses are generated.
-    says: fields of the step that it has options for, beside those that all have.  offloads: whether
-    models can wait for their turn in host memory.  pads: whether a pass has responses of different
-    lengths, filled up to the longest.  one_server: whether engines apart are one server on one
-    node.
+    values of plan fields that are left of those; runs_as: what of a plan differs from what the
+    framework's search assumes; training: fields of a training that is left open.
+    ways: in which order steps run, and where responses are generated.  says: fields of the step
+    that it has options for, beside those that all have.  offloads: whether models can wait for
+    their turn in host memory.  pads: whether a pass has responses of different lengths, filled up
+    to the longest.  one_server: whether engines apart are one server on one node.
     """
 
     title: str

@@ -80,7 +80,7 @@ def _unsaid(spec: ReinforcementSpec, trainer: StepTrainer) -> Iterator[Problem]:
 
 def _misplaced(asked: ReinforcementRequest, best: Layout) -> Iterator[Problem]:
     """What of the way to run the step the trainer has no options for."""
-    spec, trainer = asked.reinforcement, asked.trainer
+    trainer = asked.trainer
     where = "same" if best.same else "other"
     if (best.name, where) not in trainer.ways:
         known = [f"{name} on {place} accelerators" for name, place in trainer.ways]

@@ -49,8 +49,10 @@ def parse_reinforcement(document: Any) -> ReinforcementRequest:
 def _named(value: Any, rest: dict[str, Any]) -> Any:
     """The part with the trainer that a search names as its framework, where it says none itself."""
     search = rest.get("search")
-    name = search.get("framework") if isinstance(search, dict) else None
-    if name not in TRAINERS or not isinstance(value, dict) or "trainer" in value:
+    if not isinstance(search, dict) or not isinstance(value, dict) or "trainer" in value:
+        return value
+    name = search.get("framework")
+    if name not in TRAINERS:
         return value
     rest["search"] = {key: part for key, part in search.items() if key != "framework"}
     return {**value, "trainer": name}

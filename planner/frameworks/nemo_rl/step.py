@@ -45,6 +45,10 @@ def _rows(request: PlanRequest, plan: ParallelPlan, rollouts: Rollouts) -> Itera
     yield "defaults", PARENT, "of the same folder, NeMo-RL's examples/configs"
     yield "grpo.num_prompts_per_step", rollouts.prompts, "prompts per step"
     yield "grpo.num_generations_per_prompt", rollouts.samples, "responses per prompt"
+    if rollouts.generated_per_trained > 1:
+        yield "grpo.use_dynamic_sampling", True, "prompts without a difference are left out"
+        more = rollouts.generated_per_trained
+        yield "grpo.batch_multiplier", more, "prompts that responses are generated for"
     if rollouts.nodes and rollouts.behind >= 1:
         yield "grpo.async_grpo.enabled", True, "generation runs beside training"
         yield "grpo.async_grpo.max_trajectory_age_steps", int(rollouts.behind), "steps behind"
