@@ -35,7 +35,7 @@ def rl(
     asked = _asked(source, reinforcement, option_values)
     with bar("searching"):
         answer = answered(lambda: step(asked), lambda service: service.rl(asked.document()))
-    output.show(answer, json, lambda screen: reinforcement_screen(answer, asked))
+    output.show(answer, json, lambda screen: reinforcement_screen(answer, asked, screen))
     return FINE if answer.fits else NOTHING_FITS
 
 

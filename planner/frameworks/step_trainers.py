@@ -26,7 +26,8 @@ class StepTrainer:
     values of plan fields that are left of those; runs_as: what of a plan differs from what the
     framework's search assumes; training: fields of a training that is left open.
     ways: in which order steps run, and where responses are generated.  says: fields of the step
-    that it has options for, beside those that all have.  offloads: whether models can wait for
+    that it has options for, beside those that all have, and in_step those that it
+    has only where generation and training alternate.  offloads: whether models can wait for
     their turn in host memory.  pads: whether a pass has responses of different lengths, filled up
     to the longest.  one_server: whether engines apart are one server on one node.
     """
@@ -37,6 +38,7 @@ class StepTrainer:
     ways: tuple[tuple[WayName, Where], ...]
     algorithms: tuple[str, ...] = ("grpo",)
     says: tuple[str, ...] = ()
+    in_step: tuple[str, ...] = ()
     limits: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     runs_as: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
@@ -67,7 +69,8 @@ TRAINERS: Mapping[Trainer, StepTrainer] = {
     "nemo-rl": StepTrainer(
         "NeMo-RL", "planner.frameworks.nemo_rl.step", "verl",
         (TOGETHER, APART, ONE_BEHIND, ASYNCHRONOUS),
-        says=("generation_precision", "max_num_seqs", "generated_per_trained"), limits=_NEMO_RL,
+        says=("generation_precision", "max_num_seqs", "generated_per_trained"),
+        in_step=("generated_per_trained",), limits=_NEMO_RL,
     ),
     "trl": StepTrainer(
         "TRL", "planner.frameworks.trl.step", "trl", (TOGETHER, APART),

@@ -97,7 +97,7 @@ PARTS: dict[type[BaseModel], Callable[[Any], Parts]] = {
         [tornado_svg(a, "light")],
     ),
     ReinforcementAnswer: lambda a: (
-        reinforcement_screen(a, parse_reinforcement(a.request)),
+        reinforcement_screen(a, parse_reinforcement(a.request), paper()),
         [],
     ),
     RanksAnswer: lambda a: (ranks_screen(a, paper()), [ranks_svg(a, "light")]),

@@ -52,7 +52,7 @@ def drawn(trainer: Trainer, count: int) -> list[Bundle]:
             del step["generation_precision"]
         if not TRAINERS[trainer].offloads:
             del step["offload"]
-        if "generated_per_trained" in TRAINERS[trainer].says:
+        if "generated_per_trained" in TRAINERS[trainer].says and not step["staleness"]:
             step["generated_per_trained"] = draw.choice((1, 1.5, 2))
         cluster = f"{draw.choice((1, 2, 4))}x8xh100-sxm"
         document = {"model": draw.choice(MODELS), "cluster": cluster, "reinforcement": step}

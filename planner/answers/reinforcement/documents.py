@@ -235,11 +235,31 @@ class Phase(Document):
     fits: bool
 
 
+class Bar(Document):
+    """A part of a step (STEP_PARTS) on some accelerators, in seconds from the step's start.
+
+    ahead: whether it is for a later step than the one that is trained on meanwhile.
+    """
+
+    part: str
+    start_s: float
+    end_s: float
+    ahead: bool = False
+
+
+class Lane(Document):
+    """What equal accelerators do during a step, one bar after the other; between them they wait."""
+
+    name: Literal["all", "generation", "training"]
+    accelerators: int
+    bars: tuple[Bar, ...]
+
+
 class Way(Document):
     """A way to run the steps; tokens: of prompts and responses.
 
     staleness: policy updates that a response lags behind.  same: on the ranks that train.
-    limited_by: the part that would have to be shorter.
+    limited_by: the part that would have to be shorter.  lanes: the timeline of one step.
     """
 
     name: WayName
@@ -251,6 +271,7 @@ class Way(Document):
     tokens_per_s: float
     tokens_per_s_per_accelerator: float
     limited_by: str
+    lanes: tuple[Lane, ...]
 
 
 class Generation(Document):

@@ -85,10 +85,16 @@ def _misplaced(asked: ReinforcementRequest, best: Layout) -> Iterator[Problem]:
     if (best.name, where) not in trainer.ways:
         known = [f"{name} on {place} accelerators" for name, place in trainer.ways]
         detail = (
-            f"{trainer.title} runs a step {' or '.join(known)}, got {best.name} on {where}: change "
-            "generation or staleness"
+            f"{trainer.title} runs a step {', or '.join(known)}; got {best.name} on {where}: "
+            "change generation or staleness"
         )
         yield _problem("generation", detail, where)
+    spec, usual = asked.reinforcement, ReinforcementSpec.model_fields
+    for name in trainer.in_step if best.name != "synchronous" else ():
+        got, default = getattr(spec, name), usual[name].default
+        if got != default:
+            detail = f"{trainer.title} has it only in step: must be {default} with a staleness, "
+            yield _problem(name, f"{detail}got {got}", got, default)
     nodes = asked.nodes - best.trained.nodes
     if best.same or not trainer.one_server:
         return

@@ -15,6 +15,7 @@ from planner.documents.request import PlanRequest
 from planner.documents.typed_values import plain_object, require_object, validate
 from planner.frameworks.step_trainers import TRAINERS
 from planner.inputs.requests.parser import parse_request
+from planner.search.axes import divisors
 
 
 def parse_reinforcement(document: Any) -> ReinforcementRequest:
@@ -32,7 +33,8 @@ def parse_reinforcement(document: Any) -> ReinforcementRequest:
         request = parse_request(rest)
     except RequestError as error:
         # Without its part a request lacks what would follow from it.
-        problems += [p for p in error.problems if spec is not None or p.code != "missing"]
+        own = [p for p in error.problems if spec is not None or p.code != "missing"]
+        problems += [_of_step(one, document, spec) for one in own]
     if spec is None or request is None:
         raise RequestError(problems)
     problems += [*_of_training(request, spec), *_of_cluster(request, spec)]
@@ -56,6 +58,18 @@ def _named(value: Any, rest: dict[str, Any]) -> Any:
         return value
     rest["search"] = {key: part for key, part in search.items() if key != "framework"}
     return {**value, "trainer": name}
+
+
+def _of_step(one: Problem, document: dict[str, Any], spec: ReinforcementSpec | None) -> Problem:
+    """A problem with the length of a sequence at the field that it follows from."""
+    training = document.get("training")
+    said = isinstance(training, dict) and training.get("seq_length") is not None
+    if spec is None or said or one.pointer != "/training/seq_length":
+        return one
+    longest = spec.longest_tokens
+    detail = f"with a prompt of {spec.prompt_tokens:,} tokens and {longest:,} more: {one.detail}"
+    update = {"pointer": f"/{PART}/max_response_tokens", "detail": detail, "got": longest}
+    return one.model_copy(update=update)
 
 
 def _spec(value: Any) -> ReinforcementSpec:
@@ -118,7 +132,13 @@ def _of_cluster(request: PlanRequest, spec: ReinforcementSpec) -> Iterator[Probl
         yield problem("generation_tp", detail, tp)
     elif tp is not None and not splits_heads(request.model, tp):
         heads = request.model.num_attention_heads
-        yield problem("generation_tp", f"must divide the {heads} attention heads, got {tp}", tp)
+        groups = request.model.num_query_groups or heads
+        able = [str(n) for n in divisors(ranks) if splits_heads(request.model, n)]
+        detail = (
+            f"must divide the {heads} attention heads, and divide the {groups} key/value heads or "
+            f"be a multiple of them: {', '.join(able)} of {ranks} accelerators; got {tp}"
+        )
+        yield problem("generation_tp", detail, tp)
     if spec.generation == "other" and group.nodes < 2:
         detail = "needs a second node: one generates while the other trains"
         yield problem("generation", detail, "other")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -17,11 +18,12 @@ from planner.answers.reinforcement.documents import STEP_PARTS, Phase, Reinforce
 from planner.answers.reinforcement.layouts import forward_pass_s
 from planner.answers.reinforcement.parsing import parse_reinforcement
 from planner.answers.reinforcement.transfer import expert_bytes, transfer
-from planner.documents.problems import RequestError
+from planner.documents.problems import Problem, RequestError
 from planner.documents.request import PlanRequest
 from planner.search.exhaustive import cost_model
 
 WEIGHT_BYTES = 2.0 * 8_030_261_248  # Llama 3.1 8B in bf16
+CAPACITY = 85_520_809_984  # of an H100, as its driver says
 STEP = {
     "prompts": 64, "samples": 8, "prompt_tokens": 512, "response_tokens": 1536,
     "max_response_tokens": 1536, "generation_tokens_per_s": 2000,
@@ -159,6 +161,32 @@ class TestTime:
         assert more == pytest.approx(float(times.forward_s.max()) + links.transfer_s)
 
 
+class TestTimeline:
+    def test_on_the_same_ranks_parts_follow_each_other(self) -> None:
+        answer = planner.rl(asked({"tp": 1}, reward_s=2))
+        (lane,) = answer.ways[0].lanes
+        assert (lane.name, lane.accelerators) == ("all", 16)
+        taken = {bar.part: bar.end_s - bar.start_s for bar in lane.bars}
+        assert taken == pytest.approx({name: s for name, s in answer.parts_s.items() if s})
+        starts = [0.0, *(bar.end_s for bar in lane.bars)]
+        assert [bar.start_s for bar in lane.bars] == starts[:-1]
+        assert starts[-1] == pytest.approx(answer.step_time_s)
+
+    @pytest.mark.parametrize("staleness", [0, 1, 2])
+    def test_engines_apart_work_beside_training_unless_it_is_in_step(self, staleness: int) -> None:
+        answer = planner.rl(asked({"tp": 1}, **OTHER, staleness=staleness, reward_s=1))
+        for way in answer.ways:
+            engines, ranks = way.lanes
+            assert (engines.accelerators, ranks.accelerators) == (8, 8)
+            late = way.name != "synchronous"
+            assert [bar.part for bar in engines.bars] == ["generation", "reward", "weight_transfer"]
+            assert [bar.ahead for bar in engines.bars] == [late, late, False]
+            # Training waits for the responses, or begins with those of the step before.
+            assert ranks.bars[0].start_s == (0.0 if late else engines.bars[1].end_s)
+            assert engines.bars[-1] == ranks.bars[-1]
+            assert ranks.bars[-1].end_s == pytest.approx(way.step_time_s)
+
+
 class TestMemory:
     def test_what_waits_is_in_host_memory(self) -> None:
         cluster = {"accelerator": "h100-sxm", "nodes": 2, "host_memory_bytes": 2e12}
@@ -239,6 +267,11 @@ def test_the_plan_is_that_of_the_nodes_that_train() -> None:
          {"/reinforcement/generation"}),
         ({"reinforcement": {**STEP, "critic_parameters": 1e9}}, {"/reinforcement"}),
         ({"reinforcement": {**STEP, "generation_tp": 3}}, {"/reinforcement/generation_tp"}),
+        ({"reinforcement": {**STEP, "generation_tp": 4}, "model": "qwen2.5-1.5b"}, set()),
+        ({"reinforcement": {**STEP, "generation_tp": 12}, "model": "gpt2",
+          "cluster": "3x4xh100-sxm"}, {"/reinforcement/max_response_tokens"}),
+        ({"reinforcement": {**STEP, "trainer": "trl", "offload": True}},
+         {"/reinforcement/offload"}),
         ({"reinforcement": {**STEP, **OTHER, "generation_nodes": 2}},
          {"/reinforcement/generation_nodes"}),
         ({"training": {"seq_length": 4096}}, {"/training/seq_length"}),
@@ -249,6 +282,9 @@ def test_the_plan_is_that_of_the_nodes_that_train() -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_has_its_place(changes: dict[str, Any], pointers: set[str]) -> None:
+    if not pointers:
+        parse_reinforcement({**asked(), **changes})
+        return
     with pytest.raises(RequestError) as error:
         parse_reinforcement({**asked(), **changes})
     assert {problem.pointer for problem in error.value.problems} == pointers
@@ -259,6 +295,44 @@ def test_a_training_that_cannot_be() -> None:
         planner.rl(asked(), model="llama-3.1-405b")
     with pytest.raises(IllegalPlan):
         planner.rl(asked({"tp": 3}))
+
+
+def problem_of(document: dict[str, Any]) -> Problem:
+    with pytest.raises(RequestError) as error:
+        planner.rl(document)
+    (found,) = error.value.problems
+    return found
+
+
+class TestImpossible:
+    """Each refusal has its field, what was got, and what is allowed."""
+
+    def test_engines_that_cannot_share_the_heads(self) -> None:
+        found = problem_of({**asked(generation_tp=5), "cluster": "1x5xh100-sxm"})
+        assert (found.pointer, found.got) == ("/reinforcement/generation_tp", 5)
+        assert "must divide the 32 attention heads" in found.detail
+        # 28 query heads in 4 groups: 14 divides the first and is no multiple of the second.
+        step = {**asked(generation_tp=14), "model": "qwen2.5-7b", "cluster": "2x7xh100-sxm"}
+        found = problem_of(step)
+        assert "the 4 key/value heads or be a multiple of them: 1, 2 of 14" in found.detail
+
+    def test_a_table_of_positions_that_is_too_short(self) -> None:
+        found = problem_of({**asked(), "model": "gpt2"})
+        assert (found.pointer, found.got) == ("/reinforcement/max_response_tokens", 1536)
+        assert "must be <= 1024" in found.detail
+
+    def test_a_cache_that_holds_no_sequence(self) -> None:
+        changes = {"response_tokens": 524_288, "max_response_tokens": 524_288}
+        step = {**asked(generation_tp=1, **changes), "search": {"cp": 16, "tp": 1}}
+        del step["reinforcement"]["generation_tokens_per_s"]
+        with pytest.raises(NothingFits) as error:
+            planner.rl(step)
+        (found,) = error.value.problems
+        assert (found.pointer, found.got) == ("/reinforcement/max_response_tokens", 524_288)
+        # 0.85 of 79.6 GiB less 16.1 GB of weights and 3 GB hold 128 KiB a token.
+        most = int(re.findall(r"at most ([\d,]+) tokens", found.detail)[0].replace(",", ""))
+        tokens = (0.85 * CAPACITY - WEIGHT_BYTES - 3e9) / (32 * 2 * 8 * 128 * 2)
+        assert most == pytest.approx(tokens - 512, abs=2)
 
 
 WORDS = [
@@ -276,6 +350,7 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed == planner.rl(asked()).model_dump(mode="json")
     assert cli.run([*WORDS, "--generation", "other", "--generation-nodes", "1"]) == 0
     shown = capsys.readouterr().out
+    assert re.search(r"training 8 +S+F+P+O*", shown)
     for words in ("GRPO", "one step off-policy", "to the engines: 16.1 GB sent", "Coarser than"):
         assert words in shown
     assert max(map(len, shown.splitlines())) <= 80

@@ -128,6 +128,56 @@ def test_a_plan_that_the_trainer_cannot_run_has_no_files() -> None:
         files(parse_reinforcement(asked(trainer="nemo-rl", algorithm="ppo")))
 
 
+@pytest.mark.parametrize(
+    ("trainer", "changes", "field", "said"),
+    [
+        ("trl", {"generation_precision": "fp8"}, "generation_precision", "must be bf16, got fp8"),
+        ("slime", {"epochs": 2}, "epochs", "must be 1, got 2, or take verl or TRL or OpenRLHF"),
+        ("openrlhf", {"max_num_seqs": 300}, "max_num_seqs", "must be 1024, got 300"),
+        ("openrlhf", {"samples": 1}, "samples", "must be at least 2, got 1"),
+        ("verl", {"speculative_tokens": 3, "accepted_tokens": 2}, "speculative_tokens",
+         "must be 0, got 3"),
+        ("verl", {"generation": "other", "generation_nodes": 1}, "generation",
+         "got synchronous on other"),
+        ("trl", {"generation": "other", "generation_nodes": 2}, "generation_nodes",
+         "must be 1, got 2"),
+        ("nemo-rl", {"generation": "other", "generation_nodes": 1, "staleness": 1,
+                     "generated_per_trained": 2}, "generated_per_trained", "got 2.0"),
+    ],
+)  # fmt: skip
+def test_what_a_trainer_cannot_say_is_refused_at_its_field(
+    trainer: str, changes: dict[str, Any], field: str, said: str
+) -> None:
+    request = asked(cluster="3x8xh100-sxm", trainer=trainer, prompts=96, **changes)
+    with pytest.raises(RequestError) as error:
+        files(parse_reinforcement(request))
+    (found,) = error.value.problems
+    assert found.pointer == f"/reinforcement/{field}"
+    assert found.got == changes.get(field, "other")
+    assert said in found.detail
+
+
+def test_a_framework_that_writes_steps_may_name_the_trainer() -> None:
+    named = parse_reinforcement({**asked(), "search": {"framework": "trl"}})
+    assert named.reinforcement.trainer == "trl"
+    assert named.reinforcement.offload is False
+
+
+def test_trl_serves_on_a_node_of_its_own(tmp_path: Path) -> None:
+    step = asked(trainer="trl", generation="other", generation_nodes=1)
+    bundle = files(parse_reinforcement(step))
+    written(tmp_path, bundle)
+    said = {"MASTER_ADDR": "node-0", "VLLM_HOST": "node-1", "MODEL": "here"}
+    programs = ("accelerate", "trl")
+    (train,) = run_script(tmp_path, bundle.main, programs, {"NODE_RANK": "0", **said})
+    assert train[:2] == ["accelerate", "launch"]
+    assert train[train.index("--num_machines") + 1] == "1"
+    assert train[-2:] == ["--vllm_server_host", "node-1"]
+    (serve,) = run_script(tmp_path, bundle.main, programs, {"NODE_RANK": "1", **said})
+    assert serve[:4] == ["trl", "vllm-serve", "--model", "here"]
+    assert serve[serve.index("--tensor_parallel_size") + 1] == "8"
+
+
 @pytest.mark.slow
 def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = files(parse_reinforcement(asked()))
