@@ -116,10 +116,11 @@ function Verdict({ found }) {
     ${made && html`<p class="muted">${count(made.engines)} engines of tp ${made.tp}${made.expert_parallel ? " with whole experts on each" : ""} · ${count(Math.round(made.running))} responses at a time · ${seconds(made.decode_s)} per token · ${bytes(made.cache_bytes, units.value)} of cache on each accelerator${made.tail_s > 0 ? ` · the last responses take ${seconds(made.tail_s)}` : ""}</p>`}`;
 }
 
-/* A part has one colour in the whole view. */
-function colourOf(found, part) {
-  return SERIES[Object.keys(found.parts_s).indexOf(part) % SERIES.length];
-}
+/* The parts that take time in some way to run it, in the order of a step. */
+const partsOf = (found) => Object.keys(found.parts_s).filter((part) => found.ways.some((way) => way.lanes.some(({ bars }) => bars.some((bar) => bar.part === part))));
+
+/* A part has one colour in the whole view; the ninth, of PPO, none of the series. */
+const colourOf = (found, part) => SERIES[partsOf(found).indexOf(part)] ?? "var(--muted)";
 
 function Ways({ found }) {
   return html`
@@ -141,7 +142,6 @@ function Ways({ found }) {
 /* Every way on one scale: what each group of accelerators does during a step, and when it waits. */
 function Timelines({ found }) {
   const scale = Math.max(...found.ways.map((way) => way.step_time_s));
-  const used = Object.keys(found.parts_s).filter((part) => found.ways.some((way) => way.lanes.some(({ bars }) => bars.some((bar) => bar.part === part))));
   const ahead = found.ways.some((way) => way.lanes.some(({ bars }) => bars.some((bar) => bar.ahead)));
   return html`
     <section class="card" aria-label="Timeline of one step">
@@ -153,7 +153,7 @@ function Timelines({ found }) {
         <p class="step-axis muted" aria-hidden="true"><span>0</span><span>${seconds(scale)}</span></p>
       </div>
       <ul class="legend">
-        ${used.map((part) => html`<li key=${part}><i style=${{ background: colourOf(found, part) }}></i>${words(part)}</li>`)}
+        ${partsOf(found).map((part) => html`<li key=${part}><i style=${{ background: colourOf(found, part) }}></i>${words(part)}</li>`)}
         ${ahead && html`<li><i class="ahead" style=${{ background: colourOf(found, "generation") }}></i>for a later step</li>`}
       </ul>
     </section>`;
