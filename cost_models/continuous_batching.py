@@ -8,7 +8,7 @@ of a million responses costs as much as one of a hundred.  At the end, the longe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 
 import numpy as np
@@ -121,6 +121,26 @@ def most_running(cache_bytes: float, held_bytes: FloatArray, survival: FloatArra
     return cache_bytes / max(together, steady, 1.0)
 
 
+@dataclass(frozen=True)
+class Cut:
+    """When a step ends while some responses still run.
+
+    started: prompts that are started for each whose responses must all have ended.  samples: of a
+    prompt.  goes_on: whether cut responses go on in the next step, with new weights and so with
+    caches that are computed again; else they are lost.
+    """
+
+    started: float = 1.0
+    samples: float = 1.0
+    goes_on: bool = False
+
+
+# Steps after which as many responses are left over as before, where cut ones go on.
+STEPS_TO_STEADY = 8
+# Rounds in which the share of responses that decode while others wait for tools is found.
+WAITING_ROUNDS = 6
+
+
 def generate(
     engine: Engine,
     lengths: Lengths,
@@ -133,12 +153,16 @@ def generate(
     prompts_per_response: float = 1.0,
     tokens_per_pass: float = 1.0,
     drafted: float = 0.0,
+    cut: Cut | None = None,
+    tool_wait_s: float = 0.0,
 ) -> Generated:
     """Seconds of `responses` on one engine, one of `engines` with as many each.
 
     cache_bytes: for keys and values on each accelerator.  prompts_per_response: the share of
     responses whose prompt isn't in the cache yet.  tokens_per_pass: of speculative decoding, with
-    `drafted` tokens of a sequence verified at once.  Raises ValueError where not one fits.
+    `drafted` tokens of a sequence verified at once.  cut: None where all must end.  tool_wait_s: of
+    a mean response; it waits with its cache held, and longer ones in proportion.  Raises
+    ValueError where not one fits.
     """
     width = lengths.longest / BINS
     ages = lengths.edges[:-1] + width / 2.0
@@ -149,53 +173,108 @@ def generate(
     if longest > cache_bytes:
         raise ValueError("the cache of one sequence does not fit")
     room = min(max_num_seqs, max(1.0, most_running(cache_bytes, held, survival)))
-    most = min(room, responses)
+    ends = cut or Cut()
+    started = responses * ends.started
+    most = min(room, started)
     counts = np.unique(np.geomspace(1.0, max(most, 1.0), POINTS))
     passes = engine.decode_s(counts, 1.0 + drafted)
     prompt_s = engine.prefill_s(prompt_tokens) * prompts_per_response
+    ticks, waited_s = width / tokens_per_pass, tool_wait_s * width / lengths.mean
 
     def pass_s(running: FloatArray) -> float:
         count = float(np.sum(running))
         return float(np.interp(count, counts, passes)) + float(running @ read) * (1.0 + drafted)
 
-    rest = 1.0 - lengths.survival[1:] / np.maximum(survival, 1e-12)
+    def stride_s(running: FloatArray) -> float:
+        """Of those in flight, as many decode as do not wait."""
+        seconds = ticks * pass_s(running) + waited_s
+        for _ in range(WAITING_ROUNDS if waited_s else 0):
+            decoding = 1.0 - waited_s / seconds
+            seconds = ticks * pass_s(running * decoding) + waited_s
+        return seconds
+
+    rest = _ended_shares(lengths.survival)
     steady = most * survival / np.sum(survival)
     per_turn = float(np.sum(steady * rest))
-    ticks = width / tokens_per_pass
-    decode_s = pass_s(steady) / tokens_per_pass
-    turn_s = width * decode_s + per_turn * prompt_s
-    waiting, skipped_s = responses - most, 0.0
-    if waiting > MOST_TURNS * most:
-        skipped = waiting - MOST_TURNS * most
+    steady_stride_s = stride_s(steady)
+    turn_s = steady_stride_s + per_turn * prompt_s
+    waiting, skipped_s = started - most, 0.0
+    needed = min(waiting, max(0.0, responses - most))
+    if needed > MOST_TURNS * most:
+        skipped = needed - MOST_TURNS * most
         skipped_s = skipped / per_turn * turn_s
         waiting -= skipped
-    passed_s, tail_s = _followed(
-        most, waiting, room, engines, rest, lambda now: ticks * pass_s(now), prompt_s
-    )
-    seconds = skipped_s + most * prompt_s + passed_s
-    steady_tokens_per_s = per_turn * lengths.mean / turn_s
-    return Generated(seconds, tail_s, responses * prompt_s, most, decode_s, steady_tokens_per_s)
+        responses -= skipped
+    run = _Run(
+        room, engines, rest, _ended_shares(1.0 - (1.0 - lengths.survival) ** ends.samples),
+        ends.samples, responses / ends.samples if ends.started > 1.0 else np.inf, stride_s, prompt_s,
+    )  # fmt: skip
+    seconds = run.step(most, waiting)
+    for _ in range(STEPS_TO_STEADY if ends.goes_on and ends.started > 1.0 else 0):
+        age = prompt_tokens + float(run.running @ ages) / max(run.left, 1e-9)
+        seconds = run.left * engine.prefill_s(age)
+        fresh = max(0.0, most + waiting - run.samples * float(np.sum(run.prompts)))
+        first = min(fresh, max(0.0, room - run.left))
+        seconds += run.step(first, fresh - first)
+    decode_s = (steady_stride_s - waited_s) / width
+    return Generated(
+        skipped_s + seconds, run.tail_s, started * prompt_s, most, decode_s,
+        per_turn * lengths.mean / turn_s,
+    )  # fmt: skip
 
 
-def _followed(
-    most: float, waiting: float, room: float, engines: int, ended_share: FloatArray,
-    stride_s: Callable[[FloatArray], float], prompt_s: float,
-) -> tuple[float, float]:  # fmt: skip
-    """Seconds until no response runs, and those of the tail.
+def _ended_shares(survival: FloatArray) -> FloatArray:
+    """Of those that reach each stride, the share that ends within it."""
+    return 1.0 - survival[1:] / np.maximum(survival[:-1], 1e-12)
 
-    ended_share: of responses that end within each stride.  stride_s: of one stride of those that
-    run, by their stride.
+
+@dataclass
+class _Run:
+    """Responses in flight by their stride, and prompts by that of their responses.
+
+    ended, prompts_ended: shares that end within each stride.  wanted: prompts of which all
+    responses must end.  stride_s: seconds of one stride of those in flight.
     """
-    running = np.zeros(BINS)
-    running[0] = most
-    seconds, tail_s = 0.0, 0.0
-    while (left := float(np.sum(running))) * engines > 0.5:
-        passed = stride_s(running)
-        seconds += passed
-        if waiting <= 0.0 and left < most / 2.0:
-            tail_s += passed
-        running = np.roll(running * (1.0 - ended_share), 1)
-        running[0] = min(waiting, room - float(np.sum(running)))
-        waiting -= running[0]
-        seconds += running[0] * prompt_s
-    return seconds, tail_s
+
+    room: float
+    engines: int
+    ended: FloatArray
+    prompts_ended: FloatArray
+    samples: float
+    wanted: float
+    stride_s: Callable[[FloatArray], float]
+    prompt_s: float
+    tail_s: float = 0.0
+    running: FloatArray = field(default_factory=lambda: np.zeros(BINS))
+    prompts: FloatArray = field(default_factory=lambda: np.zeros(BINS))
+
+    @property
+    def left(self) -> float:
+        """Responses that run."""
+        return float(np.sum(self.running))
+
+    def step(self, first: float, waiting: float) -> float:
+        """Seconds until enough have ended: `first` start beside those that run, others wait."""
+        self.tail_s = 0.0
+        self._start(first)
+        seconds, most, missing = first * self.prompt_s, self.left, self.wanted
+        while (left := self.left) * self.engines > 0.5 and missing > 1e-9:
+            passed = self.stride_s(self.running)
+            done = float(self.prompts @ self.prompts_ended)
+            if done > missing:
+                passed *= missing / done
+            missing -= done
+            seconds += passed
+            if waiting <= 0.0 and left < most / 2.0:
+                self.tail_s += passed
+            self.running = np.roll(self.running * (1.0 - self.ended), 1)
+            self.prompts = np.roll(self.prompts * (1.0 - self.prompts_ended), 1)
+            more = min(waiting, max(0.0, self.room - self.left))
+            self._start(more)
+            waiting -= more
+            seconds += more * self.prompt_s
+        return seconds
+
+    def _start(self, count: float) -> None:
+        self.running[0] += count
+        self.prompts[0] += count / self.samples

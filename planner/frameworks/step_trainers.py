@@ -79,7 +79,7 @@ TRAINERS: Mapping[Trainer, StepTrainer] = {
     "slime": StepTrainer(
         "slime", "planner.frameworks.slime.step", "slime",
         (TOGETHER, APART, ONE_BEHIND, ASYNCHRONOUS),
-        says=("max_num_seqs", "generated_per_trained"),
+        says=("max_num_seqs", "generated_per_trained", "oversampling", "partial_rollouts"),
     ),
     "openrlhf": StepTrainer(
         "OpenRLHF", "planner.frameworks.openrlhf.step", "accelerate",

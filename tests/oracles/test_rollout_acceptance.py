@@ -54,6 +54,9 @@ def drawn(trainer: Trainer, count: int) -> list[Bundle]:
             del step["offload"]
         if "generated_per_trained" in TRAINERS[trainer].says and not step["staleness"]:
             step["generated_per_trained"] = draw.choice((1, 1.5, 2))
+        if "oversampling" in TRAINERS[trainer].says:
+            step["oversampling"] = draw.choice((1, 1.25))
+            step["partial_rollouts"] = step["oversampling"] > 1
         cluster = f"{draw.choice((1, 2, 4))}x8xh100-sxm"
         document = {"model": draw.choice(MODELS), "cluster": cluster, "reinforcement": step}
         try:

@@ -63,6 +63,14 @@ class ReinforcementSpec(Spec):
     generated_per_trained: Annotated[float, Field(ge=1, le=100)] = Field(
         1.0, description="responses generated for each one trained on (DAPO's dynamic sampling)"
     )
+    oversampling: Annotated[float, Field(ge=1, le=10)] = Field(
+        1.0,
+        description="responses started for each that a step waits for; when enough prompts have "
+        "all of theirs, the others are cut",
+    )
+    partial_rollouts: bool = Field(
+        False, description="cut responses go on in the next step, with oversampling"
+    )
     staleness: Annotated[float, Field(ge=0, le=100)] = Field(
         0.0,
         description="most policy updates that a response may lag behind: 0 synchronous, 1 one step "
@@ -97,8 +105,11 @@ class ReinforcementSpec(Spec):
     accepted_tokens: Annotated[float, Field(ge=1, le=33)] | None = Field(
         None, description="tokens that a pass adds to a response, with speculative_tokens"
     )
+    turns: Annotated[float, Field(ge=1, le=10_000)] = Field(
+        1.0, description="of a mean response, with a tool between two of them"
+    )
     tool_wait_s: Annotated[float, Field(ge=0, le=1e6)] = Field(
-        0.0, description="waiting for tools in the longest response"
+        0.0, description="waiting for a tool between two turns"
     )
     reference: bool = Field(True, description="a frozen copy scores the responses (KL)")
     critic_parameters: Annotated[float, Field(ge=1e6, le=1e15)] | None = Field(
@@ -137,6 +148,12 @@ class ReinforcementSpec(Spec):
             raise ValueError("needs response_tokens, max_response_tokens or both")
         if self.mean_tokens > self.longest_tokens:
             raise ValueError("response_tokens, the mean, is more than max_response_tokens")
+        if self.tool_wait_s and self.turns <= 1:
+            raise ValueError("tool_wait_s needs turns of more than 1: tools run between two")
+        if self.partial_rollouts and self.oversampling <= 1:
+            raise ValueError("partial_rollouts needs oversampling of more than 1: nothing is cut")
+        if self.oversampling > 1 and self.generation_tokens_per_s is not None:
+            raise ValueError("oversampling changes what a stated generation_tokens_per_s measured")
         if (self.accepted_tokens is not None) != (self.speculative_tokens > 0):
             raise ValueError("speculative_tokens and accepted_tokens go together")
         if (self.accepted_tokens or 1.0) > 1 + self.speculative_tokens:
@@ -147,6 +164,11 @@ class ReinforcementSpec(Spec):
     def sequences(self) -> int:
         """Responses of one step that are trained on."""
         return self.prompts * self.samples
+
+    @property
+    def waiting_s(self) -> float:
+        """Seconds that a mean response waits for its tools."""
+        return (self.turns - 1.0) * self.tool_wait_s
 
     @property
     def mean_tokens(self) -> int:

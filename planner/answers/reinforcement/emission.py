@@ -20,7 +20,7 @@ from planner.frameworks.step_trainers import TRAINERS, StepTrainer
 # Fields of a step that not all trainers have options for.
 OPTIONAL = (
     "generation_precision", "max_num_seqs", "speculative_tokens", "generated_per_trained",
-    "epochs",
+    "epochs", "oversampling", "partial_rollouts",
 )  # fmt: skip
 
 
@@ -122,6 +122,8 @@ def _rollouts(asked: ReinforcementRequest, best: Layout) -> Rollouts:
         max_num_seqs=spec.max_num_seqs,
         precision=spec.generation_precision,
         generated_per_trained=spec.generated_per_trained,
+        oversampling=spec.oversampling,
+        partial=spec.partial_rollouts,
         reference=spec.reference,
         offload=spec.offload,
         epochs=spec.epochs,

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from cost_models.continuous_batching import Generated, Lengths, generate
+from cost_models.continuous_batching import Cut, Generated, Lengths, generate
 from cost_models.generation import WORKSPACE_BYTES, Engine
 from cost_models.spec import ModelSpec
 from planner.answers.plans.emission import NothingFits
@@ -155,7 +155,7 @@ def _candidates(
             if spec.generation_tokens_per_s is not None:
                 tokens = spec.sequences * spec.generated_per_trained * spec.mean_tokens
                 stated_s = tokens / (spec.generation_tokens_per_s * count * tp)
-                stated_s += spec.tool_wait_s
+                stated_s += spec.waiting_s
                 yield Engines(tp, count, False, share, weights, 0.0, stated_s, stated_s)
                 break
             try:
@@ -165,7 +165,7 @@ def _candidates(
             tokens = responses * spec.mean_tokens
             yield Engines(
                 tp, count, expert_parallel, share, weights, cache,
-                made.seconds + spec.tool_wait_s, tokens / made.steady_tokens_per_s, made,
+                made.seconds, tokens / made.steady_tokens_per_s, made,
             )  # fmt: skip
 
 
@@ -179,4 +179,6 @@ def _generated(
         # Engines cache prefixes: the samples of a prompt compute it once.
         prompts_per_response=1.0 / spec.samples,
         tokens_per_pass=spec.accepted_tokens or 1.0, drafted=float(spec.speculative_tokens),
+        cut=Cut(spec.oversampling, float(spec.samples), spec.partial_rollouts),
+        tool_wait_s=spec.waiting_s,
     )  # fmt: skip

@@ -74,9 +74,12 @@ def _rollouts(request: PlanRequest, plan: ParallelPlan, rollouts: Rollouts) -> I
     yield "--num-epoch", 1, "passes over the prompts"
     yield "--rollout-batch-size", rollouts.prompts, "prompts per step"
     yield "--n-samples-per-prompt", rollouts.samples, "responses per prompt"
-    if rollouts.generated_per_trained > 1:
-        more = round(rollouts.prompts * rollouts.generated_per_trained)
+    more = round(rollouts.prompts * rollouts.generated_per_trained * rollouts.oversampling)
+    if more > rollouts.prompts:
         yield "--over-sampling-batch-size", more, "prompts that responses are generated for"
+    if rollouts.partial:
+        yield "--partial-rollout", "cut responses go on in the next step"
+    if rollouts.generated_per_trained > 1:
         yield "--dynamic-sampling-filter-path", FILTER, "prompts without a difference are left out"
     yield "--rollout-max-prompt-len", rollouts.prompt_tokens, "longer prompts are left out"
     yield "--rollout-max-response-len", rollouts.response_tokens, "where responses are cut"

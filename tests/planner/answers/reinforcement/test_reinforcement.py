@@ -128,6 +128,23 @@ class TestTime:
         assert (answer.training_accelerators, answer.generation_accelerators) == (8, 8)
         assert answer.dominant == "generation"
 
+    def test_a_step_that_cuts_the_longest_ends_sooner_and_tools_make_it_longer(self) -> None:
+        step = {**STEP, "max_response_tokens": 12_288, "generation_tp": 1}
+        del step["generation_tokens_per_s"]
+
+        def generation_s(**more: Any) -> float:
+            document = {**asked({"tp": 1, "dp": 16}), "reinforcement": {**step, **more}}
+            return planner.rl(document).parts_s["generation"]
+
+        whole = generation_s()
+        cut = generation_s(oversampling=1.5)
+        kept = generation_s(oversampling=1.5, partial_rollouts=True)
+        assert cut < kept < whole
+        assert cut < 0.8 * whole
+        # The longest response of 8 times the mean has as many turns more.
+        waits = generation_s(turns=5, tool_wait_s=10)
+        assert waits - whole == pytest.approx(8 * 4 * 10, rel=0.1)
+
     def test_same_ranks_take_turns(self) -> None:
         answer = planner.rl(asked({"tp": 1}, generation_tp=2))
         way = answer.ways[0]
@@ -261,6 +278,9 @@ def test_the_plan_is_that_of_the_nodes_that_train() -> None:
         ({"reinforcement": {**STEP, "speculative_tokens": 3}}, {"/reinforcement"}),
         ({"reinforcement": {**STEP, "speculative_tokens": 3, "accepted_tokens": 4.5}},
          {"/reinforcement"}),
+        ({"reinforcement": {**STEP, "tool_wait_s": 3}}, {"/reinforcement"}),
+        ({"reinforcement": {**STEP, "partial_rollouts": True}}, {"/reinforcement"}),
+        ({"reinforcement": {**STEP, "oversampling": 2}}, {"/reinforcement"}),
         ({"reinforcement": {**STEP, "gpu_memory_utilization": 1.2}},
          {"/reinforcement/gpu_memory_utilization"}),
         ({"reinforcement": {**STEP, "generation": "other"}, "cluster": "1x8xh100-sxm"},
