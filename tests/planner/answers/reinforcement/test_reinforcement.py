@@ -139,7 +139,7 @@ class TestTime:
         whole = generation_s()
         cut = generation_s(oversampling=1.5)
         kept = generation_s(oversampling=1.5, partial_rollouts=True)
-        assert cut < kept < whole
+        assert max(cut, kept) < 0.8 * whole
         # The longest response of 8 times the mean has as many turns more.
         waits = generation_s(turns=5, tool_wait_s=10)
         assert waits - whole == pytest.approx(8 * 4 * 10, rel=0.1)
