@@ -176,51 +176,56 @@ def generate(
     ends = cut or Cut()
     started = responses * ends.started
     most = min(room, started)
-    counts = np.unique(np.geomspace(1.0, max(most, 1.0), POINTS))
-    passes = engine.decode_s(counts, 1.0 + drafted)
-    prompt_s = engine.prefill_s(prompt_tokens) * prompts_per_response
     ticks, waited_s = width / tokens_per_pass, tool_wait_s * width / lengths.mean
-
-    def pass_s(running: FloatArray) -> float:
-        count = float(np.sum(running))
-        return float(np.interp(count, counts, passes)) + float(running @ read) * (1.0 + drafted)
-
-    def stride_s(running: FloatArray) -> float:
-        """Of those in flight, as many decode as do not wait."""
-        seconds = ticks * pass_s(running) + waited_s
-        for _ in range(WAITING_ROUNDS if waited_s else 0):
-            decoding = 1.0 - waited_s / seconds
-            seconds = ticks * pass_s(running * decoding) + waited_s
-        return seconds
-
+    stride_s = _strides(engine, most, read * (1.0 + drafted), 1.0 + drafted, ticks, waited_s)
+    prompt_s = engine.prefill_s(prompt_tokens) * prompts_per_response
     rest = _ended_shares(lengths.survival)
     steady = most * survival / np.sum(survival)
     per_turn = float(np.sum(steady * rest))
     steady_stride_s = stride_s(steady)
     turn_s = steady_stride_s + per_turn * prompt_s
     waiting, skipped_s = started - most, 0.0
-    needed = min(waiting, max(0.0, responses - most))
-    if needed > MOST_TURNS * most:
-        skipped = needed - MOST_TURNS * most
+    skipped = min(waiting, max(0.0, responses - most)) - MOST_TURNS * most
+    if skipped > 0.0:
         skipped_s = skipped / per_turn * turn_s
         waiting -= skipped
         responses -= skipped
-    run = _Run(
-        room, engines, rest, _ended_shares(1.0 - (1.0 - lengths.survival) ** ends.samples),
-        ends.samples, responses / ends.samples if ends.started > 1.0 else np.inf, stride_s, prompt_s,
-    )  # fmt: skip
+    prompts_ended = _ended_shares(1.0 - (1.0 - lengths.survival) ** ends.samples)
+    wanted = responses / ends.samples if ends.started > 1.0 else np.inf
+    run = _Run(room, engines, rest, prompts_ended, ends.samples, wanted, stride_s, prompt_s)
     seconds = run.step(most, waiting)
     for _ in range(STEPS_TO_STEADY if ends.goes_on and ends.started > 1.0 else 0):
         age = prompt_tokens + float(run.running @ ages) / max(run.left, 1e-9)
-        seconds = run.left * engine.prefill_s(age)
-        fresh = max(0.0, most + waiting - run.samples * float(np.sum(run.prompts)))
-        first = min(fresh, max(0.0, room - run.left))
-        seconds += run.step(first, fresh - first)
-    decode_s = (steady_stride_s - waited_s) / width
+        seconds = run.left * engine.prefill_s(age) + run.next_step(most + waiting)
     return Generated(
-        skipped_s + seconds, run.tail_s, started * prompt_s, most, decode_s,
-        per_turn * lengths.mean / turn_s,
+        skipped_s + seconds, run.tail_s, started * prompt_s, most,
+        (steady_stride_s - waited_s) / width, per_turn * lengths.mean / turn_s,
     )  # fmt: skip
+
+
+def _strides(
+    engine: Engine, most: float, read_s: FloatArray, queries: float, ticks: float, waited_s: float
+) -> Callable[[FloatArray], float]:
+    """Seconds of one stride of responses in flight, by their stride so far.
+
+    read_s: of the caches in one pass.  ticks: passes of a stride.  waited_s: for tools.
+    """
+    counts = np.unique(np.geomspace(1.0, max(most, 1.0), POINTS))
+    passes = engine.decode_s(counts, queries)
+
+    def pass_s(running: FloatArray) -> float:
+        count = float(np.sum(running))
+        return float(np.interp(count, counts, passes)) + float(running @ read_s)
+
+    def stride_s(running: FloatArray) -> float:
+        seconds = ticks * pass_s(running) + waited_s
+        for _ in range(WAITING_ROUNDS if waited_s else 0):
+            # As many decode as do not wait.
+            decoding = 1.0 - waited_s / seconds
+            seconds = ticks * pass_s(running * decoding) + waited_s
+        return seconds
+
+    return stride_s
 
 
 def _ended_shares(survival: FloatArray) -> FloatArray:
@@ -274,6 +279,12 @@ class _Run:
             waiting -= more
             seconds += more * self.prompt_s
         return seconds
+
+    def next_step(self, started: float) -> float:
+        """Seconds of a step of so many responses, of which those left over are the first."""
+        fresh = max(0.0, started - self.samples * float(np.sum(self.prompts)))
+        first = min(fresh, max(0.0, self.room - self.left))
+        return self.step(first, fresh - first)
 
     def _start(self, count: float) -> None:
         self.running[0] += count

@@ -13,8 +13,8 @@ class Rollouts:
     batch: responses of one optimizer step.  prompt_tokens, response_tokens: the longest.
     nodes: of the engines alone; 0: engines share the ranks that train.  behind: policy updates
     that responses may lag behind; 0: none.  engines: how many there are, each of tp accelerators.
-    experts: whether whole experts are on each of them.  oversampling: prompts started for each that a step waits for;
-    partial: whether cut responses go on in the next step.
+    experts: whether whole experts are on each of them.  oversampling: prompts started for each that
+    a step waits for.  partial: whether cut responses go on in the next step.
     """
 
     algorithm: Literal["grpo", "ppo"]

@@ -148,16 +148,20 @@ class ReinforcementSpec(Spec):
             raise ValueError("needs response_tokens, max_response_tokens or both")
         if self.mean_tokens > self.longest_tokens:
             raise ValueError("response_tokens, the mean, is more than max_response_tokens")
+        if (self.accepted_tokens is not None) != (self.speculative_tokens > 0):
+            raise ValueError("speculative_tokens and accepted_tokens go together")
+        if (self.accepted_tokens or 1.0) > 1 + self.speculative_tokens:
+            raise ValueError("accepted_tokens is at most speculative_tokens + 1")
+        return self
+
+    @model_validator(mode="after")
+    def _cuts_and_waits(self) -> Self:
         if self.tool_wait_s and self.turns <= 1:
             raise ValueError("tool_wait_s needs turns of more than 1: tools run between two")
         if self.partial_rollouts and self.oversampling <= 1:
             raise ValueError("partial_rollouts needs oversampling of more than 1: nothing is cut")
         if self.oversampling > 1 and self.generation_tokens_per_s is not None:
             raise ValueError("oversampling changes what a stated generation_tokens_per_s measured")
-        if (self.accepted_tokens is not None) != (self.speculative_tokens > 0):
-            raise ValueError("speculative_tokens and accepted_tokens go together")
-        if (self.accepted_tokens or 1.0) > 1 + self.speculative_tokens:
-            raise ValueError("accepted_tokens is at most speculative_tokens + 1")
         return self
 
     @property

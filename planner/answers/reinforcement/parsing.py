@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from cost_models.spec import ModelSpec
 from planner.answers.reinforcement.documents import PART, ReinforcementRequest, ReinforcementSpec
 from planner.answers.reinforcement.engines import splits_heads
 from planner.documents.problems import Gathered, Problem, RequestError, missing
@@ -126,19 +127,10 @@ def _of_cluster(request: PlanRequest, spec: ReinforcementSpec) -> Iterator[Probl
     if nodes >= group.nodes:
         detail = f"must leave nodes to train on: the cluster has {group.nodes}, got {nodes}"
         yield problem("generation_nodes", detail, nodes)
-    ranks, tp = (nodes or group.nodes) * group.accelerators_per_node, spec.generation_tp
-    if tp is not None and ranks % tp:
-        detail = f"must divide the {ranks} accelerators that generate, got {tp}"
-        yield problem("generation_tp", detail, tp)
-    elif tp is not None and not splits_heads(request.model, tp):
-        heads = request.model.num_attention_heads
-        groups = request.model.num_query_groups or heads
-        able = [str(n) for n in divisors(ranks) if splits_heads(request.model, n)]
-        detail = (
-            f"must divide the {heads} attention heads, and divide the {groups} key/value heads or "
-            f"be a multiple of them: {', '.join(able)} of {ranks} accelerators; got {tp}"
-        )
-        yield problem("generation_tp", detail, tp)
+    if spec.generation_tp is not None:
+        ranks = (nodes or group.nodes) * group.accelerators_per_node
+        if detail := _unshared(request.model, spec.generation_tp, ranks):
+            yield problem("generation_tp", detail, spec.generation_tp)
     if spec.generation == "other" and group.nodes < 2:
         detail = "needs a second node: one generates while the other trains"
         yield problem("generation", detail, "other")
@@ -149,3 +141,18 @@ def _of_cluster(request: PlanRequest, spec: ReinforcementSpec) -> Iterator[Probl
     turns = spec.generation != "other" or spec.reference or spec.algorithm == "ppo"
     if spec.offload and turns and group.host_link_bytes_per_s is None:
         yield problem("offload", "needs host_link_bytes_per_s in the cluster, or false", True)
+
+
+def _unshared(model: ModelSpec, tp: int, ranks: int) -> str:
+    """Why engines of so many accelerators can't be made of these; "" where they can."""
+    if ranks % tp:
+        return f"must divide the {ranks} accelerators that generate, got {tp}"
+    if splits_heads(model, tp):
+        return ""
+    heads = model.num_attention_heads
+    able = [str(n) for n in divisors(ranks) if splits_heads(model, n)]
+    return (
+        f"must divide the {heads} attention heads, and divide the "
+        f"{model.num_query_groups or heads} key/value heads or be a multiple of them: "
+        f"{', '.join(able)} of {ranks} accelerators; got {tp}"
+    )

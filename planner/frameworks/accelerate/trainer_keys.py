@@ -18,8 +18,8 @@ class Trainer:
     offloads_instead: whether activations beside adapters are offloaded in place of recompute;
     names: the package whose keys.json has all of its keys, if it drops others without a word;
     tasks: keys of what it does in place of training where do_train is not set; usual_tuning: what
-    it trains by default; generates: whether a step begins with responses, of which the training is
-    read.
+    it trains by default; generates: keys of the responses that a step begins with, where the
+    training is read without them.
     """
 
     title: str
@@ -39,7 +39,7 @@ class Trainer:
     offloads_instead: bool = False
     names: str = ""
     tasks: tuple[str, ...] = ()
-    generates: bool = False
+    generates: tuple[str, ...] = ()
 
 
 # transformers' Trainer itself: each script has its own option for the length, and its own model.
@@ -83,8 +83,13 @@ GRPO = replace(
     length=("vllm_max_model_length",),
     usual_length=None,
     chunks_loss=False,
-    generates=True,
-)
+    generates=(
+        "loss_type", "beta", "num_iterations", "generation_batch_size", "steps_per_generation",
+        "max_completion_length", "use_vllm", "vllm_mode", "vllm_tensor_parallel_size",
+        "vllm_gpu_memory_utilization", "vllm_enable_sleep_mode", "vllm_server_host",
+        "vllm_server_port", "temperature", "epsilon", "epsilon_high", "scale_rewards",
+    ),
+)  # fmt: skip
 TRAINERS = (
     _LLAMA_FACTORY,
     Trainer(

@@ -55,13 +55,6 @@ OPTIMIZED: dict[str, OptimizerName] = {
 # Algorithms that generate their samples, and names of algorithms -> loss of the spec.
 GENERATING = ("ppo", "grpo", "gdpo", "rloo", "ebft")
 SAMPLES = ("num_generations", "reward_funcs")  # TRL's GRPO and RLOO have no key for themselves
-# Keys of GRPO that its optimizer steps do not depend on.
-OF_RESPONSES = (
-    "loss_type", "beta", "num_iterations", "generation_batch_size", "steps_per_generation",
-    "max_completion_length", "use_vllm", "vllm_mode", "vllm_tensor_parallel_size",
-    "vllm_gpu_memory_utilization", "vllm_enable_sleep_mode", "vllm_server_host",
-    "vllm_server_port", "temperature", "epsilon", "epsilon_high", "scale_rewards",
-)  # fmt: skip
 LOSSES = {"dpo": "dpo", "rm": "reward", "reward": "reward", "sigmoid": "dpo"}
 TOKENS = ("sft", "pt", "nll", "dft")  # of the next token
 PAIRED = ("dpo", "reward")  # a sample is two sequences, which go through one pass
@@ -79,9 +72,8 @@ def trainer_of(files: Mapping[str, str]) -> tuple[Trainer, str] | None:
         if llama_factory_v1.is_one(text):
             return NEWER, name
         keys = set(re.findall(r"^([a-z]\w*):", text, re.MULTILINE))
-        if keys >= {*GRPO.marks, *GRPO.model}:
-            return GRPO, name
-        for one in TRAINERS:
+        generates = keys >= {*GRPO.marks, *GRPO.model}
+        for one in (GRPO,) if generates else TRAINERS:
             if keys & set(one.marks) and keys & set(one.model):
                 return one, name
     return None
@@ -205,7 +197,7 @@ def plan_of(
     steps = values.integer("gradient_accumulation_steps", default=1)
     if trainer is NEWER:
         steps = llama_factory_v1.accumulation(values, micro, dp)
-    loss = _of_responses(values) if trainer.generates else _loss(values)
+    loss = _loss(values, trainer)
     _refuse_tasks(values, trainer)
     micro *= 2 if loss in PAIRED else 1
     half = "fp16" if values.boolean("fp16") else "bf16"
@@ -297,15 +289,12 @@ def _degrees(values: Values, world: int) -> tuple[dict[str, int], dict[str, int]
     return degrees, {"dp_shard": shards * cp} if copies > 1 else {}
 
 
-def _of_responses(values: Values) -> Any:
-    """The loss of GRPO, which costs what the next token's does; what generates is left aside."""
-    values.has(*SAMPLES, *OF_RESPONSES)
-    values.assume("the training of GRPO is read, with every sequence as long as the longest")
-    return "next_token"
-
-
-def _loss(values: Values) -> Any:
+def _loss(values: Values, trainer: Trainer) -> Any:
     """The loss of a step; raises Unreadable if the step also generates samples."""
+    if trainer.generates:
+        values.has(*SAMPLES, *trainer.generates)
+        values.assume("only the training of GRPO is read, each sequence as long as the longest")
+        return "next_token"
     said = (values.text("stage", "rl", "loss_type") or "sft").lower().strip("[]")
     if said in GENERATING:
         raise values.fault(

@@ -20,6 +20,7 @@ from planner.answers.reinforcement.parsing import parse_reinforcement
 from planner.constraints import Context
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import config_json
+from planner.inputs.logs.rl_steps import read_steps
 from tests.fixtures import tuning
 from tests.fixtures.frameworks.accelerate import COPIES, QWEN3
 from tests.fixtures.frameworks.torchtune import KEPT, MISTRAL, runs
@@ -153,6 +154,10 @@ def test_trl_generates_responses_and_takes_three_steps(
     )  # fmt: skip
     assert len(re.findall(r"'completions/mean_length'", told)) == generated
     assert ("'kl'" in told) is reference
+    measured = read_steps(told.splitlines(), "trl.log")
+    assert measured.trainer == "TRL"
+    assert measured.step_time_s
+    assert 0 < (measured.response_tokens or 0) <= 24
 
 
 CASES = [
