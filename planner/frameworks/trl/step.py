@@ -82,6 +82,7 @@ fi"""
 
 def _rows(c: Context, plan: ParallelPlan, rollouts: Rollouts) -> Iterator[Row]:
     yield from trl.model_rows(c, plan)
+    yield trl.checkpointing(plan)
     yield "use_liger_kernel", True, "the loss runs in chunks with the output layer"
     yield "dataset_name", "trl-lib/DeepMath-103K", "a sample of prompts: put your data set here"
     yield "reward_funcs", ["accuracy_reward"], "of TRL, or the import path of your own"
