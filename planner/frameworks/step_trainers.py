@@ -30,6 +30,7 @@ class StepTrainer:
     has only where generation and training alternate.  offloads: whether models can wait for
     their turn in host memory.  pads: whether a pass has responses of different lengths, filled up
     to the longest.  one_server: whether engines apart are one server on one node.
+    whole_experts: whether an engine's accelerators can hold whole experts, instead of parts.
     """
 
     title: str
@@ -45,6 +46,7 @@ class StepTrainer:
     offloads: bool = True
     pads: bool = False
     one_server: bool = False
+    whole_experts: bool = True
 
 
 # What NeMo-RL's configuration of Megatron-Core has no key for.
@@ -75,6 +77,7 @@ TRAINERS: Mapping[Trainer, StepTrainer] = {
     "trl": StepTrainer(
         "TRL", "planner.frameworks.trl.step", "trl", (TOGETHER, APART),
         says=("epochs",), training=_HALF, offloads=False, pads=True, one_server=True,
+        whole_experts=False,
     ),
     "slime": StepTrainer(
         "slime", "planner.frameworks.slime.step", "slime",
@@ -84,6 +87,6 @@ TRAINERS: Mapping[Trainer, StepTrainer] = {
     "openrlhf": StepTrainer(
         "OpenRLHF", "planner.frameworks.openrlhf.step", "accelerate",
         (TOGETHER, APART, ONE_BEHIND, ASYNCHRONOUS), says=("epochs",), limits=_OPENRLHF,
-        runs_as={"runtime": "deepspeed"}, training=_HALF,
+        runs_as={"runtime": "deepspeed"}, training=_HALF, whole_experts=False,
     ),
 }  # fmt: skip

@@ -145,7 +145,7 @@ def _candidates(
     alone = asked.trainer.one_server and where == "other" and model.moe is None
     capacity = asked.request.cluster.groups[0].accelerator.memory_bytes
     for tp in _degrees(asked, accelerators):
-        several = model.moe is not None and tp > 1
+        several = model.moe is not None and tp > 1 and asked.trainer.whole_experts
         experts = model.moe.num_experts if model.moe else 1
         for expert_parallel in (False, True) if several and experts % tp == 0 else (False,):
             engine = _engine(asked, tp, expert_parallel)

@@ -15,6 +15,7 @@ import numpy as np
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
+from planner import frameworks
 from planner.answers.plans.competition import fastest
 from planner.answers.plans.emission import NothingFits
 from planner.answers.plans.explain import report
@@ -23,6 +24,7 @@ from planner.answers.reinforcement.documents import ReinforcementRequest, Transf
 from planner.answers.reinforcement.engines import Engines, fastest_engines, lengths
 from planner.answers.reinforcement.memory import beside_bytes, critic_share, moved_bytes
 from planner.answers.reinforcement.transfer import transfer
+from planner.documents.answer import Reason
 from planner.documents.plan_report import PlanReport
 from planner.documents.problems import RequestError
 from planner.documents.request import Bounds, PlanRequest
@@ -224,12 +226,11 @@ def _trained(asked: ReinforcementRequest, nodes: int) -> Trained:
     """The given plan, or the fastest that fits, by a framework that has the whole step if any."""
     request = asked.training_on(nodes)
     spec = asked.reinforcement
-    if request.plan is not None:
-        if reasons := illegal(request, request.plan):
-            raise IllegalPlan(reasons)
-        return Trained(asked, nodes, _by_lengths(asked, request), request.plan)
     named, trainer = request.search.framework, asked.trainer
-    for name in (named,) if named else (trainer.framework, None):
+    names = (named,) if named else (trainer.framework, None)
+    if request.plan is not None:
+        return _given(asked, request, request.plan, names)
+    for name in names:
         bound = request.for_framework(name)
         if name == trainer.framework and trainer.limits:
             extra = {field: Bounds(values=values) for field, values in trainer.limits.items()}
@@ -250,6 +251,23 @@ def _trained(asked: ReinforcementRequest, nodes: int) -> Trained:
         f"no plan of the training fits on {nodes} node{'s' * (nodes > 1)} with sequences of "
         f"{spec.sequence_tokens:,} tokens; `planner plan` says why"
     )
+
+
+def _given(
+    asked: ReinforcementRequest,
+    request: PlanRequest,
+    plan: ParallelPlan,
+    names: tuple[str | None, ...],
+) -> Trained:
+    """The given plan, bound to the first framework that can run it.  Raises IllegalPlan."""
+    reasons: list[Reason] = []
+    for name in names:
+        bound = request.for_framework(name)
+        rules = frameworks.get(name).rules if name else ()
+        if not (reasons := illegal(bound, plan, rules)):
+            nodes = request.cluster.groups[0].nodes
+            return Trained(asked, nodes, _by_lengths(asked, bound), plan)
+    raise IllegalPlan(reasons)
 
 
 def _by_lengths(asked: ReinforcementRequest, request: PlanRequest) -> PlanRequest:

@@ -163,6 +163,22 @@ def test_a_framework_that_writes_steps_may_name_the_trainer() -> None:
     assert named.reinforcement.offload is False
 
 
+def test_a_given_plan_is_written() -> None:
+    plan = {"tp": 2, "sequence_parallel": True}
+    bundle = files(parse_reinforcement({**asked(), "plan": plan}))
+    said = overrides(bundle.files["launch.sh"])
+    assert said["actor_rollout_ref.actor.megatron.tensor_model_parallel_size"] == "2"
+
+
+@pytest.mark.parametrize("trainer", ["verl", "openrlhf"])
+def test_engines_are_those_that_the_trainer_can_start(trainer: str) -> None:
+    """OpenRLHF's and TRL's engines have no option for whole experts on each accelerator."""
+    step = asked("qwen3-30b-a3b", trainer=trainer, generation_tp=8)
+    made = planner.rl(step).generated
+    assert made is not None
+    assert made.expert_parallel is (trainer == "verl")
+
+
 def test_trl_serves_on_a_node_of_its_own(tmp_path: Path) -> None:
     step = asked(trainer="trl", generation="other", generation_nodes=1)
     bundle = files(parse_reinforcement(step))
