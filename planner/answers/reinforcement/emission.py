@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import import_module
 
+from planner import frameworks
 from planner.answers.plans.emission import NothingFits
+from planner.answers.plans.plan_answers import illegal
 from planner.answers.reinforcement.documents import (
     PART,
     ReinforcementRequest,
@@ -37,10 +39,13 @@ def files(asked: ReinforcementRequest) -> Bundle:
         raise RequestError(problems)
     request = best.trained.request
     if request.search.framework != trainer.framework:
+        why = f"`planner plan --framework {trainer.framework}` says why"
+        if asked.request.plan is not None:
+            rules = frameworks.get(trainer.framework).rules
+            why = "; ".join(one.text for one in illegal(request, asked.request.plan, rules))
         raise NothingFits(
-            f"no launch files: {asked.reinforcement.trainer} can't run this training "
-            f"(`planner plan --framework {trainer.framework}` says why); the step is priced all "
-            "the same"
+            f"no launch files: {asked.reinforcement.trainer} can't run this training ({why}); the "
+            "step is priced all the same"
         )
     # Launch files say the longest sequence, not the lengths that it was priced with.
     training = request.training.model_copy(update={

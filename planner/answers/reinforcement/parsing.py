@@ -44,7 +44,10 @@ def parse_reinforcement(document: Any) -> ReinforcementRequest:
     if document.get("plan") is None:
         return asked
     nodes = asked.nodes - (spec.generation_nodes or 0)
-    trained = parse_request({**asked.training_on(nodes).document(), "plan": document["plan"]})
+    trained = asked.training_on(nodes)
+    if trained.search.framework is None:  # what a plan leaves out is as the trainer has it
+        trained = trained.for_framework(asked.trainer.framework)
+    trained = parse_request({**trained.document(), "plan": document["plan"]})
     planned = request.model_copy(update={"plan": trained.plan})
     return asked.model_copy(update={"request": planned})
 

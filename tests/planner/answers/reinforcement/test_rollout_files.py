@@ -168,6 +168,9 @@ def test_a_given_plan_is_written() -> None:
     bundle = files(parse_reinforcement({**asked(), "plan": plan}))
     said = overrides(bundle.files["launch.sh"])
     assert said["actor_rollout_ref.actor.megatron.tensor_model_parallel_size"] == "2"
+    other = {**asked(), "plan": {**plan, "cross_entropy": "fused"}}
+    with pytest.raises(NothingFits, match="is unfused, not fused"):
+        files(parse_reinforcement(other))
 
 
 @pytest.mark.parametrize("trainer", ["verl", "openrlhf"])
