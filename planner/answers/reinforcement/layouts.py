@@ -108,22 +108,27 @@ class Layout:
     @property
     def step_time_s(self) -> float:
         """Seconds of a step: one part after the other, or generation beside training."""
-        serial_s = sum(self.parts_s.values())
         if self.name == "synchronous":
-            return serial_s
-        generation_s = sum(self.parts_s[name] for name in GENERATION_PARTS)
-        transfer_s = self.parts_s["weight_transfer"]
-        return max(generation_s, serial_s - generation_s - transfer_s) + transfer_s
+            return sum(self.parts_s.values())
+        return max(self.generation_s, self.training_s) + self.parts_s["weight_transfer"]
+
+    @property
+    def generation_s(self) -> float:
+        """Seconds until the responses have their rewards."""
+        return sum(self.parts_s[name] for name in GENERATION_PARTS)
+
+    @property
+    def training_s(self) -> float:
+        """Seconds of the ranks that train, without the transfer of new weights."""
+        apart = (*GENERATION_PARTS, "weight_transfer")
+        return sum(taken for name, taken in self.parts_s.items() if name not in apart)
 
     @property
     def limited_by(self) -> str:
         """The part that would have to be shorter."""
         parts = self.parts_s
-        generation_s = sum(parts[name] for name in GENERATION_PARTS)
-        beside = {name: s for name, s in parts.items() if name not in GENERATION_PARTS}
         if self.name != "synchronous":
-            trained_s = sum(beside.values()) - parts["weight_transfer"]
-            chosen = generation_s >= trained_s
+            chosen = self.generation_s >= self.training_s
             parts = {n: s for n, s in parts.items() if (n in GENERATION_PARTS) == chosen}
         longest = max(parts, key=parts.__getitem__)
         made = self.engines.generated
@@ -199,11 +204,29 @@ def _split(
             late = name == "one step off-policy"
             return max(engines.seconds, training_s) if late else engines.seconds + training_s
 
-        nodes = min(tried, key=expected_s)
-        # Training on few nodes takes more than its share, since less memory is left for it.
-        near = [_on_nodes(asked, on, tried, name, n) for n in (nodes, nodes - 1)]
-        if chosen := [one for one in near if one is not None]:
-            yield min(chosen, key=_step_s)
+        near = _near(asked, on, tried, name, min(tried, key=expected_s))
+        yield from sorted(near, key=_step_s)[:1]
+
+
+def _near(
+    asked: ReinforcementRequest,
+    on: Callable[[int], Trained],
+    tried: Mapping[int, Engines],
+    name: WayName,
+    nodes: int,
+) -> Iterator[Layout]:
+    """Layouts with about so many nodes that generate.
+
+    Training on few nodes takes more than its share, since less memory is left for it; where engines
+    are waited for all the same, it needs no more of them.
+    """
+    first = _on_nodes(asked, on, tried, name, nodes)
+    if first is not None:
+        yield first
+        if name != "synchronous" and first.generation_s >= first.training_s:
+            return
+    if (more := _on_nodes(asked, on, tried, name, nodes - 1)) is not None:
+        yield more
 
 
 def _on_nodes(
