@@ -233,6 +233,14 @@ def _ended_shares(survival: FloatArray) -> FloatArray:
     return 1.0 - survival[1:] / np.maximum(survival[:-1], 1e-12)
 
 
+def _older(running: FloatArray, ended: FloatArray) -> FloatArray:
+    """One stride later, without those that ended."""
+    later = np.empty_like(running)
+    later[0] = 0.0
+    np.multiply(running[:-1], 1.0 - ended[:-1], out=later[1:])
+    return later
+
+
 @dataclass
 class _Run:
     """Responses in flight by their stride, and prompts by that of their responses.
@@ -265,19 +273,20 @@ class _Run:
         seconds, most, missing = first * self.prompt_s, self.left, self.wanted
         while (left := self.left) * self.engines > 0.5 and missing > 1e-9:
             passed = self.stride_s(self.running)
-            done = float(self.prompts @ self.prompts_ended)
-            if done > missing:
-                passed *= missing / done
-            missing -= done
+            if missing < np.inf:
+                done = float(self.prompts @ self.prompts_ended)
+                passed *= min(1.0, missing / done) if done else 1.0
+                missing -= done
+                self.prompts = _older(self.prompts, self.prompts_ended)
             seconds += passed
             if waiting <= 0.0 and left < most / 2.0:
                 self.tail_s += passed
-            self.running = np.roll(self.running * (1.0 - self.ended), 1)
-            self.prompts = np.roll(self.prompts * (1.0 - self.prompts_ended), 1)
-            more = min(waiting, max(0.0, self.room - self.left))
-            self._start(more)
-            waiting -= more
-            seconds += more * self.prompt_s
+            self.running = _older(self.running, self.ended)
+            if waiting > 0.0:
+                more = min(waiting, max(0.0, self.room - self.left))
+                self._start(more)
+                waiting -= more
+                seconds += more * self.prompt_s
         return seconds
 
     def next_step(self, started: float) -> float:
