@@ -111,6 +111,14 @@ class TestLengths:
         assert np.all(np.diff(found.survival) <= 0)
         assert found.survival[-1] == 0
 
+    def test_the_longest_of_many_is_longer_than_that_of_few(self) -> None:
+        lengths = Lengths.spread(400, 2048)
+        assert lengths.expected_longest(1) == pytest.approx(lengths.mean)
+        draws = np.random.default_rng(3)
+        drawn_longest = np.mean([max(drawn(lengths, 32, draws)) for _ in range(2000)])
+        assert lengths.expected_longest(32) == pytest.approx(drawn_longest, rel=0.01)
+        assert lengths.expected_longest(1e6) == pytest.approx(lengths.longest, rel=0.01)
+
     def test_measured_ones_are_taken_as_they_are(self) -> None:
         found = Lengths.of_samples(np.array([100.0, 100.0, 100.0, 400.0]))
         assert found.mean == pytest.approx(175, rel=0.02)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import planner
+from cost_models.continuous_batching import Lengths
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan
 from planner import cli
@@ -175,6 +176,44 @@ class TestTime:
         assert one == pytest.approx(float(times.forward_s.sum()) + 3 * links.transfer_s)
         more = forward_pass_s(model, plan, 4) - one
         assert more == pytest.approx(float(times.forward_s.max()) + links.transfer_s)
+
+
+class TestTrainers:
+    def test_trl_fills_responses_up_to_the_longest_of_a_rank(self) -> None:
+        step = {**STEP, "trainer": "trl", "max_response_tokens": 6144, "reference": False}
+        answer = planner.rl({**asked(), "search": {}, "reinforcement": step})
+        # 64 x 8 responses over 16 ranks.
+        longest = Lengths.spread(1536, 6144).expected_longest(32)
+        filled = (512 + longest) / (512 + 6144)
+        trained_s = filled * answer.training.iteration_time_s
+        assert answer.training.plan.dp == 16
+        assert answer.parts_s["policy_training"] == pytest.approx(trained_s)
+        assert 0.6 < filled < 1.0
+
+    def test_trl_keeps_its_models_beside_the_engines(self) -> None:
+        document = {**asked(trainer="trl"), "search": {}}
+        answer = planner.rl(document)
+        assert answer.parts_s["offload"] == 0
+        beside = phases(answer)["generation"].parts
+        states = answer.training.memory.stages[0].parts
+        held = sum(states[name] for name in ("weights", "gradients", "optimizer"))
+        assert beside["policy"] == pytest.approx(held)
+        assert beside["reference"] == pytest.approx(states["weights"])
+
+    def test_openrlhf_runs_on_deepspeed(self) -> None:
+        plan = planner.rl({**asked(trainer="openrlhf"), "search": {}}).training.plan
+        assert (plan.runtime, plan.zero_stage, plan.attention_kernel) == ("deepspeed", 3, "flash2")
+
+    def test_only_ways_that_the_trainer_can_run_are_offered(self) -> None:
+        step = {**STEP, "staleness": 2}
+        ways = {
+            trainer: {way.name for way in planner.rl(
+                {**asked(), "search": {}, "reinforcement": {**step, "trainer": trainer}}
+            ).ways}
+            for trainer in ("verl", "trl")
+        }  # fmt: skip
+        assert ways["trl"] == {"synchronous"}
+        assert ways["verl"] == {"synchronous", "one step off-policy", "asynchronous"}
 
 
 class TestTimeline:
