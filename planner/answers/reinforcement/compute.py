@@ -148,6 +148,12 @@ def _notes(spec: ReinforcementSpec, best: Layout) -> Iterator[Note]:
         text="Scoring is a forward pass of the training plan for each model; the critic takes the "
         "policy's time and states in the ratio of their parameters.",
     )
+    if best.trained.asked.trainer.pads:
+        yield Note(
+            code="padded",
+            text="The trainer fills the responses of a rank up to its longest one: scoring and "
+            "training are priced with that.",
+        )
     if spec.offload:
         text = (
             "Models take turns: what waits is in host memory, engines free weights and cache while "

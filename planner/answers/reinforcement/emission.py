@@ -32,7 +32,7 @@ def files(asked: ReinforcementRequest) -> Bundle:
     Raises NothingFits, IllegalPlan, SpaceTooLarge, RequestError.
     """
     trainer = asked.trainer
-    if problems := [*_unsaid(asked.reinforcement, trainer)]:
+    if problems := [*unsaid(asked.reinforcement, trainer)]:
         raise RequestError(problems)
     best = layouts(asked)[0]
     if problems := [*_misplaced(asked, best)]:
@@ -63,7 +63,7 @@ def _problem(name: str, detail: str, got: Scalar, *allowed: Scalar) -> Problem:
     return Problem(pointer=pointer, code="inconsistent", detail=detail, got=got, allowed=allowed)
 
 
-def _unsaid(spec: ReinforcementSpec, trainer: StepTrainer) -> Iterator[Problem]:
+def unsaid(spec: ReinforcementSpec, trainer: StepTrainer) -> Iterator[Problem]:
     """What the trainer has no options for, whatever way the step is run."""
     if spec.algorithm not in trainer.algorithms:
         able = [one.title for one in TRAINERS.values() if spec.algorithm in one.algorithms]

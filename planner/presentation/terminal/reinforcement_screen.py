@@ -17,6 +17,7 @@ from planner.answers.reinforcement.documents import (
     ReinforcementSpec,
     Way,
 )
+from planner.answers.reinforcement.emission import unsaid
 from planner.documents.formats import amount, gib, seconds, share, whole_plan_words
 from planner.presentation.terminal.plan_rows import asked_of
 from planner.presentation.terminal.screens import header
@@ -62,7 +63,9 @@ def reinforcement_screen(
 def _next(answer: ReinforcementAnswer, request: ReinforcementRequest) -> Iterator[RenderableType]:
     """The launch files, or why there are none."""
     trainer = request.reinforcement.trainer
-    if answer.framework is None:
+    if problems := list(unsaid(request.reinforcement, request.trainer)):
+        yield prose(f"No launch files: {'; '.join(one.detail for one in problems)}.", hanging=2)
+    elif answer.framework is None:
         yield prose(f"No launch files: {trainer} can't run this training.", hanging=2)
     else:
         yield prose(f"Launch files for {trainer}: `planner rl-emit` with the same options.")

@@ -189,6 +189,7 @@ class TestTrainers:
         assert answer.training.plan.dp == 16
         assert answer.parts_s["policy_training"] == pytest.approx(trained_s)
         assert 0.6 < filled < 1.0
+        assert "padded" in {note.code for note in answer.notes}
 
     def test_trl_keeps_its_models_beside_the_engines(self) -> None:
         document = {**asked(trainer="trl"), "search": {}}
@@ -416,5 +417,7 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "does not fit" in shown
     assert "more room" in shown
+    assert cli.run([*WORDS, "--trainer", "slime", "--algorithm", "ppo"]) == 0
+    assert "No launch files: slime is written for grpo alone" in capsys.readouterr().out
     assert cli.run([*WORDS, "--samples", "many"]) == 2
     assert "--samples: must be an integer" in capsys.readouterr().err
