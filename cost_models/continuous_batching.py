@@ -8,7 +8,7 @@ of a million responses costs as much as one of a hundred.  At the end, the longe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 
 import numpy as np
@@ -47,6 +47,11 @@ class Lengths:
     def longest(self) -> float:
         """Tokens of the longest response."""
         return float(self.edges[-1])
+
+    def expected_longest(self, count: float) -> float:
+        """Tokens of the longest of so many responses, on average."""
+        some_longer = 1.0 - (1.0 - self.survival) ** count
+        return float(np.sum((some_longer[1:] + some_longer[:-1]) / 2.0 * np.diff(self.edges)))
 
     def shares(self, longest: float, bins: int) -> FloatArray:
         """(bins,): shares of the responses by their length, in equal steps up to the longest."""
@@ -116,6 +121,26 @@ def most_running(cache_bytes: float, held_bytes: FloatArray, survival: FloatArra
     return cache_bytes / max(together, steady, 1.0)
 
 
+@dataclass(frozen=True)
+class Cut:
+    """When a step ends while some responses still run.
+
+    started: prompts that are started for each whose responses must all have ended.  samples: of a
+    prompt.  goes_on: whether cut responses go on in the next step, with new weights and so with
+    caches that are computed again; else they are lost.
+    """
+
+    started: float = 1.0
+    samples: float = 1.0
+    goes_on: bool = False
+
+
+# Steps after which as many responses are left over as before, where cut ones go on.
+STEPS_TO_STEADY = 8
+# Rounds in which the share of responses that decode while others wait for tools is found.
+WAITING_ROUNDS = 6
+
+
 def generate(
     engine: Engine,
     lengths: Lengths,
@@ -128,12 +153,16 @@ def generate(
     prompts_per_response: float = 1.0,
     tokens_per_pass: float = 1.0,
     drafted: float = 0.0,
+    cut: Cut | None = None,
+    tool_wait_s: float = 0.0,
 ) -> Generated:
     """Seconds of `responses` on one engine, one of `engines` with as many each.
 
     cache_bytes: for keys and values on each accelerator.  prompts_per_response: the share of
     responses whose prompt isn't in the cache yet.  tokens_per_pass: of speculative decoding, with
-    `drafted` tokens of a sequence verified at once.  Raises ValueError where not one fits.
+    `drafted` tokens of a sequence verified at once.  cut: None where all must end.  tool_wait_s: of
+    a mean response; it waits with its cache held, and longer ones in proportion.  Raises
+    ValueError where not one fits.
     """
     width = lengths.longest / BINS
     ages = lengths.edges[:-1] + width / 2.0
@@ -144,53 +173,128 @@ def generate(
     if longest > cache_bytes:
         raise ValueError("the cache of one sequence does not fit")
     room = min(max_num_seqs, max(1.0, most_running(cache_bytes, held, survival)))
-    most = min(room, responses)
-    counts = np.unique(np.geomspace(1.0, max(most, 1.0), POINTS))
-    passes = engine.decode_s(counts, 1.0 + drafted)
+    ends = cut or Cut()
+    started = responses * ends.started
+    most = min(room, started)
+    ticks, waited_s = width / tokens_per_pass, tool_wait_s * width / lengths.mean
+    stride_s = _strides(engine, most, read * (1.0 + drafted), 1.0 + drafted, ticks, waited_s)
     prompt_s = engine.prefill_s(prompt_tokens) * prompts_per_response
+    rest = _ended_shares(lengths.survival)
+    steady = most * survival / np.sum(survival)
+    per_turn = float(np.sum(steady * rest))
+    steady_stride_s = stride_s(steady)
+    turn_s = steady_stride_s + per_turn * prompt_s
+    waiting, skipped_s = started - most, 0.0
+    skipped = min(waiting, max(0.0, responses - most)) - MOST_TURNS * most
+    if skipped > 0.0:
+        skipped_s = skipped / per_turn * turn_s
+        waiting -= skipped
+        responses -= skipped
+    prompts_ended = _ended_shares(1.0 - (1.0 - lengths.survival) ** ends.samples)
+    wanted = responses / ends.samples if ends.started > 1.0 else np.inf
+    run = _Run(room, engines, rest, prompts_ended, ends.samples, wanted, stride_s, prompt_s)
+    seconds = run.step(most, waiting)
+    for _ in range(STEPS_TO_STEADY if ends.goes_on and ends.started > 1.0 else 0):
+        age = prompt_tokens + float(run.running @ ages) / max(run.left, 1e-9)
+        seconds = run.left * engine.prefill_s(age) + run.next_step(most + waiting)
+    return Generated(
+        skipped_s + seconds, run.tail_s, started * prompt_s, most,
+        (steady_stride_s - waited_s) / width, per_turn * lengths.mean / turn_s,
+    )  # fmt: skip
+
+
+def _strides(
+    engine: Engine, most: float, read_s: FloatArray, queries: float, ticks: float, waited_s: float
+) -> Callable[[FloatArray], float]:
+    """Seconds of one stride of responses in flight, by their stride so far.
+
+    read_s: of the caches in one pass.  ticks: passes of a stride.  waited_s: for tools.
+    """
+    counts = np.unique(np.geomspace(1.0, max(most, 1.0), POINTS))
+    passes = engine.decode_s(counts, queries)
 
     def pass_s(running: FloatArray) -> float:
         count = float(np.sum(running))
-        return float(np.interp(count, counts, passes)) + float(running @ read) * (1.0 + drafted)
+        return float(np.interp(count, counts, passes)) + float(running @ read_s)
 
-    rest = 1.0 - lengths.survival[1:] / np.maximum(survival, 1e-12)
-    steady = most * survival / np.sum(survival)
-    per_turn = float(np.sum(steady * rest))
-    ticks = width / tokens_per_pass
-    decode_s = pass_s(steady) / tokens_per_pass
-    turn_s = width * decode_s + per_turn * prompt_s
-    waiting, skipped_s = responses - most, 0.0
-    if waiting > MOST_TURNS * most:
-        skipped = waiting - MOST_TURNS * most
-        skipped_s = skipped / per_turn * turn_s
-        waiting -= skipped
-    passed_s, tail_s = _followed(
-        most, waiting, room, engines, rest, lambda now: ticks * pass_s(now), prompt_s
-    )
-    seconds = skipped_s + most * prompt_s + passed_s
-    steady_tokens_per_s = per_turn * lengths.mean / turn_s
-    return Generated(seconds, tail_s, responses * prompt_s, most, decode_s, steady_tokens_per_s)
+    def stride_s(running: FloatArray) -> float:
+        seconds = ticks * pass_s(running) + waited_s
+        for _ in range(WAITING_ROUNDS if waited_s else 0):
+            # As many decode as do not wait.
+            decoding = 1.0 - waited_s / seconds
+            seconds = ticks * pass_s(running * decoding) + waited_s
+        return seconds
+
+    return stride_s
 
 
-def _followed(
-    most: float, waiting: float, room: float, engines: int, ended_share: FloatArray,
-    stride_s: Callable[[FloatArray], float], prompt_s: float,
-) -> tuple[float, float]:  # fmt: skip
-    """Seconds until no response runs, and those of the tail.
+def _ended_shares(survival: FloatArray) -> FloatArray:
+    """Of those that reach each stride, the share that ends within it."""
+    return 1.0 - survival[1:] / np.maximum(survival[:-1], 1e-12)
 
-    ended_share: of responses that end within each stride.  stride_s: of one stride of those that
-    run, by their stride.
+
+def _older(running: FloatArray, ended: FloatArray) -> FloatArray:
+    """One stride later, without those that ended."""
+    later = np.empty_like(running)
+    later[0] = 0.0
+    np.multiply(running[:-1], 1.0 - ended[:-1], out=later[1:])
+    return later
+
+
+@dataclass
+class _Run:
+    """Responses in flight by their stride, and prompts by that of their responses.
+
+    ended, prompts_ended: shares that end within each stride.  wanted: prompts of which all
+    responses must end.  stride_s: seconds of one stride of those in flight.
     """
-    running = np.zeros(BINS)
-    running[0] = most
-    seconds, tail_s = 0.0, 0.0
-    while (left := float(np.sum(running))) * engines > 0.5:
-        passed = stride_s(running)
-        seconds += passed
-        if waiting <= 0.0 and left < most / 2.0:
-            tail_s += passed
-        running = np.roll(running * (1.0 - ended_share), 1)
-        running[0] = min(waiting, room - float(np.sum(running)))
-        waiting -= running[0]
-        seconds += running[0] * prompt_s
-    return seconds, tail_s
+
+    room: float
+    engines: int
+    ended: FloatArray
+    prompts_ended: FloatArray
+    samples: float
+    wanted: float
+    stride_s: Callable[[FloatArray], float]
+    prompt_s: float
+    tail_s: float = 0.0
+    running: FloatArray = field(default_factory=lambda: np.zeros(BINS))
+    prompts: FloatArray = field(default_factory=lambda: np.zeros(BINS))
+
+    @property
+    def left(self) -> float:
+        """Responses that run."""
+        return float(np.sum(self.running))
+
+    def step(self, first: float, waiting: float) -> float:
+        """Seconds until enough have ended: `first` start beside those that run, others wait."""
+        self.tail_s = 0.0
+        self._start(first)
+        seconds, most, missing = first * self.prompt_s, self.left, self.wanted
+        while (left := self.left) * self.engines > 0.5 and missing > 1e-9:
+            passed = self.stride_s(self.running)
+            if missing < np.inf:
+                done = float(self.prompts @ self.prompts_ended)
+                passed *= min(1.0, missing / done) if done else 1.0
+                missing -= done
+                self.prompts = _older(self.prompts, self.prompts_ended)
+            seconds += passed
+            if waiting <= 0.0 and left < most / 2.0:
+                self.tail_s += passed
+            self.running = _older(self.running, self.ended)
+            if waiting > 0.0:
+                more = min(waiting, max(0.0, self.room - self.left))
+                self._start(more)
+                waiting -= more
+                seconds += more * self.prompt_s
+        return seconds
+
+    def next_step(self, started: float) -> float:
+        """Seconds of a step of so many responses, of which those left over are the first."""
+        fresh = max(0.0, started - self.samples * float(np.sum(self.prompts)))
+        first = min(fresh, max(0.0, self.room - self.left))
+        return self.step(first, fresh - first)
+
+    def _start(self, count: float) -> None:
+        self.running[0] += count
+        self.prompts[0] += count / self.samples

@@ -16,6 +16,7 @@ from planner.presentation.terminal.progress_bar import bar
 
 if TYPE_CHECKING:
     from planner.answers.reinforcement.documents import ReinforcementRequest
+    from planner.inputs.logs.rl_steps import MeasuredSteps
 
 
 @request_options(LIMITS)
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 def rl(
     *,
     source: str | None,
+    measured_log: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="a log of such steps, of verl, NeMo-RL, slime or TRL"),
+    ] = None,
     json: Json = False,
     reinforcement: Mapping[str, Any],
     option_values: Mapping[str, Any],
@@ -33,9 +38,17 @@ def rl(
     from planner.presentation.terminal.reinforcement_screen import reinforcement_screen
 
     asked = _asked(source, reinforcement, option_values)
+    measured = None if measured_log is None else _measured(measured_log)
     with bar("searching"):
         answer = answered(lambda: step(asked), lambda service: service.rl(asked.document()))
-    output.show(answer, json, lambda screen: reinforcement_screen(answer, asked))
+    if measured is None:
+        output.show(answer, json, lambda screen: reinforcement_screen(answer, asked, screen))
+    else:
+        from planner.answers.reinforcement.measured import beside
+        from planner.presentation.terminal.measured_step_screen import measured_screen
+
+        found = beside(asked, answer, measured)
+        output.show(found, json, lambda screen: measured_screen(found, asked, screen))
     return FINE if answer.fits else NOTHING_FITS
 
 
@@ -51,7 +64,7 @@ def rl_emit(
     reinforcement: Mapping[str, Any],
     option_values: Mapping[str, Any],
 ) -> int:
-    """Launch files of a whole step: generation, scoring, training, for verl or NeMo-RL."""
+    """Launch files of a whole step: generation, scoring, training, for one of five trainers."""
     from planner.answers.plans.emission import NothingFits
     from planner.answers.reinforcement.emission import files
 
@@ -64,6 +77,19 @@ def rl_emit(
     except NothingFits as error:
         return nothing_fits(error.problems, json)
     return print_bundle(bundle, output, json, whole=True)
+
+
+def _measured(path: Path) -> MeasuredSteps:
+    """What a log says of its steps.  Raises RequestError."""
+    from planner.documents.problems import refuse
+    from planner.inputs.logs.rl_steps import read_steps
+    from planner.inputs.logs.stream import lines_of
+
+    try:
+        with path.open("rb") as file:
+            return read_steps(lines_of(file), path.name)
+    except OSError as error:
+        raise refuse("/log", "unreadable", f"{path}: {error.strerror}") from None
 
 
 def _asked(

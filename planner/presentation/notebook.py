@@ -18,6 +18,7 @@ from planner.answers.pipelines.all_schedules import ComparisonAnswer
 from planner.answers.pipelines.timeline import TimelineAnswer
 from planner.answers.plans.ranks import RanksAnswer
 from planner.answers.reinforcement.documents import ReinforcementAnswer
+from planner.answers.reinforcement.measured import MeasuredAnswer
 from planner.answers.reinforcement.parsing import parse_reinforcement
 from planner.answers.sensitivities.analysis import PART
 from planner.answers.sensitivities.documents import SensitivityAnswer
@@ -44,6 +45,7 @@ from planner.presentation.terminal.dryrun_screen import dryrun_screen
 from planner.presentation.terminal.fit_screen import fit_screen
 from planner.presentation.terminal.lint_screen import lint_screen
 from planner.presentation.terminal.machine_text import machine_text
+from planner.presentation.terminal.measured_step_screen import measured_screen
 from planner.presentation.terminal.mixed_screen import mixed_screen
 from planner.presentation.terminal.plan_rows import asked_of
 from planner.presentation.terminal.ranks_screen import ranks_screen
@@ -97,7 +99,11 @@ PARTS: dict[type[BaseModel], Callable[[Any], Parts]] = {
         [tornado_svg(a, "light")],
     ),
     ReinforcementAnswer: lambda a: (
-        reinforcement_screen(a, parse_reinforcement(a.request)),
+        reinforcement_screen(a, parse_reinforcement(a.request), paper()),
+        [],
+    ),
+    MeasuredAnswer: lambda a: (
+        measured_screen(a, parse_reinforcement(a.step.request), paper()),
         [],
     ),
     RanksAnswer: lambda a: (ranks_screen(a, paper()), [ranks_svg(a, "light")]),

@@ -110,6 +110,15 @@ def test_a_step_of_reinforcement_learning(page: Page, shot: Callable[..., None])
     expect(ways.get_by_role("row", name="asynchronous")).to_be_visible()
     run = page.get_by_role("region", name="To run", exact=True)
     expect(run).to_contain_text("planner rl-emit --model qwen3-8b --cluster 2x8xh100-sxm-80gb")
+    lanes = page.get_by_role("region", name="Timeline of one step").locator(".step-lane")
+    expect(lanes.first).to_have_attribute(
+        "aria-label", re.compile("^16 accelerators, all: generation from 0.* to .*, policy scoring")
+    )
+    expect(lanes.nth(1)).to_have_attribute("aria-label", re.compile("generation for a later step"))
+    first, second = lanes.first.locator("i").nth(0).bounding_box(), lanes.nth(1).bounding_box()
+    assert first is not None
+    assert second is not None
+    assert first["y"] + first["height"] <= second["y"]
     shot(page, "rl", whole=True)
 
     # It answers as one types: longer responses take longer, and a mean above them is refused.

@@ -9,7 +9,7 @@ import pytest
 
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model, models
-from cost_models.continuous_batching import Lengths, generate, most_running
+from cost_models.continuous_batching import Cut, Lengths, generate, most_running
 from cost_models.estimate import CostModel
 from cost_models.generation import Engine, cache_read_s, experts_used
 from cost_models.parameters import total_parameters
@@ -111,6 +111,14 @@ class TestLengths:
         assert np.all(np.diff(found.survival) <= 0)
         assert found.survival[-1] == 0
 
+    def test_the_longest_of_many_is_longer_than_that_of_few(self) -> None:
+        lengths = Lengths.spread(400, 2048)
+        assert lengths.expected_longest(1) == pytest.approx(lengths.mean)
+        draws = np.random.default_rng(3)
+        tokens = np.array(drawn(lengths, 32 * 40_000, draws)).reshape(-1, 32)
+        assert lengths.expected_longest(32) == pytest.approx(tokens.max(axis=1).mean(), rel=0.01)
+        assert lengths.expected_longest(1e6) == pytest.approx(lengths.longest, rel=0.01)
+
     def test_measured_ones_are_taken_as_they_are(self) -> None:
         found = Lengths.of_samples(np.array([100.0, 100.0, 100.0, 400.0]))
         assert found.mean == pytest.approx(175, rel=0.02)
@@ -204,6 +212,96 @@ class TestBatching:
             engine(), lengths, 256, 16, cache_bytes=ROOM, tokens_per_pass=2.5, drafted=3
         )
         assert 2.0 < plain.seconds / drafted.seconds <= 2.5
+
+
+def drawn(lengths: Lengths, count: int, draws: np.random.Generator) -> list[float]:
+    shares = draws.random(count)
+    return np.interp(shares, lengths.survival[::-1], lengths.edges[::-1]).tolist()
+
+
+def simulated_steps_s(
+    one: Engine, lengths: Lengths, prompt: float, wanted: int, started: int, samples: int,
+    goes_on: bool, steps: int, seed: int,
+) -> list[float]:  # fmt: skip
+    """Seconds of steps of an engine with room for all, each response followed by itself.
+
+    A step ends when all samples of `wanted` of its `started` prompts have ended.
+    """
+    draws, stride, found, left = np.random.default_rng(seed), 16.0, [], []
+    for _ in range(steps):
+        # Of each response [tokens so far, tokens of it all], by prompt; those left over come first.
+        fresh = [[[0.0, n] for n in drawn(lengths, samples, draws)]
+                 for _ in range(started - len(left))]  # fmt: skip
+        resumed = [r for p in left for r in p if r[0] < r[1]]
+        now = sum(one.prefill_s(prompt + age) for age, _ in resumed)
+        now += len(fresh) * samples * one.prefill_s(prompt)
+        prompts, done = [*left, *fresh], 0
+        while done < wanted:
+            running = [r for p in prompts for r in p if r[0] < r[1]]
+            read_s = float(np.sum(one.read_s(prompt + np.array([age for age, _ in running]))))
+            now += stride * (float(one.decode_s(np.array(float(len(running))))) + read_s)
+            for response in running:
+                response[0] += stride
+            done += sum(all(age >= end for age, end in p) for p in prompts)
+            prompts = [p for p in prompts if any(age < end for age, end in p)]
+        left = prompts if goes_on else []
+        found.append(now)
+    return found
+
+
+class TestCut:
+    """Over-sampling, partial rollouts and tools, each against a simulation of each response."""
+
+    @pytest.mark.parametrize("samples", [1, 4])
+    @pytest.mark.parametrize("goes_on", [False, True])
+    def test_a_step_ends_when_enough_prompts_have_ended(self, samples: int, goes_on: bool) -> None:
+        one, lengths = engine(), Lengths.spread(400, 4096)
+        wanted, started = 96 // samples, 144 // samples
+        steps = [
+            np.mean(simulated_steps_s(one, lengths, 256, wanted, started, samples, goes_on, 12,
+                                      seed)[4:])
+            for seed in range(3)
+        ]  # fmt: skip
+        cut = Cut(1.5, samples, goes_on)
+        made = generate(one, lengths, 256, 96, cache_bytes=ROOM, cut=cut)
+        whole = generate(one, lengths, 256, 96, cache_bytes=ROOM)
+        assert made.seconds == pytest.approx(np.mean(steps), rel=0.08)
+        assert made.seconds < 0.7 * whole.seconds
+        assert made.running == pytest.approx(144)
+
+    def test_what_goes_on_is_not_lost(self) -> None:
+        """Long responses end some day, which takes longer than the short ones alone."""
+        one, lengths = engine(), Lengths.spread(400, 8192)
+
+        def seconds(cut: Cut | None) -> float:
+            return generate(one, lengths, 256, 96, cache_bytes=ROOM, cut=cut).seconds
+
+        assert seconds(Cut(2.0)) < seconds(Cut(2.0, goes_on=True)) < seconds(None)
+        assert seconds(Cut(1.0)) == seconds(None)
+
+    @pytest.mark.parametrize("wait_s", [2.0, 20.0])
+    def test_those_that_wait_for_tools_leave_the_engine_to_others(self, wait_s: float) -> None:
+        """8 turns of a mean response: it waits after each 50 tokens, its cache held."""
+        one, lengths, turn = engine(), Lengths.spread(400, 4096), 48.0
+        found = []
+        for seed in range(3):
+            ends = drawn(lengths, 128, np.random.default_rng(seed))
+            ages, until = np.zeros(128), np.zeros(128)
+            now = 128 * one.prefill_s(256)
+            while np.any(ages < ends):
+                decodes = (ages < ends) & (until <= now)
+                if not decodes.any():
+                    now = float(until[ages < ends].min())
+                    continue
+                read_s = float(np.sum(one.read_s(256 + ages[decodes])))
+                now += 16 * (float(one.decode_s(np.array(float(decodes.sum())))) + read_s)
+                ages[decodes] += 16
+                until[decodes & (ages % turn == 0)] = now + wait_s * turn / 50
+            found.append(now)
+        made = generate(one, lengths, 256, 128, cache_bytes=ROOM, tool_wait_s=8 * wait_s)
+        assert made.seconds == pytest.approx(np.mean(found), rel=0.12)
+        alone = generate(one, lengths, 256, 128, cache_bytes=ROOM)
+        assert made.decode_s < alone.decode_s  # fewer of them decode at a time
 
 
 def test_published_throughputs_are_met() -> None:

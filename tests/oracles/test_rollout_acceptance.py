@@ -1,4 +1,4 @@
-"""Drawn steps in verl's and NeMo-RL's own configurations: every key is one that they have."""
+"""Drawn steps in the trainers' own configurations and parsers, which take each key as it is."""
 
 from __future__ import annotations
 
@@ -17,14 +17,23 @@ from planner.answers.plans.emission import NothingFits
 from planner.answers.reinforcement.emission import files
 from planner.answers.reinforcement.parsing import parse_reinforcement
 from planner.frameworks.base import Bundle
-from tests.tools.checkouts import checkout
+from planner.frameworks.step_trainers import TRAINERS, Trainer
+from tests.fixtures.launches import run_script, written
+from tests.tools.checkouts import MEGATRON_LM, checkout, environment, megatron_lm_versions
 
+HERE = Path(__file__).parent
+# What slime must hold as it is said.
+ASKED = (
+    "rollout_batch_size", "n_samples_per_prompt", "rollout_num_gpus_per_engine", "colocate",
+    "over_sampling_batch_size", "max_tokens_per_gpu", "rollout_max_response_len",
+    "global_batch_size", "rollout_num_gpus",
+)  # fmt: skip
 MODELS = ("llama-3.1-8b", "qwen3-4b", "qwen3-30b-a3b", "qwen2.5-7b", "mixtral-8x7b")
 # Where NeMo-RL passes keys on that its own files don't list.
 OPEN = ("policy.generation.vllm_kwargs.",)
 
 
-def drawn(trainer: str, count: int) -> list[Bundle]:
+def drawn(trainer: Trainer, count: int) -> list[Bundle]:
     """Files of so many steps that fit."""
     draw, found = random.Random(36), []
     while len(found) < count:
@@ -39,6 +48,15 @@ def drawn(trainer: str, count: int) -> list[Bundle]:
         }  # fmt: skip
         if trainer == "verl" and draw.random() < 0.2:
             step["algorithm"] = "ppo"
+        if "generation_precision" not in TRAINERS[trainer].says:
+            del step["generation_precision"]
+        if not TRAINERS[trainer].offloads:
+            del step["offload"]
+        if "generated_per_trained" in TRAINERS[trainer].says and not step["staleness"]:
+            step["generated_per_trained"] = draw.choice((1, 1.5, 2))
+        if "oversampling" in TRAINERS[trainer].says:
+            step["oversampling"] = draw.choice((1, 1.25))
+            step["partial_rollouts"] = step["oversampling"] > 1
         cluster = f"{draw.choice((1, 2, 4))}x8xh100-sxm"
         document = {"model": draw.choice(MODELS), "cluster": cluster, "reinforcement": step}
         try:
@@ -100,6 +118,101 @@ def test_nemo_rl_has_every_key_of_a_hundred_steps() -> None:
                 assert part in node, key
                 node = node[part]
             assert node is None or value is None or same_kind(node, value), (key, node, value)
+
+
+def submitted(bundle: Bundle, folder: Path) -> list[str]:
+    """The words that Ray's job hands to the program."""
+    folder.mkdir()
+    written(folder, bundle)
+    variables = {"NODE_RANK": "0", "MASTER_ADDR": "node-0", "REF_LOAD": str(folder)}
+    _, submit = run_script(folder, bundle.main, variables=variables)
+    start = submit.index("python3") + 1
+    return submit[start + (2 if submit[start] == "-m" else 1) :]
+
+
+@pytest.mark.exhaustive
+def test_trl_takes_a_hundred_steps(tmp_path: Path) -> None:
+    root, paths = checkout("huggingface/trl"), []
+    for number, bundle in enumerate(drawn("trl", 100)):
+        paths.append(tmp_path / f"{number}.yaml")
+        paths[-1].write_text(bundle.files["config.yaml"])
+    done = subprocess.run(
+        [sys.executable, str(HERE / "tuners_check.py"), "trl", str(root), *map(str, paths)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr[-2000:]
+
+
+@pytest.mark.exhaustive
+def test_slime_takes_a_hundred_steps(tmp_path: Path) -> None:
+    """Its own options over Megatron-LM's, and its checks and Megatron-LM's of both together."""
+    root, core = checkout("THUDM/slime"), checkout(MEGATRON_LM, megatron_lm_versions()["0.20.0"])
+    texts = [path.read_text() for kind in ("*.sh", "*.md") for path in root.rglob(kind)]
+    used = {word for text in texts for word in re.findall(r"--sglang-[\w-]+", text)}
+    questions = []
+    for number, bundle in enumerate(drawn("slime", 100)):
+        words = submitted(bundle, tmp_path / str(number))
+        said = given(words)
+        # Those of the engines are SGLang's: slime's own scripts and documents have each.
+        assert {word for word in words if word.startswith("--sglang-")} <= used
+        world = int(said["--actor-num-nodes"]) * int(said["--actor-num-gpus-per-node"])
+        variables = {one.name: one.words[1] for one in bundle.flags if one.name[0] != "-"}
+        questions.append({
+            "argv": words, "world_size": world, "last": "validate", "asks": ASKED,
+            "environment": variables,
+        })  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(HERE / "slime_check.py")],
+        input="\n".join(map(json.dumps, questions)), capture_output=True, text=True, check=False,
+        env=environment(MEGATRON_LM_PATH=core, SLIME_PATH=root),
+    )  # fmt: skip
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == 100, done.stderr[-2000:]
+    for question, answer in zip(questions, answers, strict=True):
+        assert answer["failed"] is None, answer
+        said = given(question["argv"])
+        for name, value in answer["slime"].items():
+            assert same_value(value, said.get("--" + name.replace("_", "-"), str(value))), name
+
+
+@pytest.mark.exhaustive
+def test_openrlhf_takes_a_hundred_steps(tmp_path: Path) -> None:
+    """The parser of its program, and all that it asserts of what it parsed."""
+    root, cases = checkout("OpenRLHF/OpenRLHF"), []
+    for number, bundle in enumerate(drawn("openrlhf", 100)):
+        cases.append(submitted(bundle, tmp_path / str(number)))
+    done = subprocess.run(
+        [sys.executable, str(HERE / "openrlhf_check.py"), str(root)],
+        input=json.dumps(cases), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == 100
+    for words, answer in zip(cases, answers, strict=True):
+        for name, value in given(words).items():
+            section, _, key = name.lstrip("-").partition(".")
+            node: Any = answer[section]
+            for part in key.split("."):
+                node = node[part]
+            assert same_value(node, value), (name, node, value)
+
+
+def given(words: list[str]) -> dict[str, str]:
+    """The options with their values; "" of a switch."""
+    found: dict[str, str] = {}
+    for word, following in zip(words, [*words[1:], "--"], strict=True):
+        if word.startswith("--"):
+            found[word] = "" if following.startswith("--") else following
+    return found
+
+
+def same_value(held: Any, said: str) -> bool:
+    """Whether a parsed value is the one that was said; a list of one counts as that one."""
+    if isinstance(held, list):
+        return held == [said]
+    if isinstance(held, float):
+        return held == float(said)
+    return held is True if said == "" else str(held) == said
 
 
 def merged(folder: Path, name: str) -> dict[str, Any]:

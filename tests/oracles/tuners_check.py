@@ -23,13 +23,14 @@ Parse = Callable[[str], tuple[Any, ...]]
 
 
 def of_trl(checkout: str) -> Parse:
-    """`trl sft --config FILE`, or `trl dpo`, on a CPU."""
+    """`trl sft --config FILE`, or `trl dpo` or `trl grpo`, on a CPU."""
     sys.path.insert(0, checkout)
-    from trl.scripts import dpo, sft
+    from trl.scripts import dpo, grpo, sft
 
     def parse(path: str) -> tuple[Any, ...]:
         words = ["--config", path, "--use_cpu", "true"]
-        script = dpo if "loss_type:" in Path(path).read_text() else sft
+        text = Path(path).read_text()
+        script = grpo if "num_generations:" in text else dpo if "loss_type:" in text else sft
         *found, left = script.make_parser().parse_args_and_config(
             args=words, return_remaining_strings=True
         )

@@ -14,6 +14,7 @@ import { useCatalog } from "../use_query.js";
 import { asked, choose, chosen, command, refusedAt, steps } from "./rl_query.js";
 
 const PAUSE_MS = 300;
+const TRAINERS = [["verl", "verl"], ["nemo-rl", "NeMo-RL"], ["trl", "TRL"], ["slime", "slime"], ["openrlhf", "OpenRLHF"]];
 
 export default function Rl() {
   useSignalEffect(() => {
@@ -38,7 +39,7 @@ export default function Rl() {
             ${found ? html`<${Verdict} found=${found} />` : html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`}
           </div>
         </section>
-        ${found && html`<${Ways} found=${found} /><${Memory} found=${found} /><${Launch} found=${found} />
+        ${found && html`<${Ways} found=${found} /><${Timelines} found=${found} /><${Memory} found=${found} /><${Launch} found=${found} />
           <details class="card rests-on"><summary>Assumptions</summary>
             <ul>${found.notes.map(({ code, text }) => html`<li key=${code}>${text}</li>`)}</ul></details>`}
       </div>
@@ -79,7 +80,7 @@ function RlForm() {
         <${Lengths} found=${steps.answer.value} />
         <${Number} name="staleness" label="Updates behind" title="0: in step; 1: one step off-policy; more: asynchronous" />
         <${SelectField} id="rl-trainer" label="Trainer" value=${trainer} onChange=${pick("trainer")}
-          options=${[{ value: "verl", label: "verl" }, { value: "nemo-rl", label: "NeMo-RL" }]} problems=${refusedAt("/reinforcement/trainer")} />
+          options=${TRAINERS.map(([value, label]) => ({ value, label }))} problems=${refusedAt("/reinforcement/trainer")} />
       <//>
     </form>`;
 }
@@ -107,13 +108,19 @@ function Verdict({ found }) {
     <h2 class="verdict ${found.fits ? "" : "none"}"><span>${seconds(found.step_time_s)} per step${found.fits ? "" : ", does not fit"}</span></h2>
     <p class="lead">${seconds(low)} to ${seconds(high)} · ${best.name} · ${tokensPerSecond(best.tokens_per_s)} · limited by ${words(best.limited_by)}</p>
     <div class="time-bar" role="img" aria-label=${parts.map(([name, taken]) => `${words(name)} ${seconds(taken)}`).join(", ")}>
-      ${parts.map(([name, taken], i) => html`<i key=${name} class="part" style=${{ width: `${(100 * taken) / total}%`, background: SERIES[i % SERIES.length] }} title=${`${words(name)}: ${seconds(taken)}`}></i>`)}
+      ${parts.map(([name, taken]) => html`<i key=${name} class="part" style=${{ width: `${(100 * taken) / total}%`, background: colourOf(found, name) }} title=${`${words(name)}: ${seconds(taken)}`}></i>`)}
     </div>
     <ul class="legend with-values">
-      ${parts.map(([name, taken], i) => html`<li key=${name}><i style=${{ background: SERIES[i % SERIES.length] }}></i><span>${words(name)}</span><b>${seconds(taken)}</b><span class="muted">${percent(taken / total, 2)}</span></li>`)}
+      ${parts.map(([name, taken]) => html`<li key=${name}><i style=${{ background: colourOf(found, name) }}></i><span>${words(name)}</span><b>${seconds(taken)}</b><span class="muted">${percent(taken / total, 2)}</span></li>`)}
     </ul>
     ${made && html`<p class="muted">${count(made.engines)} engines of tp ${made.tp}${made.expert_parallel ? " with whole experts on each" : ""} · ${count(Math.round(made.running))} responses at a time · ${seconds(made.decode_s)} per token · ${bytes(made.cache_bytes, units.value)} of cache on each accelerator${made.tail_s > 0 ? ` · the last responses take ${seconds(made.tail_s)}` : ""}</p>`}`;
 }
+
+/* The parts that take time in some way to run it, in the order of a step. */
+const partsOf = (found) => Object.keys(found.parts_s).filter((part) => found.ways.some((way) => way.lanes.some(({ bars }) => bars.some((bar) => bar.part === part))));
+
+/* A part has one colour in the whole view; the ninth, of PPO, none of the series. */
+const colourOf = (found, part) => SERIES[partsOf(found).indexOf(part)] ?? "var(--muted)";
 
 function Ways({ found }) {
   return html`
@@ -132,6 +139,40 @@ function Ways({ found }) {
     </section>`;
 }
 
+/* Every way on one scale: what each group of accelerators does during a step, and when it waits. */
+function Timelines({ found }) {
+  const scale = Math.max(...found.ways.map((way) => way.step_time_s));
+  const ahead = found.ways.some((way) => way.lanes.some(({ bars }) => bars.some((bar) => bar.ahead)));
+  return html`
+    <section class="card" aria-label="Timeline of one step">
+      <h3>Timeline of one step</h3>
+      <div class="step-lanes">
+        ${found.ways.map((way) => html`
+          <h4 key=${way.name}>${way.name}, ${seconds(way.step_time_s)}</h4>
+          ${way.lanes.map((lane) => html`<${StepLane} key=${way.name + lane.name} found=${found} lane=${lane} scale=${scale} />`)}`)}
+        <p class="step-axis muted" aria-hidden="true"><span>0</span><span>${seconds(scale)}</span></p>
+      </div>
+      <ul class="legend">
+        ${partsOf(found).map((part) => html`<li key=${part}><i style=${{ background: colourOf(found, part) }}></i>${words(part)}</li>`)}
+        ${ahead && html`<li><i class="ahead" style=${{ background: colourOf(found, "generation") }}></i>for a later step</li>`}
+      </ul>
+    </section>`;
+}
+
+const WHO = { all: "all", generation: "generate", training: "train" };
+
+function StepLane({ found, lane, scale }) {
+  const said = lane.bars.map(({ part, start_s: start, end_s: end, ahead }) => `${words(part)}${ahead ? " for a later step" : ""} from ${seconds(start)} to ${seconds(end)}`);
+  return html`
+    <div class="step-lane" role="img" aria-label=${`${lane.accelerators} accelerators, ${WHO[lane.name]}: ${said.join(", ")}`}>
+      <span class="muted">${WHO[lane.name]} ${count(lane.accelerators)}</span>
+      <span class="step-track">
+        ${lane.bars.map(({ part, start_s: start, end_s: end, ahead }, i) => html`<i key=${part} class=${ahead ? "ahead" : ""} title=${said[i]}
+          style=${{ left: `${(100 * start) / scale}%`, width: `${(100 * (end - start)) / scale}%`, background: colourOf(found, part) }}></i>`)}
+      </span>
+    </div>`;
+}
+
 function Memory({ found }) {
   return html`
     <section class="card" aria-label="Memory of each phase">
@@ -148,7 +189,7 @@ function Launch({ found }) {
     <section class="card" aria-label="To run">
       <h3>To run</h3>
       ${found.framework === null
-        ? html`<p>The trainer can't run this training on Megatron-Core: no launch files.</p>`
+        ? html`<p>The trainer can't run this training: no launch files.</p>`
         : html`<div class="fit-command"><p>Files for ${found.request.reinforcement.trainer} <${CopyButton} text=${command.value} label="Copy command" /></p>
           <pre tabindex="0"><code>${command.value}</code></pre></div>`}
     </section>`;

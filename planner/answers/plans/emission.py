@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import BytesIO
+from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from cost_models.plans import ParallelPlan
@@ -21,8 +22,8 @@ from planner.frameworks.devices import WRITTEN, other_stack, preferred
 class NothingFits(RequestError):
     """There is no plan to write files for: no plan fits, or the given one does not."""
 
-    def __init__(self, detail: str) -> None:
-        super().__init__([problem("", "nothing_fits", detail)])
+    def __init__(self, detail: str, pointer: str = "", got: Any = None) -> None:
+        super().__init__([problem(pointer, "nothing_fits", detail, got)])
 
 
 def emit(request: PlanRequest, launcher: str | None = None) -> Bundle:

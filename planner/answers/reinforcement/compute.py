@@ -13,6 +13,7 @@ from planner.answers.reinforcement.documents import (
 )
 from planner.answers.reinforcement.layouts import STALENESS, Layout, layouts
 from planner.answers.reinforcement.memory import phases
+from planner.answers.reinforcement.timeline import lanes
 from planner.answers.reinforcement.transfer import generation_weight_bytes
 from planner.documents.answer import ProfileInfo
 from planner.documents.plan_report import Note
@@ -77,6 +78,7 @@ def _way(asked: ReinforcementRequest, one: Layout) -> Way:
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_accelerator=tokens_per_s / accelerators,
         limited_by=one.limited_by,
+        lanes=tuple(lanes(one)),
     )
 
 
@@ -146,6 +148,12 @@ def _notes(spec: ReinforcementSpec, best: Layout) -> Iterator[Note]:
         text="Scoring is a forward pass of the training plan for each model; the critic takes the "
         "policy's time and states in the ratio of their parameters.",
     )
+    if best.trained.asked.trainer.pads:
+        yield Note(
+            code="padded",
+            text="The trainer fills the responses of a rank up to its longest one: scoring and "
+            "training are priced with that.",
+        )
     if spec.offload:
         text = (
             "Models take turns: what waits is in host memory, engines free weights and cache while "

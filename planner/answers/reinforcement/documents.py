@@ -12,12 +12,16 @@ from cost_models.fields import Count, Spec
 from planner.documents.answer import ProfileInfo
 from planner.documents.plan_report import Document, Note, PlanReport
 from planner.documents.request import PlanRequest
+from planner.frameworks.step_trainers import (
+    TRAINERS,
+    StepTrainer,
+    Trainer,
+    WayName,
+    Where,
+)
 
 PART = "reinforcement"
 Algorithm = Literal["grpo", "ppo"]
-Where = Literal["same", "other"]
-Trainer = Literal["verl", "nemo-rl"]
-WayName = Literal["synchronous", "one step off-policy", "asynchronous"]
 Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
 
 # A mean or a longest response that is not stated follows from the other: responses of DAPO's run
@@ -59,6 +63,14 @@ class ReinforcementSpec(Spec):
     generated_per_trained: Annotated[float, Field(ge=1, le=100)] = Field(
         1.0, description="responses generated for each one trained on (DAPO's dynamic sampling)"
     )
+    oversampling: Annotated[float, Field(ge=1, le=10)] = Field(
+        1.0,
+        description="responses started for each that a step waits for; when enough prompts have "
+        "all of theirs, the others are cut",
+    )
+    partial_rollouts: bool = Field(
+        False, description="cut responses go on in the next step, with oversampling"
+    )
     staleness: Annotated[float, Field(ge=0, le=100)] = Field(
         0.0,
         description="most policy updates that a response may lag behind: 0 synchronous, 1 one step "
@@ -93,8 +105,11 @@ class ReinforcementSpec(Spec):
     accepted_tokens: Annotated[float, Field(ge=1, le=33)] | None = Field(
         None, description="tokens that a pass adds to a response, with speculative_tokens"
     )
+    turns: Annotated[float, Field(ge=1, le=10_000)] = Field(
+        1.0, description="of a mean response, with a tool between two of them"
+    )
     tool_wait_s: Annotated[float, Field(ge=0, le=1e6)] = Field(
-        0.0, description="waiting for tools in the longest response"
+        0.0, description="waiting for a tool between two turns"
     )
     reference: bool = Field(True, description="a frozen copy scores the responses (KL)")
     critic_parameters: Annotated[float, Field(ge=1e6, le=1e15)] | None = Field(
@@ -108,8 +123,20 @@ class ReinforcementSpec(Spec):
         0.0, description="rewards of one step, beside generation"
     )
     offload: bool = Field(
-        True, description="models wait for their turn in host memory, engines sleep"
+        True,
+        description="models wait for their turn in host memory, engines sleep; with trl engines "
+        "alone do",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_trainer(cls, value: Any) -> Any:
+        """Models stay where they are where the trainer cannot move them, unless that is asked."""
+        if not isinstance(value, dict) or value.get("offload") is not None:
+            return value
+        named = value.get("trainer")
+        trainer = TRAINERS.get(named) if isinstance(named, str) else None  # type: ignore[call-overload]
+        return value if trainer is None else {**value, "offload": trainer.offloads}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -127,10 +154,25 @@ class ReinforcementSpec(Spec):
             raise ValueError("accepted_tokens is at most speculative_tokens + 1")
         return self
 
+    @model_validator(mode="after")
+    def _cuts_and_waits(self) -> Self:
+        if self.tool_wait_s and self.turns <= 1:
+            raise ValueError("tool_wait_s needs turns of more than 1: tools run between two")
+        if self.partial_rollouts and self.oversampling <= 1:
+            raise ValueError("partial_rollouts needs oversampling of more than 1: nothing is cut")
+        if self.oversampling > 1 and self.generation_tokens_per_s is not None:
+            raise ValueError("oversampling changes what a stated generation_tokens_per_s measured")
+        return self
+
     @property
     def sequences(self) -> int:
         """Responses of one step that are trained on."""
         return self.prompts * self.samples
+
+    @property
+    def waiting_s(self) -> float:
+        """Seconds that a mean response waits for its tools."""
+        return (self.turns - 1.0) * self.tool_wait_s
 
     @property
     def mean_tokens(self) -> int:
@@ -173,9 +215,15 @@ class ReinforcementRequest(Spec):
         (group,) = request.cluster.groups
         rest = group.model_copy(update={"nodes": nodes})
         cluster = request.cluster.model_copy(update={"groups": (rest,)})
-        packs = packed_sequences(spec, request.training.global_batch_size)
+        batch = request.training.global_batch_size
+        packs = batch if self.trainer.pads else packed_sequences(spec, batch)
         training = request.training.model_copy(update={"global_batch_size": packs})
         return request.model_copy(update={"cluster": cluster, "training": training})
+
+    @property
+    def trainer(self) -> StepTrainer:
+        """What the trainer of the steps can run."""
+        return TRAINERS[self.reinforcement.trainer]
 
     @property
     def nodes(self) -> int:
@@ -213,11 +261,31 @@ class Phase(Document):
     fits: bool
 
 
+class Bar(Document):
+    """A part of a step (STEP_PARTS) on some accelerators, in seconds from the step's start.
+
+    ahead: whether it is for a later step than the one that is trained on meanwhile.
+    """
+
+    part: str
+    start_s: float
+    end_s: float
+    ahead: bool = False
+
+
+class Lane(Document):
+    """What equal accelerators do during a step, one bar after the other; between them they wait."""
+
+    name: Literal["all", "generation", "training"]
+    accelerators: int
+    bars: tuple[Bar, ...]
+
+
 class Way(Document):
     """A way to run the steps; tokens: of prompts and responses.
 
     staleness: policy updates that a response lags behind.  same: on the ranks that train.
-    limited_by: the part that would have to be shorter.
+    limited_by: the part that would have to be shorter.  lanes: the timeline of one step.
     """
 
     name: WayName
@@ -229,6 +297,7 @@ class Way(Document):
     tokens_per_s: float
     tokens_per_s_per_accelerator: float
     limited_by: str
+    lanes: tuple[Lane, ...]
 
 
 class Generation(Document):

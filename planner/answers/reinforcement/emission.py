@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from planner.answers.plans.emission import NothingFits
-from planner.answers.reinforcement.documents import ReinforcementRequest
-from planner.answers.reinforcement.layouts import CORE, Layout, layouts
-from planner.documents.problems import refuse
-from planner.frameworks.base import Bundle
-from planner.frameworks.nemo_rl import step as nemo_rl
-from planner.frameworks.rollouts import Rollouts
-from planner.frameworks.verl import step as verl
+from collections.abc import Iterator
+from importlib import import_module
 
-RENDER = {"verl": verl.render, "nemo-rl": nemo_rl.render}
+from planner import frameworks
+from planner.answers.plans.emission import NothingFits
+from planner.answers.plans.plan_answers import illegal
+from planner.answers.reinforcement.documents import (
+    PART,
+    ReinforcementRequest,
+    ReinforcementSpec,
+)
+from planner.answers.reinforcement.layouts import Layout, layouts
+from planner.documents.problems import Problem, RequestError, Scalar
+from planner.frameworks.base import Bundle
+from planner.frameworks.rollouts import Rollouts
+from planner.frameworks.step_trainers import TRAINERS, StepTrainer
+
+# Fields of a step that not all trainers have options for.
+OPTIONAL = (
+    "generation_precision", "max_num_seqs", "speculative_tokens", "generated_per_trained",
+    "epochs", "oversampling", "partial_rollouts",
+)  # fmt: skip
 
 
 def files(asked: ReinforcementRequest) -> Bundle:
@@ -19,23 +31,81 @@ def files(asked: ReinforcementRequest) -> Bundle:
 
     Raises NothingFits, IllegalPlan, SpaceTooLarge, RequestError.
     """
-    spec = asked.reinforcement
-    if spec.trainer == "nemo-rl" and spec.algorithm == "ppo":
-        detail = "nemo-rl is written for grpo alone; verl has a critic too"
-        raise refuse("/reinforcement/trainer", "inconsistent", detail)
+    trainer = asked.trainer
+    if problems := [*unsaid(asked.reinforcement, trainer)]:
+        raise RequestError(problems)
     best = layouts(asked)[0]
+    if problems := [*_misplaced(asked, best)]:
+        raise RequestError(problems)
     request = best.trained.request
-    if request.search.framework != CORE:
+    if request.search.framework != trainer.framework:
+        why = f"`planner plan --framework {trainer.framework}` says why"
+        if asked.request.plan is not None:
+            rules = frameworks.get(trainer.framework).rules
+            why = "; ".join(one.text for one in illegal(request, asked.request.plan, rules))
         raise NothingFits(
-            f"no launch files: {spec.trainer} can't run this training on Megatron-Core "
-            f"(`planner plan --framework {CORE}` says why); the step is priced all the same"
+            f"no launch files: {asked.reinforcement.trainer} can't run this training ({why}); the "
+            "step is priced all the same"
         )
     # Launch files say the longest sequence, not the lengths that it was priced with.
     training = request.training.model_copy(update={
         "sample_lengths": (), "global_batch_size": asked.request.training.global_batch_size,
     })  # fmt: skip
     said = request.model_copy(update={"training": training})
-    return RENDER[spec.trainer](said, best.trained.plan, _rollouts(asked, best))
+    bundle: Bundle = import_module(trainer.module).render(
+        said, best.trained.plan, _rollouts(asked, best)
+    )
+    return bundle
+
+
+def _problem(name: str, detail: str, got: Scalar, *allowed: Scalar) -> Problem:
+    pointer = f"/{PART}/{name}"
+    return Problem(pointer=pointer, code="inconsistent", detail=detail, got=got, allowed=allowed)
+
+
+def unsaid(spec: ReinforcementSpec, trainer: StepTrainer) -> Iterator[Problem]:
+    """What the trainer has no options for, whatever way the step is run."""
+    if spec.algorithm not in trainer.algorithms:
+        able = [one.title for one in TRAINERS.values() if spec.algorithm in one.algorithms]
+        detail = f"{trainer.title} is written for {', '.join(trainer.algorithms)} alone"
+        detail += f", got {spec.algorithm}: take {' or '.join(able)}"
+        yield _problem("algorithm", detail, spec.algorithm, *trainer.algorithms)
+    usual = type(spec).model_fields
+    for name in OPTIONAL:
+        got, default = getattr(spec, name), usual[name].default
+        if got != default and name not in trainer.says:
+            able = [one.title for one in TRAINERS.values() if name in one.says]
+            others = f", or take {' or '.join(able)}" if able else ""
+            detail = f"no option of {trainer.title} says it: must be {default}, got {got}{others}"
+            yield _problem(name, detail, got, default)
+    if spec.samples < 2 and spec.algorithm == "grpo":
+        detail = "GRPO compares the responses to a prompt: must be at least 2, got 1"
+        yield _problem("samples", detail, spec.samples)
+
+
+def _misplaced(asked: ReinforcementRequest, best: Layout) -> Iterator[Problem]:
+    """What of the way to run the step the trainer has no options for."""
+    trainer = asked.trainer
+    where = "same" if best.same else "other"
+    if (best.name, where) not in trainer.ways:
+        known = [f"{name} on {place} accelerators" for name, place in trainer.ways]
+        detail = (
+            f"{trainer.title} runs a step {', or '.join(known)}; got {best.name} on {where}: "
+            "change generation or staleness"
+        )
+        yield _problem("generation", detail, where)
+    spec, usual = asked.reinforcement, ReinforcementSpec.model_fields
+    for name in trainer.in_step if best.name != "synchronous" else ():
+        got, default = getattr(spec, name), usual[name].default
+        if got != default:
+            detail = f"{trainer.title} has it only in step: must be {default} with a staleness, "
+            yield _problem(name, f"{detail}got {got}", got, default)
+    nodes = asked.nodes - best.trained.nodes
+    if best.same or not trainer.one_server:
+        return
+    if nodes > 1:
+        detail = f"the server of {trainer.title} is on one node: must be 1, got {nodes}"
+        yield _problem("generation_nodes", detail, nodes, 1)
 
 
 def _rollouts(asked: ReinforcementRequest, best: Layout) -> Rollouts:
@@ -50,11 +120,15 @@ def _rollouts(asked: ReinforcementRequest, best: Layout) -> Rollouts:
         response_tokens=spec.longest_tokens,
         nodes=0 if best.same else asked.nodes - best.trained.nodes,
         behind=behind.get(best.name, max(2.0, spec.staleness)),
+        engines=engines.count,
         tp=engines.tp,
         experts=engines.expert_parallel,
         gpu_memory_utilization=engines.utilization,
         max_num_seqs=spec.max_num_seqs,
         precision=spec.generation_precision,
+        generated_per_trained=spec.generated_per_trained,
+        oversampling=spec.oversampling,
+        partial=spec.partial_rollouts,
         reference=spec.reference,
         offload=spec.offload,
         epochs=spec.epochs,

@@ -8,11 +8,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from cost_models.continuous_batching import Generated, Lengths, generate
+from cost_models.continuous_batching import Cut, Generated, Lengths, generate
 from cost_models.generation import WORKSPACE_BYTES, Engine
 from cost_models.spec import ModelSpec
 from planner.answers.plans.emission import NothingFits
-from planner.answers.reinforcement.documents import Generation, ReinforcementRequest
+from planner.answers.reinforcement.documents import PART, Generation, ReinforcementRequest
 from planner.documents.formats import gib
 from planner.search.exhaustive import cost_model
 
@@ -79,16 +79,33 @@ def fastest_engines(
     capacity = group.accelerator.memory_bytes
     free = (capacity - beside_bytes) / capacity
     share = spec.gpu_memory_utilization or max(0.0, min(MOST_UTILIZATION[where], free - 0.02))
-    found = list(_candidates(asked, accelerators, share))
+    found = list(_candidates(asked, accelerators, share, where))
     if not found:
-        least = min(_engine_bytes(asked, tp) for tp in _degrees(asked, accelerators))
-        raise NothingFits(
-            f"no engine fits: weights and the cache of one sequence of "
-            f"{spec.sequence_tokens:,} tokens need {gib(least)} of an accelerator, which has "
-            f"{gib(share * capacity)} for it; a larger generation_tp, fewer max_response_tokens "
-            "or generation: other make room"
-        )
+        raise _no_room(asked, _degrees(asked, accelerators), share * capacity)
     return min(found, key=lambda one: one.seconds)
+
+
+def _no_room(asked: ReinforcementRequest, degrees: list[int], bytes_for_it: float) -> NothingFits:
+    """Why no engine fits, and the longest response for which one would."""
+    spec = asked.reinforcement
+
+    def need(tokens: int) -> float:
+        return min(_engine_bytes(asked, tp, spec.prompt_tokens + tokens) for tp in degrees)
+
+    has = f"of an accelerator, which has {gib(bytes_for_it)} for it"
+    room = "a larger generation_tp, a larger gpu_memory_utilization or generation: other make room"
+    if need(0) > bytes_for_it:
+        detail = f"no engine fits: weights and the cache of a prompt need {gib(need(0))} {has}"
+        return NothingFits(f"{detail}; {room}", f"/{PART}/generation_tp", spec.generation_tp)
+    low, high = 0, spec.longest_tokens
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if need(middle) <= bytes_for_it else (low, middle)
+    detail = (
+        f"no engine fits: weights and the cache of one sequence of {spec.sequence_tokens:,} tokens "
+        f"need {gib(need(spec.longest_tokens))} {has}: at most {low:,} tokens of a response; {room}"
+    )
+    return NothingFits(detail, f"/{PART}/max_response_tokens", spec.longest_tokens)
 
 
 def _degrees(asked: ReinforcementRequest, accelerators: int) -> list[int]:
@@ -101,8 +118,12 @@ def _degrees(asked: ReinforcementRequest, accelerators: int) -> list[int]:
 
 
 def splits_heads(model: ModelSpec, tp: int) -> bool:
-    """Whether so many accelerators share the attention heads evenly, as vLLM and SGLang need."""
-    return model.num_attention_heads % tp == 0
+    """Whether so many accelerators share the heads evenly, as vLLM and SGLang need.
+
+    With more accelerators than key/value heads, equally many hold the same one.
+    """
+    groups = model.num_query_groups or model.num_attention_heads
+    return model.num_attention_heads % tp == 0 and (groups % tp == 0 or tp % groups == 0)
 
 
 def _engine(asked: ReinforcementRequest, tp: int, expert_parallel: bool = False) -> Engine:
@@ -110,28 +131,31 @@ def _engine(asked: ReinforcementRequest, tp: int, expert_parallel: bool = False)
     return Engine(cost_model(asked.request), tp, expert_parallel, spec.generation_precision, "bf16")
 
 
-def _engine_bytes(asked: ReinforcementRequest, tp: int) -> float:
+def _engine_bytes(asked: ReinforcementRequest, tp: int, tokens: int) -> float:
     """The least memory of an accelerator of an engine: weights and the cache of one sequence."""
-    one, spec = _engine(asked, tp), asked.reinforcement
-    longest = np.array(float(spec.prompt_tokens + spec.longest_tokens))
-    return one.weight_bytes + WORKSPACE_BYTES + float(one.cache_bytes(longest))
+    one = _engine(asked, tp)
+    return one.weight_bytes + WORKSPACE_BYTES + float(one.cache_bytes(np.array(float(tokens))))
 
 
-def _candidates(asked: ReinforcementRequest, accelerators: int, share: float) -> Iterator[Engines]:
-    spec = asked.reinforcement
+def _candidates(
+    asked: ReinforcementRequest, accelerators: int, share: float, where: str
+) -> Iterator[Engines]:
+    spec, model = asked.reinforcement, asked.request.model
+    # vLLM's server has copies of mixtures of experts alone (0.14 and later).
+    alone = asked.trainer.one_server and where == "other" and model.moe is None
     capacity = asked.request.cluster.groups[0].accelerator.memory_bytes
     for tp in _degrees(asked, accelerators):
-        several = asked.request.model.moe is not None and tp > 1
-        experts = asked.request.model.moe.num_experts if asked.request.model.moe else 1
+        several = model.moe is not None and tp > 1 and asked.trainer.whole_experts
+        experts = model.moe.num_experts if model.moe else 1
         for expert_parallel in (False, True) if several and experts % tp == 0 else (False,):
             engine = _engine(asked, tp, expert_parallel)
-            weights, count = engine.weight_bytes, accelerators // tp
+            weights, count = engine.weight_bytes, 1 if alone else accelerators // tp
             cache = share * capacity - weights - WORKSPACE_BYTES
             responses = spec.sequences * spec.generated_per_trained / count
             if spec.generation_tokens_per_s is not None:
                 tokens = spec.sequences * spec.generated_per_trained * spec.mean_tokens
-                stated_s = tokens / (spec.generation_tokens_per_s * accelerators)
-                stated_s += spec.tool_wait_s
+                stated_s = tokens / (spec.generation_tokens_per_s * count * tp)
+                stated_s += spec.waiting_s
                 yield Engines(tp, count, False, share, weights, 0.0, stated_s, stated_s)
                 break
             try:
@@ -141,7 +165,7 @@ def _candidates(asked: ReinforcementRequest, accelerators: int, share: float) ->
             tokens = responses * spec.mean_tokens
             yield Engines(
                 tp, count, expert_parallel, share, weights, cache,
-                made.seconds + spec.tool_wait_s, tokens / made.steady_tokens_per_s, made,
+                made.seconds, tokens / made.steady_tokens_per_s, made,
             )  # fmt: skip
 
 
@@ -155,4 +179,6 @@ def _generated(
         # Engines cache prefixes: the samples of a prompt compute it once.
         prompts_per_response=1.0 / spec.samples,
         tokens_per_pass=spec.accepted_tokens or 1.0, drafted=float(spec.speculative_tokens),
+        cut=Cut(spec.oversampling, float(spec.samples), spec.partial_rollouts),
+        tool_wait_s=spec.waiting_s,
     )  # fmt: skip

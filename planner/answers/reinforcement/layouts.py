@@ -15,30 +15,22 @@ import numpy as np
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan
 from cost_models.schedules import SCHEDULES
+from planner import frameworks
 from planner.answers.plans.competition import fastest
 from planner.answers.plans.emission import NothingFits
 from planner.answers.plans.explain import report
 from planner.answers.plans.plan_answers import IllegalPlan, illegal
-from planner.answers.reinforcement.documents import (
-    ReinforcementRequest,
-    TransferStep,
-    WayName,
-)
+from planner.answers.reinforcement.documents import ReinforcementRequest, TransferStep
 from planner.answers.reinforcement.engines import Engines, fastest_engines, lengths
 from planner.answers.reinforcement.memory import beside_bytes, critic_share, moved_bytes
 from planner.answers.reinforcement.transfer import transfer
+from planner.documents.answer import Reason
 from planner.documents.plan_report import PlanReport
 from planner.documents.problems import RequestError
 from planner.documents.request import Bounds, PlanRequest
-from planner.frameworks.nemo_rl import step as nemo_rl
+from planner.frameworks.step_trainers import WayName
 from planner.search.exhaustive import cost_model
 
-# verl's rules are those of Megatron-Core in trainers of whole steps; NeMo-RL has fewer options.
-CORE = "verl"
-LIMITS: dict[str, dict[str, Bounds]] = {
-    "verl": {},
-    "nemo-rl": {name: Bounds(values=values) for name, values in nemo_rl.LIMITS.items()},
-}
 GENERATION_PARTS = ("generation", "reward")
 STALENESS: dict[WayName, float] = {
     "synchronous": 0.0, "one step off-policy": 1.0, "asynchronous": 2.0,
@@ -68,8 +60,12 @@ class Trained:
 
     @cached_property
     def filled(self) -> float:
-        """Tokens of an optimizer step over those of the sequences that are priced."""
+        """Tokens of an optimizer step, padding included, over those of the sequences priced."""
         spec = self.asked.reinforcement
+        if self.asked.trainer.pads:
+            together = max(1.0, spec.sequences / self.plan.dp)  # of a rank, padded to one length
+            longest = lengths(self.asked).expected_longest(together)
+            return (spec.prompt_tokens + longest) / self.request.training.seq_length
         batch = self.asked.request.training.global_batch_size
         tokens = batch * (spec.prompt_tokens + spec.mean_tokens)
         training = self.request.training
@@ -112,22 +108,27 @@ class Layout:
     @property
     def step_time_s(self) -> float:
         """Seconds of a step: one part after the other, or generation beside training."""
-        serial_s = sum(self.parts_s.values())
         if self.name == "synchronous":
-            return serial_s
-        generation_s = sum(self.parts_s[name] for name in GENERATION_PARTS)
-        transfer_s = self.parts_s["weight_transfer"]
-        return max(generation_s, serial_s - generation_s - transfer_s) + transfer_s
+            return sum(self.parts_s.values())
+        return max(self.generation_s, self.training_s) + self.parts_s["weight_transfer"]
+
+    @property
+    def generation_s(self) -> float:
+        """Seconds until the responses have their rewards."""
+        return sum(self.parts_s[name] for name in GENERATION_PARTS)
+
+    @property
+    def training_s(self) -> float:
+        """Seconds of the ranks that train, without the transfer of new weights."""
+        apart = (*GENERATION_PARTS, "weight_transfer")
+        return sum(taken for name, taken in self.parts_s.items() if name not in apart)
 
     @property
     def limited_by(self) -> str:
         """The part that would have to be shorter."""
         parts = self.parts_s
-        generation_s = sum(parts[name] for name in GENERATION_PARTS)
-        beside = {name: s for name, s in parts.items() if name not in GENERATION_PARTS}
         if self.name != "synchronous":
-            trained_s = sum(beside.values()) - parts["weight_transfer"]
-            chosen = generation_s >= trained_s
+            chosen = self.generation_s >= self.training_s
             parts = {n: s for n, s in parts.items() if (n in GENERATION_PARTS) == chosen}
         longest = max(parts, key=parts.__getitem__)
         made = self.engines.generated
@@ -150,6 +151,7 @@ def layouts(asked: ReinforcementRequest) -> list[Layout]:
             trained[nodes] = _trained(asked, nodes)
         return trained[nodes]
 
+    ways = asked.trainer.ways
     split = spec.generation == "other"
     if not split:
         whole = on(asked.nodes)
@@ -161,6 +163,8 @@ def layouts(asked: ReinforcementRequest) -> list[Layout]:
     searched = spec.generation is None and asked.nodes > 1 and asked.request.plan is None
     if split or searched:
         found += _split(asked, on, found[0] if found else None)
+    if searched:
+        found = [one for one in found if (one.name, "same" if one.same else "other") in ways]
     fresh = [one for one in found if STALENESS[one.name] <= max(spec.staleness, 0.0)]
     late = [one for one in found if one not in fresh]
     return sorted(fresh, key=_step_s) + sorted(late, key=_step_s)
@@ -183,7 +187,8 @@ def _split(
     reference = whole.trained if whole else on(max(1, asked.nodes // 2))
     work_s = sum(reference.parts_s.values()) * reference.nodes
     tried = {}
-    for nodes in np.unique(np.linspace(1, asked.nodes - 1, MOST_SPLITS).round().astype(int)):
+    most = 1 if asked.trainer.one_server else asked.nodes - 1
+    for nodes in np.unique(np.linspace(1, most, MOST_SPLITS).round().astype(int)):
         try:
             tried[int(nodes)] = fastest_engines(asked, int(nodes) * each, "other", 0.0)
         except NothingFits:
@@ -199,11 +204,29 @@ def _split(
             late = name == "one step off-policy"
             return max(engines.seconds, training_s) if late else engines.seconds + training_s
 
-        nodes = min(tried, key=expected_s)
-        # Training on few nodes takes more than its share, since less memory is left for it.
-        near = [_on_nodes(asked, on, tried, name, n) for n in (nodes, nodes - 1)]
-        if chosen := [one for one in near if one is not None]:
-            yield min(chosen, key=_step_s)
+        near = _near(asked, on, tried, name, min(tried, key=expected_s))
+        yield from sorted(near, key=_step_s)[:1]
+
+
+def _near(
+    asked: ReinforcementRequest,
+    on: Callable[[int], Trained],
+    tried: Mapping[int, Engines],
+    name: WayName,
+    nodes: int,
+) -> Iterator[Layout]:
+    """Layouts with about so many nodes that generate.
+
+    Training on few nodes takes more than its share, since less memory is left for it; where engines
+    are waited for all the same, it needs no more of them.
+    """
+    first = _on_nodes(asked, on, tried, name, nodes)
+    if first is not None:
+        yield first
+        if name != "synchronous" and first.generation_s >= first.training_s:
+            return
+    if (more := _on_nodes(asked, on, tried, name, nodes - 1)) is not None:
+        yield more
 
 
 def _on_nodes(
@@ -226,14 +249,14 @@ def _trained(asked: ReinforcementRequest, nodes: int) -> Trained:
     """The given plan, or the fastest that fits, by a framework that has the whole step if any."""
     request = asked.training_on(nodes)
     spec = asked.reinforcement
+    named, trainer = request.search.framework, asked.trainer
+    names = (named,) if named else (trainer.framework, None)
     if request.plan is not None:
-        if reasons := illegal(request, request.plan):
-            raise IllegalPlan(reasons)
-        return Trained(asked, nodes, _by_lengths(asked, request), request.plan)
-    named, extra = request.search.framework, LIMITS[spec.trainer]
-    for name in (named,) if named else (CORE, None):
+        return _given(asked, request, request.plan, names)
+    for name in names:
         bound = request.for_framework(name)
-        if name == CORE and extra:
+        if name == trainer.framework and trainer.limits:
+            extra = {field: Bounds(values=values) for field, values in trainer.limits.items()}
             limits = {**bound.search.limits, **extra}
             search = bound.search.model_copy(update={"limits": limits})
             bound = bound.model_copy(update={"search": search})
@@ -244,17 +267,36 @@ def _trained(asked: ReinforcementRequest, nodes: int) -> Trained:
                 raise
             continue
         if best:
-            return Trained(asked, nodes, _by_lengths(asked, bound), best[0])
+            runs = trainer.runs_as if name == trainer.framework else {}
+            plan = best[0].model_copy(update=dict(runs))
+            return Trained(asked, nodes, _by_lengths(asked, bound), plan)
     raise NothingFits(
         f"no plan of the training fits on {nodes} node{'s' * (nodes > 1)} with sequences of "
         f"{spec.sequence_tokens:,} tokens; `planner plan` says why"
     )
 
 
+def _given(
+    asked: ReinforcementRequest,
+    request: PlanRequest,
+    plan: ParallelPlan,
+    names: tuple[str | None, ...],
+) -> Trained:
+    """The given plan, bound to the first framework that can run it.  Raises IllegalPlan."""
+    reasons: list[Reason] = []
+    for name in names:
+        bound = request.for_framework(name)
+        rules = frameworks.get(name).rules if name else ()
+        if not (reasons := illegal(bound, plan, rules)):
+            nodes = request.cluster.groups[0].nodes
+            return Trained(asked, nodes, _by_lengths(asked, bound), plan)
+    raise IllegalPlan(reasons)
+
+
 def _by_lengths(asked: ReinforcementRequest, request: PlanRequest) -> PlanRequest:
     """The request whose sequences are filled with responses of different lengths."""
     spec = asked.reinforcement
-    if spec.mean_tokens == spec.longest_tokens:
+    if spec.mean_tokens == spec.longest_tokens or asked.trainer.pads:
         return request
     found = lengths(asked)
     shares = (np.arange(QUANTILES) + 0.5) / QUANTILES

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from cost_models.spec import ModelSpec
 from planner.answers.reinforcement.documents import PART, ReinforcementRequest, ReinforcementSpec
 from planner.answers.reinforcement.engines import splits_heads
 from planner.documents.problems import Gathered, Problem, RequestError, missing
 from planner.documents.request import PlanRequest
 from planner.documents.typed_values import plain_object, require_object, validate
+from planner.frameworks.step_trainers import TRAINERS
 from planner.inputs.requests.parser import parse_request
+from planner.search.axes import divisors
 
 
 def parse_reinforcement(document: Any) -> ReinforcementRequest:
@@ -25,13 +28,14 @@ def parse_reinforcement(document: Any) -> ReinforcementRequest:
     document = plain_object(document)
     rest = {name: part for name, part in document.items() if name not in (PART, "plan")}
     problems, request = Gathered(), None
-    if (spec := problems.of(lambda: _spec(document.get(PART)))) is not None:
+    if (spec := problems.of(lambda: _spec(_named(document.get(PART), rest)))) is not None:
         rest["training"] = _training(rest.get("training"), spec)
     try:
         request = parse_request(rest)
     except RequestError as error:
         # Without its part a request lacks what would follow from it.
-        problems += [p for p in error.problems if spec is not None or p.code != "missing"]
+        own = [p for p in error.problems if spec is not None or p.code != "missing"]
+        problems += [_of_step(one, document, spec) for one in own]
     if spec is None or request is None:
         raise RequestError(problems)
     problems += [*_of_training(request, spec), *_of_cluster(request, spec)]
@@ -40,9 +44,36 @@ def parse_reinforcement(document: Any) -> ReinforcementRequest:
     if document.get("plan") is None:
         return asked
     nodes = asked.nodes - (spec.generation_nodes or 0)
-    trained = parse_request({**asked.training_on(nodes).document(), "plan": document["plan"]})
+    trained = asked.training_on(nodes)
+    if trained.search.framework is None:  # what a plan leaves out is as the trainer has it
+        trained = trained.for_framework(asked.trainer.framework)
+    trained = parse_request({**trained.document(), "plan": document["plan"]})
     planned = request.model_copy(update={"plan": trained.plan})
     return asked.model_copy(update={"request": planned})
+
+
+def _named(value: Any, rest: dict[str, Any]) -> Any:
+    """The part with the trainer that a search names as its framework, where it says none itself."""
+    search = rest.get("search")
+    if not isinstance(search, dict) or not isinstance(value, dict) or "trainer" in value:
+        return value
+    name = search.get("framework")
+    if name not in TRAINERS:
+        return value
+    rest["search"] = {key: part for key, part in search.items() if key != "framework"}
+    return {**value, "trainer": name}
+
+
+def _of_step(one: Problem, document: dict[str, Any], spec: ReinforcementSpec | None) -> Problem:
+    """A problem with the length of a sequence at the field that it follows from."""
+    training = document.get("training")
+    said = isinstance(training, dict) and training.get("seq_length") is not None
+    if spec is None or said or one.pointer != "/training/seq_length":
+        return one
+    longest = spec.longest_tokens
+    detail = f"with a prompt of {spec.prompt_tokens:,} tokens and {longest:,} more: {one.detail}"
+    update = {"pointer": f"/{PART}/max_response_tokens", "detail": detail, "got": longest}
+    return one.model_copy(update=update)
 
 
 def _spec(value: Any) -> ReinforcementSpec:
@@ -57,6 +88,7 @@ def _training(value: Any, spec: ReinforcementSpec) -> Any:
     if value is not None and not isinstance(value, dict):
         return value
     usual = {"seq_length": spec.sequence_tokens, "global_batch_size": spec.sequences}
+    usual |= TRAINERS[spec.trainer].training
     given = {name: part for name, part in (value or {}).items() if part is not None}
     return usual | given
 
@@ -98,16 +130,32 @@ def _of_cluster(request: PlanRequest, spec: ReinforcementSpec) -> Iterator[Probl
     if nodes >= group.nodes:
         detail = f"must leave nodes to train on: the cluster has {group.nodes}, got {nodes}"
         yield problem("generation_nodes", detail, nodes)
-    ranks, tp = (nodes or group.nodes) * group.accelerators_per_node, spec.generation_tp
-    if tp is not None and ranks % tp:
-        detail = f"must divide the {ranks} accelerators that generate, got {tp}"
-        yield problem("generation_tp", detail, tp)
-    elif tp is not None and not splits_heads(request.model, tp):
-        heads = request.model.num_attention_heads
-        yield problem("generation_tp", f"must divide the {heads} attention heads, got {tp}", tp)
+    if spec.generation_tp is not None:
+        ranks = (nodes or group.nodes) * group.accelerators_per_node
+        if detail := _unshared(request.model, spec.generation_tp, ranks):
+            yield problem("generation_tp", detail, spec.generation_tp)
     if spec.generation == "other" and group.nodes < 2:
         detail = "needs a second node: one generates while the other trains"
         yield problem("generation", detail, "other")
+    trainer = TRAINERS[spec.trainer]
+    if spec.offload and not trainer.offloads:
+        detail = f"{trainer.title} keeps its models in accelerator memory: must be false, got true"
+        yield problem("offload", detail, True)
     turns = spec.generation != "other" or spec.reference or spec.algorithm == "ppo"
     if spec.offload and turns and group.host_link_bytes_per_s is None:
         yield problem("offload", "needs host_link_bytes_per_s in the cluster, or false", True)
+
+
+def _unshared(model: ModelSpec, tp: int, ranks: int) -> str:
+    """Why engines of so many accelerators can't be made of these; "" where they can."""
+    if ranks % tp:
+        return f"must divide the {ranks} accelerators that generate, got {tp}"
+    if splits_heads(model, tp):
+        return ""
+    heads = model.num_attention_heads
+    able = [str(n) for n in divisors(ranks) if splits_heads(model, n)]
+    return (
+        f"must divide the {heads} attention heads, and divide the "
+        f"{model.num_query_groups or heads} key/value heads or be a multiple of them: "
+        f"{', '.join(able)} of {ranks} accelerators; got {tp}"
+    )

@@ -41,6 +41,7 @@ from planner.frameworks.launch_files import given_with
 from planner.frameworks.named_models import find, is_encoder, of_config
 from planner.frameworks.nemo_rl import policy as nemo_rl
 from planner.frameworks.nemo_rl.config import of_files
+from planner.frameworks.openrlhf import reader as openrlhf
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 
 LENGTH = ("--block_size", "--max_seq_length", "--max_length", "--seq_length")
@@ -77,6 +78,8 @@ def recognises(files: Mapping[str, str]) -> bool:
         return found[0].title not in trainers.NAMED
     if verl_overrides.call(files, verl_overrides.on_fsdp) is not None:
         return True
+    if openrlhf.recognises(files):
+        return True
     if nemo_rl.is_on(files, "dtensor_cfg") or automodel.file_of(files) is not None:
         return True
     if texts:
@@ -94,6 +97,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         return trainers.read(files, accelerators)
     if (call := verl_overrides.call(files, verl_overrides.on_fsdp)) is not None:
         return verl_actor.read(call, files)
+    if openrlhf.recognises(files):
+        return openrlhf.read(files)
     if (run := of_files(files)) is not None:
         return nemo_rl_policy.read(run, given_with(files), accelerators)
     if (recipe := automodel.file_of(files)) is not None:

@@ -18,7 +18,8 @@ class Trainer:
     offloads_instead: whether activations beside adapters are offloaded in place of recompute;
     names: the package whose keys.json has all of its keys, if it drops others without a word;
     tasks: keys of what it does in place of training where do_train is not set; usual_tuning: what
-    it trains by default.
+    it trains by default; generates: keys of the responses that a step begins with, where the
+    training is read without them.
     """
 
     title: str
@@ -38,6 +39,7 @@ class Trainer:
     offloads_instead: bool = False
     names: str = ""
     tasks: tuple[str, ...] = ()
+    generates: tuple[str, ...] = ()
 
 
 # transformers' Trainer itself: each script has its own option for the length, and its own model.
@@ -64,6 +66,30 @@ _LLAMA_FACTORY = Trainer(
 )
 # LLaMA-Factory's v1 format, after translation to the older keys.
 NEWER = replace(_LLAMA_FACTORY, marks=(), usual_micro=1, usual_tuning="full")
+_TRL = Trainer(
+    "TRL",
+    ("dataset_name", "dataset_text_field", "use_peft", "dataset_mixture", "dataset_mixer"),
+    ("model_name_or_path",),
+    ("max_length", "max_seq_length"),
+    usual_length=1024,
+    usual_rank=16,
+    checkpoints=True,
+    chunks_loss=True,
+)
+# Its GRPO, whose sequences are as long as the engine's; marked by all of these.
+GRPO = replace(
+    _TRL,
+    marks=("num_generations", "vllm_max_model_length"),
+    length=("vllm_max_model_length",),
+    usual_length=None,
+    chunks_loss=False,
+    generates=(
+        "loss_type", "beta", "num_iterations", "generation_batch_size", "steps_per_generation",
+        "max_completion_length", "use_vllm", "vllm_mode", "vllm_tensor_parallel_size",
+        "vllm_gpu_memory_utilization", "vllm_enable_sleep_mode", "vllm_server_host",
+        "vllm_server_port", "temperature", "epsilon", "epsilon_high", "scale_rewards",
+    ),
+)  # fmt: skip
 TRAINERS = (
     _LLAMA_FACTORY,
     Trainer(
@@ -78,16 +104,7 @@ TRAINERS = (
         offloads_instead=True,
         names="planner.frameworks.axolotl",
     ),
-    Trainer(
-        "TRL",
-        ("dataset_name", "dataset_text_field", "use_peft", "dataset_mixture", "dataset_mixer"),
-        ("model_name_or_path",),
-        ("max_length", "max_seq_length"),
-        usual_length=1024,
-        usual_rank=16,
-        checkpoints=True,
-        chunks_loss=True,
-    ),
+    _TRL,
 )
 
 

@@ -28,7 +28,7 @@ from planner.frameworks.accelerate.launch_config import (
 )
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, FOREACH, OPTIMIZERS
-from planner.frameworks.accelerate.trainer_keys import NEWER, TRAINERS, Trainer, kept_in
+from planner.frameworks.accelerate.trainer_keys import GRPO, NEWER, TRAINERS, Trainer, kept_in
 from planner.frameworks.given_values import (
     Values,
     hints,
@@ -78,7 +78,8 @@ def trainer_of(files: Mapping[str, str]) -> tuple[Trainer, str] | None:
         if llama_factory_v1.is_one(text):
             return NEWER, name
         keys = set(re.findall(r"^([a-z]\w*):", dedent(text), re.MULTILINE))
-        for one in TRAINERS:
+        generates = keys >= {*GRPO.marks, *GRPO.model}
+        for one in (GRPO,) if generates else TRAINERS:
             if keys & set(one.marks) and keys & set(one.model):
                 return one, name
     return None
@@ -187,7 +188,7 @@ def plan_of(
     steps = values.integer("gradient_accumulation_steps", default=1)
     if trainer is NEWER:
         steps = llama_factory_v1.accumulation(values, micro, dp)
-    loss = _loss(values)
+    loss = _loss(values, trainer)
     _refuse_tasks(values, trainer)
     micro *= 2 if loss in PAIRED else 1
     half = "fp16" if values.boolean("fp16") else "bf16"
@@ -279,8 +280,12 @@ def _degrees(values: Values, world: int) -> tuple[dict[str, int], dict[str, int]
     return degrees, {"dp_shard": shards * cp} if copies > 1 else {}
 
 
-def _loss(values: Values) -> Any:
+def _loss(values: Values, trainer: Trainer) -> Any:
     """The loss of a step; raises Unreadable if the step also generates samples."""
+    if trainer.generates:
+        values.has(*SAMPLES, *trainer.generates)
+        values.assume("only the training of GRPO is read, each sequence as long as the longest")
+        return "next_token"
     said = (values.text("stage", "rl", "loss_type") or "sft").lower().strip("[]")
     if said in GENERATING:
         raise values.fault(

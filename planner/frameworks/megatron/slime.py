@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cost_models.package_files import table
+from planner.frameworks import post_training
 from planner.frameworks.arguments import Arguments
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.training_calls import World
@@ -36,6 +37,17 @@ def world(args: Arguments, reached: World) -> World:
     return World(nodes, each or None, nodes * each or None)
 
 
+def _sequences(args: Arguments) -> int:
+    """The longest sequences of a pass that is filled with tokens, which cp ranks share."""
+    cp = args.positive("--context-parallel-size")
+    each = args.positive("--tensor-model-parallel-size") * cp
+    each *= args.positive("--pipeline-model-parallel-size")
+    ranks = args.integer("--actor-num-nodes", 1) * args.integer("--actor-num-gpus-per-node", 8)
+    share = max(1, args.integer("--global-batch-size") // max(1, ranks // each))
+    tokens, length = args.integer("--max-tokens-per-gpu") * cp, args.integer("--seq-length")
+    return post_training.sequences(tokens, length, share) if length else 1
+
+
 def translate(args: Arguments) -> None:
     """Sets the sequence length and batch sizes of a step, and the defaults that slime changes."""
     response = args.integer("--rollout-max-response-len")
@@ -51,8 +63,10 @@ def translate(args: Arguments) -> None:
         steps = args.positive("--num-steps-per-rollout")
         args.say("--global-batch-size", str(max(samples // steps, 1)), "--rollout-batch-size")
     if args.has("--use-dynamic-batch-size"):
-        args.assume("micro-batches of --max-tokens-per-gpu tokens are costed as one sequence")
-        args.say("--micro-batch-size", "1", "--use-dynamic-batch-size")
+        micro = _sequences(args)
+        several = f"{micro} of the longest sequences" if micro > 1 else "one sequence"
+        args.assume(f"micro-batches of --max-tokens-per-gpu tokens are costed as {several}")
+        args.say("--micro-batch-size", str(micro), "--use-dynamic-batch-size")
     elif "--micro-batch-size" not in args.given and args.given:
         args.say("--micro-batch-size", "1", next(iter(args.given)))
     for name in ("--bf16", "--use-distributed-optimizer"):

@@ -5,8 +5,7 @@ Keys of examples/configs and of nemo_rl/models/megatron/setup.py (7ea279a).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from cost_models.plans import ParallelPlan
 from planner.documents.plan_report import Note
@@ -24,12 +23,6 @@ LAUNCH = Launch(
     "Needs a checkout of NeMo-RL and a running Ray cluster of all nodes: NEMO_RL and MODEL.",
     starts="first node",
 )  # fmt: skip
-# What its configuration of Megatron-Core has no key for.
-LIMITS: Mapping[str, tuple[Any, ...]] = {
-    "vpp": (1,), "schedule": ("1f1b",), "moe_dispatcher": ("alltoall",), "overlap_p2p": (False,),
-    "overlap_tp": (False,), "overlap_ep": (False,), "recompute": ("none", "full"),
-    "offload_optimizer": (False,), "zero_stage": (1,),
-}  # fmt: skip
 NEEDS = Note(
     code="needs",
     text=f"It inherits {PARENT} of NeMo-RL's examples: data, rewards and learning rate are those; "
@@ -52,6 +45,10 @@ def _rows(request: PlanRequest, plan: ParallelPlan, rollouts: Rollouts) -> Itera
     yield "defaults", PARENT, "of the same folder, NeMo-RL's examples/configs"
     yield "grpo.num_prompts_per_step", rollouts.prompts, "prompts per step"
     yield "grpo.num_generations_per_prompt", rollouts.samples, "responses per prompt"
+    if rollouts.generated_per_trained > 1:
+        yield "grpo.use_dynamic_sampling", True, "prompts without a difference are left out"
+        more = rollouts.generated_per_trained
+        yield "grpo.batch_multiplier", more, "prompts that responses are generated for"
     if rollouts.nodes and rollouts.behind >= 1:
         yield "grpo.async_grpo.enabled", True, "generation runs beside training"
         yield "grpo.async_grpo.max_trajectory_age_steps", int(rollouts.behind), "steps behind"

@@ -7,7 +7,7 @@ the same options and its own rollout.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
@@ -70,8 +70,6 @@ def arguments(request: PlanRequest, plan: ParallelPlan) -> tuple[Flag, ...]:
 def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
     """The launch script, to be called on every node."""
     options, variables = arguments(request, plan), megatron.environment(plan)
-    told = {one.name: str(one.value) for one in variables}
-    env = json.dumps(told)[1:-1].replace('"', '\\"')
     return LAUNCH.bundle(
         request,
         plan,
@@ -79,8 +77,15 @@ def render(request: PlanRequest, plan: ParallelPlan) -> Bundle:
         options,
         variables,
         notes=(NEEDS,),
-        words={"env": f", {env}" if env else ""},
+        words={"env": job_environment(variables)},
     )
+
+
+def job_environment(variables: Iterable[Flag]) -> str:
+    """Variables as further members of the JSON that Ray's job takes, within quotes of bash."""
+    told = {one.name: str(one.value) for one in variables}
+    env = json.dumps(told)[1:-1].replace('"', '\\"')
+    return f", {env}" if env else ""
 
 
 def recognises(files: Mapping[str, str]) -> bool:

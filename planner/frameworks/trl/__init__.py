@@ -16,6 +16,13 @@ VERSIONS = "1.10 (main of July 2026, f2cd577) to 1.16, transformers 5, accelerat
 
 def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     """The keys of SFTConfig or DPOConfig, ModelConfig and ScriptArguments."""
+    yield from model_rows(c, plan)
+    yield from _data(c, plan)
+    yield checkpointing(plan)
+
+
+def model_rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
+    """The keys of ModelConfig."""
     adapted = c.training.lora_rank > 0
     half = {"bf16": "bfloat16", "fp16": "float16"}[c.training.precision]
     yield "model_name_or_path", ".", "overridden by MODEL of launch.sh"
@@ -28,12 +35,12 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     if c.training.frozen_dtype == "nf4" and plan.zero_stage:
         # Accelerate leaves weights that are stored as integers out of the shards.
         yield "bnb_4bit_quant_storage", half, "four bits are stored as a type that FSDP shards"
-    yield from _data(c, plan)
-    yield (
-        "gradient_checkpointing",
-        trainer_yaml.recomputes(plan),
-        "full recompute; with FSDP set in accelerate.yaml",
-    )
+
+
+def checkpointing(plan: ParallelPlan) -> Row:
+    """Whether the trainer computes layers again."""
+    why = "full recompute; with FSDP set in accelerate.yaml"
+    return "gradient_checkpointing", trainer_yaml.recomputes(plan), why
 
 
 def _data(c: Context, plan: ParallelPlan) -> Iterator[Row]:

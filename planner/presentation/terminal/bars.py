@@ -100,7 +100,7 @@ def bar(
     line = Text()
     for name, count in cells(parts, scale, width, styles).items():
         letter, colour = styles[name]
-        line.append(_glyph(letter, console) * count, style=colour)
+        line.append(glyph(letter, console) * count, style=colour)
     line.append(" " * (width - len(line)))
     return line
 
@@ -117,7 +117,8 @@ def cells(
     return found
 
 
-def _glyph(letter: str, console: Console) -> str:
+def glyph(letter: str, console: Console) -> str:
+    """What fills a bar: the letter where there is no colour."""
     return letter if _plain(console) else "█"
 
 
@@ -139,7 +140,7 @@ def legend(
 ) -> RenderableType:
     """Each letter or colour with what it stands for, on as few lines as that takes."""
     entries = [
-        Text.assemble((_glyph(styles[name][0], console), styles[name][1]), f" {label}")
+        Text.assemble((glyph(styles[name][0], console), styles[name][1]), f" {label}")
         for name, label in labels.items()
     ]
     return Padding(Flow(entries, "  "), (0, 0, 0, 2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -17,9 +17,11 @@ from planner.answers.reinforcement.documents import (
     ReinforcementSpec,
     Way,
 )
+from planner.answers.reinforcement.emission import unsaid
 from planner.documents.formats import amount, gib, seconds, share, whole_plan_words
 from planner.presentation.terminal.plan_rows import asked_of
 from planner.presentation.terminal.screens import header
+from planner.presentation.terminal.step_timeline import step_timeline
 from planner.presentation.terminal.text_wrap import Flow, prose
 
 _PHASES = {
@@ -31,7 +33,7 @@ _PHASES = {
 
 
 def reinforcement_screen(
-    answer: ReinforcementAnswer, request: ReinforcementRequest
+    answer: ReinforcementAnswer, request: ReinforcementRequest, console: Console
 ) -> RenderableType:
     """The answer to `planner rl`."""
     rows: list[RenderableType] = [
@@ -44,6 +46,8 @@ def reinforcement_screen(
         Text("Step  one after the other", "bold"),
         _parts(answer),
         *_transfer(answer),
+        Text(),
+        *step_timeline(answer.ways, console),
         Text(),
         Text("Memory  GiB", "bold"),
         *(_phase(phase) for phase in answer.memory),
@@ -59,10 +63,10 @@ def reinforcement_screen(
 def _next(answer: ReinforcementAnswer, request: ReinforcementRequest) -> Iterator[RenderableType]:
     """The launch files, or why there are none."""
     trainer = request.reinforcement.trainer
-    if answer.framework is None:
-        yield prose(
-            f"No launch files: {trainer} can't run this training on Megatron-Core.", hanging=2
-        )
+    if problems := list(unsaid(request.reinforcement, request.trainer)):
+        yield prose(f"No launch files: {'; '.join(one.detail for one in problems)}.", hanging=2)
+    elif answer.framework is None:
+        yield prose(f"No launch files: {trainer} can't run this training.", hanging=2)
     else:
         yield prose(f"Launch files for {trainer}: `planner rl-emit` with the same options.")
 

@@ -15,9 +15,12 @@ import pytest
 
 from cost_models.spec import ModelSpec
 from planner import frameworks
+from planner.answers.reinforcement.emission import files
+from planner.answers.reinforcement.parsing import parse_reinforcement
 from planner.constraints import Context
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import config_json
+from planner.inputs.logs.rl_steps import read_steps
 from tests.fixtures import tuning
 from tests.fixtures.frameworks.accelerate import COPIES, QWEN3
 from tests.fixtures.frameworks.torchtune import KEPT, MISTRAL, runs
@@ -103,17 +106,58 @@ def test_trl_takes_three_steps(model: str, training: str, tmp_path: Path) -> Non
         micro_batch_size=2,
     )
     main = written(tmp_path, frameworks.get("trl").write(*case))
+    trained_by_trl(tmp_path, main, dataset_name=tmp_path / ("pairs" if pairs else "talks"))
+
+
+def trained_by_trl(folder: Path, main: Path, **said: object) -> str:
+    """What TRL prints of three steps on a CPU, with these keys in place of the file's."""
     own = checkout("huggingface/trl")
     # It names its own version in what it saves, as an installed package has it.
     version = (own / "VERSION").read_text().strip()
-    package = tmp_path / f"trl-{version}.dist-info"
+    package = folder / f"trl-{version}.dist-info"
     package.mkdir()
     (package / "METADATA").write_text(f"Metadata-Version: 2.1\nName: trl\nVersion: {version}\n")
-    said = {"dataset_name": tmp_path / ("pairs" if pairs else "talks"), "max_steps": STEPS,
-            "logging_steps": 1, "use_cpu": True, "report_to": "none"}  # fmt: skip
-    words = [word for key, value in said.items() for word in (f"--{key}", str(value))]
-    told = started(tmp_path, main, words, PYTHONPATH=beside(own, tmp_path))
-    three_finite(re.findall(r"'loss': '?([\d.e+-]+|nan|inf)", told))
+    usual = {"max_steps": STEPS, "logging_steps": 1, "use_cpu": True, "report_to": "none"}
+    words = [word for key, value in {**said, **usual}.items() for word in (f"--{key}", str(value))]
+    told = started(folder, main, words, PYTHONPATH=beside(own, folder))
+    three_finite(re.findall(r"'loss': '?(-?[\d.e+-]+|nan|inf)", told))
+    return told
+
+
+@pytest.mark.parametrize(("batch", "generated"), [(16, 3), (8, 2)])
+def test_trl_generates_responses_and_takes_three_steps(
+    batch: int, generated: int, tmp_path: Path
+) -> None:
+    """Three optimizer steps of GRPO on 16 responses each time, by transformers' own generation."""
+    reference = batch == 16
+    made(tmp_path, MODELS_HERE["llama"])
+    (tmp_path / "rewards.py").write_text(
+        "def length(completions, **columns):\n"
+        "    return [float(len(said[0]['content'])) for said in completions]\n"
+    )
+    step = {
+        "trainer": "trl", "prompts": 4, "samples": 4, "prompt_tokens": 16, "response_tokens": 12,
+        "max_response_tokens": 24, "reference": reference,
+    }  # fmt: skip
+    asked = {
+        "model": MODELS_HERE["llama"].model_dump(),
+        "cluster": "1x1xh100-sxm",
+        "training": {"global_batch_size": batch},
+        "search": {"micro_batch_size": 2, "compile": False},
+        "reinforcement": step,
+    }
+    main = written(tmp_path, files(parse_reinforcement(asked)))
+    # Neither vLLM nor Liger's kernels run on a CPU.
+    told = trained_by_trl(
+        tmp_path, main, dataset_name=tmp_path / "prompts", reward_funcs="rewards.length",
+        use_vllm=False, use_liger_kernel=False,
+    )  # fmt: skip
+    assert len(re.findall(r"'completions/mean_length'", told)) == generated
+    assert ("'kl'" in told) is reference
+    measured = read_steps(told.splitlines(), "trl.log")
+    assert measured.trainer == "TRL"
+    assert measured.step_time_s
+    assert 0 < (measured.response_tokens or 0) <= 24
 
 
 CASES = [

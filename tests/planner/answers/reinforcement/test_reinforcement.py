@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 import planner
+from cost_models.continuous_batching import Lengths
 from cost_models.estimate import CostModel
 from cost_models.plans import ParallelPlan
 from planner import cli
@@ -17,11 +19,12 @@ from planner.answers.reinforcement.documents import STEP_PARTS, Phase, Reinforce
 from planner.answers.reinforcement.layouts import forward_pass_s
 from planner.answers.reinforcement.parsing import parse_reinforcement
 from planner.answers.reinforcement.transfer import expert_bytes, transfer
-from planner.documents.problems import RequestError
+from planner.documents.problems import Problem, RequestError
 from planner.documents.request import PlanRequest
 from planner.search.exhaustive import cost_model
 
 WEIGHT_BYTES = 2.0 * 8_030_261_248  # Llama 3.1 8B in bf16
+CAPACITY = 85_520_809_984  # of an H100, as its driver says
 STEP = {
     "prompts": 64, "samples": 8, "prompt_tokens": 512, "response_tokens": 1536,
     "max_response_tokens": 1536, "generation_tokens_per_s": 2000,
@@ -126,6 +129,22 @@ class TestTime:
         assert (answer.training_accelerators, answer.generation_accelerators) == (8, 8)
         assert answer.dominant == "generation"
 
+    def test_a_step_that_cuts_the_longest_ends_sooner_and_tools_make_it_longer(self) -> None:
+        step = {**STEP, "max_response_tokens": 12_288, "generation_tp": 1}
+        del step["generation_tokens_per_s"]
+
+        def generation_s(**more: Any) -> float:
+            document = {**asked({"tp": 1, "dp": 16}), "reinforcement": {**step, **more}}
+            return planner.rl(document).parts_s["generation"]
+
+        whole = generation_s()
+        cut = generation_s(oversampling=1.5)
+        kept = generation_s(oversampling=1.5, partial_rollouts=True)
+        assert max(cut, kept) < 0.8 * whole
+        # The longest response of 8 times the mean has as many turns more.
+        waits = generation_s(turns=5, tool_wait_s=10)
+        assert waits - whole == pytest.approx(8 * 4 * 10, rel=0.1)
+
     def test_same_ranks_take_turns(self) -> None:
         answer = planner.rl(asked({"tp": 1}, generation_tp=2))
         way = answer.ways[0]
@@ -157,6 +176,71 @@ class TestTime:
         assert one == pytest.approx(float(times.forward_s.sum()) + 3 * links.transfer_s)
         more = forward_pass_s(model, plan, 4) - one
         assert more == pytest.approx(float(times.forward_s.max()) + links.transfer_s)
+
+
+class TestTrainers:
+    def test_trl_fills_responses_up_to_the_longest_of_a_rank(self) -> None:
+        step = {**STEP, "trainer": "trl", "max_response_tokens": 6144, "reference": False}
+        answer = planner.rl({**asked(), "search": {}, "reinforcement": step})
+        # 64 x 8 responses over 16 ranks.
+        longest = Lengths.spread(1536, 6144).expected_longest(32)
+        filled = (512 + longest) / (512 + 6144)
+        trained_s = filled * answer.training.iteration_time_s
+        assert answer.training.plan.dp == 16
+        assert answer.parts_s["policy_training"] == pytest.approx(trained_s)
+        assert 0.6 < filled < 1.0
+        assert "padded" in {note.code for note in answer.notes}
+
+    def test_trl_keeps_its_models_beside_the_engines(self) -> None:
+        document = {**asked(trainer="trl"), "search": {}}
+        answer = planner.rl(document)
+        assert answer.parts_s["offload"] == 0
+        beside = phases(answer)["generation"].parts
+        states = answer.training.memory.stages[0].parts
+        held = sum(states[name] for name in ("weights", "gradients", "optimizer"))
+        assert beside["policy"] == pytest.approx(held)
+        assert beside["reference"] == pytest.approx(states["weights"])
+
+    def test_openrlhf_runs_on_deepspeed(self) -> None:
+        plan = planner.rl({**asked(trainer="openrlhf"), "search": {}}).training.plan
+        assert (plan.runtime, plan.zero_stage, plan.attention_kernel) == ("deepspeed", 3, "flash2")
+
+    def test_only_ways_that_the_trainer_can_run_are_offered(self) -> None:
+        step = {**STEP, "staleness": 2}
+        ways = {
+            trainer: {way.name for way in planner.rl(
+                {**asked(), "search": {}, "reinforcement": {**step, "trainer": trainer}}
+            ).ways}
+            for trainer in ("verl", "trl")
+        }  # fmt: skip
+        assert ways["trl"] == {"synchronous"}
+        assert ways["verl"] == {"synchronous", "one step off-policy", "asynchronous"}
+
+
+class TestTimeline:
+    def test_on_the_same_ranks_parts_follow_each_other(self) -> None:
+        answer = planner.rl(asked({"tp": 1}, reward_s=2))
+        (lane,) = answer.ways[0].lanes
+        assert (lane.name, lane.accelerators) == ("all", 16)
+        taken = {bar.part: bar.end_s - bar.start_s for bar in lane.bars}
+        assert taken == pytest.approx({name: s for name, s in answer.parts_s.items() if s})
+        starts = [0.0, *(bar.end_s for bar in lane.bars)]
+        assert [bar.start_s for bar in lane.bars] == starts[:-1]
+        assert starts[-1] == pytest.approx(answer.step_time_s)
+
+    @pytest.mark.parametrize("staleness", [0, 1, 2])
+    def test_engines_apart_work_beside_training_unless_it_is_in_step(self, staleness: int) -> None:
+        answer = planner.rl(asked({"tp": 1}, **OTHER, staleness=staleness, reward_s=1))
+        for way in answer.ways:
+            engines, ranks = way.lanes
+            assert (engines.accelerators, ranks.accelerators) == (8, 8)
+            late = way.name != "synchronous"
+            assert [bar.part for bar in engines.bars] == ["generation", "reward", "weight_transfer"]
+            assert [bar.ahead for bar in engines.bars] == [late, late, False]
+            # Training waits for the responses, or begins with those of the step before.
+            assert ranks.bars[0].start_s == (0.0 if late else engines.bars[1].end_s)
+            assert engines.bars[-1] == ranks.bars[-1]
+            assert ranks.bars[-1].end_s == pytest.approx(way.step_time_s)
 
 
 class TestMemory:
@@ -233,12 +317,20 @@ def test_the_plan_is_that_of_the_nodes_that_train() -> None:
         ({"reinforcement": {**STEP, "speculative_tokens": 3}}, {"/reinforcement"}),
         ({"reinforcement": {**STEP, "speculative_tokens": 3, "accepted_tokens": 4.5}},
          {"/reinforcement"}),
+        ({"reinforcement": {**STEP, "tool_wait_s": 3}}, {"/reinforcement"}),
+        ({"reinforcement": {**STEP, "partial_rollouts": True}}, {"/reinforcement"}),
+        ({"reinforcement": {**STEP, "oversampling": 2}}, {"/reinforcement"}),
         ({"reinforcement": {**STEP, "gpu_memory_utilization": 1.2}},
          {"/reinforcement/gpu_memory_utilization"}),
         ({"reinforcement": {**STEP, "generation": "other"}, "cluster": "1x8xh100-sxm"},
          {"/reinforcement/generation"}),
         ({"reinforcement": {**STEP, "critic_parameters": 1e9}}, {"/reinforcement"}),
         ({"reinforcement": {**STEP, "generation_tp": 3}}, {"/reinforcement/generation_tp"}),
+        ({"reinforcement": {**STEP, "generation_tp": 4}, "model": "qwen2.5-1.5b"}, set()),
+        ({"reinforcement": {**STEP, "generation_tp": 12}, "model": "gpt2",
+          "cluster": "3x4xh100-sxm"}, {"/reinforcement/max_response_tokens"}),
+        ({"reinforcement": {**STEP, "trainer": "trl", "offload": True}},
+         {"/reinforcement/offload"}),
         ({"reinforcement": {**STEP, **OTHER, "generation_nodes": 2}},
          {"/reinforcement/generation_nodes"}),
         ({"training": {"seq_length": 4096}}, {"/training/seq_length"}),
@@ -249,6 +341,9 @@ def test_the_plan_is_that_of_the_nodes_that_train() -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_has_its_place(changes: dict[str, Any], pointers: set[str]) -> None:
+    if not pointers:
+        parse_reinforcement({**asked(), **changes})
+        return
     with pytest.raises(RequestError) as error:
         parse_reinforcement({**asked(), **changes})
     assert {problem.pointer for problem in error.value.problems} == pointers
@@ -259,6 +354,44 @@ def test_a_training_that_cannot_be() -> None:
         planner.rl(asked(), model="llama-3.1-405b")
     with pytest.raises(IllegalPlan):
         planner.rl(asked({"tp": 3}))
+
+
+def problem_of(document: dict[str, Any]) -> Problem:
+    with pytest.raises(RequestError) as error:
+        planner.rl(document)
+    (found,) = error.value.problems
+    return found
+
+
+class TestImpossible:
+    """Each refusal has its field, what was got, and what is allowed."""
+
+    def test_engines_that_cannot_share_the_heads(self) -> None:
+        found = problem_of({**asked(generation_tp=5), "cluster": "1x5xh100-sxm"})
+        assert (found.pointer, found.got) == ("/reinforcement/generation_tp", 5)
+        assert "must divide the 32 attention heads" in found.detail
+        # 28 query heads in 4 groups: 14 divides the first and is no multiple of the second.
+        step = {**asked(generation_tp=14), "model": "qwen2.5-7b", "cluster": "2x7xh100-sxm"}
+        found = problem_of(step)
+        assert "the 4 key/value heads or be a multiple of them: 1, 2 of 14" in found.detail
+
+    def test_a_table_of_positions_that_is_too_short(self) -> None:
+        found = problem_of({**asked(), "model": "gpt2"})
+        assert (found.pointer, found.got) == ("/reinforcement/max_response_tokens", 1536)
+        assert "must be <= 1024" in found.detail
+
+    def test_a_cache_that_holds_no_sequence(self) -> None:
+        changes = {"response_tokens": 524_288, "max_response_tokens": 524_288}
+        step = {**asked(generation_tp=1, **changes), "search": {"cp": 16, "tp": 1}}
+        del step["reinforcement"]["generation_tokens_per_s"]
+        with pytest.raises(NothingFits) as error:
+            planner.rl(step)
+        (found,) = error.value.problems
+        assert (found.pointer, found.got) == ("/reinforcement/max_response_tokens", 524_288)
+        # 0.85 of 79.6 GiB less 16.1 GB of weights and 3 GB hold 128 KiB a token.
+        most = int(re.findall(r"at most ([\d,]+) tokens", found.detail)[0].replace(",", ""))
+        tokens = (0.85 * CAPACITY - WEIGHT_BYTES - 3e9) / (32 * 2 * 8 * 128 * 2)
+        assert most == pytest.approx(tokens - 512, abs=2)
 
 
 WORDS = [
@@ -276,6 +409,7 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed == planner.rl(asked()).model_dump(mode="json")
     assert cli.run([*WORDS, "--generation", "other", "--generation-nodes", "1"]) == 0
     shown = capsys.readouterr().out
+    assert re.search(r"training 8 +S+F+P+O*", shown)
     for words in ("GRPO", "one step off-policy", "to the engines: 16.1 GB sent", "Coarser than"):
         assert words in shown
     assert max(map(len, shown.splitlines())) <= 80
@@ -283,5 +417,7 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "does not fit" in shown
     assert "more room" in shown
+    assert cli.run([*WORDS, "--trainer", "slime", "--algorithm", "ppo"]) == 0
+    assert "No launch files: slime is written for grpo alone" in capsys.readouterr().out
     assert cli.run([*WORDS, "--samples", "many"]) == 2
     assert "--samples: must be an integer" in capsys.readouterr().err

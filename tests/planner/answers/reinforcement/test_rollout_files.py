@@ -37,23 +37,28 @@ def overrides(script: str) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words)
 
 
+# Whose reader reads the training part of each trainer's files.
+READERS = {
+    "verl": "verl", "nemo-rl": "megatron", "trl": "trl", "slime": "slime", "openrlhf": "accelerate",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("staleness", [0, 1, 4])
-@pytest.mark.parametrize("trainer", ["verl", "nemo-rl"])
+@pytest.mark.parametrize("trainer", READERS)
 def test_they_read_back_as_the_plan(trainer: str, staleness: float) -> None:
     request = asked(trainer=trainer, staleness=staleness)
     answer, bundle = planner.rl(request), files(parse_reinforcement(request))
     given = GivenValues(model=model("llama-3.1-8b"))
-    reader = frameworks.get("verl" if trainer == "verl" else "megatron").read
+    reader = frameworks.get(READERS[trainer]).read
     assert reader is not None
     reading = reader(LaunchFiles(bundle.files, given), None)
     own = answer.training.plan
     assert reading.refusals == ()
     assert reading.training.seq_length == 512 + 4096
-    # What is known of a NeMo-RL run is the training, with its own kernels.
-    own_kernels = {"cross_entropy": reading.plan.cross_entropy}
-    assert canonical(reading.plan, reading.model) == canonical(
-        own.model_copy(update=own_kernels), reading.model
-    )
+    if trainer == "nemo-rl":  # what is known of its run is the training, with its own kernels
+        own = own.model_copy(update={"cross_entropy": reading.plan.cross_entropy})
+    assert canonical(reading.plan, reading.model) == canonical(own, reading.model)
+    assert reading.unknown == ()
     assert reading.training.global_batch_size == 512
 
 
@@ -77,7 +82,7 @@ def test_what_verl_is_told() -> None:
 
 
 @pytest.mark.parametrize("staleness", [0, 4])
-@pytest.mark.parametrize("trainer", ["verl", "nemo-rl"])
+@pytest.mark.parametrize("trainer", READERS)
 def test_nothing_in_them_is_a_placeholder(trainer: str, staleness: float) -> None:
     """What nobody asked for is left at the trainer's defaults, and said to be."""
     bundle = files(parse_reinforcement(asked(trainer=trainer, staleness=staleness)))
@@ -119,8 +124,77 @@ def test_a_plan_that_the_trainer_cannot_run_has_no_files() -> None:
     request = {**asked(), "search": {"framework": "torchtitan"}}
     with pytest.raises(NothingFits, match="no launch files: verl can't run"):
         files(parse_reinforcement(request))
-    with pytest.raises(RequestError, match="nemo-rl is written for grpo alone"):
+    with pytest.raises(RequestError, match="NeMo-RL is written for grpo alone"):
         files(parse_reinforcement(asked(trainer="nemo-rl", algorithm="ppo")))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "changes", "field", "said"),
+    [
+        ("trl", {"generation_precision": "fp8"}, "generation_precision", "must be bf16, got fp8"),
+        ("slime", {"epochs": 2}, "epochs", "must be 1, got 2, or take verl or TRL or OpenRLHF"),
+        ("openrlhf", {"max_num_seqs": 300}, "max_num_seqs", "must be 1024, got 300"),
+        ("openrlhf", {"samples": 1}, "samples", "must be at least 2, got 1"),
+        ("verl", {"speculative_tokens": 3, "accepted_tokens": 2}, "speculative_tokens",
+         "must be 0, got 3"),
+        ("verl", {"generation": "other", "generation_nodes": 1}, "generation",
+         "got synchronous on other"),
+        ("trl", {"generation": "other", "generation_nodes": 2}, "generation_nodes",
+         "must be 1, got 2"),
+        ("nemo-rl", {"generation": "other", "generation_nodes": 1, "staleness": 1,
+                     "generated_per_trained": 2}, "generated_per_trained", "got 2.0"),
+    ],
+)  # fmt: skip
+def test_what_a_trainer_cannot_say_is_refused_at_its_field(
+    trainer: str, changes: dict[str, Any], field: str, said: str
+) -> None:
+    request = asked(cluster="3x8xh100-sxm", trainer=trainer, prompts=96, **changes)
+    with pytest.raises(RequestError) as error:
+        files(parse_reinforcement(request))
+    (found,) = error.value.problems
+    assert found.pointer == f"/reinforcement/{field}"
+    assert found.got == changes.get(field, "other")
+    assert said in found.detail
+
+
+def test_a_framework_that_writes_steps_may_name_the_trainer() -> None:
+    named = parse_reinforcement({**asked(), "search": {"framework": "trl"}})
+    assert named.reinforcement.trainer == "trl"
+    assert named.reinforcement.offload is False
+
+
+def test_a_given_plan_is_written() -> None:
+    plan = {"tp": 2, "sequence_parallel": True}
+    bundle = files(parse_reinforcement({**asked(), "plan": plan}))
+    said = overrides(bundle.files["launch.sh"])
+    assert said["actor_rollout_ref.actor.megatron.tensor_model_parallel_size"] == "2"
+    other = {**asked(), "plan": {**plan, "cross_entropy": "fused"}}
+    with pytest.raises(NothingFits, match="is unfused, not fused"):
+        files(parse_reinforcement(other))
+
+
+@pytest.mark.parametrize("trainer", ["verl", "openrlhf"])
+def test_engines_are_those_that_the_trainer_can_start(trainer: str) -> None:
+    """OpenRLHF's and TRL's engines have no option for whole experts on each accelerator."""
+    step = asked("qwen3-30b-a3b", trainer=trainer, generation_tp=8)
+    made = planner.rl(step).generated
+    assert made is not None
+    assert made.expert_parallel is (trainer == "verl")
+
+
+def test_trl_serves_on_a_node_of_its_own(tmp_path: Path) -> None:
+    step = asked(trainer="trl", generation="other", generation_nodes=1)
+    bundle = files(parse_reinforcement(step))
+    written(tmp_path, bundle)
+    said = {"MASTER_ADDR": "node-0", "VLLM_HOST": "node-1", "MODEL": "here"}
+    programs = ("accelerate", "trl")
+    (train,) = run_script(tmp_path, bundle.main, programs, {"NODE_RANK": "0", **said})
+    assert train[:2] == ["accelerate", "launch"]
+    assert train[train.index("--num_machines") + 1] == "1"
+    assert train[-2:] == ["--vllm_server_host", "node-1"]
+    (serve,) = run_script(tmp_path, bundle.main, programs, {"NODE_RANK": "1", **said})
+    assert serve[:4] == ["trl", "vllm-serve", "--model", "here"]
+    assert serve[serve.index("--tensor_parallel_size") + 1] == "8"
 
 
 @pytest.mark.slow

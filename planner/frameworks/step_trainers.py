@@ -1,0 +1,92 @@
+"""Trainers of whole steps of reinforcement learning: what each can run, and who writes its files.
+
+verl b178a3c, NeMo-RL 7ea279a, TRL f2cd577, slime 624b824, OpenRLHF 3c3be62.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+WayName = Literal["synchronous", "one step off-policy", "asynchronous"]
+Where = Literal["same", "other"]
+Trainer = Literal["verl", "nemo-rl", "trl", "slime", "openrlhf"]
+TOGETHER: tuple[WayName, Where] = ("synchronous", "same")
+APART: tuple[WayName, Where] = ("synchronous", "other")
+ONE_BEHIND: tuple[WayName, Where] = ("one step off-policy", "other")
+ASYNCHRONOUS: tuple[WayName, Where] = ("asynchronous", "other")
+
+
+@dataclass(frozen=True)
+class StepTrainer:
+    """What a trainer of whole steps can run.
+
+    module: with its `render`.  framework: whose plans of the training are searched.  limits: the
+    values of plan fields that are left of those; runs_as: what of a plan differs from what the
+    framework's search assumes; training: fields of a training that is left open.
+    ways: in which order steps run, and where responses are generated.  says: fields of the step
+    that it has options for, beside those that all have, and in_step those that it
+    has only where generation and training alternate.  offloads: whether models can wait for
+    their turn in host memory.  pads: whether a pass has responses of different lengths, filled up
+    to the longest.  one_server: whether engines apart are one server on one node.
+    whole_experts: whether an engine's accelerators can hold whole experts, instead of parts.
+    """
+
+    title: str
+    module: str
+    framework: str
+    ways: tuple[tuple[WayName, Where], ...]
+    algorithms: tuple[str, ...] = ("grpo",)
+    says: tuple[str, ...] = ()
+    in_step: tuple[str, ...] = ()
+    limits: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    runs_as: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    offloads: bool = True
+    pads: bool = False
+    one_server: bool = False
+    whole_experts: bool = True
+
+
+# What NeMo-RL's configuration of Megatron-Core has no key for.
+_NEMO_RL: Mapping[str, tuple[Any, ...]] = {
+    "vpp": (1,), "schedule": ("1f1b",), "moe_dispatcher": ("alltoall",), "overlap_p2p": (False,),
+    "overlap_tp": (False,), "overlap_ep": (False,), "recompute": ("none", "full"),
+    "offload_optimizer": (False,), "zero_stage": (1,),
+}  # fmt: skip
+# DeepSpeed's ZeRO 3 under OpenRLHF: packed samples need flash attention.
+_OPENRLHF: Mapping[str, tuple[Any, ...]] = {
+    "cp": (1,), "zero_stage": (3,), "dp_shard": (0,), "attention_kernel": ("flash2",),
+    "compile": (False,), "offload_activations": (False,), "runtime": ("transformers",),
+    "reshard_after_forward": (True,),
+}  # fmt: skip
+# FSDP 2 by accelerate's configuration, and DeepSpeed, reduce gradients in the type of activations.
+_HALF = {"gradient_reduce_dtype": "bf16"}
+TRAINERS: Mapping[Trainer, StepTrainer] = {
+    "verl": StepTrainer(
+        "verl", "planner.frameworks.verl.step", "verl", (TOGETHER, ONE_BEHIND, ASYNCHRONOUS),
+        ("grpo", "ppo"), ("generation_precision", "max_num_seqs", "epochs"),
+    ),
+    "nemo-rl": StepTrainer(
+        "NeMo-RL", "planner.frameworks.nemo_rl.step", "verl",
+        (TOGETHER, APART, ONE_BEHIND, ASYNCHRONOUS),
+        says=("generation_precision", "max_num_seqs", "generated_per_trained"),
+        in_step=("generated_per_trained",), limits=_NEMO_RL,
+    ),
+    "trl": StepTrainer(
+        "TRL", "planner.frameworks.trl.step", "trl", (TOGETHER, APART),
+        says=("epochs",), training=_HALF, offloads=False, pads=True, one_server=True,
+        whole_experts=False,
+    ),
+    "slime": StepTrainer(
+        "slime", "planner.frameworks.slime.step", "slime",
+        (TOGETHER, APART, ONE_BEHIND, ASYNCHRONOUS),
+        says=("max_num_seqs", "generated_per_trained", "oversampling", "partial_rollouts"),
+    ),
+    "openrlhf": StepTrainer(
+        "OpenRLHF", "planner.frameworks.openrlhf.step", "accelerate",
+        (TOGETHER, APART, ONE_BEHIND, ASYNCHRONOUS), says=("epochs",), limits=_OPENRLHF,
+        runs_as={"runtime": "deepspeed"}, training=_HALF, whole_experts=False,
+    ),
+}  # fmt: skip
