@@ -113,6 +113,11 @@ class Database:
         """Seconds since 1970, as all rows have them."""
         return time.time()
 
+    def ping(self) -> None:
+        """Ask the database for a sign of life.  Raises Unavailable."""
+        with self.reading() as connection:
+            connection.execute(sa.select(1))
+
     def check_file(self) -> None:
         """Raise Unavailable where the file of SQLite is gone, or its disk is full."""
         if not self.is_file:
