@@ -57,7 +57,9 @@ def test_a_service_ends_soon(
             return 0
 
     with ThreadPoolExecutor(8) as callers, frozen(postgres):
-        saved = [callers.submit(asked, "PUT", f"/v1/saved-plans/{n}", {"request": {}}) for n in "abc"]
+        saved = [
+            callers.submit(asked, "PUT", f"/v1/saved-plans/{n}", {"request": {}}) for n in "abc"
+        ]
         searched = callers.submit(asked, "POST", "/v1/plans", SEARCH)
         time.sleep(1.0)
         began = time.monotonic()

@@ -92,7 +92,8 @@ class Engine:
             try:
                 self._run_under_lease(executor)
             except (Unavailable, SQLAlchemyError) as error:
-                _log.warning("jobs wait for the database: %s", type(error).__name__)
+                why = error if isinstance(error, Unavailable) else type(error).__name__
+                _log.warning("jobs wait for the database: %s", why)
                 self._stopping.wait(1.0)
             except Exception:
                 _log.exception("the job engine failed")
@@ -100,6 +101,7 @@ class Engine:
 
     def _run_under_lease(self, executor: Executor) -> None:
         global _executor
+        self.store.database.check()  # before DBOS makes tables in one that was emptied
         self.store.servers.join(executor.name, self.settings.job_lease_s)
         try:
             _executor = executor
