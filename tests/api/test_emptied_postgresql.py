@@ -15,7 +15,7 @@ from api.settings import Settings
 from planner.cli import run
 from planner.running.doctor.checks import _database, _jobs
 from planner.running.jobs.settings import JobSettings
-from planner.running.store import Store
+from planner.running.store import Store, Unavailable
 from planner.running.store.database import Lost
 from tests.fixtures.job_server import ENDLESS, Place, eventually
 from tests.fixtures.postgres import Postgres, postgres
@@ -122,6 +122,16 @@ def test_jobs_without_tables_are_noticed_by_a_machine_that_never_saw_them(
     asked(url, "CREATE SCHEMA dbos", "CREATE TABLE dbos.workflow_status (id text)")
     with pytest.raises(Lost, match="it has no tables, and there were jobs"):
         Store.open(url)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "\x80"])
+def test_a_damaged_note_is_said(
+    postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("PLANNER_DATA_DIR", str(tmp_path))
+    (tmp_path / "postgresql.json").write_text(text, "latin-1")
+    with pytest.raises(Unavailable, match=r"postgresql\.json in the data folder cannot be read"):
+        Store.open(postgres.database())
 
 
 @pytest.mark.exhaustive

@@ -204,7 +204,11 @@ def _check_identity(connection: sa.Connection) -> None:
     """Raise Lost where a database of PostgreSQL is not the one that was at this address."""
     revision = _revision(connection)
     keeps_an_id = revision is not None and revision >= _FIRST_WITH_ID
-    if wrong := identity.loss(connection, revision is not None, keeps_an_id):
+    try:
+        wrong = identity.loss(connection, revision is not None, keeps_an_id)
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"{identity.NOTE} in the data folder cannot be read: {error}") from None
+    if wrong:
         raise Lost(f"the database is not the one that was here: {wrong}", identity.way_out())
 
 

@@ -30,6 +30,7 @@ def loss(connection: sa.Connection, has_tables: bool, keeps_an_id: bool) -> str 
     """What is wrong with a database that is not the one that was here; None: nothing.
 
     keeps_an_id: whether its tables are of a version that has one.
+    Raises OSError and ValueError where the note cannot be read.
     """
     id, noted = found(connection), _notes().get(_address(connection.engine.url))
     if noted is None:
@@ -64,9 +65,11 @@ def _path() -> Path:
 
 def _notes() -> dict[str, str]:
     try:
-        notes: dict[str, str] = json.loads(_path().read_text("utf-8"))
+        notes = json.loads(_path().read_text("utf-8"))
     except FileNotFoundError:
         return {}
+    if not isinstance(notes, dict):
+        raise ValueError("not an object")
     return notes
 
 
