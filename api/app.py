@@ -39,7 +39,7 @@ from api.routes import (
     sites,
 )
 from api.settings import Settings
-from api.store_threads import in_store
+from api.store_threads import answers_at_the_end, in_store
 from cost_models.catalog.local import cpu_cores
 from planner.running.store import Unavailable
 from planner.version import __version__
@@ -129,7 +129,8 @@ async def _lifespan(
         yield
         beside.cancel_scope.cancel()
     if app.state.engine is not None:
-        await to_thread.run_sync(app.state.engine.stop)
+        answers = await answers_at_the_end(store)
+        await to_thread.run_sync(app.state.engine.stop, answers)
     for pool in pools.values():
         pool.close()
     store.close()

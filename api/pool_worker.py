@@ -32,6 +32,8 @@ from planner.search.exhaustive import SpaceTooLarge
 build_id()  # once, before the processes that share it are forked
 # Errors of the request; every other exception is a bug of the planner.
 _REQUEST_ERRORS = (RequestError, IllegalPlan, Unsupported, SpaceTooLarge, Stopped)
+_MOST_KEPT, _LONGEST_KEPT_BYTES = 256, 1 << 16
+_kept: dict[str, bytes] = {}  # estimates of this process by their id, which decides them
 _IDLE_S = 0.5  # time without work after which a process prepares for searches
 _TYPICAL = ("gpt3-175b", "128x8xh100-sxm", 2048, 1536), ("mixtral-8x7b", "16x8xh100-sxm", 4096, 512)
 
@@ -72,6 +74,8 @@ def estimates(asked: Sequence[EstimateRequest]) -> list[tuple[str, Any]]:
             continue
         if id in one.known:
             found[i] = "answer", (id, None)
+        elif content := _kept.get(id):
+            found[i] = "answer", (id, chosen(content, one.fields))
         else:
             alike = json.dumps({**one.document, "plan": None}, sort_keys=True)
             together.setdefault(alike, []).append((i, id, request))
@@ -87,6 +91,7 @@ def estimates(asked: Sequence[EstimateRequest]) -> list[tuple[str, Any]]:
                     found[i] = "error", answer
                     continue
                 content = answer.model_dump_json().encode()
+                _keep(id, content)
                 found[i] = "answer", (id, chosen(content, asked[i].fields))
         except Exception as error:
             if len(group) > 1:  # one may have failed for all
@@ -94,6 +99,14 @@ def estimates(asked: Sequence[EstimateRequest]) -> list[tuple[str, Any]]:
             else:
                 found[group[0][0]] = "error", _portable_error(error)
     return found
+
+
+def _keep(id: str, content: bytes) -> None:
+    """Keep an estimate for whoever asks the same of this process; the oldest one goes."""
+    if len(_kept) >= _MOST_KEPT:
+        del _kept[next(iter(_kept))]
+    if len(content) <= _LONGEST_KEPT_BYTES:
+        _kept[id] = content
 
 
 def serve(connection: Connection, nice: int, warm: bool) -> None:

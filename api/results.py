@@ -6,6 +6,7 @@ The id is the entity tag as well; a request that names it is not computed again.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -63,14 +64,16 @@ async def kept(
         await in_store(_claim, request, key, asked)
     if is_known(request, asked.id):
         return Response(status_code=304, headers={"ETag": etag(asked.id)})
-    found, spent = await in_store(_find, request, asked.id), None
+    found = spent = None
+    with suppress(Unavailable):  # it is computed, too, where nothing can be kept
+        found = await in_store(store_of(request).results.get, asked.id)
     content = found or b""
     if found is None:
         searches = CallPool(request, "searches", budget)
         content, same = await searches.run(work.compute, question, asked)
         spent = request.state.spent  # a larger budget finds more
         if spent is None and same:
-            await in_store(keep, request, asked.id, content)
+            await keep(request, asked.id, content)
     if fields:
         content = await brief.run(chosen, content, fields)
     return _send(question, asked.id, found is not None, content, spent)
@@ -132,19 +135,10 @@ def is_known(request: Request, id: str) -> bool:
     return f'"{id}"' in {tag.strip().removeprefix("W/") for tag in known}
 
 
-def keep(request: Request, id: str, content: bytes) -> None:
+async def keep(request: Request, id: str, content: bytes) -> None:
     """Keep an answer if the store is available; it is sent in any case."""
-    try:
-        store_of(request).results.put(id, content)
-    except Unavailable:
-        return
-
-
-def _find(request: Request, id: str) -> bytes | None:
-    try:
-        return store_of(request).results.get(id)
-    except Unavailable:
-        return None
+    with suppress(Unavailable):
+        await in_store(store_of(request).results.put, id, content)
 
 
 def _claim(request: Request, key: str, asked: work.Identified) -> None:

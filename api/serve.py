@@ -19,6 +19,7 @@ from planner.parent_process import die_with_parent
 
 _KEEP_ALIVE_S = 30
 _SHUTDOWN_TIMEOUT_S = 30  # for requests in progress when the service is told to stop
+_CUT_SHORT_S = 1  # the same, where the database does not answer
 
 
 def run(host: str | None, port: int | None, workers: int | None = None) -> int:
@@ -107,10 +108,19 @@ def _listen(settings: Settings) -> socket.socket:
 
 class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop, and end event streams, which the shutdown would otherwise wait for."""
+        """Stop, and end event streams, which the shutdown would otherwise wait for.
+
+        Where the database hangs, nothing is waited for: what it has of jobs is gone on with later.
+        """
+        from api.store_threads import answers_at_the_end, has_given_up
+
         app: Any = self.config.app
         app.state.stopping = True
+        if not await answers_at_the_end(app.state.store):
+            self.config.timeout_graceful_shutdown = _CUT_SHORT_S
         await super().shutdown(sockets)
+        if has_given_up():
+            os._exit(0)  # threads that wait for the database would hold the process
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and print the address."""

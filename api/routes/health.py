@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from planner.running.jobs.engine import Engine
 
 router = APIRouter(tags=["health"])
+_log = logging.getLogger(__name__)
 
 
 @router.get("/healthz", responses=declare(403))
@@ -37,8 +39,11 @@ def readyz(request: Request) -> Readiness:
     try:
         store.servers.prove()
         left = store.jobs_without_server()
-    except Unavailable:  # why is in the log of whoever runs it, and no stranger's business
-        raise Refused("unavailable", "the store is not writable") from None
+    except (
+        Unavailable
+    ) as error:  # why is for the log of whoever runs it, and no stranger's business
+        _log.warning("not ready: %s", error)
+        raise Refused("unavailable", "the store is not writable, or was lost") from None
     engine: Engine | None = request.app.state.engine
     if engine is not None and not engine.is_ready:
         raise Refused("unavailable", "the job engine is not running")

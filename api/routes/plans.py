@@ -65,7 +65,7 @@ async def plan_candidates(
         listed = await searches.run(dumped_candidates, content, id, status, sort)
         if isinstance(listed, str):
             raise Refused("not-found", listed)
-        await in_store(results.keep, request, known, listed)
+        await results.keep(request, known, listed)
     asked = negotiation.preferred_media_type(request, negotiation.JSON, negotiation.CSV)
     as_table = asked == negotiation.CSV
     found = await brief.run(work.candidate_page, listed, cursor, limit, as_table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -219,3 +220,36 @@ def test_no_such_part(client: TestClient) -> None:
     assert answer.status_code == 422
     wrong = {one["pointer"]: one["did_you_mean"] for one in answer.json()["errors"]}
     assert "peak_bytes" in wrong["/fields/estimate/memory/peak_byte"]
+
+
+def test_an_estimate_is_computed_once_and_others_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[int] = []
+    price = plan_answers.estimates
+
+    def counted(asked: Any) -> Any:
+        computed.append(len(asked))
+        return price(asked)
+
+    monkeypatch.setattr(plan_answers, "estimates", counted)
+    monkeypatch.setattr(pool_worker, "_kept", {})
+    monkeypatch.setattr(pool_worker, "_MOST_KEPT", 2)
+
+    def asked(batch: int, *fields: str) -> Any:
+        training = {"seq_length": 1024, "global_batch_size": batch}
+        document = {"model": "gpt2", "cluster": "1x4xh100-sxm", "training": training}
+        question = EstimateRequest(document | {"plan": {"dp": 4}}, "", fields)
+        [(kind, (id, content))] = pool_worker.estimates([question])
+        assert kind == "answer"
+        return id, json.loads(content)
+
+    first = asked(64)
+    assert asked(64) == first
+    assert asked(64, "estimate.tokens_per_s")[1] == {
+        "estimate": {"tokens_per_s": first[1]["estimate"]["tokens_per_s"]}
+    }
+    assert computed == [1]
+    assert asked(128)[0] != first[0]
+    assert asked(192)[0] != first[0]
+    assert computed == [1, 1, 1]
+    assert asked(64) == first  # it had gone
+    assert computed == [1, 1, 1, 1]

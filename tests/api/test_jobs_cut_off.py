@@ -215,10 +215,14 @@ def watch(place: Place, twice: set[str], over: threading.Event) -> None:
     """Note jobs of which two runs live at one time."""
     while not over.is_set():
         jobs: Counter[str] = Counter()
-        for pid in place.runs("planner.running.jobs.step_worker"):
+        runs = place.runs("planner.running.jobs.step_worker")
+        for pid in runs:
             try:
                 environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
+                continue
+            if parent in runs:  # what it starts has its command at first
                 continue
             # A process that is ending has an empty environment.
             for folder in (one for one in environment if one.startswith(b"TMPDIR=")):

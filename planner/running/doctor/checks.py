@@ -182,16 +182,20 @@ def _folder(path: Path, variable: str) -> Found:
 def _database(url: str | None) -> Found:
     from planner.data_folder import data_folder
     from planner.running.store import Store, Unavailable
-    from planner.running.store.database import FILE, QUEUE_FILE, damage
+    from planner.running.store.database import FILE, QUEUE_FILE, Lost, damage, is_new
 
     file = data_folder(FILE)
     where = f"SQLite at {file}" if url is None else "as PLANNER_DATABASE_URL says"
     if url is None and not (file.exists() or data_folder(QUEUE_FILE).exists()):
         return "ok", f"{where}, made at the first start of the service", None
     try:
+        if url is not None and is_new(url):
+            return "ok", f"{where}, empty: the first start of the service makes its tables", None
         Store.open(url).close()
         if url is None and (found := damage(file)):
             raise Unavailable(found)
+    except Lost as error:
+        return "fail", f"{where}: {error.detail}", error.advice
     except Unavailable as error:
         advice = (
             f"move {file} away, and a new one is made" if url is None
@@ -221,11 +225,11 @@ def _job_database(url: str | None) -> Found:
 def _jobs(url: str | None) -> Found:
     from planner.data_folder import data_folder
     from planner.running.store import Store, Unavailable
-    from planner.running.store.database import FILE
+    from planner.running.store.database import FILE, is_new
 
-    if url is None and not data_folder(FILE).exists():
-        return "ok", "none", None
     try:
+        if is_new(url) if url else not data_folder(FILE).exists():
+            return "ok", "none", None
         store = Store.open(url)
         left = store.jobs_without_server()
         store.close()

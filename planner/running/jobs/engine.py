@@ -42,6 +42,7 @@ _POLL_S = 0.5  # interval at which DBOS polls its queues
 _CLEAN_UP_EVERY_S = 60.0
 _START_S = 60.0  # limit for the first start
 _STOP_TIMEOUT_S = 15.0  # limit for the runs to end when the executor stops
+_CUT_SHORT_S = 2.0  # the same, where the database does not answer
 _log = logging.getLogger(__name__)
 # A null handler, so that DBOS adds none and its records reach our logger, in our format.
 logging.getLogger("dbos").addHandler(logging.NullHandler())
@@ -73,11 +74,16 @@ class Engine:
         """Look for new jobs now instead of at the next renewal of the lease."""
         self._awake.set()
 
-    def stop(self) -> None:
-        """Return running jobs to the queue and stop; no process is left behind."""
+    def stop(self, database_answers: bool = True) -> None:
+        """Return running jobs to the queue and stop; no process is left behind.
+
+        Without its database this waits for the end of processes alone: jobs cannot be returned, so
+        other servers take them over once the lease has expired.
+        """
         self._stopping.set()
         self._awake.set()
-        self._thread.join(2 * _STOP_TIMEOUT_S)  # DBOS would wait for a lost database for ever
+        # DBOS would wait for a lost database for ever.
+        self._thread.join(2 * _STOP_TIMEOUT_S if database_answers else _CUT_SHORT_S)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -86,7 +92,8 @@ class Engine:
             try:
                 self._run_under_lease(executor)
             except (Unavailable, SQLAlchemyError) as error:
-                _log.warning("jobs wait for the database: %s", type(error).__name__)
+                why = error if isinstance(error, Unavailable) else type(error).__name__
+                _log.warning("jobs wait for the database: %s", why)
                 self._stopping.wait(1.0)
             except Exception:
                 _log.exception("the job engine failed")
@@ -94,6 +101,7 @@ class Engine:
 
     def _run_under_lease(self, executor: Executor) -> None:
         global _executor
+        self.store.database.check()  # before DBOS makes tables in one that was emptied
         self.store.servers.join(executor.name, self.settings.job_lease_s)
         try:
             _executor = executor

@@ -11,7 +11,7 @@ from planner.running.store import Store
 
 # The version of the steps and their order (workflows.py).  A job begun under another version begins
 # again, so increase it whenever the steps change.
-STEPS_VERSION: Final = "2"
+STEPS_VERSION: Final = "3"
 _MARK = "/v"  # before the version in an executor's name; earlier releases have none in theirs
 _NOTE = "begins again from its first step: it was begun by another version of the service"
 _log = logging.getLogger(__name__)

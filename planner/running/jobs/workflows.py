@@ -112,17 +112,23 @@ def _sweeps(request: dict[str, Any], steps: Steps) -> dict[str, Any]:
     from planner.running.sweeps.run import answered
 
     grid = parse_grid(request)
-    different = {question.key: question.document for question in grid.questions()}
+    # Their keys are kept, since they change where a site learns meanwhile.
+    questions = list(grid.questions())
+    different = {question.key: question.document for question in questions}
     found: dict[str, Any] = {}
 
     def rows() -> dict[str, Any]:
         results = {key: Result.model_validate_json(_json(one)) for key, one in found.items()}
-        return {"sweep": answered(grid, results).model_dump(mode="json")}
+        return {"sweep": answered(grid, questions, results).model_dump(mode="json")}
 
     try:
-        for chunk in _chunks(different, steps.settings.sweep_step_questions):
-            at = (len(found), len(different))
-            found |= steps.run_apart("ask", "questions", at=at, questions=chunk)
+        # Asked again is what a finished step found under other keys: by another build of the
+        # planner, or before a site learned.
+        while left := {key: one for key, one in different.items() if key not in found}:
+            for chunk in _chunks(left, steps.settings.sweep_step_questions):
+                at = (len(found), len(different))
+                results = steps.run_apart("ask", "questions", at=at, questions=chunk)
+                found |= {key: one for key, one in results.items() if key in different}
     except Cancelled as cancelled:
         if found := found | dict(steps.parts):
             cancelled.result = rows()

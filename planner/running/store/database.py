@@ -16,7 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from planner.data_folder import data_folder
-from planner.running.store.tables import REVISION
+from planner.running.store import identity
+from planner.running.store.tables import IDENTITY, REVISION
 
 FILE = "planner.sqlite"
 QUEUE_FILE = "jobs.sqlite"  # of DBOS, made after the other
@@ -35,6 +36,8 @@ _TIMEOUTS = {
     "keepalives_interval": 3,
     "keepalives_count": 3,
 }
+_MISSING = ("42P01", "3F000")  # codes of PostgreSQL: no such table, no such schema
+_FIRST_WITH_ID = "0005"  # migration
 _WRITES = "writes"
 _INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
@@ -43,16 +46,28 @@ class Unavailable(RuntimeError):
     """The database does not answer or cannot write; the message says which, without secrets."""
 
 
+class Lost(Unavailable):
+    """The database is not the one that was here; advice: what an administrator does."""
+
+    def __init__(self, detail: str, advice: str) -> None:
+        super().__init__(f"{detail}: {advice}")
+        self.detail, self.advice = detail, advice
+
+
 @dataclass(frozen=True)
 class Database:
-    """Transactions on one database."""
+    """Transactions on one database.
+
+    node: of SQLite's file when it was opened.  id: of PostgreSQL's database.
+    """
 
     engine: sa.Engine
-    node: int = 0  # of SQLite's file when it was opened
+    node: int = 0
+    id: str | None = None
 
     @classmethod
     def open(cls, url: str | None = None) -> Self:
-        """The database at a URL, its tables as this version has them.  Raises Unavailable."""
+        """The database at a URL, its tables as this version has them.  Raises Unavailable, Lost."""
         if url is None:
             _check_lost(data_folder(FILE))
         engine = _sqlite(data_folder(FILE)) if url is None else _engine(url)
@@ -60,12 +75,17 @@ class Database:
         with database.writing() as connection:
             if not database.is_file:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+                _check_identity(connection)
             _migrate(connection)
-        return (
-            cls(engine, Path(str(engine.url.database)).stat().st_ino)
-            if database.is_file
-            else database
-        )
+            id = identity.found(connection)
+        if database.is_file:
+            return cls(engine, Path(str(engine.url.database)).stat().st_ino)
+        assert id is not None
+        try:
+            identity.note(engine, id)
+        except OSError as error:
+            raise Unavailable(f"cannot write the data folder: {error.strerror}") from None
+        return cls(engine, id=id)
 
     @property
     def is_file(self) -> bool:
@@ -113,9 +133,20 @@ class Database:
         """Seconds since 1970, as all rows have them."""
         return time.time()
 
-    def check_file(self) -> None:
-        """Raise Unavailable where the file of SQLite is gone, or its disk is full."""
+    def ping(self) -> None:
+        """Ask the database for a sign of life.  Raises Unavailable."""
+        with self.reading() as connection:
+            connection.execute(sa.select(1))
+
+    def check(self) -> None:
+        """Raise Unavailable where this is no longer the database that was opened.
+
+        Of SQLite also where its disk is full.
+        """
         if not self.is_file:
+            with self.reading() as connection:
+                if connection.scalar(sa.select(IDENTITY.c.id)) != self.id:
+                    raise Lost("the database was emptied or replaced", identity.way_out())
             return
         path = Path(str(self.engine.url.database))
         if not same_file(path, self.node):
@@ -153,7 +184,32 @@ def _check_lost(path: Path) -> None:
     queue = data_folder(QUEUE_FILE)
     if queue.exists() and not (path.exists() and path.stat().st_size):
         detail = f"{path} is missing or empty, and there were jobs"
-        raise Unavailable(f"{detail}: restore a backup, or begin anew by moving {queue} away, too")
+        raise Lost(detail, f"restore a backup, or begin anew by moving {queue} away, too")
+
+
+def is_new(url: str) -> bool:
+    """Whether a database of PostgreSQL has no tables of ours yet.  Raises Unavailable, Lost."""
+    database = Database(_engine(url))
+    if database.is_file:
+        return False
+    try:
+        with database.reading() as connection:
+            _check_identity(connection)
+            return _revision(connection) is None
+    finally:
+        database.close()
+
+
+def _check_identity(connection: sa.Connection) -> None:
+    """Raise Lost where a database of PostgreSQL is not the one that was at this address."""
+    revision = _revision(connection)
+    keeps_an_id = revision is not None and revision >= _FIRST_WITH_ID
+    try:
+        wrong = identity.loss(connection, revision is not None, keeps_an_id)
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"{identity.NOTE} in the data folder cannot be read: {error}") from None
+    if wrong:
+        raise Lost(f"the database is not the one that was here: {wrong}", identity.way_out())
 
 
 @contextmanager
@@ -165,6 +221,8 @@ def _told() -> Iterator[None]:
     except sa.exc.TimeoutError:
         raise Unavailable("all connections to the database are taken") from None
     except sa.exc.DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) in _MISSING:
+            raise Lost("the database was emptied: tables are missing", identity.way_out()) from None
         if type(error) is sa.exc.DatabaseError:  # a file that is not one of SQLite
             raise Unavailable(str(error.orig)[:200]) from None
         if not error.connection_invalidated:

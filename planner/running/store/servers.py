@@ -44,7 +44,7 @@ class Servers:
 
     def prove(self) -> None:
         """Check that the database takes writes.  Raises Unavailable."""
-        self._database.check_file()
+        self._database.check()
         name = f"proof-{uuid.uuid4().hex}"
         with self._database.writing() as connection:
             connection.execute(sa.insert(SERVERS).values(name=name, lease_until=0.0))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-REVISION = "0004"  # the newest migration
+REVISION = "0005"  # the newest migration
 
 
 def _table(name: str, columns: str) -> sa.TableClause:
@@ -36,4 +36,6 @@ SERVERS = _table("servers", "name lease_until")
 CALLS = _table("calls", "caller source total counted_at")
 # shared: the right of each other caller by name, as JSON.
 SITES = _table("sites", "name owner shared")
-TABLES = (RESULTS, SAVED_PLANS, KEYS, JOBS, JOB_EVENTS, LIBRARY, SERVERS, CALLS, SITES)
+# One row: the database's own id.
+IDENTITY = _table("identity", "id")
+TABLES = (RESULTS, SAVED_PLANS, KEYS, JOBS, JOB_EVENTS, LIBRARY, SERVERS, CALLS, SITES, IDENTITY)

@@ -95,13 +95,13 @@ def sweep(
             if kept:
                 kept.keep(key, result)
             results[key] = result
-    return _answer(grid, questions, results)
+    return answered(grid, questions, results)
 
 
 def merge(grid: Grid, folders: Iterable[Path]) -> SweepAnswer:
     """All rows of a grid from the folders of its shards; missing results are `not_asked`."""
     questions = list(grid.questions())
-    return _answer(
+    return answered(
         grid, questions, _stored_answers([ResultsFolder(path) for path in folders], questions)
     )
 
@@ -116,12 +116,8 @@ def _stored_answers(
     return results
 
 
-def answered(grid: Grid, results: dict[str, Result]) -> SweepAnswer:
-    """All rows of a grid, from results by key."""
-    return _answer(grid, grid.questions(), results)
-
-
-def _answer(grid: Grid, questions: Iterable[Question], results: dict[str, Result]) -> SweepAnswer:
+def answered(grid: Grid, questions: Iterable[Question], results: dict[str, Result]) -> SweepAnswer:
+    """A row for each of a grid's questions, from results by key."""
     missing = Result(outcome="not_asked")
     rows = tuple(row(one.inputs, results.get(one.key, missing)) for one in questions)
     counted: Counter[Any] = Counter(one["outcome"] for one in rows)

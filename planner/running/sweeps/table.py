@@ -27,6 +27,7 @@ def _kind(annotation: Any) -> type:
 _RESULT = {name: _kind(field.annotation) for name, field in Result.model_fields.items()}
 _PLAN = {name: _kind(field.annotation) for name, field in ParallelPlan.model_fields.items()}
 # Columns after those of the varied fields, whose names have a dot or are parts of a request.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # the beginnings of formulas of spreadsheets
 COLUMNS: dict[str, type] = {}
 for _name, _type in _RESULT.items():
     COLUMNS |= _PLAN if _name == "plan" else {_name: _type}
@@ -54,15 +55,23 @@ def _cell(value: Any) -> Any:
 
 
 def csv_bytes(inputs: Sequence[str], rows: Iterable[Row]) -> bytes:
-    """The table as CSV (RFC 4180, UTF-8); an empty cell means no value."""
+    """The table as CSV (RFC 4180, UTF-8); an empty cell means no value.
+
+    Text that a spreadsheet would run as a formula, such as a model's name, begins with '.
+    """
     text = io.StringIO()
     writer = csv.writer(text)
     names = [*inputs, *COLUMNS]
     writer.writerow(names)
     for one in rows:
         cells = (one[name] for name in names)
-        writer.writerow(["" if cell is None else value_words(cell) for cell in cells])
+        writer.writerow(["" if cell is None else _csv_cell(cell) for cell in cells])
     return text.getvalue().encode()
+
+
+def _csv_cell(cell: Any) -> str:
+    formula = isinstance(cell, str) and cell.startswith(_FORMULA)
+    return f"'{cell}" if formula else value_words(cell)
 
 
 def parquet_bytes(inputs: Sequence[str], rows: Sequence[Row]) -> bytes:

@@ -19,7 +19,7 @@ from planner.running.sweeps.grid import parse_grid
 from planner.running.sweeps.question import OUTCOMES, Result, ask
 from planner.running.sweeps.run import merge
 from planner.running.sweeps.run import sweep as run
-from planner.running.sweeps.table import COLUMNS, parquet_bytes
+from planner.running.sweeps.table import COLUMNS, csv_bytes, parquet_bytes
 
 BASE: dict[str, Any] = {
     "model": "llama-3.1-8b",
@@ -206,6 +206,14 @@ def test_csv_holds_every_cell() -> None:
     assert (
         read[1]["plan"] == '{"recompute": "selective", "recompute_modules": ["mlp", "core_attn"]}'
     )
+
+
+@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1", "-2+3", "@SUM(1)"])
+def test_a_name_is_no_formula_of_a_spreadsheet(name: str) -> None:
+    row = {"model": name, **dict.fromkeys(COLUMNS), "iteration_time_s": -1.5}
+    ((read, *_),) = [list(csv.DictReader(io.StringIO(csv_bytes(["model"], [row]).decode())))]
+    assert read["model"] == f"'{name}"
+    assert read["iteration_time_s"] == "-1.5"
 
 
 def test_parquet_holds_every_cell_with_its_type() -> None:

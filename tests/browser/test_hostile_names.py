@@ -1,0 +1,83 @@
+"""Names and texts that are markup: every view and tab shows them as text, and runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from cost_models.catalog import models
+from tests.browser.conftest import Service
+from tests.browser.links import SMALL, link
+
+pytestmark = pytest.mark.exhaustive
+MARKUP = "<img src=x onerror=window.pwned=1>\"'><script>window.pwned=1</script>${1}{{1}}"
+VIEWS = ("plan", "compare", "size", "fit", "rl", "accuracy", "validate", "lint", "saved")
+TABS = (
+    "Pipeline timeline", "Rank map", "Flags", "Layers", "Sensitivity", "Candidates", "Why not",
+)  # fmt: skip
+RUN = """window.pwned !== undefined
+  || document.querySelector("img[onerror], body script:not([src])") !== null"""
+
+
+@pytest.fixture
+def request_of_markup() -> dict[str, Any]:
+    own = models.model("gpt2").model_dump(mode="json", exclude_none=True)
+    return SMALL | {"model": own | {"name": MARKUP}}
+
+
+@pytest.fixture
+def saved(service: Service, request_of_markup: dict[str, Any]) -> None:
+    base = service.url
+    for name in ("saved-plans/%3Cimg%20src=x%20onerror=window.pwned=1%3E", "saved-plans/plain"):
+        document = {"request": request_of_markup, "note": MARKUP}
+        answer = httpx.put(f"{base}/v1/{name}", json=document)
+        assert answer.status_code in (200, 201), answer.text
+    log = {"log": MARKUP, "request": request_of_markup, "name": MARKUP}
+    answer = httpx.post(f"{base}/v1/sites/{'%3Cscript%3E'}/runs", json=log)
+    assert answer.status_code == 422, "a site's name is no markup"
+
+
+def looked_at(page: Page, address: str) -> None:
+    page.goto(address)
+    page.wait_for_load_state("networkidle")
+    page.wait_for_timeout(500)
+    assert not page.evaluate(RUN), address
+
+
+@pytest.mark.usefixtures("saved")
+def test_markup_is_text(open_page: Callable[..., Page], request_of_markup: dict[str, Any]) -> None:
+    page = open_page()
+    page.on("dialog", lambda dialog: pytest.fail(f"a dialog says {dialog.message}"))
+    for view in VIEWS:
+        looked_at(page, link(view=view, request=request_of_markup))
+        if view == "saved":
+            expect(page.locator(".saved-list")).to_contain_text("<script>window.pwned=1</script>")
+    looked_at(page, link(view="plan", request=request_of_markup))
+    for tab in TABS:
+        page.get_by_role("tab", name=tab, exact=True).click()
+        page.wait_for_load_state("networkidle")
+        page.wait_for_timeout(500)
+        assert not page.evaluate(RUN), tab
+    expect(page.locator("body")).to_contain_text("<img src=x onerror=window.pwned=1>")
+
+
+def test_markup_would_be_noticed(open_page: Callable[..., Page]) -> None:
+    page = open_page()
+    looked_at(page, link())
+    page.evaluate("document.body.appendChild(document.createElement('script'))")
+    assert page.evaluate(RUN)
+
+
+def test_an_address_of_markup_is_no_page(open_page: Callable[..., Page]) -> None:
+    page = open_page()
+    for state in ({"view": MARKUP}, {"view": "plan", "tab": MARKUP}):
+        looked_at(page, link(**state))
+    for part in ("problems", "docs", "plans", "web"):
+        response = page.request.get(f"/{part}/%3Cscript%3Ewindow.pwned=1%3C/script%3E")
+        assert response.status in (404, 422)
+        kind = response.headers["content-type"]
+        assert kind == "application/problem+json" or "<script>window" not in response.text()
