@@ -204,13 +204,18 @@ def world(launch: ProgramCall) -> World:
         nodes, per_node = _of_deepspeed(settings)
     elif (of_mpi := _of_mpi(launch.before)) is not None:
         return of_mpi
-    elif "SLURM_NTASKS" in slurm or "SLURM_NTASKS_PER_NODE" in slurm:
-        per_node = slurm.get("SLURM_NTASKS_PER_NODE")
-        total = slurm.get("SLURM_NTASKS")
-        if per_node is None and total and nodes and total % nodes == 0:
-            per_node = total // nodes
+    else:
+        per_node = _tasks_per_node(slurm, nodes)
     total = nodes * per_node if nodes and per_node else None
     return World(nodes, per_node, total)
+
+
+def _tasks_per_node(slurm: Mapping[str, int], nodes: int | None) -> int | None:
+    """Processes of a node by srun's or the job's numbers of tasks."""
+    each, total = slurm.get("SLURM_NTASKS_PER_NODE"), slurm.get("SLURM_NTASKS")
+    if each is None and total and nodes and total % nodes == 0:
+        return total // nodes
+    return each
 
 
 def _of_deepspeed(settings: Sequence[Setting]) -> tuple[int | None, int | None]:

@@ -116,14 +116,7 @@ def _world(files: Mapping[str, str]) -> tuple[int | None, int | None]:
 
 def _mesh(values: Values, total: int | None) -> dict[str, int]:
     """Sizes of the axes over all slices; an axis of -1 takes the remaining accelerators."""
-    sizes = {}
-    for axis in AXES:
-        inside, between = (f"{net}_{axis}_parallelism" for net in ("ici", "dcn"))
-        if (values.text(inside) or ("-1" if axis == "fsdp" else "1")) == "-1":
-            sizes[axis] = -1
-            continue
-        outer = 1 if values.text(between) == "-1" else values.integer(between, default=1)
-        sizes[axis] = values.integer(inside, default=1) * outer
+    sizes = {axis: _size(values, axis) for axis in AXES}
     if -1 not in sizes.values():  # an axis over slices takes the slices that are left
         sizes |= {axis: -1 for axis in AXES if values.text(f"dcn_{axis}_parallelism") == "-1"}
     open_axes = [axis for axis, size in sizes.items() if size == -1]
@@ -136,6 +129,15 @@ def _mesh(values: Values, total: int | None) -> dict[str, int]:
     for size in sizes.values():
         rest *= max(size, 1)
     return {axis: max(total // rest, 1) if size == -1 else size for axis, size in sizes.items()}
+
+
+def _size(values: Values, axis: str) -> int:
+    """The ranks of an axis over all slices; -1 where it takes the rest of a slice."""
+    inside, between = (f"{net}_{axis}_parallelism" for net in ("ici", "dcn"))
+    if (values.text(inside) or ("-1" if axis == "fsdp" else "1")) == "-1":
+        return -1
+    outer = 1 if values.text(between) == "-1" else values.integer(between, default=1)
+    return values.integer(inside, default=1) * outer
 
 
 def _model(values: Values) -> ModelSpec:
