@@ -51,8 +51,6 @@ class ImportedModel:
 OTHER_FILES: dict[str, str] = table("planner.huggingface", "other_files.json")
 # Keys of models from which transformers may still build a text-generating model.
 MODELS = frozenset({"is_encoder_decoder", "vision_config", "image_size"})
-# Formats of published weights; their configs have the dimensions of the model that was trained.
-PUBLISHED_QUANTISATIONS = ("fp8", "mxfp4")
 MOST_PARAMETERS = 2**53
 
 
@@ -166,7 +164,9 @@ def _family(config: Mapping[str, Any], guessed: list[str]) -> str:
         found = "not stated" if kind is None else f"{short_text(kind)} is not known"
         guessed.append(f"model_type: {found}, {by_architecture} by its architecture")
         return by_architecture
-    if stated is None or stated in FAMILIES[kind].architectures:
+    # Releases of transformers spelled classes otherwise, such as LLaMAForCausalLM.
+    spelled = {name.lower() for name in FAMILIES[kind].architectures}
+    if stated is None or str(stated).lower() in spelled:
         return kind
     if kind.endswith("_text") and str(stated).endswith("ForConditionalGeneration"):
         return kind  # a text_config may name the vision-language model that contains it
@@ -203,14 +203,9 @@ def _check_rest(reader: Config) -> None:
         reader.refuse("pruned_heads", "pruned heads cannot be planned")
     if reader.states("quantization_config"):
         method = reader.nested("quantization_config").data.get("quant_method")
-        if method in PUBLISHED_QUANTISATIONS:
-            reader.left_out.append(
-                f"quantization_config: {method} is how the weights are published, left out"
-            )
-        else:
-            reader.refuse(
-                "quantization_config", "quantised weights are not trained; give the original"
-            )
+        reader.left_out.append(
+            f"quantization_config: {short_text(method)} is how the weights are published, left out"
+        )
 
 
 def own_name(config: Mapping[str, Any], family: str) -> str:

@@ -1,4 +1,6 @@
-"""Hugging Face's Trainer and accelerate: progress bars, the closing metrics, trainer_state.json.
+"""Hugging Face's Trainer and accelerate: progress bars, closing metrics, trainer_state.json.
+
+LLaMA-Factory's trainer_log.jsonl says the same as its bar.
 
 Their clock has whole seconds, so that a report is made of as many steps as take 100 s.  Where only
 the closing metrics are there, the time is their mean over the run, warm-up and evaluation within.
@@ -18,6 +20,11 @@ from planner.inputs.logs.run_log import CodeBase, StepTime
 from planner.inputs.logs.steps import LONGEST_S, MOST, SHORTEST_S
 
 _BAR = re.compile(r"\s(\d{1,12})/(\d{1,12}) \[(?:(\d{1,12}):)?(\d{1,12}):(\d\d)<")
+# A line of LLaMA-Factory's trainer_log.jsonl.
+_LOGGED = re.compile(
+    r'"current_steps": (\d{1,12}), "total_steps": (\d{1,12}),.*'
+    r'"elapsed_time": "(?:(\d{1,4}) days?, )?(\d{1,4}):(\d\d):(\d\d)"'
+)
 _SAID = re.compile(
     r"(Num examples|Instantaneous batch size per device|Total train batch size|Num processes"
     r"|Gradient Accumulation steps|Total optimization steps|Mixed precision type)"
@@ -46,7 +53,8 @@ class Trainer(Reader):
     words: ClassVar[tuple[str, ...]] = (
         "it", "batch", "Num", "optimization", "Accumulation", "train_runtime",
         "train_steps_per_second", "train_batch_size", "global_step", "max_steps", "loss", "Model",
-        "Overriding", "config_overrides", "num_input_tokens_seen", "precision", "environment",
+        "current_steps", "Overriding", "config_overrides", "num_input_tokens_seen", "precision",
+        "environment",
     )  # fmt: skip
 
     def __init__(self, draft: Draft) -> None:
@@ -68,6 +76,11 @@ class Trainer(Reader):
             return self.block.add("{", number)
         if bar := _BAR.search(text):
             self._progress(bar, number)
+        if logged := _LOGGED.search(text):
+            days, hours, minutes, seconds = (int(part or 0) for part in logged.groups()[2:])
+            self.total = self.total or int(logged[2])
+            elapsed = ((days * 24.0 + hours) * 60.0 + minutes) * 60.0 + seconds
+            self._bar(int(logged[1]), elapsed, number)
         if found := _SAID.search(text):
             self._said(found[1], found[2], number)
         for name, value in _METRIC.findall(text):

@@ -202,16 +202,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {**PUBLISHED["gemma-2-27b"], "use_bidirectional_attention": True},
         "causal",
     ),
-    "gptq": (
-        "/quantization_config",
-        {**LLAMA, "quantization_config": {"quant_method": "gptq", "bits": 4}},
-        "give the original",
-    ),
-    "gemma 3, quantised": (
-        "/text_config/quantization_config",
-        {**PUBLISHED["gemma-3-27b"], "quantization_config": {"quant_method": "bitsandbytes"}},
-        "give the original",
-    ),
     "cross attention": (
         "/add_cross_attention",
         {**PUBLISHED["gpt2"], "add_cross_attention": True},
@@ -410,3 +400,16 @@ def test_junk_gives_a_model_or_named_faults(name: str, junk: dict[str, Any]) -> 
 def test_arbitrary_values_give_named_faults(value: object) -> None:
     with pytest.raises(ModelImportError):
         model_from_config(value)
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "compressed-tensors", "fp8"])
+def test_quantised_weights_are_planned_by_the_shapes_of_the_model(method: str) -> None:
+    plain = model_from_config(LLAMA)
+    read = model_from_config({**LLAMA, "quantization_config": {"quant_method": method, "bits": 4}})
+    assert read.model == plain.model
+    assert [f"{method!r}" in one or method in one for one in read.left_out] == [True]
+
+
+def test_a_class_is_known_however_its_release_spelled_it() -> None:
+    older = {**LLAMA, "architectures": ["LLaMAForCausalLM"]}
+    assert model_from_config(older).model == model_from_config(LLAMA).model

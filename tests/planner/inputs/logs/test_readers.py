@@ -413,3 +413,19 @@ def test_steps_after_a_pause_and_stragglers_are_left_out() -> None:
         "stragglers": 1,
     }
     assert (found.seconds, found.steps) == (0.1, 33)
+
+
+def test_the_steps_of_llama_factorys_log_are_those_of_its_clock() -> None:
+    """24 s for ten steps, and an elapsed time with days in it."""
+    lines = []
+    for place in range(1, 60):
+        steps, seconds = 10 * place, 86_390 + 24 * place
+        days, rest = divmod(seconds, 86_400)
+        clock = f"{rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02}"
+        elapsed = f"{days} day, {clock}" if days else clock
+        line = {"current_steps": steps, "total_steps": 600, "loss": 2.0, "elapsed_time": elapsed}
+        lines.append(json.dumps(line))
+    log = read_log(lines, "trainer_log.jsonl")
+    assert log.step is not None
+    assert log.step.seconds == pytest.approx(2.4, rel=0.02)
+    assert log.code_base == "trainer"
