@@ -1,6 +1,6 @@
 """Checkouts of other projects, which the exhaustive tier compares with: each at one revision.
 
-    python -m tests.tools.checkouts FOLDER              clones those that FOLDER lacks, 25 GB in all
+    python -m tests.tools.checkouts FOLDER              clones those that FOLDER lacks, tens of GB
     CHECKOUTS_PATH=FOLDER pytest -m exhaustive    without it, what needs them is skipped
 
 A checkout's folder is named OWNER+NAME@REVISION.  What the projects' own code imports is the extra
