@@ -33,6 +33,7 @@ from planner.inputs.requests.model_import import ModelAnswer
 from planner.inputs.requests.models import parse_model
 from planner.inputs.requests.parser import parse_request
 from planner.learning.accuracy.accuracy_answer import AccuracyAnswer
+from planner.learning.accuracy.reports import ReportsAnswer
 from planner.learning.sites.learn_answer import LearnAnswer
 from planner.presentation.drawing.best_timeline import best_timeline
 from planner.presentation.drawing.page import WIDTH, fragment, paper
@@ -50,6 +51,7 @@ from planner.presentation.terminal.mixed_screen import mixed_screen
 from planner.presentation.terminal.plan_rows import asked_of
 from planner.presentation.terminal.ranks_screen import ranks_screen
 from planner.presentation.terminal.reinforcement_screen import reinforcement_screen
+from planner.presentation.terminal.reports_screen import reports_screen
 from planner.presentation.terminal.screens import estimate_screen, plan_screen, why_screen
 from planner.presentation.terminal.sensitivity_screen import sensitivity_screen
 from planner.presentation.terminal.site_screens import learn_screen, site_screen
@@ -111,6 +113,7 @@ PARTS: dict[type[BaseModel], Callable[[Any], Parts]] = {
     SweepAnswer: lambda a: (sweep_screen(a, WIDTH), []),
     LintAnswer: lambda a: (lint_screen(a, _parameters(a), "script", paper()), []),
     AccuracyAnswer: lambda a: (accuracy_screen(a, paper()), []),
+    ReportsAnswer: lambda a: (reports_screen(a), []),
     ModelAnswer: lambda a: (model_screen(a), []),
     ValidationReport: lambda a: (validation_screen(a, paper()), []),
     DryRunReport: lambda a: (Group(*dryrun_screen(a)), []),

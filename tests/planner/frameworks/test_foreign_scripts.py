@@ -112,7 +112,8 @@ def test_other_unknown_options_are_said_to_be_a_forks(words: str) -> None:
 
 def test_a_sentence_piece_model_has_no_vocabulary_file() -> None:
     words = (
-        "--tokenizer-type Llama2Tokenizer --tokenizer-model t.model --vocab-file gpt2-vocab.json"
+        "--tokenizer-type Llama2Tokenizer --tokenizer-model tokenizer.model "
+        "--vocab-file gpt2-vocab.json"
     )
     assert read(words, f"{SHAPE} --micro-batch-size 1 --bf16").model.vocab_size == 32_000
 

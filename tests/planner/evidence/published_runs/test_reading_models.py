@@ -66,7 +66,7 @@ def test_a_name_with_other_widths_is_no_preset() -> None:
 @pytest.mark.parametrize(
     ("name", "fields"),
     [
-        ("OLMo-7B", {"norm": "rmsnorm", "gated_mlp": True, "position": "rope"}),
+        ("OLMo-33B", {"norm": "rmsnorm", "gated_mlp": True, "position": "rope"}),
         ("GPT-13B", {"norm": "layernorm", "gated_mlp": False, "position": "learned"}),
         ("BLOOM-3B", {"position": "alibi", "embedding_norm": True}),
         ("Pythia-12B", {"position": "rope", "parallel_residual": True}),
