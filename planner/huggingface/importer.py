@@ -164,18 +164,22 @@ def _family(config: Mapping[str, Any], guessed: list[str]) -> str:
         found = "not stated" if kind is None else f"{short_text(kind)} is not known"
         guessed.append(f"model_type: {found}, {by_architecture} by its architecture")
         return by_architecture
-    # Releases of transformers spelled classes otherwise, such as LLaMAForCausalLM.
-    spelled = {name.lower() for name in FAMILIES[kind].architectures}
-    if stated is None or str(stated).lower() in spelled:
+    if stated is None or _is_class_of(kind, str(stated)):
         return kind
-    if kind.endswith("_text") and str(stated).endswith("ForConditionalGeneration"):
-        return kind  # a text_config may name the vision-language model that contains it
     if by_architecture is None and isinstance(stated, str) and stated.endswith("Model"):
         guessed.append(f"architectures: {short_text(stated)} has no head, planned with one")
         return kind
     message = f"is not the language model of model_type {kind!r}"
     expected = FAMILIES[kind].architectures
     raise ModelImportError((Problem("/architectures/0", message, short_text(stated), expected),))
+
+
+def _is_class_of(kind: str, stated: str) -> bool:
+    """Whether a class is that of a family, or of the vision-language model around it."""
+    # Releases of transformers spelled classes otherwise, such as LLaMAForCausalLM.
+    if stated.lower() in {name.lower() for name in FAMILIES[kind].architectures}:
+        return True
+    return kind.endswith("_text") and stated.endswith("ForConditionalGeneration")
 
 
 def _unknown(config: Mapping[str, Any], kind: object, stated: object) -> Problem:

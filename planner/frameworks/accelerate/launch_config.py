@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from cost_models.package_files import table
 from planner.frameworks import training_calls, yaml_files
 from planner.frameworks.accelerate.engines import ENGINES, TYPES
-from planner.frameworks.bash import evaluate
-from planner.frameworks.given_values import DEGREE, Values, launch_by, launcher_options
+from planner.frameworks.bash import ProgramCall, evaluate
+from planner.frameworks.given_values import DEGREE, Values, launch_by, launcher_options, options
 from planner.frameworks.read_results import Setting, Unreadable
 
 # Options of `accelerate launch`, where a dash may stand for an underscore, and keys of its config.
@@ -103,16 +103,37 @@ def mesh_of(beside: Values) -> dict[str, int]:
 
 def started_with(files: Mapping[str, str], config: str) -> training_calls.World:
     """What a script starts with the configuration, by torchrun or deepspeed."""
+    for call in _calls_with(files, config):
+        if call.launcher in ("torchrun", "deepspeed"):
+            return training_calls.world(call)
+    return training_calls.World(None, None, None)
+
+
+def overrides(files: Mapping[str, str], config: str) -> list[Setting]:
+    """The keys that the call with the configuration says otherwise: --key value, or key=value."""
+    found: list[Setting] = []
+    for call in _calls_with(files, config):
+        for one in options(call.arguments):
+            name = plain(one.name)
+            if name != "config" and isinstance(one.value, str) and "$" not in one.value:
+                found.append(one.model_copy(update={"name": name}))
+        for word in call.arguments:
+            name, equals, value = word.text.partition("=")
+            if equals and word.known and re.fullmatch(r"[a-z]\w*", name):
+                found.append(Setting(name=name, value=value, file=word.file, line=word.line))
+    return found
+
+
+def _calls_with(files: Mapping[str, str], config: str) -> Iterator[ProgramCall]:
+    """The calls that are given the configuration."""
     for name in training_calls.scripts(files):
         try:
             launches = evaluate(files, name).launches
         except Unreadable:
             continue
         for call in launches:
-            named = any(word.text.rsplit("/", 1)[-1] == config for word in call.arguments)
-            if named and call.launcher in ("torchrun", "deepspeed"):
-                return training_calls.world(call)
-    return training_calls.World(None, None, None)
+            if any(word.text.rsplit("/", 1)[-1] == config for word in call.arguments):
+                yield call
 
 
 def machines(files: Mapping[str, str], assumed: list[str]) -> int | None:

@@ -23,6 +23,7 @@ from planner.frameworks.accelerate.launch_config import (
     kind_of,
     machines,
     mesh_of,
+    overrides,
     stage_in_name,
     started_with,
 )
@@ -59,7 +60,8 @@ OPTIMIZED: dict[str, OptimizerName] = {
 }
 # Algorithms that generate their samples, and names of algorithms -> loss of the spec.
 GENERATING = ("ppo", "grpo", "gdpo", "rloo", "ebft")
-SAMPLES = ("num_generations", "reward_funcs")  # TRL's GRPO and RLOO have no key for themselves
+# TRL's trainers that generate samples have no key for themselves.
+SAMPLES = ("num_generations", "reward_funcs", "rloo_k", "num_ppo_epochs", "total_episodes")
 LOSSES = {"dpo": "dpo", "rm": "reward", "reward": "reward", "sigmoid": "dpo"}
 TOKENS = ("sft", "pt", "nll", "dft")  # of the next token
 WITHOUT_REFERENCE = ("orpo", "simpo")  # LLaMA-Factory's losses of pairs that are not DPO's
@@ -91,7 +93,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     assert found is not None
     trainer, name = found
     config, given = yaml_files.read(files[name], name), given_with(files)
-    settings = (*config.settings(), *given.settings())
+    settings = (*config.settings(), *overrides(files, name), *given.settings())
     assumed, tree = config.notes(), config.values
     values = Values({one.name: one for one in settings}, name, assumed)
     if trainer is NEWER:
@@ -297,7 +299,9 @@ def _loss(values: Values, trainer: Trainer) -> Any:
     if said not in (*LOSSES, *TOKENS):
         values.assume(f"{said} is costed as training on the next token")
     if values.has(*SAMPLES):
-        raise values.fault(SAMPLES, "is of GRPO, which also generates samples: planner rl has it")
+        raise values.fault(
+            SAMPLES, "is of GRPO or its like, which generate samples: planner rl has it"
+        )
     return LOSSES.get(said, "next_token")
 
 
@@ -346,7 +350,8 @@ def _engine(
         text = json.dumps({"zero_optimization": {"stage": int(stage), **offloads}})
         return of_document({name: text}, name, half, values.assumed)
     section = tree.get("fsdp_config")
-    if isinstance(section, dict) or values.has("fsdp", "fsdp_version"):
+    shards = (values.text("fsdp") or "").strip("[]") or values.has("fsdp_version")
+    if isinstance(section, dict) or shards:
         section = section if isinstance(section, dict) else {}
         return engine("FSDP", fsdp_keys(values, section), files, half, 8)
     if not beside.settings:

@@ -25,6 +25,13 @@ _QUOTED_ARGUMENT = re.compile(r"[^\\\"$`}\n]+")
 # `<DATA PATH>` for the user to fill in; bash would take it for redirections, and the option after
 # it for a file.
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w ,./:-]*(?<=[\w.])>(?=[\s;\")_.]|/(?!dev/)|$)", re.ASCII)
+_DULL = re.compile(r"[^\\\"'$(){}\]#ce]+")  # opens and closes nothing
+# In a substitution of commands: what holds brackets that close nothing.
+_COMMANDS = (")", "esac")
+_COMMENT = re.compile(r"(?<=\s)#")
+_CASE = re.compile(r"(?<![\w$-])case\s+[^\s;]{1,200}\s+in\b")
+_ESAC = re.compile(r"(?<![\w$-])esac\b")
+_BRACKETS = re.compile(r"[\[\]]")
 _BRACES = re.compile(r"\{[^{}\s]*\}")
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|[0-7]{1,3}|.)", re.DOTALL)
 _ESCAPES = {
@@ -218,26 +225,49 @@ class Words:
         line, begin = self.line(), self.position
         stack, i = [closer], start
         while stack:
+            if dull := _DULL.match(self.text, i, self.end):
+                i = dull.end()
             if i >= self.end:
                 raise self.error(f"{self.text[begin : begin + 20]!r} has no {closer}", line)
             char, top = self.text[i], stack[-1]
             if char == "\\":
                 i += 1
-            elif char == top:
+            elif char == top or (top == "esac" and _ESAC.match(self.text, i)):
                 stack.pop()
-            elif self.text.startswith("$(", i) or self.text.startswith("${", i):
-                stack.append(")" if self.text[i + 1] == "(" else "}")
-                i += 1
-            elif char == '"':
-                stack.append('"')
-            elif char == "'" and top != '"':
-                close = self.text.find("'", i + 1)
-                i = self.end if close < 0 else close
-            elif char == "(" and top == ")":
-                stack.append(")")
+            elif skipped := self.aside(i, stack):
+                i = skipped
+            elif opened := self.opened(i, top):
+                stack.append(opened)
+                i += char == "$"
             i += 1
         self.position = i
         return tree.Opaque(line, quoted, self.text[begin:i])
+
+    def aside(self, place: int, stack: list[str]) -> int:
+        """The last place of what closes nothing: a single-quoted text, a comment; 0 for neither.
+
+        The patterns of a `case` end in brackets of their own: it is put on the stack.
+        """
+        char, top = self.text[place], stack[-1]
+        if char == "'" and top != '"':
+            close = self.text.find("'", place + 1)
+            return self.end if close < 0 else close
+        if top in _COMMANDS and _COMMENT.match(self.text, place):
+            end = self.text.find("\n", place)
+            return self.end if end < 0 else end
+        if top in _COMMANDS and (found := _CASE.match(self.text, place)):
+            stack.append("esac")
+            return found.end() - 1
+        return 0
+
+    def opened(self, place: int, top: str) -> str:
+        """What closes the quote, bracket or expansion that begins here; "" if none does."""
+        char, both = self.text[place], self.text[place : place + 2]
+        if char == '"':
+            return '"'
+        if both == "$(" or (char == "(" and top == ")"):
+            return ")"
+        return "}" if both == "${" else ""
 
     def dollar(self, parts: list[tree.Part], quoted: bool) -> None:
         """Read an expansion or a literal dollar sign."""
@@ -315,7 +345,7 @@ class Words:
         if name is not None:
             self.position = name.end()
             if self.take("["):
-                close = self.text.find("]", self.position)
+                close = self.closing()
                 if close < 0:
                     raise self.error("an index is not closed", line)
                 index = self.part(self.position, close)
@@ -338,6 +368,15 @@ class Words:
                 )
         self.position = start
         return self.opaque(start + 2, "}", quoted)
+
+    def closing(self) -> int:
+        """The place of the bracket that closes an index begun before here; -1 without one."""
+        deep = 0
+        for bracket in _BRACKETS.finditer(self.text, self.position, self.end):
+            deep += 1 if bracket[0] == "[" else -1
+            if deep < 0:
+                return bracket.start()
+        return -1
 
     def argument(self, quoted: bool) -> Word:
         """The word after an operator, up to the closing brace."""

@@ -188,20 +188,13 @@ def _plan(
     for name in ("context_parallel_strategy", "dtype"):
         values.text(name)
     zero = 3 if sharded else 1 if by_data else 0
-    halves = values.text("weight_dtype") == "bfloat16"  # states are of the type of the weights
-    kept = {"master_weights_dtype": "none", "optimizer_state_dtype": "bf16"} if halves else {}
-    quantized = values.text("quantization") or ""
-    if quantized and "fp8" not in quantized:
-        values.assume(f"quantization {quantized} is costed as bf16")
+    if values.boolean("use_dpo"):
+        values.assume("DPO is costed as training on the next token")
     training = TrainingSpec(
         seq_length=values.integer("max_target_length", default=2048),
         global_batch_size=micro * steps * dp,
-        gradient_dtype={theirs: ours for ours, theirs in DTYPES.items()}[
-            values.choice("grad_dtype", choices=DTYPES.values(), default="float32")
-        ],
         gradient_reduce_dtype="bf16",
-        precision="fp8" if "fp8" in quantized else "bf16",
-        **kept,
+        **_formats(values),
         optimizer="sgd" if values.text("opt_type") == OPTIMIZERS["sgd"] else "adam",
     )
     return training, ParallelPlan(
@@ -212,6 +205,21 @@ def _plan(
         attention_kernel="unfused" if values.text("attention") == "dot_product" else "flash",
         cross_entropy="unfused", runtime="jax", compile=True, **_recompute(values, model),
     )  # fmt: skip
+
+
+def _formats(values: Values) -> dict[str, Any]:
+    """The types of a training: of its products, gradients, weights and states."""
+    grads = values.choice("grad_dtype", choices=DTYPES.values(), default="float32")
+    halves = values.text("weight_dtype") == "bfloat16"  # states are of the type of the weights
+    kept = {"master_weights_dtype": "none", "optimizer_state_dtype": "bf16"} if halves else {}
+    quantized = values.text("quantization") or ""
+    if quantized and "fp8" not in quantized:
+        values.assume(f"quantization {quantized} is costed as bf16")
+    return {
+        "gradient_dtype": {theirs: ours for ours, theirs in DTYPES.items()}[grads],
+        "precision": "fp8" if "fp8" in quantized else "bf16",
+        **kept,
+    }
 
 
 def _recompute(values: Values, model: ModelSpec) -> dict[str, Any]:

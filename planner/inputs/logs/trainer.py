@@ -77,10 +77,7 @@ class Trainer(Reader):
         if bar := _BAR.search(text):
             self._progress(bar, number)
         if logged := _LOGGED.search(text):
-            days, hours, minutes, seconds = (int(part or 0) for part in logged.groups()[2:])
-            self.total = self.total or int(logged[2])
-            elapsed = ((days * 24.0 + hours) * 60.0 + minutes) * 60.0 + seconds
-            self._bar(int(logged[1]), elapsed, number)
+            self._logged(logged, number)
         if found := _SAID.search(text):
             self._said(found[1], found[2], number)
         for name, value in _METRIC.findall(text):
@@ -107,6 +104,12 @@ class Trainer(Reader):
         if int(bar[2]) == self.total and not self.done:
             hours, minutes, seconds = (int(part or 0) for part in bar.groups()[2:])
             self._bar(int(bar[1]), hours * 3600.0 + minutes * 60.0 + seconds, number)
+
+    def _logged(self, line: re.Match[str], number: int) -> None:
+        days, hours, minutes, seconds = (int(part or 0) for part in line.groups()[2:])
+        self.total = self.total or int(line[2])
+        elapsed = ((days * 24.0 + hours) * 60.0 + minutes) * 60.0 + seconds
+        self._bar(int(line[1]), elapsed, number)
 
     def _bar(self, step: int, elapsed: float, line: int) -> None:
         if self.last is not None and step < self.last[0]:

@@ -169,9 +169,7 @@ def test_a_command_inside_a_text_that_another_program_runs() -> None:
 
 def test_lint_of_a_script_of_which_a_part_is_no_bash() -> None:
     """Its variables are unknown then, and the launch is judged all the same."""
-    text = (
-        f"worker=$(cat <<- EOM\n  # it's here\n  {SETUP.format(count=64)}\nEOM\n)\ntorchrun x.sh\n"
-    )
+    text = f"worker=$(cat <<- EOM\n  it's here\n  {SETUP.format(count=64)}\nEOM\n)\ntorchrun x.sh\n"
     with pytest.raises(Unreadable, match="has no \\)"):
         evaluate({"run.sh": text}, "run.sh")
     assert lint({"run.sh": text}, parse_cluster("8x8xh100-sxm")).verdict != "refused"

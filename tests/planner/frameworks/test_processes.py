@@ -57,6 +57,26 @@ def test_torchrun_says_how_many_run_a_configuration() -> None:
     assert reading.training.global_batch_size == 16
 
 
+@pytest.mark.parametrize(
+    ("call", "micro", "rank"),
+    [
+        ("llamafactory-cli train lora.yaml per_device_train_batch_size=4 lora_rank=32", 4, 32),
+        ("torchrun --nproc_per_node 8 src/train.py lora.yaml", 2, 8),
+        ("torchrun --nproc_per_node 8 src/train.py lora.yaml --lora_rank 16", 2, 16),
+        ("llamafactory-cli train lora.yaml per_device_train_batch_size=$MICRO", 2, 8),
+    ],
+)
+def test_what_a_call_says_beside_its_configuration_counts(call: str, micro: int, rank: int) -> None:
+    config = (
+        "model_name_or_path: meta-llama/Llama-3.1-8B\nstage: sft\nfinetuning_type: lora\n"
+        "cutoff_len: 1024\nper_device_train_batch_size: 2\nlora_rank: 8\nfsdp: []\n"
+    )
+    files = {"run.sh": call, "lora.yaml": config}
+    reading = reading_of(framework_of(files, None), files, 8)
+    assert (reading.plan.micro_batch_size, reading.training.lora_rank) == (micro, rank)
+    assert reading.plan.zero_stage == 0  # an empty list of FSDP's words shards nothing
+
+
 def test_a_quiet_search_is_taken_to_find_nothing_and_that_is_said() -> None:
     script = (
         "TP=2\nif echo $ARGS | grep -q fast; then TP=1; fi\n"
