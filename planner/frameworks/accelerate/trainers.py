@@ -299,9 +299,8 @@ def _loss(values: Values, trainer: Trainer) -> Any:
     if said not in (*LOSSES, *TOKENS):
         values.assume(f"{said} is costed as training on the next token")
     if values.has(*SAMPLES):
-        raise values.fault(
-            SAMPLES, "is of GRPO or its like, which generate samples: planner rl has it"
-        )
+        text = "is of GRPO or its like, which also generates samples: planner rl has it"
+        raise values.fault(SAMPLES, text)
     return LOSSES.get(said, "next_token")
 
 
