@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 
 MAX_NESTING = 30
+_EXPR = re.compile(r"(?:\$\(|`)\s*expr\s+([\w\s${}+*/%()\\\"'-]{1,200}?)\s*[)`]")
+_NAMED = re.compile(r"\$\{?([A-Za-z_]\w*|\d)\}?")
 _TOKEN = re.compile(
     r"\s*(?:(0[xX][0-9a-fA-F]+|\d+)|([A-Za-z_]\w*)|(\*\*|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%()<>!~&|^?:]))",
     re.ASCII,
@@ -155,3 +157,17 @@ class _Expression:
             self.next += 1
             return result
         raise ValueError(f"unexpected {match[3]}")
+
+
+def of_expr(source: str, text_of: Callable[[str], str]) -> str | None:
+    """The number that `$(expr ...)` prints; None for anything else, and where it is unknown.
+
+    text_of: the text of a variable.
+    """
+    match = _EXPR.fullmatch(source)
+    if match is None:
+        return None
+    bare = re.sub(r"[\\\"']", "", match[1])
+    text = _NAMED.sub(lambda name: text_of(name[1]) or "?", bare)
+    number = evaluate(text, lambda name: None) if re.fullmatch(r"[\d\s+*/%()-]*", text) else None
+    return None if number is None else str(number)

@@ -311,10 +311,17 @@ class Expansion:
             return ((part.text, part.line),)
         if isinstance(part, tree.Parameter):
             return self.scalar(part)
-        if isinstance(part, tree.Opaque) and (joined := self.joined(part)) is not None:
-            return ((joined, part.line),)
+        if isinstance(part, tree.Opaque):
+            found = self.joined(part)
+            if found is None:
+                found = arithmetic.of_expr(part.source, self.plainly)
+            return ((self.unknown(part.source) if found is None else found, part.line),)
         number = self.number(part.expression) if isinstance(part, tree.Arithmetic) else None
         return ((self.unknown(part.source) if number is None else str(number), part.line),)
+
+    def plainly(self, name: str) -> str:
+        """The known text of a variable; "" without one."""
+        return self.known(plain_text(self.lookup(name, self.line, name) or ())) or ""
 
     def joined(self, part: tree.Opaque) -> str | None:
         """A variable's lines joined, for a command substitution that only joins them; else None."""
