@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import json
 import os
+import re
 import random
 import time
 from collections.abc import Iterator
@@ -242,5 +243,6 @@ def resident_bytes(place: Place) -> int:
     total = 0
     for pid in place.processes():
         status = Path(f"/proc/{pid}/status").read_text()
-        total += int(status.split("VmRSS:")[1].split()[0]) << 10
+        found = re.search(r"VmRSS:\s*(\d+)", status)  # a process that has ended has no memory
+        total += int(found[1]) << 10 if found else 0
     return total
