@@ -10,8 +10,8 @@ import asyncio
 import itertools
 import json
 import os
-import re
 import random
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -242,7 +242,10 @@ def resident_bytes(place: Place) -> int:
     """Memory that all processes of the service have, shared pages once for each."""
     total = 0
     for pid in place.processes():
-        status = Path(f"/proc/{pid}/status").read_text()
-        found = re.search(r"VmRSS:\s*(\d+)", status)  # a process that has ended has no memory
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+        except OSError:  # it has ended
+            continue
+        found = re.search(r"VmRSS:\s*(\d+)", status)
         total += int(found[1]) << 10 if found else 0
     return total
