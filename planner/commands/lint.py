@@ -152,9 +152,13 @@ def _write(
         value = f" {change.after}" if change.after else ""
         what = "remove" if change.after is None else "set"
         print(f"by hand: {what} {change.option}{value}: {change.why}", file=sys.stderr)
+    if better.changes and not better.files:
+        text = "no file is changed: these changes cannot be made in its text without breaking it"
+        print(text, file=sys.stderr)
     for path, name in zip(paths, texts, strict=True):
         if fix and name in better.files:
             Path(path).write_text(better.files[name], encoding="utf-8")
+            print(f"changed: {path}", file=sys.stderr)
 
 
 def read(

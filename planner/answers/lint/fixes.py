@@ -37,7 +37,8 @@ def fixed_files(files: Mapping[str, str], changes: Iterable[FlagChange]) -> Fixe
     anchor: tuple[str, int] | None = None
     for change in changes:
         if not change.line:
-            added.append(change)
+            if not _assigned(lines, change):
+                added.append(change)
             continue
         rows, place = lines[change.file], change.line - 1
         new = _changed(rows[place], change, _inside(rows[:place]))
@@ -56,6 +57,24 @@ def fixed_files(files: Mapping[str, str], changes: Iterable[FlagChange]) -> Fixe
         rows[place] = _with(rows[place], change, _inside(rows[:place]))
     texts = {name: _joined(rows, files[name].split("\n")) for name, rows in lines.items()}
     return FixedFiles(texts, tuple(left))
+
+
+def _assigned(lines: dict[str, list[str]], change: FlagChange) -> bool:
+    """Whether the only assignment of an environment variable now has its new value."""
+    if change.before is None or change.after is None or not change.option.isupper():
+        return False
+    pattern = re.compile(rf"(^|\s)({change.option}=){re.escape(change.before)}(?=\s|;|$)")
+    found = [
+        (rows, place)
+        for rows in lines.values()
+        for place, row in enumerate(rows)
+        if pattern.search(row) and not row.lstrip().startswith("#")
+    ]
+    if len(found) != 1:
+        return False
+    ((rows, place),) = found
+    rows[place] = pattern.sub(rf"\g<1>\g<2>{change.after}", rows[place])
+    return True
 
 
 def _joined(rows: Sequence[str], before: Sequence[str]) -> str:

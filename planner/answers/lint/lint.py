@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from cost_models.fields import Spec
@@ -77,6 +77,10 @@ def lint(
     Raises RequestError where the files cannot be read, SpaceTooLarge as a search does.
     """
     launch, findings = found_in(files, cluster, framework, given)
+
+    def judge(changed: Mapping[str, str]) -> tuple[Finding, ...]:
+        return found_in(changed, cluster, launch.framework.name, given)[1]
+
     request, own = launch.request, launch.own
     runs = own is not None and own.fits and not launch.broken
     possible = not launch.contradictions and launch.reading.written
@@ -91,13 +95,35 @@ def lint(
         verdict=_verdict(findings, better),
         findings=findings,
         estimate=own,
-        mended=with_files(files, fewest),
-        best=with_files(files, better),
+        mended=_written(files, fewest, findings, judge),
+        best=_written(files, better, findings, judge),
         nearest=nearest(launch) if possible and not (runs or better or fewest) else (),
         gain=_gain(launch, own, better.report) if runs and own and better is not None else None,
         assumed=launch.reading.assumed,
         unread=launch.reading.unread,
     )
+
+
+def _written(
+    files: Mapping[str, str],
+    better: Better | None,
+    before: Iterable[Finding],
+    judge: Callable[[Mapping[str, str]], Iterable[Finding]],
+) -> Better | None:
+    """A better plan with the files that change for it; without them if they would not run.
+
+    before: the findings of the files as they are; judge: those of changed ones.
+    """
+    found = with_files(files, better)
+    if found is None or not found.files:
+        return found
+    known = {one.text for one in before if one.severity == "error"}
+    try:
+        after = judge({**files, **found.files})
+        broken = any(one.severity == "error" and one.text not in known for one in after)
+    except RequestError:
+        broken = True
+    return found.model_copy(update={"files": {}, "by_hand": found.changes}) if broken else found
 
 
 def found_in(
