@@ -43,9 +43,14 @@ def models() -> tuple[ModelEntry, ...]:
 
 
 def _entry(row: dict[str, Any]) -> ModelEntry:
+    """A row of a file as a preset.  Raises ValueError that names what it lacks."""
+    if missing := [
+        key for key in ("id", "source", "expected_parameters", "spec") if key not in row
+    ]:
+        raise ValueError(f"a preset needs {', '.join(missing)}")
     return ModelEntry(
         id=row["id"],
-        aliases=tuple(row["aliases"]),
+        aliases=tuple(row.get("aliases", ())),
         source=row["source"],
         expected_parameters=row["expected_parameters"],
         expected_active_parameters=row.get("expected_active_parameters"),

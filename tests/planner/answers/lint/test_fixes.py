@@ -101,3 +101,35 @@ def test_each_file_of_a_hook_is_a_launch_or_skipped(ask: Any, tmp_path: Path) ->
     assert "+++ b/run.sh" in out
     assert "--overlap-grad-reduce" in (tmp_path / "run.sh").read_text()
     assert (tmp_path / "clean.sh").read_text() == "rm -rf build\n"
+
+
+@pytest.mark.parametrize("name", ["few_micro_batches", "llama3_70b", "slurm_template", "ds_3d"])
+def test_what_is_written_brings_no_error(name: str) -> None:
+    """Changes that a text cannot take without breaking are left to be made by hand."""
+    cluster = parse_cluster("16x8xh100-sxm")
+    files = files_at([str(SCRIPTS / f"{name}.sh")])
+    answer = lint(files, cluster)
+    better = fixes.change_to_write(answer)
+    assert better is not None
+    known = {one.text for one in answer.findings if one.severity == "error"}
+    _, after = found_in({**files, **better.files}, cluster)
+    assert {one.text for one in after if one.severity == "error"} <= known
+    assert better.files or better.by_hand == better.changes
+
+
+def test_the_only_assignment_of_a_variable_is_changed() -> None:
+    files = files_at([str(SCRIPTS / "few_micro_batches.sh")])
+    better = fixes.change_to_write(lint(files, parse_cluster("16x8xh100-sxm")))
+    assert better is not None
+    (change,) = [one for one in better.changes if one.option == "CUDA_DEVICE_MAX_CONNECTIONS"]
+    (text,) = better.files.values()
+    assert f"export CUDA_DEVICE_MAX_CONNECTIONS={change.after}" in text
+
+
+def test_a_file_that_would_break_is_not_changed_and_that_is_said(ask: Any, tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text((SCRIPTS / "slurm_template.sh").read_text())
+    _, _, said = ask("lint", str(script), "--cluster", "16x8xh100-sxm", "--fix")
+    assert "no file is changed" in said
+    assert "by hand: " in said
+    assert script.read_text() == (SCRIPTS / "slurm_template.sh").read_text()
