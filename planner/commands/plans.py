@@ -152,7 +152,7 @@ def emit_files(
     json: Json = False,
     option_values: Mapping[str, Any],
 ) -> int:
-    """Launch files of a framework, for the request's plan or else the best one."""
+    """Launch files of a framework, for the request's plan or else the recommended one."""
     from planner.answers.plans.emission import NothingFits, emit
 
     if output == "":
