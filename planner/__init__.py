@@ -92,7 +92,7 @@ def emit(
     launcher: str | None = None,
     **parts: Any,
 ) -> Bundle:
-    """Files that launch the request's plan, or else the recommended one, with what each flag is for.
+    """Files that launch the request's plan, or else the recommended one, and the why of each flag.
 
     For `search.framework`, Megatron-LM where it names none; launcher: torchrun, deepspeed, slurm,
     kubernetes, jobset, trainjob or skypilot.  Raises RequestError, or its kind
