@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pydantic import ValidationError
 
 from planner.documents.answer import Reason
+from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import Argument, ProgramCall, evaluate
 from planner.frameworks.read_results import Refusal, Setting, Unreadable
 
@@ -134,6 +135,16 @@ class Values:
         self.asked.update(names)
         found = (self.settings.get(name) for name in names)
         return next((one for one in found if one is not None and one.value not in _ABSENT), None)
+
+
+class LaunchValues(Values):
+    """Settings that a script gives; one whose value the files leave open cannot be looked up."""
+
+    def text(self, *names: str) -> str | None:
+        text = super().text(*names)
+        if text is not None and "$" in text:
+            raise self.fault(names, f"is {text}, which the files do not say: {to_set(text)}")
+        return text
 
 
 def launch_by(

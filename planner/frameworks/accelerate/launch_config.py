@@ -115,11 +115,11 @@ def overrides(files: Mapping[str, str], config: str) -> list[Setting]:
     for call in _calls_with(files, config):
         for one in options(call.arguments):
             name = plain(one.name)
-            if name != "config" and isinstance(one.value, str) and "$" not in one.value:
+            if name != "config" and isinstance(one.value, str):
                 found.append(one.model_copy(update={"name": name}))
         for word in call.arguments:
             name, equals, value = word.text.partition("=")
-            if equals and word.known and re.fullmatch(r"[a-z]\w*", name):
+            if equals and re.fullmatch(r"[a-z]\w*", name):
                 found.append(Setting(name=name, value=value, file=word.file, line=word.line))
     return found
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cost_models.package_files import table
-from planner.frameworks.given_values import Values
+from planner.frameworks.given_values import LaunchValues, Values
 from planner.frameworks.read_results import Setting
 
 # Key of v1 -> key of the older trainer, or of accelerate's FSDP config.
@@ -40,13 +40,13 @@ def translated(
     files: Mapping[str, str],
     file: str,
     assumed: list[str],
-) -> tuple[Values, dict[str, Any]]:
+) -> tuple[LaunchValues, dict[str, Any]]:
     """The settings under the older keys, and a tree of the values that are not scalars.
 
     Raises Unreadable for a setting that is not supported.
     """
     known = {one.name: one for one in settings}
-    own = Values(known, file)
+    own = LaunchValues(known, file)
     _check_supported(own)
     found = {KEYS.get(name, name): one for name, one in known.items() if _counts(name)}
     adapters, engine = tree.get("peft_config"), own.text("dist_config.name")
@@ -65,7 +65,7 @@ def translated(
         task = "dpo" if any(name.startswith("pref_") for name in known) else "sft"
         assumed.append(f"no file has a llamafactory-cli sft, dpo or rm command: {task} assumed")
     found["stage"] = Setting(name="llamafactory-cli", value=task, file=file, line=0)
-    return Values(found, file, assumed), made
+    return LaunchValues(found, file, assumed), made
 
 
 def _counts(name: str) -> bool:

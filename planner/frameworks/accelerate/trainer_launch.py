@@ -16,9 +16,14 @@ from planner.frameworks import training_calls
 from planner.frameworks.accelerate import swift, trainers
 from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, plain
 from planner.frameworks.accelerate.trainer_keys import PLAIN, TRAINERS, Trainer
-from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import ProgramCall
-from planner.frameworks.given_values import Values, launcher_options, malformed, options
+from planner.frameworks.given_values import (
+    LaunchValues,
+    Values,
+    launcher_options,
+    malformed,
+    options,
+)
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.read_results import Reading, Setting
 from planner.frameworks.training_calls import TrainingCall, World
@@ -116,16 +121,6 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         assumed=tuple(dict.fromkeys(values.assumed)),
         written=False,
     )
-
-
-class LaunchValues(Values):
-    """Options of a script; one whose value the files leave open cannot be looked up."""
-
-    def text(self, *names: str) -> str | None:
-        text = super().text(*names)
-        if text is not None and "$" in text:
-            raise self.fault(names, f"is {text}, which the files do not say: {to_set(text)}")
-        return text
 
 
 def _settings(call: ProgramCall, given: GivenValues) -> list[Setting]:

@@ -31,6 +31,7 @@ from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, FOREACH, OPTIMIZERS
 from planner.frameworks.accelerate.trainer_keys import GRPO, NEWER, TRAINERS, Trainer, kept_in
 from planner.frameworks.given_values import (
+    LaunchValues,
     Values,
     hints,
     malformed,
@@ -95,7 +96,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     config, given = yaml_files.read(files[name], name), given_with(files)
     settings = (*config.settings(), *overrides(files, name), *given.settings())
     assumed, tree = config.notes(), config.values
-    values = Values({one.name: one for one in settings}, name, assumed)
+    values = LaunchValues({one.name: one for one in settings}, name, assumed)
     if trainer is NEWER:
         values, tree = llama_factory_v1.translated(settings, tree, files, name, assumed)
     beside = config_beside(files, assumed)

@@ -203,3 +203,28 @@ def test_a_script_with_options_of_nobody_is_named() -> None:
     said = why("python finetune_fp16.py", "--model_path some/llama --output_path out")
     assert "the script calls finetune_fp16.py, whose options are those of no known trainer" in said
     assert "--num-layers" not in said
+
+
+@pytest.mark.parametrize(
+    "said", ["per_device_train_batch_size=$OF_SHELL", "gradient_checkpointing=${OF_SHELL}"]
+)
+@pytest.mark.parametrize("trainer", [FACTORY + "finetuning_type: full\nstage: sft\n", TRL])
+def test_an_override_of_unknown_value_is_asked_for(said: str, trainer: str) -> None:
+    """The run takes what the shell puts there, not what the YAML says of the key."""
+    config = trainer + "per_device_train_batch_size: 2\ngradient_checkpointing: true\n"
+    for words in (f"run.yaml {said}", f"--config run.yaml --{said.replace('=', ' ')}"):
+        script = f"torchrun --nproc_per_node 8 train.py {words}\n"
+        with pytest.raises(RequestError) as caught:
+            read({"run.yaml": config, "launch.sh": script}, parse_cluster("1x8xh100-sxm"))
+        assert "which the files do not say: --set OF_SHELL=..." in str(caught.value)
+
+
+def test_an_override_whose_value_the_user_gives() -> None:
+    """A variable that decides nothing, such as a folder, is not asked for."""
+    config = FACTORY + "finetuning_type: full\nper_device_train_batch_size: 2\n"
+    script = "llamafactory-cli train run.yaml per_device_train_batch_size=$B output_dir=$OUT\n"
+    given = GivenValues({"B": "4"})
+    found = read(
+        {"run.yaml": config, "launch.sh": script}, parse_cluster("1x8xh100-sxm"), given=given
+    ).request
+    assert found["plan"]["micro_batch_size"] == 4
