@@ -61,7 +61,6 @@ def test_paragraphs_are_short(page: Path) -> None:
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     """Strictly: every link, anchor and picture leads somewhere, and every page is in the menu."""
-    pytest.importorskip("mkdocs")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", SITE, "-d", tmp_path]
     quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     built = subprocess.run(command, capture_output=True, text=True, timeout=300, env=quiet)

@@ -83,8 +83,8 @@ def test_what_verl_is_told() -> None:
 
 @pytest.mark.parametrize("staleness", [0, 4])
 @pytest.mark.parametrize("trainer", READERS)
-def test_nothing_in_them_is_a_placeholder(trainer: str, staleness: float) -> None:
-    """What nobody asked for is left at the trainer's defaults, and said to be."""
+def test_what_nobody_asked_for_is_the_trainers_default(trainer: str, staleness: float) -> None:
+    """No learning rate or number of steps is made up, and the answer says whose they are."""
     bundle = files(parse_reinforcement(asked(trainer=trainer, staleness=staleness)))
     assert not any("PLACEHOLDER" in text for text in bundle.files.values())
     if trainer == "verl":
