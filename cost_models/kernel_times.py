@@ -250,14 +250,15 @@ def _gemm_time(
             element, output_bytes, groups,
         )  # fmt: skip
 
-    forward = seconds(0, m, n, k)
-    backward = seconds(1, m, k, n)
+    computed = m + kernel.shared_rows * (m > 0)
+    forward = seconds(0, computed, n, k)
+    backward = seconds(1, computed, k, n)
     last: Array = 0.0
     if kernel.trained:
         # Transformer Engine adds the weight gradient to the fp32 accumulation buffer in place (read
         # and write); other runtimes write it in half precision and add it in a pass of its own.
         fused = kernel.weights * d.runtime.fused_accumulation
-        last = seconds(2, k, n, m, width + (2.0 * machine.gradient_bytes - width) * fused)
+        last = seconds(2, k, n, computed, width + (2.0 * machine.gradient_bytes - width) * fused)
         if kernel.weights:
             last = last + memory_s(d.accumulate_bytes * k * n * groups)
         backward = backward + last

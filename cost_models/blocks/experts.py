@@ -165,14 +165,20 @@ class Experts(FeedForward):
         yield MemoryBoundKernel("permute", moved, moved, MODULE)
         experts = moe.num_experts / d.ep
         rows = copies / experts
+        # Experts with a capacity are equal and need no ragged product.
+        shared = d.runtime.ragged_tile_rows * (moe.capacity_factor is None) * (experts > 1.0)
         yield Gemm(
-            "expert fc1", rows, sent.inputs * width, outer, MODULE, groups=experts, grouped=True
-        )
+            "expert fc1", rows, sent.inputs * width, outer, MODULE, groups=experts, grouped=True,
+            shared_rows=shared,
+        )  # fmt: skip
         forward, backward = (2.0 * sent.inputs + 2.0) * size, (4.0 * sent.inputs + 2.0) * size
         apart = 1.0 - d.runtime.fuses_expert_activation
         yield MemoryBoundKernel("expert activation", apart * forward, apart * backward, "moe_act")
         yield from self._biases(model, d, size, copies * outer)
-        yield Gemm("expert fc2", rows, outer, width, MODULE, groups=experts, grouped=True)
+        yield Gemm(
+            "expert fc2", rows, outer, width, MODULE, groups=experts, grouped=True,
+            shared_rows=shared,
+        )  # fmt: skip
         yield MemoryBoundKernel("unpermute", moved, moved, MODULE)
         payload = copies * outer * d.activation_bytes
         yield Collective(("all_gather", "reduce_scatter"), payload, "etp", module=MODULE)

@@ -57,6 +57,7 @@ class Gemm:
     gathered_input, scattered_output: sequence parallelism gathers the input, or the gradient of
     the output, so that each rank may cast just its shard to fp8.
     recomputed: share of the forward pass that per-operator recompute ("op") repeats.
+    shared_rows: rows of a group that are computed besides its m, which tiles of two groups share.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Gemm:
     grouped: bool = False
     active: Array = 1.0
     recomputed: Array = 0.0
+    shared_rows: Array = 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,8 @@ RUNTIME = replace(
     # MaxText's policies: save_dot_with_context_except_mlp, decoder_layer_input=offload.
     keeps_mlp_products=0.0,
     offloads_layer_inputs=1.0,
+    # wi_tile_fwd_batch_seq and its like; megablox visits such a tile once for each expert in it.
+    ragged_tile_rows=512.0,
     # A weight is gathered where it is used, beside the product before it; experts are one weight.
     gathers_root_weights=0.0,
     gathers_by_matrix=1.0,
