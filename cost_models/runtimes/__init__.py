@@ -11,6 +11,7 @@ from cost_models import plugins
 from cost_models.runtimes import (
     deepspeed,
     eager,
+    internevo,
     jax,
     megatron,
     megatron_2021,
@@ -28,6 +29,7 @@ from cost_models.runtimes.base import TRAITS, Runtime, Traits
 _MODULES = (
     megatron, torch, deepspeed, megatron_2021, megatron_2022, megatron_sync, megatron_2026,
     megatron_graphs, nanotron, jax, transformers, eager, transformers_foreach,
+    internevo,
 )  # fmt: skip
 RUNTIMES: dict[str, Runtime] = {module.RUNTIME.name: module.RUNTIME for module in _MODULES}
 

@@ -264,6 +264,19 @@ CASES: dict[str, Case] = {
             "torch": 2 * 2 * S * COPIES * WIDTH * H / RATE,
         },
     ),
+    "ragged_tile_rows": Case(
+        # Products at a fixed rate: each expert's rows, and those of the tile it shares.
+        kernel(
+            "expert fc2",
+            "forward_s",
+            MOE,
+            profile=replace(machine(), grouped_gemm=(1.0, 1.0, 1.0)),
+        ),
+        {
+            "torch": 2 * S * COPIES * WIDTH * H / RATE,
+            "jax": 2 * (S * COPIES + EXPERTS * 512) * WIDTH * H / RATE,
+        },
+    ),
     "adds_expert_bias_apart": Case(
         # Weighted in fp32 (written), added, joined over experts, cast back.
         named("expert bias", "forward_bytes", MOE),

@@ -215,6 +215,8 @@ def _expert_tensor_degrees(run: Run, ep: int, tp: int, ranks: int) -> list[int]:
 def _sequence_parallel(run: Run, tp: int, software: Software, notes: list[str]) -> bool:
     if tp == 1:
         return False
+    if software.plan["runtime"] == "jax":
+        return True  # its tensor axis splits the residual stream too (base.yml, activation_embed)
     if (stated := run.flag("sp")) is not None:
         return stated
     runtime = software.plan["runtime"]
