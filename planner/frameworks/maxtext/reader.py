@@ -230,4 +230,6 @@ def _recompute(values: Values, model: ModelSpec) -> dict[str, Any]:
     if policy == "full" or (policy == "custom" and inputs):
         layers = model.num_layers
         return {"recompute": "full", "recompute_num_layers": layers, "offload_activations": inputs}
+    if policy != "none":
+        values.assume(f"remat_policy {policy} is planned without recompute, which keeps more")
     return {}
