@@ -136,7 +136,7 @@ def run(arguments: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    if not {"--help", "-h"}.isdisjoint(arguments):
+    if not {"--help", "-h", "--help-all"}.isdisjoint(arguments):
         from planner.commands.help_text import fold_names
 
         fold_names()

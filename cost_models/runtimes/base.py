@@ -60,7 +60,7 @@ class Traits:
     calls_one_expert_plainly: Array = 0.0
     """The product of a single local expert is a plain one, not a grouped one."""
     ragged_tile_rows: Array = 0.0
-    """Rows of a tile of the grouped GEMMs, where a tile that two experts share is computed twice."""
+    """Rows of a tile of the grouped GEMMs, if a tile that two experts share is computed twice."""
     adds_expert_bias_apart: Array = 0.0
     """Biases of experts, and the clamps of those that have them, run operator by operator."""
     # Saved tensors.

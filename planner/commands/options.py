@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperOption
 
 Part = Literal[
     "", "cluster", "training", "search", "plan", "pipeline", "sizing", "fit", "reinforcement"
@@ -76,6 +77,29 @@ COMPLETIONS = {
     "framework": _names("frameworks"),
     "schedule": _names("schedules"),
 }
+# What most questions need; the help of a command shows the other fields with --help-all.
+_COMMON = {
+    "model", "cluster", "nodes", "site", "seq_length", "global_batch_size", "precision",
+    "optimizer", "lora_rank", "frozen_dtype", "loss", "tokens", "objective", "framework", "tp",
+    "cp", "pp", "dp", "ep", "zero_stage", "micro_batch_size", "recompute", "schedule",
+    "offload_optimizer",
+}  # fmt: skip
+
+
+def _help_of_all(context: typer.Context, asked: bool) -> None:
+    if not asked:
+        return
+    hidden = [p for p in context.command.params if isinstance(p, TyperOption) and p.hidden]
+    for parameter in hidden:
+        parameter.hidden = False
+    try:
+        typer.echo(context.get_help())
+    finally:
+        for parameter in hidden:
+            parameter.hidden = True
+    raise typer.Exit
+
+
 _SOURCES: dict[str, Any] = {
     "request_file": Annotated[
         str | None,
@@ -87,6 +111,12 @@ _SOURCES: dict[str, Any] = {
         str | None, typer.Option("--request", metavar="FILE|-", help="the same, as an option")
     ],
 }
+_HELP_ALL = Annotated[
+    bool,
+    typer.Option(
+        "--help-all", is_eager=True, callback=_help_of_all, help="this, with every field's option"
+    ),
+]
 _PANELS = {
     "": "Model and cluster",
     "cluster": "Model and cluster",
@@ -127,6 +157,7 @@ def _options(
             values = {field.name: arguments.pop(field.name) for field in fields}
             stated = {name: value for name, value in values.items() if value is not None}
             if document:
+                del arguments["help_all"]
                 arguments["source"] = _source(*(arguments.pop(name) for name in _SOURCES))
             return command(**{into: stated}, **arguments)
 
@@ -135,7 +166,11 @@ def _options(
         if document:
             shared = (_keyword(name, annotation) for name, annotation in _SOURCES.items())
             parameters = [*shared, *(p for p in parameters if p.name != "source")]
-        parameters += [_parameter(field, plan_panel) for field in fields]
+            parameters.append(_keyword("help_all", _HELP_ALL, default=False))
+        parameters += [
+            _parameter(field, plan_panel, hidden=document and field.name not in _COMMON)
+            for field in fields
+        ]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         return run
@@ -150,24 +185,26 @@ def _source(argument: str | None, option: str | None) -> str | None:
     return argument if option is None else option
 
 
-def _parameter(field: Field, plan_panel: str) -> inspect.Parameter:
+def _parameter(field: Field, plan_panel: str, hidden: bool) -> inspect.Parameter:
     panel = _PANELS.get(field.part, plan_panel)
     if field.boolean:
-        option = typer.Option(help=field.help, rich_help_panel=panel, show_default=False)
+        option = typer.Option(
+            help=field.help, rich_help_panel=panel, show_default=False, hidden=hidden
+        )
         annotation: Any = Annotated[bool | None, option]
     else:
         # Text, so that a wrong value is reported like one in a file: with its place.
         option = typer.Option(
             help=field.help, metavar=field.metavar, rich_help_panel=panel, show_default=False,
-            autocompletion=COMPLETIONS.get(field.name),
+            autocompletion=COMPLETIONS.get(field.name), hidden=hidden,
         )  # fmt: skip
         annotation = Annotated[str | None, option]
     return _keyword(field.name, annotation)
 
 
-def _keyword(name: str, annotation: Any) -> inspect.Parameter:
+def _keyword(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=None, annotation=annotation)
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
 def merge(

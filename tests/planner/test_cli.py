@@ -189,10 +189,23 @@ def test_the_worked_example_works(ask: Any) -> None:
 
 def test_help_cuts_no_name(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    code, out, _ = ask("plan", "--help")
+    code, out, _ = ask("plan", "--help-all")
     assert code == 0
     assert "…" not in out
     assert "ator" in out  # the end of --reserved-bytes-per-accelerator, a line lower
+
+
+def test_help_shows_common_options_and_all_when_asked(ask: Any) -> None:
+    assert options.FIELDS.keys() >= options._COMMON
+    code, common, _ = ask("plan", "--help")
+    assert code == 0
+    code, every, _ = ask("plan", "--help-all")
+    assert code == 0
+    for name in options.FIELDS:
+        shown = f"--{name.replace('_', '-')} " in common.replace("\n", " ")
+        assert shown == (name in options._COMMON), name
+    assert len(common.splitlines()) < len(every.splitlines()) / 2
+    assert "--overlap-tp" in every
 
 
 def test_names_are_completed() -> None:
