@@ -27,7 +27,7 @@ OWN_OPTIONS = {
 }  # fmt: skip
 # The option by which a call of transformers' Trainer is known.
 TRAINER_MARK = "--per_device_train_batch_size"
-_TAKES_ARGUMENTS = re.compile(r"^\s*(?:export\s+)?\w+=[\"']?\$\{?[1-9]", re.MULTILINE)
+_TAKES_ARGUMENTS = re.compile(r"^\s*(?:export\s+)?\w+=[\"']?\$\{?[1-9]|\bgetopts\b", re.MULTILINE)
 # Files that hold no commands.
 _DATA = (".json", ".yaml", ".yml", ".toml", ".py", ".txt", ".md", "hostfile", "_env")
 

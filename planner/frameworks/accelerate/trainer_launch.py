@@ -12,10 +12,11 @@ from dataclasses import replace
 
 from pydantic import ValidationError
 
-from planner.frameworks import training_calls
-from planner.frameworks.accelerate import swift, trainers
+from planner.frameworks import architecture, training_calls
+from planner.frameworks.accelerate import swift, trainers, tuning
 from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, plain
 from planner.frameworks.accelerate.trainer_keys import PLAIN, TRAINERS, Trainer
+from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.given_values import (
     LaunchValues,
@@ -58,6 +59,11 @@ ADDS = re.compile(
 # Parallelism of another engine under the Trainer: mcore_adapter's, optimum's.
 DEGREES = re.compile(
     r"(tp|pp|ep|cp|sp|((tensor|pipeline|expert|context|sequence)_)(model_)?parallel)(_size|_degree)?"
+)
+# Options with words of tuning in their names that are read, or are of another part or its files.
+TUNED = ("finetuning_type", "adapter", "freeze_backbone", "lora_weight_path")
+ASIDE = re.compile(
+    rf"{OTHER_PART.pattern}|(^|_)(mm|mlp|projector|image|audio|speech|video|connector)(_|$)|lora|peft"
 )
 # Lengths of the two parts of a sample.
 PARTS = (("source_max_len", "target_max_len"), ("max_source_length", "max_target_length"))
@@ -192,7 +198,13 @@ def _is_packed(said: Mapping[str, Setting]) -> bool:
 
 
 def _is_on(setting: Setting) -> bool:
-    return str(setting.value or "true").lower() not in trainers.OFF
+    """Whether a switch is on.  Raises Unreadable if the files leave it open."""
+    if "$" in str(setting.value):
+        text = str(setting.value)
+        raise setting.unreadable(
+            f"{setting.name} is {text}, which the files do not say: {to_set(text)}"
+        )
+    return str(setting.value or "true").lower() not in tuning.OFF
 
 
 def _trainer(values: Values) -> Trainer:
@@ -223,6 +235,12 @@ def _refuse(values: Values, call: TrainingCall) -> None:
         said = Setting(name="stage", value=kind[2], file=program.file, line=program.line)
         values.settings = {**values.settings, "stage": said}
     _refuse_frozen(values)
+    known = (*TUNED, *FREEZES, *TRAINS, *WHOLE)
+    architecture.refuse(
+        (one for key, one in values.settings.items()
+         if key not in known and not ASIDE.search(key) and _says(one)),
+        named=True,
+    )  # fmt: skip
     for key, one in values.settings.items():
         if ADDS.fullmatch(key) and _is_on(one):
             raise one.unreadable(f"{one.name} adds parts to the model, which no plan has")
@@ -233,6 +251,10 @@ def _refuse(values: Values, call: TrainingCall) -> None:
             )
     if values.has("vision_tower", "mm_projector_type", "force_image_size", "vision_lr"):
         values.assume("only the language model is costed, without its image encoder")
+
+
+def _says(setting: Setting) -> bool:
+    return setting.value is None or "$" not in str(setting.value)
 
 
 def _refuse_frozen(values: Values) -> None:

@@ -87,6 +87,37 @@ def test_the_sharding(options: str, stage: int, offloads: bool) -> None:
     assert plan.request["plan"].get("offload_optimizer", False) is offloads
 
 
+def test_keys_of_fsdp_in_a_file_of_their_own() -> None:
+    options = f"torchrun train.py {MODEL} {BATCH} {LENGTH} --fsdp full_shard --fsdp_config f.json"
+    cluster = parse_cluster("1x8xh100-sxm")
+    found = read({"a.sh": options, "f.json": '{"activation_checkpointing": true}'}, cluster)
+    assert found.request["plan"]["recompute"] == "full"
+    missing = read({"a.sh": options}, cluster)
+    assert "f.json is not among the files: recompute" in str(missing.request["guessed"])
+    assert "recompute" not in missing.request["plan"]
+
+
+@pytest.mark.parametrize(
+    ("options", "targets", "says"),
+    [
+        ("", 7, "adapters are assumed at every linear layer"),
+        ("--lora_target_modules q_proj,v_proj", 2, ""),
+        ("--lora_target_modules c_attn", 1, ""),
+        ("--lora_target_modules q_proj W_pack", 1, "adapters at W_pack are not costed"),
+        ("--lora_target_modules mine", 7, "adapters at mine are costed at every linear layer"),
+    ],
+)
+def test_the_modules_with_adapters(options: str, targets: int, says: str) -> None:
+    found = reading("torchrun train.py", MODEL, BATCH, LENGTH, "--lora_r 8", options).request
+    assert len(found["training"]["lora_targets"]) == targets
+    assert says in str(found["guessed"])
+
+
+def test_that_no_precision_is_stated_is_said() -> None:
+    found = reading("torchrun train.py", MODEL, BATCH, "--model_max_length 4096").request
+    assert "neither bf16 nor fp16 is on" in str(found["guessed"])
+
+
 def test_the_two_lengths_of_a_sample() -> None:
     found = reading("python qlora.py", MODEL, BATCH, "--source_max_len 16 --target_max_len 512")
     assert found.request["training"]["seq_length"] == 528
@@ -114,6 +145,17 @@ def test_the_two_lengths_of_a_sample() -> None:
             "torchrun train.py",
             [MODEL, BATCH, LENGTH, "--tensor_model_parallel_size 2"],
             "parallelism of its own",
+        ),
+        ("torchrun train.py", [MODEL, BATCH, LENGTH, "--use_lora $LORA"], "--set LORA=..."),
+        (
+            "torchrun train.py",
+            [MODEL, BATCH, LENGTH, "--freeze_layers 8"],
+            "--freeze_layers 8: not understood",
+        ),
+        (
+            "torchrun train.py",
+            [MODEL, BATCH, LENGTH, "--teacher_model_path x"],
+            "distils from another model",
         ),
         ("torchrun run_grpo.py", [MODEL, BATCH, LENGTH], "also generates samples"),
         ("torchrun orpo.py", [MODEL, BATCH, LENGTH], "only sft, dpo and reward"),
