@@ -235,22 +235,26 @@ def _refuse(values: Values, call: TrainingCall) -> None:
         said = Setting(name="stage", value=kind[2], file=program.file, line=program.line)
         values.settings = {**values.settings, "stage": said}
     _refuse_frozen(values)
+    _refuse_options(values, program.text)
+    if values.has("vision_tower", "mm_projector_type", "force_image_size", "vision_lr"):
+        values.assume("only the language model is costed, without its image encoder")
+
+
+def _refuse_options(values: Values, program: str) -> None:
+    """Raises Unreadable if an option adds parts, splits the model, or picks what is trained."""
     known = (*TUNED, *FREEZES, *TRAINS, *WHOLE)
+    left = {key: one for key, one in values.settings.items() if key not in known}
     architecture.refuse(
-        (one for key, one in values.settings.items()
-         if key not in known and not ASIDE.search(key) and _says(one)),
-        named=True,
-    )  # fmt: skip
-    for key, one in values.settings.items():
+        (one for key, one in left.items() if not ASIDE.search(key) and _says(one)), named=True
+    )
+    for key, one in left.items():
         if ADDS.fullmatch(key) and _is_on(one):
             raise one.unreadable(f"{one.name} adds parts to the model, which no plan has")
         if DEGREES.fullmatch(key) and one.value != "1" and _is_on(one):
             raise one.unreadable(
-                f"{one.name} {one.value or ''}: {program.text} runs the Trainer on an engine with "
+                f"{one.name} {one.value or ''}: {program} runs the Trainer on an engine with "
                 "parallelism of its own, which is not read"
             )
-    if values.has("vision_tower", "mm_projector_type", "force_image_size", "vision_lr"):
-        values.assume("only the language model is costed, without its image encoder")
 
 
 def _says(setting: Setting) -> bool:

@@ -375,10 +375,13 @@ def _fsdp_section(values: Values, stated: Any, files: Mapping[str, str]) -> Any:
     if not isinstance(document, dict):
         raise Unreadable("must be an object", name)
     where = values.settings["fsdp_config"]
-    values.settings = values.settings | {
-        f"fsdp_config.{key}": where.model_copy(update={"name": key, "value": str(one)})
-        for key, one in document.items()
-        if isinstance(one, str | int | bool)
+    values.settings = {
+        **values.settings,
+        **{
+            f"fsdp_config.{key}": where.model_copy(update={"name": key, "value": str(one)})
+            for key, one in document.items()
+            if isinstance(one, str | int | bool)
+        },
     }
     return document
 

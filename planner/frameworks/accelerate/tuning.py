@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
 from typing import Any, get_args
 
 from cost_models.adapters import AdapterTarget
@@ -96,20 +97,29 @@ def adapters_of(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[
 
 def _targets(values: Values, trainer: Trainer, listed: Any) -> tuple[str, ...]:
     """The modules with adapters; what is assumed of those that are not stated or known."""
-    if listed is None and not values.boolean("lora_target_linear"):
+    every = values.boolean("lora_target_linear")
+    if listed is None and not every:
         return _usual(values, trainer)
-    text = listed if isinstance(listed, str) else " ".join(map(str, listed or EVERY))
-    names = [one.rsplit(".", 1)[-1] for one in re.split(r"[^\w.-]+", text) if one]
-    if values.boolean("lora_target_linear") or set(names) & set(EVERY):
+    names = _names(listed)
+    if every or set(names) & set(EVERY):
         return NAMES
-    known = tuple(dict.fromkeys(one for one in names if one in get_args(AdapterTarget)))
-    fused = tuple(dict.fromkeys(one for name in names for one in _FUSED.get(name, ())))
-    other = [one for one in names if one not in known and (known or one not in _FUSED)]
-    if not (known or fused):
-        values.assume(f"adapters at {text[:80]} are costed at every linear layer")
-    elif other:
-        values.assume(f"adapters at {', '.join(other)[:80]} are not costed")
-    return known or fused or NAMES
+    found: dict[str, tuple[str, ...]] = {
+        one: (one,) for one in names if one in get_args(AdapterTarget)
+    }
+    # Where names of many families stand in one list, those of the model at hand are its own.
+    found = found or {one: _FUSED[one] for one in names if one in _FUSED}
+    other = ", ".join(one for one in names if one not in found)[:80]
+    if other:
+        values.assume(
+            f"adapters at {other} are {'not costed' if found else 'costed at every linear layer'}"
+        )
+    return tuple(dict.fromkeys(chain.from_iterable(found.values()))) or NAMES
+
+
+def _names(listed: Any) -> list[str]:
+    """The last parts of the names in a list, or in a text."""
+    text = listed if isinstance(listed, str) else " ".join(map(str, listed or EVERY))
+    return [one.rsplit(".", 1)[-1] for one in re.split(r"[^\w.-]+", text) if one]
 
 
 def _usual(values: Values, trainer: Trainer) -> tuple[str, ...]:

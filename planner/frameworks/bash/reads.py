@@ -62,22 +62,16 @@ class Reads(Programs, ABC):
         Each option is a word of its own, or one with its value.
         """
         letters, name = (*names[:2], None, None)[:2]
-        if not letters or not name:
-            return False
         given = words[2:] or self.positional
         place = self.known(plain_text(self.lookup("OPTIND", 0, "OPTIND") or ())) or ""
         at = int(place) if re.fullmatch(r"[1-9]\d{0,3}", place) else 1
-        word = plain_text(given[at - 1]) if at <= len(given) else ""
-        if not word.startswith("-") or word in ("-", "--"):
-            self.variables["OPTIND"] = ((str(at + (word == "--")), self.line),)
+        option = re.match(r"-([^-:])(.*)", plain_text(given[at - 1]) if at <= len(given) else "")
+        if not letters or not name or option is None:
             return False
-        letter, value = word[1], word[2:]
-        known = letter != ":" and letter in letters
-        if known and letters.partition(letter)[2].startswith(":"):
-            self.variables["OPTARG"] = ((value, self.line),)
-            if not value:
-                self.variables["OPTARG"] = given[at] if at < len(given) else ()
-                at += 1
+        if f"{option[1]}:" in letters:
+            after = given[at] if at < len(given) else ()
+            self.variables["OPTARG"] = ((option[2], self.line),) if option[2] else after
+            at += not option[2]
         self.variables["OPTIND"] = ((str(at + 1), self.line),)
-        self.variables[name] = ((letter if known else "?", self.line),)
+        self.variables[name] = ((option[1] if option[1] in letters else "?", self.line),)
         return True
