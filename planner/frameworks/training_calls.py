@@ -25,6 +25,8 @@ OWN_OPTIONS = {
     "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--train-iters",
     "--tokenizer-type", "--max-position-embeddings",
 }  # fmt: skip
+# Those that other trainers have too (SwissArmyTransformer).
+SHARED_OPTIONS = {"--train-iters", "--seq-length", "--tokenizer-type"}
 # The option by which a call of transformers' Trainer is known.
 TRAINER_MARK = "--per_device_train_batch_size"
 _TAKES_ARGUMENTS = re.compile(r"^\s*(?:export\s+)?\w+=[\"']?\$\{?[1-9]|\bgetopts\b", re.MULTILINE)
@@ -144,9 +146,17 @@ def training(launch: ProgramCall, mark: str) -> bool:
         return mark in words or not has_trainer_options(launch)
     # Other names are any trainer's: some option must be one of these frameworks' own.
     own = {word.replace("_", "-") for word in words} & OWN_OPTIONS
-    hidden = any(not word.known for word in launch.arguments if word.text.startswith("$"))
     named = re.match(r"train|finetune|sft", name) and not has_trainer_options(launch)
-    return bool(named) and bool(own or hidden)
+    return bool(named) and bool(own - SHARED_OPTIONS or len(own) > 1 or _hides_options(launch))
+
+
+def _hides_options(launch: ProgramCall) -> bool:
+    """Whether a word that is not known may hold options: it is not the value of one."""
+    before = ["", *(word.text for word in launch.arguments)]
+    return any(
+        word.text.startswith("$") and not word.known and not before[place].startswith("--")
+        for place, word in enumerate(launch.arguments)
+    )
 
 
 def options(words: Sequence[Argument]) -> tuple[Setting, ...]:

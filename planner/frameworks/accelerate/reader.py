@@ -98,7 +98,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     if (call := verl_overrides.call(files, verl_overrides.on_fsdp)) is not None:
         return verl_actor.read(call, files)
     if openrlhf.recognises(files):
-        return openrlhf.read(files)
+        return openrlhf.read(files, accelerators)
     if (run := of_files(files)) is not None:
         return nemo_rl_policy.read(run, given_with(files), accelerators)
     if (recipe := automodel.file_of(files)) is not None:

@@ -100,8 +100,13 @@ def _targets(values: Values, trainer: Trainer, listed: Any) -> tuple[str, ...]:
     every = values.boolean("lora_target_linear")
     if listed is None and not every:
         return _usual(values, trainer)
+    return NAMES if every else targets(values, listed)
+
+
+def targets(values: Values, listed: Any) -> tuple[str, ...]:
+    """The modules with adapters of a list or text; what is assumed of unknown ones is said."""
     names = _names(listed)
-    if every or set(names) & set(EVERY):
+    if set(names) & set(EVERY):
         return NAMES
     found: dict[str, tuple[str, ...]] = {
         one: (one,) for one in names if one in get_args(AdapterTarget)
