@@ -146,6 +146,12 @@ class LaunchValues(Values):
             raise self.fault(names, f"is {text}, which the files do not say: {to_set(text)}")
         return text
 
+    def name_in(self, *names: str) -> str:
+        """The last part of a path, which alone must be in the files; "" without one."""
+        text = Values.text(self, *names)
+        last = (text or "").rstrip("/").rsplit("/", 1)[-1]
+        return last if text and "$" in text and "$" not in last else (self.text(*names) or last)
+
 
 def launch_by(
     files: Mapping[str, str], launcher: str, program: str = "", assumed: list[str] | None = None

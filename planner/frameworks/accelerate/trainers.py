@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from textwrap import dedent
@@ -15,21 +14,17 @@ from cost_models.optimizers import OptimizerName
 from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.documents.loading import parse_json
-from planner.documents.problems import RequestError
 from planner.frameworks import architecture, training_calls, yaml_files
 from planner.frameworks.accelerate import llama_factory_v1, tuning
-from planner.frameworks.accelerate.engines import Engine, engine, fsdp_keys, of_document
 from planner.frameworks.accelerate.launch_config import (
     config_beside,
-    kind_of,
     machines,
     mesh_of,
     overrides,
-    stage_in_name,
     started_with,
 )
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, FOREACH, OPTIMIZERS
+from planner.frameworks.accelerate.sharding import sharding_of
 from planner.frameworks.accelerate.trainer_keys import GRPO, NEWER, TRAINERS, Trainer
 from planner.frameworks.given_values import (
     LaunchValues,
@@ -39,7 +34,7 @@ from planner.frameworks.given_values import (
 )
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, is_encoder, of_config
-from planner.frameworks.read_results import UNSHARDED, Reading, Setting, Unreadable
+from planner.frameworks.read_results import Reading, Setting, Unreadable
 
 YAML = (".yaml", ".yml")
 PLAIN = ("NO", "MULTI_GPU")
@@ -118,6 +113,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         raise malformed(error, name) from None
     unknown = _unknown(config.settings(), trainer, assumed)
     unread = _unread(values, unknown)
+    assumed += architecture.unplanned(unread)
     return Reading(
         framework="accelerate",
         model=model,
@@ -200,7 +196,7 @@ def plan_of(
     tuning.refuse_other_ways(values)
     micro *= 2 if loss in PAIRED else 1
     half = tuning.half_of(values)
-    sharding = _engine(values, tree, files, half, beside)
+    sharding = sharding_of(values, tree, files, half, beside)
     optimizer = values.text("optim", "optimizer") or OPTIMIZERS["adam"]
     if optimizer not in OPTIMIZED and "adam" not in optimizer:
         values.assume(f"the optimizer {optimizer[:60]} is costed as Adam")
@@ -323,67 +319,6 @@ def _recomputes(values: Values, trainer: Trainer, adapted: bool) -> bool:
         return not values.boolean("disable_gradient_checkpointing")
     text = values.text("gradient_checkpointing")
     return trainer.checkpoints if text is None else text.lower() not in tuning.OFF
-
-
-def _engine(
-    values: Values,
-    tree: dict[str, Any],
-    files: Mapping[str, str],
-    half: str,
-    beside: Values,
-) -> Engine:
-    """The sharding by DeepSpeed's JSON, by FSDP's keys or by accelerate's config, or none."""
-    named = values.text("deepspeed")
-    if named:
-        name = named.rsplit("/", 1)[-1]
-        at_hand = next((one for one in files if one.rsplit("/", 1)[-1] == name), None)
-        if at_hand is not None:
-            return of_document(files, at_hand, half, values.assumed)
-        stage = stage_in_name(name)
-        if stage is None:
-            raise Unreadable(f"DeepSpeed's {name} is not among the files")
-        values.assume(f"{name} is not among the files: ZeRO {stage} taken from its name")
-        offloads = {"offload_optimizer": {"device": "cpu"}} if "offload" in name else {}
-        text = json.dumps({"zero_optimization": {"stage": int(stage), **offloads}})
-        return of_document({name: text}, name, half, values.assumed)
-    if isinstance(stated := tree.get("deepspeed"), dict):
-        return of_document({"deepspeed": json.dumps(stated)}, "deepspeed", half, values.assumed)
-    section = _fsdp_section(values, tree.get("fsdp_config"), files)
-    shards = (values.text("fsdp") or "").strip("[]") or values.has("fsdp_version")
-    if isinstance(section, dict) or shards:
-        section = section if isinstance(section, dict) else {}
-        return engine("FSDP", fsdp_keys(values, section), files, half, 8)
-    if not beside.settings:
-        values.assume(UNSHARDED)
-    kind = kind_of(beside)
-    each = beside.integer("num_processes", default=8) // beside.integer("num_machines", default=1)
-    return engine(kind, beside, files, half, max(each, 1))
-
-
-def _fsdp_section(values: Values, stated: Any, files: Mapping[str, str]) -> Any:
-    """FSDP's keys, of the JSON file that is named in their place too."""
-    if not isinstance(stated, str):
-        return stated
-    name = (values.text("fsdp_config") or "").rsplit("/", 1)[-1]
-    if name not in files:
-        values.assume(f"{name} is not among the files: recompute and types in it are not known")
-        return None
-    try:
-        document = parse_json(files[name])
-    except RequestError as error:
-        raise Unreadable(str(error), name) from None
-    if not isinstance(document, dict):
-        raise Unreadable("must be an object", name)
-    where = values.settings["fsdp_config"]
-    values.settings = {
-        **values.settings,
-        **{
-            f"fsdp_config.{key}": where.model_copy(update={"name": key, "value": str(one)})
-            for key, one in document.items()
-            if isinstance(one, str | int | bool)
-        },
-    }
-    return document
 
 
 def _loss_kernels(values: Values, trainer: Trainer, loss: str, runtime: str) -> str:

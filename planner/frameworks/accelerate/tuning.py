@@ -28,7 +28,7 @@ _FUSED = {
 # Keys of ways to train that no plan has -> what they do.
 OTHERWISE = (
     (re.compile(r"use_(galore|apollo)"), "projects gradients to a low rank"),
-    (re.compile(r"use_badam|lisa_(n_layers|step_interval|activated_layers)|relora(_steps)?"),
+    (re.compile(r"use_badam|lisa_(n_layers|activated_layers)|relora(_steps)?"),
      "trains other parts of the model in turn"),
     (re.compile(r"use_llama_pro|mixture_of_depths"), "changes the layers"),
     (re.compile(r"use_mca"), "trains by Megatron-Core's adapter"),

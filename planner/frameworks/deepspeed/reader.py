@@ -60,7 +60,7 @@ def _bare(files: Mapping[str, str]) -> bool:
     return bool(files) and all(
         name.endswith(".json")
         and any(key in text for key in keys)
-        and not re.search(r'"num[-_]layers"', text)
+        and not re.search(r'"(num[-_]layers|per_device_train_batch_size)"', text)
         for name, text in files.items()
     )
 

@@ -71,7 +71,9 @@ def read(files: Mapping[str, str], accelerators: int | None = None) -> Reading:
     generates = MARK in known
     values = LaunchValues(known, program.file, [*call.notes, *((APART,) if generates else ())])
     _refuse(values)
-    if not values.has("--bf16", "--fp16", "--ds.param_dtype") and flat_options.launches(call.launch):
+    if not values.has("--bf16", "--fp16", "--ds.param_dtype") and flat_options.launches(
+        call.launch
+    ):
         values.assume("--bf16: not given, plans have no fp32 training, bf16 assumed")
     values.has("--flash_attn")
     name = values.text(MODEL) or ""
