@@ -22,6 +22,10 @@ MAX_NUMBER = 10**15
 # Similarity to a known option from which an unknown one counts as a typo.
 MISSPELLING_SIMILARITY = 0.92
 MOST_LOOKED_UP = 100  # unknown options, each of which is compared with all known ones
+# Refusals that hold for the versions of upstream alone.
+_OF_UPSTREAM = re.compile(
+    r" cannot be '.*': it is one of |^no version has all options|is no longer"
+)
 _NEGATIVE = re.compile(r"-\d+$|-\d*\.\d+$")
 
 
@@ -258,9 +262,15 @@ class Arguments:
         return [one for one in self.unknown if one not in slips]
 
     def upstream(self) -> None:
-        """Notes, in one sentence, the options that no parser known here has."""
+        """Notes, in one sentence, the options that no parser known here has.
+
+        A fork may take values, and mix options, that upstream refuses: that is said, not refused.
+        """
         names = dict.fromkeys(one.name for one in self.foreign())
         if names:
+            for one in [one for one in self.refusals if _OF_UPSTREAM.search(one.reason.text)]:
+                self.refusals.remove(one)
+                self.assume(f"upstream refuses: {one.reason.text}; the fork may have it")
             source = self.own or f"a fork of {self.title}"
             self.assume(f"options of {source}, unknown upstream: {', '.join(names)}")
 

@@ -193,12 +193,10 @@ def _model(files: Mapping[str, str], arguments: Values) -> ModelSpec:
         try:
             return find(arguments.text(*CONFIG) or stated, arguments.assumed)
         except UnknownName:
-            what = (
-                f"config.json of the model ({stated})" if arguments.has(*CONFIG) else "config.json"
-            )
-            said = "" if arguments.has(*CONFIG) else "no option names a model, and "
+            stated = f"of the model ({stated}) is" if arguments.has(*CONFIG) else "is"
             raise Unreadable(
-                f"{said}the {what} is not among the files: give it, or the model by its name (--model)"
+                f"the config.json {stated} not among the files: give it, or the model by its name "
+                "(--model)"
             ) from None
     return of_config(files, name)
 

@@ -20,6 +20,7 @@ from planner.frameworks.given_values import invalid
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.megatron_option_readers import (
     LENGTHS,
+    build_llama,
     has_null_tokenizer,
     mlp_width,
     position_rows,
@@ -88,6 +89,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     for option, instead in GONE.items():
         if args.has(option):
             args.refuse(f"{option} is no longer valid, use {instead}", option)
+    build_llama(args)
     config = _json_config(args, found)
     reached = _world(found, launch)
     size = training_calls.accelerators(found, reached, accelerators)
