@@ -148,9 +148,14 @@ class LaunchValues(Values):
 
     def name_in(self, *names: str) -> str:
         """The last part of a path, which alone must be in the files; "" without one."""
-        text = Values.text(self, *names)
-        last = (text or "").rstrip("/").rsplit("/", 1)[-1]
-        return last if text and "$" in text and "$" not in last else (self.text(*names) or last)
+        return self.path(*names).rstrip("/").rsplit("/", 1)[-1]
+
+    def path(self, *names: str) -> str:
+        """A path whose folders the files may leave open; "" without one."""
+        text = Values.text(self, *names) or ""
+        if "$" in text.rstrip("/").rsplit("/", 1)[-1]:
+            self.text(*names)  # raises
+        return text
 
 
 def launch_by(

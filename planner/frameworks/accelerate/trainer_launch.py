@@ -116,7 +116,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     except ValidationError as error:
         raise malformed(error, program.file) from None
     read_ones = [values.settings[key] for key in values.asked if key in values.settings]
-    unread = tuple(one for one in settings if one not in read_ones)
+    places = {(one.name, one.file, one.line) for one in read_ones}
+    unread = tuple(one for one in settings if (one.name, one.file, one.line) not in places)
     values.assumed += architecture.unplanned(one for one in unread if not _is_tuning(one))
     return Reading(
         framework="accelerate",

@@ -151,13 +151,15 @@ def _unread(values: Values, unknown: tuple[Setting, ...]) -> tuple[Setting, ...]
 
 
 def model_of(
-    values: Values, trainer: Trainer, given: GivenValues, files: Mapping[str, str]
+    values: LaunchValues, trainer: Trainer, given: GivenValues, files: Mapping[str, str]
 ) -> ModelSpec:
     """The given model, else the one that the configuration names, else that of config.json."""
     if given.model is not None:
         values.has(*trainer.model)
         return given.model
-    name = values.text(*trainer.model) or ""
+    name = values.path(*trainer.model)
+    if "$(" in name:  # the words of a command may end in anything
+        values.text(*trainer.model)
     try:
         return find(name, None if "config.json" in files else values.assumed)
     except UnknownName as error:
@@ -173,7 +175,7 @@ def model_of(
 
 
 def plan_of(
-    values: Values,
+    values: LaunchValues,
     trainer: Trainer,
     tree: dict[str, Any],
     model: ModelSpec,

@@ -1,4 +1,4 @@
-"""Options of forks of Megatron-LM that shape the model: those of BigCode, FlagScale, Pai, others."""
+"""Options of forks of Megatron-LM that shape the model: those of BigCode, FlagScale, Pai."""
 
 from __future__ import annotations
 

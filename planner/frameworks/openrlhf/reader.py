@@ -76,7 +76,7 @@ def read(files: Mapping[str, str], accelerators: int | None = None) -> Reading:
     ):
         values.assume("--bf16: not given, plans have no fp32 training, bf16 assumed")
     values.has("--flash_attn")
-    name = values.text(MODEL) or ""
+    name = values.path(MODEL)
     place = (program.file, program.line)
     model = given.model or post_training.preset(name, f"{MODEL} is missing", place, values.assumed)
     reached = _world(values, call, generates)

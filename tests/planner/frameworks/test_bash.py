@@ -192,12 +192,13 @@ def test_other_scripts_are_followed_where_they_are_at_hand() -> None:
 def test_what_was_assumed_is_said() -> None:
     notes = outcome(
         "A=${MASTER_PORT:-1}\n[ -f x ] && B=1\nfor ((i=0;i<3;i++)); do :; done\n"
-        "[ $# -gt 0 ] || exit 1"
+        "[ $# -gt 0 ] || exit 1\nif [ $1 = big ]; then B=2; fi\n[ -z $C ] && C=1"
     ).notes
     assert [note.partition(": ")[2] for note in notes] == [
         "whether [ -f x ] holds is not known: taken as false",
         "this loop is not followed",
         "the check that would end the script here is taken to pass",
+        "$1 is not given: this test is taken as without it",
         "MASTER_PORT",
     ]
 

@@ -113,6 +113,12 @@ def test_the_modules_with_adapters(options: str, targets: int, says: str) -> Non
     assert says in str(found["guessed"])
 
 
+def test_an_option_of_a_plan_that_is_not_read_is_said() -> None:
+    found = reading("torchrun train.py", MODEL, BATCH, LENGTH, "--quant_level 8 --eval_quant 4")
+    assert "may change time or memory: --quant_level 8" in str(found.request["guessed"])
+    assert "eval_quant" not in str(found.request["guessed"])
+
+
 def test_that_no_precision_is_stated_is_said() -> None:
     found = reading("torchrun train.py", MODEL, BATCH, "--model_max_length 4096").request
     assert "neither bf16 nor fp16 is on" in str(found["guessed"])
@@ -158,6 +164,10 @@ def test_the_two_lengths_of_a_sample() -> None:
             "distils from another model",
         ),
         ("torchrun run_grpo.py", [MODEL, BATCH, LENGTH], "also generates samples"),
+        ("torchrun dpo_online.py", [MODEL, BATCH, LENGTH], "also generates samples"),
+        ("torchrun train.py", [MODEL, BATCH, LENGTH, "--tune_mm_llm False"], "is frozen"),
+        ("torchrun train.py", [MODEL, BATCH, LENGTH, "--n_experts 4"], "adds parts"),
+        ("torchrun glue.py", ["--model_name_or_path bert-base", BATCH], "is an encoder"),
         ("torchrun orpo.py", [MODEL, BATCH, LENGTH], "only sft, dpo and reward"),
         ("torchrun train.py", ["--model_name_or_path ./out/mine", BATCH, LENGTH], "unknown model"),
     ],
@@ -180,7 +190,9 @@ def test_a_frozen_encoder_leaves_the_language_model() -> None:
     assert "without its image encoder" in str(found.request["guessed"])
 
 
-@pytest.mark.parametrize("name", ["lmsys/vicuna-7b-v1.5", "./models/Llama-2-7b-hf/"])
+@pytest.mark.parametrize(
+    "name", ["lmsys/vicuna-7b-v1.5", "./models/Llama-2-7b-hf/", "$ROOT/Llama-2-7b-hf"]
+)
 def test_folders_and_same_shapes(name: str) -> None:
     found = reading("torchrun train.py", f"--model_name_or_path {name}", BATCH, LENGTH)
     assert found.request["model"]["hidden_size"] == 4096
