@@ -193,6 +193,11 @@ def _model(files: Mapping[str, str], arguments: Values) -> ModelSpec:
         try:
             return find(arguments.text(*CONFIG) or stated, arguments.assumed)
         except UnknownName:
+            if not arguments.has(*CONFIG, *LENGTH, "--per_device_train_batch_size"):
+                raise Unreadable(
+                    "the program's options are those of no known training: give the model and the "
+                    "training to planner plan (--model, --seq-length, --global-batch-size)"
+                ) from None
             stated = f"of the model ({stated}) is" if arguments.has(*CONFIG) else "is"
             raise Unreadable(
                 f"the config.json {stated} not among the files: give it, or the model by its name "

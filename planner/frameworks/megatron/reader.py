@@ -292,6 +292,8 @@ def _model(dialect: Dialect, args: Arguments, launch: ProgramCall, given: GivenV
             program = launch.program
             raise program.unreadable(f"{LENGTHS[0]} is missing: --set {LENGTHS[0]}=...")
         return given.model
+    if dialect is SLIME:
+        slime.require_model(args, launch)
     fields = model_fields(args, launch)
     stated = numerics.read(args, fields)
     return ModelSpec(**{**fields, **dialect.model(args, fields), "numerics": stated})

@@ -102,6 +102,7 @@ def test_scripts_as_users_write_them(script: str, words: str) -> None:
         ("srun python -u x.py --a", "python"),
         ("torchrun -m pkg.x.py --a", "torchrun"),
         ("nsys profile -o out python x.py --a", "python"),
+        ("site-launch x.py --a --per_device_train_batch_size=1", ""),
     ],
 )
 def test_launchers(call: str, launcher: str) -> None:

@@ -466,3 +466,10 @@ def test_a_program_of_llamas_name_builds_its_layers(words: str, gated: bool) -> 
     found = megatron.read(LaunchFiles({"run.sh": launch}), None)
     assert found.model.gated_mlp is gated
     assert any("build LLaMA's layers" in one for one in found.assumed) is gated
+
+
+def test_slimes_model_options_are_asked_for() -> None:
+    words = "--actor-num-nodes 1 --actor-num-gpus-per-node 8 --hf-checkpoint /x/Qwen3-4B"
+    launch = f"python3 train.py {words} --global-batch-size 8 --rollout-batch-size 8"
+    with pytest.raises(Unreadable, match=r"sets MODEL_ARGS.*--hf-checkpoint /x/Qwen3-4B"):
+        megatron.read(LaunchFiles({"run.sh": launch}), None)

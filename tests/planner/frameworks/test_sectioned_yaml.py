@@ -144,8 +144,8 @@ def test_what_is_refused_has_its_own_reason(old: str, new: tuple[str, str], text
         ("run.yaml", "actor_train:\n  model_args: {}\n", "ROLL"),
         ("run.yaml", "trainer:\n  train_batch_size: 8\nmodel:\n  type: llama\n", "levanter"),
         ("run.sh", "deepspeed --module openrlhf.cli.train_sft --train.batch_size 8\n", "OpenRLHF"),
-        ("run.yaml", "use_parallel: True\nparallel_config:\n  model_parallel: 8\ntrainer:\n  type: a\n"
-         "model:\n  model_config:\n    num_layers: 80\n", "MindFormers"),
+        ("run.yaml", "use_parallel: True\nparallel_config:\n  model_parallel: 8\n"
+         "trainer:\n  type: a\nmodel:\n  model_config:\n    num_layers: 80\n", "MindFormers"),
         ("run.yaml", "train_cfgs:\n  bf16: True\nmodel_cfgs: {}\n", "align-anything"),
         ("run.yaml", "model_args:\n  a: 1\ntraining_parameters: {}\n", "Dolomite Engine"),
         ("run.yaml", "trainer:\n  nnodes: 1\ndata:\n  n_samples: 5\nmodel: {}\nrollout: {}\n",
