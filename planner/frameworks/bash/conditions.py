@@ -129,3 +129,14 @@ def searches(names: Sequence[str | None]) -> bool:
     """Whether a command is a `grep -q`, whose answer depends on what it reads."""
     quiet = (one and re.fullmatch("-[a-zA-Z]*q[a-zA-Z]*", one) for one in names[1:])
     return names[:1] == ["grep"] and any(quiet)
+
+
+def found_in(text: str, names: Sequence[str | None]) -> bool | None:
+    """Whether a plain word that `grep` looks for is in a text; None for patterns and options."""
+    options = [one for one in names if one is None or one.startswith("-")]
+    words = [one for one in names if one is not None and not one.startswith("-")]
+    known = all(one is not None and re.fullmatch("--|-[qiEF]+", one) for one in options)
+    if not known or len(words) != 1 or not re.fullmatch(r"[\w -]+", words[0]):
+        return None
+    low = any("i" in (one or "") for one in options)
+    return (words[0].lower() in text.lower()) if low else words[0] in text

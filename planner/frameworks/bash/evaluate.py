@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import chain, count, takewhile
 
 from planner.frameworks.bash import tree
-from planner.frameworks.bash.conditions import Tests, matches, plain_text, searches
+from planner.frameworks.bash.conditions import Tests, found_in, matches, plain_text, searches
 from planner.frameworks.bash.launches import Outcome, job_options, slurm_variables
 from planner.frameworks.bash.programs import Copy, Exit, Return
 from planner.frameworks.bash.reads import Reads
@@ -129,11 +129,29 @@ class Shell(Reads):
 
     def pipeline(self, pipeline: tree.Pipeline) -> bool:
         several = len(pipeline.commands) > 1
+        if (found := self.searched(pipeline.commands)) is not None:
+            return found != pipeline.negated
         status = True
         for command in pipeline.commands:
             with Copy(self, several):
                 status = self.command(command)
         return status != pipeline.negated
+
+    def searched(self, commands: Sequence[tree.Command]) -> bool | None:
+        """The status of `echo TEXT | grep -q WORD`, if both are known; None for anything else."""
+        if len(commands) != 2 or not all(isinstance(one, tree.Simple) for one in commands):
+            return None
+        said, search = (
+            [value for word in one.words for value in self.fields(word)]  # type: ignore[union-attr]
+            for one in commands
+        )
+        texts, names = (
+            [self.known(plain_text(value)) for value in values] for values in (said, search)
+        )
+        unset = any(self.unset_in(plain_text(value)) for value in said)
+        if texts[:1] != ["echo"] or None in texts or unset or not searches(names):
+            return None
+        return found_in(" ".join(filter(None, texts[1:])), names[1:])
 
     def command(self, command: tree.Command) -> bool:
         self.commands += 1

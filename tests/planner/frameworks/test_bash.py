@@ -80,6 +80,8 @@ CALL = "torchrun pretrain_gpt.py"
             "--low fp8 --high FP8_X --open ${E,,}",
         ),
         ('{c} --x "$@"', "--x"),
+        ("A=limo-1k\nif echo $A | grep -q -- limo; then B=2; else B=1; fi\n{c} $B", "2"),
+        ("A=math\nif ! echo $A | grep -qi LIMO; then B=2; else B=1; fi\n{c} $B", "2"),
         ("N=8\nwhile getopts 'n:v' o; do case $o in n) N=$OPTARG ;; esac; done\n{c} $N", "8"),
         ("f() { while getopts n:v o; do [ $o = n ] && N=$OPTARG; done; }\nf -v -n 4\n{c} $N", "4"),
         ("cat <<'E' >/dev/null\n{c} --no $(x\nE\n{c} --yes", "--yes"),
