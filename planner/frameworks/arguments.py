@@ -23,9 +23,7 @@ MAX_NUMBER = 10**15
 MISSPELLING_SIMILARITY = 0.92
 MOST_LOOKED_UP = 100  # unknown options, each of which is compared with all known ones
 # Refusals that hold for the versions of upstream alone.
-_OF_UPSTREAM = re.compile(
-    r" cannot be '.*': it is one of |^no version has all options|is no longer"
-)
+_OF_UPSTREAM = re.compile(r" cannot be '.*': it is one of |^no version has all options")
 _NEGATIVE = re.compile(r"-\d+$|-\d*\.\d+$")
 
 

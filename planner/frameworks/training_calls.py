@@ -266,11 +266,18 @@ def _of_torchrun(settings: Sequence[Setting], name: str, of_slurm: int | None) -
     return _count(settings, name) or (of_slurm if said else 1)
 
 
-def accelerators(call: TrainingCall, reached: World, asked: int | None) -> int:
+def accelerators(
+    call: TrainingCall, reached: World, asked: int | None, notes: list[str] | None = None
+) -> int:
     """The number of accelerators of the job: that of the files, or else the one asked for.
 
-    Raises Unreadable if there is neither.
+    notes: is told where the files say the nodes alone.  Raises Unreadable if there is neither.
     """
+    if notes is not None and asked and reached.nodes and not reached.accelerators:
+        notes.append(
+            f"the files say {reached.nodes} nodes and not their processes: "
+            f"{asked} accelerators by the cluster"
+        )
     size = reached.accelerators or asked
     if size is None:
         word = call.launch.program

@@ -103,7 +103,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     keyed = [*of_config(call.files, line, values.assumed), *((plain(o.name), o) for o in line)]
     beside = Values(dict(keyed), program.file, values.assumed)
     reached = _world(call.launch, beside)
-    size = training_calls.accelerators(call, reached, accelerators)
+    size = training_calls.accelerators(call, reached, accelerators, values.assumed)
     if swift.launches(call.launch) and (steps := swift.accumulated(values.settings, size)):
         values.settings[steps.name] = steps
     _require(values, trainer, given, call)

@@ -49,7 +49,7 @@ def read(
         raise said.words["engine"].unreadable("only the engine fsdp of verl's SFT is read")
     model = _model(said, given, notes)
     reached = training_calls.world(launch)
-    size = training_calls.accelerators(found, reached, accelerators)
+    size = training_calls.accelerators(found, reached, accelerators, notes)
     cp = max(said.whole(key, 1) for key in ULYSSES)
     dp = max(size // cp, 1)
     if CHECKPOINTING not in said.words:

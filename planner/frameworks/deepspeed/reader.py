@@ -92,7 +92,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     build_llama(args)
     config = _json_config(args, found)
     reached = _world(found, launch)
-    size = training_calls.accelerators(found, reached, accelerators)
+    size = training_calls.accelerators(found, reached, accelerators, args.assumed)
     try:
         model = given.model or ModelSpec(**_model(args, launch))
         args.lenient = True

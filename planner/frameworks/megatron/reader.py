@@ -247,7 +247,7 @@ def _reading(
     for note in call.notes:
         args.assume(note)
     reached = dialect.world(args, training_calls.world(launch))
-    size = training_calls.accelerators(call, reached, accelerators)
+    size = training_calls.accelerators(call, reached, accelerators, args.assumed)
     try:
         return reading_of(dialect, args, launch, reached, size, given)
     except Unreadable as error:

@@ -80,7 +80,7 @@ def read(files: Mapping[str, str], accelerators: int | None = None) -> Reading:
     place = (program.file, program.line)
     model = given.model or post_training.preset(name, f"{MODEL} is missing", place, values.assumed)
     reached = _world(values, call, generates)
-    size = training_calls.accelerators(call, reached, accelerators)
+    size = training_calls.accelerators(call, reached, accelerators, values.assumed)
     length, micro = _passes(values, size)
     # Both sequences of a pair go through one pass.
     pair = 2 if loss in ("dpo", "reward") else 1

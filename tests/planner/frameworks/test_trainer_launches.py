@@ -124,6 +124,19 @@ def test_that_no_precision_is_stated_is_said() -> None:
     assert "neither bf16 nor fp16 is on" in str(found["guessed"])
 
 
+def test_that_the_processes_of_a_node_come_from_the_cluster_is_said() -> None:
+    found = reading("torchrun --nproc_per_node=$N train.py", MODEL, BATCH, LENGTH).request
+    assert found["plan"]["dp"] == 8
+    assert "1 nodes and not their processes: 8 accelerators" in str(found["guessed"])
+
+
+def test_of_two_calls_the_last_is_said_to_be_read() -> None:
+    first = f"torchrun --nproc_per_node=2 train.py {MODEL} {LENGTH} {BATCH} --a 1\n"
+    found = reading(f"{first}torchrun --nproc_per_node=4 train.py", MODEL, BATCH, LENGTH).request
+    assert found["plan"]["dp"] == 4
+    assert "of 2 calls of transformers' Trainer" in str(found["guessed"])
+
+
 def test_the_two_lengths_of_a_sample() -> None:
     found = reading("python qlora.py", MODEL, BATCH, "--source_max_len 16 --target_max_len 512")
     assert found.request["training"]["seq_length"] == 528
