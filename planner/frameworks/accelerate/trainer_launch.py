@@ -115,10 +115,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         training, plan = trainers.plan_of(values, trainer, tree, model, call.files, size, beside)
     except ValidationError as error:
         raise malformed(error, program.file) from None
-    read_ones = [values.settings[key] for key in values.asked if key in values.settings]
-    places = {(one.name, one.file, one.line) for one in read_ones}
-    unread = tuple(one for one in settings if (one.name, one.file, one.line) not in places)
-    values.assumed += architecture.unplanned(one for one in unread if not _is_tuning(one))
+    unread = _unread(values, settings)
     return Reading(
         framework="accelerate",
         model=model,
@@ -135,6 +132,15 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         assumed=tuple(dict.fromkeys(values.assumed)),
         written=False,
     )
+
+
+def _unread(values: Values, settings: Sequence[Setting]) -> tuple[Setting, ...]:
+    """The settings that were not looked up; what of a plan is among them is said."""
+    read_ones = [values.settings[key] for key in values.asked if key in values.settings]
+    places = {(one.name, one.file, one.line) for one in read_ones}
+    unread = tuple(one for one in settings if (one.name, one.file, one.line) not in places)
+    values.assumed += architecture.unplanned(one for one in unread if not _is_tuning(one))
+    return unread
 
 
 def _settings(call: ProgramCall, given: GivenValues) -> list[Setting]:
@@ -336,12 +342,17 @@ def _zero(values: Values, launch: ProgramCall, beside: Values) -> Values:
     return beside
 
 
-def _require(values: Values, trainer: Trainer, given: GivenValues, call: TrainingCall) -> None:
-    """Raises Unreadable with all that is missing, how to give it, and what was read."""
+def _refuse_encoder(values: Values, given: GivenValues) -> None:
+    """Raises Unreadable if the named model is none of a decoder alone."""
     stated = values.settings.get("model_name_or_path")
     if stated is not None and given.model is None and is_encoder(str(stated.value)):
         text = f"{str(stated.value)[:100]} is an encoder, or has one"
         raise stated.unreadable(f"{text}: {training_calls.DECODERS_ONLY}")
+
+
+def _require(values: Values, trainer: Trainer, given: GivenValues, call: TrainingCall) -> None:
+    """Raises Unreadable with all that is missing, how to give it, and what was read."""
+    _refuse_encoder(values, given)
     missing, add = [], []
     if given.model is None and not values.has("model_name_or_path"):
         missing.append("the model")

@@ -204,8 +204,7 @@ class Programs(Expansion, ABC):
         """The index of a Python program among the words; None if there is none."""
         launcher = next((i for i, text in enumerate(names) if text and launcher_of(text)), -1)
         first = names[0]
-        own = first and (first.endswith(".py") or first in STARTERS)
-        if launcher < 0 and first and not own and not _TRAINS & _options(names):
+        if launcher < 0 and first and not _starts(first, names):
             return None
         for place in range(launcher + 1, len(words)):
             text, before = self.shown(plain_text(words[place])), names[place - 1] if place else ""
@@ -217,8 +216,10 @@ class Programs(Expansion, ABC):
         return None
 
 
-def _options(names: Sequence[str | None]) -> set[str]:
-    return {name.partition("=")[0] for name in names if name and name.startswith("--")}
+def _starts(first: str, names: Sequence[str | None]) -> bool:
+    """Whether a command that is no known launcher starts a training all the same."""
+    options = {name.partition("=")[0] for name in names if name and name.startswith("--")}
+    return first.endswith(".py") or first in STARTERS or bool(_TRAINS & options)
 
 
 def _shell_arguments(names: Sequence[str | None]) -> int:

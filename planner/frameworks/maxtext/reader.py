@@ -135,12 +135,17 @@ def _world(files: Mapping[str, str]) -> tuple[int | None, int | None]:
     return (int(found[1]), int(found[2])) if found else (None, None)
 
 
-def _mesh(values: Values, total: int | None) -> dict[str, int]:
-    """Sizes of the axes over all slices; an axis of -1 takes the remaining accelerators."""
+def _refuse_axes(values: Values) -> None:
+    """Raises Unreadable if an axis that is not read has more than one rank."""
     for axis in UNREAD_AXES:
         for key in (f"{net}_{axis}_parallelism" for net in ("ici", "dcn")):
             if (values.text(key) or "1") != "1":
                 raise values.fault((key,), f"is {values.text(key)}: this axis is not read")
+
+
+def _mesh(values: Values, total: int | None) -> dict[str, int]:
+    """Sizes of the axes over all slices; an axis of -1 takes the remaining accelerators."""
+    _refuse_axes(values)
     sizes = {axis: _size(values, axis) for axis in AXES}
     if -1 not in sizes.values():  # an axis over slices takes the slices that are left
         sizes |= {axis: -1 for axis in AXES if values.text(f"dcn_{axis}_parallelism") == "-1"}

@@ -5,13 +5,13 @@ Options and defaults of openrlhf/cli/train_ppo_ray.py (3c3be62), and those of ol
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
 from cost_models.plans import ParallelPlan
-from cost_models.spec import TrainingSpec
+from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import post_training, training_calls
 from planner.frameworks.accelerate import tuning
 from planner.frameworks.accelerate.settings import ATTENTION
@@ -60,53 +60,16 @@ def read(files: Mapping[str, str], accelerators: int | None = None) -> Reading:
     """The specs and the plan of the training; raises Unreadable."""
     call = training_calls.training_call(files, launches, TITLE)
     given, program = given_with(files), call.launch.program
-    loss = flat_options.loss_of(call.launch) if flat_options.launches(call.launch) else RL
-    if not loss:
-        text = program.text.rsplit("/", 1)[-1]
-        raise program.unreadable(f"the loss of {text} cannot be planned: only sft, dpo and reward")
     said = [*options(call.launch.arguments, SWITCHES | flat_options.SWITCHES), *given.settings()]
-    known = {one.name: one for one in said}
-    if flat_options.launches(call.launch):
-        known = flat_options.renamed(said, loss)
-    generates = MARK in known
-    values = LaunchValues(known, program.file, [*call.notes, *((APART,) if generates else ())])
+    values, loss = _values(call, said)
     _refuse(values)
-    if not values.has("--bf16", "--fp16", "--ds.param_dtype") and flat_options.launches(
-        call.launch
-    ):
-        values.assume("--bf16: not given, plans have no fp32 training, bf16 assumed")
-    values.has("--flash_attn")
     name = values.path(MODEL)
     place = (program.file, program.line)
     model = given.model or post_training.preset(name, f"{MODEL} is missing", place, values.assumed)
-    reached = _world(values, call, generates)
+    reached = _world(values, call)
     size = training_calls.accelerators(call, reached, accelerators, values.assumed)
-    length, micro = _passes(values, size)
-    # Both sequences of a pair go through one pass.
-    pair = 2 if loss in ("dpo", "reward") else 1
-    precision = values.choice("--ds.param_dtype", choices=("bf16", "fp16"), default="bf16")
-    full = values.boolean("--actor.gradient_checkpointing_enable")
     try:
-        training = TrainingSpec(
-            seq_length=length,
-            global_batch_size=values.integer("--train.batch_size", default=128) * pair,
-            precision=precision,
-            gradient_dtype=values.text("--ds.grad_accum_dtype") or precision,
-            gradient_reduce_dtype=precision,
-            loss=loss,
-            **_adapters(values),
-        )
-        plan = ParallelPlan(
-            dp=size,
-            zero_stage=values.integer("--ds.zero_stage", default=2, least=0, most=3),
-            micro_batch_size=micro * pair,
-            recompute="full" if full else "none",
-            recompute_num_layers=model.num_layers if full else 0,
-            offload_optimizer=values.boolean("--ds.adam_offload"),
-            attention_kernel=KERNELS.get(values.text("--ds.attn_implementation") or "", "flash2"),
-            cross_entropy="unfused",
-            runtime="deepspeed",
-        )
+        training, plan = _plan(values, model, loss, size)
     except ValidationError as error:
         raise malformed(error, program.file) from None
     return Reading(
@@ -117,15 +80,64 @@ def read(files: Mapping[str, str], accelerators: int | None = None) -> Reading:
         nodes=reached.nodes,
         accelerators_per_node=reached.per_node,
         settings=tuple(said),
-        unread=tuple(one for name, one in known.items() if name not in values.asked),
+        unread=tuple(one for name, one in values.settings.items() if name not in values.asked),
         assumed=tuple(dict.fromkeys(values.assumed)),
         written=False,
     )
 
 
-def _world(values: Values, call: training_calls.TrainingCall, generates: bool) -> World:
+def _values(call: training_calls.TrainingCall, said: Sequence[Setting]) -> tuple[LaunchValues, str]:
+    """The options by their names of today, and the loss; raises Unreadable for other losses."""
+    program, known, loss = call.launch.program, {one.name: one for one in said}, RL
+    flat = flat_options.launches(call.launch)
+    if flat:
+        loss = flat_options.loss_of(call.launch)
+        known = flat_options.renamed(said, loss)
+    if not loss:
+        text = program.text.rsplit("/", 1)[-1]
+        raise program.unreadable(f"the loss of {text} cannot be planned: only sft, dpo and reward")
+    notes = [*call.notes, *((APART,) if MARK in known else ())]
+    values = LaunchValues(known, program.file, notes)
+    if flat and not values.has("--bf16", "--fp16", "--ds.param_dtype"):
+        values.assume("--bf16: not given, plans have no fp32 training, bf16 assumed")
+    values.has("--flash_attn")
+    return values, loss
+
+
+def _plan(
+    values: LaunchValues, model: ModelSpec, loss: Any, size: int
+) -> tuple[TrainingSpec, ParallelPlan]:
+    """The training and the plan on so many accelerators."""
+    length, micro = _passes(values, size)
+    # Both sequences of a pair go through one pass.
+    pair = 2 if loss in ("dpo", "reward") else 1
+    precision = values.choice("--ds.param_dtype", choices=("bf16", "fp16"), default="bf16")
+    full = values.boolean("--actor.gradient_checkpointing_enable")
+    training = TrainingSpec(
+        seq_length=length,
+        global_batch_size=values.integer("--train.batch_size", default=128) * pair,
+        precision=precision,
+        gradient_dtype=values.text("--ds.grad_accum_dtype") or precision,
+        gradient_reduce_dtype=precision,
+        loss=loss,
+        **_adapters(values),
+    )
+    return training, ParallelPlan(
+        dp=size,
+        zero_stage=values.integer("--ds.zero_stage", default=2, least=0, most=3),
+        micro_batch_size=micro * pair,
+        recompute="full" if full else "none",
+        recompute_num_layers=model.num_layers if full else 0,
+        offload_optimizer=values.boolean("--ds.adam_offload"),
+        attention_kernel=KERNELS.get(values.text("--ds.attn_implementation") or "", "flash2"),
+        cross_entropy="unfused",
+        runtime="deepspeed",
+    )
+
+
+def _world(values: Values, call: training_calls.TrainingCall) -> World:
     """The processes: those that Ray starts for the policy, or the launcher."""
-    if not generates:
+    if MARK not in values.settings:
         return training_calls.world(call.launch)
     nodes = values.integer("--actor.num_nodes", default=1, most=DEGREE)
     each = values.integer(MARK, default=8, most=DEGREE)

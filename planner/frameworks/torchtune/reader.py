@@ -92,8 +92,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     settings = (*config.settings(), *call.overrides, *given.settings())
     notes = [*assumed, *config.notes()]
     values = LaunchValues({one.name: one for one in settings}, name, notes)
-    if not any(one.name.startswith("optimizer.") for one in settings):
-        raise Unreadable("has no optimizer: it generates or evaluates, and trains nothing", name)
+    _refuse_generation(settings, name)
     call = _alone(call, files[name], name, values)
     world = call.processes or accelerators or 0
     if not world:
@@ -119,6 +118,12 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         assumed=tuple(values.assumed),
         refusals=tuple(values.refusals),
     )
+
+
+def _refuse_generation(settings: Iterable[Setting], name: str) -> None:
+    """Raises Unreadable for a config without an optimizer."""
+    if not any(one.name.startswith("optimizer.") for one in settings):
+        raise Unreadable("has no optimizer: it generates or evaluates, and trains nothing", name)
 
 
 def _is_left(one: Setting, values: Values) -> bool:
