@@ -19,9 +19,16 @@ _BUILDS = frozenset(_TABLE["builds"])
 # The words of _BUILDS that decide which weights are trained, whatever the model.
 _TUNES = frozenset(_TABLE["tunes"])
 _ASIDE = re.compile(rf"(?:^|[-_.])(?:{'|'.join(_TABLE['aside'])})(?:$|[-_.])")
+_PLANS, _UNPLANNED = (
+    re.compile(rf"(?:^|[-_.])(?:{'|'.join(_TABLE[kind])})(?:$|[-_.])")
+    for kind in ("plans", "unplanned")
+)
 # Options of Megatron-LM, MindSpeed and Megatron-DeepSpeed that may change what is trained -> the
 # value that changes nothing; None: every value changes it.
 OWN: dict[str, str | None] = _TABLE["own"]
+
+
+_IDLE = ("none", "false", "0", "null", "", "no", "1", "0.0", "auto")
 
 
 def _words(name: str) -> set[str]:
@@ -51,6 +58,19 @@ def refuse(unknown: Iterable[Setting], unread: Iterable[Setting] = (), named: bo
         found[0].file,
         found[0].line,
     )
+
+
+def unplanned(unread: Iterable[Setting]) -> list[str]:
+    """A sentence on the options that no reader looked up and whose names are of a plan's fields."""
+    found = [
+        one
+        for one in unread
+        if _PLANS.search(name := one.name.lower().lstrip("-").replace("-", "_"))
+        and not _UNPLANNED.search(name)
+        and (one.value is None or str(one.value).lower() not in _IDLE)
+    ]
+    names = ", ".join(dict.fromkeys(map(_shown, found)))
+    return [f"not read, and may change time or memory: {names}"] if found else []
 
 
 def _shown(setting: Setting) -> str:

@@ -22,6 +22,8 @@ MAX_NUMBER = 10**15
 # Similarity to a known option from which an unknown one counts as a typo.
 MISSPELLING_SIMILARITY = 0.92
 MOST_LOOKED_UP = 100  # unknown options, each of which is compared with all known ones
+# Refusals that hold for the versions of upstream alone.
+_OF_UPSTREAM = re.compile(r" cannot be '.*': it is one of |^no version has all options")
 _NEGATIVE = re.compile(r"-\d+$|-\d*\.\d+$")
 
 
@@ -258,9 +260,15 @@ class Arguments:
         return [one for one in self.unknown if one not in slips]
 
     def upstream(self) -> None:
-        """Notes, in one sentence, the options that no parser known here has."""
+        """Notes, in one sentence, the options that no parser known here has.
+
+        A fork may take values, and mix options, that upstream refuses: that is said, not refused.
+        """
         names = dict.fromkeys(one.name for one in self.foreign())
         if names:
+            for one in [one for one in self.refusals if _OF_UPSTREAM.search(one.reason.text)]:
+                self.refusals.remove(one)
+                self.assume(f"upstream refuses: {one.reason.text}; the fork may have it")
             source = self.own or f"a fork of {self.title}"
             self.assume(f"options of {source}, unknown upstream: {', '.join(names)}")
 
@@ -322,7 +330,10 @@ class Arguments:
 
 def to_set(text: str, otherwise: str = "write it out") -> str:
     """How to give the shell variables and positional parameters in a word of a script."""
-    names = dict.fromkeys(re.findall(r"\$\{?(\w+)", text, re.ASCII))
+    found = re.findall(r"\$\{?(\w+)", text, re.ASCII)
+    for inner in re.findall(r"\$\(\((.*?)\)\)", text):  # names in arithmetic need no sign
+        found += re.findall(r"\b[A-Za-z_]\w*", inner, re.ASCII)
+    names = dict.fromkeys(found)
     return ", ".join(f"--set {name}=..." for name in names) or otherwise
 
 

@@ -146,6 +146,17 @@ class LaunchValues(Values):
             raise self.fault(names, f"is {text}, which the files do not say: {to_set(text)}")
         return text
 
+    def name_in(self, *names: str) -> str:
+        """The last part of a path, which alone must be in the files; "" without one."""
+        return self.path(*names).rstrip("/").rsplit("/", 1)[-1]
+
+    def path(self, *names: str) -> str:
+        """A path whose folders the files may leave open; "" without one."""
+        text = Values.text(self, *names) or ""
+        if "$" in text.rstrip("/").rsplit("/", 1)[-1]:
+            self.text(*names)  # raises
+        return text
+
 
 def launch_by(
     files: Mapping[str, str], launcher: str, program: str = "", assumed: list[str] | None = None

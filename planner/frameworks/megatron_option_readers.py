@@ -16,6 +16,15 @@ TOKENIZERS = (
     "--model-type-hf",
 )  # fmt: skip
 
+# What LLaMA's layers are in the options of Megatron-LM and Megatron-DeepSpeed.
+_OF_LLAMA = {
+    "--swiglu": None,
+    "--normalization": "RMSNorm",
+    "--use-rotary-position-embeddings": None,
+    "--untie-embeddings-and-output-weights": None,
+    "--disable-bias-linear": None,
+}
+
 
 def replicas(args: Arguments, size: int, tp: int, pp: int, cp: int, cp_name: str) -> int:
     """The degree dp on `size` accelerators; cp_name: the option of context parallelism."""
@@ -39,6 +48,21 @@ def mlp_width(args: Arguments, hidden: int) -> int:
     """The width of an MLP where no option gives it; of a gated one two thirds as wide."""
     wide = int((4 * hidden * 2 / 3) / 64) * 64 if args.has("--swiglu") else 4 * hidden
     return max(wide, 1)
+
+
+def build_llama(args: Arguments) -> None:
+    """Sets what a program called pretrain_llama.py builds, where the options say none of it."""
+    if "llama" not in args.own.lower() or "--num-layers" not in args.given or args.has(*_OF_LLAMA):
+        return
+    for option, value in _OF_LLAMA.items():
+        if option in args.known:
+            choices = args.known[option].get("choices", ())
+            alike = (one for one in choices if one.lower() == str(value).lower())
+            args.say(option, next(alike, value), "--num-layers")
+    args.assume(
+        f"{args.own} is assumed to build LLaMA's layers: gated, RMSNorm, rotary, without biases, "
+        "an output layer of its own"
+    )
 
 
 def query_groups(args: Arguments, heads: int, groups: int, name: str) -> int:

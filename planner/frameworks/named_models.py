@@ -8,6 +8,7 @@ from typing import Any
 
 from cost_models.catalog import models
 from cost_models.catalog.names import UnknownName
+from cost_models.package_files import table
 from cost_models.spec import ModelSpec
 from planner.documents.loading import parse_json
 from planner.documents.problems import RequestError
@@ -17,20 +18,15 @@ from planner.huggingface import ModelImportError, model_from_config
 # Suffixes of releases that have the same shape as the model without them.
 _SUFFIX = re.compile(r"(-(instruct|base|chat|hf|it|pt|bf16|thinking|v0\.[12]|\d{4}))+$")
 
-# Models with the shape of others: Qwen2 (arXiv:2407.10671, table 1), Qwen2.5-Coder
-# (arXiv:2409.12186, section 2), Qwen2.5-Math (arXiv:2409.12122, section 2), language models of
-# Qwen2-VL (arXiv:2409.12191, table 1) and Qwen2.5-VL (arXiv:2502.13923, table 1), DeepSeek-R1's
-# distillations (arXiv:2501.12948, section 2.4) except those of Qwen2.5-Math.
-_SAME_SHAPE = (
-    (re.compile(r"^qwen2\.5-(coder|math)-"), "qwen2.5-"),
-    (re.compile(r"^qwen2-vl-2b"), "qwen2.5-1.5b"),
-    (re.compile(r"^qwen2-(?=0\.5b|1\.5b|72b)"), "qwen2.5-"),
-    (re.compile(r"^qwen2(\.5)?-vl-"), "qwen2.5-"),
-    (re.compile(r"^deepseek-r1-distill-qwen-(?=14b|32b)"), "qwen2.5-"),
-    (re.compile(r"^deepseek-r1-distill-llama-"), "llama-3.1-"),
-)
+# Pattern of a name -> name of the model whose shape it has.
+_SAME_SHAPE: list[tuple[re.Pattern[str], str]] = [
+    (re.compile(pattern), shape)
+    for pattern, shape, _ in table("planner.frameworks", "same_shapes.json")["names"]
+]
 _MULTIMODAL = re.compile(
-    r"(^|[-_/])(vl|omni|vision|audio|llava\w*|internvl[\d._]*)([-_/]|$)", re.IGNORECASE
+    r"(^|[-_/])(vl|omni|vision|audio|multimodal|llava\w*|internvl[\d._]*|openvla|pixtral|idefics\d|"
+    r"paligemma\d?|videollama\d|minicpm-(llama3-)?[vo]|ovis[\d.]*|glm-4\.\dv)([-_/]|$)",
+    re.IGNORECASE,
 )
 # A number of parameters as a word of a name, such as 7b, 8x7b or 350m.
 _SIZE = re.compile(r"(\d+x)?\d+(\.\d+)?[bm]")

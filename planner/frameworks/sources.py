@@ -118,6 +118,8 @@ def framework_of(files: Mapping[str, str], named: str | None) -> Framework:
             detail = f"{framework.title} cannot be read: {framework.no_reader}"
             raise refuse("/framework", "no_reader", detail)
         return framework
+    if trainer := unread_trainers.known_trainer(files, first=True):
+        raise refuse("/files", "no_framework", trainer)
     readable = [one for one in map(frameworks.get, frameworks.FRAMEWORKS) if one.read is not None]
     found = [one for one in readable if one.recognises(files)]
     if len(found) == 1:

@@ -25,9 +25,11 @@ OWN_OPTIONS = {
     "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--train-iters",
     "--tokenizer-type", "--max-position-embeddings",
 }  # fmt: skip
+# Those that other trainers have too (SwissArmyTransformer).
+SHARED_OPTIONS = {"--train-iters", "--seq-length", "--tokenizer-type"}
 # The option by which a call of transformers' Trainer is known.
 TRAINER_MARK = "--per_device_train_batch_size"
-_TAKES_ARGUMENTS = re.compile(r"^\s*(?:export\s+)?\w+=[\"']?\$\{?[1-9]", re.MULTILINE)
+_TAKES_ARGUMENTS = re.compile(r"^\s*(?:export\s+)?\w+=[\"']?\$\{?[1-9]|\bgetopts\b", re.MULTILINE)
 # Files that hold no commands.
 _DATA = (".json", ".yaml", ".yml", ".toml", ".py", ".txt", ".md", "hostfile", "_env")
 
@@ -63,11 +65,16 @@ def training_call(
         outcome = evaluate(files, name)
         calls = [call for call in outcome.launches if trains(call)]
         if calls:
-            return TrainingCall(
-                calls[-1], name, {**files, **outcome.files}, outcome.places, tuple(outcome.notes)
-            )
+            notes = (*outcome.notes, *_several(calls, title, name))
+            return TrainingCall(calls[-1], name, {**files, **outcome.files}, outcome.places, notes)
     known = ", ".join(files) or "none"
     raise Unreadable(f"no script calls a training program of {title} (files: {known})")
+
+
+def _several(calls: Sequence[ProgramCall], title: str, name: str) -> list[str]:
+    """A sentence on calls that differ, of which one is read."""
+    count = len({tuple(word.text for word in one.arguments) for one in calls})
+    return [f"of {count} calls of {title} in {name} the last one is read"] if count > 1 else []
 
 
 def training_call_if_any(
@@ -144,9 +151,17 @@ def training(launch: ProgramCall, mark: str) -> bool:
         return mark in words or not has_trainer_options(launch)
     # Other names are any trainer's: some option must be one of these frameworks' own.
     own = {word.replace("_", "-") for word in words} & OWN_OPTIONS
-    hidden = any(not word.known for word in launch.arguments if word.text.startswith("$"))
     named = re.match(r"train|finetune|sft", name) and not has_trainer_options(launch)
-    return bool(named) and bool(own or hidden)
+    return bool(named) and bool(own - SHARED_OPTIONS or len(own) > 1 or _hides_options(launch))
+
+
+def _hides_options(launch: ProgramCall) -> bool:
+    """Whether a word that is not known may hold options: it is not the value of one."""
+    before = ["", *(word.text for word in launch.arguments)]
+    return any(
+        word.text.startswith("$") and not word.known and not before[place].startswith("--")
+        for place, word in enumerate(launch.arguments)
+    )
 
 
 def options(words: Sequence[Argument]) -> tuple[Setting, ...]:
@@ -251,11 +266,18 @@ def _of_torchrun(settings: Sequence[Setting], name: str, of_slurm: int | None) -
     return _count(settings, name) or (of_slurm if said else 1)
 
 
-def accelerators(call: TrainingCall, reached: World, asked: int | None) -> int:
+def accelerators(
+    call: TrainingCall, reached: World, asked: int | None, notes: list[str] | None = None
+) -> int:
     """The number of accelerators of the job: that of the files, or else the one asked for.
 
-    Raises Unreadable if there is neither.
+    notes: is told where the files say the nodes alone.  Raises Unreadable if there is neither.
     """
+    if notes is not None and asked and reached.nodes and not reached.accelerators:
+        notes.append(
+            f"the files say {reached.nodes} nodes and not their processes: "
+            f"{asked} accelerators by the cluster"
+        )
     size = reached.accelerators or asked
     if size is None:
         word = call.launch.program

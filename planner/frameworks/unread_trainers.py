@@ -12,13 +12,19 @@ from planner.frameworks.read_results import Unreadable
 from planner.frameworks.training_calls import scripts
 
 YAML = (".yaml", ".yml")
+CONFIGS = (*YAML, ".json", ".toml")
 _MOST_WORDS = 6
 
 
-def known_trainer(files: Mapping[str, str]) -> str:
-    """The trainer whose files these are, why it is not read and what helps; "" if unknown."""
+def known_trainer(files: Mapping[str, str], first: bool = False) -> str:
+    """The trainer whose files these are, why it is not read and what helps; "" if unknown.
+
+    first: only those whose files have the keys of a framework that is read.
+    """
     known: list[dict[str, Any]] = table("planner.frameworks", "unread_trainers.json")["trainers"]
     for one in known:
+        if first and "first" not in one:
+            continue
         for name, text in files.items():
             marks = one.get("yaml" if name.endswith(YAML) else "script", ())
             if marks and all(re.search(mark, text, re.MULTILINE) for mark in marks):
@@ -31,15 +37,25 @@ def known_trainer(files: Mapping[str, str]) -> str:
 def called(files: Mapping[str, str]) -> str:
     """The programs that the scripts call, if none is that of a known trainer; "" without any."""
     programs: dict[str, None] = {}
+    missing: dict[str, None] = {}
     for name in scripts(files):
         try:
             outcome = evaluate(files, name)
         except Unreadable:
             continue
         programs.update(dict.fromkeys(call.program.text for call in outcome.launches))
+        words = (word.text for call in outcome.launches for word in call.arguments)
+        named = (word.rpartition("=")[2].rsplit("/", 1)[-1] for word in words)
+        missing.update({one: None for one in named if one.endswith(CONFIGS) and one not in files})
     if not programs:
         return ""
     names = ", ".join(one[:80] for one in list(programs)[:_MOST_WORDS])
+    if missing:
+        asked = ", ".join(one[:80] for one in list(missing)[:_MOST_WORDS])
+        return (
+            f"the script calls {names}, whose options may be in {asked}, which is not among the "
+            "files: give it"
+        )
     return (
         f"the script calls {names}, whose options are those of no known trainer; give the model "
         "and the training to planner plan (--model, --seq-length, --global-batch-size)"

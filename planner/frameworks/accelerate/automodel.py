@@ -17,7 +17,7 @@ from planner.frameworks import training_calls, yaml_files
 from planner.frameworks.accelerate import trainers
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.trainer_keys import Trainer
-from planner.frameworks.given_values import Values, malformed
+from planner.frameworks.given_values import LaunchValues, Values, malformed
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.read_results import Reading, Unreadable
 
@@ -48,7 +48,7 @@ def read(name: str, files: Mapping[str, str], accelerators: int | None) -> Readi
     config, given = yaml_files.read(files[name], name), given_with(files)
     assumed = config.notes()
     settings = (*config.settings(), *given.settings())
-    values = Values({one.name: one for one in settings}, name, assumed)
+    values = LaunchValues({one.name: one for one in settings}, name, assumed)
     recipe = values.text("recipe") or ""
     targets = " ".join(str(one.value) for one in settings if one.name.endswith("_target_"))
     if OTHERS.search(f"{recipe} {targets} {name}") or "vlm_finetune" in targets:

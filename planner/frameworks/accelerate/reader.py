@@ -13,13 +13,15 @@ from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan
 from cost_models.plans.plan import CPKind
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.frameworks import training_calls, verl_overrides
+from planner.frameworks import architecture, training_calls, verl_overrides
 from planner.frameworks.accelerate import (
     automodel,
     nemo_rl_policy,
+    trainer_json,
     trainer_launch,
     trainers,
     verl_actor,
+    verl_sft,
 )
 from planner.frameworks.accelerate.engines import engine
 from planner.frameworks.accelerate.launch_config import KEYS, OPTIONS, SWITCHES, kind_of, plain
@@ -45,6 +47,7 @@ from planner.frameworks.openrlhf import reader as openrlhf
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 
 LENGTH = ("--block_size", "--max_seq_length", "--max_length", "--seq_length")
+COMPILES = ("--compile", "--torch_compile")
 CONFIG = ("--config_name", "--model_name_or_path")
 # Options of the training script without a plan field, and placeholders.
 SCRIPT_ONLY = frozenset({"--learning_rate", "--max_train_steps", "--sync_each_batch"})
@@ -78,7 +81,9 @@ def recognises(files: Mapping[str, str]) -> bool:
         return found[0].title not in trainers.NAMED
     if verl_overrides.call(files, verl_overrides.on_fsdp) is not None:
         return True
-    if openrlhf.recognises(files):
+    if openrlhf.recognises(files) or verl_sft.call(files) is not None:
+        return True
+    if trainer_json.of_files(files) is not None:
         return True
     if nemo_rl.is_on(files, "dtensor_cfg") or automodel.file_of(files) is not None:
         return True
@@ -98,12 +103,15 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     if (call := verl_overrides.call(files, verl_overrides.on_fsdp)) is not None:
         return verl_actor.read(call, files)
     if openrlhf.recognises(files):
-        return openrlhf.read(files)
+        return openrlhf.read(files, accelerators)
+    if (call := verl_sft.call(files)) is not None:
+        return verl_sft.read(call, files, accelerators)
     if (run := of_files(files)) is not None:
         return nemo_rl_policy.read(run, given_with(files), accelerators)
     if (recipe := automodel.file_of(files)) is not None:
         return automodel.read(recipe, files, accelerators)
-    if trainer_launch.is_one(files) and not _has_config(files):
+    written = trainer_json.of_files(files) is not None
+    if (written or trainer_launch.is_one(files)) and not _has_config(files):
         return trainer_launch.read(files, accelerators)
     return _read_launch(files, accelerators)
 
@@ -138,6 +146,11 @@ def _read_launch(files: Mapping[str, str], accelerators: int | None) -> Reading:
         raise malformed(error, file) from None
     unknown = [one for key, one in keyed if key not in KNOWN]
     assumed += _hints(unknown)
+    unread = (
+        *(one for key, one in keyed if key in KNOWN - values.asked - LAUNCH_ONLY),
+        *(one for one in script if one.name not in asked.asked | SCRIPT_ONLY),
+    )
+    assumed += architecture.unplanned(unread)
     return Reading(
         framework="accelerate",
         model=model,
@@ -147,10 +160,7 @@ def _read_launch(files: Mapping[str, str], accelerators: int | None) -> Reading:
         accelerators_per_node=shape[1],
         settings=(*(one for _, one in keyed), *script),
         unknown=tuple(unknown),
-        unread=(
-            *(one for key, one in keyed if key in KNOWN - values.asked - LAUNCH_ONLY),
-            *(one for one in script if one.name not in asked.asked | SCRIPT_ONLY),
-        ),
+        unread=unread,
         assumed=tuple(assumed),
         refusals=tuple(values.refusals),
         written=own,
@@ -183,9 +193,15 @@ def _model(files: Mapping[str, str], arguments: Values) -> ModelSpec:
         try:
             return find(arguments.text(*CONFIG) or stated, arguments.assumed)
         except UnknownName:
+            if not arguments.has(*CONFIG, *LENGTH, "--per_device_train_batch_size"):
+                raise Unreadable(
+                    "the program's options are those of no known training: give the model and the "
+                    "training to planner plan (--model, --seq-length, --global-batch-size)"
+                ) from None
+            stated = f"of the model ({stated}) is" if arguments.has(*CONFIG) else "is"
             raise Unreadable(
-                f"the config.json of the model ({stated}) is not among the files: give it, or the "
-                "model by its name (--model)"
+                f"the config.json {stated} not among the files: give it, or the model by its name "
+                "(--model)"
             ) from None
     return of_config(files, name)
 
@@ -217,6 +233,7 @@ def _plan(
     accumulated = arguments.integer("--gradient_accumulation_steps", default=_accumulated(values))
     full = arguments.boolean("--gradient_checkpointing")
     full |= sharded and values.boolean("fsdp_activation_checkpointing")
+    offload = {"offload_optimizer": True} if arguments.boolean("--cpu_offload") else {}
     mesh = {}
     if sharded and sizes["dp_replicate"] > 1:
         mesh["dp_shard"] = sizes["dp_shard"] * sequence
@@ -239,8 +256,9 @@ def _plan(
         recompute_num_layers=model.num_layers if full else 0,
         attention_kernel=KERNELS[kernel],
         cross_entropy="unfused",
-        compile=(values.text("dynamo_backend") or "no").lower() != "no",
-        **{"runtime": trainers.runtime_of(optimizer), **mesh, **shards.fields},
+        compile=(values.text("dynamo_backend") or "no").lower() != "no"
+        or arguments.boolean(*COMPILES),
+        **{"runtime": trainers.runtime_of(optimizer), **mesh, **shards.fields, **offload},
     )
     return training, plan, (nodes, world // nodes), shards.own
 

@@ -31,6 +31,11 @@ _VALUES = {
     "attn_implementation": {"flash_attn": "flash_attention_2"},
     "lora_target_modules": {"ALL": "all-linear", "DEFAULT": "all-linear", "AUTO": "all-linear"},
 }
+# Its options of other parts, and those that are read.
+OWN = (
+    "freeze_parameters", "freeze_parameters_regex", "freeze_vit", "freeze_aligner", "adapter_act",
+    "adapter_length", "sequence_parallel_size",
+)  # fmt: skip
 # Sequences that a step has at least where nothing says how many micro-batches are accumulated.
 LEAST_BATCH = 16
 # Kinds of `swift rlhf` that generate samples.
@@ -70,6 +75,17 @@ def accumulated(settings: Mapping[str, Setting], size: int) -> Setting | None:
 
 def world(call: ProgramCall) -> World:
     """The processes that its environment variables start; one without them."""
+    if total := _dumped(call):
+        return total
     counts = [call.environment.get(name, "1") for name in ("NNODES", "NPROC_PER_NODE")]
     nodes, each = (int(text) if text.isdigit() and len(text) < 7 else None for text in counts)
     return World(nodes, each, nodes * each if nodes and each else None)
+
+
+def _dumped(call: ProgramCall) -> World | None:
+    """The processes that its dump of all arguments names; None for a call."""
+    said = dict(word.text.lstrip("-").split("=", 1) for word in call.arguments if "=" in word.text)
+    total, each = said.get("global_world_size", ""), said.get("local_world_size", "")
+    if not (total.isdigit() and each.isdigit()) or not 0 < int(each) <= int(total) < 1_000_000:
+        return None
+    return World(int(total) // int(each), int(each), int(total))

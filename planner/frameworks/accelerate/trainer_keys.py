@@ -18,8 +18,9 @@ class Trainer:
     offloads_instead: whether activations beside adapters are offloaded in place of recompute;
     names: the package whose keys.json has all of its keys, if it drops others without a word;
     tasks: keys of what it does in place of training where do_train is not set; usual_tuning: what
-    it trains by default; generates: keys of the responses that a step begins with, where the
-    training is read without them.
+    it trains by default; usual_targets: modules with adapters by default, if not every linear
+    layer; generates: keys of the responses that a step begins with, where the training is read
+    without them.
     """
 
     title: str
@@ -32,6 +33,7 @@ class Trainer:
     usual_length: int | None = None
     usual_micro: int = 8
     usual_rank: int = 8
+    usual_targets: tuple[str, ...] = ()
     usual_tuning: str = "full"
     checkpoints: bool = False
     chunks_loss: bool = False
@@ -73,6 +75,7 @@ _TRL = Trainer(
     ("max_length", "max_seq_length"),
     usual_length=1024,
     usual_rank=16,
+    usual_targets=("q_proj", "v_proj"),
     checkpoints=True,
     chunks_loss=True,
 )

@@ -12,10 +12,11 @@ from dataclasses import replace
 
 from pydantic import ValidationError
 
-from planner.frameworks import training_calls
-from planner.frameworks.accelerate import swift, trainers
+from planner.frameworks import architecture, training_calls
+from planner.frameworks.accelerate import swift, trainer_json, trainers, tuning
 from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, plain
 from planner.frameworks.accelerate.trainer_keys import PLAIN, TRAINERS, Trainer
+from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.given_values import (
     LaunchValues,
@@ -25,6 +26,7 @@ from planner.frameworks.given_values import (
     options,
 )
 from planner.frameworks.launch_files import GivenValues, given_with
+from planner.frameworks.named_models import is_encoder
 from planner.frameworks.read_results import Reading, Setting
 from planner.frameworks.training_calls import TrainingCall, World
 
@@ -46,22 +48,28 @@ QUANTIZED = re.compile(r"(use_)?q_?lora|(use_|load_in_)?(4bit|int4)(_quantizatio
 # Adapters of an image encoder.
 OTHER_PART = re.compile(r"vision|backbone|visual|(^|_)vit(_|$)")
 OWN = "--config_name"  # of the script that is written here
+MODES = ("full", "lora", "qlora")  # Firefly's
 STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")  # LLaMA-Factory's
 WHOLE = ("full_finetune", "full_finetuning")
 # Options that leave the language model as it is: those that freeze it, and those that train it.
 FREEZES = ("freeze_llm", "freeze_language_model", "tune_mm_mlp_adapter")
-TRAINS = ("tune_llm", "tune_language_model", "train_llm")
+TRAINS = ("tune_llm", "tune_mm_llm", "tune_language_model", "train_llm")
 ADDS = re.compile(
-    r"moe_(enable|mode)|num_experts|vision_flow.*|medusa_(num_heads|num_layers|heads)|"
+    r"moe_(enable|mode)|n(um)?_experts|use_c?moa|vision_flow.*|medusa_(num_heads|num_layers|heads)|"
     r"(.*_)?(pre_seq_len|num_virtual_tokens|prompt_tuning|prefix_projection)"
 )
 # Parallelism of another engine under the Trainer: mcore_adapter's, optimum's.
 DEGREES = re.compile(
     r"(tp|pp|ep|cp|sp|((tensor|pipeline|expert|context|sequence)_)(model_)?parallel)(_size|_degree)?"
 )
+# Options with words of tuning in their names that are read, or are of another part or its files.
+TUNED = ("finetuning_type", "adapter", "freeze_backbone", "lora_weight_path")
+ASIDE = re.compile(
+    rf"{OTHER_PART.pattern}|(^|_)(mm|mlp|projector|image|audio|speech|video|connector)(_|$)|lora|peft"
+)
 # Lengths of the two parts of a sample.
 PARTS = (("source_max_len", "target_max_len"), ("max_source_length", "max_target_length"))
-GENERATING = re.compile(r"(^|_)(ppo|grpo|rloo|gspo|reinforce)(_|$)")
+GENERATING = re.compile(r"(^|_)(ppo|grpo|rloo|gspo|reinforce|online)(_|$)")
 PAIRED = re.compile(r"(^|_)(dpo|reward)(_|$|model)")
 PAIRED_OTHERWISE = re.compile(r"(^|_)(kto|orpo|simpo|cpo)(_|$)")
 
@@ -81,7 +89,9 @@ def is_one(files: Mapping[str, str]) -> bool:
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """The specs and the plan of the last such call; raises Unreadable."""
-    call = training_calls.training_call(files, launches, TITLE)
+    call = trainer_json.call(files)
+    if call is None or is_one(files):
+        call = training_calls.training_call(files, launches, TITLE)
     given, program = given_with(files), call.launch.program
     settings = _settings(call.launch, given)
     values = LaunchValues({}, program.file, list(call.notes))
@@ -93,18 +103,19 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     keyed = [*of_config(call.files, line, values.assumed), *((plain(o.name), o) for o in line)]
     beside = Values(dict(keyed), program.file, values.assumed)
     reached = _world(call.launch, beside)
-    size = training_calls.accelerators(call, reached, accelerators)
+    size = training_calls.accelerators(call, reached, accelerators, values.assumed)
     if swift.launches(call.launch) and (steps := swift.accumulated(values.settings, size)):
         values.settings[steps.name] = steps
     _require(values, trainer, given, call)
     beside = _zero(values, call.launch, beside)
     model = trainers.model_of(values, trainer, given, call.files)
     tree = {name: one.value for name, one in values.settings.items()}
+    tree |= trainer_json.sections(files)
     try:
         training, plan = trainers.plan_of(values, trainer, tree, model, call.files, size, beside)
     except ValidationError as error:
         raise malformed(error, program.file) from None
-    read_ones = [values.settings[key] for key in values.asked if key in values.settings]
+    unread = _unread(values, settings)
     return Reading(
         framework="accelerate",
         model=model,
@@ -117,10 +128,19 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
             *beside.settings.values(),
             *settings,
         ),
-        unread=tuple(one for one in settings if one not in read_ones),
+        unread=unread,
         assumed=tuple(dict.fromkeys(values.assumed)),
         written=False,
     )
+
+
+def _unread(values: Values, settings: Sequence[Setting]) -> tuple[Setting, ...]:
+    """The settings that were not looked up; what of a plan is among them is said."""
+    read_ones = [values.settings[key] for key in values.asked if key in values.settings]
+    places = {(one.name, one.file, one.line) for one in read_ones}
+    unread = tuple(one for one in settings if (one.name, one.file, one.line) not in places)
+    values.assumed += architecture.unplanned(one for one in unread if not _is_tuning(one))
+    return unread
 
 
 def _settings(call: ProgramCall, given: GivenValues) -> list[Setting]:
@@ -147,7 +167,11 @@ def _by_key(
         named = [name for name in said if pattern.fullmatch(name) and not OTHER_PART.search(name)]
         if named and key not in said:
             yield key, said[named[0]]
-    if "finetuning_type" not in said:
+    if "task_type" in said and "stage" not in said:  # Firefly's
+        yield "stage", said["task_type"]
+    if (mode := said.get("train_mode")) is not None and mode.value in MODES:
+        yield "finetuning_type", mode
+    elif "finetuning_type" not in said:
         yield from _adapters(said, call.program.text.rsplit("/", 1)[-1], assumed)
 
 
@@ -166,7 +190,7 @@ def _adapters(
         yield "lora_r", ranks[0]
     elif not any(RANK.fullmatch(name) for name in said):
         assumed.append("the rank of LoRA is not set: 8 as in PEFT, the program may have its own")
-    kind = "qlora" if _is_packed(said) else "lora"
+    kind = "qlora" if _is_packed(said, program) else "lora"
     yield "finetuning_type", about.model_copy(update={"value": kind})
     if "modules_to_save" in said:
         assumed.append("modules_to_save: modules that are trained whole are not costed")
@@ -182,17 +206,25 @@ def _adapting(said: Mapping[str, Setting], switches: list[Setting], program: str
     return found or (list(said.values()) if "lora" in program.lower() else [])
 
 
-def _is_packed(said: Mapping[str, Setting]) -> bool:
-    """Whether frozen weights have 4 bits."""
+def _is_packed(said: Mapping[str, Setting], program: str) -> bool:
+    """Whether frozen weights have 4 bits, by its options or else by the program's name."""
     names = ("bits", "quantization_bit", "load_in_bits", "quant_bits")
     bits = [said[name].value for name in names if name in said]
+    if not bits and "qlora" in program.lower():
+        return True
     return "4" in bits or any(
         _is_on(one) for name, one in said.items() if QUANTIZED.fullmatch(name)
     )
 
 
 def _is_on(setting: Setting) -> bool:
-    return str(setting.value or "true").lower() not in trainers.OFF
+    """Whether a switch is on.  Raises Unreadable if the files leave it open."""
+    if "$" in str(setting.value):
+        text = str(setting.value)
+        raise setting.unreadable(
+            f"{setting.name} is {text}, which the files do not say: {to_set(text)}"
+        )
+    return str(setting.value or "true").lower() not in tuning.OFF
 
 
 def _trainer(values: Values) -> Trainer:
@@ -223,16 +255,36 @@ def _refuse(values: Values, call: TrainingCall) -> None:
         said = Setting(name="stage", value=kind[2], file=program.file, line=program.line)
         values.settings = {**values.settings, "stage": said}
     _refuse_frozen(values)
-    for key, one in values.settings.items():
+    _refuse_options(values, call.launch)
+    if values.has("vision_tower", "mm_projector_type", "force_image_size", "vision_lr"):
+        values.assume("only the language model is costed, without its image encoder")
+
+
+def _refuse_options(values: Values, call: ProgramCall) -> None:
+    """Raises Unreadable if an option adds parts, splits the model, or picks what is trained."""
+    known = (*TUNED, *FREEZES, *TRAINS, *WHOLE, *(swift.OWN if swift.launches(call) else ()))
+    left = {key: one for key, one in values.settings.items() if key not in known}
+    architecture.refuse(
+        (one for key, one in left.items() if not ASIDE.search(key) and _says(one)), named=True
+    )
+    for key, one in left.items():
         if ADDS.fullmatch(key) and _is_on(one):
             raise one.unreadable(f"{one.name} adds parts to the model, which no plan has")
         if DEGREES.fullmatch(key) and one.value != "1" and _is_on(one):
             raise one.unreadable(
-                f"{one.name} {one.value or ''}: {program.text} runs the Trainer on an engine with "
-                "parallelism of its own, which is not read"
+                f"{one.name} {one.value or ''}: {call.program.text} runs the Trainer on an engine "
+                "with parallelism of its own, which is not read"
             )
-    if values.has("vision_tower", "mm_projector_type", "force_image_size", "vision_lr"):
-        values.assume("only the language model is costed, without its image encoder")
+
+
+def _says(setting: Setting) -> bool:
+    return setting.value is None or ("$" not in str(setting.value) and setting.value != "0.0")
+
+
+def _is_tuning(setting: Setting) -> bool:
+    """Whether a setting says what is trained, which is read with its other names."""
+    name = setting.name.lstrip("-")
+    return any(one.fullmatch(name) for one in (SWITCH, QUANTIZED, RANK)) or "load_in" in name
 
 
 def _refuse_frozen(values: Values) -> None:
@@ -290,8 +342,17 @@ def _zero(values: Values, launch: ProgramCall, beside: Values) -> Values:
     return beside
 
 
+def _refuse_encoder(values: Values, given: GivenValues) -> None:
+    """Raises Unreadable if the named model is none of a decoder alone."""
+    stated = values.settings.get("model_name_or_path")
+    if stated is not None and given.model is None and is_encoder(str(stated.value)):
+        text = f"{str(stated.value)[:100]} is an encoder, or has one"
+        raise stated.unreadable(f"{text}: {training_calls.DECODERS_ONLY}")
+
+
 def _require(values: Values, trainer: Trainer, given: GivenValues, call: TrainingCall) -> None:
     """Raises Unreadable with all that is missing, how to give it, and what was read."""
+    _refuse_encoder(values, given)
     missing, add = [], []
     if given.model is None and not values.has("model_name_or_path"):
         missing.append("the model")

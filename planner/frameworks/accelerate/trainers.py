@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from textwrap import dedent
@@ -16,20 +15,17 @@ from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, training_calls, yaml_files
-from planner.frameworks.accelerate import llama_factory_v1
-from planner.frameworks.accelerate.engines import Engine, engine, fsdp_keys, of_document
+from planner.frameworks.accelerate import llama_factory_v1, tuning
 from planner.frameworks.accelerate.launch_config import (
     config_beside,
-    kind_of,
     machines,
     mesh_of,
     overrides,
-    stage_in_name,
     started_with,
 )
-from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, FOREACH, OPTIMIZERS
-from planner.frameworks.accelerate.trainer_keys import GRPO, NEWER, TRAINERS, Trainer, kept_in
+from planner.frameworks.accelerate.sharding import sharding_of
+from planner.frameworks.accelerate.trainer_keys import GRPO, NEWER, TRAINERS, Trainer
 from planner.frameworks.given_values import (
     LaunchValues,
     Values,
@@ -38,7 +34,7 @@ from planner.frameworks.given_values import (
 )
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, is_encoder, of_config
-from planner.frameworks.read_results import UNSHARDED, Reading, Setting, Unreadable
+from planner.frameworks.read_results import Reading, Setting, Unreadable
 
 YAML = (".yaml", ".yml")
 PLAIN = ("NO", "MULTI_GPU")
@@ -48,7 +44,6 @@ CHUNKED = (
     "cut_cross_entropy", "chunked_cross_entropy",
 )  # fmt: skip
 NAMED = ("LLaMA-Factory", "TRL", "Axolotl")  # these have a framework of their own
-OFF = ("", "false", "no", "0", "none")
 KERNELS = ("flash_attention", "flash_attn", "attn_implementation")
 ATTENTION = {
     "eager": "unfused", "disabled": "unfused", "fa2": "flash2", "flash_attention_2": "flash2",
@@ -67,6 +62,10 @@ LOSSES = {"dpo": "dpo", "rm": "reward", "reward": "reward", "sigmoid": "dpo"}
 TOKENS = ("sft", "pt", "nll", "dft")  # of the next token
 WITHOUT_REFERENCE = ("orpo", "simpo")  # LLaMA-Factory's losses of pairs that are not DPO's
 PAIRED = ("dpo", "reward")  # a sample is two sequences, which go through one pass
+# The degree that splits sequences: TRL's and v1's, Axolotl's, 360-LLaMA-Factory's and ms-swift's.
+SEQUENCE = ("context_parallel_size", "sequence_parallel_degree", "sequence_parallel_size")
+# FSDP's own recompute, by its key with the prefix and without.
+RECOMPUTED = ("fsdp_config.activation_checkpointing", "fsdp_config.fsdp_activation_checkpointing")
 # Keys that may stay unread: they concern data, adapters, or vision and audio towers.
 HARMLESS = re.compile(
     r"^(image_|video_|audio_|dataset|freeze_vision|freeze_multi|lora_|peft_|rope)"
@@ -114,6 +113,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         raise malformed(error, name) from None
     unknown = _unknown(config.settings(), trainer, assumed)
     unread = _unread(values, unknown)
+    assumed += architecture.unplanned(unread)
     return Reading(
         framework="accelerate",
         model=model,
@@ -151,13 +151,15 @@ def _unread(values: Values, unknown: tuple[Setting, ...]) -> tuple[Setting, ...]
 
 
 def model_of(
-    values: Values, trainer: Trainer, given: GivenValues, files: Mapping[str, str]
+    values: LaunchValues, trainer: Trainer, given: GivenValues, files: Mapping[str, str]
 ) -> ModelSpec:
     """The given model, else the one that the configuration names, else that of config.json."""
     if given.model is not None:
         values.has(*trainer.model)
         return given.model
-    name = values.text(*trainer.model) or ""
+    name = values.path(*trainer.model)
+    if "$(" in name:  # the words of a command may end in anything
+        values.text(*trainer.model)
     try:
         return find(name, None if "config.json" in files else values.assumed)
     except UnknownName as error:
@@ -173,7 +175,7 @@ def model_of(
 
 
 def plan_of(
-    values: Values,
+    values: LaunchValues,
     trainer: Trainer,
     tree: dict[str, Any],
     model: ModelSpec,
@@ -193,18 +195,18 @@ def plan_of(
         steps = llama_factory_v1.accumulation(values, micro, dp)
     loss = _loss(values, trainer)
     _refuse_tasks(values, trainer)
+    tuning.refuse_other_ways(values)
     micro *= 2 if loss in PAIRED else 1
-    half = "fp16" if values.boolean("fp16") else "bf16"
-    sharding = _engine(values, tree, files, half, beside)
-    values.has("bf16", "tf32", "pure_bf16")
+    half = tuning.half_of(values)
+    sharding = sharding_of(values, tree, files, half, beside)
     optimizer = values.text("optim", "optimizer") or OPTIMIZERS["adam"]
     if optimizer not in OPTIMIZED and "adam" not in optimizer:
         values.assume(f"the optimizer {optimizer[:60]} is costed as Adam")
     # The FSDP 2 engine of v1 always reduces in fp32 (distributed/fsdp2.py).
     reduced = "fp32" if trainer is NEWER and values.has("fsdp_version") else sharding.reduced
-    adapters = _adapters(values, trainer, tree)
+    adapters = tuning.adapters_of(values, trainer, tree)
     full = _recomputes(values, trainer, bool(adapters))
-    full |= beside.boolean("fsdp_activation_checkpointing")
+    full |= beside.boolean("fsdp_activation_checkpointing") or values.boolean(*RECOMPUTED)
     fields: dict[str, Any] = {
         "runtime": runtime_of(optimizer),
         "zero_stage": 0,
@@ -218,11 +220,11 @@ def plan_of(
         precision=half,
         optimizer=optimizer_of(optimizer),
         loss=loss,
-        **_types(trainer, sharding, half, reduced, adapters),
+        **tuning.types(values, trainer, sharding, half, reduced, adapters),
     )
     plan = ParallelPlan(
         **degrees,
-        cp_kind="a2a" if trainer is NEWER else "all_gather",
+        cp_kind="a2a" if _is_ulysses(values, trainer) else "all_gather",
         micro_batch_size=micro,
         recompute="full" if full else "none",
         recompute_num_layers=model.num_layers if full else 0,
@@ -232,19 +234,6 @@ def plan_of(
         **fields,
     )
     return training, plan
-
-
-def _types(
-    trainer: Trainer, sharding: Engine, half: str, reduced: str, adapters: dict[str, Any]
-) -> dict[str, Any]:
-    """The adapters' fields, and the types of what is kept and reduced."""
-    if trainer.trains_half and sharding.own and not adapters:
-        if half == "fp16":
-            raise Unreadable(
-                f"{trainer.title} keeps weights in fp16, of which torch scales no gradients"
-            )
-        return kept_in(half)
-    return {"gradient_dtype": sharding.kept, "gradient_reduce_dtype": reduced, **adapters}
 
 
 def runtime_of(optimizer: str) -> str:
@@ -267,7 +256,7 @@ def adam_of(name: str) -> OptimizerName:
 def _degrees(values: Values, world: int) -> tuple[dict[str, int], dict[str, int]]:
     """The degrees tp, cp and dp, and dp_shard if there are replicas of shard groups."""
     tp = values.integer("tensor_parallel_size", default=1)
-    cp = values.integer("context_parallel_size", "sequence_parallel_degree", default=1)
+    cp = values.integer(*SEQUENCE, default=1)
     if world % (tp * cp):
         raise Unreadable(f"{world} accelerators are not a multiple of tp {tp} x cp {cp}")
     dp = world // (tp * cp)
@@ -281,6 +270,12 @@ def _degrees(values: Values, world: int) -> tuple[dict[str, int], dict[str, int]
         )
     degrees = {"tp": tp, "cp": cp, "dp": dp}
     return degrees, {"dp_shard": shards * cp} if copies > 1 else {}
+
+
+def _is_ulysses(values: Values, trainer: Trainer) -> bool:
+    """Whether ranks exchange heads for parts of a sequence."""
+    mode = values.text("sequence_parallel_mode") or "ulysses"
+    return trainer is NEWER or (values.has("sequence_parallel_size") and mode == "ulysses")
 
 
 def _loss(values: Values, trainer: Trainer) -> Any:
@@ -316,7 +311,7 @@ def _offloads(values: Values) -> bool:
     """Whether activations go to host memory: by a key of its own, or by Axolotl's older value."""
     named = (values.text(key) or "" for key in ("activation_offloading", "gradient_checkpointing"))
     kept, recomputed = (text.lower() for text in named)
-    return kept not in OFF or recomputed.startswith("offload")
+    return kept not in tuning.OFF or recomputed.startswith("offload")
 
 
 def _recomputes(values: Values, trainer: Trainer, adapted: bool) -> bool:
@@ -325,40 +320,7 @@ def _recomputes(values: Values, trainer: Trainer, adapted: bool) -> bool:
     if values.has("disable_gradient_checkpointing"):
         return not values.boolean("disable_gradient_checkpointing")
     text = values.text("gradient_checkpointing")
-    return trainer.checkpoints if text is None else text.lower() not in OFF
-
-
-def _engine(
-    values: Values,
-    tree: dict[str, Any],
-    files: Mapping[str, str],
-    half: str,
-    beside: Values,
-) -> Engine:
-    """The sharding by DeepSpeed's JSON, by FSDP's keys or by accelerate's config, or none."""
-    named = values.text("deepspeed")
-    if named:
-        name = named.rsplit("/", 1)[-1]
-        at_hand = next((one for one in files if one.rsplit("/", 1)[-1] == name), None)
-        if at_hand is not None:
-            return of_document(files, at_hand, half, values.assumed)
-        stage = stage_in_name(name)
-        if stage is None:
-            raise Unreadable(f"DeepSpeed's {name} is not among the files")
-        values.assume(f"{name} is not among the files: ZeRO {stage} taken from its name")
-        offloads = {"offload_optimizer": {"device": "cpu"}} if "offload" in name else {}
-        text = json.dumps({"zero_optimization": {"stage": int(stage), **offloads}})
-        return of_document({name: text}, name, half, values.assumed)
-    section = tree.get("fsdp_config")
-    shards = (values.text("fsdp") or "").strip("[]") or values.has("fsdp_version")
-    if isinstance(section, dict) or shards:
-        section = section if isinstance(section, dict) else {}
-        return engine("FSDP", fsdp_keys(values, section), files, half, 8)
-    if not beside.settings:
-        values.assume(UNSHARDED)
-    kind = kind_of(beside)
-    each = beside.integer("num_processes", default=8) // beside.integer("num_machines", default=1)
-    return engine(kind, beside, files, half, max(each, 1))
+    return trainer.checkpoints if text is None else text.lower() not in tuning.OFF
 
 
 def _loss_kernels(values: Values, trainer: Trainer, loss: str, runtime: str) -> str:
@@ -369,31 +331,3 @@ def _loss_kernels(values: Values, trainer: Trainer, loss: str, runtime: str) -> 
         values.assume("the loss in chunks is costed with whole logits under DeepSpeed")
         return "unfused"
     return "chunked" if chunked else "unfused"
-
-
-def _adapters(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[str, Any]:
-    """The fields of adapters in the training spec, and the type of frozen weights."""
-    usual = "lora" if values.boolean("use_peft") else trainer.usual_tuning
-    kind = values.text("finetuning_type", "adapter") or usual
-    if kind in ("full", "none"):
-        return {}
-    if kind not in ("lora", "qlora"):
-        raise Unreadable(f"{kind} cannot be read: only full training, lora and qlora")
-    listed = next((tree[key] for key in trainer.targets if tree.get(key)), "all")
-    values.has(*trainer.targets, "lora_target_linear", "lora_alpha", "bnb_4bit_quant_storage")
-    names = listed if isinstance(listed, list) else re.split(r"[,\s]+", str(listed))
-    known = tuple(name for name in names if name in NAMES)
-    return {
-        "lora_rank": values.integer(trainer.rank, default=trainer.usual_rank),
-        "lora_targets": known or NAMES,
-        "lora_dropout": values.probability("lora_dropout"),
-        "frozen_dtype": "nf4" if kind == "qlora" else _frozen(values),
-    }
-
-
-def _frozen(values: Values) -> str:
-    """How frozen weights are stored."""
-    bits = values.text("quantization_bit")
-    if values.boolean("load_in_8bit") or bits == "8":
-        values.assume("frozen weights of 8 bits are costed as 16: plans have 16 or 4")
-    return "nf4" if values.boolean("load_in_4bit") or bits == "4" else "as trained"

@@ -19,6 +19,8 @@ _ORDERS = {
     "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge,
 }  # fmt: skip
 
+_COMPARED = {*_ORDERS, "=", "==", "!="}
+
 
 def plain_text(value: Value) -> str:
     """The text of a value, without the lines that it was written on."""
@@ -40,17 +42,27 @@ class Tests:
         self.globs = False  # whether `=` compares with a pattern
 
     def plain(self, operands: list[Value]) -> bool | None:
+        self.say_unset([plain_text(word) for word in operands])
         return self.disjunction(
             [self.shell.known(plain_text(word)) for word in operands], "-o", "-a"
         )
 
+    def say_unset(self, texts: Sequence[str]) -> None:
+        """Note what a comparison looks at and nothing here sets: the caller may."""
+        names = [name for text in texts for name in self.shell.unset_in(text)]
+        if names and any(text in _COMPARED for text in texts):
+            shown = ", ".join(dict.fromkeys(names))[:200]
+            self.shell.note(f"{shown} is not given: this test is taken as without it")
+
     def compound(self, tokens: Sequence[str | Word]) -> bool | None:
         self.globs = True
+        texts = [
+            one if isinstance(one, str) else plain_text(self.shell.value(one)) for one in tokens
+        ]
+        self.say_unset(texts)
         items = [
-            f"\0{token}"
-            if isinstance(token, str)
-            else self.shell.known(plain_text(self.shell.value(token)))
-            for token in tokens
+            f"\0{token}" if isinstance(token, str) else self.shell.known(text)
+            for token, text in zip(tokens, texts, strict=True)
         ]
         return self.disjunction(items, "\0||", "\0&&")
 
@@ -117,3 +129,14 @@ def searches(names: Sequence[str | None]) -> bool:
     """Whether a command is a `grep -q`, whose answer depends on what it reads."""
     quiet = (one and re.fullmatch("-[a-zA-Z]*q[a-zA-Z]*", one) for one in names[1:])
     return names[:1] == ["grep"] and any(quiet)
+
+
+def found_in(text: str, names: Sequence[str | None]) -> bool | None:
+    """Whether a plain word that `grep` looks for is in a text; None for patterns and options."""
+    options = [one for one in names if one is None or one.startswith("-")]
+    words = [one for one in names if one is not None and not one.startswith("-")]
+    known = all(one is not None and re.fullmatch("--|-[qiEF]+", one) for one in options)
+    if not known or len(words) != 1 or not re.fullmatch(r"[\w -]+", words[0]):
+        return None
+    low = any("i" in (one or "") for one in options)
+    return (words[0].lower() in text.lower()) if low else words[0] in text

@@ -7,16 +7,16 @@ files) are unknown, and so is every word that contains one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from itertools import chain, count, takewhile, zip_longest
+from itertools import chain, count, takewhile
 
 from planner.frameworks.bash import tree
-from planner.frameworks.bash.conditions import Tests, matches, plain_text, searches
+from planner.frameworks.bash.conditions import Tests, found_in, matches, plain_text, searches
 from planner.frameworks.bash.launches import Outcome, job_options, slurm_variables
-from planner.frameworks.bash.programs import Copy, Exit, Programs, Return
+from planner.frameworks.bash.programs import Copy, Exit, Return
+from planner.frameworks.bash.reads import Reads
 from planner.frameworks.bash.source import Source
 from planner.frameworks.bash.syntax import DECLARES, parse
 from planner.frameworks.bash.tree import Statements, Value
@@ -70,7 +70,7 @@ class _Loop(Exception):
         self.again = again
 
 
-class Shell(Programs):
+class Shell(Reads):
     """The evaluator of a script."""
 
     def script(self, source: Source, arguments: Sequence[Value], called: bool = True) -> None:
@@ -129,11 +129,29 @@ class Shell(Programs):
 
     def pipeline(self, pipeline: tree.Pipeline) -> bool:
         several = len(pipeline.commands) > 1
+        if (found := self.searched(pipeline.commands)) is not None:
+            return found != pipeline.negated
         status = True
         for command in pipeline.commands:
             with Copy(self, several):
                 status = self.command(command)
         return status != pipeline.negated
+
+    def searched(self, commands: Sequence[tree.Command]) -> bool | None:
+        """The status of `echo TEXT | grep -q WORD`, if both are known; None for anything else."""
+        if len(commands) != 2 or not all(isinstance(one, tree.Simple) for one in commands):
+            return None
+        said, search = (
+            [value for word in one.words for value in self.fields(word)]  # type: ignore[union-attr]
+            for one in commands
+        )
+        texts, names = (
+            [self.known(plain_text(value)) for value in values] for values in (said, search)
+        )
+        unset = any(self.unset_in(plain_text(value)) for value in said)
+        if texts[:1] != ["echo"] or None in texts or unset or not searches(names):
+            return None
+        return found_in(" ".join(filter(None, texts[1:])), names[1:])
 
     def command(self, command: tree.Command) -> bool:
         self.commands += 1
@@ -309,39 +327,6 @@ class Shell(Programs):
             if assignments:
                 self.exported = exported
 
-    def reads(self, name: str, names: list[str | None], command: tree.Simple) -> None:
-        """Set the variables of read and the like; only those of a here-string are known."""
-        wanted = [one for one in names if one and re.fullmatch(r"[A-Za-z_]\w*", one, re.ASCII)]
-        text = self.here_string(command)
-        if not wanted:
-            return
-        if name != "read" or text is None:
-            parts = [self.unknown(f"${one}") for one in wanted]
-        elif any(one and re.fullmatch(r"-\w*a", one) for one in names):
-            cells = self.split(text, None)
-            self.variables[wanted[-1]] = [((cell, command.line),) for cell in cells]
-            return
-        else:
-            parts = self.split(text, len(wanted) - 1)
-        for one, part in zip_longest(wanted, parts, fillvalue=""):
-            self.variables[one] = ((part, command.line),)
-
-    def here_string(self, command: tree.Simple) -> str | None:
-        """The text after `<<<`; None if there is none or it is unknown."""
-        strings = [one.target for one in command.redirects if one.operator == "<<<"]
-        return self.known(plain_text(self.value(strings[-1]))) if strings else None
-
-    def split(self, text: str, most: int | None) -> list[str]:
-        """The fields into which `read` splits a line; most: the maximum number of splits."""
-        line = text.partition("\n")[0]
-        value = self.lookup("IFS", self.line, "IFS")
-        separators = None if value is None else plain_text(value)
-        if separators == "" or (most == 0 and separators and separators.strip()):
-            return [line]
-        if separators is None or not separators.strip():
-            return line.strip().split(None, -1 if most is None else most)
-        return re.split(f"[{re.escape(separators)}]", line, maxsplit=most or 0)
-
     def call(
         self, name: str, words: list[Value], names: list[str | None], command: tree.Simple
     ) -> bool:
@@ -360,7 +345,7 @@ class Shell(Programs):
             for one in names[1:]:
                 self.variables.pop(one or "", None)
         elif name in ("read", "mapfile", "readarray", "getopts"):
-            self.reads(name, names[1:], command)
+            return self.reads(name, words[1:], names[1:], command)
         elif name in ("source", "."):
             self.other(words[1:2], words[2:], "read")
         elif name == "eval":

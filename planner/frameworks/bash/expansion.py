@@ -198,6 +198,11 @@ class Expansion:
         )
         return None if MARK.search(text) else text
 
+    def unset_in(self, text: str) -> list[str]:
+        """The unset variables in a text, as they are written."""
+        found = (self.marks[ord(mark) - _FIRST_MARK] for mark in MARK.findall(text))
+        return [source for source, unset in found if unset]
+
     # Words.
 
     def lookup(self, name: str, line: int, source: str) -> Value | None:

@@ -17,6 +17,8 @@ from planner.frameworks.bash.tree import Redirect, Simple, Statements, Value, Wo
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 _TALKERS = frozenset({"echo", "printf", ":", "cat", "tee", "sed", "grep", "awk", "mkdir", "cp"})
 _LAUNCHER_MODULES = ("torch.distributed.", "deepspeed.launcher", "accelerate.commands")
+# Options by which a program is a training, whatever starts it (a site's own launcher).
+_TRAINS = {"--per_device_train_batch_size", "--micro-batch-size"}
 _PROGRAM = re.compile(r"\.py\b|\s-m\s")
 
 
@@ -202,7 +204,7 @@ class Programs(Expansion, ABC):
         """The index of a Python program among the words; None if there is none."""
         launcher = next((i for i, text in enumerate(names) if text and launcher_of(text)), -1)
         first = names[0]
-        if launcher < 0 and first and not first.endswith(".py") and first not in STARTERS:
+        if launcher < 0 and first and not _starts(first, names):
             return None
         for place in range(launcher + 1, len(words)):
             text, before = self.shown(plain_text(words[place])), names[place - 1] if place else ""
@@ -212,6 +214,12 @@ class Programs(Expansion, ABC):
             elif text.endswith(".py"):
                 return place
         return None
+
+
+def _starts(first: str, names: Sequence[str | None]) -> bool:
+    """Whether a command that is no known launcher starts a training all the same."""
+    options = {name.partition("=")[0] for name in names if name and name.startswith("--")}
+    return first.endswith(".py") or first in STARTERS or bool(_TRAINS & options)
 
 
 def _shell_arguments(names: Sequence[str | None]) -> int:

@@ -20,6 +20,7 @@ from planner.frameworks.given_values import invalid
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.megatron_option_readers import (
     LENGTHS,
+    build_llama,
     has_null_tokenizer,
     mlp_width,
     position_rows,
@@ -60,7 +61,7 @@ def _bare(files: Mapping[str, str]) -> bool:
     return bool(files) and all(
         name.endswith(".json")
         and any(key in text for key in keys)
-        and not re.search(r'"num[-_]layers"', text)
+        and not re.search(r'"(num[-_]layers|per_device_train_batch_size)"', text)
         for name, text in files.items()
     )
 
@@ -88,9 +89,10 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     for option, instead in GONE.items():
         if args.has(option):
             args.refuse(f"{option} is no longer valid, use {instead}", option)
+    build_llama(args)
     config = _json_config(args, found)
     reached = _world(found, launch)
-    size = training_calls.accelerators(found, reached, accelerators)
+    size = training_calls.accelerators(found, reached, accelerators, args.assumed)
     try:
         model = given.model or ModelSpec(**_model(args, launch))
         args.lenient = True

@@ -14,7 +14,7 @@ from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks.given_values import Values, malformed
 from planner.frameworks.launch_files import given_with
-from planner.frameworks.maxtext.calls import YAML, calls, settings
+from planner.frameworks.maxtext.calls import BASE, YAML, calls, settings
 from planner.frameworks.maxtext.rules import BLOCKS
 from planner.frameworks.maxtext.settings import (
     DTYPES,
@@ -36,6 +36,10 @@ NAMES = {
     "llama4-17b-128e": "llama-4-maverick",
 }  # fmt: skip
 AXES = ("data", "fsdp", "context", "tensor", "tensor_sequence", "expert")
+UNREAD_AXES = (
+    "pipeline", "sequence", "fsdp_transpose", "tensor_transpose", "autoregressive",
+    "context_autoregressive",
+)  # fmt: skip
 # Defaults of base.yml.
 DEFAULTS = {
     "base_num_decoder_layers": 16, "base_emb_dim": 2048, "base_mlp_dim": 7168,
@@ -95,10 +99,27 @@ def _named(values: Values) -> ModelSpec | None:
     for key in (*DEFAULTS, "decoder_block", "mlp_activations", "num_experts", "use_qk_norm"):
         values.text(key)
     try:
-        return find(NAMES.get(name, re.sub(r"^(llama|gemma)(?=\d)", r"\1-", name)))
+        found = find(NAMES.get(name, re.sub(r"^(llama|gemma)(?=\d)", r"\1-", name)))
     except UnknownName as error:
         text = f"names a file of MaxText ({error}): write its keys out, or give it (--model)"
         raise values.fault(("model_name",), text) from None
+    return _overridden(values, found)
+
+
+def _overridden(values: Values, model: ModelSpec) -> ModelSpec:
+    """The named model with what a call says otherwise; a config's own keys give way to its file."""
+    own = {key: field for field, (key, _) in PLAIN.items() if key in DEFAULTS}
+    for key, field in own.items():
+        one = values.settings.get(key)
+        if one is None or one.file.endswith(BASE) or one.value == str(getattr(model, field)):
+            continue
+        if one.file.endswith(YAML):
+            values.assume(f"{key} {one.value} gives way to the model that model_name names")
+        elif key == "base_num_decoder_layers":
+            return ModelSpec(**{**model.model_dump(), "num_layers": values.integer(key)})
+        else:
+            raise one.unreadable(f"{key} {one.value} changes {model.name}: give it (--model)")
+    return model
 
 
 def _left(
@@ -114,8 +135,17 @@ def _world(files: Mapping[str, str]) -> tuple[int | None, int | None]:
     return (int(found[1]), int(found[2])) if found else (None, None)
 
 
+def _refuse_axes(values: Values) -> None:
+    """Raises Unreadable if an axis that is not read has more than one rank."""
+    for axis in UNREAD_AXES:
+        for key in (f"{net}_{axis}_parallelism" for net in ("ici", "dcn")):
+            if (values.text(key) or "1") != "1":
+                raise values.fault((key,), f"is {values.text(key)}: this axis is not read")
+
+
 def _mesh(values: Values, total: int | None) -> dict[str, int]:
     """Sizes of the axes over all slices; an axis of -1 takes the remaining accelerators."""
+    _refuse_axes(values)
     sizes = {axis: _size(values, axis) for axis in AXES}
     if -1 not in sizes.values():  # an axis over slices takes the slices that are left
         sizes |= {axis: -1 for axis in AXES if values.text(f"dcn_{axis}_parallelism") == "-1"}

@@ -1,4 +1,4 @@
-"""Options of Megatron-LM's forks that shape the model: BigCode's, FlagScale's and Pai's."""
+"""Options of forks of Megatron-LM that shape the model: those of BigCode, FlagScale, Pai."""
 
 from __future__ import annotations
 
@@ -13,6 +13,13 @@ OPTIONS: dict[str, dict[str, Any]] = table("planner.frameworks.megatron", "forks
 
 # Pai's names of options that Megatron-LM has too.
 _LATENT = {"--qk-nope-head-dim": "--qk-head-dim", "--qk-rope-head-dim": "--qk-pos-emb-head-dim"}
+# Switches of forks -> the option of Megatron-LM, and its value if it takes one.
+_SWITCHES = {
+    "--overlapped-distributed-optimizer": "--use-distributed-optimizer",
+    "--RMSNorm": "--normalization",
+    "--causal-lm": "--untie-embeddings-and-output-weights",
+}
+_VALUES = {"--normalization": "RMSNorm"}
 _SHARED = "--moe-shared-expert-intermediate-size"
 
 
@@ -26,11 +33,32 @@ def translate(args: Arguments) -> None:
         if args.has(name):
             args.rename(name, option)
             args.say("--multi-latent-attention", None, option)
+    _same_by_other_names(args)
     args.has("--enable-shared-expert")
     args.rename("--shared-moe-ffn-hidden-size", _SHARED)
     if count := args.integer("--num-shared-experts"):
         width = count * args.integer("--moe-ffn-hidden-size")
         args.say(_SHARED, str(width), "--num-shared-experts")
+
+
+def _same_by_other_names(args: Arguments) -> None:
+    """Options of Megatron-LLaMA, MegaBlocks and BigCode that Megatron-LM has by other names."""
+    for name, option in _SWITCHES.items():
+        if args.has(name) and option not in args.given:
+            args.say(option, _VALUES.get(option), name)
+    args.rename("--tokenizer-file", "--tokenizer-model")
+    if args.has("--moe-num-experts") and "--moe-expert-model-parallelism" in _unknown(args):
+        found = args.given["--moe-num-experts"]
+        raise found.unreadable(
+            "--moe-expert-model-parallelism: MegaBlocks splits experts over as many ranks as "
+            "divide them; give the model by its name (--model)"
+        )
+    args.rename("--moe-num-experts", "--num-experts")
+    args.rename("--moe-top-k", "--moe-router-topk")
+
+
+def _unknown(args: Arguments) -> set[str]:
+    return {one.name for one in args.unknown}
 
 
 def one_query_group(args: Arguments) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.megatron.printed_arguments import TranslatedLaunch, words_of
+from planner.frameworks.megatron.yaml_config import DOTTED, MODEL_ARGS
 from planner.frameworks.read_results import Setting, Unreadable
 from planner.frameworks.training_calls import DECODERS_ONLY, World
 from planner.frameworks.yaml_files import YamlFile
@@ -25,6 +26,7 @@ _OF_FLAGSCALE = (
     re.compile(r"^model:[ \t]*$", re.M),
     re.compile(r"^ +hidden_size:", re.M),
 )
+_DOTTED = (re.compile(r"^MODEL_ARGS:[ \t]*$", re.M), DOTTED)
 _OF_NEMO = (
     re.compile(r"^trainer:[ \t]*$", re.M),
     re.compile(r"^model:[ \t]*$", re.M),
@@ -65,7 +67,7 @@ def trainer_of(files: Mapping[str, str]) -> tuple[str, str] | None:
     for name, text in files.items():
         if not name.endswith(YAML) or _ALIGNER.search(text):
             continue
-        for title, marks in ((FLAGSCALE, _OF_FLAGSCALE), (NEMO, _OF_NEMO)):
+        for title, marks in ((FLAGSCALE, _OF_FLAGSCALE), (NEMO, _OF_NEMO), (NEMO, _DOTTED)):
             if all(mark.search(text) for mark in marks):
                 return name, title
     return None
@@ -76,7 +78,8 @@ def translated(
 ) -> TranslatedLaunch:
     """Its settings as Megatron-LM's options; raises Unreadable."""
     notes = file.notes()
-    settings = {one.name: one for one in (*file.settings(), *given.settings())}
+    said = (*file.settings(), *given.settings())
+    settings = {one.name.removeprefix(f"{MODEL_ARGS}.").lstrip("+"): one for one in said}
     if title == FLAGSCALE:
         words, world = tuple(_flags(settings, known, notes)), World(None, None, size)
     else:

@@ -33,7 +33,7 @@ from planner.frameworks.megatron.changes import Changes
 from planner.frameworks.megatron.printed_arguments import Namespace, TranslatedLaunch
 from planner.frameworks.megatron.read_model import model_fields, position_kind
 from planner.frameworks.megatron.read_plan import FSDP, plan_and_training, updates_by_layer
-from planner.frameworks.megatron_option_readers import LENGTHS
+from planner.frameworks.megatron_option_readers import LENGTHS, build_llama
 from planner.frameworks.nemo_rl import policy as nemo_rl
 from planner.frameworks.nemo_rl.config import Config, of_files
 from planner.frameworks.read_results import Reading, Unreadable
@@ -243,10 +243,11 @@ def _reading(
     args = of_call(dialect.title, dialect.package, launch, given, dialect.options())
     dialect.changes.translate(args)
     dialect.translate(args)
+    build_llama(args)
     for note in call.notes:
         args.assume(note)
     reached = dialect.world(args, training_calls.world(launch))
-    size = training_calls.accelerators(call, reached, accelerators)
+    size = training_calls.accelerators(call, reached, accelerators, args.assumed)
     try:
         return reading_of(dialect, args, launch, reached, size, given)
     except Unreadable as error:
@@ -291,6 +292,8 @@ def _model(dialect: Dialect, args: Arguments, launch: ProgramCall, given: GivenV
             program = launch.program
             raise program.unreadable(f"{LENGTHS[0]} is missing: --set {LENGTHS[0]}=...")
         return given.model
+    if dialect is SLIME:
+        slime.require_model(args, launch)
     fields = model_fields(args, launch)
     stated = numerics.read(args, fields)
     return ModelSpec(**{**fields, **dialect.model(args, fields), "numerics": stated})

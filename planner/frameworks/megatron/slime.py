@@ -73,3 +73,15 @@ def translate(args: Arguments) -> None:
         if name not in args.given and "--fp16" not in args.given:
             args.say(name, None, next(iter(args.given)))
     args.has("--max-tokens-per-gpu", "--colocate")
+
+
+def require_model(args: Arguments, launch: ProgramCall) -> None:
+    """Raises Unreadable where the options of the model are not here."""
+    if args.has("--num-layers"):
+        return
+    start = args.given.get("--hf-checkpoint")
+    said = f" (--hf-checkpoint {start.value})" if start is not None else ""
+    raise launch.program.unreadable(
+        "the model's options are not among the files: give the one of slime's scripts/models that "
+        f"sets MODEL_ARGS, or the model by its name, --model NAME{said}"
+    )

@@ -23,6 +23,8 @@ from planner.frameworks.yaml_files import YamlFile
 OPTION = "--yaml-cfg"
 SECTIONS = ("language_model", "model_parallel")
 MODEL_ARGS = "MODEL_ARGS"
+# MODEL_ARGS of runs of NeMo 1, whose keys are dotted.
+DOTTED = re.compile(r"^  model\.num_layers:", re.MULTILINE)
 _MARK = re.compile(rf"^(?:{MODEL_ARGS}|language_model):[ \t]*(?:[#&].*)?$", re.MULTILINE)
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 # Fields that no option of the parser sets -> the value without effect on a step's time or memory,
@@ -60,7 +62,8 @@ def is_one(files: Mapping[str, str]) -> bool:
 
 
 def _marked(name: str, text: str) -> bool:
-    return name.endswith((".yaml", ".yml")) and _MARK.search(text) is not None
+    yaml = name.endswith((".yaml", ".yml"))
+    return yaml and _MARK.search(text) is not None and not DOTTED.search(text)
 
 
 def of_files(files: Mapping[str, str]) -> Config | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -20,6 +20,7 @@ from planner.frameworks.accelerate import trainers
 from planner.frameworks.bash import Argument
 from planner.frameworks.given_values import (
     DEGREE,
+    LaunchValues,
     Values,
     hint,
     launch_by,
@@ -61,6 +62,11 @@ HARMLESS = re.compile(
 )
 
 
+# The recipe that a config's comment starts, or its folders are named after.
+_SINGLE = re.compile(r"single[ _-]device", re.IGNORECASE)
+_MANY = re.compile(r"tune run .*nproc|\w+_distributed\b")
+
+
 @dataclass(frozen=True)
 class Call:
     """What starts a recipe, and keys that it overrides; 0 processes: nothing says how many."""
@@ -84,7 +90,10 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     name = _config(files, call)
     config = yaml_files.read(files[name], name)
     settings = (*config.settings(), *call.overrides, *given.settings())
-    values = Values({one.name: one for one in settings}, name, [*assumed, *config.notes()])
+    notes = [*assumed, *config.notes()]
+    values = LaunchValues({one.name: one for one in settings}, name, notes)
+    _refuse_generation(settings, name)
+    call = _alone(call, files[name], name, values)
     world = call.processes or accelerators or 0
     if not world:
         raise Unreadable("the files do not say how many accelerators run it: give a cluster")
@@ -109,6 +118,12 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         assumed=tuple(values.assumed),
         refusals=tuple(values.refusals),
     )
+
+
+def _refuse_generation(settings: Iterable[Setting], name: str) -> None:
+    """Raises Unreadable for a config without an optimizer."""
+    if not any(one.name.startswith("optimizer.") for one in settings):
+        raise Unreadable("has no optimizer: it generates or evaluates, and trains nothing", name)
 
 
 def _is_left(one: Setting, values: Values) -> bool:
@@ -160,11 +175,20 @@ def _call(files: Mapping[str, str], assumed: list[str]) -> Call:
     )
 
 
+def _alone(call: Call, text: str, name: str, values: Values) -> Call:
+    """One process where nothing starts the config and it is of a recipe for a single device."""
+    said = _SINGLE.search(text) or "single_device" in name
+    if call.recipe or not said or _MANY.search(text):
+        return call
+    values.assume("the config is of a recipe for a single device: one process")
+    return replace(call, processes=1, nodes=1)
+
+
 def _overrides(words: Sequence[Argument]) -> Iterator[Setting]:
-    """The words key=value whose values are known."""
+    """The words key=value."""
     for word in words:
         name, equals, value = word.text.partition("=")
-        if equals and word.known:
+        if equals and not name.startswith("-"):
             yield Setting(name=name, value=value, file=word.file, line=word.line)
 
 

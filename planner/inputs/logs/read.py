@@ -19,6 +19,7 @@ from planner.inputs.logs import (
     mllog,
     nanotron,
     nemo,
+    tensorboard,
     torchtitan,
     trainer,
 )
@@ -40,6 +41,7 @@ READERS: tuple[type[Reader], ...] = (
     mllog.MlLog,
     trainer.Trainer,
     deepspeed.DeepSpeed,
+    tensorboard.TensorBoard,
 )
 # What tells most of a step first.
 BASES = (
@@ -52,11 +54,14 @@ BASES = (
     mllog.EVENTS,
     deepspeed.RATES,
     trainer.BAR,
+    tensorboard.SECONDS,
+    tensorboard.WALL,
 )
 # The block that a program prints says more of its code base than what it prints beside it.
 ORDER: tuple[CodeBase, ...] = (
     "megatron-deepspeed", "mindspeed", "megatron-bridge", "mlperf", "megatron-lm", "torchtitan",
     "nanotron", "nemo", "maxtext", "accelerate", "trainer", "deepspeed",
+    "tensorboard",
 )  # fmt: skip
 # What a prediction of the run needs.
 NEEDED = (

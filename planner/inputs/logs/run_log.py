@@ -27,6 +27,7 @@ CodeBase = Literal[
     "trainer",
     "accelerate",
     "deepspeed",
+    "tensorboard",
     "table",
 ]
 

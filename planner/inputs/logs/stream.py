@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
+from planner.inputs.logs import tensorboard
 from planner.inputs.logs.run_log import refused
 
 MAX_BYTES = 2**30
@@ -22,9 +23,16 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffd]")
 def lines_of(file: BinaryIO) -> Iterator[str]:
     """The lines of a file or pipe, of which never more than one and a piece is held.
 
-    A carriage return ends a line too: progress bars use it.  Raises RequestError.
+    A carriage return ends a line too: progress bars use it.  A TensorBoard event file becomes
+    lines.  Raises RequestError.
     """
-    rest = b""
+    rest = file.read(_CHUNK)
+    if tensorboard.MARK in rest[:100]:
+        yield from tensorboard.lines(file, rest)
+        return
+    *whole, rest = re.split(rb"\r\n|\n|\r", rest)
+    for line in whole:
+        yield line.decode("utf-8", "replace")
     while chunk := file.read(_CHUNK):
         *whole, rest = re.split(rb"\r\n|\n|\r", rest + chunk)
         if len(rest) > MAX_LINE:

@@ -80,6 +80,10 @@ CALL = "torchrun pretrain_gpt.py"
             "--low fp8 --high FP8_X --open ${E,,}",
         ),
         ('{c} --x "$@"', "--x"),
+        ("A=limo-1k\nif echo $A | grep -q -- limo; then B=2; else B=1; fi\n{c} $B", "2"),
+        ("A=math\nif ! echo $A | grep -qi LIMO; then B=2; else B=1; fi\n{c} $B", "2"),
+        ("N=8\nwhile getopts 'n:v' o; do case $o in n) N=$OPTARG ;; esac; done\n{c} $N", "8"),
+        ("f() { while getopts n:v o; do [ $o = n ] && N=$OPTARG; done; }\nf -v -n 4\n{c} $N", "4"),
         ("cat <<'E' >/dev/null\n{c} --no $(x\nE\n{c} --yes", "--yes"),
     ],
 )
@@ -100,6 +104,7 @@ def test_scripts_as_users_write_them(script: str, words: str) -> None:
         ("srun python -u x.py --a", "python"),
         ("torchrun -m pkg.x.py --a", "torchrun"),
         ("nsys profile -o out python x.py --a", "python"),
+        ("site-launch x.py --a --per_device_train_batch_size=1", ""),
     ],
 )
 def test_launchers(call: str, launcher: str) -> None:
@@ -190,12 +195,13 @@ def test_other_scripts_are_followed_where_they_are_at_hand() -> None:
 def test_what_was_assumed_is_said() -> None:
     notes = outcome(
         "A=${MASTER_PORT:-1}\n[ -f x ] && B=1\nfor ((i=0;i<3;i++)); do :; done\n"
-        "[ $# -gt 0 ] || exit 1"
+        "[ $# -gt 0 ] || exit 1\nif [ $1 = big ]; then B=2; fi\n[ -z $C ] && C=1"
     ).notes
     assert [note.partition(": ")[2] for note in notes] == [
         "whether [ -f x ] holds is not known: taken as false",
         "this loop is not followed",
         "the check that would end the script here is taken to pass",
+        "$1 is not given: this test is taken as without it",
         "MASTER_PORT",
     ]
 

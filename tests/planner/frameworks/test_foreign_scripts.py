@@ -431,3 +431,45 @@ def test_a_setting_that_says_something_is_off_changes_nothing() -> None:
     architecture.refuse([off])
     with pytest.raises(Unreadable):
         architecture.refuse([off.model_copy(update={"value": "vit"})])
+
+
+def test_options_of_forks_by_other_names() -> None:
+    words = "--overlapped-distributed-optimizer --RMSNorm --causal-lm"
+    found = read(words)
+    assert found.plan.zero_stage == 1
+    assert (found.model.norm, found.model.tied_embeddings) == ("rmsnorm", False)
+    experts = read("--moe-num-experts 8 --moe-top-k 2").model.moe
+    assert experts is not None
+    assert (experts.num_experts, experts.top_k) == (8, 2)
+    with pytest.raises(Unreadable, match="splits experts over as many ranks"):
+        read("--moe-num-experts 8 --moe-expert-model-parallelism")
+
+
+def test_the_tokenizer_of_a_file_by_bigcodes_option() -> None:
+    usual = USUAL.replace("--vocab-size 32000", "")
+    found = read("--tokenizer-file /x/tokenizer-starcoder/tokenizer.json", usual)
+    assert found.model.vocab_size == 49_152
+
+
+def test_what_upstream_refuses_is_said_of_a_fork() -> None:
+    chosen = "--recompute-granularity full --recompute-num-layers 1 --recompute-method chunk"
+    refused = read(chosen)
+    assert any("cannot be 'chunk'" in one.reason.text for one in refused.refusals)
+    fork = read(f"{chosen} --enable-zb-runtime")
+    assert not any("cannot be 'chunk'" in one.reason.text for one in fork.refusals)
+    assert any("upstream refuses: --recompute-method" in one for one in fork.assumed)
+
+
+@pytest.mark.parametrize(("words", "gated"), [("", True), ("--normalization LayerNorm", False)])
+def test_a_program_of_llamas_name_builds_its_layers(words: str, gated: bool) -> None:
+    launch = f"torchrun --nproc_per_node 8 pretrain_llama.py {USUAL} {words}"
+    found = megatron.read(LaunchFiles({"run.sh": launch}), None)
+    assert found.model.gated_mlp is gated
+    assert any("build LLaMA's layers" in one for one in found.assumed) is gated
+
+
+def test_slimes_model_options_are_asked_for() -> None:
+    words = "--actor-num-nodes 1 --actor-num-gpus-per-node 8 --hf-checkpoint /x/Qwen3-4B"
+    launch = f"python3 train.py {words} --global-batch-size 8 --rollout-batch-size 8"
+    with pytest.raises(Unreadable, match=r"sets MODEL_ARGS.*--hf-checkpoint /x/Qwen3-4B"):
+        megatron.read(LaunchFiles({"run.sh": launch}), None)

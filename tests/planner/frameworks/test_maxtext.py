@@ -130,6 +130,21 @@ def test_what_a_call_overrides_counts(call: str, beside: bool) -> None:
     assert ["base.yml is not among" in one for one in reading.assumed] == [True] * (not beside)
 
 
+def test_a_named_model_with_other_layers() -> None:
+    assert MAXTEXT.read is not None
+    named = "model_name=llama2-70b per_device_batch_size=1 "
+    call = {"train.sh": CALLS[0].format(named + "base_num_decoder_layers=4")}
+    assert MAXTEXT.read(call, 8).model.num_layers == 4
+    with pytest.raises(Unreadable, match="base_emb_dim 1024 changes llama-2-70b"):
+        MAXTEXT.read({"train.sh": CALLS[0].format(named + "base_emb_dim=1024")}, 8)
+    text = "ici_fsdp_parallelism: 8\nper_device_batch_size: 1\nmodel_name: mixtral-8x7b\n"
+    found = MAXTEXT.read({"run.yml": text + "base_num_decoder_layers: 10\n"}, 8)
+    assert found.model.num_layers == 32
+    assert "base_num_decoder_layers 10 gives way" in found.assumed[0]
+    with pytest.raises(Unreadable, match="ici_pipeline_parallelism is 4: this axis is not read"):
+        MAXTEXT.read({"run.yml": text + "ici_pipeline_parallelism: 4\n"}, 8)
+
+
 def test_a_call_that_leaves_a_deciding_key_open_asks_for_it() -> None:
     assert MAXTEXT.read is not None
     files = {"train.sh": CALLS[0].format("model_name=$MODEL per_device_batch_size=1")}

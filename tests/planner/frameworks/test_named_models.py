@@ -17,6 +17,14 @@ from planner.frameworks.named_models import find
         ("deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "llama-3.1-70b"),
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", "qwen2.5-14b"),
         ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("./hf/vicuna-7b", "llama-7b"),
+        ("Qwen/QwQ-32B", "qwen2.5-32b"),
+        ("OpenGVLab/InternVL3_5-8B-Pretrained", "qwen3-8b"),
+        ("OpenGVLab/InternVL2_5-26B", "internlm2-20b"),
+        ("OpenGVLab/InternVL3-78B-hf", "qwen2.5-72b"),
+        ("llava-hf/llava-1.5-13b-hf", "llama-2-13b"),
+        ("google/paligemma2-10b-pt-448", "gemma-2-9b"),
+        ("Qwen/Qwen2-Audio-7B-Instruct", "qwen-7b"),
     ],
 )
 def test_models_trained_further_have_the_shape_of_their_base(name: str, preset: str) -> None:
@@ -70,6 +78,9 @@ def test_encoders_of_images_and_sound_are_said_to_be_left_out() -> None:
     for name, base in (
         ("Qwen/Qwen2.5-VL-7B-Instruct", "qwen2.5-7b"),
         ("liuhaotian/llava-v1.5-13b", "llama-2-13b"),
+        ("OpenGVLab/InternVL3-8B", "qwen2.5-7b"),
+        ("openbmb/MiniCPM-V-2_6", "qwen2.5-7b"),
+        ("openvla/openvla-7b", "llama-2-7b"),
     ):
         notes: list[str] = []
         assert find(name, notes) == find(base)

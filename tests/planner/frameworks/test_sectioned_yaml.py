@@ -144,6 +144,16 @@ def test_what_is_refused_has_its_own_reason(old: str, new: tuple[str, str], text
         ("run.yaml", "actor_train:\n  model_args: {}\n", "ROLL"),
         ("run.yaml", "trainer:\n  train_batch_size: 8\nmodel:\n  type: llama\n", "levanter"),
         ("run.sh", "deepspeed --module openrlhf.cli.train_sft --train.batch_size 8\n", "OpenRLHF"),
+        ("run.yaml", "use_parallel: True\nparallel_config:\n  model_parallel: 8\n"
+         "trainer:\n  type: a\nmodel:\n  model_config:\n    num_layers: 80\n", "MindFormers"),
+        ("run.yaml", "train_cfgs:\n  bf16: True\nmodel_cfgs: {}\n", "align-anything"),
+        ("run.yaml", "model_args:\n  a: 1\ntraining_parameters: {}\n", "Dolomite Engine"),
+        ("run.yaml", "trainer:\n  nnodes: 1\ndata:\n  n_samples: 5\nmodel: {}\nrollout: {}\n",
+         "verl's generation"),
+        ("run.sh", "deepspeed finetune_cogvlm_demo.py --train-iters 800 --from_pretrained a\n",
+         "SwissArmyTransformer"),
+        ("run.sh", "python train.py config/train_gpt2.py --batch_size=4\n", "nanoGPT"),
+        ("run.sh", "python -m oat.experiment.main --pretrain a\n", "oat"),
         ("run.sh", "torchrun --nproc_per_node=8 -m flame.train --job.config a\n", "flame"),
     ],
 )  # fmt: skip
@@ -157,6 +167,11 @@ def test_the_called_program_is_named() -> None:
     found = why("torchrun --nproc_per_node=8 finetune_chat.py --micro_batch 4\n", "run.sh")
     assert "the script calls finetune_chat.py" in found
     assert "--num-layers" not in found
+
+
+def test_the_configuration_that_a_call_names_is_asked_for() -> None:
+    found = why("torchrun --nproc_per_node 8 src/train.py /root/sft.yaml\n", "run.sh")
+    assert "whose options may be in sft.yaml, which is not among the files" in found
 
 
 DEEP = "".join(" " * (level + 4) + "a:\n" for level in range(600))

@@ -258,6 +258,7 @@ def test_a_public_config_is_read_by_the_builder_that_it_names() -> None:
         ("CEWithChunkedOutputLoss", "DPOLoss", "loss._component_ must be one of"),
         ("dtype: bf16", "dtype: fp16", "dtype must be one of bf16, fp32, got 'fp16'"),
         ("batch_size: 2\n", "", "batch_size is missing"),
+        ("optimizer:\n  _component_: bitsandbytes.optim.PagedAdamW\n", "", "trains nothing"),
         ("'v_proj'", "'w_proj'", "not 'w_proj'"),
         ("dtype: bf16", "ac_mode: selective\ndtype: bf16", "only full activation checkpointing"),
         ("lora_dropout: 0.0", "lora_dropout: lots", "must be from 0 to below 1, got 'lots'"),
@@ -283,6 +284,25 @@ def test_a_launch_says_the_recipe_and_the_ranks() -> None:
     assert found.refusals == ()
     plain = read({"a.yaml": copies.format(1)}, 4)
     assert "its copies never reduce gradients" in plain.refusals[0].reason.text
+
+
+def test_a_config_of_a_recipe_for_a_single_device_has_one_process() -> None:
+    for files in (
+        {"a.yaml": "#   tune run lora_finetune_single_device --config a\n" + PUBLIC},
+        {"8B_lora_single_device.yaml": PUBLIC},
+        {"a.yaml": f"output_dir: ./lora_single_device_output\n{PUBLIC}"},
+    ):
+        found = read(files, 8)
+        assert (found.plan.dp, found.training.global_batch_size) == (1, 16)
+        assert any("one process" in one for one in found.assumed)
+    many = "tune run --nproc_per_node 4 lora_finetune_distributed --config single_device.yaml\n"
+    assert read({"run.sh": many, "single_device.yaml": PUBLIC}).plan.dp == 4
+
+
+def test_an_override_that_the_script_leaves_open_is_asked_for() -> None:
+    script = "tune run lora_finetune_single_device --config a.yaml batch_size=$BATCH\n"
+    with pytest.raises(Unreadable, match="--set BATCH="):
+        read({"run.sh": script, "a.yaml": PUBLIC})
 
 
 @pytest.mark.exhaustive

@@ -87,6 +87,56 @@ def test_the_sharding(options: str, stage: int, offloads: bool) -> None:
     assert plan.request["plan"].get("offload_optimizer", False) is offloads
 
 
+def test_keys_of_fsdp_in_a_file_of_their_own() -> None:
+    options = f"torchrun train.py {MODEL} {BATCH} {LENGTH} --fsdp full_shard --fsdp_config f.json"
+    cluster = parse_cluster("1x8xh100-sxm")
+    found = read({"a.sh": options, "f.json": '{"activation_checkpointing": true}'}, cluster)
+    assert found.request["plan"]["recompute"] == "full"
+    missing = read({"a.sh": options}, cluster)
+    assert "f.json is not among the files: recompute" in str(missing.request["guessed"])
+    assert "recompute" not in missing.request["plan"]
+
+
+@pytest.mark.parametrize(
+    ("options", "targets", "says"),
+    [
+        ("", 7, "adapters are assumed at every linear layer"),
+        ("--lora_target_modules q_proj,v_proj", 2, ""),
+        ("--lora_target_modules c_attn", 1, ""),
+        ("--lora_target_modules q_proj W_pack", 1, "adapters at W_pack are not costed"),
+        ("--lora_target_modules mine", 7, "adapters at mine are costed at every linear layer"),
+    ],
+)
+def test_the_modules_with_adapters(options: str, targets: int, says: str) -> None:
+    found = reading("torchrun train.py", MODEL, BATCH, LENGTH, "--lora_r 8", options).request
+    assert len(found["training"]["lora_targets"]) == targets
+    assert says in str(found["guessed"])
+
+
+def test_an_option_of_a_plan_that_is_not_read_is_said() -> None:
+    found = reading("torchrun train.py", MODEL, BATCH, LENGTH, "--quant_level 8 --eval_quant 4")
+    assert "may change time or memory: --quant_level 8" in str(found.request["guessed"])
+    assert "eval_quant" not in str(found.request["guessed"])
+
+
+def test_that_no_precision_is_stated_is_said() -> None:
+    found = reading("torchrun train.py", MODEL, BATCH, "--model_max_length 4096").request
+    assert "neither bf16 nor fp16 is on" in str(found["guessed"])
+
+
+def test_that_the_processes_of_a_node_come_from_the_cluster_is_said() -> None:
+    found = reading("torchrun --nproc_per_node=$N train.py", MODEL, BATCH, LENGTH).request
+    assert found["plan"]["dp"] == 8
+    assert "1 nodes and not their processes: 8 accelerators" in str(found["guessed"])
+
+
+def test_of_two_calls_the_last_is_said_to_be_read() -> None:
+    first = f"torchrun --nproc_per_node=2 train.py {MODEL} {LENGTH} {BATCH} --a 1\n"
+    found = reading(f"{first}torchrun --nproc_per_node=4 train.py", MODEL, BATCH, LENGTH).request
+    assert found["plan"]["dp"] == 4
+    assert "of 2 calls of transformers' Trainer" in str(found["guessed"])
+
+
 def test_the_two_lengths_of_a_sample() -> None:
     found = reading("python qlora.py", MODEL, BATCH, "--source_max_len 16 --target_max_len 512")
     assert found.request["training"]["seq_length"] == 528
@@ -115,7 +165,22 @@ def test_the_two_lengths_of_a_sample() -> None:
             [MODEL, BATCH, LENGTH, "--tensor_model_parallel_size 2"],
             "parallelism of its own",
         ),
+        ("torchrun train.py", [MODEL, BATCH, LENGTH, "--use_lora $LORA"], "--set LORA=..."),
+        (
+            "torchrun train.py",
+            [MODEL, BATCH, LENGTH, "--freeze_layers 8"],
+            "--freeze_layers 8: not understood",
+        ),
+        (
+            "torchrun train.py",
+            [MODEL, BATCH, LENGTH, "--teacher_model_path x"],
+            "distils from another model",
+        ),
         ("torchrun run_grpo.py", [MODEL, BATCH, LENGTH], "also generates samples"),
+        ("torchrun dpo_online.py", [MODEL, BATCH, LENGTH], "also generates samples"),
+        ("torchrun train.py", [MODEL, BATCH, LENGTH, "--tune_mm_llm False"], "is frozen"),
+        ("torchrun train.py", [MODEL, BATCH, LENGTH, "--n_experts 4"], "adds parts"),
+        ("torchrun glue.py", ["--model_name_or_path bert-base", BATCH], "is an encoder"),
         ("torchrun orpo.py", [MODEL, BATCH, LENGTH], "only sft, dpo and reward"),
         ("torchrun train.py", ["--model_name_or_path ./out/mine", BATCH, LENGTH], "unknown model"),
     ],
@@ -138,7 +203,9 @@ def test_a_frozen_encoder_leaves_the_language_model() -> None:
     assert "without its image encoder" in str(found.request["guessed"])
 
 
-@pytest.mark.parametrize("name", ["lmsys/vicuna-7b-v1.5", "./models/Llama-2-7b-hf/"])
+@pytest.mark.parametrize(
+    "name", ["lmsys/vicuna-7b-v1.5", "./models/Llama-2-7b-hf/", "$ROOT/Llama-2-7b-hf"]
+)
 def test_folders_and_same_shapes(name: str) -> None:
     found = reading("torchrun train.py", f"--model_name_or_path {name}", BATCH, LENGTH)
     assert found.request["model"]["hidden_size"] == 4096

@@ -149,6 +149,29 @@ def test_trl_by_the_keys_of_the_alignment_handbook(mark: str) -> None:
     assert read(text + "max_seq_length: 2048\n").training.seq_length == 2048
 
 
+def test_sequences_of_llama_factory_split_over_ranks() -> None:
+    plan = read(FACTORY.format(kind="full") + "sequence_parallel_size: 4\n").plan
+    assert (plan.cp, plan.dp, plan.cp_kind) == (4, 4, "a2a")
+
+
+def test_weights_that_llama_factory_keeps_in_bf16() -> None:
+    text = FACTORY.format(kind="full").replace("bf16", "pure_bf16")
+    kept = read(text.replace("deepspeed: examples/deepspeed/ds_z3_config.json\n", "")).training
+    assert (kept.master_weights_dtype, kept.optimizer_state_dtype) == ("none", "bf16")
+
+
+def test_deepspeed_in_the_yaml_itself() -> None:
+    section = "deepspeed: {zero_optimization: {stage: 2}}"
+    plan = read(FACTORY.format(kind="full").replace(FACTORY.split("\n")[3], section)).plan
+    assert (plan.zero_stage, plan.runtime) == (2, "deepspeed")
+
+
+def test_the_modules_that_peft_adapts_without_a_list() -> None:
+    reading = read(TRL.replace("lora_target_modules: [q_proj, v_proj]\n", ""))
+    assert reading.training.lora_targets == ("q_proj", "v_proj")
+    assert any("as in PEFT" in one for one in reading.assumed)
+
+
 def test_trl() -> None:
     reading = read(TRL)
     training = reading.training
@@ -167,6 +190,8 @@ def test_trl() -> None:
         ),
         (AXOLOTL + "tensor_parallel_size: 3\n", "not a multiple of tp 3"),
         (AXOLOTL + "unfrozen_parameters: [x]\n", "unfrozen_parameters"),
+        (FACTORY.format(kind="full") + "use_galore: true\n", "gradients to a low rank"),
+        (AXOLOTL + "lisa_n_layers: 4\n", "trains other parts of the model in turn"),
         (FACTORY.format(kind="full").replace("ds_z3_", "my_"), "my_config.json is not among"),
         (AXOLOTL + "adapter: lora\nlora_dropout: lots\n", "lora_dropout must be from 0 to below 1"),
         (AXOLOTL + "adapter: lora\nlora_dropout: nan\n", "lora_dropout must be from 0 to below 1"),

@@ -1,0 +1,103 @@
+"""How a trainer on transformers shards: by DeepSpeed's JSON, FSDP's keys or accelerate's config."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from planner.documents.loading import parse_json
+from planner.documents.problems import RequestError
+from planner.frameworks.accelerate.engines import Engine, engine, fsdp_keys, of_document
+from planner.frameworks.accelerate.launch_config import kind_of, stage_in_name
+from planner.frameworks.given_values import LaunchValues, Values
+from planner.frameworks.read_results import UNSHARDED, Unreadable
+
+# Keys of FSDP in a JSON that ms-swift's --fsdp names.
+_SECTION = "fsdp_config"
+
+
+def sharding_of(
+    values: LaunchValues,
+    tree: dict[str, Any],
+    files: Mapping[str, str],
+    half: str,
+    beside: Values,
+) -> Engine:
+    """The sharding of a training in this half precision; raises Unreadable."""
+    if isinstance(stated := tree.get("deepspeed"), dict):
+        return of_document({"deepspeed": json.dumps(stated)}, "deepspeed", half, values.assumed)
+    if name := values.name_in("deepspeed"):
+        return _by_deepspeed(name, files, half, values.assumed)
+    section = _section(values, tree.get(_SECTION), files)
+    words = values.name_in("fsdp").strip("[]")
+    if words or isinstance(section, dict) or values.has("fsdp_version"):
+        section = section if isinstance(section, dict) else {}
+        return engine("FSDP", fsdp_keys(values, section), files, half, 8)
+    if not beside.settings:
+        values.assume(UNSHARDED)
+    kind = kind_of(beside)
+    each = beside.integer("num_processes", default=8) // beside.integer("num_machines", default=1)
+    return engine(kind, beside, files, half, max(each, 1))
+
+
+def _by_deepspeed(name: str, files: Mapping[str, str], half: str, assumed: list[str]) -> Engine:
+    """The sharding in DeepSpeed's JSON, or what its name says where it is absent."""
+    at_hand = next((one for one in files if one.rsplit("/", 1)[-1] == name), None)
+    if at_hand is not None:
+        return of_document(files, at_hand, half, assumed)
+    stage = stage_in_name(name)
+    if stage is None:
+        raise Unreadable(f"DeepSpeed's {name} is not among the files")
+    assumed.append(f"{name} is not among the files: ZeRO {stage} taken from its name")
+    offloads = {"offload_optimizer": {"device": "cpu"}} if "offload" in name else {}
+    text = json.dumps({"zero_optimization": {"stage": int(stage), **offloads}})
+    return of_document({name: text}, name, half, assumed)
+
+
+def _section(values: LaunchValues, stated: Any, files: Mapping[str, str]) -> Any:
+    """FSDP's keys, of the JSON file that is named in their place too."""
+    words = values.name_in("fsdp")
+    if words.endswith(".json"):
+        return _of_swift(values, words, files)
+    if not isinstance(stated, str):
+        return stated
+    name = values.name_in(_SECTION)
+    if name not in files:
+        values.assume(f"{name} is not among the files: recompute and types in it are not known")
+        return None
+    return _taken(values, _document(name, files), _SECTION)
+
+
+def _of_swift(values: LaunchValues, name: str, files: Mapping[str, str]) -> Any:
+    """The keys of the JSON that ms-swift's --fsdp names, which has FSDP's words too."""
+    document = _document(name, files)
+    where = values.settings["fsdp"]
+    said = where.model_copy(update={"value": str(document.get("fsdp", "full_shard"))})
+    values.settings = {**values.settings, "fsdp": said}
+    return _taken(values, document.get(_SECTION) or {}, "fsdp")
+
+
+def _document(name: str, files: Mapping[str, str]) -> dict[str, Any]:
+    at_hand = next((one for one in files if one.rsplit("/", 1)[-1] == name), None)
+    if at_hand is None:
+        raise Unreadable(f"FSDP's {name} is not among the files")
+    try:
+        document = parse_json(files[at_hand])
+    except RequestError as error:
+        raise Unreadable(str(error), name) from None
+    if not isinstance(document, dict):
+        raise Unreadable("must be an object", name)
+    return document
+
+
+def _taken(values: LaunchValues, section: dict[str, Any], about: str) -> dict[str, Any]:
+    """The section, whose scalars become settings at the place of the option that names it."""
+    where = values.settings[about]
+    scalars = {key: one for key, one in section.items() if isinstance(one, str | int | bool)}
+    added = {
+        f"{_SECTION}.{key}": where.model_copy(update={"name": key, "value": str(one)})
+        for key, one in scalars.items()
+    }
+    values.settings = {**values.settings, **added}
+    return section

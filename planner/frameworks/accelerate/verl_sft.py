@@ -1,0 +1,119 @@
+"""verl's SFT trainers: a transformers model under FSDP, with Ulysses.
+
+Keys and defaults of verl/trainer/config/sft_trainer.yaml (005a83db) and sft_trainer_engine.yaml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from cost_models.plans import ParallelPlan
+from cost_models.spec import ModelSpec, TrainingSpec
+from planner.frameworks import post_training, training_calls
+from planner.frameworks.accelerate.settings import FOREACH
+from planner.frameworks.bash import ProgramCall
+from planner.frameworks.given_values import malformed
+from planner.frameworks.launch_files import GivenValues, given_with
+from planner.frameworks.lora_settings import adapter_fields
+from planner.frameworks.read_results import Reading
+from planner.frameworks.verl_overrides import Overrides
+
+TITLE = "verl's SFT trainer"
+HINTS = ("fsdp_sft_trainer", "verl.trainer.sft_trainer")
+MODELS = ("model.partial_pretrain", "model.path")
+ULYSSES = ("ulysses_sequence_parallel_size", "engine.ulysses_sequence_parallel_size")
+CHECKPOINTING = "model.enable_gradient_checkpointing"
+MICRO, OF_ALL = "data.micro_batch_size_per_gpu", "data.micro_batch_size"
+
+
+def call(files: Mapping[str, str]) -> training_calls.TrainingCall | None:
+    """The call of one of its SFT trainers; None if there is none."""
+    return training_calls.training_call_if_any(files, HINTS, _launches, TITLE)
+
+
+def _launches(launch: ProgramCall) -> bool:
+    name = launch.program.text.removesuffix(".py").replace("/", ".")
+    return name.endswith(HINTS)
+
+
+def read(
+    found: training_calls.TrainingCall, files: Mapping[str, str], accelerators: int | None
+) -> Reading:
+    """The specs and the plan of the call; raises Unreadable."""
+    given, launch = given_with(files), found.launch
+    said, notes = Overrides(launch, given), list(found.notes)
+    if said.text("engine", "fsdp") not in ("fsdp", "fsdp2"):
+        raise said.words["engine"].unreadable("only the engine fsdp of verl's SFT is read")
+    model = _model(said, given, notes)
+    reached = training_calls.world(launch)
+    size = training_calls.accelerators(found, reached, accelerators, notes)
+    cp = max(said.whole(key, 1) for key in ULYSSES)
+    dp = max(size // cp, 1)
+    if CHECKPOINTING not in said.words:
+        notes.append(f"{CHECKPOINTING}: not set, on as in releases from 0.5")
+    full = said.on(CHECKPOINTING, default=True)
+    offloads = said.on("model.fsdp_config.cpu_offload") or said.on("engine.optimizer_offload")
+    try:
+        training = TrainingSpec(
+            seq_length=said.whole("data.max_length", 1024),
+            global_batch_size=said.whole("data.train_batch_size", 256),
+            gradient_dtype="fp32",
+            gradient_reduce_dtype="fp32",
+            **_adapters(said, model),
+        )
+        plan = ParallelPlan(
+            cp=cp,
+            cp_kind="a2a",
+            dp=dp,
+            zero_stage=3,
+            micro_batch_size=_micro(said, dp),
+            recompute="full" if full else "none",
+            recompute_num_layers=model.num_layers if full else 0,
+            offload_optimizer=offloads,
+            attention_kernel="flash2",
+            cross_entropy="chunked" if said.on("model.use_liger") else "unfused",
+            runtime=FOREACH,
+        )
+    except ValidationError as error:
+        raise malformed(error, found.script) from None
+    return Reading(
+        framework="accelerate",
+        model=model,
+        training=training,
+        plan=plan,
+        nodes=reached.nodes,
+        accelerators_per_node=reached.per_node,
+        settings=tuple(map(said.setting, said.words)),
+        unread=tuple(said.setting(key) for key in said.words if key not in said.asked),
+        assumed=tuple(notes),
+        written=False,
+    )
+
+
+def _model(said: Overrides, given: GivenValues, notes: list[str]) -> ModelSpec:
+    said.asked.update(MODELS)
+    if given.model is not None:
+        return given.model
+    key = next((key for key in MODELS if key in said.words), MODELS[0])
+    place = said.words.get(key, said.launch.program)
+    name = place.text if key in said.words else ""
+    return post_training.preset(name, f"{key} is missing", (place.file, place.line), notes)
+
+
+def _micro(said: Overrides, ranks: int) -> int:
+    """Sequences per pass of a rank; older releases have those of all ranks together."""
+    if said.text(OF_ALL) and not said.text(MICRO):
+        return max(said.whole(OF_ALL) // ranks, 1)
+    said.text(OF_ALL)
+    return said.whole(MICRO, 4)
+
+
+def _adapters(said: Overrides, model: ModelSpec) -> dict[str, Any]:
+    rank = said.text("model.lora_rank", "0")
+    listed = said.text("model.target_modules")
+    said.text("model.lora_alpha")
+    targets = said.setting("model.target_modules") if listed else None
+    return adapter_fields(model, int(rank) if rank.isdecimal() else 0, targets, 0.0)

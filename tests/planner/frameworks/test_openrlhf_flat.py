@@ -1,0 +1,78 @@
+"""OpenRLHF's trainings by the options of its older releases."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.answers.lint.findings import ReadAnswer
+from planner.answers.lint.lint import read
+from planner.documents.problems import RequestError
+from planner.inputs.requests.parser import parse_cluster
+
+USUAL = (
+    "--pretrain meta-llama/Meta-Llama-3-8B --micro_train_batch_size 2 --train_batch_size 256 "
+    "--max_len 4096 --zero_stage 3 --bf16 --flash_attn --gradient_checkpointing --adam_offload"
+)
+
+
+def reading(call: str) -> ReadAnswer:
+    return read({"run.sh": call}, parse_cluster("1x8xh100-sxm"))
+
+
+def why(call: str) -> str:
+    with pytest.raises(RequestError) as caught:
+        reading(call)
+    return str(caught.value)
+
+
+def test_sft() -> None:
+    found = reading(f"deepspeed --num_gpus 4 --module openrlhf.cli.train_sft {USUAL}").request
+    plan, training = found["plan"], found["training"]
+    assert (plan["dp"], plan["zero_stage"], plan["micro_batch_size"]) == (4, 3, 2)
+    assert (plan["recompute"], plan["offload_optimizer"]) == ("full", True)
+    assert (plan["attention_kernel"], plan["runtime"]) == ("flash2", "deepspeed")
+    assert (training["global_batch_size"], training["seq_length"]) == (256, 4096)
+    bare = reading("deepspeed --module openrlhf.cli.train_sft --pretrain Qwen/Qwen2.5-7B "
+                   "--micro_train_batch_size 1 --max_len 2048").request  # fmt: skip
+    assert bare["plan"]["attention_kernel"] == "unfused"
+    assert "--bf16: not given" in str(bare["guessed"])
+
+
+def test_pairs_go_through_one_pass_and_adapters_are_adapters() -> None:
+    words = USUAL.replace("--max_len 4096", "--lora_rank 16 --load_in_4bit")
+    found = reading(f"deepspeed --module openrlhf.cli.train_dpo {words}").request
+    training = found["training"]
+    assert (training["loss"], training["global_batch_size"], training["seq_length"]) == (
+        "dpo",
+        512,
+        512,
+    )
+    assert found["plan"]["micro_batch_size"] == 4
+    assert (training["lora_rank"], training["frozen_dtype"]) == (16, "nf4")
+
+
+def test_the_policy_of_a_step_of_rl() -> None:
+    words = (
+        "--actor_num_nodes 2 --actor_num_gpus_per_node 8 --advantage_estimator group_norm "
+        "--critic_pretrain x --prompt_max_len 1024 --generate_max_len 3072"
+    )
+    found = reading(
+        "ray job submit -- python -m openrlhf.cli.train_ppo_ray "
+        f"{USUAL.replace('--max_len 4096 ', '')} {words}"
+    ).request
+    assert (found["plan"]["dp"], found["training"]["seq_length"]) == (16, 4096)
+    assert "only the policy's training" in str(found["guessed"])
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "says"),
+    [
+        ("openrlhf.cli.train_kto", USUAL, "only sft, dpo and reward"),
+        ("openrlhf.cli.train_sft", f"{USUAL} --ring_attn_size 4", "ring attention"),
+        ("train.train_sft", USUAL.replace("meta-llama/Meta-Llama-3-8B", "$MODEL"), "--set MODEL="),
+    ],
+)
+def test_what_stands_in_the_way(program: str, words: str, says: str) -> None:
+    found = why(f"deepspeed --module {program} {words}")
+    assert says in found
+    assert "num-layers" not in found

@@ -1,0 +1,92 @@
+"""Options of transformers' Trainer in JSON: alone, named by a script, as ms-swift dumps them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from planner.answers.lint.findings import ReadAnswer
+from planner.answers.lint.lint import read
+from planner.documents.problems import RequestError
+from planner.inputs.requests.parser import parse_cluster
+
+FIREFLY: dict[str, Any] = {
+    "model_name_or_path": "01-ai/Yi-34B",
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 16,
+    "max_seq_length": 1024,
+    "lora_rank": 64,
+    "gradient_checkpointing": True,
+    "fp16": True,
+}
+SWIFT = FIREFLY | {
+    "model": "Qwen/Qwen3-8B",
+    "tuner_type": "full",
+    "max_length": 4096,
+    "freeze_parameters": ["model.vision_tower"],
+    "freeze_parameters_ratio": 0.0,
+    "sequence_parallel_size": 2,
+    "global_world_size": 16,
+    "local_world_size": 8,
+    "deepspeed": {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}},
+}
+
+
+def reading(files: dict[str, Any]) -> ReadAnswer:
+    texts = {name: one if isinstance(one, str) else json.dumps(one) for name, one in files.items()}
+    return read(texts, parse_cluster("1x8xh100-sxm"))
+
+
+def test_a_json_alone_is_read_by_its_keys_and_its_name() -> None:
+    found = reading({"yi-34b-sft-qlora.json": FIREFLY}).request
+    assert found["model"]["num_layers"] == 60
+    training = found["training"]
+    assert (training["global_batch_size"], training["seq_length"]) == (2 * 16 * 8, 1024)
+    assert (training["lora_rank"], training["frozen_dtype"], training["precision"]) == (
+        64,
+        "nf4",
+        "fp16",
+    )
+    assert found["plan"]["recompute"] == "full"
+
+
+@pytest.mark.parametrize(("mode", "rank"), [("full", 0), ("lora", 64)])
+def test_what_it_says_of_adapters_counts_before_its_name(mode: str, rank: int) -> None:
+    training = reading({"a-qlora.json": FIREFLY | {"train_mode": mode}}).request["training"]
+    assert training.get("lora_rank", 0) == rank
+    assert "frozen_dtype" not in training
+
+
+def test_the_script_that_names_it_says_the_processes() -> None:
+    script = "deepspeed --num_gpus=4 train.py --train_args_file train_args/sft.json"
+    found = reading({"run.sh": script, "sft.json": FIREFLY | {"task_type": "dpo"}}).request
+    assert found["plan"]["dp"] == 4
+    assert found["training"]["loss"] == "dpo"
+
+
+def test_what_swift_dumps() -> None:
+    found = reading({"args.json": SWIFT})
+    plan = found.request["plan"]
+    assert (plan["cp"], plan["dp"], plan["zero_stage"]) == (2, 8, 3)
+    assert plan["offload_optimizer"] is True
+    assert found.accelerators_per_node == 8
+    with pytest.raises(RequestError, match="freeze_parameters_ratio"):
+        reading({"args.json": SWIFT | {"freeze_parameters_ratio": 0.5}})
+
+
+def test_swifts_json_of_fsdp_in_a_folder_that_is_not_known() -> None:
+    script = (
+        "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen3-8B --tuner_type full --max_length 4096 "
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps 2 "
+        "--fsdp /out/run_$(date +%s)/fsdp.json"
+    )
+    keys = {
+        "fsdp": "full_shard auto_wrap offload",
+        "fsdp_config": {"fsdp_version": 2, "activation_checkpointing": True},
+    }
+    found = reading({"run.sh": script, "fsdp.json": keys}).request
+    plan = found["plan"]
+    assert (plan["zero_stage"], plan["offload_optimizer"], plan["recompute"]) == (3, True, "full")
+    assert "not read" not in str(found.get("guessed"))

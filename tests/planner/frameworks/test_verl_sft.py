@@ -1,0 +1,50 @@
+"""verl's SFT trainers."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.answers.lint.findings import ReadAnswer
+from planner.answers.lint.lint import read
+from planner.documents.problems import RequestError
+from planner.inputs.requests.parser import parse_cluster
+
+CALL = "torchrun --nproc_per_node={each} -m verl.trainer.fsdp_sft_trainer "
+MODEL = "model.partial_pretrain=Qwen/Qwen2.5-7B-Instruct"
+
+
+def reading(words: str, each: str = "8") -> ReadAnswer:
+    return read({"run.sh": CALL.format(each=each) + words}, parse_cluster("1x4xh100-sxm"))
+
+
+def test_its_keys_and_defaults() -> None:
+    found = reading(
+        f"{MODEL} data.train_batch_size=64 data.max_length=2048 data.micro_batch_size_per_gpu=2 "
+        "ulysses_sequence_parallel_size=2 model.lora_rank=32 +model.fsdp_config.cpu_offload=True"
+    ).request
+    plan, training = found["plan"], found["training"]
+    assert (plan["cp"], plan["dp"], plan["micro_batch_size"]) == (2, 4, 2)
+    assert (plan["zero_stage"], plan["offload_optimizer"]) == (3, True)
+    assert (training["global_batch_size"], training["seq_length"]) == (64, 2048)
+    assert training["lora_rank"] == 32
+    usual = reading(MODEL).request
+    assert (usual["training"]["global_batch_size"], usual["training"]["seq_length"]) == (256, 1024)
+    assert "enable_gradient_checkpointing: not set" in str(usual["guessed"])
+
+
+def test_the_micro_batch_of_all_ranks_of_older_releases() -> None:
+    found = reading(f"{MODEL} data.micro_batch_size=8", each="$1").request
+    assert (found["plan"]["dp"], found["plan"]["micro_batch_size"]) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("model.partial_pretrain=$MODEL", "give it .--model"),
+        (f"{MODEL} data.max_length=$LEN", "--set LEN=..."),
+        (f"{MODEL} engine=megatron", "only the engine fsdp"),
+    ],
+)
+def test_what_stands_in_the_way(words: str, says: str) -> None:
+    with pytest.raises(RequestError, match=says):
+        reading(words)
