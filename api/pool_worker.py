@@ -7,7 +7,6 @@ it imports only api.budget and api.field_selection beside this file.
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
 import traceback
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 from api.budget import Budget, OverBudget, SearchMonitor
 from api.field_selection import Fields, chosen
 from planner.answers.plans import plan_answers
+from planner.answers.plans.alike import Shared, shared
 from planner.answers.plans.answer_ids import build_id, estimate_id
 from planner.answers.plans.plan_answers import IllegalPlan
 from planner.documents.problems import RequestError
@@ -61,10 +61,10 @@ class EstimateRequest(NamedTuple):
 def estimates(asked: Sequence[EstimateRequest]) -> list[tuple[str, Any]]:
     """For each one its id and its document (None if it is known), or the error; see `serve`.
 
-    Those that differ in nothing but the plan are priced together.
+    Those that differ in nothing but the plan and the size of a step are priced together.
     """
     found: list[tuple[str, Any]] = [("", None)] * len(asked)
-    together: dict[str, list[tuple[int, str, PlanRequest]]] = {}
+    together: dict[Shared, list[tuple[int, str, PlanRequest]]] = {}
     for i, one in enumerate(asked):
         try:
             request = parse_request(one.document, need_plan=True)
@@ -77,8 +77,7 @@ def estimates(asked: Sequence[EstimateRequest]) -> list[tuple[str, Any]]:
         elif content := _kept.get(id):
             found[i] = "answer", (id, chosen(content, one.fields))
         else:
-            alike = json.dumps({**one.document, "plan": None}, sort_keys=True)
-            together.setdefault(alike, []).append((i, id, request))
+            together.setdefault(shared(request), []).append((i, id, request))
     groups = list(together.values())
     while groups:
         group = groups.pop()

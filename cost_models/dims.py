@@ -32,7 +32,7 @@ class Dims:
 
     runtime: Traits
     sequences: Array
-    seq_length: float
+    seq_length: Array
     encoder_tokens: float | None
     tokens: Array
     sharded_tokens: Array
@@ -76,7 +76,10 @@ def dims(training: TrainingSpec, plans: Plans) -> Dims:
     """The sizes of each plan's micro-batch on one rank."""
     tp, cp = plans.tp.astype(np.float64), plans.cp.astype(np.float64)
     sequences = plans.micro_batch_size.astype(np.float64)
-    tokens = sequences * training.seq_length / cp
+    seq_length: Array = float(training.seq_length)
+    if plans.seq_length is not None:
+        seq_length = plans.seq_length.astype(np.float64)
+    tokens = sequences * seq_length / cp
     runtime = traits(plans.runtime)
     compiled = (plans.compile > 0).astype(np.float64)
     element_bytes = float(training.activation_bytes)
@@ -92,7 +95,7 @@ def dims(training: TrainingSpec, plans: Plans) -> Dims:
     return Dims(
         runtime=runtime,
         sequences=sequences,
-        seq_length=float(training.seq_length),
+        seq_length=seq_length,
         encoder_tokens=training.encoder_tokens,
         tokens=tokens,
         sharded_tokens=tokens / (1.0 + (tp - 1.0) * plans.sequence_parallel),

@@ -51,6 +51,7 @@ Stages = tuple[Groups, StageTable]
 # What one micro-batch of a layer, of the embedding and of the head depends on, and what holding and
 # reducing parameters depends on.
 LAYER_KEY = Key(*COMMUNICATION_FIELDS, "dynamic_cp")
+SIZED_LAYER_KEY = Key(*LAYER_KEY.fields, "seq_length")
 STATE_KEY = Key(*GROUP_FIELDS, "runtime")
 
 
@@ -221,7 +222,8 @@ def gather(
 
     stages_of: how layers fall on stages; mean_stages where that is open.
     """
-    layers, layer_plans = LAYER_KEY.distinct(plans)
+    key = LAYER_KEY if plans.seq_length is None else SIZED_LAYER_KEY
+    layers, layer_plans = key.distinct(plans)
     state, state_plans = STATE_KEY.distinct(plans)
     stages, table = stages_of(s.model, plans)
     count = plans.micro_batches(s.training.global_batch_size)

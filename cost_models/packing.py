@@ -55,7 +55,7 @@ def packed(records: Iterable[Record], training: TrainingSpec, d: Dims) -> tuple[
     for record in kept:
         if isinstance(record, FlashAttention):
             whole = float(np.max(record.span * d.cp))
-            share = packed_span(whole, d.seq_length, lengths) / whole
+            share = packed_span(whole, float(training.seq_length), lengths) / whole
             shorter[id(record)] = replace(
                 record, forward_flop=record.forward_flop * share, span=record.span * share
             )

@@ -204,7 +204,7 @@ class Attention(Mixer):
             yield from head_norm(model, d, "qk", rows * head_dim, rows)
         span = attention_span(self.window, d.seq_length)
         if self.chunk is not None:
-            span = min(float(self.chunk), d.seq_length)
+            span = np.minimum(float(self.chunk), d.seq_length)
         rate = 1.0
         if self.indexer is not None:
             yield from self.indexer.records(model, d, hidden)
@@ -258,7 +258,7 @@ def core_attention(
     heads: Array,
     kv_heads: Array,
     head_dims: tuple[float, float],
-    span: float,
+    span: Array,
     up: str = "",
     repeats: bool = True,
     keys: float = 1.0,
@@ -297,7 +297,7 @@ class _Core:
         self.scores = self.batch * self.rows * d.seq_length
 
 
-def _core_kernels(core: _Core, span: float, rate: float) -> Iterator[Kernel]:
+def _core_kernels(core: _Core, span: Array, rate: float) -> Iterator[Kernel]:
     """Flash attention, or the separate kernels of unfused attention."""
     model, d, head_dim, value_dim = core.model, core.d, core.head_dim, core.value_dim
     # Q K^T and P V; only half of the square if causal.

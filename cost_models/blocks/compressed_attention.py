@@ -178,5 +178,5 @@ class CompressedAttention(Mixer):
         yield MemoryBoundKernel("choice top-k", 12.0 * scores, 8.0 * scores, "core_attn")
         size = d.tokens * heads * (dim + 1.0) + chosen
         yield SavedTensor("indexer q + k", size, d.activation_bytes)
-        picked = d.sequences * rows * min(float(self.choice.top_k), 2.0 * keys_seen)
+        picked = d.sequences * rows * np.minimum(float(self.choice.top_k), 2.0 * keys_seen)
         yield SavedTensor("indexer choice", picked, 4.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
 from pydantic import Field
 
 from cost_models.blocks.records import Cached, Gemm, MemoryBoundKernel, Record, SavedTensor, Weight
@@ -24,17 +25,17 @@ BLOCK_RATE = 0.1 * (21.0 + 52.3) / (2.6 + 9.1)
 
 
 @formula("1", "derived")
-def attention_span(window: float | None, seq_length: float, block: float = 0.0) -> float:
+def attention_span(window: float | None, seq_length: Array, block: float = 0.0) -> Array:
     """Mean number of keys a query is paired with before causal masking.
 
     A causal window w over s positions holds w(s - w/2) pairs, against s^2/2 for full causal.  A
     causal choice of at most w keys per query holds as many pairs.  A choice of whole blocks that
     includes the query's own holds half a block less for each query that sees more than w keys.
     """
-    if window is None or window >= seq_length:
+    if window is None:
         return seq_length
     pairs = window * (seq_length - window / 2.0) - (seq_length - window) * block / 2.0
-    return 2.0 * pairs / seq_length
+    return np.where(window >= seq_length, seq_length, 2.0 * pairs / seq_length)[()]
 
 
 class Indexer(Spec):
@@ -70,7 +71,7 @@ class Indexer(Spec):
         """Its keys, of every token, on every rank."""
         return Cached(float(self.head_dim), 2.0 * self.num_heads * self.head_dim)
 
-    def span(self, seq_length: float) -> float:
+    def span(self, seq_length: Array) -> Array:
         """Keys per query, as attention_span counts them."""
         return attention_span(self.top_k, seq_length, float(self.block_size or 0))
 
@@ -115,11 +116,11 @@ class Indexer(Spec):
         scores = d.sequences * rows * d.seq_length / 2.0
         # The GEMM's kernel sums scores over heads, or takes the maximum of each block; top-k reads
         # the result about twice.
-        block = min(float(self.block_size or 1), d.seq_length)
+        block = np.minimum(float(self.block_size or 1), d.seq_length)
         choices = heads if self.block_size else 1.0
         left = scores * choices / block
         yield MemoryBoundKernel("indexer top-k", 12.0 * left, 8.0 * left, "core_attn")
         width = dim * (heads + 1.0) + heads * self.head_weights
         yield SavedTensor("indexer q + k", tokens * width, d.activation_bytes)
-        chosen = d.sequences * rows * choices * min(float(self.top_k), d.seq_length) / block
+        chosen = d.sequences * rows * choices * np.minimum(float(self.top_k), d.seq_length) / block
         yield SavedTensor("indexer choice", chosen, 4.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property, lru_cache
 from operator import itemgetter
 from typing import Any
@@ -62,6 +62,9 @@ class Plans:
     compile: IntArray
     # Row k of this table is what stage_layers or recompute_layers == k + 1 means; 0 means none.
     stage_layers_table: tuple[tuple[int, ...], ...] = ()
+    # The size of each plan's step, where they differ; None: that of the training.
+    seq_length: IntArray | None = None
+    global_batch_size: IntArray | None = None
 
     @classmethod
     def build(cls, **columns: Any) -> Plans:
@@ -105,8 +108,7 @@ class Plans:
         """A single plan with columns of shape ()."""
         if self._is_one:
             return self
-        columns = {name: column.reshape(())[()] for name, column in self.columns()}
-        return Plans(**columns, stage_layers_table=self.stage_layers_table)
+        return self._each(lambda column: column.reshape(())[()])
 
     def __len__(self) -> int:
         """Number of plans (0-d columns broadcast)."""
@@ -129,8 +131,26 @@ class Plans:
             return self
         if isinstance(index, np.ndarray) and index.dtype == np.bool_:
             index = np.flatnonzero(index)  # once for all columns
-        picked = {n: (c if c.ndim == 0 else c[index]) for n, c in self.columns()}
-        return Plans(**picked, stage_layers_table=self.stage_layers_table)
+        return self._each(lambda column: column if column.ndim == 0 else column[index])
+
+    def _each(self, change: Callable[[IntArray], IntArray]) -> Plans:
+        """The same with every column changed."""
+        sizes = self.seq_length, self.global_batch_size
+        seq_length, batch = (None if column is None else change(column) for column in sizes)
+        columns = {name: change(column) for name, column in self.columns()}
+        return Plans(
+            **columns, stage_layers_table=self.stage_layers_table, seq_length=seq_length,
+            global_batch_size=batch,
+        )  # fmt: skip
+
+    def in_steps(self, seq_lengths: Sequence[int], batches: Sequence[int]) -> Plans:
+        """The same in steps of these sizes, one for each plan."""
+        shape = () if self._is_one else (len(self),)
+        sizes = (
+            np.array(each, dtype=np.int64).reshape(shape)[()] for each in (seq_lengths, batches)
+        )
+        seq_length, batch = sizes
+        return replace(self, seq_length=seq_length, global_batch_size=batch)
 
     def with_columns(self, **columns: Any) -> Plans:
         changed: dict[str, Any] = {n: np.asarray(c, dtype=np.int64) for n, c in columns.items()}
@@ -146,7 +166,8 @@ class Plans:
 
     def micro_batches(self, global_batch_size: int) -> FloatArray:
         """Micro-batches of a step on each pipeline; whole for legal plans."""
-        count: FloatArray = global_batch_size / (self.dp * self.micro_batch_size)
+        samples = global_batch_size if self.global_batch_size is None else self.global_batch_size
+        count: FloatArray = samples / (self.dp * self.micro_batch_size)
         return count
 
     def reads(self, field: str) -> NDArray[np.bool_]:
@@ -243,7 +264,8 @@ def _flags(field: str, names: tuple[str, ...]) -> FloatArray:
     return np.array([float(name in names) for name in VOCABULARIES[field]])
 
 
-FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Plans) if f.name != "stage_layers_table")
+_BESIDE = ("stage_layers_table", "seq_length", "global_batch_size")
+FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Plans) if f.name not in _BESIDE)
 _COLUMNS = itemgetter(*FIELDS)
 _DEFAULTS: dict[str, int] = {name: encode(ParallelPlan(), name) for name in FIELDS}
 _BOOLEANS = frozenset(

@@ -144,6 +144,12 @@ class TrainingSpec(Spec):
         """
         return self.model_copy(update={"global_batch_size": 1, "tokens": None})
 
+    def without_size(self) -> Self:
+        """Equal for trainings that differ in the length and number of their samples; only where
+        samples are sequences.
+        """
+        return self.model_copy(update={"seq_length": 1, "global_batch_size": 1, "tokens": None})
+
     def trains(self, part: str) -> bool:
         """Whether the weights of a part have gradients; adapters are no part of the model."""
         return self.lora_rank == 0 and part not in self.frozen

@@ -8,7 +8,7 @@ from cost_models.adapters import adapted
 from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans, code
 from cost_models.trainable import matrices
-from planner.constraints.rule import BoolArray, Context, Rule, divides
+from planner.constraints.rule import BoolArray, Context, Rule, divides, positions
 
 
 def _adapters(c: Context, p: Plans) -> BoolArray:
@@ -68,7 +68,7 @@ def _ffn_text(c: Context, p: ParallelPlan) -> str:
 
 
 def _sequence(c: Context, p: Plans) -> BoolArray:
-    seq = c.training.seq_length
+    seq = positions(c, p)
     chunks = np.where((p.cp > 1) & (p.cp_kind != code("cp_kind", "a2a")), 2 * p.cp, p.cp)
     shards = p.cp * np.where(p.sequence_parallel > 0, p.tp, 1)
     return np.asarray(divides(chunks, seq) & divides(shards, seq))

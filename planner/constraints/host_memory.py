@@ -26,6 +26,8 @@ def offloaded_bytes(c: Context, p: Plans) -> Array:
 
     Pinned buffers, adapters and offloaded activations are not counted.
     """
+    if not p.offload_optimizer.any():
+        return 0.0
     training, runtime = c.training, traits(p.runtime)
     each = element_bytes(training, runtime)
     parameters = float(total_parameters(c.model))

@@ -86,6 +86,16 @@ def divides(divisor: IntArray, value: Any) -> BoolArray:
     return np.asarray(np.asarray(value) % np.maximum(divisor, 1) == 0, dtype=np.bool_)
 
 
+def samples(c: Context, p: Plans) -> Any:
+    """The global batch size of each plan's step."""
+    return c.training.global_batch_size if p.global_batch_size is None else p.global_batch_size
+
+
+def positions(c: Context, p: Plans) -> Any:
+    """The sequence length of each plan's step."""
+    return c.training.seq_length if p.seq_length is None else p.seq_length
+
+
 def micro_batches(c: Context, p: Plans) -> IntArray:
     """Micro-batches per pipeline and step (exact where the batch is a multiple)."""
     return np.asarray(p.micro_batches(c.training.global_batch_size)).astype(np.int64)

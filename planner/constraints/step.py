@@ -8,11 +8,11 @@ from cost_models.optimizers import OPTIMIZERS
 from cost_models.plans import RECOMPUTE_MODULES, ParallelPlan, Plans, code
 from cost_models.runtimes import RUNTIMES, traits
 from cost_models.spec import ModelSpec
-from planner.constraints.rule import BoolArray, Context, Rule, divides
+from planner.constraints.rule import BoolArray, Context, Rule, divides, samples
 
 
 def _batch(c: Context, p: Plans) -> BoolArray:
-    return divides(p.dp * p.micro_batch_size, c.training.global_batch_size)
+    return divides(p.dp * p.micro_batch_size, samples(c, p))
 
 
 def _dynamic(c: Context, p: Plans) -> BoolArray:
@@ -122,7 +122,7 @@ def _offloads_elementwise(c: Context, p: Plans) -> BoolArray:
 
 def _steps_in_backward(c: Context, p: Plans) -> BoolArray:
     """Gradients that are freed at once can't wait for others: of samples, or of replicas."""
-    once = c.training.global_batch_size == p.dp * p.micro_batch_size
+    once = samples(c, p) == p.dp * p.micro_batch_size
     reduced = (p.dp * p.cp == 1) | (p.zero_stage == 3)
     alone = once & reduced & (p.pp == 1) & (p.offload_optimizer == 0)
     return np.asarray(alone | (not c.training.optimizer_in_backward))

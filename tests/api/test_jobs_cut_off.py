@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -182,6 +183,47 @@ def test_a_full_disk(
     eventually(lambda: not place.runs(), "the end of its processes")
     last = server.start("sweeps", SWEEP)
     assert server.end(last)["state"] == "succeeded"
+
+
+def remount(server: Server, folder: Path, mode: str) -> None:
+    """Have a server's own disk be read only ("ro"), or written again ("rw")."""
+    within = ["nsenter", "-t", str(server.process.pid), "-U", "-m", "--preserve-credentials"]
+    subprocess.run([*within, "mount", "-o", f"remount,{mode}", str(folder)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["full", "read only"])
+def test_a_job_waits_for_space(postgres: Postgres, tmp_path: Path, way: str) -> None:
+    postgres.folder.chmod(0o755)  # its socket is for a server in a space of its own, too
+    place = Place(tmp_path / "data", postgres.database())
+    try:
+        server = place.serve(*small_disk(place.folder))
+        ballast = Path(f"/proc/{server.process.pid}/root{place.folder}/ballast")
+        fill(ballast) if way == "full" else remount(server, place.folder, "ro")
+        asked = ("validations", TINY) if way == "full" else ("sweeps", SWEEP)
+        job = server.start(*asked)
+        eventually(lambda: "waits for space" in str(server.log_of(job)), "that it waits", 120)
+        assert server.job(job)["state"] == "running"
+        ballast.unlink() if way == "full" else remount(server, place.folder, "rw")
+        done = server.end(job)
+        assert done["state"] == "succeeded", done["error"]
+    finally:
+        place.clear()
+
+
+@pytest.mark.slow
+def test_a_job_that_waits_for_space_is_cancelled(postgres: Postgres, tmp_path: Path) -> None:
+    postgres.folder.chmod(0o755)
+    place = Place(tmp_path / "data", postgres.database())
+    try:
+        server = place.serve(*small_disk(place.folder))
+        remount(server, place.folder, "ro")
+        job = server.start("sweeps", SWEEP)
+        eventually(lambda: "waits for space" in str(server.log_of(job)), "that it waits", 120)
+        server.http.post(job["links"]["cancel"])
+        assert server.end(job)["state"] == "cancelled"
+    finally:
+        place.clear()
 
 
 @pytest.mark.exhaustive

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -16,10 +16,11 @@ from cost_models.estimate import CostModel, Estimates
 from cost_models.flops import step_flop
 from cost_models.layers import layers_of
 from cost_models.package_files import table
-from cost_models.plans import ParallelPlan, Plans
+from cost_models.plans import ParallelPlan
 from cost_models.sources import Array
 from cost_models.stage_layers import rank_titles
 from cost_models.training_cost import training_cost
+from planner.answers.plans.alike import Asked, plans_in_steps
 from planner.answers.plans.assumptions import assumptions
 from planner.answers.plans.host_memory import host_bytes
 from planner.answers.plans.pipeline import pipeline
@@ -39,28 +40,35 @@ def reports(
     model: CostModel, request: PlanRequest, plans: list[ParallelPlan], simulated: bool = True
 ) -> list[PlanReport]:
     """Full reports of legal plans, priced together; simulated: their pipelines simulated too."""
-    if not plans:
-        return []
-    by_stages: dict[int, list[int]] = {}
-    for i, plan in enumerate(plans):
+    return reports_of_several(model, [(request, plan) for plan in plans], simulated)
+
+
+def reports_of_several(
+    model: CostModel, asked: Sequence[Asked], simulated: bool = True
+) -> list[PlanReport]:
+    """The same for requests that are priced together (planner/answers/plans/alike.py)."""
+    training, by_stages = model.context.training, dict[int, list[int]]()
+    for i, (_, plan) in enumerate(asked):
         by_stages.setdefault(plan.pp, []).append(i)
     result: dict[int, PlanReport] = {}
     for rows in by_stages.values():
-        chosen = [plans[i] for i in rows]
-        estimates = model.evaluate(Plans.few(tuple(chosen)), all_stages=True)
+        estimates = model.evaluate(
+            plans_in_steps([asked[i] for i in rows], training), all_stages=True
+        )
         for k, i in enumerate(rows):
+            request, plan = asked[i]
             parts = {name: float(estimates.time_parts_s[name][k]) for name in TIME_PARTS}
-            memory = _memory(model, request, chosen[k], estimates, k)
+            memory = _memory(model, request, plan, estimates, k)
             seconds = float(estimates.iteration_time_s[k])
             corrected = estimates.corrected
             times = 1.0 if corrected is None else float(corrected[k])
-            kernels = _kernels(request, chosen[k], estimates, k)
-            run = pipeline(estimates, k, chosen[k], parts) if simulated else None
+            kernels = _kernels(request, plan, estimates, k)
+            run = pipeline(estimates, k, plan, parts) if simulated else None
             again = sum(recomputed_communication_s(estimates, k).values())
             result[i] = _report(
-                model, request, chosen[k], seconds, parts, memory, kernels, run, times, again
+                model, request, plan, seconds, parts, memory, kernels, run, times, again
             )
-    return [result[i] for i in range(len(plans))]
+    return [result[i] for i in range(len(asked))]
 
 
 def report(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> PlanReport:

@@ -14,7 +14,9 @@ from cost_models.estimate import CostModel
 from cost_models.layers import layers_of
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.profiles import EfficiencyProfile
+from cost_models.spec import TrainingSpec
 from planner import frameworks
+from planner.answers.plans.alike import Asked, plans_in_steps, shared
 from planner.answers.plans.chance_to_be_first import (
     best_expected,
     compared,
@@ -23,7 +25,7 @@ from planner.answers.plans.chance_to_be_first import (
     selection,
 )
 from planner.answers.plans.competition import Entry, by_trainers, compete, fastest, prepared
-from planner.answers.plans.explain import report, reports
+from planner.answers.plans.explain import report, reports, reports_of_several
 from planner.answers.plans.host_memory import FIELD as OFFLOADED
 from planner.answers.plans.host_memory import offloading
 from planner.answers.plans.near_misses import (
@@ -188,19 +190,16 @@ def estimate(request: PlanRequest, plan: ParallelPlan) -> EstimateAnswer:
     return found
 
 
-def estimates(
-    asked: Sequence[tuple[PlanRequest, ParallelPlan]],
-) -> list[EstimateAnswer | IllegalPlan]:
-    """Time and memory of plans, for requests that differ only in `plan`.
+def estimates(asked: Sequence[Asked]) -> list[EstimateAnswer | IllegalPlan]:
+    """Time and memory of plans, for requests of which `shared` says the same.
 
     They are checked and priced as one array, which takes little longer than a single plan.
     """
     first, _ = asked[0]
-    model = cost_model(first)
-    context = Context(first.model, first.cluster, first.training)
-    refused = dict(_refused(context, [plan for _, plan in asked]))
+    training = shared(first).training
+    model = cost_model(first.model_copy(update={"training": training}))
+    refused = dict(_refused(asked, training))
     legal = [each for i, each in enumerate(asked) if i not in refused]
-    priced = reports(model, first, [plan for _, plan in legal])
     common = _common(first, model)
     answers = (
         EstimateAnswer(
@@ -208,15 +207,16 @@ def estimates(
             estimate=own,
             evidence=_evidence(request, plan),
         )
-        for (request, plan), own in zip(legal, priced, strict=True)
+        for (request, plan), own in zip(legal, reports_of_several(model, legal), strict=True)
     )
     return [refused[i] if i in refused else next(answers) for i in range(len(asked))]
 
 
-def _refused(context: Context, plans: Sequence[ParallelPlan]) -> Iterator[tuple[int, IllegalPlan]]:
-    """The indices of plans that cannot run, with every reason."""
-    for i in np.flatnonzero(~passing(RULES, context, Plans.few(tuple(plans)))).tolist():
-        yield i, IllegalPlan(violations(context, plans[i], RULES))
+def _refused(asked: Sequence[Asked], training: TrainingSpec) -> Iterator[tuple[int, IllegalPlan]]:
+    """The indices of plans that cannot run, with every reason; training: as they are priced."""
+    context = Context(asked[0][0].model, asked[0][0].cluster, training)
+    for i in np.flatnonzero(~passing(RULES, context, plans_in_steps(asked, training))).tolist():
+        yield i, IllegalPlan(illegal(*asked[i]))
 
 
 def why(request: PlanRequest, plan: ParallelPlan) -> WhyAnswer:

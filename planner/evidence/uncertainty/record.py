@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import combinations
 from math import log
+from typing import NamedTuple
 
 from cost_models.parameters import total_parameters
 from cost_models.plans import ParallelPlan
@@ -28,6 +29,15 @@ TOLD = (
 Pairs = frozenset[frozenset[str]]
 
 
+class _Kind(NamedTuple):
+    """What runs are told apart by, before the size of their model."""
+
+    accelerator: str
+    experts: bool
+    adapters: bool
+    narrow: bool
+
+
 def record(
     model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec, plan: ParallelPlan
 ) -> Record | None:
@@ -36,15 +46,23 @@ def record(
     Of the model nearest in size, where none is within _LIKE_SIZE.  None without a run of its kind
     of model, method and class of precision.
     """
-    runs = _runs(
+    kind = _Kind(
         cluster.groups[0].accelerator.id,
         model.moe is not None,
         training.freezes,
         training.precision in NARROW,
     )
+    runs = _runs(kind)
     if not runs:
         return None
-    size = total_parameters(model)
+    best, same = _fastest(kind, total_parameters(model))
+    return Record(run=best, same_model=same, differs=tuple(differences(plan, best, runs)))
+
+
+@lru_cache(maxsize=1024)
+def _fastest(kind: _Kind, size: float) -> tuple[ScoredRun, bool]:
+    """The fastest run of the models nearest to a size; whether its model is of this size."""
+    runs = _runs(kind)
 
     def apart(run: ScoredRun) -> float:
         return abs(log(run.parameters / size))
@@ -52,13 +70,11 @@ def record(
     reach = max(log(_LIKE_SIZE), min(map(apart, runs)))
     near = [run for run in runs if apart(run) <= reach]
     best = max(near, key=lambda run: run.model_flop_per_s)
-    same = apart(best) <= log(_SAME_SIZE)
-    return Record(run=best, same_model=same, differs=tuple(differences(plan, best, runs)))
+    return best, apart(best) <= log(_SAME_SIZE)
 
 
 @lru_cache(maxsize=256)
-def _runs(accelerator: str, experts: bool, adapters: bool, narrow: bool) -> tuple[ScoredRun, ...]:
-    kind = accelerator, experts, adapters, narrow
+def _runs(kind: _Kind) -> tuple[ScoredRun, ...]:
     return tuple(
         run
         for run in scored_runs()

@@ -25,6 +25,7 @@ from planner.documents.problems import (
 )
 from planner.documents.service import Progress
 from planner.evidence.uncertainty.asker import HERE, Asker, asked_by
+from planner.running.jobs import disk_space
 from planner.running.jobs.settings import JobSettings
 from planner.running.jobs.step_process import StepProcess
 from planner.running.jobs.step_worker import LEASE_EXPIRED, task_line
@@ -195,14 +196,9 @@ class JobRun:
             nonlocal done_now
             began = time.monotonic()
             self._report(phase, Progress(), f"{phase}: begun on {socket.gethostname()}")
-            try:
-                with _tracer.start_as_current_span(f"{self.job.kind} {phase}") as span:
-                    span.set_attribute("planner.job", self.job.id)
-                    outcome = work()
-            except OSError as error:
-                detail = f"could not write: {error.strerror}"
-                title = "No space for the step's files"
-                outcome = {"failed": failure_document("cannot-write", title, detail)}
+            with _tracer.start_as_current_span(f"{self.job.kind} {phase}") as span:
+                span.set_attribute("planner.job", self.job.id)
+                outcome = self._with_space(phase, work)
             word = "failed" if "failed" in outcome else "done"
             self._report(phase, None, f"{phase}: {word} in {time.monotonic() - began:.1f} s")
             done_now = True
@@ -215,6 +211,25 @@ class JobRun:
         if "failed" in outcome:
             raise Failed(outcome["failed"])
         return outcome["result"]
+
+    def _with_space(self, phase: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What a step says of itself; one that finds no space begins again once there is some.
+
+        One that fills the disk by itself fails after as many beginnings as a job may have.
+        """
+        outcome, no_space = disk_space.tried(work)
+        for _ in range(self.settings.max_job_attempts - 1):
+            if not no_space:
+                break
+            log = [f"{phase}: {outcome['failed']['detail']}: waits for space"]
+            while not disk_space.has_space(self.folder.parent):
+                self.executor.check()
+                self._report(phase, Progress(text="waits for space on the disk"), *log)
+                log.clear()
+                time.sleep(_REPORT_S)
+            self._report(phase, Progress(), *log, f"{phase}: begun again")
+            outcome, no_space = disk_space.tried(work)
+        return outcome
 
     def _process(
         self, phase: str, step: str, at: tuple[int, int], arguments: dict[str, Any], again: int = 0

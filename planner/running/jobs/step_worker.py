@@ -104,6 +104,7 @@ def _outcome(asked: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
         problem_document,
         problems_of,
     )
+    from planner.running.jobs.disk_space import FULL, cannot_write
     from planner.running.jobs.long_steps import STEPS, Task
     from planner.running.validate.dryrun.trace_process import TraceFailed
     from planner.running.validate.processes.process import RunFailed, Stopped
@@ -127,6 +128,10 @@ def _outcome(asked: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
         return {"failed": failure_document("trace", "The trace failed", str(error))}
     except (RequestError, IllegalPlan) as error:
         return {"failed": problem_document(problems_of(error) or ())}
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        return {"failed": cannot_write(error)}
 
 
 def _tell(answers: IO[str], message: dict[str, Any]) -> None:
