@@ -14,7 +14,7 @@ import { useCatalog } from "../use_query.js";
 import { asked, choose, chosen, command, refusedAt, steps } from "./rl_query.js";
 
 const PAUSE_MS = 300;
-const TRAINERS = [["verl", "verl"], ["nemo-rl", "NeMo-RL"], ["trl", "TRL"], ["slime", "slime"], ["openrlhf", "OpenRLHF"]];
+const TRAINERS = [["verl", "verl"], ["nemo-rl", "NeMo-RL"], ["trl", "TRL"], ["slime", "slime"], ["openrlhf", "OpenRLHF"], ["prime-rl", "prime-rl"], ["areal", "AReaL"]];
 
 export default function Rl() {
   useSignalEffect(() => {

@@ -11,12 +11,13 @@ from planner.answers.reinforcement.documents import (
     ReinforcementSpec,
     Way,
 )
-from planner.answers.reinforcement.layouts import STALENESS, Layout, layouts
+from planner.answers.reinforcement.layouts import Layout, layouts
 from planner.answers.reinforcement.memory import phases
 from planner.answers.reinforcement.timeline import lanes
 from planner.answers.reinforcement.transfer import generation_weight_bytes
 from planner.documents.answer import ProfileInfo
 from planner.documents.plan_report import Note
+from planner.frameworks.step_trainers import STALENESS
 from planner.version import __version__
 
 # Doubt of a modelled generation, each way: engines of one release to another, and the shape of

@@ -114,6 +114,8 @@ def _degrees(asked: ReinforcementRequest, accelerators: int) -> list[int]:
     if spec.generation_tp is not None:
         return [spec.generation_tp]
     powers = [1 << i for i in range(MOST_TP.bit_length()) if 1 << i <= accelerators]
+    if asked.trainer.node_engines:
+        powers = [n for n in powers if n <= asked.node_accelerators]
     return [n for n in powers if accelerators % n == 0 and splits_heads(model, n)] or [1]
 
 
@@ -176,8 +178,8 @@ def _generated(
     return generate(
         engine, lengths(asked), float(spec.prompt_tokens), responses, engines=count,
         cache_bytes=cache, max_num_seqs=spec.max_num_seqs,
-        # Engines cache prefixes: the samples of a prompt compute it once.
-        prompts_per_response=1.0 / spec.samples,
+        # Where engines cache prefixes, the samples of a prompt compute it once.
+        prompts_per_response=1.0 / spec.samples if asked.trainer.prefixes else 1.0,
         tokens_per_pass=spec.accepted_tokens or 1.0, drafted=float(spec.speculative_tokens),
         cut=Cut(spec.oversampling, float(spec.samples), spec.partial_rollouts),
         tool_wait_s=spec.waiting_s,

@@ -28,13 +28,10 @@ from planner.documents.answer import Reason
 from planner.documents.plan_report import PlanReport
 from planner.documents.problems import RequestError
 from planner.documents.request import Bounds, PlanRequest
-from planner.frameworks.step_trainers import WayName
+from planner.frameworks.step_trainers import STALENESS, WayName
 from planner.search.exhaustive import cost_model
 
 GENERATION_PARTS = ("generation", "reward")
-STALENESS: dict[WayName, float] = {
-    "synchronous": 0.0, "one step off-policy": 1.0, "asynchronous": 2.0,
-}  # fmt: skip
 # Lengths by which packed samples are priced, and node counts that are tried for generation.
 QUANTILES, MOST_SPLITS = 16, 15
 
@@ -315,8 +312,9 @@ def _layout(name: WayName, trained: Trained, engines: Engines, same: bool) -> La
     moved = moved_bytes(asked, trained.report, same) if spec.offload else 0.0
     link = group.host_link_bytes_per_s
     steady, scored = name == "asynchronous", dict(trained.parts_s)
-    if name != "synchronous" and spec.trainer == "verl":
-        scored["policy_scoring"] = 0.0  # log-probabilities of the engines are taken (bypass_mode)
+    scores = asked.trainer.scores
+    if scores == "never" or (scores == "in step" and name != "synchronous"):
+        scored["policy_scoring"] = 0.0  # log-probabilities of the engines are taken
     parts = {
         "generation": engines.steady_s if steady else engines.seconds,
         "reward": spec.reward_s,

@@ -17,6 +17,7 @@ from planner.answers.reinforcement.emission import files
 from planner.answers.reinforcement.parsing import parse_reinforcement
 from planner.documents.problems import RequestError
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
+from planner.frameworks.step_trainers import TRAINERS
 from tests.fixtures.canonical import canonical
 from tests.fixtures.launches import run_script, written
 
@@ -40,12 +41,14 @@ def overrides(script: str) -> dict[str, str]:
 # Whose reader reads the training part of each trainer's files.
 READERS = {
     "verl": "verl", "nemo-rl": "megatron", "trl": "trl", "slime": "slime", "openrlhf": "accelerate",
+    "prime-rl": "pytorch", "areal": "megatron",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 4])
 @pytest.mark.parametrize("trainer", READERS)
 def test_they_read_back_as_the_plan(trainer: str, staleness: float) -> None:
+    staleness = max(staleness, TRAINERS[trainer].freshest)  # type: ignore[index]
     request = asked(trainer=trainer, staleness=staleness)
     answer, bundle = planner.rl(request), files(parse_reinforcement(request))
     given = GivenValues(model=model("llama-3.1-8b"))
@@ -85,6 +88,7 @@ def test_what_verl_is_told() -> None:
 @pytest.mark.parametrize("trainer", READERS)
 def test_what_nobody_asked_for_is_the_trainers_default(trainer: str, staleness: float) -> None:
     """No learning rate or number of steps is made up, and the answer says whose they are."""
+    staleness = max(staleness, TRAINERS[trainer].freshest)  # type: ignore[index]
     bundle = files(parse_reinforcement(asked(trainer=trainer, staleness=staleness)))
     assert not any("PLACEHOLDER" in text for text in bundle.files.values())
     if trainer == "verl":
