@@ -64,6 +64,11 @@ class StepTrainer:
     references: bool = True
 
     @property
+    def apart(self) -> bool:
+        """Whether engines always have nodes of their own."""
+        return TOGETHER not in self.ways
+
+    @property
     def freshest(self) -> float:
         """The fewest policy updates that a response lags behind."""
         return min(STALENESS[name] for name, _ in self.ways)

@@ -62,8 +62,8 @@ def drawn(trainer: Trainer, count: int) -> list[Bundle]:
         if "oversampling" in TRAINERS[trainer].says:
             step["oversampling"] = draw.choice((1, 1.25))
             step["partial_rollouts"] = step["oversampling"] > 1
-        alone = ("synchronous", "same") in TRAINERS[trainer].ways
-        cluster = f"{draw.choice((1, 2, 4) if alone else (2, 3, 4))}x8xh100-sxm"
+        nodes = draw.choice((2, 3, 4) if TRAINERS[trainer].apart else (1, 2, 4))
+        cluster = f"{nodes}x8xh100-sxm"
         document = {"model": draw.choice(MODELS), "cluster": cluster, "reinforcement": step}
         try:
             found.append(files(parse_reinforcement(document)))

@@ -20,7 +20,7 @@ from planner.answers.plans.competition import fastest
 from planner.answers.plans.emission import NothingFits
 from planner.answers.plans.explain import report
 from planner.answers.plans.plan_answers import IllegalPlan, illegal
-from planner.answers.reinforcement.documents import ReinforcementRequest, TransferStep
+from planner.answers.reinforcement.documents import PART, ReinforcementRequest, TransferStep
 from planner.answers.reinforcement.engines import Engines, fastest_engines, lengths
 from planner.answers.reinforcement.memory import beside_bytes, critic_share, moved_bytes
 from planner.answers.reinforcement.transfer import transfer
@@ -149,7 +149,7 @@ def layouts(asked: ReinforcementRequest) -> list[Layout]:
         return trained[nodes]
 
     ways = asked.trainer.ways
-    split = spec.generation == "other"
+    split = spec.generation == "other" or (spec.generation is None and asked.trainer.apart)
     if not split:
         whole = on(asked.nodes)
         engines = fastest_engines(
@@ -162,6 +162,12 @@ def layouts(asked: ReinforcementRequest) -> list[Layout]:
         found += _split(asked, on, found[0] if found else None)
     if searched:
         found = [one for one in found if (one.name, "same" if one.same else "other") in ways]
+    if not found:
+        raise NothingFits(
+            f"no split of the {asked.nodes} nodes has room for engines and for the training; "
+            "`planner plan` on fewer nodes says why",
+            f"/{PART}/generation_nodes", spec.generation_nodes,
+        )  # fmt: skip
     fresh = [one for one in found if STALENESS[one.name] <= max(spec.staleness, 0.0)]
     late = [one for one in found if one not in fresh]
     return sorted(fresh, key=_step_s) + sorted(late, key=_step_s)

@@ -157,6 +157,9 @@ def _of_trainer(request: PlanRequest, spec: ReinforcementSpec) -> Iterator[Probl
     if spec.reference and not trainer.references:
         detail = f"{trainer.title} has no reference that scores responses: must be false, got true"
         yield problem("reference", detail, True)
+    if trainer.apart and spec.generation is None and group.nodes < 2:
+        detail = f"{trainer.title} generates on nodes of their own: needs a second node"
+        yield problem("generation", detail, None)
     if spec.staleness < trainer.freshest:
         least = f"{trainer.freshest:g}, got {spec.staleness:g}"
         detail = f"{trainer.title} generates while it trains: must be at least {least}"
