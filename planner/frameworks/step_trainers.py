@@ -40,7 +40,7 @@ class StepTrainer:
     node_engines: whether an engine's accelerators are of one node.  prefixes: whether the samples
     of a prompt compute it once.  one_update: whether engines get new weights after each optimizer
     step.  scores: when the policy scores the responses again, beside its engines' probabilities.
-    references: whether a frozen copy can score them.
+    references: whether a frozen copy can score them.  no_critic: ways that have none.
     """
 
     title: str
@@ -62,6 +62,12 @@ class StepTrainer:
     one_update: bool = False
     scores: Scores = "always"
     references: bool = True
+    no_critic: tuple[tuple[WayName, Where], ...] = ()
+
+    def ways_of(self, algorithm: str) -> tuple[tuple[WayName, Where], ...]:
+        """The ways to run the steps of an algorithm."""
+        left_out = self.no_critic if algorithm == "ppo" else ()
+        return tuple(way for way in self.ways if way not in left_out)
 
     @property
     def apart(self) -> bool:
@@ -125,8 +131,9 @@ TRAINERS: Mapping[Trainer, StepTrainer] = {
     ),
     "openrlhf": StepTrainer(
         "OpenRLHF", "planner.frameworks.openrlhf.step", "accelerate",
-        (TOGETHER, APART, ONE_BEHIND, ASYNCHRONOUS), says=("epochs",), limits=_OPENRLHF,
-        runs_as={"runtime": "deepspeed"}, training=_HALF, whole_experts=False,
+        (TOGETHER, APART, ONE_BEHIND, ASYNCHRONOUS), ("grpo", "ppo"),
+        ("epochs", "generated_per_trained"), limits=_OPENRLHF, runs_as={"runtime": "deepspeed"},
+        training=_HALF, whole_experts=False, no_critic=(APART,),
     ),
     "prime-rl": StepTrainer(
         "prime-rl", "planner.frameworks.prime_rl.step", "pytorch", (ONE_BEHIND, ASYNCHRONOUS),

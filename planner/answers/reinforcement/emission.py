@@ -87,8 +87,9 @@ def _misplaced(asked: ReinforcementRequest, best: Layout) -> Iterator[Problem]:
     """What of the way to run the step the trainer has no options for."""
     trainer = asked.trainer
     where = "same" if best.same else "other"
-    if (best.name, where) not in trainer.ways:
-        known = [f"{name} on {place} accelerators" for name, place in trainer.ways]
+    ways = trainer.ways_of(asked.reinforcement.algorithm)
+    if (best.name, where) not in ways:
+        known = [f"{name} on {place} accelerators" for name, place in ways]
         detail = (
             f"{trainer.title} runs a step {', or '.join(known)}; got {best.name} on {where}: "
             "change generation or staleness"

@@ -148,7 +148,7 @@ def layouts(asked: ReinforcementRequest) -> list[Layout]:
             trained[nodes] = _trained(asked, nodes)
         return trained[nodes]
 
-    ways = asked.trainer.ways
+    ways = asked.trainer.ways_of(spec.algorithm)
     split = spec.generation == "other" or (spec.generation is None and asked.trainer.apart)
     if not split:
         whole = on(asked.nodes)

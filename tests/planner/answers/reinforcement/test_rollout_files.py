@@ -190,6 +190,18 @@ def test_engines_are_those_that_the_trainer_can_start(trainer: str) -> None:
     assert made.expert_parallel is (trainer == "verl")
 
 
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_openrlhf_trains_a_critic_on_the_ranks_of_the_policy(staleness: float) -> None:
+    step = asked(trainer="openrlhf", algorithm="ppo", staleness=staleness)
+    script = files(parse_reinforcement(step)).files["launch.sh"]
+    assert "--algo.advantage.estimator gae" in script
+    assert "--critic.num_nodes" in script
+    assert "--train.colocate_all" in script  # beside the policy, with engines apart too
+    apart = {**step["reinforcement"], "staleness": 0, "generation": "other", "generation_nodes": 1}
+    with pytest.raises(RequestError, match="runs a step synchronous on same accelerators, or one"):
+        files(parse_reinforcement({**step, "reinforcement": apart}))
+
+
 def test_trl_serves_on_a_node_of_its_own(tmp_path: Path) -> None:
     step = asked(trainer="trl", generation="other", generation_nodes=1)
     bundle = files(parse_reinforcement(step))
