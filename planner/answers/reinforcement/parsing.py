@@ -45,6 +45,11 @@ def parse_reinforcement(document: Any) -> ReinforcementRequest:
     asked = ReinforcementRequest(request=request, reinforcement=spec)
     if document.get("plan") is None:
         return asked
+    if asked.trainer.apart and spec.generation_nodes is None:
+        detail = f"{asked.trainer.title} trains on the other nodes: a plan of these needs it, "
+        detail += "with generation: other"
+        pointer = f"/{PART}/generation_nodes"
+        raise RequestError([Problem(pointer=pointer, code="missing", detail=detail)])
     nodes = asked.nodes - (spec.generation_nodes or 0)
     trained = asked.training_on(nodes)
     if trained.search.framework is None:  # what a plan leaves out is as the trainer has it

@@ -147,7 +147,6 @@ def test_a_plan_that_the_trainer_cannot_run_has_no_files() -> None:
          "must be 1, got 2"),
         ("prime-rl", {"reference": True}, "reference", "must be false, got true"),
         ("prime-rl", {"staleness": 0}, "staleness", "must be at least 1, got 0"),
-        ("prime-rl", {"generation_tp": 16}, "generation_tp", "must be at most 8, got 16"),
         ("areal", {"epochs": 2}, "epochs", "must be 1, got 2"),
         ("nemo-rl", {"generation": "other", "generation_nodes": 1, "staleness": 1,
                      "generated_per_trained": 2}, "generated_per_trained", "got 2.0"),
@@ -179,6 +178,35 @@ def test_a_given_plan_is_written() -> None:
     other = {**asked(), "plan": {**plan, "cross_entropy": "fused"}}
     with pytest.raises(NothingFits, match="is unfused, not fused"):
         files(parse_reinforcement(other))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "plan", "field", "said"),
+    [
+        ("nemo-rl", {"pp": 4, "vpp": 2, "schedule": "interleaved-1f1b"}, "vpp", "must be 1, got 2"),
+        ("nemo-rl", {"recompute": "full", "recompute_method": "block", "recompute_num_layers": 3},
+         "recompute_num_layers", "must be 1, got 3"),
+        ("areal", {"tp": 2}, "sequence_parallel", "must be True, got False"),
+    ],
+)  # fmt: skip
+def test_a_given_plan_beyond_the_trainers_words_is_refused(
+    trainer: str, plan: dict[str, Any], field: str, said: str
+) -> None:
+    split = {"generation": "other", "generation_nodes": 1} if trainer == "areal" else {}
+    with pytest.raises(RequestError) as error:
+        files(parse_reinforcement({**asked(trainer=trainer, staleness=1, **split), "plan": plan}))
+    found = {one.pointer: one.detail for one in error.value.problems}
+    assert said in found[f"/plan/{field}"]
+
+
+def test_trainers_that_generate_apart_need_the_nodes_of_a_given_plan() -> None:
+    request = asked(trainer="areal")
+    with pytest.raises(RequestError, match="a plan of these needs it, with generation: other"):
+        parse_reinforcement({**request, "plan": {"tp": 2}})
+    with pytest.raises(RequestError, match="generates on nodes of their own: needs a second node"):
+        parse_reinforcement(asked(trainer="areal", cluster="1x8xh100-sxm"))
+    with pytest.raises(RequestError, match="is on one node: must be at most 8, got 16"):
+        parse_reinforcement(asked(trainer="prime-rl", cluster="4x8xh100-sxm", generation_tp=16))
 
 
 @pytest.mark.parametrize("trainer", ["verl", "openrlhf"])
