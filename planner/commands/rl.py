@@ -64,7 +64,7 @@ def rl_emit(
     reinforcement: Mapping[str, Any],
     option_values: Mapping[str, Any],
 ) -> int:
-    """Launch files of a whole step: generation, scoring, training, for one of five trainers."""
+    """Launch files of a whole step: generation, scoring, training, for one of seven trainers."""
     from planner.answers.plans.emission import NothingFits
     from planner.answers.reinforcement.emission import files
 

@@ -14,6 +14,7 @@ import typer
 from planner.commands.failures import FINE
 from planner.commands.server import answered, chosen, only_here
 from planner.commands.shared import Json
+from planner.documents.problems import refuse
 
 if TYPE_CHECKING:
     from planner.commands.server import Client
@@ -29,6 +30,7 @@ Logs = Annotated[
 SiteName = Annotated[str, typer.Argument(metavar="NAME")]
 _SCRIPT = "the launch script, and the files that it names; fills what the log leaves open"
 _WHO = "the name of a key, user:NAME or * for everyone = read, teach or own"
+_STEP = "the step of a log of RL (verl, NeMo-RL, slime), as for `planner rl`: teaches its engines"
 _SET = "what log and script leave open, such as plan.recompute=full"
 
 app = typer.Typer(
@@ -39,8 +41,11 @@ app = typer.Typer(
 
 def learn(
     logs: Logs,
-    cluster: Annotated[str, typer.Option(metavar="NAME", help="where it ran, or a part of that")],
     site: Annotated[str, typer.Option(metavar="NAME", help="name that the runs are kept under")],
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NAME", help="where it ran, or a part of that")
+    ] = None,
+    step: Annotated[str | None, typer.Option(metavar="FILE", help=_STEP)] = None,
     script: Annotated[list[str] | None, typer.Option(metavar="FILE", help=_SCRIPT)] = None,
     model: Annotated[
         str | None, typer.Option(metavar="NAME|FILE", help="where the log does not print it")
@@ -50,6 +55,10 @@ def learn(
     json: Json = False,
 ) -> int:
     """Read training logs, show what they say, and keep it with a site."""
+    if step is not None:
+        return _learn_step(logs, step, site, yes, json)
+    if cluster is None:
+        raise refuse("/cluster", "missing", "give --cluster, or --step for a log of RL")
     from planner.commands.shared import read_model
     from planner.frameworks.sources import files_at
     from planner.inputs.requests.parser import parse_cluster
@@ -86,6 +95,27 @@ def learn(
     return FINE
 
 
+def _learn_step(logs: Sequence[str], step: str, site: str, yes: bool, json: bool) -> int:
+    """Read a log of steps of reinforcement learning, and keep what it teaches."""
+    from planner.commands.shared import read_document
+    from planner.learning.sites import learned_step
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.site_screens import learned_step_screen
+
+    if chosen() is not None:
+        only_here("--step")
+    if len(logs) != 1:
+        raise refuse("/log", "length", f"one log goes with --step, got {len(logs)}")
+    document = read_document(step, {}, limits=True, keep_plan=True)
+    with ExitStack() as stack:
+        name, lines = _log_lines(logs[0], stack)
+        found = learned_step.learned_step(lines, name, document, site)
+    if yes and not found.known:
+        found = learned_step.keep(found)
+    output.show(found, json, lambda screen: learned_step_screen(found))
+    return FINE
+
+
 def _read_runs(logs: Sequence[str], request: LearningRequest) -> LearnAnswer:
     from planner.learning.sites.learn_answer import read_runs
 
@@ -115,7 +145,7 @@ def _posted(logs: Sequence[str], request: LearningRequest) -> dict[str, Any]:
 
 def _log_lines(path: str, stack: ExitStack) -> tuple[str, Iterable[str]]:
     """(name, lines) of a file or of standard input.  Raises RequestError."""
-    from planner.documents.problems import refuse, shown
+    from planner.documents.problems import shown
     from planner.inputs.logs import lines_of
 
     if path == "-":

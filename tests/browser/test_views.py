@@ -121,6 +121,20 @@ def test_a_step_of_reinforcement_learning(page: Page, shot: Callable[..., None])
     assert first["y"] + first["height"] <= second["y"]
     shot(page, "rl", whole=True)
 
+    # Twice as many started as waited for: the last ones are cut.
+    page.get_by_text("Cuts, filters and tools").click()
+    before = verdict.inner_text()
+    page.get_by_label("Started for each").fill("2")
+    expect(verdict).not_to_have_text(before)
+    page.get_by_label("Cut responses go on").check()
+    page.get_by_label("Turns").fill("4")
+    page.get_by_label("Wait for a tool").fill("2")
+    expect(run).to_contain_text("--oversampling 2 --partial-rollouts --turns 4 --tool-wait-s 2")
+    shot(page, "rl-cuts", whole=True)
+    for name in ("Started for each", "Turns", "Wait for a tool"):
+        page.get_by_label(name).fill("")
+    page.get_by_label("Cut responses go on").uncheck()
+
     # It answers as one types: longer responses take longer, and a mean above them is refused.
     before = verdict.inner_text()
     page.get_by_label("Longest response").fill("16k")

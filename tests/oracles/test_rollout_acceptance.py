@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +48,22 @@ def drawn(trainer: Trainer, count: int) -> list[Bundle]:
             "reference": draw.random() < 0.7, "offload": draw.random() < 0.8,
             "generation_precision": draw.choice(("bf16", "fp8")),
         }  # fmt: skip
-        if trainer == "verl" and draw.random() < 0.2:
+        if "ppo" in TRAINERS[trainer].algorithms and draw.random() < 0.2:
             step["algorithm"] = "ppo"
         if "generation_precision" not in TRAINERS[trainer].says:
             del step["generation_precision"]
         if not TRAINERS[trainer].offloads:
             del step["offload"]
+        if not TRAINERS[trainer].references:
+            del step["reference"]
+        step["staleness"] = max(step["staleness"], TRAINERS[trainer].freshest)
         if "generated_per_trained" in TRAINERS[trainer].says and not step["staleness"]:
             step["generated_per_trained"] = draw.choice((1, 1.5, 2))
         if "oversampling" in TRAINERS[trainer].says:
             step["oversampling"] = draw.choice((1, 1.25))
             step["partial_rollouts"] = step["oversampling"] > 1
-        cluster = f"{draw.choice((1, 2, 4))}x8xh100-sxm"
+        nodes = draw.choice((2, 3, 4) if TRAINERS[trainer].apart else (1, 2, 4))
+        cluster = f"{nodes}x8xh100-sxm"
         document = {"model": draw.choice(MODELS), "cluster": cluster, "reinforcement": step}
         try:
             found.append(files(parse_reinforcement(document)))
@@ -195,6 +201,70 @@ def test_openrlhf_takes_a_hundred_steps(tmp_path: Path) -> None:
             for part in key.split("."):
                 node = node[part]
             assert same_value(node, value), (name, node, value)
+
+
+@pytest.mark.exhaustive
+def test_areal_takes_a_hundred_steps() -> None:
+    """Its dataclasses over the YAML, and its own reading of each engine's degrees."""
+    root, cases = checkout("inclusionAI/AReaL"), []
+    for bundle in drawn("areal", 100):
+        cases.append(bundle.files["grpo.yaml"])
+    done = subprocess.run(
+        [sys.executable, str(HERE / "areal_check.py"), str(root)],
+        input=json.dumps(cases), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == 100
+    for text, answer in zip(cases, answers, strict=True):
+        held(answer, yaml.safe_load(text))
+        total = answer["actor"]["world_size"] + answer["rollout"]["world_size"]
+        cluster = answer["cluster"]
+        assert total == cluster["n_nodes"] * cluster["n_gpus_per_node"]
+
+
+def held(answer: Any, said: Any) -> None:
+    """Asserts that a configuration has what was said, but for references and names."""
+    if isinstance(said, dict):
+        for key, value in said.items():
+            assert key in answer, key
+            held(answer[key], value)
+    elif isinstance(said, list):
+        for one, value in zip(answer, said, strict=True):
+            held(one, value)
+    elif "${" not in str(said):
+        assert same_text(answer, said), (answer, said)
+
+
+def same_text(answer: Any, said: Any) -> bool:
+    """Whether two values are equal; an enumeration may be shown as its name."""
+    return answer == said or (said == "None" and answer is None) or str(said) in str(answer)
+
+
+@pytest.mark.exhaustive
+def test_prime_rl_takes_a_hundred_steps() -> None:
+    """The command `rl` over the TOML, with all its checks of trainer, orchestrator and engines."""
+    python = os.environ.get("PRIME_RL_PYTHON")
+    if not python:
+        pytest.skip("PRIME_RL_PYTHON names no Python with what prime-rl's configuration needs")
+    root, cases = checkout("PrimeIntellect-ai/prime-rl"), []
+    for bundle in drawn("prime-rl", 100):
+        cases.append(bundle.files["rl.toml"])
+    done = subprocess.run(
+        [python, str(HERE / "prime_rl_check.py"), str(root)],
+        input=json.dumps(cases), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == 100
+    for text, answer in zip(cases, answers, strict=True):
+        said = tomllib.loads(text)
+        del said["model"]["name"]
+        del said["orchestrator"]["train"]["source"]  # prompts
+        held(answer, said)
+        ranks = said["deployment"]["num_train_nodes"] * said["deployment"]["gpus_per_node"]
+        splits = answer["trainer"]["model"]["cp"] * answer["trainer"]["model"]["dp_replicate"]
+        assert ranks % splits == 0
 
 
 def given(words: list[str]) -> dict[str, str]:

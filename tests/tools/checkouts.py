@@ -34,6 +34,7 @@ REVISIONS = {
     "NVIDIA-NeMo/Megatron-Bridge": "067f987df03b",
     "NVIDIA-NeMo/RL": "7ea279abfbeb",
     "NVIDIA/NeMo": "8cfedd720346",
+    "PrimeIntellect-ai/prime-rl": "559b44772e47",
     "THUDM/slime": "624b824a898a",
     "axolotl-ai-cloud/axolotl": "067b021c8b87",
     "deepspeedai/Megatron-DeepSpeed": "4efb479d5317",
@@ -41,6 +42,7 @@ REVISIONS = {
     "hpcaitech/ColossalAI": "4f9953be335e",
     "huggingface/nanotron": "2411b022a75f",
     "huggingface/trl": "f2cd57710ae3",
+    "inclusionAI/AReaL": "4aef98d8d818",
     "pytorch/torchtune": "bd2a0fc7c314",
     "unslothai/unsloth": "015bdef0d94a",
 }

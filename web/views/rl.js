@@ -7,14 +7,15 @@ import { units } from "../state.js";
 import { canonical } from "../url.js";
 import { SERIES } from "../charts/palette.js";
 import { CopyButton } from "../ui/copy.js";
-import { NumberField, SelectField } from "../ui/field.js";
+import { CheckField, NumberField, SelectField } from "../ui/field.js";
 import { Progress } from "../ui/progress.js";
-import { Section } from "../form/section.js";
+import { More, Section } from "../form/section.js";
 import { useCatalog } from "../use_query.js";
 import { asked, choose, chosen, command, refusedAt, steps } from "./rl_query.js";
 
 const PAUSE_MS = 300;
-const TRAINERS = [["verl", "verl"], ["nemo-rl", "NeMo-RL"], ["trl", "TRL"], ["slime", "slime"], ["openrlhf", "OpenRLHF"]];
+const CUTS = ["oversampling", "partial_rollouts", "generated_per_trained", "turns", "tool_wait_s"];
+const TRAINERS = [["verl", "verl"], ["nemo-rl", "NeMo-RL"], ["trl", "TRL"], ["slime", "slime"], ["openrlhf", "OpenRLHF"], ["prime-rl", "prime-rl"], ["areal", "AReaL"]];
 
 export default function Rl() {
   useSignalEffect(() => {
@@ -47,15 +48,15 @@ export default function Rl() {
 }
 
 /* A number of the step: its name in the document is that of the field. */
-function Number({ name, label, title, length, unit }) {
-  return html`<${NumberField} id=${`rl-${name.replaceAll("_", "-")}`} label=${label} title=${title} length=${length} unit=${unit}
+function Number({ name, label, title, length, unit, usual }) {
+  return html`<${NumberField} id=${`rl-${name.replaceAll("_", "-")}`} label=${label} title=${title} length=${length} unit=${unit} usual=${usual}
     value=${chosen.value[name]} onChange=${(value) => choose({ [name]: value })} problems=${refusedAt(`/reinforcement/${name}`)} />`;
 }
 
 function RlForm() {
   const models = useCatalog("models");
   const cards = useCatalog("accelerators");
-  const { model, accelerator, nodes, per_node: each, algorithm, trainer } = chosen.value;
+  const { model, accelerator, nodes, per_node: each, algorithm, trainer, partial_rollouts: partial } = chosen.value;
   const pick = (name) => (value) => choose({ [name]: value });
   return html`
     <form class="form" aria-label="What a step is" onSubmit=${(event) => event.preventDefault()}>
@@ -81,6 +82,16 @@ function RlForm() {
         <${Number} name="staleness" label="Updates behind" title="0: in step; 1: one step off-policy; more: asynchronous" />
         <${SelectField} id="rl-trainer" label="Trainer" value=${trainer} onChange=${pick("trainer")}
           options=${TRAINERS.map(([value, label]) => ({ value, label }))} problems=${refusedAt("/reinforcement/trainer")} />
+        <${More} label="Cuts, filters and tools" force=${CUTS.some((name) => refusedAt(`/reinforcement/${name}`).length)}>
+          <div class="dense">
+            <${Number} name="oversampling" label="Started for each" usual=${1} title="responses started for each that a step waits for; the others are cut" />
+            <${Number} name="generated_per_trained" label="Generated for each" usual=${1} title="responses generated for each that is trained on (DAPO's dynamic sampling)" />
+            <${Number} name="turns" label="Turns" usual=${1} title="of a mean response, with a tool between two of them" />
+            <${Number} name="tool_wait_s" label="Wait for a tool" usual=${0} unit="s" />
+            <${CheckField} id="rl-partial-rollouts" label="Cut responses go on" title="in the next step, with more started than waited for" value=${partial}
+              onChange=${(on) => choose({ partial_rollouts: on || undefined })} problems=${refusedAt("/reinforcement/partial_rollouts")} />
+          </div>
+        <//>
       <//>
     </form>`;
 }

@@ -22,7 +22,8 @@ export const asked = computed(() => {
 export const command = computed(() => {
   const { model, cluster, reinforcement } = asked.value;
   const said = Object.entries({ model, cluster, ...reinforcement }).filter(([name, value]) => !(name === "staleness" && value === 0));
-  return `planner rl-emit ${said.map(([name, value]) => `--${name.replaceAll("_", "-")} ${value}`).join(" ")} --output rl`;
+  const option = ([name, value]) => `--${name.replaceAll("_", "-")}${value === true ? "" : ` ${value}`}`;
+  return `planner rl-emit ${said.map(option).join(" ")} --output rl`;
 });
 
 export const choose = (changes) => { chosen.value = { ...chosen.peek(), ...changes }; };

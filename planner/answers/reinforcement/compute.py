@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from planner.answers.reinforcement.documents import (
     MEAN_OF_LONGEST,
@@ -11,21 +12,21 @@ from planner.answers.reinforcement.documents import (
     ReinforcementSpec,
     Way,
 )
-from planner.answers.reinforcement.layouts import STALENESS, Layout, layouts
+from planner.answers.reinforcement.engines import same_engines
+from planner.answers.reinforcement.layouts import Layout, layouts
 from planner.answers.reinforcement.memory import phases
 from planner.answers.reinforcement.timeline import lanes
 from planner.answers.reinforcement.transfer import generation_weight_bytes
 from planner.documents.answer import ProfileInfo
 from planner.documents.plan_report import Note
+from planner.frameworks.step_trainers import STALENESS
 from planner.version import __version__
 
-# Doubt of a modelled generation, each way: engines of one release to another, and the shape of
-# the lengths; published throughputs are 15 % off in the mean (tools/accuracy/generation.py).
-GENERATION_DOUBT = 1.35
 # Of transfers and offload, which frameworks do in buckets of their own: up to three times longer.
 TRANSFER_DOUBT = 3.0
 # Of the mean of the responses where it is not stated: a thirtieth to half of the longest.
 LENGTH_DOUBT = 4.0
+APART = ("reward", "weight_transfer", "offload", "generation")
 
 
 def step(asked: ReinforcementRequest) -> ReinforcementAnswer:
@@ -53,7 +54,7 @@ def step(asked: ReinforcementRequest) -> ReinforcementAnswer:
         parts_s=best.parts_s,
         dominant=max(best.parts_s, key=best.parts_s.__getitem__),
         step_time_s=best.step_time_s,
-        interval_s=_interval_s(spec, best),
+        interval_s=_interval_s(asked, best),
         ways=tuple(_way(asked, one) for one in found),
         generated=best.engines.document(asked),
         weight_bytes=generation_weight_bytes(asked.request.model),
@@ -82,26 +83,52 @@ def _way(asked: ReinforcementRequest, one: Layout) -> Way:
     )
 
 
-def _interval_s(spec: ReinforcementSpec, best: Layout) -> tuple[float, float]:
-    """Where the step is expected: each part at its least, and each at its most."""
-    band = best.trained.report.error_band
-    middle = best.trained.report.iteration_time_s
-    open_length = LENGTH_DOUBT if spec.response_tokens is None else 1.0
+def _interval_s(asked: ReinforcementRequest, best: Layout) -> tuple[float, float]:
+    """Where the step is expected: the doubts of its parts are independent, so squares add up.
 
-    def at(sign: int) -> float:
-        trained = (band.high_s if sign > 0 else band.low_s) / middle * open_length**sign
-        made = (GENERATION_DOUBT if best.engines.generated else 1.0) ** sign * open_length**sign
-        moved = TRANSFER_DOUBT if sign > 0 else 1.0
-        parts = {}
-        for name, taken in best.parts_s.items():
-            factor = made if name == "generation" else trained
-            if name in ("reward", "weight_transfer", "offload"):
-                factor = 1.0 if name == "reward" else moved
-            parts[name] = factor * taken
-        changed = Layout(best.name, best.trained, best.engines, best.same, best.transfer, parts)
-        return changed.step_time_s
+    Each doubt moves its parts to an end of their own 80 % interval, the others being in the middle.
+    """
+    moved = [_ends(asked, best, sign) for sign in (-1, 1)]
+    low, high = (
+        sum((changed.step_time_s - best.step_time_s) ** 2 for changed in ends) ** 0.5
+        for ends in moved
+    )
+    return max(best.step_time_s - low, 0.1 * best.step_time_s), best.step_time_s + high
 
-    return at(-1), at(1)
+
+def _ends(asked: ReinforcementRequest, best: Layout, sign: int) -> Iterator[Layout]:
+    """The step with one doubt at a time at its lower or upper end."""
+    band, middle = best.trained.report.error_band, best.trained.report.iteration_time_s
+    trained = {name for name in best.parts_s if name not in APART}
+    yield _times(best, trained, (band.high_s if sign > 0 else band.low_s) / middle)
+    if best.engines.generated is not None:
+        yield _times(best, {"generation"}, best.engines.belief.doubt**sign)
+    if sign > 0:
+        yield _times(best, {"weight_transfer", "offload"}, TRANSFER_DOUBT)
+    if asked.reinforcement.response_tokens is None:
+        yield _with_mean(asked, best, LENGTH_DOUBT**sign)
+
+
+def _times(best: Layout, names: set[str], factor: float) -> Layout:
+    """The step with some parts so many times as long."""
+    parts = {name: taken * (factor if name in names else 1) for name, taken in best.parts_s.items()}
+    return replace(best, parts_s=parts)
+
+
+def _with_mean(asked: ReinforcementRequest, best: Layout, times: float) -> Layout:
+    """The step on the same accelerators with so many times the mean response."""
+    spec = asked.reinforcement
+    mean = min(spec.longest_tokens, max(1, round(times * spec.mean_tokens)))
+    other = asked.model_copy(update={
+        "reinforcement": spec.model_copy(update={"response_tokens": mean})
+    })  # fmt: skip
+    made = same_engines(other, best.engines)
+    tokens = (spec.prompt_tokens + mean) / (spec.prompt_tokens + spec.mean_tokens)
+    slower = {
+        "generation": made.steady_s if best.name == "asynchronous" else made.seconds,
+        **{n: tokens * taken for n, taken in best.parts_s.items() if n not in APART},
+    }
+    return replace(best, parts_s={**best.parts_s, **slower})
 
 
 def _notes(spec: ReinforcementSpec, best: Layout) -> Iterator[Note]:
@@ -118,6 +145,14 @@ def _notes(spec: ReinforcementSpec, best: Layout) -> Iterator[Note]:
         code="coarse",
         text=f"Coarser than an answer about training: {how}; rewards take as long as stated.",
     )
+    if (belief := best.engines.belief).steps:
+        times = "1 step" if belief.steps == 1 else f"{belief.steps} steps"
+        yield Note(
+            code="site",
+            text=f"Generation takes {belief.factor:.2f} times as long as modelled, within a factor "
+            f"of {belief.doubt:.2f}: learned from {times} of site {best.trained.request.site}; "
+            "scoring and training have the correction of the site's runs.",
+        )
     if spec.response_tokens is None:
         yield Note(
             code="lengths",

@@ -131,12 +131,16 @@ class ReinforcementSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _of_trainer(cls, value: Any) -> Any:
-        """Models stay where they are where the trainer cannot move them, unless that is asked."""
-        if not isinstance(value, dict) or value.get("offload") is not None:
-            return value
-        named = value.get("trainer")
+        """What the trainer cannot do is left out, unless it is asked for."""
+        named = value.get("trainer") if isinstance(value, dict) else None
         trainer = TRAINERS.get(named) if isinstance(named, str) else None  # type: ignore[call-overload]
-        return value if trainer is None else {**value, "offload": trainer.offloads}
+        if trainer is None:
+            return value
+        usual = {
+            "offload": trainer.offloads, "reference": trainer.references,
+            "staleness": trainer.freshest,
+        }  # fmt: skip
+        return usual | {name: one for name, one in value.items() if one is not None}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -35,7 +35,7 @@ def files(asked: ReinforcementRequest) -> Bundle:
     if problems := [*unsaid(asked.reinforcement, trainer)]:
         raise RequestError(problems)
     best = layouts(asked)[0]
-    if problems := [*_misplaced(asked, best)]:
+    if problems := [*_misplaced(asked, best), *_beyond(asked, best)]:
         raise RequestError(problems)
     request = best.trained.request
     if request.search.framework != trainer.framework:
@@ -87,8 +87,9 @@ def _misplaced(asked: ReinforcementRequest, best: Layout) -> Iterator[Problem]:
     """What of the way to run the step the trainer has no options for."""
     trainer = asked.trainer
     where = "same" if best.same else "other"
-    if (best.name, where) not in trainer.ways:
-        known = [f"{name} on {place} accelerators" for name, place in trainer.ways]
+    ways = trainer.ways_of(asked.reinforcement.algorithm)
+    if (best.name, where) not in ways:
+        known = [f"{name} on {place} accelerators" for name, place in ways]
         detail = (
             f"{trainer.title} runs a step {', or '.join(known)}; got {best.name} on {where}: "
             "change generation or staleness"
@@ -106,6 +107,32 @@ def _misplaced(asked: ReinforcementRequest, best: Layout) -> Iterator[Problem]:
     if nodes > 1:
         detail = f"the server of {trainer.title} is on one node: must be 1, got {nodes}"
         yield _problem("generation_nodes", detail, nodes, 1)
+
+
+def _beyond(asked: ReinforcementRequest, best: Layout) -> Iterator[Problem]:
+    """What of a given plan the trainer's files have no words for."""
+    plan, trainer = best.trained.plan, asked.trainer
+    if asked.request.plan is None:
+        return
+    layers = asked.request.model.num_layers // (plan.pp * plan.vpp)
+    whole = plan.recompute_method == "block" and plan.recompute_num_layers >= layers
+    idle = {
+        "recompute_method": plan.recompute != "full" or whole,
+        "recompute_num_layers": plan.recompute != "full" or whole,
+        "sequence_parallel": plan.tp == 1,
+        "cp_kind": plan.cp == 1,
+        "moe_dispatcher": asked.request.model.moe is None,
+        "overlap_p2p": plan.pp == 1,
+    }
+    for name, values in trainer.limits.items():
+        got = getattr(plan, name)
+        if got in values or idle.get(name) or name in trainer.runs_as:
+            continue
+        said = " or ".join(map(str, values))
+        yield Problem(
+            pointer=f"/plan/{name}", code="inconsistent", got=got, allowed=values,
+            detail=f"no option of {trainer.title} says it: must be {said}, got {got}",
+        )  # fmt: skip
 
 
 def _rollouts(asked: ReinforcementRequest, best: Layout) -> Rollouts:

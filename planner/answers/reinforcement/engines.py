@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -14,6 +14,8 @@ from cost_models.spec import ModelSpec
 from planner.answers.plans.emission import NothingFits
 from planner.answers.reinforcement.documents import PART, Generation, ReinforcementRequest
 from planner.documents.formats import gib
+from planner.evidence.uncertainty.learned_steps import GenerationBelief, generation_belief
+from planner.evidence.uncertainty.site_storage import site_of_request
 from planner.search.exhaustive import cost_model
 
 # The largest engine that is tried, and the share of memory that engines take where it is free:
@@ -21,6 +23,7 @@ from planner.search.exhaustive import cost_model
 MOST_TP = 32
 MOST_UTILIZATION = {"other": 0.9, "same": 0.85}
 LENGTH_STEPS = 32  # of the drawn lengths of responses
+FIRST_SIGHT = generation_belief(())
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,8 @@ class Engines:
     """Equal engines on some accelerators; seconds: until the last response of a step ends.
 
     steady_s: seconds of as many responses where engines never run out of prompts.
-    generated, cache_bytes: None and 0 where the throughput is stated.
+    generated, cache_bytes: None and 0 where the throughput is stated.  belief: how long engines
+    take, over what is modelled; both times have its factor.
     """
 
     tp: int
@@ -40,18 +44,20 @@ class Engines:
     seconds: float
     steady_s: float
     generated: Generated | None = None
+    belief: GenerationBelief = FIRST_SIGHT
 
     def document(self, asked: ReinforcementRequest) -> Generation | None:
         """What the answer says of them."""
         made, spec = self.generated, asked.reinforcement
         if made is None:
             return None
-        spread = lengths(asked)
+        spread, slower = lengths(asked), self.belief.factor
         return Generation(
             engines=self.count, tp=self.tp, expert_parallel=self.expert_parallel,
             gpu_memory_utilization=self.utilization, cache_bytes=self.cache_bytes,
-            running=made.running, decode_s=made.decode_s, prefill_s=made.prefill_s,
-            tail_s=made.tail_s, steady_tokens_per_s=made.steady_tokens_per_s,
+            running=made.running, decode_s=slower * made.decode_s,
+            prefill_s=slower * made.prefill_s, tail_s=slower * made.tail_s,
+            steady_tokens_per_s=made.steady_tokens_per_s / slower,
             mean_tokens=spread.mean, max_tokens=spec.longest_tokens,
             length_shares=tuple(spread.shares(spec.longest_tokens, LENGTH_STEPS).tolist()),
         )  # fmt: skip
@@ -85,6 +91,20 @@ def fastest_engines(
     return min(found, key=lambda one: one.seconds)
 
 
+def same_engines(asked: ReinforcementRequest, engines: Engines) -> Engines:
+    """These engines with the responses of another request."""
+    if engines.generated is None:
+        stated_s = _stated_s(asked, engines.count * engines.tp)
+        return replace(engines, seconds=stated_s, steady_s=stated_s)
+    spec = asked.reinforcement
+    responses = spec.sequences * spec.generated_per_trained / engines.count
+    engine = _engine(asked, engines.tp, engines.expert_parallel)
+    made = _generated(asked, engine, responses, engines.count, engines.cache_bytes)
+    slower = engines.belief.factor
+    steady_s = slower * responses * spec.mean_tokens / made.steady_tokens_per_s
+    return replace(engines, seconds=slower * made.seconds, steady_s=steady_s, generated=made)
+
+
 def _no_room(asked: ReinforcementRequest, degrees: list[int], bytes_for_it: float) -> NothingFits:
     """Why no engine fits, and the longest response for which one would."""
     spec = asked.reinforcement
@@ -114,6 +134,8 @@ def _degrees(asked: ReinforcementRequest, accelerators: int) -> list[int]:
     if spec.generation_tp is not None:
         return [spec.generation_tp]
     powers = [1 << i for i in range(MOST_TP.bit_length()) if 1 << i <= accelerators]
+    if asked.trainer.node_engines:
+        powers = [n for n in powers if n <= asked.node_accelerators]
     return [n for n in powers if accelerators % n == 0 and splits_heads(model, n)] or [1]
 
 
@@ -144,6 +166,8 @@ def _candidates(
     # vLLM's server has copies of mixtures of experts alone (0.14 and later).
     alone = asked.trainer.one_server and where == "other" and model.moe is None
     capacity = asked.request.cluster.groups[0].accelerator.memory_bytes
+    site = site_of_request(asked.request.site)
+    belief = FIRST_SIGHT if site is None else generation_belief(site.steps)
     for tp in _degrees(asked, accelerators):
         several = model.moe is not None and tp > 1 and asked.trainer.whole_experts
         experts = model.moe.num_experts if model.moe else 1
@@ -153,20 +177,25 @@ def _candidates(
             cache = share * capacity - weights - WORKSPACE_BYTES
             responses = spec.sequences * spec.generated_per_trained / count
             if spec.generation_tokens_per_s is not None:
-                tokens = spec.sequences * spec.generated_per_trained * spec.mean_tokens
-                stated_s = tokens / (spec.generation_tokens_per_s * count * tp)
-                stated_s += spec.waiting_s
+                stated_s = _stated_s(asked, count * tp)
                 yield Engines(tp, count, False, share, weights, 0.0, stated_s, stated_s)
                 break
             try:
                 made = _generated(asked, engine, responses, count, cache)
             except ValueError:  # no room for one sequence
                 continue
-            tokens = responses * spec.mean_tokens
+            steady_s = responses * spec.mean_tokens / made.steady_tokens_per_s
             yield Engines(
-                tp, count, expert_parallel, share, weights, cache,
-                made.seconds, tokens / made.steady_tokens_per_s, made,
+                tp, count, expert_parallel, share, weights, cache, belief.factor * made.seconds,
+                belief.factor * steady_s, made, belief,
             )  # fmt: skip
+
+
+def _stated_s(asked: ReinforcementRequest, accelerators: int) -> float:
+    """Seconds of the responses at the throughput that is stated."""
+    spec = asked.reinforcement
+    tokens = spec.sequences * spec.generated_per_trained * spec.mean_tokens
+    return tokens / ((spec.generation_tokens_per_s or 1.0) * accelerators) + spec.waiting_s
 
 
 def _generated(
@@ -176,8 +205,8 @@ def _generated(
     return generate(
         engine, lengths(asked), float(spec.prompt_tokens), responses, engines=count,
         cache_bytes=cache, max_num_seqs=spec.max_num_seqs,
-        # Engines cache prefixes: the samples of a prompt compute it once.
-        prompts_per_response=1.0 / spec.samples,
+        # Where engines cache prefixes, the samples of a prompt compute it once.
+        prompts_per_response=1.0 / spec.samples if asked.trainer.prefixes else 1.0,
         tokens_per_pass=spec.accepted_tokens or 1.0, drafted=float(spec.speculative_tokens),
         cut=Cut(spec.oversampling, float(spec.samples), spec.partial_rollouts),
         tool_wait_s=spec.waiting_s,

@@ -20,7 +20,7 @@ from planner.answers.plans.competition import fastest
 from planner.answers.plans.emission import NothingFits
 from planner.answers.plans.explain import report
 from planner.answers.plans.plan_answers import IllegalPlan, illegal
-from planner.answers.reinforcement.documents import ReinforcementRequest, TransferStep
+from planner.answers.reinforcement.documents import PART, ReinforcementRequest, TransferStep
 from planner.answers.reinforcement.engines import Engines, fastest_engines, lengths
 from planner.answers.reinforcement.memory import beside_bytes, critic_share, moved_bytes
 from planner.answers.reinforcement.transfer import transfer
@@ -28,13 +28,10 @@ from planner.documents.answer import Reason
 from planner.documents.plan_report import PlanReport
 from planner.documents.problems import RequestError
 from planner.documents.request import Bounds, PlanRequest
-from planner.frameworks.step_trainers import WayName
+from planner.frameworks.step_trainers import STALENESS, WayName
 from planner.search.exhaustive import cost_model
 
 GENERATION_PARTS = ("generation", "reward")
-STALENESS: dict[WayName, float] = {
-    "synchronous": 0.0, "one step off-policy": 1.0, "asynchronous": 2.0,
-}  # fmt: skip
 # Lengths by which packed samples are priced, and node counts that are tried for generation.
 QUANTILES, MOST_SPLITS = 16, 15
 
@@ -151,8 +148,8 @@ def layouts(asked: ReinforcementRequest) -> list[Layout]:
             trained[nodes] = _trained(asked, nodes)
         return trained[nodes]
 
-    ways = asked.trainer.ways
-    split = spec.generation == "other"
+    ways = asked.trainer.ways_of(spec.algorithm)
+    split = spec.generation == "other" or (spec.generation is None and asked.trainer.apart)
     if not split:
         whole = on(asked.nodes)
         engines = fastest_engines(
@@ -165,6 +162,12 @@ def layouts(asked: ReinforcementRequest) -> list[Layout]:
         found += _split(asked, on, found[0] if found else None)
     if searched:
         found = [one for one in found if (one.name, "same" if one.same else "other") in ways]
+    if not found:
+        raise NothingFits(
+            f"no split of the {asked.nodes} nodes has room for engines and for the training; "
+            "`planner plan` on fewer nodes says why",
+            f"/{PART}/generation_nodes", spec.generation_nodes,
+        )  # fmt: skip
     fresh = [one for one in found if STALENESS[one.name] <= max(spec.staleness, 0.0)]
     late = [one for one in found if one not in fresh]
     return sorted(fresh, key=_step_s) + sorted(late, key=_step_s)
@@ -315,8 +318,9 @@ def _layout(name: WayName, trained: Trained, engines: Engines, same: bool) -> La
     moved = moved_bytes(asked, trained.report, same) if spec.offload else 0.0
     link = group.host_link_bytes_per_s
     steady, scored = name == "asynchronous", dict(trained.parts_s)
-    if name != "synchronous" and spec.trainer == "verl":
-        scored["policy_scoring"] = 0.0  # log-probabilities of the engines are taken (bypass_mode)
+    scores = asked.trainer.scores
+    if scores == "never" or (scores == "in step" and name != "synchronous"):
+        scored["policy_scoring"] = 0.0  # log-probabilities of the engines are taken
     parts = {
         "generation": engines.steady_s if steady else engines.seconds,
         "reward": spec.reward_s,

@@ -38,11 +38,18 @@ def parse_reinforcement(document: Any) -> ReinforcementRequest:
         problems += [_of_step(one, document, spec) for one in own]
     if spec is None or request is None:
         raise RequestError(problems)
-    problems += [*_of_training(request, spec), *_of_cluster(request, spec)]
+    problems += [
+        *_of_training(request, spec), *_of_cluster(request, spec), *_of_trainer(request, spec)
+    ]  # fmt: skip
     problems.check()
     asked = ReinforcementRequest(request=request, reinforcement=spec)
     if document.get("plan") is None:
         return asked
+    if asked.trainer.apart and spec.generation_nodes is None:
+        detail = f"{asked.trainer.title} trains on the other nodes: a plan of these needs it, "
+        detail += "with generation: other"
+        pointer = f"/{PART}/generation_nodes"
+        raise RequestError([Problem(pointer=pointer, code="missing", detail=detail)])
     nodes = asked.nodes - (spec.generation_nodes or 0)
     trained = asked.training_on(nodes)
     if trained.search.framework is None:  # what a plan leaves out is as the trainer has it
@@ -137,13 +144,40 @@ def _of_cluster(request: PlanRequest, spec: ReinforcementSpec) -> Iterator[Probl
     if spec.generation == "other" and group.nodes < 2:
         detail = "needs a second node: one generates while the other trains"
         yield problem("generation", detail, "other")
-    trainer = TRAINERS[spec.trainer]
-    if spec.offload and not trainer.offloads:
-        detail = f"{trainer.title} keeps its models in accelerator memory: must be false, got true"
-        yield problem("offload", detail, True)
     turns = spec.generation != "other" or spec.reference or spec.algorithm == "ppo"
     if spec.offload and turns and group.host_link_bytes_per_s is None:
         yield problem("offload", "needs host_link_bytes_per_s in the cluster, or false", True)
+
+
+def _of_trainer(request: PlanRequest, spec: ReinforcementSpec) -> Iterator[Problem]:
+    """What of the step its trainer can't do, whatever the plan."""
+
+    def problem(name: str, detail: str, got: Any, pointer: str = PART) -> Problem:
+        return Problem(pointer=f"/{pointer}/{name}", code="inconsistent", detail=detail, got=got)
+
+    trainer, (group,) = TRAINERS[spec.trainer], request.cluster.groups
+    if spec.offload and not trainer.offloads:
+        detail = f"{trainer.title} keeps its models in accelerator memory: must be false, got true"
+        yield problem("offload", detail, True)
+    if spec.reference and not trainer.references:
+        detail = f"{trainer.title} has no reference that scores responses: must be false, got true"
+        yield problem("reference", detail, True)
+    if trainer.apart and spec.generation is None and group.nodes < 2:
+        detail = f"{trainer.title} generates on nodes of their own: needs a second node"
+        yield problem("generation", detail, None)
+    if spec.staleness < trainer.freshest:
+        least = f"{trainer.freshest:g}, got {spec.staleness:g}"
+        detail = f"{trainer.title} generates while it trains: must be at least {least}"
+        yield problem("staleness", detail, spec.staleness)
+    most = group.accelerators_per_node
+    if trainer.node_engines and spec.generation_tp is not None and spec.generation_tp > most:
+        detail = f"an engine of {trainer.title} is on one node: must be at most {most}, got "
+        yield problem("generation_tp", f"{detail}{spec.generation_tp}", spec.generation_tp)
+    batch = request.training.global_batch_size
+    if trainer.one_update and batch != spec.sequences:
+        detail = f"{trainer.title} hands new weights on after each optimizer step: must be "
+        detail += f"{spec.sequences}, prompts x samples, or be left out; got {batch}"
+        yield problem("global_batch_size", detail, batch, "training")
 
 
 def _unshared(model: ModelSpec, tp: int, ranks: int) -> str:

@@ -28,6 +28,7 @@ from planner.evidence.uncertainty.error_features import (
     groups_of,
 )
 from planner.evidence.uncertainty.first_sight import Belief, prior
+from planner.evidence.uncertainty.learned_steps import LearnedStep
 from planner.evidence.uncertainty.memory_risk import Peaks, peaks
 from planner.evidence.uncertainty.posterior import Posterior, SeenRun, posterior
 
@@ -112,16 +113,24 @@ class LearnedRun(Spec):
 
 
 class Site(Spec):
-    """A named set of learned runs, the oldest first; calibration: kept among the profiles."""
+    """A named set of learned runs, the oldest first; calibration: kept among the profiles.
+
+    steps: of reinforcement learning, for the rates of its engines.
+    """
 
     name: str
     runs: Annotated[tuple[LearnedRun, ...], Field(max_length=MOST_RUNS)] = ()
+    steps: Annotated[tuple[LearnedStep, ...], Field(max_length=MOST_RUNS)] = ()
     calibration: Annotated[Calibration | None, Field(exclude=True)] = None
 
     def with_runs(self, runs: tuple[LearnedRun, ...]) -> Site:
         """This site with other runs."""
         # Not model_copy, which would copy what is cached of these runs.
-        return Site(name=self.name, runs=runs, calibration=self.calibration)
+        return Site(name=self.name, runs=runs, steps=self.steps, calibration=self.calibration)
+
+    def with_steps(self, steps: tuple[LearnedStep, ...]) -> Site:
+        """This site with other steps."""
+        return Site(name=self.name, runs=self.runs, steps=steps, calibration=self.calibration)
 
     @cached_property
     def unlearned(self) -> Site:
@@ -155,6 +164,8 @@ class Site(Spec):
             for run in self.runs
         ]
         content = json.dumps(runs)
+        if self.steps:
+            content += json.dumps([[one.id, one.ln] for one in self.steps])
         if self.calibration is not None:
             content += self.calibration.model_dump_json()
         return hashlib.sha256(content.encode()).hexdigest()

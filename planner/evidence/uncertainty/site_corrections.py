@@ -11,6 +11,7 @@ import numpy as np
 from planner.documents.plan_report import Document
 from planner.evidence.uncertainty.error_features import FACTORS
 from planner.evidence.uncertainty.first_sight import first_sight
+from planner.evidence.uncertainty.learned_steps import LearnedStep
 from planner.evidence.uncertainty.mixture import Mixture
 from planner.evidence.uncertainty.posterior import SHARES
 from planner.evidence.uncertainty.site import LearnedRun, Site
@@ -77,6 +78,8 @@ class CoverageByLevel(Document):
 class SiteAnswer(Document):
     """A site: its runs, what they say by kind, and its errors (medians are of their sizes).
 
+    steps: of reinforcement learning, which say how fast its engines generate.
+
     held_without: by intervals that know none of its runs; held_left_out: by those that know all of
     the others.
     """
@@ -85,6 +88,7 @@ class SiteAnswer(Document):
     digest: str
     calibration: Calibrated | None
     runs: tuple[LearnedRun, ...]
+    steps: tuple[LearnedStep, ...] = ()
     kinds: tuple[LearnedKind, ...]
     errors: tuple[RunError, ...]
     median_error_without: float | None
@@ -102,6 +106,7 @@ def site_answer(site: Site) -> SiteAnswer:
         digest=site.digest,
         calibration=_calibrated(site),
         runs=site.runs,
+        steps=site.steps,
         kinds=kinds(site),
         errors=found,
         median_error_without=_median([one.error_without for one in found]) if found else None,

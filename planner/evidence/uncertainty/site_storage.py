@@ -18,6 +18,7 @@ from planner.documents.problems import refuse, shown
 from planner.documents.request import PlanRequest
 from planner.evidence.uncertainty import profiles
 from planner.evidence.uncertainty.asker import asker
+from planner.evidence.uncertainty.learned_steps import LearnedStep
 from planner.evidence.uncertainty.memory_risk import Peaks, Room, peaks, room
 from planner.evidence.uncertainty.site import MOST_RUNS, LearnedRun, Site
 from planner.evidence.uncertainty.site_pricing import current
@@ -131,6 +132,21 @@ def learn(name: str, runs: tuple[LearnedRun, ...]) -> tuple[Site, tuple[LearnedR
     return found, tuple(new)
 
 
+def learn_steps(name: str, steps: tuple[LearnedStep, ...]) -> Site:
+    """Keep steps of reinforcement learning that a site does not have yet.  Raises RequestError."""
+
+    def more(site: Site) -> Site:
+        known = {step.id for step in site.steps}
+        new = [one for one in steps if one.id not in known]
+        if len(site.steps) + len(new) > MOST_RUNS:
+            detail = f"site {name} has {len(site.steps):,} steps and keeps at most {MOST_RUNS:,}"
+            raise refuse("/site", "too_many_runs", f"{detail}: forget some")
+        taught = (one.model_copy(update={"taught_by": asker().name or None}) for one in new)
+        return site.with_steps((*site.steps, *taught))
+
+    return _changed(check_name(name), more)
+
+
 def forget(name: str, run: str | None = None) -> None:
     """Forget a site with its calibration, or one run of it by its id or the start of it.
 
@@ -144,6 +160,9 @@ def forget(name: str, run: str | None = None) -> None:
         return
 
     def without(site: Site) -> Site:
+        kept = tuple(one for one in site.steps if one.id != run)
+        if len(kept) < len(site.steps):  # the run of its update goes with a step
+            return site.with_steps(kept).with_runs(tuple(r for r in site.runs if r.id != run))
         (found,) = [one for one in site.runs if one.id == which(site, run).id]
         return site.with_runs(tuple(one for one in site.runs if one is not found))
 
@@ -224,13 +243,16 @@ def _summary(name: str, file: Stamped | None, measured: Stamped | None) -> Summa
 def _as_kept(name: str, file: Stamped | None, measured: Stamped | None) -> Site:
     """A site whose runs have the prices that they were kept with."""
     calibration = profiles.calibration(name, measured) if measured else None
-    runs = read_model(file, Site, f"site {name}", MOST_BYTES).runs if file else ()
-    return Site(name=name, calibration=calibration, runs=runs)
+    kept = read_model(file, Site, f"site {name}", MOST_BYTES) if file else Site(name=name)
+    return Site(name=name, calibration=calibration, runs=kept.runs, steps=kept.steps)
 
 
 @lru_cache(maxsize=16)
 def _before(name: str, file: Stamped | None, measured: Stamped | None, run: str) -> Site:
     """A site as it was before it learned this run."""
     site = _read(name, file, measured)
-    earlier = site.runs[: [one.id for one in site.runs].index(run)]
-    return Site(name=f"{name}@{run}", runs=earlier, calibration=site.calibration)
+    place = [one.id for one in site.runs].index(run)
+    steps = tuple(one for one in site.steps if one.learned_at < site.runs[place].learned_at)
+    return Site(
+        name=f"{name}@{run}", runs=site.runs[:place], steps=steps, calibration=site.calibration
+    )

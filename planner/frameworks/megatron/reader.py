@@ -13,6 +13,7 @@ from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
 from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks import architecture, training_calls, verl_overrides, yaml_files
+from planner.frameworks.areal import reader as areal
 from planner.frameworks.arguments import Arguments, known_arguments, of_call
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.given_values import invalid
@@ -64,7 +65,10 @@ def recognises(files: Mapping[str, str]) -> bool:
         return False
     if nemo_rl.is_on(files, "megatron_cfg"):
         return True
-    documents = (printed_arguments.is_one, yaml_config.is_one, nemo1.trainer_of, _other_trainer)
+    documents = (
+        printed_arguments.is_one, yaml_config.is_one, nemo1.trainer_of, areal.file_of,
+        _other_trainer,
+    )  # fmt: skip
     if any(known(files) for known in documents):
         return True
     if any(MINDSPEED.search(text) for text in files.values()):
@@ -136,6 +140,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         return _read_yaml(config, files, accelerators)
     if (sections := nemo1.trainer_of(files)) is not None:
         return _read_sections(*sections, files, accelerators)
+    if (name := areal.file_of(files)) is not None:
+        return _read_areal(name, files, accelerators)
     if (run := of_files(files)) is not None:
         nemo_rl.backend(run)
         return _read_policy(run, files, accelerators)
@@ -197,6 +203,14 @@ def _read_sections(name: str, title: str, files: Mapping[str, str], size: int | 
     translated = nemo1.translated(file, title, given_with(files), known, size)
     found = TrainingCall(translated.launch, file.name, files)
     return _translated(translated, found, title, size)
+
+
+def _read_areal(name: str, files: Mapping[str, str], size: int | None) -> Reading:
+    """Reads the training of an AReaL run's policy."""
+    file = yaml_files.read(files[name], name)
+    translated = areal.translated(file, given_with(files), known_arguments(PACKAGE)["flags"])
+    found = TrainingCall(translated.launch, name, files)
+    return _translated(translated, found, areal.TITLE, size)
 
 
 def _read_other_trainer(

@@ -1,4 +1,4 @@
-"""OpenRLHF's whole step of GRPO: DeepSpeed's ZeRO 3 and vLLM's engines under Ray.
+"""OpenRLHF's whole step of GRPO or PPO: DeepSpeed's ZeRO 3 and vLLM's engines under Ray.
 
 Options of openrlhf/cli/train_ppo_ray.py (3c3be62).
 """
@@ -60,11 +60,17 @@ def _placement(request: PlanRequest, rollouts: Rollouts) -> Iterator[Row]:
     yield "--actor.num_gpus_per_node", each, "accelerators of a node"
     yield "--ref.num_nodes", count, "the reference is on the ranks that train"
     yield "--ref.num_gpus_per_node", each, "accelerators of a node"
+    critic = rollouts.algorithm == "ppo"
+    if critic:
+        yield "--critic.num_nodes", count, "the critic is on the ranks that train"
+        yield "--critic.num_gpus_per_node", each, "accelerators of a node"
     if not rollouts.apart:
         yield "--train.colocate_all", "engines share the ranks that train"
         yield "--vllm.enable_sleep", "engines free their memory while ranks train"
         if rollouts.offload:
             yield "--ds.enable_sleep", "the trainer makes room while engines generate"
+    elif critic:
+        yield "--train.colocate_all", "all but the engines, as generation runs beside training"
     else:
         yield "--train.colocate_actor_ref", "engines have nodes of their own"
     if rollouts.reference and rollouts.offload:
@@ -97,7 +103,10 @@ def _step(rollouts: Rollouts) -> Iterator[Row]:
     yield "--rollout.batch_size", rollouts.prompts, "prompts per step"
     yield "--rollout.n_samples_per_prompt", rollouts.samples, "responses per prompt"
     yield "--train.max_epochs", rollouts.epochs, "times that a batch is trained on"
-    yield "--algo.advantage.estimator", "group_norm", "GRPO"
+    estimator = {"grpo": "group_norm", "ppo": "gae"}[rollouts.algorithm]
+    yield "--algo.advantage.estimator", estimator, "as asked"
+    if rollouts.generated_per_trained > 1:
+        yield "--algo.dynamic_filtering_enable", "prompts without a difference are left out"
     kl = "weight of the reference's KL" if rollouts.reference else "no reference scores responses"
     yield "--algo.kl.init_coef", KL_WEIGHT if rollouts.reference else 0, kl
     if rollouts.reference:

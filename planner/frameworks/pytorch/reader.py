@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from planner.frameworks.prime_rl import reader as prime_rl
 from planner.frameworks.pytorch import encoders
 from planner.frameworks.pytorch.config import (
     BY_STAGE,
@@ -28,8 +29,8 @@ _PROCESSES = re.compile(r"^  --nproc_per_node (\d{1,7})$", re.MULTILINE)
 
 
 def recognises(files: Mapping[str, str]) -> bool:
-    """Whether the training script is among the files."""
-    return files.get(SCRIPT, "").startswith(TITLE)
+    """Whether the training script is among the files, or a run of prime-rl."""
+    return files.get(SCRIPT, "").startswith(TITLE) or prime_rl.recognises(files)
 
 
 def _block(text: str) -> ast.Dict:
@@ -62,6 +63,8 @@ def _number(pattern: re.Pattern[str], text: str) -> int | None:
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """The specs and the plan of CONFIG, and the nodes of the launch script beside it."""
+    if prime_rl.recognises(files):
+        return prime_rl.read(files)
     if SCRIPT not in files:
         raise Unreadable(f"{SCRIPT} is missing")
     block = _block(files[SCRIPT])

@@ -13,6 +13,7 @@ from rich.text import Text
 from cost_models.parameters import total_parameters
 from planner.documents.formats import gib, or_dash, seconds, share, short, whole_plan_words
 from planner.documents.request import PlanRequest
+from planner.evidence.uncertainty.learned_steps import LearnedStep
 from planner.evidence.uncertainty.site import LearnedRun
 from planner.evidence.uncertainty.site_corrections import (
     Calibrated,
@@ -21,6 +22,7 @@ from planner.evidence.uncertainty.site_corrections import (
     SiteAnswer,
 )
 from planner.learning.sites.learn_answer import LearnAnswer, ReadRun
+from planner.learning.sites.learned_step import LearnedStepAnswer
 from planner.presentation.terminal.plain_table import plain_table
 from planner.presentation.terminal.text_wrap import Flow, prose
 
@@ -157,8 +159,34 @@ def site_screen(answer: SiteAnswer) -> RenderableType:
         rows += [Text(), *_calibration(answer.calibration)]
     for kind in answer.kinds:
         rows += [Text(), *_kind(kind)]
+    if answer.steps:
+        rows += [Text(), Text("Generation of responses", "bold")]
+        rows += [prose(_generation(one), 2, 2) for one in answer.steps[-_MOST_ROWS:]]
     if answer.errors:
         rows += [Text(), Text("Error of estimates", "bold"), _errors(answer)]
+    return Group(*rows)
+
+
+def _generation(step: LearnedStep) -> str:
+    ratio = step.generation_s / step.estimated_s
+    return (
+        f"{step.file} ({step.trainer}, step {step.id}): {seconds(step.generation_s)}, "
+        f"{ratio:.2f} times the {seconds(step.estimated_s)} modelled"
+    )
+
+
+def learned_step_screen(answer: LearnedStepAnswer) -> RenderableType:
+    """What a log's steps teach a site, before or after it is kept."""
+    rows: list[RenderableType] = [prose(_generation(answer.step), 0, 2)]
+    if (run := answer.update) is not None:
+        update = f"an optimizer step: {seconds(run.step_s)} with full sequences"
+        rows.append(prose(f"{update}, {seconds(run.estimated_s)} estimated without a site", 0, 2))
+    rows += [prose(text, 0, 2) for text in answer.notes]
+    if answer.known:
+        rows.append(prose(f"site {answer.site} has this log already", 0, 2))
+    else:
+        kept = "kept" if answer.kept else "nothing is kept: --yes keeps it"
+        rows.append(prose(f"{kept}, with site {answer.site}", 0, 2))
     return Group(*rows)
 
 

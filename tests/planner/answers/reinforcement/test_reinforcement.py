@@ -421,3 +421,32 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "No launch files: slime is written for grpo alone" in capsys.readouterr().out
     assert cli.run([*WORDS, "--samples", "many"]) == 2
     assert "--samples: must be an integer" in capsys.readouterr().err
+
+
+class TestInterval:
+    """Doubts of parts are independent: their squares add up."""
+
+    def test_of_parts_by_hand(self) -> None:
+        answer = planner.rl(asked({"tp": 8, "sequence_parallel": True}))
+        report, parts = answer.training, answer.parts_s
+        trained = sum(
+            taken for name, taken in parts.items() if "scoring" in name or "train" in name
+        )
+        moved = parts["weight_transfer"] + parts["offload"]
+        above = report.error_band.high_s / report.iteration_time_s - 1.0
+        below = 1.0 - report.error_band.low_s / report.iteration_time_s
+        low, high = answer.interval_s
+        # A stated throughput is not doubted; transfers may take three times as long.
+        assert high - answer.step_time_s == pytest.approx(
+            ((trained * above) ** 2 + (2.0 * moved) ** 2) ** 0.5
+        )
+        assert answer.step_time_s - low == pytest.approx(trained * below)
+
+    def test_open_lengths_are_wider_on_both_sides(self) -> None:
+        step = {"generation_tokens_per_s": None, "max_response_tokens": 8192}
+        stated = planner.rl(asked({"tp": 1}, **step, response_tokens=1024))
+        left_open = planner.rl(asked({"tp": 1}, **step, response_tokens=None))
+        assert left_open.step_time_s == pytest.approx(stated.step_time_s)  # an eighth is assumed
+        assert left_open.interval_s[0] < 0.7 * stated.interval_s[0]
+        assert left_open.interval_s[1] > 1.5 * stated.interval_s[1]
+        assert stated.interval_s[1] < 1.6 * stated.step_time_s

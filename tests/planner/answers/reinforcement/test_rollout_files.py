@@ -17,6 +17,7 @@ from planner.answers.reinforcement.emission import files
 from planner.answers.reinforcement.parsing import parse_reinforcement
 from planner.documents.problems import RequestError
 from planner.frameworks.launch_files import GivenValues, LaunchFiles
+from planner.frameworks.step_trainers import TRAINERS
 from tests.fixtures.canonical import canonical
 from tests.fixtures.launches import run_script, written
 
@@ -40,12 +41,14 @@ def overrides(script: str) -> dict[str, str]:
 # Whose reader reads the training part of each trainer's files.
 READERS = {
     "verl": "verl", "nemo-rl": "megatron", "trl": "trl", "slime": "slime", "openrlhf": "accelerate",
+    "prime-rl": "pytorch", "areal": "megatron",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 4])
 @pytest.mark.parametrize("trainer", READERS)
 def test_they_read_back_as_the_plan(trainer: str, staleness: float) -> None:
+    staleness = max(staleness, TRAINERS[trainer].freshest)  # type: ignore[index]
     request = asked(trainer=trainer, staleness=staleness)
     answer, bundle = planner.rl(request), files(parse_reinforcement(request))
     given = GivenValues(model=model("llama-3.1-8b"))
@@ -85,6 +88,7 @@ def test_what_verl_is_told() -> None:
 @pytest.mark.parametrize("trainer", READERS)
 def test_what_nobody_asked_for_is_the_trainers_default(trainer: str, staleness: float) -> None:
     """No learning rate or number of steps is made up, and the answer says whose they are."""
+    staleness = max(staleness, TRAINERS[trainer].freshest)  # type: ignore[index]
     bundle = files(parse_reinforcement(asked(trainer=trainer, staleness=staleness)))
     assert not any("PLACEHOLDER" in text for text in bundle.files.values())
     if trainer == "verl":
@@ -141,6 +145,9 @@ def test_a_plan_that_the_trainer_cannot_run_has_no_files() -> None:
          "got synchronous on other"),
         ("trl", {"generation": "other", "generation_nodes": 2}, "generation_nodes",
          "must be 1, got 2"),
+        ("prime-rl", {"reference": True}, "reference", "must be false, got true"),
+        ("prime-rl", {"staleness": 0}, "staleness", "must be at least 1, got 0"),
+        ("areal", {"epochs": 2}, "epochs", "must be 1, got 2"),
         ("nemo-rl", {"generation": "other", "generation_nodes": 1, "staleness": 1,
                      "generated_per_trained": 2}, "generated_per_trained", "got 2.0"),
     ],
@@ -173,6 +180,35 @@ def test_a_given_plan_is_written() -> None:
         files(parse_reinforcement(other))
 
 
+@pytest.mark.parametrize(
+    ("trainer", "plan", "field", "said"),
+    [
+        ("nemo-rl", {"pp": 4, "vpp": 2, "schedule": "interleaved-1f1b"}, "vpp", "must be 1, got 2"),
+        ("nemo-rl", {"recompute": "full", "recompute_method": "block", "recompute_num_layers": 3},
+         "recompute_num_layers", "must be 1, got 3"),
+        ("areal", {"tp": 2}, "sequence_parallel", "must be True, got False"),
+    ],
+)  # fmt: skip
+def test_a_given_plan_beyond_the_trainers_words_is_refused(
+    trainer: str, plan: dict[str, Any], field: str, said: str
+) -> None:
+    split = {"generation": "other", "generation_nodes": 1} if trainer == "areal" else {}
+    with pytest.raises(RequestError) as error:
+        files(parse_reinforcement({**asked(trainer=trainer, staleness=1, **split), "plan": plan}))
+    found = {one.pointer: one.detail for one in error.value.problems}
+    assert said in found[f"/plan/{field}"]
+
+
+def test_trainers_that_generate_apart_need_the_nodes_of_a_given_plan() -> None:
+    request = asked(trainer="areal")
+    with pytest.raises(RequestError, match="a plan of these needs it, with generation: other"):
+        parse_reinforcement({**request, "plan": {"tp": 2}})
+    with pytest.raises(RequestError, match="generates on nodes of their own: needs a second node"):
+        parse_reinforcement(asked(trainer="areal", cluster="1x8xh100-sxm"))
+    with pytest.raises(RequestError, match="is on one node: must be at most 8, got 16"):
+        parse_reinforcement(asked(trainer="prime-rl", cluster="4x8xh100-sxm", generation_tp=16))
+
+
 @pytest.mark.parametrize("trainer", ["verl", "openrlhf"])
 def test_engines_are_those_that_the_trainer_can_start(trainer: str) -> None:
     """OpenRLHF's and TRL's engines have no option for whole experts on each accelerator."""
@@ -180,6 +216,18 @@ def test_engines_are_those_that_the_trainer_can_start(trainer: str) -> None:
     made = planner.rl(step).generated
     assert made is not None
     assert made.expert_parallel is (trainer == "verl")
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_openrlhf_trains_a_critic_on_the_ranks_of_the_policy(staleness: float) -> None:
+    step = asked(trainer="openrlhf", algorithm="ppo", staleness=staleness)
+    script = files(parse_reinforcement(step)).files["launch.sh"]
+    assert "--algo.advantage.estimator gae" in script
+    assert "--critic.num_nodes" in script
+    assert "--train.colocate_all" in script  # beside the policy, with engines apart too
+    apart = {**step["reinforcement"], "staleness": 0, "generation": "other", "generation_nodes": 1}
+    with pytest.raises(RequestError, match="runs a step synchronous on same accelerators, or one"):
+        files(parse_reinforcement({**step, "reinforcement": apart}))
 
 
 def test_trl_serves_on_a_node_of_its_own(tmp_path: Path) -> None:
