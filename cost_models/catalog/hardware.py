@@ -32,6 +32,8 @@ FORMS = (
     "local",
 )
 LOCAL = "local"
+# How the names of cards begin that people have at home, mostly one of them.
+CONSUMER_CARDS = ("GeForce ", "TITAN ", "Radeon RX ")
 
 _SHORTHAND = re.compile(r"([0-9]+)x(?:([0-9]+)x)?(.+)")
 _MAX_TEXT = 200
@@ -97,6 +99,7 @@ def node_group(
 def cluster(name: str, nodes: int | None = None) -> ClusterSpec:
     """A cluster from a preset, an accelerator (in typical nodes), a shorthand or 'local'.
 
+    The bare name of a consumer card is one card, that of any other accelerator a typical node.
     `nodes` counts nodes, of a preset or an accelerator.  Raises UnknownName, or ValueError.
     """
     key = normal(name)
@@ -113,7 +116,7 @@ def _named_cluster(name: str, nodes: int | None) -> ClusterSpec:
     if key in cluster_ids():
         return _preset(cluster_entry(key), nodes)
     if key in accelerator_ids():
-        group = node_group(key, 1 if nodes is None else nodes)
+        group = node_group(key, 1 if nodes is None else nodes, _per_node_of_a_bare_name(key, nodes))
         return cluster_of(f"{nodes or 1}x{group.accelerators_per_node}x{key}", group)
     if not re.match(r"[0-9]+x", key):
         known = {**cluster_ids(), **accelerator_ids(), LOCAL: LOCAL}
@@ -121,6 +124,12 @@ def _named_cluster(name: str, nodes: int | None) -> ClusterSpec:
     if nodes is not None:
         raise ValueError(f"{key[:_MAX_TEXT]!r} already says how many nodes, got nodes {nodes} too")
     return parse_shorthand(name)
+
+
+def _per_node_of_a_bare_name(key: str, nodes: int | None) -> int | None:
+    """One card of those that people have at home; None: as many as a typical node has."""
+    consumer = accelerator_entry(key).spec.name.startswith(CONSUMER_CARDS)
+    return 1 if consumer and nodes is None else None
 
 
 def _refuse_too_many(text: str, accelerators: int) -> None:

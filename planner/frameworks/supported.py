@@ -74,6 +74,23 @@ def trainers(context: Context) -> tuple[str, ...]:
     )
 
 
+def trainers_left_out(context: Context) -> dict[str, str]:
+    """Trainers that would run the model's adapters with another training, and their first reason.
+
+    Of those that one command starts on one node; none where the request is for something else.
+    """
+    if not tunes_on_one_node(context.cluster, context.training.lora_rank > 0):
+        return {}
+    found = {}
+    for name in frameworks.FRAMEWORKS:
+        framework = frameworks.get(name)
+        if framework.adapters and not framework.competes and not runs(name, context):
+            by_model, reasons = obstacles(framework, context)
+            if reasons and not by_model:
+                found[name] = reasons[0]
+    return found
+
+
 def obstacles(framework: Framework, context: Context) -> tuple[bool, tuple[str, ...]]:
     """Whether the model is the obstacle, and the reasons why a framework can run no plan.
 

@@ -316,6 +316,14 @@ def test_an_accelerator_alone_is_one_typical_node() -> None:
     assert hardware.cluster("h100-sxm", 3).name == "3x8xh100-sxm"
 
 
+def test_a_consumer_card_alone_is_one_card() -> None:
+    for name in ("rtx-4090", "titan-rtx", "rx-7900-xtx"):
+        assert hardware.cluster(name).accelerators == 1
+        assert hardware.cluster(name).name == f"1x1x{name}"
+        assert hardware.cluster(name, 1).accelerators == 8
+        assert hardware.cluster(f"8x{name}").accelerators == 8
+
+
 def test_an_unknown_name_comes_with_up_to_three_near_ones() -> None:
     ids = {f"abc{i}": f"id {i % 5}" for i in range(9)}
     with pytest.raises(UnknownName, match="unknown letter 'ABCX'") as unknown:

@@ -62,5 +62,5 @@ def _nearest(run: ScoredRun, accelerator_id: str) -> list[str]:
     return [
         f"nearest: {run.model} on {where}",
         " ".join(degrees),
-        f"{seconds(run.predicted_s)} for {seconds(run.measured_s)} measured",
+        f"predicted {seconds(run.predicted_s)}, measured {seconds(run.measured_s)}",
     ]

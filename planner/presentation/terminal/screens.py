@@ -8,6 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from cost_models.plans import ParallelPlan
+from planner.constraints import Context
 from planner.documents.answer import (
     Baseline,
     EstimateAnswer,
@@ -29,6 +30,8 @@ from planner.documents.formats import (
     value_words,
     whole_plan_words,
 )
+from planner.documents.request import PlanRequest
+from planner.frameworks.supported import trainers_left_out
 from planner.presentation.terminal.plan_rows import RequestSummary, report_rows, speed
 from planner.presentation.terminal.refusal_rows import change_row, count_rows, nothing_fits_rows
 from planner.presentation.terminal.tables import ranking, with_chance
@@ -66,6 +69,7 @@ def plan_screen(answer: PlanAnswer, summary: RequestSummary, console: Console) -
         rows.append(_replanned(answer.replanned))
     rows += _picks(answer)
     rows += _frameworks(answer, summary.request.search.objective)
+    rows += _trainers_left_out(summary.request)
     rows += _rank_order(answer.rank_orders, answer.best.plan.rank_order)
     rows += _held_fixed(answer)
     if len(answer.plans) > 1:
@@ -130,6 +134,15 @@ def _frameworks(answer: PlanAnswer, objective: str) -> list[RenderableType]:
     if more := len(answer.frameworks) - len(first):
         words.append(f"{more} more")
     return [Flow(words, indent=2, head="Frameworks: ")]
+
+
+def _trainers_left_out(request: PlanRequest) -> list[RenderableType]:
+    """Why some trainers of adapters were not searched, where none is named."""
+    if request.search.framework is not None:
+        return []
+    left_out = trainers_left_out(Context(request.model, request.cluster, request.training))
+    rows = (f"Not searched: {name}: {reason}" for name, reason in left_out.items())
+    return [prose(row, 0, 2) for row in rows]
 
 
 def _behind(launch: Launch, by_memory: bool) -> str:

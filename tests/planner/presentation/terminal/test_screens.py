@@ -286,7 +286,7 @@ def test_the_evidence_and_the_rival_are_told() -> None:
     for text in (plan, estimate):
         assert "evidence     measured on H100 SXM 80 GB with Megatron-Core" in text
         assert f"nearest: {run.model} on {run.accelerators}, tp {run.tp}" in text
-        assert f"{seconds(run.predicted_s)} for {seconds(run.measured_s)} measured" in text
+        assert f"predicted {seconds(run.predicted_s)}, measured {seconds(run.measured_s)}" in text
     assert "TP 4 beats TP 8 by 9.8 %: saves 14.2 s of TP communication" in plan
     elsewhere = answers.request().cluster.model_copy(update={"name": "other"})
     group = elsewhere.groups[0]
