@@ -45,6 +45,7 @@ from planner.frameworks.nemo_rl import policy as nemo_rl
 from planner.frameworks.nemo_rl.config import of_files
 from planner.frameworks.openrlhf import reader as openrlhf
 from planner.frameworks.read_results import Reading, Setting, Unreadable
+from planner.huggingface.export.exporter import config_of
 
 LENGTH = ("--block_size", "--max_seq_length", "--max_length", "--seq_length")
 COMPILES = ("--compile", "--torch_compile")
@@ -163,7 +164,7 @@ def _read_launch(files: Mapping[str, str], accelerators: int | None) -> Reading:
         unread=unread,
         assumed=tuple(assumed),
         refusals=tuple(values.refusals),
-        written=own,
+        written=own and config_of(model) is not None,
     )
 
 

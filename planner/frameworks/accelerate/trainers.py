@@ -35,6 +35,7 @@ from planner.frameworks.given_values import (
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, is_encoder, of_config
 from planner.frameworks.read_results import Reading, Setting, Unreadable
+from planner.huggingface.export.exporter import config_of
 
 YAML = (".yaml", ".yml")
 PLAIN = ("NO", "MULTI_GPU")
@@ -125,8 +126,14 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         unknown=unknown,
         unread=unread,
         assumed=tuple(assumed),
-        written=beside.text("fsdp_version") == "2" or beside.text("distributed_type") in PLAIN,
+        written=_is_written(beside, model),
     )
+
+
+def _is_written(beside: Values, model: ModelSpec) -> bool:
+    """Whether the trainer's own writer can write such a run."""
+    kind = beside.text("fsdp_version") == "2" or beside.text("distributed_type") in PLAIN
+    return kind and config_of(model) is not None
 
 
 def _unknown(
