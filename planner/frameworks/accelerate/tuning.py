@@ -44,6 +44,8 @@ def refuse_other_ways(values: Values) -> None:
         for pattern, does in OTHERWISE:
             if pattern.fullmatch(key) and str(one.value or "true").lower() not in OFF:
                 raise one.unreadable(f"{one.name} {one.value or ''}: it {does}, which no plan has")
+    if values.has("use_adam_mini") and values.boolean("use_adam_mini"):
+        values.assume("Adam-mini, with one second moment a block, is costed as Adam")
 
 
 def half_of(values: Values) -> str:

@@ -160,6 +160,11 @@ def test_weights_that_llama_factory_keeps_in_bf16() -> None:
     assert (kept.master_weights_dtype, kept.optimizer_state_dtype) == ("none", "bf16")
 
 
+def test_adam_mini_is_said_to_be_costed_as_adam() -> None:
+    reading = read(FACTORY.format(kind="full") + "use_adam_mini: true\n")
+    assert any("Adam-mini" in one for one in reading.assumed)
+
+
 def test_deepspeed_in_the_yaml_itself() -> None:
     section = "deepspeed: {zero_optimization: {stage: 2}}"
     plan = read(FACTORY.format(kind="full").replace(FACTORY.split("\n")[3], section)).plan
