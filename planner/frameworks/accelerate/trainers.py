@@ -63,6 +63,9 @@ LOSSES = {"dpo": "dpo", "rm": "reward", "reward": "reward", "sigmoid": "dpo"}
 TOKENS = ("sft", "pt", "nll", "dft")  # of the next token
 WITHOUT_REFERENCE = ("orpo", "simpo")  # LLaMA-Factory's losses of pairs that are not DPO's
 PAIRED = ("dpo", "reward")  # a sample is two sequences, which go through one pass
+# Keys of TRL's trainings on pairs, and those that name a run.
+OF_PAIRS = ("beta", "max_prompt_length", "max_completion_length", "precompute_ref_log_probs")
+NAMES_OF_RUN = ("output_dir", "hub_model_id", "run_name")
 # The degree that splits sequences: TRL's and v1's, Axolotl's, 360-LLaMA-Factory's and ms-swift's.
 SEQUENCE = ("context_parallel_size", "sequence_parallel_degree", "sequence_parallel_size")
 # FSDP's own recompute, by its key with the prefix and without.
@@ -291,7 +294,7 @@ def _loss(values: Values, trainer: Trainer) -> Any:
         values.has(*SAMPLES, *trainer.generates)
         values.assume("only the training of GRPO is read, each sequence as long as the longest")
         return "next_token"
-    said = (values.text("stage", "rl", "loss_type") or "sft").lower().strip("[]")
+    said = (values.text("stage", "rl", "loss_type") or _by_keys(values)).lower().strip("[]")
     if said in GENERATING:
         raise values.fault(
             ("stage", "rl"), f"{said} also generates samples: its step cannot be read"
@@ -305,6 +308,18 @@ def _loss(values: Values, trainer: Trainer) -> Any:
         text = "is of GRPO or its like, which also generates samples: planner rl has it"
         raise values.fault(SAMPLES, text)
     return LOSSES.get(said, "next_token")
+
+
+def _by_keys(values: Values) -> str:
+    """The algorithm of TRL's keys where none names it: those of pairs are DPO's, or its kin's."""
+    stated = [key for key in OF_PAIRS if values.has(key)]
+    if "beta" not in stated or len(stated) < 2 or values.has(*SAMPLES):
+        return "sft"
+    where = " ".join([values.file, *(values.text(key) or "" for key in NAMES_OF_RUN)]).lower()
+    if other := re.search(r"orpo|simpo|kto|cpo", where):
+        raise values.fault(("beta",), f"is of {other[0]}, whose loss cannot be planned")
+    values.assume(f"{' and '.join(stated)}: read as DPO")
+    return "dpo"
 
 
 def _refuse_tasks(values: Values, trainer: Trainer) -> None:

@@ -160,6 +160,16 @@ def test_weights_that_llama_factory_keeps_in_bf16() -> None:
     assert (kept.master_weights_dtype, kept.optimizer_state_dtype) == ("none", "bf16")
 
 
+def test_pairs_by_the_keys_of_the_alignment_handbook() -> None:
+    text = TRL.replace("use_peft: true", "beta: 0.01\nmax_prompt_length: 512")
+    found = read(text)
+    assert (found.training.loss, found.plan.micro_batch_size) == ("dpo", 8)
+    assert any("read as DPO" in one for one in found.assumed)
+    with pytest.raises(Unreadable, match="is of orpo, whose loss cannot be planned"):
+        read(text + "output_dir: data/zephyr-orpo\n")
+    assert read(TRL + "beta: 0.01\n").training.loss == "next_token"
+
+
 def test_adam_mini_is_said_to_be_costed_as_adam() -> None:
     reading = read(FACTORY.format(kind="full") + "use_adam_mini: true\n")
     assert any("Adam-mini" in one for one in reading.assumed)
