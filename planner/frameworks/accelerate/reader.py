@@ -13,7 +13,7 @@ from cost_models.catalog.names import UnknownName
 from cost_models.plans import ParallelPlan
 from cost_models.plans.plan import CPKind
 from cost_models.spec import ModelSpec, TrainingSpec
-from planner.frameworks import architecture, training_calls, verl_overrides
+from planner.frameworks import architecture, training_calls, unread_trainers, verl_overrides
 from planner.frameworks.accelerate import (
     automodel,
     nemo_rl_policy,
@@ -195,10 +195,7 @@ def _model(files: Mapping[str, str], arguments: Values) -> ModelSpec:
             return find(arguments.text(*CONFIG) or stated, arguments.assumed)
         except UnknownName:
             if not arguments.has(*CONFIG, *LENGTH, "--per_device_train_batch_size"):
-                raise Unreadable(
-                    "the program's options are those of no known training: give the model and the "
-                    "training to planner plan (--model, --seq-length, --global-batch-size)"
-                ) from None
+                raise Unreadable(unread_trainers.called(files)) from None
             stated = f"of the model ({stated}) is" if arguments.has(*CONFIG) else "is"
             raise Unreadable(
                 f"the config.json {stated} not among the files: give it, or the model by its name "

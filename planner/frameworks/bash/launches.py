@@ -19,6 +19,7 @@ _COMMANDS = {
     ("tune",): ("run",),
     ("llamafactory-cli",): ("train",),
     ("swift",): ("sft", "pt", "rlhf"),
+    ("trl",): ("sft", "dpo", "reward", "grpo", "kto", "rloo"),
 }
 
 # Slurm's options and the variables that they set.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from planner.answers.lint.lint import lint, read
+from planner.documents.problems import RequestError
 from planner.inputs.requests.parser import parse_cluster
 
 FSDP2 = """\
@@ -29,3 +32,9 @@ def test_options_of_a_script_that_change_the_plan_are_read() -> None:
 def test_a_model_that_the_writer_cannot_write_is_linted() -> None:
     answer = lint({"run.sh": OWN, "a.yaml": FSDP2}, parse_cluster("1x8xh100-sxm"))
     assert answer.estimate is not None
+
+
+def test_the_yaml_that_a_script_names_is_asked_for() -> None:
+    launch = "accelerate launch --num_processes=4 scripts/run_dpo.py recipes/dpo.yaml --x=1\n"
+    with pytest.raises(RequestError, match=r"may be in dpo\.yaml, which is not among the files"):
+        read({"run.sh": launch}, parse_cluster("1x8xh100-sxm"))

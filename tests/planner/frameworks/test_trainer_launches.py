@@ -38,6 +38,7 @@ def why(launcher: str, *options: str) -> str:
         ("deepspeed --include localhost:0,1 llava/train/train_mem.py", 2),
         ("srun --nodes=2 --ntasks=16 --ntasks-per-node=8 python -u finetune.py", 16),
         ("CUDA_VISIBLE_DEVICES=0 python qlora.py", 1),
+        ("trl sft --dataset_name a/b", 8),
         ("llamafactory-cli train --stage sft --finetuning_type full --cutoff_len 4096", 8),
     ],
 )
@@ -177,6 +178,8 @@ def test_the_two_lengths_of_a_sample() -> None:
             "distils from another model",
         ),
         ("torchrun run_grpo.py", [MODEL, BATCH, LENGTH], "also generates samples"),
+        ("trl grpo", [MODEL, BATCH, LENGTH], "also generates samples"),
+        ("trl kto", [MODEL, BATCH, LENGTH], "only sft, dpo and reward"),
         ("torchrun dpo_online.py", [MODEL, BATCH, LENGTH], "also generates samples"),
         ("torchrun train.py", [MODEL, BATCH, LENGTH, "--tune_mm_llm False"], "is frozen"),
         ("torchrun train.py", [MODEL, BATCH, LENGTH, "--n_experts 4"], "adds parts"),
