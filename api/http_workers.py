@@ -35,11 +35,11 @@ class Workers:
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = metrics
             while not self._stopping:
                 for index in range(self.settings.workers):
-                    self._look_after(index)
+                    self._supervise(index)
                 time.sleep(_TICK_S)
             return max((worker.wait() for worker, _ in self._workers.values()), default=0)
 
-    def _look_after(self, index: int) -> None:
+    def _supervise(self, index: int) -> None:
         worker, began = self._workers.get(index, (None, 0.0))
         if worker is not None:
             if worker.poll() is None:

@@ -61,7 +61,7 @@ async def kept(
     brief = CallPool(request, "brief", budget)
     asked = await brief.run(work.identify, question, document)
     if key := request.headers.get("idempotency-key"):
-        await in_store(_claim, request, key, asked)
+        await in_store(_refuse_other_question, request, key, asked)
     if is_known(request, asked.id):
         return Response(status_code=304, headers={"ETag": etag(asked.id)})
     found = spent = None
@@ -141,7 +141,7 @@ async def keep(request: Request, id: str, content: bytes) -> None:
         await in_store(store_of(request).results.put, id, content)
 
 
-def _claim(request: Request, key: str, asked: work.Identified) -> None:
+def _refuse_other_question(request: Request, key: str, asked: work.Identified) -> None:
     """Raise Mismatch where the key came before with another question."""
     store_of(request).keys.claim(request.state.caller, checked_key(key), asked.digest, asked.id)
 

@@ -30,8 +30,8 @@ MEDIA_TYPES = {
     "": "text/plain; charset=utf-8",
 }
 # A file of lib/ has its version in its path, so it never changes; others are asked for again.
-_FOREVER = "public, max-age=31536000, immutable"
-_ASK_AGAIN = "no-cache"
+_IMMUTABLE = "public, max-age=31536000, immutable"
+_REVALIDATE = "no-cache"
 # The style element that Observable Plot puts into each chart, with the class name "plot".
 _PLOT_STYLE = "'sha256-+TfQir1nvDucAdvE6XUQBt4ayUjpAWkbw2kCdSfekHM='"
 
@@ -82,7 +82,7 @@ def send_json(request: Request, name: str, made: Callable[[], str]) -> Response:
     """A document that stays as it is while the service runs, made at its first call."""
     state, key = request.app.state, f"{name}_page"
     if not hasattr(state, key):
-        setattr(state, key, _prepared(made().encode(), "application/json", _ASK_AGAIN))
+        setattr(state, key, _prepared(made().encode(), "application/json", _REVALIDATE))
     return _send(request, getattr(state, key))
 
 
@@ -121,7 +121,7 @@ def _paths() -> dict[str, Path]:
 @cache
 def _page(file: Path, changed_ns: int) -> Page:
     """A file as it is sent, read once for each of its versions."""
-    cache_control = _FOREVER if (WEB / "lib") in file.parents else _ASK_AGAIN
+    cache_control = _IMMUTABLE if (WEB / "lib") in file.parents else _REVALIDATE
     return _prepared(file.read_bytes(), MEDIA_TYPES[file.suffix], cache_control)
 
 

@@ -138,16 +138,16 @@ class Collectives:
         enters = self._chunked(enter, sum_of(t.forward_s for t in into))
         forward = enters + self._chunked(scatter, sum_of(t.forward_s for t in out))
         inputs_s = sum_of(t.backward_s - t.weight_gradient_s for t in out)
-        again = self._beside(enter, under) * (1.0 - d.runtime.keeps_gathered_input)
+        again = self._overlapped(enter, under) * (1.0 - d.runtime.keeps_gathered_input)
         again = again * any(kernel.trained for kernel in pair.columns)
         leaves = self._chunked(leave, sum_of(t.backward_s for t in into) - weights_s)
-        backward = self._chunked(gather, inputs_s) + self._beside(leaves, under) + again
+        backward = self._chunked(gather, inputs_s) + self._overlapped(leaves, under) + again
         summed, shards = self._summed, self._sequence_parallel
         forward = np.where(shards, forward, summed)
         gathered = np.where(shards, enters, 0.0)
         return Exposed(
             forward,
-            np.where(shards, backward, self._beside(summed, under)),
+            np.where(shards, backward, self._overlapped(summed, under)),
             forward * d.recomputed(pair.module) + gathered * d.recomputed("op"),
         )
 
@@ -170,7 +170,7 @@ class Collectives:
         hidden = np.minimum(comm_s * share, gemm_s) * (self._plans.overlap_tp > 0)
         return comm_s - hidden * (1.0 - self._fitted.contention)
 
-    def _beside(self, comm_s: Array, kernel_s: Array) -> Array:
+    def _overlapped(self, comm_s: Array, kernel_s: Array) -> Array:
         """The exposed time of a collective next to a kernel, and the slowdown of that kernel."""
         hidden = np.minimum(comm_s, kernel_s)
         return comm_s - hidden * (1.0 - self._fitted.contention)
@@ -224,10 +224,10 @@ class Collectives:
         gather = self._op("all_gather", repeated * d.cp, cp)
         hop = self._op("send", 2.0 * repeated, cp)
         forward_s, backward_s = attention_s
-        gradients = self._beside(hop, backward_s / d.cp) * (d.cp - 1.0) + hop
+        gradients = self._overlapped(hop, backward_s / d.cp) * (d.cp - 1.0) + hop
         return (
-            self._beside(gather, forward_s / d.cp),
-            self._beside(gather, backward_s / d.cp) + gradients,
+            self._overlapped(gather, forward_s / d.cp),
+            self._overlapped(gather, backward_s / d.cp) + gradients,
         )
 
     def _merging_s(self, record: KeyValues) -> tuple[Array, Array]:

@@ -233,7 +233,7 @@ def _ended_shares(survival: FloatArray) -> FloatArray:
     return 1.0 - survival[1:] / np.maximum(survival[:-1], 1e-12)
 
 
-def _older(running: FloatArray, ended: FloatArray) -> FloatArray:
+def _after_a_stride(running: FloatArray, ended: FloatArray) -> FloatArray:
     """One stride later, without those that ended."""
     later = np.empty_like(running)
     later[0] = 0.0
@@ -277,11 +277,11 @@ class _Run:
                 done = float(self.prompts @ self.prompts_ended)
                 passed *= min(1.0, missing / done) if done else 1.0
                 missing -= done
-                self.prompts = _older(self.prompts, self.prompts_ended)
+                self.prompts = _after_a_stride(self.prompts, self.prompts_ended)
             seconds += passed
             if waiting <= 0.0 and left < most / 2.0:
                 self.tail_s += passed
-            self.running = _older(self.running, self.ended)
+            self.running = _after_a_stride(self.running, self.ended)
             if waiting > 0.0:
                 more = min(waiting, max(0.0, self.room - self.left))
                 self._start(more)

@@ -108,7 +108,7 @@ def layers_of(model: StackSpec) -> Layers:
     """The layers of a model, first to last; kept with the model, as its own derived values are."""
     found: Layers | None = vars(model).get("_layers")
     if found is None:
-        pattern = model.layer_pattern or _usual(model)
+        pattern = model.layer_pattern or _default_layers(model)
         order = tuple(pattern[i % len(pattern)] for i in range(model.num_layers))
         found = _layers(order, model.residual_streams, _predicted(model, order[-1]))
         vars(model)["_layers"] = found
@@ -121,7 +121,7 @@ def _predicted(model: StackSpec, last: tuple[Sublayer, ...]) -> tuple[tuple[Subl
     return (getattr(model, "mtp_layer", ()) or last,) * count
 
 
-def _usual(model: StackSpec) -> tuple[tuple[Sublayer, ...], ...]:
+def _default_layers(model: StackSpec) -> tuple[tuple[Sublayer, ...], ...]:
     """A mixer and a feed-forward in every layer, as the model's other fields say."""
     mixers, blocks = _mixers(model), {"dense": MLP(), "moe": Experts()}
     return tuple(

@@ -106,7 +106,7 @@ class MatrixOptimizer:
         for seconds, longest, ranks in zip(
             self._newton_schulz[slot], most, self._ranks, strict=True
         ):
-            own = self._own(seconds, longest, ranks)
+            own = self._share_of_rank(seconds, longest, ranks)
             total = total + np.where(self._everywhere, seconds, own)
         return total
 
@@ -115,9 +115,9 @@ class MatrixOptimizer:
         for held, largest, kept, ranks in zip(
             self._parameters[slot], self._largest, self._factors[slot], self._ranks, strict=True
         ):
-            yield held, self._own(held, largest, ranks), kept, ranks
+            yield held, self._share_of_rank(held, largest, ranks), kept, ranks
 
-    def _own(self, total: Array, largest: Array, ranks: Array) -> Array:
+    def _share_of_rank(self, total: Array, largest: Array, ranks: Array) -> Array:
         """A rank's part: even, but where matrices stay whole no less than the largest one."""
         if not self.rule.newton_schulz_steps:
             return total / ranks

@@ -183,7 +183,7 @@ class TrainableModel:
             match record:
                 case Gemm() if id(record) in gemms:
                     gemm = gemms[id(record)]
-                    changed += [*unpacked.get(gemm.name, ()), gemm, *self._beside(gemm, d)]
+                    changed += [*unpacked.get(gemm.name, ()), gemm, *self._adapter_records(gemm, d)]
                 case TensorParallel():
                     columns = tuple(gemms.get(id(gemm), gemm) for gemm in record.columns)
                     rows = tuple(gemms.get(id(gemm), gemm) for gemm in record.rows)
@@ -232,7 +232,7 @@ class TrainableModel:
             found[gemm.name] = kernel, HostOperations(launches)
         return found
 
-    def _beside(self, gemm: Gemm, d: Dims) -> Iterator[Record]:
+    def _adapter_records(self, gemm: Gemm, d: Dims) -> Iterator[Record]:
         """The records of one or several adapters beside a frozen matrix.
 
         Each adapter saves its projection down to the rank, and its input where dropout or a cast

@@ -1,6 +1,6 @@
 """How far long work is, for whoever waits for it, and a way to stop it.
 
-Whoever waits opens `watched`; the work says `step` between its parts and knows nobody by name:
+Whoever waits opens `watched`; the work calls `step` between its parts and knows no reader by name:
 
     >>> seen = []
     >>> with watched(Watch(show=seen.append)):
@@ -36,7 +36,7 @@ class NothingYet(Exception):
 
 
 def ignore(step: Step) -> None:
-    """Show it to nobody."""
+    """Discard a step: the default where nothing shows progress."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def within_a_step() -> Iterator[None]:
 
 
 def step(done: int, total: int, best: Callable[[], dict[str, Any] | None] | None = None) -> None:
-    """Say how far the work is.  Raises Stopped where its answer is no longer wanted."""
+    """Report progress.  Raises Stopped where the answer is no longer wanted."""
     watch = _watch.get()
     if watch.stopped():
         raise Stopped

@@ -62,10 +62,10 @@ def person(request: Request, roles: Mapping[str, Role]) -> Key | None:
     headers = request.headers
     # A header that is sent and no good names nobody: the next one may say another name.
     sent = next((one for one in _NAMES if headers.getlist(one)), "")
-    name = _only(headers, sent)
+    name = _single_header(headers, sent)
     if not name:
         return None
-    groups = {group.strip() for group in _only(headers, _GROUPS).split(",")}
+    groups = {group.strip() for group in _single_header(headers, _GROUPS).split(",")}
     own = [role for group, role in roles.items() if group == EVERYONE or group in groups]
     if not own:
         raise Refused("forbidden", "none of your groups has a role in PLANNER_GROUP_ROLES")
@@ -76,7 +76,7 @@ def person(request: Request, roles: Mapping[str, Role]) -> Key | None:
     return Key(name, max(own, key=ROLES.index), digest)
 
 
-def _only(headers: Headers, name: str) -> str:
+def _single_header(headers: Headers, name: str) -> str:
     """The value of a header, empty unless it is one printable line.
 
     A second line may be the caller's own, beside that of a proxy which adds instead of replacing.

@@ -34,7 +34,7 @@ def routers() -> Iterable[APIRouter]:
 def add(router: APIRouter, question: Question) -> None:
     """Add the route of a question, and that of its kept answers."""
     kept = bool(question.kept)
-    answer = _kept(question) if kept else question.answer_type()
+    answer = _class_of_answer(question) if kept else question.answer_type()
     known = NOT_CHANGED if kept or question.effort == "batch" else {}
     forms = {form.media_type: {"schema": _schema(form)} for form in question.forms}
     streamed = STREAMED if question.effort == "long" else {}
@@ -114,7 +114,7 @@ def _kept_endpoint(question: Question) -> Any:
     return endpoint
 
 
-def _kept(question: Question) -> Any:
+def _class_of_answer(question: Question) -> Any:
     """The class of a kept answer, or several of them in a union."""
     answers = get_args(question.answer_type()) or (question.answer_type(),)
     return reduce(or_, map(results.kept_class, answers))

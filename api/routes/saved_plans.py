@@ -54,7 +54,7 @@ def saved_plan(request: Request, name: Name) -> SavedPlanAnswer:
 )
 @storing
 def save_plan(request: Request, response: Response, name: Name, document: Body) -> SavedPlanAnswer:
-    """Save under a name, over what had it."""
+    """Save a plan under a name, replacing the one of that name."""
     document = plain_object(document)
     spec = validate("", document, SavedPlanSpec)
     kept = store_of(request).saved_plans

@@ -160,13 +160,13 @@ class Recurrence(Mixer):
         """Communication between context-parallel ranks, and the received tensors they save."""
         states, split = d.runtime.passes_recurrent_states, 1.0 * (d.cp > 1)
         if np.any(split * (1.0 - states)):
-            yield from self._trade(model, d, split * (1.0 - states))
+            yield from self._head_exchange(model, d, split * (1.0 - states))
         if np.any(split * states):
             shape = self.shape(model)
             numbers = d.sequences * shape.heads / d.tp * shape.passed_per_head
-            yield from _handed_on(numbers, d, split * states)
+            yield from _state_gather(numbers, d, split * states)
 
-    def _trade(self, model: StackSpec, d: Dims, on: Array) -> Iterator[Record]:
+    def _head_exchange(self, model: StackSpec, d: Dims, on: Array) -> Iterator[Record]:
         """The exchange of tokens for heads, and back.
 
         A tensor is copied into rank order before the message and into token order after it, since
@@ -185,7 +185,7 @@ def scanned_tokens(d: Dims) -> Array:
     return d.seq_length / (1.0 + (d.cp - 1.0) * d.runtime.passes_recurrent_states)
 
 
-def _handed_on(numbers: Array, d: Dims, on: Array) -> Iterator[Record]:
+def _state_gather(numbers: Array, d: Dims, on: Array) -> Iterator[Record]:
     """An all-gather of `numbers` from each context-parallel rank, saved for backward."""
     every = numbers * d.cp
     yield Collective(("all_gather",), every * STATE_BYTES, "cp", times=on)

@@ -140,7 +140,7 @@ def run(
     state.idle_s[:, 4] = makespan - finish
     begin = np.array([row[0] if row else 0.0 for row in starts])
     visits = state.length / ranks
-    held = tuple(_held(actions, visits, freed_at_input) for actions in order)
+    held = tuple(_units_held(actions, visits, freed_at_input) for actions in order)
     worst = [int(np.argmax(row)) if len(row) else 0 for row in held]
     peaks = [row[w] if len(row) else 0.0 for row, w in zip(held, worst, strict=True)]
     return Simulation(
@@ -210,7 +210,7 @@ class _Run:
             self.ends[rank].append(now)
             done += 1
             if kind != _WEIGHT_GRADIENT:
-                target, arrival = self._hand_on(rank, back, batch, position, now)
+                target, arrival = self._deliver(rank, back, batch, position, now)
                 if target != rank:
                     reached.append(target)
                     if self._links.blocking:
@@ -228,7 +228,7 @@ class _Run:
             row[3] += late
             row[2 if back else 1] += start - now - late
 
-    def _hand_on(
+    def _deliver(
         self, rank: int, back: bool, batch: int, position: int, end: float
     ) -> tuple[int, float]:
         """Pass a result to the next position on its route; returns (rank there, arrival time)."""
@@ -251,7 +251,7 @@ class _Run:
         return target, arrival
 
 
-def _held(actions: tuple[Action, ...], visits: float, freed_at_input: float) -> FloatArray:
+def _units_held(actions: tuple[Action, ...], visits: float, freed_at_input: float) -> FloatArray:
     """Units a rank holds after each of its actions; a forward takes its share at its start.
 
     visits: chunks that a micro-batch visits on one rank; each keeps 1/visits of a unit.

@@ -25,7 +25,7 @@ def unreachable(url: str, error: Exception) -> ServiceError:
 
 def unreadable(url: str, error: Exception, version: Version) -> ServiceError:
     """An answer that this planner cannot read."""
-    if (other := _other(url, version)) is not None:
+    if (other := _other_version(url, version)) is not None:
         return other
     where = ""
     if isinstance(error, ValidationError):
@@ -48,7 +48,7 @@ def refusal(
     if status == 422 and document and (problems := _problems(document)):
         if not _UNKNOWN.isdisjoint(one.code for one in problems):
             # The same parser read the request here and found nothing.
-            return _other(url, version) or RequestError(problems)
+            return _other_version(url, version) or RequestError(problems)
         return _request_error(problems)
     if status == 422 and document:
         return refuse("", "usage", str(document.get("detail")))
@@ -60,7 +60,7 @@ def refusal(
         why = detail or HTTPStatus(status).phrase
         return ServiceError(f"{url} is busy: {why}{when}", document, passing=True)
     foreign = document is None or status in (404, 405)
-    if foreign and (other := _other(url, version)) is not None:
+    if foreign and (other := _other_version(url, version)) is not None:
         return other
     if document is None:
         phrase = f"{status} {_phrase(status)}".strip()
@@ -78,7 +78,7 @@ def failed_job(url: str, id: str, error: Mapping[str, Any] | None) -> ServiceErr
     return ServiceError(f"job {id} of {url}: {why}", document)
 
 
-def _other(url: str, version: Version) -> ServiceError | None:
+def _other_version(url: str, version: Version) -> ServiceError | None:
     """That the service is of another version, where it is."""
     theirs = version()
     if theirs is None or theirs == __version__:

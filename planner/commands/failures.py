@@ -41,7 +41,7 @@ def guarded(command: Callable[[], int | None], words: Sequence[str]) -> int:
         ):
             raise
         # Whoever read our output has seen enough.
-        _silence(sys.stdout, sys.stderr)
+        _discard_output(sys.stdout, sys.stderr)
         return FINE
     except OSError as error:
         if error.errno not in _CANNOT_WRITE:
@@ -96,12 +96,12 @@ def _problems(error: Exception) -> tuple[Problem, ...] | None:
 
 
 def _cannot_write(error: OSError) -> int:
-    _silence(sys.stdout)
+    _discard_output(sys.stdout)
     print(f"Cannot write the output: {error.strerror}", file=sys.stderr)
     return BAD_INPUT
 
 
-def _silence(*streams: TextIO) -> None:
+def _discard_output(*streams: TextIO) -> None:
     """Send further output to /dev/null."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in streams:

@@ -24,7 +24,7 @@ def after_plan(
     if answer.best is not None:
         lines = [
             _emit(answer, command_line(option_values, source, ("framework",))),
-            _why(request, answer.best.plan, source, option_values),
+            _why_command(request, answer.best.plan, source, option_values),
             *lines,
         ]
     elif answer.unbuildable is not None and answer.unbuildable.instead is not None:
@@ -45,7 +45,7 @@ def _emit(answer: PlanAnswer, options: str) -> str:
     return f"no launch files: {answer.no_launch}"
 
 
-def _why(
+def _why_command(
     request: PlanRequest, plan: ParallelPlan, source: str | None, option_values: Mapping[str, Any]
 ) -> str:
     """A question about a plan that differs from the best one in one choice."""

@@ -106,7 +106,7 @@ def plain(value: Any, pointer: str = "", longest: int = MAX_STRING) -> Any:
     """
     budget = [MAX_NODES]
     try:
-        return _plain(value, MAX_DEPTH, budget, longest)
+        return _plain_copy(value, MAX_DEPTH, budget, longest)
     except RequestError as error:
         raise (_too_many() if budget[0] < 0 else error.under(pointer)) from None
 
@@ -124,7 +124,9 @@ def _keys(value: Any) -> Iterable[Any]:
             yield key
 
 
-def _plain(value: Any, depth: int, budget: list[int], longest: int, config: bool = False) -> Any:
+def _plain_copy(
+    value: Any, depth: int, budget: list[int], longest: int, config: bool = False
+) -> Any:
     """The copy; pointers of errors grow on their way out, since few documents have any."""
     budget[0] -= 1
     if budget[0] < 0:
@@ -141,7 +143,7 @@ def _plain(value: Any, depth: int, budget: list[int], longest: int, config: bool
     config = config or (isinstance(value, dict) and not CONFIG_MARKS.isdisjoint(value))
     for key in _keys(value):
         try:
-            copy[_scalar(key)] = _plain(value[key], depth - 1, budget, longest, config)
+            copy[_scalar(key)] = _plain_copy(value[key], depth - 1, budget, longest, config)
         except RequestError as error:
             raise error.under(join("", key)) from None
     return copy if isinstance(value, dict) else list(copy.values())

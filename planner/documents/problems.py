@@ -231,7 +231,7 @@ def from_validation(
     listed, rest = own[:MOST_PROBLEMS], own[MOST_PROBLEMS:]
     return [
         *(
-            translate(dict(f), join(pointer, *_place(model, f["loc"])), model, f["loc"])
+            translate(dict(f), join(pointer, *_document_location(model, f["loc"])), model, f["loc"])
             for f in listed
         ),
         # Only counted: see RequestError.
@@ -260,7 +260,7 @@ def translate(
     if code in _KINDS:
         return wrong_type(pointer, _KINDS[code], got)
     if code in ("union_tag_invalid", "union_tag_not_found") and isinstance(got, Mapping):
-        tags = [tag for one in _walked(model, location)[1] for tag in _tags(one)]
+        tags = [tag for one in _resolved_location(model, location)[1] for tag in _tags(one)]
         return choice(join(pointer, "kind"), got.get("kind"), tags)
     limits = {
         "greater_than": "> {gt}",
@@ -319,16 +319,18 @@ def _leaves(annotation: Any) -> Iterable[Scalar]:
 
 def _model_at(model: type[BaseModel], location: Sequence[int | str]) -> type[BaseModel] | None:
     """The document type at a location; None where there is none."""
-    found = _walked(model, location)[1]
+    found = _resolved_location(model, location)[1]
     return found[0] if found else None
 
 
-def _place(model: type[BaseModel], location: Sequence[int | str]) -> tuple[int | str, ...]:
+def _document_location(
+    model: type[BaseModel], location: Sequence[int | str]
+) -> tuple[int | str, ...]:
     """A location as the document has it: pydantic adds which of several types it took."""
-    return _walked(model, location)[0]
+    return _resolved_location(model, location)[0]
 
 
-def _walked(
+def _resolved_location(
     model: type[BaseModel], location: Sequence[int | str]
 ) -> tuple[tuple[int | str, ...], list[type[BaseModel]]]:
     """(a location without tags of unions, the document types that may stand there)."""

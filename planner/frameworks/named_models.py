@@ -78,9 +78,12 @@ def _named(name: str) -> ModelSpec:
             return models.model(one)
         except UnknownName as error:
             last = error
-    bare = {_bare(name), _bare(released)}
+    bare = {_without_separators(name), _without_separators(released)}
     for entry in models.models():
-        if any(_bare(one.rsplit("/", 1)[-1]) in bare for one in (entry.id, *entry.aliases)):
+        if any(
+            _without_separators(one.rsplit("/", 1)[-1]) in bare
+            for one in (entry.id, *entry.aliases)
+        ):
             return entry.spec
     raise last
 
@@ -95,7 +98,7 @@ def _base(name: str) -> ModelSpec | None:
         (len(known), entry.spec)
         for entry in models.models()
         for known in map(_words, (entry.id, *entry.aliases))
-        if len(known) > 1 and sizes and _sizes(known) == sizes and _within(known, words)
+        if len(known) > 1 and sizes and _sizes(known) == sizes and _in_order(known, words)
     )
     return max(fitting, key=lambda one: one[0], default=(0, None))[1]
 
@@ -110,7 +113,7 @@ def _words(name: str) -> list[str]:
     return re.split(r"[-_ ]+", name.rsplit("/", 1)[-1].lower())
 
 
-def _within(known: list[str], words: list[str]) -> bool:
+def _in_order(known: list[str], words: list[str]) -> bool:
     """Whether the words stand in that order, all but the size next to each other."""
     *family, size = known if _SIZE.fullmatch(known[-1]) else (*known, "")
     for i in range(len(words) - len(family) + 1):
@@ -119,7 +122,7 @@ def _within(known: list[str], words: list[str]) -> bool:
     return False
 
 
-def _bare(name: str) -> str:
+def _without_separators(name: str) -> str:
     """The name in lower case, without the separators of its words."""
     return re.sub(r"[-_ ]", "", name.lower())
 

@@ -72,7 +72,7 @@ class Axes:
         if bounds is None:
             return tuple(values)
         if bounds.values is not None:
-            return tuple(_plain(field, v) for v in bounds.values)
+            return tuple(_in_type_of_field(field, v) for v in bounds.values)
         return tuple(v for v in values if within(bounds, v))
 
     def allows(self, field: str, value: int) -> bool:
@@ -135,7 +135,7 @@ def within(bounds: Bounds, value: Any) -> bool:
     return low <= int(value) <= (bounds.max if bounds.max is not None else value)
 
 
-def _plain(field: str, value: Any) -> Any:
+def _in_type_of_field(field: str, value: Any) -> Any:
     """A limit's value in the type of the plan field."""
     default = getattr(ParallelPlan(), field)
     return bool(value) if isinstance(default, bool) else value

@@ -95,7 +95,7 @@ class LayoutAxes:
         """(schedule, vpp, first, last, 1 + place in split_table or 0) for one pipeline."""
         names = self._axes.values["schedule"]
         if pp == 1 and self._usual_splits:
-            if (plain := _plain(names)) and self._axes.allows("vpp", 1):
+            if (plain := _schedule_without_pipeline(names)) and self._axes.allows("vpp", 1):
                 yield code("schedule", plain), 1, 0, 0, 0
             return
         useful = [name for name in names if name != "gpipe" or not self.gpipe_dominated]
@@ -194,7 +194,7 @@ class LayoutAxes:
         return min(max(ceil(head / layer), 1), MOST_LAYERS_LIGHTER)
 
 
-def _plain(names: Sequence[str]) -> str | None:
+def _schedule_without_pipeline(names: Sequence[str]) -> str | None:
     """The schedule of a plan without a pipeline, where there is none to choose."""
     plain = [name for name in names if 1 in SCHEDULES[name].chunk_counts]
     return "1f1b" if "1f1b" in plain else next(iter(plain), None)

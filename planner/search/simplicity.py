@@ -82,7 +82,7 @@ class Simplest:
         roomy = estimates.peak_bytes <= self._most_bytes
         rows = np.flatnonzero((close | (seconds < self._shown_s)) & roomy)
         if len(rows):
-            rows = rows[self._are_shown(plans.take(rows))]
+            rows = rows[self._are_published(plans.take(rows))]
         if not len(rows):
             return
         first = int(rows[np.argmin(seconds[rows])])
@@ -96,7 +96,7 @@ class Simplest:
             found = float(seconds[row]), plans.row(row)
             self._best[count] = min(self._best.get(count, found), found, key=lambda one: one[0])
 
-    def _are_shown(self, plans: Plans) -> BoolArray:
+    def _are_published(self, plans: Plans) -> BoolArray:
         """Whether published runs have each two features of a plan together."""
         found = steps(plans)
         shown = np.ones(len(plans), dtype=bool)

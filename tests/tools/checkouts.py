@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.peers import PEERS
+
 VARIABLE = "CHECKOUTS_PATH"
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "tests" / "corpus"
@@ -89,6 +91,7 @@ def megatron_lm_versions() -> dict[str, str]:
 def wanted() -> Iterator[tuple[str, str]]:
     """Every repository and revision that a test asks for."""
     yield from REVISIONS.items()
+    yield from ((peer.repository, peer.revision) for peer in PEERS.values())
     for revision in (*MEGATRON_LM_OF.values(), *megatron_lm_versions().values()):
         yield MEGATRON_LM, revision
     for table in ("launches.csv", "refusals.csv"):

@@ -178,10 +178,10 @@ def _chosen(asked: FitRequest, method: Method, seq_length: int, far: int) -> _Ch
         return why
     most_bytes = ALIKE * min(each.needed_bytes for each in able)
     alike = [each for each in able if each.needed_bytes <= most_bytes]
-    return min(alike, key=lambda each: (each.first.score, _over(each, seq_length)))
+    return min(alike, key=lambda each: (each.first.score, _missing_bytes(each, seq_length)))
 
 
-def _over(chosen: _Chosen, seq_length: int) -> float:
+def _missing_bytes(chosen: _Chosen, seq_length: int) -> float:
     """Bytes that the nearest miss at a length needs; 0 where a plan fits."""
     nearest = () if chosen.first.best else chosen.first.nearest
     return min((_needed(chosen.one.at(seq_length), plan) for plan in nearest), default=0.0)
@@ -233,7 +233,7 @@ def _needed(request: PlanRequest, plan: ParallelPlan) -> float:
     return float(cost_model(request).needed_bytes(Plans.from_rows([plan]))[0])
 
 
-def _spare(request: PlanRequest, plan: ParallelPlan) -> float:
+def _free_bytes(request: PlanRequest, plan: ParallelPlan) -> float:
     """Bytes that a plan leaves free; negative where it does not fit."""
     return room_of(request).of_plan(plan) - _needed(request, plan)
 
@@ -255,7 +255,7 @@ def _cell(
     }
     if not outcome.best:
         return Cell(fits=False, **known)
-    grown = (_grown(one, seq_length, each) for each in (plan, least))
+    grown = (_with_largest_micro_batch(one, seq_length, each) for each in (plan, least))
     largest = max(grown, key=lambda each: each.micro_batch_size)
     return Cell(
         fits=True, **known, largest_micro_batch=largest.micro_batch_size, largest_plan=largest,
@@ -268,14 +268,14 @@ def _cell(
     )  # fmt: skip
 
 
-def _grown(one: _Try, seq_length: int, plan: ParallelPlan) -> ParallelPlan:
+def _with_largest_micro_batch(one: _Try, seq_length: int, plan: ParallelPlan) -> ParallelPlan:
     """The plan with the most sequences of a micro-batch that fit; with the least if none does."""
 
     def of(times: int) -> ParallelPlan:
         return plan.model_copy(update={"micro_batch_size": times * one.together})
 
     def spare(times: int) -> float:
-        return _spare(with_micro_batch(one.at(seq_length), of(times)), of(times))
+        return _free_bytes(with_micro_batch(one.at(seq_length), of(times)), of(times))
 
     return of(_last(spare, 1, MOST_MICRO_BATCH // one.together))
 
@@ -292,7 +292,7 @@ def with_micro_batch(request: PlanRequest, plan: ParallelPlan) -> PlanRequest:
 def _longest(one: _Try, plan: ParallelPlan, fitting: int, most: int) -> int:
     """The longest sequence that fits with a plan, no shorter than one that fits with another."""
     steps = _last(
-        lambda steps: _spare(one.at(steps * LENGTH_STEP), plan),
+        lambda steps: _free_bytes(one.at(steps * LENGTH_STEP), plan),
         fitting // LENGTH_STEP,
         most // LENGTH_STEP,
     )

@@ -92,7 +92,7 @@ def _change(
     elif said.name != written.name:
         yield _removed(said, f"replaced by {after.name}")
         yield FlagChange(option=after.name, before=None, after=_value(after), why=after.why)
-    elif _bare(_words(said)) != _bare(_value(after)):
+    elif _without_quotes(_words(said)) != _without_quotes(_value(after)):
         yield FlagChange(
             option=after.name, before=_words(said), after=_value(after), why=after.why,
             file=said.file, line=said.line,
@@ -128,7 +128,7 @@ def _words(setting: Setting) -> str:
     return _joined(setting.value)
 
 
-def _bare(text: str | None) -> str:
+def _without_quotes(text: str | None) -> str:
     """The value without the quotes that a format may put around it."""
     return (text or "").strip("\"'")
 

@@ -41,20 +41,20 @@ def fixed_files(files: Mapping[str, str], changes: Iterable[FlagChange]) -> Fixe
                 added.append(change)
             continue
         rows, place = lines[change.file], change.line - 1
-        new = _changed(rows[place], change, _inside(rows[:place]))
+        new = _line_with_change(rows[place], change, _inside_quotes(rows[:place]))
         if new is None:
             left.append(change)
             continue
         rows[place] = new
         if change.option.startswith("-") and (change.after is not None or anchor is None):
             anchor = change.file, place
-    anchor = anchor or _usual_place(lines)
+    anchor = anchor or _line_of_a_common_option(lines)
     for change in added:
         if anchor is None or not change.option.startswith("-") or change.after is None:
             left.append(change)
             continue
         rows, place = lines[anchor[0]], anchor[1]
-        rows[place] = _with(rows[place], change, _inside(rows[:place]))
+        rows[place] = _line_with_option(rows[place], change, _inside_quotes(rows[:place]))
     texts = {name: _joined(rows, files[name].split("\n")) for name, rows in lines.items()}
     return FixedFiles(texts, tuple(left))
 
@@ -96,7 +96,7 @@ def with_files(files: Mapping[str, str], better: Better | None) -> Better | None
     return better.model_copy(update={"files": changed, "by_hand": found.left})
 
 
-def _usual_place(lines: Mapping[str, list[str]]) -> tuple[str, int] | None:
+def _line_of_a_common_option(lines: Mapping[str, list[str]]) -> tuple[str, int] | None:
     """The line of an option that every launch has."""
     for name, rows in lines.items():
         for place, row in enumerate(rows):
@@ -105,7 +105,7 @@ def _usual_place(lines: Mapping[str, list[str]]) -> tuple[str, int] | None:
     return None
 
 
-def _inside(rows: Iterable[str], rest: str = "") -> bool:
+def _inside_quotes(rows: Iterable[str], rest: str = "") -> bool:
     """Whether a text in double quotes is open after some lines."""
     code = [row for row in (*rows, rest) if not row.lstrip().startswith("#")]
     return sum(len(re.findall(r'(?<!\\)"', row)) for row in code) % 2 == 1
@@ -131,7 +131,7 @@ def difference(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in parts)
 
 
-def _changed(line: str, change: FlagChange, inside: bool) -> str | None:
+def _line_with_change(line: str, change: FlagChange, inside: bool) -> str | None:
     """The line with one change; None if the option is not in it literally.
 
     inside: the line begins in double quotes.
@@ -146,7 +146,7 @@ def _changed(line: str, change: FlagChange, inside: bool) -> str | None:
         cut = line[: found.start()].rstrip(" ") + line[found.end() :]
         return cut if line[: found.start()].strip() else line[: found.start()] + cut.lstrip()
     gap = found["gap"] if value else " "
-    inside ^= _inside((), line[: found.start()])
+    inside ^= _inside_quotes((), line[: found.start()])
     told = _quoted(change.after, inside)
     new = f"{change.option}{gap}{told}" if change.after else change.option
     return line[: found.start()] + new + line[found.end() :]
@@ -162,12 +162,12 @@ def _key_changed(line: str, change: FlagChange) -> str | None:
     return line[: found.end(1)] + change.after + line[found.end() :]
 
 
-def _with(line: str, change: FlagChange, inside: bool) -> str:
+def _line_with_option(line: str, change: FlagChange, inside: bool) -> str:
     """The line with one more option, before the characters that end or continue it."""
     if key := _OPTION_KEY.match(line):
         return f"{line}\n{key[1]}{change.option}: {change.after or 'true'}"
     end = re.search(r"""\s*(?:["')]+|\\)?\s*(?:#.*)?$""", line)
     assert end is not None  # the pattern may be empty
-    inside ^= _inside((), line[: end.start()])
+    inside ^= _inside_quotes((), line[: end.start()])
     option = f"{change.option} {_quoted(change.after, inside)}" if change.after else change.option
     return f"{line[: end.start()]} {option}{line[end.start() :]}"

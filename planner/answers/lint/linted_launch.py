@@ -116,7 +116,7 @@ class LintedLaunch:
             for reason in violations(self.context, self.plan, (rule,))
             if reason.code not in _RUNS_INTO
             and not self._keeps(plain, rule)
-            and self._mending(rule) is None
+            and self._mending_field(rule) is None
         )
 
     @cached_property
@@ -235,11 +235,11 @@ class LintedLaunch:
 
     def culprit(self, rule: Rule) -> Place:
         """The option that breaks a rule: that of the field whose default would keep the rule."""
-        field = self._mending(rule)
+        field = self._mending_field(rule)
         place = self.place(field) if field is not None else None
         return place if place is not None and place.line else Place(self.main)
 
-    def _mending(self, rule: Rule) -> str | None:
+    def _mending_field(self, rule: Rule) -> str | None:
         """The first field of the script's plan whose default would keep a rule."""
         default = ParallelPlan()
         for name in ParallelPlan.model_fields:

@@ -21,7 +21,7 @@ def tp_across_nodes(launch: LintedLaunch) -> Iterator[Finding]:
     if plan.tp <= domain or launch.own is None:
         return
     text = f"tp {plan.tp} is wider than {_fastest(launch)}: every layer waits for the slower one"
-    found = launch.fastest(_moved(launch, "tp", domain))
+    found = launch.fastest(_narrower_axis(launch, "tp", domain))
     if found is not None and found.seconds < launch.own.iteration_time_s:
         gain = 1.0 - found.seconds / launch.own.iteration_time_s
         text += f"; {saves(found, launch.own.iteration_time_s)}"
@@ -37,7 +37,7 @@ def _fastest(launch: LintedLaunch) -> str:
     return f"the {launch.domain} accelerators of the fastest network, {tier.name}"
 
 
-def _moved(launch: LintedLaunch, axis: str, most: int) -> Iterator[dict[str, int]]:
+def _narrower_axis(launch: LintedLaunch, axis: str, most: int) -> Iterator[dict[str, int]]:
     """Changes that limit an axis to a width and give the rest to data or pipeline parallelism."""
     width: int = getattr(launch.plan, axis)
     for narrow in divisors(width):
@@ -52,7 +52,7 @@ def cp_across_nodes(launch: LintedLaunch) -> Iterator[Finding]:
     if plan.cp == 1 or plan.tp * plan.cp <= domain:
         return
     text = f"tp {plan.tp} x cp {plan.cp} is wider than {_fastest(launch)}"
-    changes = _moved(launch, "cp", max(1, domain // plan.tp))
+    changes = _narrower_axis(launch, "cp", max(1, domain // plan.tp))
     yield from slow(launch, "cp_across_nodes", "warning", text, changes, ("cp",))
 
 

@@ -42,11 +42,11 @@ def find(request: PlanRequest) -> MixedAnswer:
     began = time.perf_counter()
     groups = request.cluster.groups
     alike: list[Callable[[PlanRequest], Iterator[Option]]] = [
-        *(partial(_part, place=place) for place in range(len(groups))),
+        *(partial(_single_group, place=place) for place in range(len(groups))),
         _slowest,
     ]
     mixed = Groups(request.model, request.cluster, request.training, request.search.memory_risk)
-    placed = list(_promising(request, mixed))
+    placed = list(_plans_without_layers(request, mixed))
     total = len(alike) + len(placed)
     options = list[Option]()
     for done, way in enumerate(alike):
@@ -69,7 +69,7 @@ def find(request: PlanRequest) -> MixedAnswer:
     )
 
 
-def _part(request: PlanRequest, place: int) -> Iterator[Option]:
+def _single_group(request: PlanRequest, place: int) -> Iterator[Option]:
     """One group by itself, over the whole space."""
     alone = request.cluster.model_copy(update={"groups": (request.cluster.groups[place],)})
     yield from _equal(request, alone, "part", (place,))
@@ -170,7 +170,7 @@ def _pipelines(
         yield _option(request, *min(fitting, key=lambda item: item[1].iteration_time_s))
 
 
-def _promising(request: PlanRequest, groups: Groups) -> Iterator[PlacedPlan]:
+def _plans_without_layers(request: PlanRequest, groups: Groups) -> Iterator[PlacedPlan]:
     """Legal plans without their layers, and the group of each stage, in every order of groups.
 
     The first SPLIT by the time that the groups' rates add up to, layers split evenly.

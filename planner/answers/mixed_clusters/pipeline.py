@@ -52,7 +52,8 @@ class Groups:
         self.model, self.cluster, self.training = model, cluster, training
         self._memory_risk = memory_risk
         self.models = [
-            CostModel(model, _alone(cluster, group), training) for group in cluster.groups
+            CostModel(model, _cluster_of_group(cluster, group), training)
+            for group in cluster.groups
         ]
 
     @cached_property
@@ -160,7 +161,7 @@ class Groups:
             if g not in owner:
                 ends.append((np.zeros(plan.pp), np.zeros(plan.pp)))
                 continue
-            alone = _alone(self.cluster, self.cluster.groups[g])
+            alone = _cluster_of_group(self.cluster, self.cluster.groups[g])
             models = (self.models[g], CostModel(larger, alone, self.training))
             seconds, sizes = [], []
             for model, partition in zip(models, (even, more), strict=True):
@@ -250,7 +251,7 @@ class _Linear:
         return found
 
 
-def _alone(cluster: ClusterSpec, group: NodeGroup) -> ClusterSpec:
+def _cluster_of_group(cluster: ClusterSpec, group: NodeGroup) -> ClusterSpec:
     return cluster.model_copy(update={"groups": (group,)})
 
 

@@ -66,10 +66,10 @@ def assumptions(model: CostModel, request: PlanRequest, plan: ParallelPlan) -> l
     if plan.pp > 1 and group.network[0].domain_accelerators is not None:
         notes.append(("rank_order", f"ranks laid out {plan.rank_order}, fastest axis first"))
     if plan.dynamic_cp and plan.cp > 1 and request.training.packs:
-        notes.append(("dynamic_cp", _dealt(request.training, plan)))
+        notes.append(("dynamic_cp", _ranks_of_samples(request.training, plan)))
     if plan.zero_stage and plan.dp * plan.cp > 1:
         notes.append(("sharding", f"ZeRO {plan.zero_stage} over dp x cp"))
-    notes.extend(_taken(request, plan))
+    notes.extend(_values_of_framework(request, plan))
     notes.extend(("guessed", text) for text in request.guessed)
     return [_note(*each) for each in notes]
 
@@ -84,7 +84,7 @@ def _note(code: str, text: str) -> Note:
 _FOLLOW = ("dp", "schedule", "runtime")
 
 
-def _taken(request: PlanRequest, plan: ParallelPlan) -> Iterator[tuple[str, str]]:
+def _values_of_framework(request: PlanRequest, plan: ParallelPlan) -> Iterator[tuple[str, str]]:
     """What the plan and the training left out, where the framework has it otherwise than usual."""
     if request.search.framework is None or plan != request.plan:
         return
@@ -157,7 +157,7 @@ def _tuning(training: TrainingSpec) -> Iterator[tuple[str, str]]:
         )
 
 
-def _dealt(training: TrainingSpec, plan: ParallelPlan) -> str:
+def _ranks_of_samples(training: TrainingSpec, plan: ParallelPlan) -> str:
     """The number of ranks on which samples run."""
     ranks = np.asarray(ranks_of(lengths_of(training), float(training.seq_length), plan.cp))
     kinds, counts = np.unique(ranks, return_counts=True)

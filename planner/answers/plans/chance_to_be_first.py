@@ -36,7 +36,7 @@ def contenders(request: PlanRequest, first: Sequence[Priced]) -> tuple[Contender
     """The first plans of a search for time, in its order."""
     if not first or request.search.objective == "memory_headroom":
         return ()
-    middle, shared, noise = _believed(request, first)
+    middle, shared, noise = _distribution(request, first)
     best = chances_fastest(Belief(middle, shared + np.diag(noise)).draws())
     expected = np.exp(middle + 0.5 * (np.diag(shared) + noise))
     found = []
@@ -72,7 +72,7 @@ def selection(request: PlanRequest, first: Sequence[Priced]) -> Selection | None
     distinct = list(by_told.values())
     if len(distinct) < 2 or request.search.objective == "memory_headroom":
         return None
-    middle, shared, noise = _believed(request, distinct)
+    middle, shared, noise = _distribution(request, distinct)
     drawn = Belief(middle, shared + np.diag(noise)).draws()
     errors = middle - drawn
     picked = errors[np.arange(len(drawn)), drawn.argmin(axis=1)]
@@ -91,7 +91,7 @@ def measure_next(request: PlanRequest, first: Sequence[Priced]) -> MeasureNext |
     return MeasureNext(id=plan_id(first[one].plan), plan=first[one].plan, left=left)
 
 
-def _believed(request: PlanRequest, first: Sequence[Priced]) -> tuple[Array, Array, Array]:
+def _distribution(request: PlanRequest, first: Sequence[Priced]) -> tuple[Array, Array, Array]:
     """Logarithms of times, (n,), covariance of shared errors, (n, n), and variance of others."""
     features = [_features(request, priced) for priced in first]
     known = known_to(sites.site_of_request(request.site))

@@ -100,7 +100,7 @@ def near_misses(
             if name in request.search.limits:
                 continue
             wider = limited(request, {**request.search.limits, name: Bounds(values=(True,))})
-            if plan := _best(wider, rules):
+            if plan := _best_plan(wider, rules):
                 changes.append(_change(wider, model, plan, {name: True}))
     found = []
     for plan in outcome.nearest:
@@ -131,12 +131,12 @@ def _enlarged(request: PlanRequest, rules: tuple[Rule, ...]) -> list[Change]:
             update={"groups": (group.model_copy(update={"nodes": nodes}),)}
         )
         wider = request.model_copy(update={"cluster": larger})
-        if plan := _best(wider, rules):
+        if plan := _best_plan(wider, rules):
             return [_change(wider, cost_model(wider), plan, {"nodes": nodes})]
     return []
 
 
-def _best(request: PlanRequest, rules: tuple[Rule, ...]) -> ParallelPlan | None:
+def _best_plan(request: PlanRequest, rules: tuple[Rule, ...]) -> ParallelPlan | None:
     """The best plan of a changed request; None if none fits or there are too many to price."""
     try:
         return next(iter(search(request, rules, top_k=1).best), None)

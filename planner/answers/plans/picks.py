@@ -38,7 +38,7 @@ def picks(
     return (
         Pick(name="fastest", plan=first, slower_by=0.0, why="the shortest time expected"),
         _recommended(request, model, outcome.simple, first),
-        _roomy(request, model, front, first),
+        _most_headroom(request, model, front, first),
     )
 
 
@@ -81,7 +81,7 @@ def _less(plan: ParallelPlan, first: ParallelPlan) -> str:
     return why
 
 
-def _roomy(
+def _most_headroom(
     request: PlanRequest, model: CostModel, front: Sequence[PlanReport], first: PlanReport
 ) -> Pick:
     """The plan of the Pareto front that needs the least memory and costs little time."""

@@ -61,7 +61,7 @@ def _values(
         others: tuple[Any, ...] = VOCABULARIES.get(field, ())
         if isinstance(now, bool):
             others = (not now,)
-        changed = [(other, _changed(best.plan, **{field: other})) for other in others]
+        changed = [(other, _with_other_values(best.plan, **{field: other})) for other in others]
         tried[field] = [(other, plan) for other, plan in changed if plan and other != now]
     rows = [plan for plans in tried.values() for _, plan in plans]
     seconds = _seconds(request, rows, (*RULES, *rules))
@@ -87,7 +87,7 @@ def _schedules(request: PlanRequest, asked: PlanRequest, best: PlanReport) -> It
         if name in known or not schedule.synchronous:
             continue
         counts = schedule.chunk_counts or (max(best.plan.vpp, 2),)
-        plan = _changed(best.plan, schedule=name, vpp=counts[-1])
+        plan = _with_other_values(best.plan, schedule=name, vpp=counts[-1])
         if plan is not None:
             plans.append(plan)
     seconds = _seconds(request, plans, RULES)
@@ -130,7 +130,7 @@ def _eight_bits(
         yield HeldFixed(field="precision", value="bf16", other="fp8", saves=saves)
 
 
-def _changed(plan: ParallelPlan, **fields: Any) -> ParallelPlan | None:
+def _with_other_values(plan: ParallelPlan, **fields: Any) -> ParallelPlan | None:
     """A plan with other values; None if they contradict each other."""
     try:
         return ParallelPlan.model_validate({**plan.model_dump(), **fields})

@@ -108,7 +108,7 @@ def sensitivity(request: PlanRequest, spec: SensitivitySpec) -> SensitivityAnswe
         found.append(study.input(one, own, points))
         done += weights[one.name] * len(points)
     step(done, total)
-    found.sort(key=_moves, reverse=True)
+    found.sort(key=_largest_change, reverse=True)
     return SensitivityAnswer.of(
         study,
         request=request.document() | {PART: spec.model_dump(mode="json")},
@@ -270,7 +270,7 @@ class _Study:
         found: list[PlanChange] = []
         for near, far in pairwise(outward):
             grid, start = bounds.between(near, far), 0
-            while not _same(
+            while not _same_but_for_dp(
                 before := self._best_at(input_, bounds, grid[start]),
                 self._best_at(input_, bounds, far),
             ):
@@ -279,7 +279,7 @@ class _Study:
                 low, high = start, len(grid) - 1
                 while high - low > 1:
                     middle = (low + high) // 2
-                    if _same(before, self._best_at(input_, bounds, grid[middle])):
+                    if _same_but_for_dp(before, self._best_at(input_, bounds, grid[middle])):
                         low = middle
                     else:
                         high = middle
@@ -306,7 +306,7 @@ class _Study:
         return self._best[key]
 
 
-def _same(plan: ParallelPlan | None, other: ParallelPlan | None) -> bool:
+def _same_but_for_dp(plan: ParallelPlan | None, other: ParallelPlan | None) -> bool:
     """Whether two plans are the same but for dp, which follows from the cluster's size."""
     if plan is None or other is None:
         return plan is other
@@ -329,7 +329,7 @@ def _outcome(variant: Variant, report: PlanReport) -> Outcome:
     )
 
 
-def _moves(sensitivity: InputSensitivity) -> float:
+def _largest_change(sensitivity: InputSensitivity) -> float:
     """The largest change of the measure by an input, up or down, as ln of the ratio."""
     fixed = [p.fixed_change for p in sensitivity.points if p.fixed is None or p.fixed.fits]
     changes = [*fixed, *(p.replanned_change for p in sensitivity.points)]

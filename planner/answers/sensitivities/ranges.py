@@ -57,7 +57,7 @@ class Range:
         """Factors from `near` to `far` inclusive, as dense as the resolution asks."""
         low, high = min(near, far), max(near, far)
         if self.one.whole:
-            found = [factor for factor in (*self._whole, 1.0) if low <= factor <= high]
+            found = [factor for factor in (*self._integer_factors, 1.0) if low <= factor <= high]
             return sorted(found, reverse=near > far)
         steps = max(1, math.ceil(math.log(high / low) / math.log1p(self.resolution)))
         inner = [near * (far / near) ** (k / steps) for k in range(1, steps)]
@@ -66,8 +66,8 @@ class Range:
     def neighbours(self) -> tuple[float, float]:
         """The nearest factors below and above the base; the base itself if a side has none."""
         if self.one.whole:
-            below = [factor for factor in self._whole if factor < 1]
-            above = [factor for factor in self._whole if factor > 1]
+            below = [factor for factor in self._integer_factors if factor < 1]
+            above = [factor for factor in self._integer_factors if factor > 1]
             return max(below, default=1.0), min(above, default=1.0)
         return self._bounded(1 - _STEP), self._bounded(1 + _STEP)
 
@@ -80,11 +80,11 @@ class Range:
             return None
         if not self.one.whole:
             return self._bounded(factor)
-        own_side = [one for one in self._whole if (one < 1) == (factor < 1)]
+        own_side = [one for one in self._integer_factors if (one < 1) == (factor < 1)]
         return min(own_side, key=lambda one: abs(math.log(one / factor)), default=None)
 
     @cached_property
-    def _whole(self) -> list[float]:
+    def _integer_factors(self) -> list[float]:
         """Factors of an integer, per side: those at which the held plan can run, or else all."""
         runs, valid = list[float](), list[float]()
         low, high = min(self.factors) / _FURTHER, max(self.factors) * _FURTHER

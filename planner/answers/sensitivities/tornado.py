@@ -166,14 +166,14 @@ def ends_words(row: Row) -> dict[bool, tuple[float, str]]:
         longest = max(abs(bar.fixed or 0.0), abs(bar.replanned or 0.0))
         again = f" ({bar.replanned_words})" if bar.replanned_words else ""
         words = f"{factor_words(bar.factor)}: {bar.fixed_words}{again}"
-        sides.setdefault(_goes_right(bar, row), []).append((longest, words))
+        sides.setdefault(_is_right_of_base(bar, row), []).append((longest, words))
     return {
         right: (max(size for size, _ in ends), ", ".join(words for _, words in sorted(ends)))
         for right, ends in sides.items()
     }
 
 
-def _goes_right(bar: Bar, row: Row) -> bool:
+def _is_right_of_base(bar: Bar, row: Row) -> bool:
     """Whether a bar lies right of the base; a bar of length zero lies opposite the other one."""
     change = bar.fixed or bar.replanned
     if change:

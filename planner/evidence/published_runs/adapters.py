@@ -44,7 +44,7 @@ def adapters_of(run: Run) -> tuple[dict[str, Any], tuple[str, ...]]:
     label, fields = next(
         (label, dict(fields)) for pattern, label, fields in _RECIPES if re.search(pattern, software)
     )
-    fields.update(_stated(run, said[lora.start() :] if lora else ""))
+    fields.update(_stated_fields(run, said[lora.start() :] if lora else ""))
     quantized = f"{run['quantization']} {said}"
     if method == "qlora" or (lora and lora.group(1)) or re.search(r"nf4|int4|4-bit", quantized):
         fields["frozen_dtype"] = "nf4"
@@ -54,7 +54,7 @@ def adapters_of(run: Run) -> tuple[dict[str, Any], tuple[str, ...]]:
     return fields, tuple(notes)
 
 
-def _stated(run: Run, said: str) -> dict[str, Any]:
+def _stated_fields(run: Run, said: str) -> dict[str, Any]:
     """What the row states of its adapters; said: the text from where it names them."""
     rank, dropout = _RANK.search(said), _DROPOUT.search(run.notes)
     stated = {

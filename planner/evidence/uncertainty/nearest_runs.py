@@ -118,7 +118,7 @@ def evidence(
     elif ground == "extrapolated":
         text, detail = _extrapolated(chip.name, plan.runtime, own, *how)
     else:
-        text, detail = _unseen(chip, nearest)
+        text, detail = _accelerators_used(chip, nearest)
     own_runs = f"; {learned} of site {site.name}" if site is not None and learned else ""
     return Evidence(
         ground=ground, text=text + own_runs, detail=detail + own_runs, alike=alike.number,
@@ -183,7 +183,7 @@ def _extrapolated(
     )
 
 
-def _unseen(chip: AcceleratorSpec, nearest: Sequence[ScoredRun]) -> tuple[str, str]:
+def _accelerators_used(chip: AcceleratorSpec, nearest: Sequence[ScoredRun]) -> tuple[str, str]:
     """The accelerators whose runs are used for one that has none."""
     vendors = tuple({accelerator_spec(name).vendor: None for name in _table().held})
     names = listed(tuple(dict.fromkeys(accelerator_spec(run.accelerator).name for run in nearest)))

@@ -62,7 +62,7 @@ def find(name: str) -> Site:
     ids = {one.id: one.id for one in _at(known).runs}
     meant = [id for id in ids if id.startswith(run)]
     id = resolve(meant[0] if len(meant) == 1 else run, ids, f"run of site {known}")
-    return _before(known, *_stamps(known), id)
+    return _site_before(known, *_stamps(known), id)
 
 
 def site_of_request(name: str | None) -> Site | None:
@@ -248,7 +248,7 @@ def _as_kept(name: str, file: Stamped | None, measured: Stamped | None) -> Site:
 
 
 @lru_cache(maxsize=16)
-def _before(name: str, file: Stamped | None, measured: Stamped | None, run: str) -> Site:
+def _site_before(name: str, file: Stamped | None, measured: Stamped | None, run: str) -> Site:
     """A site as it was before it learned this run."""
     site = _read(name, file, measured)
     place = [one.id for one in site.runs].index(run)

@@ -74,7 +74,7 @@ def launch_rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     yield fsdp + "activation_checkpointing", plan.recompute == "full", "full activation recompute"
     if plan.offload_activations:
         yield fsdp + "activation_checkpointing_offload", True, "checkpoints are kept in host memory"
-    yield fsdp + "cpu_ram_efficient_loading", *_handed_out(c)
+    yield fsdp + "cpu_ram_efficient_loading", *_broadcasts_weights(c)
     yield fsdp + "state_dict_type", "SHARDED_STATE_DICT", "every rank saves its shards"
     yield mesh + "dp_replicate_size", plan.dp // shards(plan), "replicas of the shard group"
     yield mesh + "dp_shard_size", shards(plan), "data-parallel ranks that shard one copy"
@@ -89,7 +89,7 @@ def launch_rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
         )
 
 
-def _handed_out(c: Context) -> tuple[bool, str]:
+def _broadcasts_weights(c: Context) -> tuple[bool, str]:
     """Whether rank 0 initialises the weights for all ranks, and why."""
     moe, config = c.model.moe, config_of(c.model)
     if moe is not None and moe.score_correction_bias:

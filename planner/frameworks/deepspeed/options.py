@@ -22,7 +22,7 @@ CONFIG = "from the model's config.json"
 KV_HEADS, CONTEXT = "--num-key-value-heads", "--ds-sequence-parallel-size"
 
 
-def _turns(records: Records) -> bool:
+def _rotates_queries(records: Records) -> bool:
     """Whether the model rotates queries and keys."""
     return bool(records["model"].position == "rope")
 
@@ -54,8 +54,8 @@ LAYERS = (
     alone("--init-method-std", "numerics.init_std", NUMBER, CONFIG),
     alone("--layernorm-epsilon", "numerics.norm_epsilon", NUMBER, CONFIG),
     alone("--rotary-position-embeddings-theta", "numerics.rope_theta", WHOLE_NUMBER, CONFIG,
-        when=_turns),
-    alone("--rotary-percent", "numerics.rotary_share", NUMBER, CONFIG, when=_turns),
+        when=_rotates_queries),
+    alone("--rotary-percent", "numerics.rotary_share", NUMBER, CONFIG, when=_rotates_queries),
 )  # fmt: skip
 DEGREES = (
     alone("--tensor-model-parallel-size", "plan.tp", whole(), "ranks that split every layer"),

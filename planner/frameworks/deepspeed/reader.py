@@ -55,7 +55,7 @@ def trains(launch: ProgramCall) -> bool:
     return bool(deepspeed) and training_calls.training(launch, "--num-layers")
 
 
-def _bare(files: Mapping[str, str]) -> bool:
+def _is_json_alone(files: Mapping[str, str]) -> bool:
     """Whether the files are DeepSpeed's JSON alone, which launches nothing."""
     keys = ('"zero_optimization"', '"train_micro_batch_size_per_gpu"')
     return bool(files) and all(
@@ -68,7 +68,7 @@ def _bare(files: Mapping[str, str]) -> bool:
 
 def recognises(files: Mapping[str, str]) -> bool:
     """Whether some script trains with DeepSpeed, or the files are its JSON alone."""
-    return _bare(files) or training_calls.is_called(files, trains)
+    return _is_json_alone(files) or training_calls.is_called(files, trains)
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
@@ -76,7 +76,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 
     Raises Unreadable if it does not launch Megatron-DeepSpeed or lacks a field of the model.
     """
-    if _bare(files):
+    if _is_json_alone(files):
         name = next(iter(files))
         raise Unreadable(JSON_ALONE, name, 1)
     found = training_calls.training_call(files, trains, TITLE)

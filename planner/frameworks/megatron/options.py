@@ -33,12 +33,12 @@ NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 RANK_ORDERS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
 
 
-def _turns(records: Records) -> bool:
+def _rotates_queries(records: Records) -> bool:
     """Whether the model rotates queries and keys."""
     return position(records["model"]) == "rope"
 
 
-def _half(name: str, dtype: str) -> str:
+def _half_precision(name: str, dtype: str) -> str:
     """Bridge's settings for weights of 16 bits."""
     kinds = (f"mixed_precision.{kind}_dtype=torch.{dtype}" for kind in ("params", "pipeline"))
     return "; ".join((f"mixed_precision.{name}=True", *kinds))
@@ -108,9 +108,9 @@ _MODEL = grouped(
     computed("--no-bias-gelu-fusion", bridge="model.bias_activation_fusion=False"),
     alone("--moe-router-topk-scaling-factor", "numerics.routed_scaling", NUMBER, CONFIG,
         when=lambda records: records["moe"] and records["moe"].score_correction_bias),
-    alone("--rotary-base", "numerics.rope_theta", WHOLE_NUMBER, CONFIG, when=_turns),
+    alone("--rotary-base", "numerics.rope_theta", WHOLE_NUMBER, CONFIG, when=_rotates_queries),
     alone("--rotary-percent", "numerics.rotary_share", NUMBER, CONFIG,
-        when=lambda records: _turns(records) and records["mla"] is None),
+        when=lambda records: _rotates_queries(records) and records["mla"] is None),
     computed("--use-rope-scaling", bridge="model.rope_scaling=True"),
     "--rope-scaling-factor", "--rotary-scaling-factor", "--mscale", "--mscale-all-dim",
 )  # fmt: skip
@@ -182,8 +182,8 @@ _BATCH = grouped(
 )  # fmt: skip
 _PRECISION = grouped(
     "PRECISION_ARGS", "mixed_precision",
-    computed("--fp16", bridge=_half("fp16", "float16")),
-    computed("--bf16", bridge=_half("bf16", "bfloat16")),
+    computed("--fp16", bridge=_half_precision("fp16", "float16")),
+    computed("--bf16", bridge=_half_precision("bf16", "bfloat16")),
     computed("--fp8-format", attribute="fp8"),
     "--fp8-recipe", "--fp8-param-gather",
     computed("--fp4-format", attribute="fp4"),

@@ -177,13 +177,13 @@ def _take_sections(file: YamlFile, args: Arguments, given: GivenValues) -> None:
             values[name], places[name] = value, f"{section}.{key}"
     _activation(file, args, values)
     if values.get("num_query_groups") is not None:
-        _take(file, args, "group_query_attention", True, places["num_query_groups"])
+        _set_option(file, args, "group_query_attention", True, places["num_query_groups"])
     variables = given.variables
     for key, value in values.items():
         if isinstance(value, str):
             value = _VARIABLE.sub(lambda one: variables.get(one[1], one[0]), value)
         if not _has_no_effect(key, value):
-            _take(file, args, key, value, places[key])
+            _set_option(file, args, key, value, places[key])
 
 
 def _has_no_effect(key: str, value: Any) -> bool:
@@ -206,7 +206,7 @@ def _activation(file: YamlFile, args: Arguments, values: dict[str, Any]) -> None
         args.option(option, Argument(option, file.name, line), [], 0)
 
 
-def _take(file: YamlFile, args: Arguments, key: str, value: Any, place: str) -> None:
+def _set_option(file: YamlFile, args: Arguments, key: str, value: Any, place: str) -> None:
     """Sets the option of one attribute; an unknown attribute becomes an unknown option."""
     line = file.lines.get(place, 0)
     if isinstance(value, dict):

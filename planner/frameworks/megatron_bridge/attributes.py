@@ -51,7 +51,7 @@ def attributes(values: Mapping[str, StatedValue]) -> dict[str, StatedValue]:
     place = next(iter(found.values()))
     _precision(values, found)
     _overlap(values, found)
-    _settle(found)
+    _settle_dependent(found)
     found["bf16"] = replace(place, value=True)
     if "use_megatron_fsdp" in found and found["use_megatron_fsdp"].value:
         found["ckpt_format"] = replace(place, value="fsdp_dtensor")
@@ -87,7 +87,7 @@ def _overlap(values: Mapping[str, StatedValue], found: dict[str, StatedValue]) -
             found[name] = own or replace(container, value=True)
 
 
-def _settle(found: dict[str, StatedValue]) -> None:
+def _settle_dependent(found: dict[str, StatedValue]) -> None:
     """Drops or sets attributes that depend on others."""
 
     def value(name: str) -> Any:

@@ -181,24 +181,28 @@ def _configuration(row: Mapping[str, Any], said: Options) -> tuple[dict[str, Any
             config[column] = values[name]
     left = _NEEDED - config.keys()
     if missing := [f"--{name}" for name, _, column in COUNTS if column in left]:
-        place = f"{values.get('num_gpus', 'any number of')} {values['gpu']}{_instead(rows)}"
+        place = (
+            f"{values.get('num_gpus', 'any number of')} {values['gpu']}{_configured_counts(rows)}"
+        )
         text = f"no configuration of {kind} is recommended for {place}"
         raise said.error(f"{text}: give {', '.join(missing)}")
     each = min(values["gpus_per_node"], 4) if values["gpu"] == "gb200" else values["gpus_per_node"]
     config["devices"], config["nodes"] = each, -(-config["num_gpus"] // each)
     modules = config.get("recompute_modules")
     config["recompute_modules"] = values.get("recompute_modules", modules and modules.split("/"))
-    _hand(config, row["handed"], values)
+    _fill_helper_columns(config, row["handed"], values)
     return config, notes
 
 
-def _instead(rows: Sequence[Mapping[str, Any]]) -> str:
+def _configured_counts(rows: Sequence[Mapping[str, Any]]) -> str:
     """The numbers of accelerators that have a configuration, in brackets."""
     counts = ", ".join(str(one["num_gpus"]) for one in rows)
     return f" (there is one for {counts})" if counts else ""
 
 
-def _hand(config: dict[str, Any], handed: Mapping[str, str], values: Mapping[str, Any]) -> None:
+def _fill_helper_columns(
+    config: dict[str, Any], handed: Mapping[str, str], values: Mapping[str, Any]
+) -> None:
     """Leaves of the optional columns what the script hands to its helpers."""
     for name, column in HANDED.items():
         if handed.get(name) != "configuration":

@@ -72,13 +72,13 @@ class _Followed(Program):
             return
         words = [*node.value.args, *(one.value for one in node.value.keywords)]
         for one in words:
-            if name in _SHOWS or not _belongs(self.value(one, scope)):
+            if name in _SHOWS or not _is_recipe_part(self.value(one, scope)):
                 continue
             text = f"`{ast.unparse(node)[:100]}` may change the recipe and is not in the file"
             raise Unreadable(text, self.file, node.lineno)
 
 
-def _belongs(value: Any) -> bool:
+def _is_recipe_part(value: Any) -> bool:
     """Whether a value is a recipe, or a section of one."""
     return _is_container(value) or (isinstance(value, Call) and value.name in _READ)
 

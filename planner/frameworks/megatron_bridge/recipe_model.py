@@ -116,7 +116,7 @@ def model_of(values: dict[str, StatedValue], recipe: Recipe, notes: list[str]) -
         if not key.startswith("model."):
             continue
         if about in SHAPES and one.value is not None:
-            if _same(model, about, one.value):
+            if _has_value(model, about, one.value):
                 continue
             text = (
                 f"{key} {str(one.value)[:60]} makes {name.value} another model: give it (--model)"
@@ -134,7 +134,7 @@ def model_of(values: dict[str, StatedValue], recipe: Recipe, notes: list[str]) -
     return ModelSpec(**{**model.model_dump(), **changes})
 
 
-def _same(model: ModelSpec, name: str, value: Any) -> bool:
+def _has_value(model: ModelSpec, name: str, value: Any) -> bool:
     """Whether the model has the value of an attribute that a recipe sets."""
     if name == "position_embedding_type":
         return (value in ("rope", "yarn")) == (model.position == "rope")

@@ -243,7 +243,7 @@ def _merge_file(
     """
     if name in above:
         raise Unreadable("its defaults form a cycle", name)
-    own = _own(name, files, above)
+    own = _given_file(name, files, above)
     if own is not None:
         file = yaml_files.read(files[own], own)
         tree, places = dict(file.values), {key: (own, line) for key, line in file.lines.items()}
@@ -262,7 +262,7 @@ def _merge_file(
     config.places |= places
 
 
-def _own(name: str, files: Mapping[str, str], above: tuple[str, ...]) -> str | None:
+def _given_file(name: str, files: Mapping[str, str], above: tuple[str, ...]) -> str | None:
     """The given file that a path means; if the folders differ, the one of the same name."""
     if name in files:
         return name

@@ -82,7 +82,7 @@ def _of_model(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
         yield "num_experts", model.moe.num_experts, "experts of a layer, each an MLP"
         for name, why in EXPERTS.items():
             yield name, getattr(model.moe, name), why
-    for name, value in _rare(model).items():
+    for name, value in _optional_fields(model).items():
         yield name, value, OPTIONAL_MODEL_FIELDS[name]
     if patterns.layers(model):
         blocks, layers = patterns.entries(model)
@@ -144,7 +144,7 @@ def _of_step(c: Context, plan: ParallelPlan) -> Iterator[tuple[str, Any, str]]:
     yield "optimizer", training.optimizer, "adam, sgd with momentum, adafactor or muon"
 
 
-def _rare(model: ModelSpec) -> dict[str, Any]:
+def _optional_fields(model: ModelSpec) -> dict[str, Any]:
     """The fields of OPTIONAL_MODEL_FIELDS that the model sets."""
     fields = ModelSpec.model_fields
     rare = {name for name in OPTIONAL_MODEL_FIELDS if getattr(model, name) != fields[name].default}
@@ -193,7 +193,7 @@ def _layout(pp: int, torch_schedule: str, sizes: Sequence[int]) -> dict[str, Any
     return {"pp": pp, "vpp": chunks, "schedule": schedule, **fields}
 
 
-def _stated(config: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def _stated_entries(config: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """The entries of these names that a CONFIG block has."""
     return {name: config[name] for name in names if name in config}
 
@@ -210,8 +210,8 @@ def specs(config: Mapping[str, Any]) -> tuple[ModelSpec, TrainingSpec, ParallelP
         num_layers=sum(sizes),
         encoders=before,
         **{name: config[name] for name in MODEL},
-        moe=_stated(config, ("num_experts", *EXPERTS)) if config["num_experts"] else None,
-        **_stated(config, OPTIONAL_MODEL_FIELDS),
+        moe=_stated_entries(config, ("num_experts", *EXPERTS)) if config["num_experts"] else None,
+        **_stated_entries(config, OPTIONAL_MODEL_FIELDS),
         layer_pattern=patterns.pattern(config),
         numerics={field: config[name] for name, _, field in NUMERICS},
     )

@@ -74,7 +74,7 @@ def _all(fits: Callable[[EncoderSpec, ModelSpec], bool], text: str) -> Rule:
     return fixed_part(lambda m: all(fits(one, m) for one in m.encoders), text)
 
 
-def _plain(encoder: EncoderSpec) -> bool:
+def _has_plain_layers(encoder: EncoderSpec) -> bool:
     """Whether its layers are plain attention and MLPs, with no options but chunk and rope."""
     if encoder.mla or encoder.moe or encoder.attention_sinks or encoder.residual_streams > 1:
         return False
@@ -94,7 +94,7 @@ def _whole_layers(encoder: EncoderSpec) -> bool:
     return all([b.kind for b in layer] == ["attention", "mlp"] for layer in encoder.layer_pattern)
 
 
-def _chained(encoder: EncoderSpec, model: ModelSpec) -> bool:
+def _is_chain(encoder: EncoderSpec, model: ModelSpec) -> bool:
     """Whether the projector's matrices are a chain from the encoder's width to the model's."""
     widths = [(one.inputs, one.outputs) for one in encoder.projector]
     starts = [outputs for _, outputs in widths[:-1]]
@@ -158,7 +158,10 @@ def _chunks(encoder: EncoderSpec) -> set[int]:
 
 
 RULES: tuple[Rule, ...] = (
-    _all(lambda e, m: _plain(e) and _whole_layers(e), "encoder layers must be attention and MLP"),
+    _all(
+        lambda e, m: _has_plain_layers(e) and _whole_layers(e),
+        "encoder layers must be attention and MLP",
+    ),
     _all(
         lambda e, m: e.parallel_residual is False and e.norms_per_layer == 2,
         "a layer of an encoder has two norms, one before each part",
@@ -177,7 +180,7 @@ RULES: tuple[Rule, ...] = (
         lambda e, m: not e.other_parameters,
         "encoders cannot have parameters of which only the number is known",
     ),
-    _all(_chained, "a projector must be a chain of matrices from the encoder to the model"),
+    _all(_is_chain, "a projector must be a chain of matrices from the encoder to the model"),
     _all(lambda e, m: _chunks_fit(e), "attention chunks of an encoder must divide an image"),
     fixed_part(
         lambda m: not m.encoders or not any(b.kind == "cross_attention" for b in patterns.each(m)),

@@ -125,7 +125,7 @@ def _by_operator(plans: Plans) -> BoolArray:
     return np.asarray(plans.recompute_modules == 1 << RECOMPUTE_MODULES.index("op"))
 
 
-def _dealt(c: Context, p: Plans) -> BoolArray:
+def _heads_divide(c: Context, p: Plans) -> BoolArray:
     """Whether heads divide over tp, and heads of all-to-all attention over tp x cp."""
     ranks = p.tp * np.where(is_named(p, "cp_kind", "a2a"), p.cp, 1)
     traded, handed = gcd(*_attention_heads(c.model)), gcd(*_recurrent_heads(c.model))
@@ -272,7 +272,7 @@ MODEL_RULES: tuple[Rule, ...] = (
 )
 RULES: tuple[Rule, ...] = (
     *MODEL_RULES,
-    rule("heads_not_divisible", _dealt, _dealt_text, "degrees"),
+    rule("heads_not_divisible", _heads_divide, _dealt_text, "degrees"),
     unsupported(
         lambda c, p: (p.tp == 1) | (not _unsplit(c.model)),
         lambda c, p: f"tp {p.tp} cannot split {_unsplit(c.model)}",

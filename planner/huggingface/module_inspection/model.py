@@ -62,7 +62,7 @@ def inspect_model(model: nn.Module, config: Any, name: str) -> InspectedModel:
     fields["encoders"] = [each.fields for _, each in encoders]
     spec = ModelSpec.model_validate({**fields, "name": name})
     rest = _rest(model, spec, lists[path])
-    left = _outside(model, (path, *(p for p, _ in encoders))) if rest else ()
+    left = _modules_outside(model, (path, *(p for p, _ in encoders))) if rest else ()
     parts = [stack, *(each for _, each in encoders)]
     return InspectedModel(
         spec.model_copy(update={"other_parameters": rest}),
@@ -302,7 +302,7 @@ def _connectors(model: nn.Module, decoder: str, towers: Sequence[str]) -> list[F
     )
 
 
-def _outside(model: nn.Module, names: Iterable[str]) -> tuple[str, ...]:
+def _modules_outside(model: nn.Module, names: Iterable[str]) -> tuple[str, ...]:
     """Modules with parameters outside the modules that were read."""
     found: dict[str, None] = {}
     for name, _ in model.named_parameters():

@@ -51,7 +51,7 @@ def read_stack(layers: nn.ModuleList, config: Any, hidden: int, tokens: int) -> 
             (approximate if left else exact)[part.name] = None
             others.append(products_of(left))
         others.append(products_of(layer.loose))
-        pattern.append(_merged(blocks, len(layer.norms)) + [o for o in others if o])
+        pattern.append(_parallel_branches(blocks, len(layer.norms)) + [o for o in others if o])
     fields |= _norms_of_layers(read, pattern, hidden * (1 + fields["norm_bias"]))
     if not any(each["kind"] == "experts" for blocks in pattern for each in _flat(blocks)):
         fields.pop("moe", None)
@@ -131,8 +131,8 @@ def _attention(blocks: Sequence[Fields], config: Any, hidden: int) -> Fields:
         "num_query_groups": groups,
         "head_dim": head_dim,
         **({"mla": mla} if mla else {}),
-        "qkv_bias": _always(blocks, "_bias"),
-        "attention_output_bias": _always(blocks, "_out_bias"),
+        "qkv_bias": _always_set(blocks, "_bias"),
+        "attention_output_bias": _always_set(blocks, "_out_bias"),
         "qk_norm": _most_common(b["qk_norm"] for b in plain) or "none",
         "attention_sinks": any(b.get("_sinks") for b in blocks),
     }
@@ -143,7 +143,7 @@ def _feed_forward(blocks: Sequence[Fields], hidden: int) -> Fields:
     fields: Fields = {
         "ffn_hidden_size": _most_common(b["width"] for b in dense) or 4 * hidden,
         "gated_mlp": _most_common(b["gated"] for b in dense) or False,
-        "mlp_bias": _always(dense, "bias"),
+        "mlp_bias": _always_set(dense, "bias"),
     }
     moe = next((b["_moe"] for b in blocks if b["kind"] == "experts"), None)
     if moe is not None:
@@ -158,7 +158,7 @@ def _norm(norms: Sequence[tuple[int, str]], hidden: int) -> Fields:
     return {"norm": "rmsnorm" if rms else "layernorm", "norm_bias": bias}
 
 
-def _always(blocks: Sequence[Fields], option: str) -> bool:
+def _always_set(blocks: Sequence[Fields], option: str) -> bool:
     """Whether some block has an option, and each that has it sets it."""
     said = [block[option] for block in blocks if option in block]
     return bool(said) and all(said)
@@ -212,7 +212,7 @@ def _own_options(part: Part, fields: Fields, tokens: int) -> Fields | None:
     return block
 
 
-def _merged(blocks: list[Fields], norms: int) -> list[Fields]:
+def _parallel_branches(blocks: list[Fields], norms: int) -> list[Fields]:
     """The blocks of a layer, with those that share a norm joined as parallel branches."""
     feeds = ("mlp", "experts", "rwkv_channel_mix", "per_layer_input")
     mixers = [b for b in blocks if b["kind"] not in feeds]

@@ -143,16 +143,18 @@ def _given(files: Mapping[str, str], draft: Draft, launch: Reading | None) -> Re
     if launch:
         said = _values(launch)
         mine = said | mine
-        printed |= {path for path in said if _place(launch, path)[1]}
+        printed |= {path for path in said if _place_of_setting(launch, path)[1]}
     for field, value in _values(reading).items():
         logged = mine.get(field)
-        both = field in printed and _place(reading, field)[1] and field not in OF_ONE_LAUNCH
+        both = (
+            field in printed and _place_of_setting(reading, field)[1] and field not in OF_ONE_LAUNCH
+        )
         if (field in IDENTITY or both) and logged is not None and logged != value:
-            raise _another(field, value, logged)
+            raise _contradiction(field, value, logged)
     return reading
 
 
-def _another(field: str, value: Any, logged: Any) -> RequestError:
+def _contradiction(field: str, value: Any, logged: Any) -> RequestError:
     """The refusal of files that say another value than the log."""
     what = "model" if field.startswith("model.") else "run"
     return refuse(
@@ -187,7 +189,7 @@ def _facts(
         if reading is None:
             continue
         for path, value in _values(reading).items():
-            file, line = _place(reading, path)
+            file, line = _place_of_setting(reading, path)
             fact = Fact(field=path, value=value, file=file or draft.name, line=line)
             if plain and _unknown_kernel(fact, draft):
                 continue
@@ -207,7 +209,7 @@ def _facts(
 NAMED: dict[str, str] = table("planner.inputs.logs", "names.json")["options"]
 
 
-def _place(reading: Reading, path: str) -> tuple[str, int]:
+def _place_of_setting(reading: Reading, path: str) -> tuple[str, int]:
     """(file, line) of the setting that says a field; no line where none does by its name."""
     part, _, name = path.partition(".")
     names: tuple[str, ...] = (NAMED.get(path, name),)

@@ -109,7 +109,7 @@ def _tokens_of_a_step(values: Mapping[str, Any]) -> int | None:
 def _read(lines: Iterable[str], name: str, files: Mapping[str, str]) -> RunLog:
     draft = Draft(name)
     readers = [kind(draft) for kind in READERS]
-    total = _take(lines, name, readers)
+    total = _feed_readers(lines, name, readers)
     for reader in readers:
         reader.close()
     found = [one for reader in readers if (one := reader.code_base) is not None]
@@ -134,7 +134,7 @@ def _read(lines: Iterable[str], name: str, files: Mapping[str, str]) -> RunLog:
     )
 
 
-def _take(lines: Iterable[str], name: str, readers: list[Reader]) -> int:
+def _feed_readers(lines: Iterable[str], name: str, readers: list[Reader]) -> int:
     """Give every line to the readers that look for something in it; how many lines there are."""
     wanted: dict[str, list[Reader]] = {}
     for reader in readers:

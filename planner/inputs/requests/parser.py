@@ -74,7 +74,7 @@ def parse_request(
     return _Parser(plain_object(document)).request(need_plan, mixed_cluster)
 
 
-def _half(cluster: ClusterSpec) -> str:
+def _half_precision(cluster: ClusterSpec) -> str:
     """The half precision that all accelerators compute in: bf16, or fp16 where one has no other."""
     parts = [group.accelerator for group in cluster.groups]
     lacks = any(part.peak_flop_per_s("bf16") is None for part in parts)
@@ -167,7 +167,7 @@ class _Parser:
         rest = {name: item for name, item in value.items() if name not in _CLUSTER_FIELDS}
         if "groups" in rest:
             self.refuse_unknown("/cluster", rest, ["groups"], *_CLUSTER_FIELDS)
-            groups = _merged(self.groups(rest["groups"]))
+            groups = _merged_groups(self.groups(rest["groups"]))
         else:
             self.refuse_unknown("/cluster", rest, _FLAT_FIELDS, *_CLUSTER_FIELDS)
             known = {name: item for name, item in rest.items() if name in _FLAT_FIELDS}
@@ -239,7 +239,7 @@ class _Parser:
             adapts = bool(value.get("lora_rank")) and self.document.get("plan") is None
             asked = asked or (PEFT if tunes_on_one_node(cluster, adapts) else None)
             # Nobody means bf16 on a V100.
-            half = _half(cluster)
+            half = _half_precision(cluster)
             usual["precision"] = half
         if asked is not None:
             precision, adapts = value.get("precision", half), bool(value.get("lora_rank"))
@@ -345,7 +345,7 @@ class _Parser:
         ]
 
 
-def _merged(groups: tuple[NodeGroup, ...]) -> tuple[NodeGroup, ...]:
+def _merged_groups(groups: tuple[NodeGroup, ...]) -> tuple[NodeGroup, ...]:
     """Groups of equal nodes as one, in the place of the first."""
     found: list[NodeGroup] = []
     for group in groups:

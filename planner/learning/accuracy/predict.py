@@ -62,7 +62,7 @@ def read_case(run: Run) -> Case | str:
     try:
         return case_of(run)
     except ValueError as error:
-        return _why(error)
+        return _error_line(error)
 
 
 def predict_case(
@@ -78,10 +78,10 @@ def predict_case(
     try:
         return _predict(run, case, constants, change(profile) if change else profile)
     except ValueError as error:
-        return Prediction(run, None, reason=_why(error))
+        return Prediction(run, None, reason=_error_line(error))
 
 
-def _why(error: ValueError) -> str:
+def _error_line(error: ValueError) -> str:
     """What is wrong, on one line."""
     text = str(error)
     if isinstance(error, ValidationError):
@@ -114,7 +114,7 @@ def _predict(
             raise ValueError("the plan is beyond what the cost model can price")
         rows.append((seconds, peak, driver <= capacity, plan, parts, driver))
     fitting = [row for row in rows if row[2]]
-    best = _central(fitting or rows)
+    best = _middle_row(fitting or rows)
     low, high = (f(row[0] for row in fitting or rows) for f in (min, max))
     return Prediction(
         run, case, best[0], low, high, best[1], best[5], capacity, best[2], best[4], best[3]
@@ -124,6 +124,6 @@ def _predict(
 Row = tuple[float, float, bool, ParallelPlan, dict[str, float], float]
 
 
-def _central(rows: Sequence[Row]) -> Row:
+def _middle_row(rows: Sequence[Row]) -> Row:
     """Of what a row may mean, the middle by time: nobody knows that it was tuned."""
     return sorted(rows, key=lambda row: row[0])[(len(rows) - 1) // 2]

@@ -113,7 +113,7 @@ def learned_run(log: RunLog, asked: LearningRequest, site: Site) -> LearnedRun:
 
 def digest(log: RunLog, files: Collection[str]) -> str:
     """A digest of the log's own content, independent of the file's name and of stated values."""
-    said = sorted((one.field, str(one.value)) for one in _stated(log, files))
+    said = sorted((one.field, str(one.value)) for one in _printed_facts(log, files))
     memory = [[one.quantity, one.bytes] for one in log.memory]
     content = [log.code_base, log.step.seconds, log.step.steps, memory, said]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
@@ -134,7 +134,7 @@ def request_of(log: RunLog, asked: LearningRequest) -> tuple[PlanRequest, tuple[
     if log.reading is None:
         _check_complete(log, document)
         document["plan"] = _every_layer(document["plan"], document["model"])
-    document["cluster"] = _used(asked.cluster, log, document["plan"]).model_dump(
+    document["cluster"] = _used_cluster(asked.cluster, log, document["plan"]).model_dump(
         mode="json", exclude_none=True
     )
     request = parse_request(document, need_plan=True)
@@ -228,7 +228,7 @@ def _check_complete(log: RunLog, document: Mapping[str, Any]) -> None:
 
 def _check_settings(log: RunLog, settings: Mapping[str, Any], files: Collection[str]) -> None:
     """Raise RequestError where a setting contradicts the log."""
-    for fact in _stated(log, files):
+    for fact in _printed_facts(log, files):
         if fact.field not in settings or settings[fact.field] == fact.value:
             continue
         value, where = settings[fact.field], f"{log.name} line {fact.line}"
@@ -236,7 +236,7 @@ def _check_settings(log: RunLog, settings: Mapping[str, Any], files: Collection[
         raise refuse("/set", "contradicts_log", detail, value, allowed=(str(fact.value),))
 
 
-def _stated(log: RunLog, files: Collection[str]) -> list[Fact]:
+def _printed_facts(log: RunLog, files: Collection[str]) -> list[Fact]:
     """The fields that the log itself prints."""
     return [one for one in log.facts if one.line and one.file not in files]
 
@@ -252,7 +252,7 @@ def _check_model(log: RunLog, request: PlanRequest) -> None:
         raise refuse("/model", "another_model", detail, own, allowed=(str(logged),))
 
 
-def _used(cluster: ClusterSpec, log: RunLog, plan: Mapping[str, Any]) -> ClusterSpec:
+def _used_cluster(cluster: ClusterSpec, log: RunLog, plan: Mapping[str, Any]) -> ClusterSpec:
     """The part of the cluster that the run used.  Raises RequestError."""
     if len(cluster.groups) > 1:
         raise refuse("/cluster", "mixed", "a run is learned on equal nodes")

@@ -132,7 +132,7 @@ def _stage_ticks(stages: int) -> list[float]:
 def _pareto(answer: PlanAnswer, best: PlanReport) -> Iterator[str]:
     front = sorted(answer.pareto, key=lambda one: one.memory.peak_bytes)
     points = [(one.memory.peak_bytes / GIB, one.tokens_per_s) for one in (*front, best)]
-    held, speed = (_around(values) for values in zip(*points, strict=True))
+    held, speed = (_padded_axis(values) for values in zip(*points, strict=True))
     plot = _Plot(548, 62, 334, 280, held, speed)
     yield plot.title("Speed against memory")
     yield from plot.x_axis("peak memory, GiB", _ticks_between(*held))
@@ -149,7 +149,7 @@ def _pareto(answer: PlanAnswer, best: PlanReport) -> Iterator[str]:
     yield f'<text x="{plot.left + plot.wide - 76:g}" y="{plot.foot - 14:g}">best plan</text>'
 
 
-def _around(values: Iterable[float]) -> tuple[float, float]:
+def _padded_axis(values: Iterable[float]) -> tuple[float, float]:
     """An axis that holds the values with some room beside them."""
     low, high = min(kept := list(values)), max(kept)
     room = 0.06 * (high - low) or 0.1 * high

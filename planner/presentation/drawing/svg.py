@@ -74,7 +74,7 @@ def svg(answer: TimelineAnswer, theme: Theme = "auto") -> str:
     most = max(answer.peak_in_flight)
     for lane in drawn:
         y = above + rows.pitch * lane.rank
-        parts += _side(answer, lane, rows, y)
+        parts += _lane_labels(answer, lane, rows, y)
         parts.append(
             f'<svg x="{LEFT}" y="{y:g}" width="{SPAN}" height="{rows.bar + rows.memory:g}" '
             f'class="lane"><rect class="idle" width="{SPAN}" height="{rows.bar:g}"/>'
@@ -150,7 +150,9 @@ def _axis(answer: TimelineAnswer, above: float, bottom: float) -> Iterator[str]:
     yield f'<text class="head" x="{WIDTH - 12}" y="{above - 8:g}">idle / peak</text>'
 
 
-def _side(answer: TimelineAnswer, lane: timeline_lanes.Lane, rows: Rows, y: float) -> Iterator[str]:
+def _lane_labels(
+    answer: TimelineAnswer, lane: timeline_lanes.Lane, rows: Rows, y: float
+) -> Iterator[str]:
     """The rank's name on the left; its idle share and peak on the right."""
     size = min(FONT, rows.pitch - 1)
     low = y + rows.bar / 2 + size * 0.36

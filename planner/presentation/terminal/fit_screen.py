@@ -21,7 +21,7 @@ def fit_screen(answer: FitAnswer, request: FitRequest) -> RenderableType:
         *_header(answer, request),
         Text(),
         _table(answer),
-        *_helps(answer),
+        *_what_would_help(answer),
         *notes("Rests on", (note.text for note in answer.assumptions)),
     )
 
@@ -83,7 +83,7 @@ def _word(cell: Cell, words: Callable[[Cell], str], style: str, first: bool) -> 
     return Text(gib(cell.spare_bytes), "red") if first else Text("")
 
 
-def _helps(answer: FitAnswer) -> Iterator[RenderableType]:
+def _what_would_help(answer: FitAnswer) -> Iterator[RenderableType]:
     """For each method that fits at no length: why it is not run, or what would help."""
     for row in answer.rows:
         if row.reason:

@@ -46,7 +46,7 @@ def _runs(count: int) -> str:
 
 
 def _candidates(answer: TuneAnswer) -> Iterator[RenderableType]:
-    rows = _shown(answer)
+    rows = _shown_candidates(answer)
     yield Text("plan    fastest?   expected   80 %    measured", "bold")
     for one in rows:
         following = answer.next is not None and one.id == answer.next.id
@@ -65,7 +65,7 @@ def _candidates(answer: TuneAnswer) -> Iterator[RenderableType]:
         yield prose(f"and {rest} more, {chance(max(left, 0.0))} in all: --json lists them", 0)
 
 
-def _shown(answer: TuneAnswer) -> list[Candidate]:
+def _shown_candidates(answer: TuneAnswer) -> list[Candidate]:
     """The most promising, and whatever was measured or is next."""
     first = {one.id for one in answer.candidates[:_MOST_ROWS]}
     if answer.next is not None:

@@ -117,11 +117,11 @@ def question(request: PlanRequest, site: Site, without: Collection[str] = ()) ->
     found = compete(request, top_k=_SEARCHED)[0].outcome.best
     before = [(run, PlanRequest.model_validate(run.request)) for run in site.runs]
     runs = [(run, own.named_plan) for run, own in before if _key(own) == _key(request)]
-    plans = _without([*named, *found], without)
+    plans = _without_ids([*named, *found], without)
     first = _distinct(request, plans, site, kept=sum(plan in named for plan in plans))
     measured: dict[int, list[LearnedRun]] = {}
     for run, plan in runs:
-        at = _place(request, site, run, plan, first)
+        at = _index_of_plan(request, site, run, plan, first)
         if at == len(first):
             first.append(plan)
         measured.setdefault(at, []).append(run)
@@ -148,7 +148,7 @@ def _checked(request: PlanRequest, plan: ParallelPlan) -> ParallelPlan:
     return plan
 
 
-def _without(plans: Sequence[ParallelPlan], without: Collection[str]) -> list[ParallelPlan]:
+def _without_ids(plans: Sequence[ParallelPlan], without: Collection[str]) -> list[ParallelPlan]:
     """The plans without those of the given ids.  Raises RequestError where an id matches none."""
     if not without:
         return list(plans)
@@ -226,7 +226,7 @@ def _key(request: PlanRequest) -> list[Any]:
     return [request.model.model_dump(exclude={"name"}), groups, training]
 
 
-def _place(
+def _index_of_plan(
     request: PlanRequest,
     site: Site,
     run: LearnedRun,

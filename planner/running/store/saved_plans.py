@@ -36,7 +36,7 @@ class SavedPlans:
         self, name: str, request: Any, note: str = "", answer_id: str | None = None,
         owner: str | None = None,
     ) -> bool:  # fmt: skip
-        """Save under a name, over what had it; whether the name is new."""
+        """Save a plan under a name, replacing the one of that name; whether the name is new."""
         row = {
             "name": name, "note": note, "request": json.dumps(request), "answer_id": answer_id,
             "saved_at": self._database.now(), "owner": owner or None,

@@ -285,10 +285,12 @@ def _try(grid: Grid, digits: Sequence[int]) -> None:
         if alone:
             settings = grid.settings(digits)
             places = {join("", *setting.path): setting.pointer for setting in settings}
-            raise _with_pointers(RequestError(alone), lambda at: _place(at, places)) from None
+            raise _with_pointers(
+                RequestError(alone), lambda at: _pointer_into_grid(at, places)
+            ) from None
 
 
-def _place(pointer: str, places: Mapping[str, str]) -> str:
+def _pointer_into_grid(pointer: str, places: Mapping[str, str]) -> str:
     """The pointer into the grid's document for a pointer into the request.
 
     places: for each varied field, pointer in the request to pointer in the grid, deepest last.

@@ -57,12 +57,12 @@ def native(request: PlanRequest, *, compiled: bool | None = None) -> Native:
     given = request.named_plan
     compiled = not on_cpus(request.cluster) if compiled is None else compiled
     differences: list[Difference] = []
-    model = _changed("model", request.model, _model(request.model, given), differences)
+    model = _with_changes("model", request.model, _model(request.model, given), differences)
     model = _encoders(model, differences)
-    training = _changed(
+    training = _with_changes(
         "training", request.training, _training(request.training, given), differences
     )
-    plan = _changed("plan", given, _plan(given, model, compiled), differences)
+    plan = _with_changes("plan", given, _plan(given, model, compiled), differences)
     asked = request.model_copy(update={"model": model, "training": training, "plan": plan})
     reasons = FRAMEWORK.reasons(asked, plan)
     if reasons:
@@ -70,7 +70,9 @@ def native(request: PlanRequest, *, compiled: bool | None = None) -> Native:
     return Native(asked, tuple(differences))
 
 
-def _changed(part: str, spec: S, changes: Iterator[Change], differences: list[Difference]) -> S:
+def _with_changes(
+    part: str, spec: S, changes: Iterator[Change], differences: list[Difference]
+) -> S:
     """The spec with the changes applied; those that change a value are recorded as differences."""
     update: dict[str, Any] = {}
     for name, used, why in changes:

@@ -59,7 +59,11 @@ class Local(executors.Executor):
         """Running while the watcher is alive, then the status that it wrote."""
         (folder,) = executors.folders(handle)
         if _pid(handle):
-            return (executors.Status(state="running", detail=_where(folder, handle.ranks)),)
+            return (
+                executors.Status(
+                    state="running", detail=_activity_of_slowest(folder, handle.ranks)
+                ),
+            )
         try:
             return (executors.Status.model_validate_json((folder / _ENDED).read_bytes()),)
         except FileNotFoundError:
@@ -94,7 +98,7 @@ def _pid(handle: executors.Handle) -> int:
     return pid if born and _start_ticks(pid) == born else 0
 
 
-def _where(folder: Path, ranks: int) -> str:
+def _activity_of_slowest(folder: Path, ranks: int) -> str:
     """The current activity of the rank that is furthest behind."""
     heartbeats = [one for rank in range(ranks) if (one := run_files.heartbeat(folder, rank))]
     return (

@@ -147,7 +147,7 @@ class Memory(MemTracker):
             own_lock = ShardingPropagator._fake_mode_lock
             self._entered.callback(setattr, ShardingPropagator, "_fake_mode_lock", own_lock)
             ShardingPropagator._fake_mode_lock = _Uncounted(self)  # type: ignore[assignment]
-            self._adopt()
+            self._count_existing_tensors()
             self._entered.enter_context(saved_tensors_hooks(self._pack, _SavedTensor.unpack))
         super().__enter__()
         return self
@@ -168,7 +168,7 @@ class Memory(MemTracker):
         now = self._snapshot().get(Category.GRAD.value, 0)
         self.kept_gradient_bytes = max(self.kept_gradient_bytes, now)
 
-    def _adopt(self) -> None:
+    def _count_existing_tensors(self) -> None:
         """Count the tensors that exist before the first step."""
         for model in self._models:
             for weight in model.parameters():

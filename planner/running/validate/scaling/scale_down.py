@@ -115,7 +115,7 @@ def _scaled_to(
     model, training = request.model, request.training
     if narrow:
         training = _short(training, small, degrees)
-        model = _narrow(request, small, degrees, training.seq_length)
+        model = _narrower_model(request, small, degrees, training.seq_length)
         if model.encoders != request.model.encoders:
             training = training.model_copy(update={"encoder_tokens": None})
     plan, layers = _scaled_plan(request, degrees, None if same else small)
@@ -154,7 +154,7 @@ def _smaller(degree: int, least: int) -> int:
     return max((n for n in range(least, degree) if degree % n == 0), default=least)
 
 
-def _narrow(
+def _narrower_model(
     request: PlanRequest, small: Sizes, degrees: dict[str, int], seq_length: int
 ) -> ModelSpec:
     """A narrower model with the same ratios: heads per key/value head, MLP to hidden, experts."""
