@@ -14,7 +14,6 @@ import typer
 from planner.commands.failures import FINE
 from planner.commands.server import answered, chosen, only_here
 from planner.commands.shared import Json
-from planner.documents.problems import refuse
 
 if TYPE_CHECKING:
     from planner.commands.server import Client
@@ -55,6 +54,8 @@ def learn(
     json: Json = False,
 ) -> int:
     """Read training logs, show what they say, and keep it with a site."""
+    from planner.documents.problems import refuse
+
     if step is not None:
         return _learn_step(logs, step, site, yes, json)
     if cluster is None:
@@ -98,6 +99,7 @@ def learn(
 def _learn_step(logs: Sequence[str], step: str, site: str, yes: bool, json: bool) -> int:
     """Read a log of steps of reinforcement learning, and keep what it teaches."""
     from planner.commands.shared import read_document
+    from planner.documents.problems import refuse
     from planner.learning.sites import learned_step
     from planner.presentation.terminal import output
     from planner.presentation.terminal.site_screens import learned_step_screen
@@ -145,7 +147,7 @@ def _posted(logs: Sequence[str], request: LearningRequest) -> dict[str, Any]:
 
 def _log_lines(path: str, stack: ExitStack) -> tuple[str, Iterable[str]]:
     """(name, lines) of a file or of standard input.  Raises RequestError."""
-    from planner.documents.problems import shown
+    from planner.documents.problems import refuse, shown
     from planner.inputs.logs import lines_of
 
     if path == "-":

@@ -111,7 +111,7 @@ def _document(row: dict[str, str], each: int, apart: bool) -> dict[str, Any]:
 
 def main() -> None:
     """Prints a line per step, then how often intervals hold, errors of parts, and the order."""
-    found, held, errors = [], 0, {name: [] for name in PARTS}  # type: ignore[var-annotated]
+    found, held, narrow, errors = [], 0, list[bool](), {name: [] for name in PARTS}  # type: ignore[var-annotated]
     for one in steps():
         try:
             asked, matched = one.asked, one.matched
@@ -125,6 +125,8 @@ def main() -> None:
         line = f"{one.row['id']:16} {measured:6.0f} s, said {asked.step_time_s:6.0f} s"
         line += f" ({low:.0f} to {high:.0f})"
         if matched is not None:
+            low, high = matched.interval_s
+            narrow.append(low <= measured <= high)
             line += f"; mean {matched.tokens // matched.sequences - PROMPT_TOKENS}:"
             for column, part in PARTS.items():
                 taken = one.measured(column)
@@ -134,6 +136,7 @@ def main() -> None:
                     line += f" {part} {ratio:.2f}"
         print(line)
     print(f"{held} of {len(found)} steps are inside their intervals")
+    print(f"{sum(narrow)} of {len(narrow)} with the mean that the optimizer steps imply")
     for name, each in errors.items():
         if each:
             print(f"{PARTS[name]}: {np.median(each):.0%} off in the middle of {len(each)}")

@@ -133,6 +133,42 @@ def _with_mean(asked: ReinforcementRequest, best: Layout, times: float) -> Layou
 
 def _notes(spec: ReinforcementSpec, best: Layout) -> Iterator[Note]:
     """Why the answer is coarser than one about training, and what it takes for granted."""
+    yield from _of_generation(spec, best)
+    where = (
+        "every rank gathers all of them over the groups of its plan, stages included, and hands "
+        "its engine a part"
+        if best.same
+        else "one rank of each stage gathers its own and broadcasts them, a stage at a time, over "
+        "one accelerator's links"
+    )
+    yield Note(
+        code="weight_transfer",
+        text=f"New weights, bf16: {where}. Seconds are the sum of the steps; sending each engine "
+        "its shard alone (NeMo RL's NCCL reshard, verl's hybrid engine) moves less.",
+    )
+    yield Note(
+        code="scoring",
+        text="Scoring is a forward pass of the training plan for each model; the critic takes the "
+        "policy's time and states in the ratio of their parameters.",
+    )
+    if best.trained.asked.trainer.pads:
+        yield Note(
+            code="padded",
+            text="The trainer fills the responses of a rank up to its longest one: scoring and "
+            "training are priced with that.",
+        )
+    if spec.offload:
+        text = (
+            "Models take turns: what waits is in host memory, engines free weights and cache while "
+            "others work; copies are serial, at the host link's rate."
+        )
+    else:
+        text = "All models stay in accelerator memory; engines free theirs while ranks train."
+    yield Note(code="turns", text=text)
+
+
+def _of_generation(spec: ReinforcementSpec, best: Layout) -> Iterator[Note]:
+    """What generation rests on: kernels or a rate, a site's steps, lengths."""
     stated = spec.generation_tokens_per_s is not None
     how = (
         "generation is at the throughput that was stated; waiting for the longest responses is in "
@@ -166,34 +202,3 @@ def _notes(spec: ReinforcementSpec, best: Layout) -> Iterator[Note]:
             text=f"The longest response is not stated: {spec.longest_tokens:,} tokens, 4 times "
             "the mean, is assumed. Memory and the wait for the last response follow from it.",
         )
-    where = (
-        "every rank gathers all of them over the groups of its plan, stages included, and hands "
-        "its engine a part"
-        if best.same
-        else "one rank of each stage gathers its own and broadcasts them, a stage at a time, over "
-        "one accelerator's links"
-    )
-    yield Note(
-        code="weight_transfer",
-        text=f"New weights, bf16: {where}. Seconds are the sum of the steps; sending each engine "
-        "its shard alone (NeMo RL's NCCL reshard, verl's hybrid engine) moves less.",
-    )
-    yield Note(
-        code="scoring",
-        text="Scoring is a forward pass of the training plan for each model; the critic takes the "
-        "policy's time and states in the ratio of their parameters.",
-    )
-    if best.trained.asked.trainer.pads:
-        yield Note(
-            code="padded",
-            text="The trainer fills the responses of a rank up to its longest one: scoring and "
-            "training are priced with that.",
-        )
-    if spec.offload:
-        text = (
-            "Models take turns: what waits is in host memory, engines free weights and cache while "
-            "others work; copies are serial, at the host link's rate."
-        )
-    else:
-        text = "All models stay in accelerator memory; engines free theirs while ranks train."
-    yield Note(code="turns", text=text)

@@ -162,15 +162,20 @@ def layouts(asked: ReinforcementRequest) -> list[Layout]:
         found += _split(asked, on, found[0] if found else None)
     if searched:
         found = [one for one in found if (one.name, "same" if one.same else "other") in ways]
+    return _sorted(asked, found)
+
+
+def _sorted(asked: ReinforcementRequest, found: list[Layout]) -> list[Layout]:
+    """The fastest that is fresh enough first.  Raises NothingFits."""
+    spec = asked.reinforcement
     if not found:
         raise NothingFits(
             f"no split of the {asked.nodes} nodes has room for engines and for the training; "
             "`planner plan` on fewer nodes says why",
             f"/{PART}/generation_nodes", spec.generation_nodes,
         )  # fmt: skip
-    fresh = [one for one in found if STALENESS[one.name] <= max(spec.staleness, 0.0)]
-    late = [one for one in found if one not in fresh]
-    return sorted(fresh, key=_step_s) + sorted(late, key=_step_s)
+    late = {name for name, lag in STALENESS.items() if lag > max(spec.staleness, 0.0)}
+    return sorted(found, key=lambda one: (one.name in late, one.step_time_s))
 
 
 def _step_s(one: Layout) -> float:

@@ -43,8 +43,12 @@ def parse_reinforcement(document: Any) -> ReinforcementRequest:
     ]  # fmt: skip
     problems.check()
     asked = ReinforcementRequest(request=request, reinforcement=spec)
-    if document.get("plan") is None:
-        return asked
+    return asked if document.get("plan") is None else _planned(asked, document["plan"])
+
+
+def _planned(asked: ReinforcementRequest, plan: Any) -> ReinforcementRequest:
+    """The request with a plan of the nodes that train.  Raises RequestError."""
+    spec = asked.reinforcement
     if asked.trainer.apart and spec.generation_nodes is None:
         detail = f"{asked.trainer.title} trains on the other nodes: a plan of these needs it, "
         detail += "with generation: other"
@@ -54,8 +58,8 @@ def parse_reinforcement(document: Any) -> ReinforcementRequest:
     trained = asked.training_on(nodes)
     if trained.search.framework is None:  # what a plan leaves out is as the trainer has it
         trained = trained.for_framework(asked.trainer.framework)
-    trained = parse_request({**trained.document(), "plan": document["plan"]})
-    planned = request.model_copy(update={"plan": trained.plan})
+    trained = parse_request({**trained.document(), "plan": plan})
+    planned = asked.request.model_copy(update={"plan": trained.plan})
     return asked.model_copy(update={"request": planned})
 
 

@@ -15,7 +15,7 @@ from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.given_values import Values
 from planner.frameworks.launch_files import GivenValues
 from planner.frameworks.megatron.printed_arguments import TranslatedLaunch, words_of
-from planner.frameworks.read_results import Unreadable
+from planner.frameworks.read_results import Setting, Unreadable
 from planner.frameworks.training_calls import World
 from planner.frameworks.yaml_files import YamlFile
 
@@ -30,6 +30,7 @@ _MARKS = (
     re.compile(r"^rollout:", re.M),
     re.compile(r"^gconfig:", re.M),
 )
+_REFERENCE, MOST_REFERENCES = re.compile(r"\$\{([\w.]+)\}"), 8
 _DEGREES = re.compile(r"([dptce])([1-9]\d{0,5})")
 _FOLDED = re.compile(r"\(attn:(\w+)\|ffn:(\w+)\)")
 # Keys of the actor that do not affect a step's time or memory, or follow from others.
@@ -58,7 +59,7 @@ def file_of(files: Mapping[str, str]) -> str | None:
 
 def translated(file: YamlFile, given: GivenValues, known: Mapping[str, Any]) -> TranslatedLaunch:
     """Its settings as Megatron-LM's options.  Raises Unreadable."""
-    settings = {one.name: one for one in (*file.settings(), *given.settings())}
+    settings = _resolved({one.name: one for one in (*file.settings(), *given.settings())})
     values = Values(settings, file.name, [*file.notes(), APART])
     if values.boolean(ACTOR + "use_lora"):
         raise values.fault([ACTOR + "use_lora"], "trains adapters, which is not read")
@@ -92,6 +93,19 @@ def translated(file: YamlFile, given: GivenValues, known: Mapping[str, Any]) -> 
         if name.startswith(ACTOR) and name not in values.asked and not _IDLE.search(name)
     )  # fmt: skip
     return TranslatedLaunch(launch, model, world, tuple(values.assumed), left)
+
+
+def _resolved(settings: dict[str, Setting]) -> dict[str, Setting]:
+    """The settings with the value of another one in place of `${its.name}`."""
+    found = dict(settings)
+    for name, one in settings.items():
+        for _ in range(MOST_REFERENCES):
+            match = _REFERENCE.fullmatch(str(one.value))
+            if match is None or match[1] not in settings:
+                break
+            one = one.model_copy(update={"value": settings[match[1]].value})
+        found[name] = one
+    return found
 
 
 def _text(value: object) -> str:
