@@ -14,6 +14,8 @@ _DROPOUT = re.compile(r"\bdropout (0?\.\d+)")
 # "targets ['q_proj', 'v_proj']", "default target q,v"; "targets all" names none.
 _TARGETS = re.compile(r"\btargets? (?:modules )?\[?((?:[\"']?[a-z]\w*[\"']?,? ?)+)")
 _ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+# LitGPT configurations that adapt all matrices (config_hub/finetune); the others its defaults.
+_ADAPTS_ALL = re.compile(r"gemma|phi-[23]\b|tinyllama")
 _ATTENTION = ("linear_qkv", "linear_proj")
 # Adapters by software, where the row does not say: MLPerf's reference of llama2_70b_lora (rules:
 # rank 16, dropout 0.1, attention's matrices); Automodel's benchmark recipes (llm_benchmark/*peft*);
@@ -44,6 +46,8 @@ def adapters_of(run: Run) -> tuple[dict[str, Any], tuple[str, ...]]:
     label, fields = next(
         (label, dict(fields)) for pattern, label, fields in _RECIPES if re.search(pattern, software)
     )
+    if "config_hub/finetune" in run["source"] and _ADAPTS_ALL.search(run["model"].lower()):
+        label, fields["lora_targets"] = "LitGPT's configuration: all matrices", _ALL
     fields.update(_stated(run, said[lora.start() :] if lora else ""))
     quantized = f"{run['quantization']} {said}"
     if method == "qlora" or (lora and lora.group(1)) or re.search(r"nf4|int4|4-bit", quantized):

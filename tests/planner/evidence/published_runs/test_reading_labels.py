@@ -169,6 +169,10 @@ def test_named_modules_and_counted_layers_are_kept() -> None:
         ("zero3", "2021", "deepspeed"),
         ("megatron-deepspeed-2022", "2022", "deepspeed"),
         ("gpt-neox", "2022", "deepspeed"),
+        ("litgpt (Lightning Fabric)", "2024", "litgpt"),
+        ("litgpt @8641822, torch 2.1.0", "2023", "litgpt-2023"),
+        ("torchtune (torch.compile)", "2024", "torchtune-2024"),
+        ("torchtune", "2025", "eager"),
     ],
 )
 def test_a_stack_is_a_runtime(stack: str, year: str, runtime: str) -> None:
@@ -295,6 +299,15 @@ def test_adapters_of_common_recipes_reach_all_matrices() -> None:
     assert (found["lora_rank"], len(found["lora_targets"])) == (16, 7)
     found, _ = adapters_of(row(model="Llama-3-8B [LoRA]", stack="unsloth"))
     assert (found["lora_rank"], len(found["lora_targets"])) == (8, 7)
+
+
+@pytest.mark.parametrize(("model", "count"), [("Gemma-2B", 7), ("Phi-2", 7), ("Mistral-7B", 2)])
+def test_litgpts_configurations_say_which_matrices_have_adapters(model: str, count: int) -> None:
+    source = "Lightning-AI/litgpt config_hub/finetune/README.md line 40"
+    found, _ = adapters_of(row(model=f"{model} [lora]", stack="litgpt", source=source))
+    assert len(found["lora_targets"]) == count
+    found, _ = adapters_of(row(model=f"{model} [lora]", stack="litgpt", source="resource-tables"))
+    assert len(found["lora_targets"]) == 2
 
 
 def test_a_recipe_fills_what_a_row_leaves_open() -> None:
