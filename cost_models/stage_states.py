@@ -65,8 +65,8 @@ def state_parts(
     """
     training, plans = s.training, g.plans
     in_backward, zero = training.optimizer_in_backward, plans.zero_stage
-    waits = (plans.pp > 1) | _whole_gradients(g)
-    gradient_zero = np.where(waits, np.minimum(zero, 1), zero)
+    waits = np.maximum(plans.pp > 1, _whole_gradients(g))
+    gradient_zero = np.where(waits > 0, np.minimum(zero, 1), zero)
     element = state_memory.element_bytes(training, g.runtime)
     copies = copies_of(g)
     weights: Array = 0.0
@@ -94,11 +94,9 @@ def state_parts(
 
 
 def _whole_gradients(g: KeyedPlans) -> Array:
-    """Where sharded gradients are whole until the last micro-batch."""
-    whole: Array = (g.runtime.flat_gradients * (g.plans.zero_stage == 3) > 0) & (
-        g.micro_batches > 1
-    )
-    return whole
+    """1 where sharded gradients are whole until the last micro-batch."""
+    flat: Array = g.runtime.flat_gradients * (g.plans.zero_stage == 3) * (g.micro_batches > 1)
+    return flat
 
 
 def _flat_frozen_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
@@ -112,7 +110,7 @@ def _flat_frozen_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
     layers = (g.stages.spread(each[slot]) for each in g.table.layers)
     every = zip(layers, g.layer_parameters, g.trained_layer_parameters, strict=True)
     frozen = sum_of(count * (sum(held) - sum(trained)) for count, held, trained in every)
-    shards = np.where(_whole_gradients(g), 1.0, g.state.spread(g.held.shards))
+    shards = np.where(_whole_gradients(g) > 0, 1.0, g.state.spread(g.held.shards))
     own: Array = flat * frozen * s.training.weight_bytes / shards
     return own
 

@@ -79,7 +79,7 @@ CAST_WEIGHT_BYTES = {"fp8": 2.0, "fp4": 2.0 * (0.5 + 1.0 / 16.0)}
 @formula("byte", "qlora", "transformer-engine")
 def frozen_bytes(training: TrainingSpec, runtime: Traits) -> Array:
     """Bytes of one frozen weight of a layer and of its low-precision copies, all that there are."""
-    stored = stored_bytes(training)
+    stored: Array = stored_bytes(training)
     if training.frozen_dtype == "nf4":
         stored = stored + runtime.plain_scales * (PLAIN_NF4_BYTES - NF4_BYTES)
     cast = CAST_WEIGHT_BYTES.get(training.precision, 0.0)

@@ -154,6 +154,7 @@ class Head(End):
         vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
         weights = 2.0 * vocab * model.hidden_size * width
         share = np.minimum(HEAD_CHUNK / d.seq_length, 1.0)
-        spared = np.maximum(FP32_BYTES - share * (2.0 * FP32_BYTES + width), 0.0)
-        by_chunk = r.chunks_head * (1.0 - d.fused_loss) * spared * d.tokens * vocab
-        return by_chunk + d.chunked_loss * r.keeps_chunk_logits * weights
+        each = np.maximum(FP32_BYTES - share * (2.0 * FP32_BYTES + width), 0.0)
+        by_chunk = r.chunks_head * (1.0 - d.fused_loss) * each * d.tokens * vocab
+        spared: Array = by_chunk + d.chunked_loss * r.keeps_chunk_logits * weights
+        return spared

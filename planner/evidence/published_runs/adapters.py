@@ -34,6 +34,21 @@ _RECIPES: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )  # fmt: skip
 
 
+# What PEFT's other methods train: norms (tuners/ln_tuning), or keys and values before those of the
+# sequence, which adapters of their matrices are the nearest to (tuners/prefix_tuning).
+_ALL_BUT_NORMS = ("embedding", "mixers", "feed_forwards", "routers", "head")
+_PREFIX = {"lora_rank": 8, "lora_targets": ("k_proj", "v_proj")}
+
+
+def _other_method(model: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
+    """What a method trains that is no kind of adapter of matrices; None where it is one."""
+    if re.search(r"\bln_tuning\b", model):
+        return {"frozen": _ALL_BUT_NORMS}, ("norms alone are trained",)
+    if re.search(r"\bprefix", model):
+        return dict(_PREFIX), ("prefix tuning: taken as adapters of keys and values",)
+    return None
+
+
 def adapters_of(run: Run) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The training fields of a run's adapters (none if it trains all weights), and assumptions."""
     said = f"{run['model']} ; {run.notes}"
@@ -42,6 +57,8 @@ def adapters_of(run: Run) -> tuple[dict[str, Any], tuple[str, ...]]:
     named = _LORA.search(run["model"])
     if (method == "full" and not named) or (not method and lora is None):
         return {}, ()
+    if other := _other_method(run["model"].lower()):
+        return other
     software = f"{run['stack']} {run.source_key}".lower()
     label, fields = next(
         (label, dict(fields)) for pattern, label, fields in _RECIPES if re.search(pattern, software)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from cost_models.catalog.hardware import accelerator
 from cost_models.spec import TrainingSpec
+from cost_models.spec.training import Part
 from planner.evidence.published_runs.adapters import adapters_of
 from planner.evidence.published_runs.labels import (
     at_its_peak,
@@ -299,6 +302,14 @@ def test_adapters_of_common_recipes_reach_all_matrices() -> None:
     assert (found["lora_rank"], len(found["lora_targets"])) == (16, 7)
     found, _ = adapters_of(row(model="Llama-3-8B [LoRA]", stack="unsloth"))
     assert (found["lora_rank"], len(found["lora_targets"])) == (8, 7)
+
+
+def test_methods_of_peft_that_adapt_no_matrix() -> None:
+    other = {"stack": "transformers 5.13.1, peft 0.19.2", "method": "peft-other"}
+    found, _ = adapters_of(row(model="Llama-3.2-3B [ln_tuning]", **other))
+    assert set(get_args(Part)) - set(found["frozen"]) == {"norms", "encoders"}
+    found, _ = adapters_of(row(model="Llama-3.2-3B [prefixtuning-a]", **other))
+    assert found["lora_targets"] == ("k_proj", "v_proj")
 
 
 @pytest.mark.parametrize(("model", "count"), [("Gemma-2B", 7), ("Phi-2", 7), ("Mistral-7B", 2)])
