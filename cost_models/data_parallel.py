@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from cost_models import parameters
 from cost_models.arrays import sum_of
+from cost_models.blocks.head import Head
 from cost_models.blocks.norm import norm_parameters
 from cost_models.blocks.records import Split, Weight
 from cost_models.encoders import before_layers
@@ -97,14 +98,17 @@ class DataParallelSeconds:
 
 @dataclass(frozen=True)
 class Amounts:
-    """The amount per trained and per frozen weight; frozen_end: per frozen one outside layers."""
+    """The amount per trained and per frozen weight; frozen_head, frozen_end: per frozen one of the
+    head, and before the layers.
+    """
 
     trained: float = 1.0
     frozen: Array = 1.0
+    frozen_head: Array = 1.0
     frozen_end: float = 1.0
 
 
-TRAINED = Amounts(frozen=0.0, frozen_end=0.0)
+TRAINED = Amounts(frozen=0.0, frozen_head=0.0, frozen_end=0.0)
 
 
 def gathered_amounts(training: TrainingSpec) -> Amounts:
@@ -115,8 +119,11 @@ def gathered_amounts(training: TrainingSpec) -> Amounts:
 def frozen_amounts(training: TrainingSpec, plans: Plans, reference: float) -> Amounts:
     """Bytes of frozen weights, and of the reference copies of each weight."""
     copy = reference * training.weight_bytes
-    kept = frozen_bytes(training, traits(plans.runtime))
-    return Amounts(copy, kept + copy, training.weight_bytes + copy)
+    runtime = traits(plans.runtime)
+    kept = frozen_bytes(training, runtime)
+    half = float(training.weight_bytes)
+    packs = runtime.packs_head * (training.frozen_dtype == "nf4")
+    return Amounts(copy, kept + copy, half + packs * (kept - half) + copy, half + copy)
 
 
 def held_parameters(
@@ -136,8 +143,9 @@ def held_parameters(
         each = (w.elements * (amounts.trained if w.trained else amounts.frozen) for w in weights)
         return sum_of(each)
 
-    def end(part: str) -> float:
-        return amounts.trained if trainable.training.trains(part) else amounts.frozen_end
+    def end(part: str) -> Array:
+        frozen = amounts.frozen_head if part == Head.part else amounts.frozen_end
+        return amounts.trained if trainable.training.trains(part) else frozen
 
     layers, table = [], layers_of(model)
     for kind in table.kinds:

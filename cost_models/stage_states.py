@@ -29,7 +29,7 @@ def stage_states(
         kept = 1.0 - g.plans.offload_optimizer
         optimizer = optimizer + matrix_states * copies_of(g) * kept
     optimizer = optimizer + _wide_table_states(s, g, slot)
-    gradients = gradients + placeholder_bytes(g, slot)
+    gradients = gradients + placeholder_bytes(g, slot) + _flat_frozen_bytes(s, g, slot)
     stored_bytes = state_memory.element_bytes(s.training, g.runtime).gradients
     return weights, gradients + _whole_table_bytes(g, slot, stored_bytes), optimizer
 
@@ -61,11 +61,12 @@ def state_parts(
 
     Where the optimizer steps in the backward pass, there is the gradient of one matrix.  Under
     a pipeline FSDP keeps gradients whole until the last micro-batch (torch), so ZeRO-2/3
-    holds them there as ZeRO-1 does.
+    holds them there as ZeRO-1 does; and so does a loop that asks for no_sync.
     """
     training, plans = s.training, g.plans
     in_backward, zero = training.optimizer_in_backward, plans.zero_stage
-    gradient_zero = np.where(plans.pp > 1, np.minimum(zero, 1), zero)
+    waits = np.maximum(plans.pp > 1, _whole_gradients(g))
+    gradient_zero = np.where(waits > 0, np.minimum(zero, 1), zero)
     element = state_memory.element_bytes(training, g.runtime)
     copies = copies_of(g)
     weights: Array = 0.0
@@ -90,6 +91,28 @@ def state_parts(
         # Under a pipeline they are whole until the last micro-batch.
         gradients = gradients * (1.0 - shards_on_host * (plans.pp == 1))
     return weights, gradients, optimizer * copies * (1.0 - plans.offload_optimizer)
+
+
+def _whole_gradients(g: KeyedPlans) -> Array:
+    """1 where sharded gradients are whole until the last micro-batch."""
+    flat: Array = g.runtime.flat_gradients * (g.plans.zero_stage == 3) * (g.micro_batches > 1)
+    return flat
+
+
+def _flat_frozen_bytes(s: CostContext, g: KeyedPlans, slot: int) -> Array:
+    """Gradients of the frozen weights that are one flat tensor with the adapters of their layer.
+
+    torch/distributed/fsdp/_wrap_utils.py, _validate_frozen_params.
+    """
+    flat = g.runtime.flat_gradients * (g.plans.zero_stage == 3)
+    if not s.training.lora_rank or not np.any(flat):
+        return 0.0
+    layers = (g.stages.spread(each[slot]) for each in g.table.layers)
+    every = zip(layers, g.layer_parameters, g.trained_layer_parameters, strict=True)
+    frozen = sum_of(count * (sum(held) - sum(trained)) for count, held, trained in every)
+    shards = np.where(_whole_gradients(g) > 0, 1.0, g.state.spread(g.held.shards))
+    own: Array = flat * frozen * s.training.weight_bytes / shards
+    return own
 
 
 def offloaded_shards(g: KeyedPlans) -> Array:

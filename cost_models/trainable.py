@@ -67,6 +67,7 @@ KEPT_INPUTS = ("attention out",)
 HALF_BYTES = 2.0
 # 4 bits, a scale of 8 bits for each 64 and one of 32 bits for each 256 of those (QLoRA, section 3).
 NF4_BYTES = 0.5 + 1.0 / 64.0 + 4.0 / (64.0 * 256.0)
+PLAIN_NF4_BYTES = 0.5 + 4.0 / 64.0
 # What the host takes for an adapter of PEFT and for unpacking a matrix (bitsandbytes' MatMul4Bit,
 # with scales that are quantized themselves), in launches of others: measured on an H200 whose GPU
 # waited for its host.
@@ -78,7 +79,9 @@ CAST_WEIGHT_BYTES = {"fp8": 2.0, "fp4": 2.0 * (0.5 + 1.0 / 16.0)}
 @formula("byte", "qlora", "transformer-engine")
 def frozen_bytes(training: TrainingSpec, runtime: Traits) -> Array:
     """Bytes of one frozen weight of a layer and of its low-precision copies, all that there are."""
-    stored = stored_bytes(training)
+    stored: Array = stored_bytes(training)
+    if training.frozen_dtype == "nf4":
+        stored = stored + runtime.plain_scales * (PLAIN_NF4_BYTES - NF4_BYTES)
     cast = CAST_WEIGHT_BYTES.get(training.precision, 0.0)
     # A weight that is stored in fp8 is itself the copy that is not transposed.
     own = stored * (training.gathered_weight_bytes < training.weight_bytes)
@@ -160,66 +163,104 @@ class TrainableModel:
                 for record in block.records(self.model, d)
             ],
             d,
-            self.training.frozen_dtype == "nf4",
+            float(self.training.frozen_dtype == "nf4"),
         )
 
     def end(self, block: End, d: Dims) -> tuple[Record, ...]:
-        """The records of the embedding or the head, which are never packed in 4 bits."""
+        """The records of the embedding or the head; some runtimes pack the latter in 4 bits."""
         trained = self.training.trains(block.part)
         records = [(record, trained) for record in block.records(self.model, d)]
-        return self._changed(records, d, packed=False)
+        if not isinstance(block, Head):
+            return self._changed(records, d, 0.0)
+        if not trained:
+            spared = block.spared_bytes(self.model, d)
+            records = [(_without(record, spared), whose) for record, whose in records]
+        packs = d.runtime.packs_head * (self.training.frozen_dtype == "nf4")
+        return self._changed(records, d, packs)
 
     def _changed(
-        self, records: list[tuple[Record, bool]], d: Dims, packed: bool
+        self, records: list[tuple[Record, bool]], d: Dims, packed: Array
     ) -> tuple[Record, ...]:
-        """The records as they run, from (record, whether its part is trained) of each block."""
+        """The records as they run, from (record, whether its part is trained) of each block.
+
+        packed: 1 where its frozen matrices have 4 bits.
+        """
         if not self.training.freezes:
             return tuple(record for record, _ in records)
         gemms = _frozen(records)
         frozen = {gemm.name: gemm for gemm in gemms.values()}
-        unpacked = self._unpacked(frozen.values(), d) if packed else {}
+        unpacked = self._unpacked(frozen.values(), d, packed) if np.any(packed) else {}
         changed: list[Record] = []
         for record, trained in records:
             match record:
                 case Gemm() if id(record) in gemms:
                     gemm = gemms[id(record)]
                     changed += [*unpacked.get(gemm.name, ()), gemm, *self._adapter_records(gemm, d)]
+                    changed += self._held(gemm, d, packed)
                 case TensorParallel():
                     columns = tuple(gemms.get(id(gemm), gemm) for gemm in record.columns)
                     rows = tuple(gemms.get(id(gemm), gemm) for gemm in record.rows)
                     changed.append(replace(record, columns=columns, rows=rows))
                 case SavedTensor():
-                    changed += self._saved(record, frozen, d, trained)
+                    kept = packed * d.runtime.keeps_frozen_inputs
+                    changed += self._saved(record, frozen, d, trained, kept)
                 case MemoryBoundKernel(name="embedding") if not trained:
                     changed.append(replace(record, backward_bytes=0.0))
                 case Working() if unpacked:
-                    widest = max_of(g.k * g.n * d.activation_bytes for g in frozen.values())
+                    size = d.activation_bytes * packed
+                    widest = max_of(g.k * g.n * size for g in frozen.values())
                     changed.append(replace(record, alive_bytes=record.alive_bytes + widest))
                 case _:
                     changed.append(record)
         return tuple(changed)
 
     def _saved(
-        self, tensor: SavedTensor, frozen: dict[str, Gemm], d: Dims, trained: bool
+        self,
+        tensor: SavedTensor,
+        frozen: dict[str, Gemm],
+        d: Dims,
+        trained: bool,
+        kept: Array,
     ) -> Iterator[SavedTensor]:
-        """A saved tensor, if any gradient reads it: of an input those of matrices or adapters."""
+        """A saved tensor, if any gradient reads it: of an input those of matrices or adapters.
+
+        kept: 1 where it is saved all the same.
+        """
         if tensor.name.endswith(NORM_ROWS) and not trained:
             return
         readers = [frozen[name] for name in INPUTS.get(tensor.name, ()) if name in frozen]
         if not readers:
             yield tensor
-        elif not self.training.lora_dropout:
-            for gemm in readers:
-                if gemm.name in self._adapted and gemm.name not in KEPT_INPUTS:
-                    yield replace(
-                        tensor,
-                        elements=gemm.m * gemm.groups * gemm.k,
-                        element_bytes=d.activation_bytes,
-                        active=tensor.active * (1.0 - d.runtime.casts_adapters * d.eager),
-                    )
-                    return
+            return
+        gemm = readers[0]
+        adapted = [one for one in readers if one.name in self._adapted]
+        if adapted and not self.training.lora_dropout:
+            gemm = adapted[0]
+            kept = np.maximum(kept, 1.0 - d.runtime.casts_adapters * d.eager)
+        if np.any(kept) and gemm.name not in KEPT_INPUTS:
+            yield replace(
+                tensor,
+                elements=gemm.m * gemm.groups * gemm.k,
+                element_bytes=d.activation_bytes,
+                active=tensor.active * kept,
+            )
 
-    def _unpacked(self, gemms: Iterable[Gemm], d: Dims) -> dict[str, tuple[Record, ...]]:
+    def _held(self, gemm: Gemm, d: Dims, packed: Array) -> Iterator[SavedTensor]:
+        """The input of a product of the last micro-batch (bitsandbytes' MatMul4Bit, ctx.tensors).
+
+        What is no saved variable of autograd goes with the graph, not with its backward pass.
+        """
+        held = packed * d.runtime.holds_frozen_inputs
+        # Parallel branches behind one norm have one input.
+        shared = self.model.parallel_residual and self.model.norms_per_layer == 1
+        if np.any(held) and not (shared and gemm.name == "fc1"):
+            elements = gemm.m * gemm.groups * gemm.k
+            active = gemm.active * held
+            yield SavedTensor(f"{gemm.name} input before", elements, d.activation_bytes, (), active)
+
+    def _unpacked(
+        self, gemms: Iterable[Gemm], d: Dims, packed: Array
+    ) -> dict[str, tuple[Record, ...]]:
         """What unpacks weights of 4 bits before each use (bitsandbytes, MatMul4Bit)."""
         # Passes are counted in half precision.
         moved = (NF4_BYTES + d.activation_bytes) * HALF_BYTES / d.activation_bytes
@@ -227,8 +268,8 @@ class TrainableModel:
         for gemm in gemms:
             size, name = moved * gemm.k * gemm.n * gemm.groups, f"{gemm.name} unpacking"
             matrices = float(max(len(self._adapted.get(gemm.name, ())), 1))
-            launches = UNPACKING_OPERATIONS * matrices * d.runtime.casts_adapters
-            kernel = MemoryBoundKernel(name, size, size, gemm.module, gemm.active)
+            launches = UNPACKING_OPERATIONS * matrices * d.runtime.casts_adapters * packed
+            kernel = MemoryBoundKernel(name, size, size, gemm.module, gemm.active * packed)
             found[gemm.name] = kernel, HostOperations(launches)
         return found
 
@@ -274,9 +315,13 @@ class TrainableModel:
         summed = tokens * outputs * (1.0 - scattered)
         scaling = 4.0 * (1.0 - d.compiled) * summed
         yield memory_bound("sum", 6.0 * summed + scaling, scaling)
-        yield memory_bound("input gradient", 0.0, 6.0 * count * tokens * inputs)
+        joined = d.runtime.joins_adapters * (gemm.name == "qkv")
+        apart = count + (1.0 - count) * joined
+        yield memory_bound("input gradient", 0.0, 6.0 * apart * tokens * inputs)
         yield saved("rank", count * tokens * rank, d.activation_bytes)
-        yield from self._adapter_input(name, gemm, count, d)
+        padded = d.runtime.pads_adapters * (gemm.name == "qkv" and sum(shares) < 1.0)
+        yield saved("outputs", tokens * outputs * padded, d.activation_bytes)
+        yield from self._adapter_input(name, gemm, apart, d)
         # Beside a column-parallel matrix the projection to the rank is gathered forward and its
         # gradient summed backward.  Beside a row-parallel one it is summed, and the output, of
         # which each rank has some columns, is gathered.
@@ -289,7 +334,7 @@ class TrainableModel:
             whole = shared * tokens * outputs
             yield Collective(("all_gather",), whole, axis, module=module)
 
-    def _adapter_input(self, name: str, gemm: Gemm, count: int, d: Dims) -> Iterator[Record]:
+    def _adapter_input(self, name: str, gemm: Gemm, count: Array, d: Dims) -> Iterator[Record]:
         """Dropout of the inputs of some adapters, and their casts, which torch.compile fuses.
 
         An input is widened and narrowed again, and so is the gradient on its way back.
@@ -327,6 +372,13 @@ def trained_parameters(model: ModelSpec, training: TrainingSpec) -> int:
         if not training.trains(end.part):
             total -= round(float(elements(end.weights(model, Split()))))
     return total
+
+
+def _without(record: Record, spared: Array) -> Record:
+    """A record with so much less alive, if it says what is alive."""
+    if not isinstance(record, Working):
+        return record
+    return replace(record, alive_bytes=record.alive_bytes - spared)
 
 
 def _part(block: Block, name: str) -> str:

@@ -352,14 +352,20 @@ def _core_saved(core: _Core, up: str, repeats: bool, keys: float) -> Iterator[Sa
     plain = core.unfused * d.runtime.unfused_attention_in_fp32
     core_bytes = d.activation_bytes + (FP32_BYTES - d.activation_bytes) * plain
     apart = core.unfused * d.runtime.unfused_attention_by_operator
-    copies = np.maximum(plain, apart) * repeats
+    # Per-operator recompute keeps the product that copies of values were made of.
+    fused = d.runtime.keeps_repeated_heads * np.maximum(d.eager, d.runtime.calls_attention_apart)
+    fused = d.flash * fused
+    copies = np.maximum(np.maximum(plain, apart), fused) * repeats
     every = 1.0 + (core.heads / core.kv_heads - 1.0) * copies
+    product = 1.0 + (1.0 / every - 1.0) * fused
     again = (up,) if up else ()
     yield SavedTensor("query", core.query, core_bytes, again, by_operator=1.0)
     # Keys and values received from other context-parallel ranks are copies.
     own = np.maximum(np.maximum(keys, plain), d.cp > 1)
     yield SavedTensor("key", core.key * every, core_bytes, again, own)
-    yield SavedTensor("value", core.value * every, core_bytes, again, own, by_operator=1.0)
+    yield SavedTensor("value", core.value * every, core_bytes, again, own, by_operator=product)
+    views = d.runtime.views_values * (core.kv_heads == core.heads)
+    yield SavedTensor("unrotated", core.query + core.key, d.activation_bytes, again, views)
     module = ("core_attn",)
     yield SavedTensor("softmax output", scores, core_bytes, module, core.unfused)
     if np.any(apart):

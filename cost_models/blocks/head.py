@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 # TRL's and torchtune's are some hundreds of tokens.
 CHUNK_TOKENS = 512.0
+# torchtune's CEWithChunkedOutputLoss, num_output_chunks.
+KEPT_CHUNKS = 8.0
+# Tokens of each sequence (litgpt finetune/lora.py, lm_head_chunk_size).
+HEAD_CHUNK = 128.0
 
 
 class Head(End):
@@ -79,7 +83,7 @@ class Head(End):
         if np.any(d.chunked_loss):
             yield Gemm(
                 "logits again", 0.5 * d.tokens, vocab, hidden, fp8=False, trained=False,
-                active=d.chunked_loss,
+                active=d.chunked_loss * (1.0 - d.runtime.keeps_chunk_logits),
             )  # fmt: skip
         yield MemoryBoundKernel(
             "cross-entropy",
@@ -123,12 +127,34 @@ class Head(End):
         logit_bytes = FP32_BYTES + (width - FP32_BYTES) * half
         whole = 1.0 - d.chunked_loss
         yield SavedTensor("logits", logits, logit_bytes, (), whole, by_operator=1.0)
+        kept = d.chunked_loss * r.keeps_chunk_logits
+        apart = 1.0 - d.compiled
+        if np.any(kept):
+            yield SavedTensor("chunks", logits, width + FP32_BYTES * apart, (), kept, 1.0)
         copies = 2.0 * FP32_BYTES + width * (d.tp > 1)
         extra = copies * r.autograd_loss * (1.0 - d.fused_loss)
         half_kept = width * (1.0 - in_place) * (1.0 - r.drops_half_logits)
         # Of a chunk its logits in both types, their logarithms and two gradients are alive.
         chunk = logits * np.minimum(CHUNK_TOKENS / d.tokens, 1.0)
-        chunk = chunk * (width + 3.0 * FP32_BYTES) * d.chunked_loss
+        chunk = chunk * (width + 3.0 * FP32_BYTES) * (d.chunked_loss - kept)
+        chunk = chunk + logits / KEPT_CHUNKS * (width + 2.0 * FP32_BYTES * apart) * kept
         again = others * (1.0 - r.keeps_gathered_input)
         inputs = (d.tokens + d.sharded_tokens + again) * hidden * width
+        # Its weight gradient is added to those of the chunks before.
+        chunk = chunk + 2.0 * logits / d.tokens * hidden * width * kept
         yield Working(inputs + logits * whole * (half_kept + extra) + chunk)
+
+    def spared_bytes(self, model: ModelSpec, d: Dims) -> Array:
+        """What is not alive around the loss where the head is frozen and runs chunk by chunk.
+
+        Its weight gradients; and of an unfused loss an fp32 gradient of all logits, where there are
+        two of a chunk and one in half precision.
+        """
+        r, width = d.runtime, d.activation_bytes
+        vocab = padded_vocab_size(float(model.vocab_size), d.tp, self.divisible_by) / d.tp
+        weights = 2.0 * vocab * model.hidden_size * width
+        share = np.minimum(HEAD_CHUNK / d.seq_length, 1.0)
+        each = np.maximum(FP32_BYTES - share * (2.0 * FP32_BYTES + width), 0.0)
+        by_chunk = r.chunks_head * (1.0 - d.fused_loss) * each * d.tokens * vocab
+        spared: Array = by_chunk + d.chunked_loss * r.keeps_chunk_logits * weights
+        return spared

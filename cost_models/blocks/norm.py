@@ -119,15 +119,18 @@ class Norm(Block):
             kind=model.norm,
         )
         first = 0.0 if name == "mlp" else 1.0
-        rows = d.sharded_tokens * hidden
+        # Parallel branches read one input, and one norm of it where they share that too.
+        beside = float(model.parallel_residual and name == "mlp")
+        shared = beside * (model.norms_per_layer == 1)
+        rows = d.sharded_tokens * hidden * (1.0 - beside)
         yield SavedTensor(f"{name} norm input", rows, d.residual_bytes, by_operator=first)
         yield from norm_copies(model, d, name, rows, d.residual_bytes, ("layernorm",))
         # DTensor saves the gathered input; Megatron saves the shard and gathers again in backward,
         # as does a recomputed module.
         whole = self.gathers * d.runtime.keeps_gathered_input * (1.0 - d.recomputed(self.module))
-        kept = d.sharded_tokens + whole * (d.tokens - d.sharded_tokens)
+        kept = (d.sharded_tokens + whole * (d.tokens - d.sharded_tokens)) * (1.0 - shared)
         yield SavedTensor(f"{name} norm output", kept * hidden, d.input_bytes, ("layernorm",))
-        yield norm_statistics(model, d, name, d.sharded_tokens)
+        yield norm_statistics(model, d, name, d.sharded_tokens * (1.0 - shared))
         if count > 1.0:
             elements = (count - 1.0) * d.sharded_tokens * hidden
             yield SavedTensor(f"{name} post-norm input", elements, d.activation_bytes)

@@ -13,6 +13,8 @@ from cost_models.runtimes import (
     eager,
     internevo,
     jax,
+    litgpt,
+    litgpt_2023,
     megatron,
     megatron_2021,
     megatron_2022,
@@ -21,6 +23,7 @@ from cost_models.runtimes import (
     megatron_sync,
     nanotron,
     torch,
+    torchtune_2024,
     transformers,
     transformers_foreach,
 )
@@ -29,7 +32,7 @@ from cost_models.runtimes.base import TRAITS, Runtime, Traits
 _MODULES = (
     megatron, torch, deepspeed, megatron_2021, megatron_2022, megatron_sync, megatron_2026,
     megatron_graphs, nanotron, jax, transformers, eager, transformers_foreach,
-    internevo,
+    internevo, litgpt, litgpt_2023, torchtune_2024,
 )  # fmt: skip
 RUNTIMES: dict[str, Runtime] = {module.RUNTIME.name: module.RUNTIME for module in _MODULES}
 

@@ -66,6 +66,23 @@ class Traits:
     # Saved tensors.
     keeps_gathered_input: Array = 0.0
     """A column-parallel GEMM saves its gathered input; else the shard, gathered again backward."""
+    keeps_frozen_inputs: Array = 0.0
+    """Products with weights of 4 bits save their inputs, though no gradient reads them."""
+    holds_frozen_inputs: Array = 0.0
+    """They hold those of the last micro-batch too, until the loss of the next one is there."""
+    joins_adapters: Array = 0.0
+    """Queries, keys and values are one matrix for adapters too: one input for all three, and what
+    dropout makes of it."""
+    keeps_repeated_heads: Array = 0.0
+    """Fused attention saves keys and values with a copy for every query head, unless torch.compile
+    makes them again."""
+    calls_attention_apart: Array = 0.0
+    """Attention is no part of what torch.compile compiles."""
+    pads_adapters: Array = 0.0
+    """What adapters add to some of queries, keys and values is padded for all of them, and kept."""
+    views_values: Array = 0.0
+    """Values are a part of the product of queries, keys and values, which they keep whole where
+    there is one for every query head."""
     norms_in_fp32: Array = 0.0
     """An RMSNorm that runs operator by operator saves its input in fp32, and what it returns
     before it is multiplied with its weight."""
@@ -97,6 +114,12 @@ class Traits:
     probabilities in fp32 and in half precision."""
     drops_half_logits: Array = 0.0
     """Half-precision logits are gone when the backward pass begins."""
+    keeps_chunk_logits: Array = 0.0
+    """A loss in chunks has one of eight at a time: it keeps the half-precision logits of all, and
+    unless it is compiled their fp32 logarithms."""
+    chunks_head: Array = 0.0
+    """Beside adapters head and unfused loss run chunk by chunk: all logits and their logarithms are
+    kept, but gradients are those of one chunk."""
     # Weights, gradients and optimizer states.
     frees_gradients: Array = 0.0
     """There are no gradients between steps: they appear while activations go."""
@@ -110,6 +133,13 @@ class Traits:
     """With ZeRO 3 the weights and their gradients go to the host where the optimizer does."""
     keeps_half_gradients: Array = 0.0
     """Half-precision gradients stay beside those that accumulate in fp32."""
+    flat_gradients: Array = 0.0
+    """Sharded weights of a layer are one flat tensor with a gradient, also for those of them that
+    are frozen; it is whole while micro-batches accumulate."""
+    packs_head: Array = 0.0
+    """The head is packed in 4 bits where layers are."""
+    plain_scales: Array = 0.0
+    """Scales of weights of 4 bits are fp32, not quantized themselves."""
     keeps_cast_weights: Array = 0.0
     """What was cast of a weight to fp8 or fp4 is kept for all micro-batches of a step."""
     placeholder_gradients: Array = 0.0

@@ -14,6 +14,8 @@ RUNTIME = replace(
     peaks_of="torch",
     # litgpt/model.py RMSNorm, torchtune/modules/rms_norm.py, transformers' LlamaRMSNorm.
     norms_in_fp32=1.0,
+    # litgpt/model.py expand and reshape, torchtune/modules/attention.py expand and flatten.
+    keeps_repeated_heads=1.0,
     unfused_attention_in_fp32=0.0,
     unfused_attention_by_operator=1.0,
     expandable_segments=0.0,

@@ -16,6 +16,7 @@ RUNTIME = replace(
     sources=("torch", "transformers", "peft"),
     # sdpa_attention.py: enable_gqa, where there is no mask.
     repeats_key_value_heads=0.0,
+    keeps_repeated_heads=0.0,
     autocasts=1.0,
     # tuners/tuners_utils.py cast_adapter_dtype, lora/layer.py _cast_input_dtype.
     casts_adapters=1.0,

@@ -264,3 +264,16 @@ def test_selective_recompute_leaves_the_ends_of_the_model_whole(modules: tuple[s
         assert kept > 0
         found = activation_bytes(getattr(again, part), again.d)
         assert [float(np.max(amount)) for amount in found] == [kept, 0.0]
+
+
+def test_parallel_branches_read_one_input() -> None:
+    """Two norms save it once, and one norm's output is both branches' input."""
+    size = {"num_layers": 2, "hidden_size": 1024, "num_attention_heads": 16, "vocab_size": 8192}
+    serial = ModelSpec(**size, ffn_hidden_size=4096)
+    parallel = serial.model_copy(update={"parallel_residual": True})
+    shared = parallel.model_copy(update={"norms_per_layer": 1})
+    kept = [layer_bytes(model, 1024, runtime="torch") for model in (serial, parallel, shared)]
+    rows = 2 * 1024 * 1024
+    assert kept[0] - kept[1] == rows
+    # Mean and 1/deviation of each token besides.
+    assert kept[1] - kept[2] == rows + 2 * 4 * 1024

@@ -69,6 +69,13 @@ MOE_LAYER += EXPERTS * H + 2 * H
 MANY = TRAINING.model_copy(update={"global_batch_size": 64})
 QUANTISED = TRAINING.model_copy(update={"optimizer": "adam_8bit"})
 NARROW = 1 + 4 / 256
+ADAPTED = TRAINING.model_copy(update={"lora_rank": 16, "lora_targets": ("q_proj", "v_proj")})
+QLORA = ADAPTED.model_copy(update={"frozen_dtype": "nf4", "lora_dropout": 0.1})
+DROPPED = ADAPTED.model_copy(update={"lora_dropout": 0.1})
+WORDS = GPT.model_copy(update={"vocab_size": 2 * V})
+TWICE = GPT.model_copy(update={"num_layers": 2 * LAYERS})
+# Both matrices of the adapters of queries and values.
+RANKS = 2 * 16 * 2 * H
 MUON = TRAINING.model_copy(update={"optimizer": "muon"})
 WIDE = GPT.model_copy(update={"hidden_size": 16384, "head_dim": 1024, "ffn_hidden_size": 4 * 16384})
 SAVED = S * (2 * 2 * H + 2 * 2 * H + 2 * 3 * H + 4 * HEADS + 2 * H + 2 * 2 * F)
@@ -286,6 +293,33 @@ CASES: dict[str, Case] = {
     "keeps_gathered_input": Case(
         named("mlp norm output", "kept", **SP), {"torch": 2 * S * H, "megatron": 2 * S / 2 * H}
     ),
+    "keeps_frozen_inputs": Case(
+        # What the down projection reads; no adapter does.
+        named("activation output", "kept", GPT, QLORA),
+        {"litgpt": 2 * S * F, "eager": 0},
+    ),
+    "holds_frozen_inputs": Case(
+        named("attention out input before", "kept", GPT, QLORA), {"litgpt": 2 * S * H, "eager": 0}
+    ),
+    "joins_adapters": Case(
+        # Inputs of the adapters of queries and values.
+        named("qkv adapter input", "kept", GPT, DROPPED),
+        {"litgpt": 2 * S * H, "eager": 2 * 2 * S * H},
+    ),
+    "keeps_repeated_heads": Case(
+        named("value", "kept", LLAMA), {"eager": 2 * S * H, "torch": 2 * S * GROUPS * D}
+    ),
+    "calls_attention_apart": Case(
+        # Keys for every query head, or as compiled code makes them again of fewer.
+        named("key", "kept", LLAMA, compile=True),
+        {"torchtune-2024": 2 * S * H, "eager": 2 * S * GROUPS * D},
+    ),
+    "pads_adapters": Case(
+        # Queries and values, without keys.
+        named("qkv adapter outputs", "kept", GPT, DROPPED),
+        {"litgpt": 2 * 2 * S * H, "eager": 0},
+    ),
+    "views_values": Case(named("unrotated", "kept"), {"litgpt": 2 * 2 * S * H, "eager": 0}),
     "norms_in_fp32": Case(
         # As much as four bytes are more than two.
         named(
@@ -360,6 +394,19 @@ CASES: dict[str, Case] = {
             "torch": (2 + 4 + 4) * S * V + 2 * 2 * S * H,
         },
     ),
+    "keeps_chunk_logits": Case(
+        # Half-precision logits, and their logarithms in fp32.
+        named("chunks", "kept", end="head", cross_entropy="chunked"),
+        {"torchtune-2024": (2 + 4) * S * V, "eager": 0},
+    ),
+    "chunks_head": Case(
+        # Logarithms; in fp32 two gradients of an eighth of the logits, and one in half precision.
+        working(GPT, True, DROPPED, **UNFUSED_LOSS),
+        {
+            "litgpt": (4 + (4 + 4 + 2) / 8) * S * V + 2 * 2 * S * H,
+            "transformers": (4 + 4) * S * V + 2 * 2 * S * H,
+        },
+    ),
     # Weights, gradients and optimizer states.
     "frees_gradients": Case(
         # Where a step is one pass, more activations go than gradients come.
@@ -390,6 +437,28 @@ CASES: dict[str, Case] = {
     ),
     "keeps_half_gradients": Case(
         part("gradients"), {"deepspeed": (4 + 2) * WEIGHTS, "megatron-2022": 4 * WEIGHTS}
+    ),
+    "flat_gradients": Case(
+        # Of the frozen weights of layers too, whole, in half precision; adapters' own are fp32, and
+        # without it a half of them.
+        part("gradients", GPT, ADAPTED, **ZERO3),
+        {
+            "litgpt": 4 * LAYERS * RANKS + 2 * LAYERS * LAYER,
+            "eager": 4 * LAYERS * RANKS / 2,
+        },
+    ),
+    "packs_head": Case(
+        # Of as many words again: table and head.
+        lambda r: part("weights", WORDS, QLORA)(r) - part("weights", GPT, QLORA)(r),
+        {"litgpt": (2 + 0.5 + 4 / 64) * TABLE, "eager": (2 + 2) * TABLE},
+    ),
+    "plain_scales": Case(
+        # Of as many layers again: an fp32 scale for each 64 weights; or a byte, and one for 256.
+        lambda r: part("weights", TWICE, QLORA)(r) - part("weights", GPT, QLORA)(r),
+        {
+            "litgpt": LAYERS * ((0.5 + 4 / 64) * LAYER + 4 * RANKS),
+            "eager": LAYERS * ((0.5 + (1 + 4 / 256) / 64) * LAYER + 4 * RANKS),
+        },
     ),
     "keeps_cast_weights": Case(
         # As they stand and transposed, a byte each.

@@ -14,6 +14,8 @@ _DROPOUT = re.compile(r"\bdropout (0?\.\d+)")
 # "targets ['q_proj', 'v_proj']", "default target q,v"; "targets all" names none.
 _TARGETS = re.compile(r"\btargets? (?:modules )?\[?((?:[\"']?[a-z]\w*[\"']?,? ?)+)")
 _ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+# LitGPT configurations that adapt all matrices (config_hub/finetune); the others its defaults.
+_ADAPTS_ALL = re.compile(r"gemma|phi-[23]\b|tinyllama")
 _ATTENTION = ("linear_qkv", "linear_proj")
 # Adapters by software, where the row does not say: MLPerf's reference of llama2_70b_lora (rules:
 # rank 16, dropout 0.1, attention's matrices); Automodel's benchmark recipes (llm_benchmark/*peft*);
@@ -32,6 +34,21 @@ _RECIPES: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )  # fmt: skip
 
 
+# What PEFT's other methods train: norms (tuners/ln_tuning), or keys and values before those of the
+# sequence, which adapters of their matrices are the nearest to (tuners/prefix_tuning).
+_ALL_BUT_NORMS = ("embedding", "mixers", "feed_forwards", "routers", "head")
+_PREFIX = {"lora_rank": 8, "lora_targets": ("k_proj", "v_proj")}
+
+
+def _other_method(model: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
+    """What a method trains that is no kind of adapter of matrices; None where it is one."""
+    if re.search(r"\bln_tuning\b", model):
+        return {"frozen": _ALL_BUT_NORMS}, ("norms alone are trained",)
+    if re.search(r"\bprefix", model):
+        return dict(_PREFIX), ("prefix tuning: taken as adapters of keys and values",)
+    return None
+
+
 def adapters_of(run: Run) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The training fields of a run's adapters (none if it trains all weights), and assumptions."""
     said = f"{run['model']} ; {run.notes}"
@@ -40,10 +57,14 @@ def adapters_of(run: Run) -> tuple[dict[str, Any], tuple[str, ...]]:
     named = _LORA.search(run["model"])
     if (method == "full" and not named) or (not method and lora is None):
         return {}, ()
+    if other := _other_method(run["model"].lower()):
+        return other
     software = f"{run['stack']} {run.source_key}".lower()
     label, fields = next(
         (label, dict(fields)) for pattern, label, fields in _RECIPES if re.search(pattern, software)
     )
+    if "config_hub/finetune" in run["source"] and _ADAPTS_ALL.search(run["model"].lower()):
+        label, fields["lora_targets"] = "LitGPT's configuration: all matrices", _ALL
     fields.update(_stated_fields(run, said[lora.start() :] if lora else ""))
     quantized = f"{run['quantization']} {said}"
     if method == "qlora" or (lora and lora.group(1)) or re.search(r"nf4|int4|4-bit", quantized):

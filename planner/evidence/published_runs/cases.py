@@ -105,6 +105,8 @@ def case_of(run: Run) -> Case:
     if "titan" in run["stack"] and needs and not fixed.get("compile"):
         fixed["compile"] = True
         assumptions.append("torch.compile on: torchtitan's asynchronous TP and float8 need it")
+    if "not compiled" in run.notes.lower():
+        fixed["compile"] = False
     if re.match(r"thunder\b", run.notes.lower()):
         fixed["compile"] = True  # by torch.compile and nvFuser
     fixed.update(_loss(run, fixed))

@@ -33,6 +33,7 @@ MOST_RANKS = 1_000_000  # of a ClusterSpec
 # A stated rate per accelerator beyond these is a slip of the pen.
 RATES_BYTES_PER_S = (1e7, 1e14)
 # What tells parts of one family apart; a stated word must be the part's own.
+_DEVICES = re.compile(r"\bconfig @[^;]*\bdevices (\d+)")
 _KINDS = ("sxm", "pcie", "nvl")
 _NO_MODEL = re.compile(r"\d+(?:gb|w)|hbm\d\w*|nvlink\d|sxm\d?|pcie\d?")
 # Parts that the catalog lacks, and the part of (nearly) the same silicon that it has.
@@ -93,6 +94,13 @@ def _model_words(words: frozenset[str]) -> frozenset[str]:
     return frozenset(named) or (words if len(words) == 1 else frozenset())
 
 
+def devices_of(run: Run) -> int:
+    """How many accelerators a run's configuration uses of those that its machine has; 0: all."""
+    found = _DEVICES.search(run.notes)
+    used = int(found[1]) if found else 0
+    return used if used < (run.integer("n_gpus") or 0) else 0
+
+
 def ranks_of(run: Run, entry: AcceleratorEntry | None = None) -> tuple[int, tuple[str, ...]]:
     """Ranks of a run and what was assumed.  Raises ValueError where nothing tells them."""
     degrees = [run.integer(name) or 1 for name in ("tp", "cp", "pp", "dp")]
@@ -102,6 +110,8 @@ def ranks_of(run: Run, entry: AcceleratorEntry | None = None) -> tuple[int, tupl
         if run.integer("dp") and product <= MOST_RANKS:
             return product, (f"{product} accelerators: tp x cp x pp x dp",)
         raise ValueError("n_gpus is not stated")
+    if used := devices_of(run):
+        return used, (f"{used} of {ranks} accelerators: its configuration's devices",)
     # A part of several dies or cores is as many ranks: a row whose degrees say so counts packages.
     each = 1 if entry is None else entry.ranks_per_package
     if each > 1 and product == each * ranks:

@@ -204,7 +204,8 @@ def _arch(run: Run, base: dict[str, Any], assumptions: list[str]) -> None:
             "qk_nope_head_dim": int(nope), "qk_rope_head_dim": int(rope), "v_head_dim": int(v),
         }  # fmt: skip
         base["num_query_groups"] = base.get("num_attention_heads")
-    if "untied" in notes:
+    # LitGPT copies the word table to its head (litgpt/model.py has two modules).
+    if "untied" in notes or "litgpt" in run["stack"].lower():
         base["tied_embeddings"] = False
     if base.get("mla") is None and base.get("head_dim") is None and base.get("hidden_size"):
         heads = base.get("num_attention_heads")

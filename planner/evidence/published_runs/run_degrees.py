@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cost_models.spec import ModelSpec, TrainingSpec
+from planner.evidence.published_runs.clusters import devices_of
 from planner.evidence.published_runs.runs import Run
 from planner.evidence.published_runs.software import Software
 
@@ -237,6 +238,8 @@ def _zero(run: Run, software: Software, pp: int, moe: bool, notes: list[str]) ->
         stage = 3 if torch else int(recent)
         notes.append(f"ZeRO stage {stage}: not stated")
     stage = min(stage, 3)
+    if devices_of(run) == 1:
+        stage = 0  # of several accelerators one was used
     bf16 = run["precision"].lower() in ("bf16", "fp8")
     if stage == 0 and bf16 and software.plan["runtime"] == "deepspeed":
         stage = 1

@@ -103,6 +103,38 @@ def test_layers_make_room_for_a_vocabulary_where_the_notes_say_so(
     assert not case(**cells).variants[0].stage_layers
 
 
+LITGPT = {
+    "model": "Phi-2 [lora]", "layers": "32", "hidden": "2560", "heads": "32", "gated": "0",
+    "ffn_hidden": "10240", "vocab": "51200", "seq_len": "512", "tp": "1", "pp": "1", "dp": "4",
+    "n_gpus": "4", "zero_stage": "3", "micro_batch": "1", "global_batch": "8", "recompute": "",
+    "stack": "litgpt", "source": "litgpt config_hub/finetune/README.md", "year": "2024",
+    "method": "lora", "notes": "config @HEAD: micro 1 precision bf16-true devices 4 lora_r 8",
+}  # fmt: skip
+
+
+def test_litgpt_recomputes_under_fsdp_alone() -> None:
+    found = case(**LITGPT)
+    assert (found.variants[0].dp, found.variants[0].recompute) == (4, "full")
+    assert not found.model.tied_embeddings
+    notes = LITGPT["notes"].replace("devices 4", "devices 1")
+    one = case(**{**LITGPT, "notes": notes})
+    plan = one.variants[0]
+    assert (one.cluster.accelerators, plan.dp, plan.zero_stage, plan.recompute) == (1, 1, 0, "none")
+    assert "1 of 4 accelerators: its configuration's devices" in one.assumptions
+
+
+def test_litgpt_pages_the_optimizer_beside_weights_of_four_bits() -> None:
+    packed = {"model": "Phi-2 [qlora]", "method": "qlora", "quantization": "nf4"}
+    assert case(**{**LITGPT, **packed}).training.optimizer == "paged_adam"
+    assert case(**LITGPT).training.optimizer == "adam"
+
+
+def test_notes_say_that_a_run_was_not_compiled() -> None:
+    cells = {"compiled": "1", "stack": "torchtune", "pp": "1", "dp": "16"}
+    assert case(**cells).variants[0].compile
+    assert not case(**cells, notes="AdamW bf16, not compiled").variants[0].compile
+
+
 def test_notes_tell_of_hybrid_sharding() -> None:
     cells = {"tp": "1", "pp": "1", "zero_stage": "3"}
     assert case(**cells, notes="HSDP groups of 8").variants[0].dp_shard == 8

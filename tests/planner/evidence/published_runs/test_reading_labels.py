@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from cost_models.catalog.hardware import accelerator
 from cost_models.spec import TrainingSpec
+from cost_models.spec.training import Part
 from planner.evidence.published_runs.adapters import adapters_of
 from planner.evidence.published_runs.labels import (
     at_its_peak,
@@ -169,6 +172,10 @@ def test_named_modules_and_counted_layers_are_kept() -> None:
         ("zero3", "2021", "deepspeed"),
         ("megatron-deepspeed-2022", "2022", "deepspeed"),
         ("gpt-neox", "2022", "deepspeed"),
+        ("litgpt (Lightning Fabric)", "2024", "litgpt"),
+        ("litgpt @8641822, torch 2.1.0", "2023", "litgpt-2023"),
+        ("torchtune (torch.compile)", "2024", "torchtune-2024"),
+        ("torchtune", "2025", "eager"),
     ],
 )
 def test_a_stack_is_a_runtime(stack: str, year: str, runtime: str) -> None:
@@ -295,6 +302,23 @@ def test_adapters_of_common_recipes_reach_all_matrices() -> None:
     assert (found["lora_rank"], len(found["lora_targets"])) == (16, 7)
     found, _ = adapters_of(row(model="Llama-3-8B [LoRA]", stack="unsloth"))
     assert (found["lora_rank"], len(found["lora_targets"])) == (8, 7)
+
+
+def test_methods_of_peft_that_adapt_no_matrix() -> None:
+    other = {"stack": "transformers 5.13.1, peft 0.19.2", "method": "peft-other"}
+    found, _ = adapters_of(row(model="Llama-3.2-3B [ln_tuning]", **other))
+    assert set(get_args(Part)) - set(found["frozen"]) == {"norms", "encoders"}
+    found, _ = adapters_of(row(model="Llama-3.2-3B [prefixtuning-a]", **other))
+    assert found["lora_targets"] == ("k_proj", "v_proj")
+
+
+@pytest.mark.parametrize(("model", "count"), [("Gemma-2B", 7), ("Phi-2", 7), ("Mistral-7B", 2)])
+def test_litgpts_configurations_say_which_matrices_have_adapters(model: str, count: int) -> None:
+    source = "Lightning-AI/litgpt config_hub/finetune/README.md line 40"
+    found, _ = adapters_of(row(model=f"{model} [lora]", stack="litgpt", source=source))
+    assert len(found["lora_targets"]) == count
+    found, _ = adapters_of(row(model=f"{model} [lora]", stack="litgpt", source="resource-tables"))
+    assert len(found["lora_targets"]) == 2
 
 
 def test_a_recipe_fills_what_a_row_leaves_open() -> None:
