@@ -128,4 +128,6 @@ def _legal(framework: Framework, context: Context, plans: Plans) -> BoolArray:
     legal = np.ones(len(plans), dtype=np.bool_)
     for rule in framework.rules:
         legal = legal & rule.legal(context, plans)
+        if not legal.any():
+            break
     return legal
