@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import product
 
 import numpy as np
@@ -92,12 +92,15 @@ def obstacles(framework: Framework, context: Context) -> tuple[bool, tuple[str, 
 
 
 def _plans(framework: Framework, context: Context) -> Plans:
-    rows = np.array(list(product(*CHOICES.values())))
-    return Plans.build(
-        runtime=code("runtime", framework.runtime),
-        dp=context.cluster.accelerators,
-        **dict(zip(CHOICES, rows.T, strict=True)),
+    return _choices(code("runtime", framework.runtime)).with_columns(
+        dp=context.cluster.accelerators
     )
+
+
+@cache
+def _choices(runtime: int) -> Plans:
+    rows = np.array(list(product(*CHOICES.values())))
+    return Plans.build(runtime=runtime, **dict(zip(CHOICES, rows.T, strict=True)))
 
 
 def _broken(framework: Framework, context: Context) -> list[Rule]:
