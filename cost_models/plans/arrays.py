@@ -273,14 +273,15 @@ _BOOLEANS = frozenset(
 )
 
 
-def concatenate(first: Plans, second: Plans) -> Plans:
-    """Both batches as one; columns without a dimension are shared where they agree."""
+def concatenate(*parts: Plans) -> Plans:
+    """All batches as one; columns without a dimension are shared where they agree."""
     columns = {}
-    for name, column in first.columns():
-        other: IntArray = getattr(second, name)
-        if column.ndim == 0 and other.ndim == 0 and column == other:
-            columns[name] = column
+    for name in FIELDS:
+        own: list[IntArray] = [getattr(plans, name) for plans in parts]
+        if all(column.ndim == 0 and column == own[0] for column in own):
+            columns[name] = own[0]
         else:
-            a = np.broadcast_to(column, (len(first),))
-            columns[name] = np.concatenate([a, np.broadcast_to(other, (len(second),))])
-    return Plans.build(stage_layers_table=first.stage_layers_table, **columns)
+            whole = zip(own, parts, strict=True)
+            each = [np.broadcast_to(column, (len(plans),)) for column, plans in whole]
+            columns[name] = np.concatenate(each)
+    return Plans(**columns, stage_layers_table=parts[0].stage_layers_table)

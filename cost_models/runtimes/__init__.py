@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, partial
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +56,21 @@ def traits(codes: NDArray[np.int64]) -> Traits:
     """The traits of plans whose runtimes have these codes: numbers for one, else arrays."""
     if codes.ndim == 0 or not codes.size or np.all(codes == codes.flat[0]):
         return _one(int(codes.flat[0]) if codes.size else 0)
-    return Traits(**{name: values[codes] for name, values in _table().items()})
+    return cast(Traits, _PerPlan(codes))
+
+
+class _PerPlan:
+    """Traits as arrays over plans, each laid out when it is first read."""
+
+    def __init__(self, codes: NDArray[np.int64]) -> None:
+        self._codes = codes
+
+    def __getattr__(self, name: str) -> NDArray[np.float64]:
+        if name not in TRAITS:
+            raise AttributeError(name)
+        found = _table()[name][self._codes]
+        setattr(self, name, found)
+        return found
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import product
 
 import numpy as np
@@ -109,12 +109,15 @@ def obstacles(framework: Framework, context: Context) -> tuple[bool, tuple[str, 
 
 
 def _plans(framework: Framework, context: Context) -> Plans:
-    rows = np.array(list(product(*CHOICES.values())))
-    return Plans.build(
-        runtime=code("runtime", framework.runtime),
-        dp=context.cluster.accelerators,
-        **dict(zip(CHOICES, rows.T, strict=True)),
+    return _choices(code("runtime", framework.runtime)).with_columns(
+        dp=context.cluster.accelerators
     )
+
+
+@cache
+def _choices(runtime: int) -> Plans:
+    rows = np.array(list(product(*CHOICES.values())))
+    return Plans.build(runtime=runtime, **dict(zip(CHOICES, rows.T, strict=True)))
 
 
 def _broken(framework: Framework, context: Context) -> list[Rule]:
@@ -145,4 +148,6 @@ def _legal(framework: Framework, context: Context, plans: Plans) -> BoolArray:
     legal = np.ones(len(plans), dtype=np.bool_)
     for rule in framework.rules:
         legal = legal & rule.legal(context, plans)
+        if not legal.any():
+            break
     return legal

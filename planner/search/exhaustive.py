@@ -26,9 +26,10 @@ from planner.evidence.uncertainty.site_storage import room_of
 from planner.progress import current, step
 from planner.search.axes import SpaceTooLarge
 from planner.search.best_other_degrees import Rivals
+from planner.search.drawn import Drawn
 from planner.search.fewest_layers import with_fewest_layers
 from planner.search.outcome import Keeper, Outcome, Score
-from planner.search.partial_plans import PruningBounds
+from planner.search.partial_plans import Memory
 from planner.search.repartitioned_plans import repartitioned_plans
 from planner.search.simplicity import MOST_FULL, Simplest
 from planner.search.space import Space
@@ -70,7 +71,6 @@ class _Question:
     own: ParallelPlan | None
     visit: Visit | None
     visit_misses: Visit | None
-    most_s: float
 
     @property
     def by_time(self) -> bool:
@@ -87,23 +87,19 @@ def search(
     own: ParallelPlan | None = None,
     visit: Visit | None = None,
     visit_misses: Visit | None = None,
-    best_only: bool = False,
-    most_s: float = np.inf,
 ) -> Outcome:
     """The top_k feasible plans of the request's space by `score`, lowest first.
 
     full: price the whole space without dominance rules (slow; for tests).  own: a plan around
     which the space is widened (see Axes).  visit, visit_misses: are shown every plan that fits,
-    and that does not.  best_only: plans that cannot be among the best are left out of all that
-    the outcome says beside them, where any fits.  most_s: with best_only, slower plans than that
-    are left out too; none may be left.
+    and that does not.
     """
     began = time.perf_counter()
-    asked = _Question(request, tuple(rules), score, top_k, full, own, visit, visit_misses, most_s)
+    asked = _Question(request, tuple(rules), score, top_k, full, own, visit, visit_misses)
     outcome = None
     if not full and visit_misses is None:
-        outcome = _Pass(asked, best_only, bounded=True).outcome()
-    outcome = outcome or _Pass(asked, best_only=False, bounded=False).outcome()
+        outcome = _Pass(asked, bounded=True).outcome()
+    outcome = outcome or _Pass(asked, bounded=False).outcome()
     assert outcome is not None
     outcome.search_time_s = time.perf_counter() - began
     return outcome
@@ -112,15 +108,12 @@ def search(
 class _Pass:
     """One pass over the space of a question.
 
-    best_only: see search.  bounded: plans that cannot fit are counted and not priced.
+    bounded: plans that cannot fit are counted and not priced.
     """
 
-    def __init__(self, asked: _Question, best_only: bool, bounded: bool) -> None:
+    def __init__(self, asked: _Question, bounded: bool) -> None:
         request = asked.request
         self._asked, self._bounded = asked, bounded
-        self._best_only = (
-            best_only and request.search.objective != "memory_headroom" and request.site is None
-        )
         self._model, self._room = cost_model(request), room_of(request)
         self._space = Space(request, asked.rules, asked.full, asked.own)
         capacity = min(group.accelerator.memory_bytes for group in request.cluster.groups)
@@ -138,42 +131,42 @@ class _Pass:
         """
         space, asked = self._space, self._asked
         dominated, cut_short = self._price_space()
-        nothing_fits = not (self._feasible or cut_short) and asked.most_s == np.inf
-        left_out = self._bounded and space.hopeless and (self._costed or not self._best_only)
-        if nothing_fits and left_out:
+        if self._bounded and space.hopeless and not (self._feasible or cut_short):
             return None
         table: tuple[tuple[int, ...], ...] = ()
         if not cut_short and asked.by_time and space.free_partition:
-            table = self._price_repartitioned()
+            again = repartitioned(self._model, space, self._room, self._keep)
+            if again is not None:
+                table = again.stage_layers_table
+                self._price(again, self._model.needed_bytes(again))
         if "recompute_layers" in asked.request.search.open:
-            rows = list(with_own_counts(self._model, self._keep.short_list()[0], self._room))
-            counted = space.legal(rows, table)
+            counted = own_counts(self._model, space, self._room, self._keep, table)
             if len(counted.tp):
                 self._price(counted, self._model.needed_bytes(counted))
         outcome = self._keep.outcome()
         outcome.simple = self._simplest.plans()
         outcome.rival = self._rivals.of(outcome.best[0]) if outcome.best else None
-        outcome.counts = self._counts(space.dominated + dominated, cut_short)
+        costed = self._costed + space.hopeless
+        dominated += space.dominated
+        outcome.counts = counts(space, dominated, costed, self._feasible, cut_short)
         return outcome
 
     def _price_space(self) -> tuple[int, bool]:
         """Price all candidates; how many layer counts are dominated, and whether time ran out."""
         space, model = self._space, self._model
-        bound = self._most_s if self._best_only else None
-        bounds = PruningBounds(model, self._room, bound) if self._bounded else None
+        memory = Memory(model, self._room) if self._bounded else None
         dominated = 0
-        for drawn in space.chunks(CHUNK, bounds):
-            if len(drawn.tp):
-                plans, needed, left_out = with_fewest_layers(drawn, model, space, self._room)
+        for plans in space.chunks(CHUNK, memory):
+            if len(plans.tp):
+                drawn, needed, left_out = with_fewest_layers(
+                    Drawn.of([(space, plans)]), model, self._room
+                )
                 dominated += left_out
-                self._price(plans, needed)
+                self._price(drawn.plans, needed)
             step(space.drawn, space.size, self._keep.best)
             if current().enough():
                 return dominated, True
         return dominated, False
-
-    def _most_s(self) -> float:
-        return min(self._keep.bound(), self._asked.most_s)
 
     def _price(self, plans: Plans, needed: FloatArray) -> None:
         """Price plans: memory of all, time only of those that fit, since it takes longer."""
@@ -187,48 +180,39 @@ class _Pass:
             estimates = self._model.evaluate(fitting)
             self._space.seen(fitting, estimates.iteration_time_s)
             self._keep.offer(fitting, estimates)
-            if not self._best_only:
-                self._simplest.offer(fitting, estimates)
-                self._rivals.offer(fitting, estimates)
+            self._simplest.offer(fitting, estimates)
+            self._rivals.offer(fitting, estimates)
             if self._asked.visit is not None:
                 self._asked.visit(fitting, estimates)
         if self._asked.visit_misses is not None and count < len(fits):
             misses = plans.take(~fits)
             self._asked.visit_misses(misses, self._model.evaluate(misses))
 
-    def _price_repartitioned(self) -> tuple[tuple[int, ...], ...]:
-        """Price the short list with layers repartitioned by time; returns their stage layers."""
-        rows, seconds = self._keep.short_list()
-        if seconds.min(initial=np.inf) > self._asked.most_s:
-            return ()
-        repartitioned = _repartitioned(self._model, self._space, self._room, rows, seconds)
-        if repartitioned is None:
-            return ()
-        self._price(repartitioned, self._model.needed_bytes(repartitioned))
-        return repartitioned.stage_layers_table
 
-    def _counts(self, dominated: int, cut_short: bool) -> Counts:
-        """How many plans there are, and what became of them."""
-        costed = self._costed + (0 if self._best_only else self._space.hopeless)
-        refused = self._space.rejected
-        rejected = {**refused, "memory": costed - self._feasible}
-        examples = self._space.examples
-        return Counts(
-            enumerated=refused.total() + dominated + costed,
-            dominated=dominated,
-            costed=costed,
-            feasible=self._feasible,
-            cut_short=cut_short,
-            rejected={reason: n for reason, n in sorted(rejected.items()) if n},
-            examples={reason: text for reason, text in sorted(examples.items()) if text},
-        )
+def counts(space: Space, dominated: int, costed: int, feasible: int, cut_short: bool) -> Counts:
+    """How many plans of a space there are, and what became of them."""
+    refused = space.rejected
+    rejected = {**refused, "memory": costed - feasible}
+    return Counts(
+        enumerated=refused.total() + dominated + costed,
+        dominated=dominated,
+        costed=costed,
+        feasible=feasible,
+        cut_short=cut_short,
+        rejected={reason: n for reason, n in sorted(rejected.items()) if n},
+        examples={reason: text for reason, text in sorted(space.examples.items()) if text},
+    )
 
 
-def _repartitioned(
-    model: CostModel, space: Space, room: Room, rows: list[ParallelPlan], seconds: FloatArray
+def repartitioned(
+    model: CostModel, space: Space, room: Room, keep: Keeper, most_s: float = np.inf
 ) -> Plans | None:
-    """Plans of a short list with their layers repartitioned by time, where that is faster."""
-    worth_s = FASTER * float(seconds.min(initial=np.inf))
+    """Plans of the short list with their layers repartitioned by time, where that is faster.
+
+    most_s: no others are of interest.
+    """
+    rows, seconds = keep.short_list()
+    worth_s = min(FASTER * float(seconds.min(initial=np.inf)), most_s)
     plans = space.legal(
         [plan for _, plan in repartitioned_plans(model, rows, seconds, worth_s, room)]
     )
@@ -236,6 +220,13 @@ def _repartitioned(
         return None
     plans = plans.take(model.evaluate(plans).iteration_time_s < worth_s)
     return plans if len(plans.tp) else None
+
+
+def own_counts(
+    model: CostModel, space: Space, room: Room, keep: Keeper, table: tuple[tuple[int, ...], ...]
+) -> Plans:
+    """Plans of the short list with as many recomputed layers on each stage as its memory asks."""
+    return space.legal(list(with_own_counts(model, keep.short_list()[0], room)), table)
 
 
 def best_of(model: CostModel, plans: Plans, score: Score) -> ParallelPlan:

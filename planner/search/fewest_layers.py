@@ -7,47 +7,44 @@ from numpy.typing import NDArray
 
 from cost_models.estimate import CostModel
 from cost_models.keyed_plans import KeyedPlans
-from cost_models.plans import IntArray, Plans, code, concatenate
+from cost_models.plans import IntArray, code
 from planner.evidence.uncertainty.memory_risk import Room
-from planner.search.space import Space
+from planner.search.drawn import Drawn
 
 FloatArray = NDArray[np.float64]
 _FULL = code("recompute", "full")
 
 
-def with_fewest_layers(
-    plans: Plans, model: CostModel, space: Space, room: Room
-) -> tuple[Plans, FloatArray, int]:
+def with_fewest_layers(drawn: Drawn, model: CostModel, room: Room) -> tuple[Drawn, FloatArray, int]:
     """Add to each plan with full recompute of all layers the one with the fewest that fit.
 
     Nothing is added if the plan fits without recompute, since that is faster.
     Returns the plans, the bytes that each needs, and the number of layer counts left out.
     """
+    plans = drawn.plans
     gathered = model.gathered(plans)
     needed = model.needed_bytes_of(gathered)
-    if space.every_layer_count:
-        return plans, needed, 0
-    full = np.broadcast_to(plans.recompute == _FULL, (len(plans),))
     layers = np.broadcast_to(plans.recompute_num_layers, (len(plans),))
-    several = full & (layers > 1)
-    left_out = space.other_layer_counts(plans)
+    several = (plans.recompute == _FULL) & (layers > 1) & ~drawn.each("every_layer_count")
+    left_out = drawn.fewer_layers()
     rows = np.flatnonzero(several & (needed <= room.of(plans)))
-    if space.recompute_is_optional and len(rows):
+    if len(rows):
         without = plans.take(rows).with_columns(recompute=0, recompute_num_layers=0)
-        rows = rows[model.needed_bytes(without) > room.of(without)]
+        wanted = model.needed_bytes(without) > room.of(without)
+        rows = rows[wanted | ~drawn.each("recompute_is_optional")[rows]]
     if not len(rows):
-        return plans, needed, left_out
+        return drawn, needed, left_out
     most = layers[rows]
     fewest, fewest_bytes = _fewest(model, gathered.take(rows), most, needed[rows], room)
     extra = fewest < most
     left_out -= int(np.count_nonzero(extra))
     rows, fewest, fewest_bytes = rows[extra], fewest[extra], fewest_bytes[extra]
     if not len(rows):
-        return plans, needed, left_out
-    added = plans.take(rows).with_columns(recompute_num_layers=fewest)
-    accepted = space.accepts(added)
+        return drawn, needed, left_out
+    added = drawn.take(rows).with_columns(recompute_num_layers=fewest)
+    accepted = added.accepted()
     return (
-        concatenate(plans, added.take(accepted)),
+        drawn.followed_by(added.take(accepted)),
         np.concatenate([needed, fewest_bytes[accepted]]),
         left_out,
     )

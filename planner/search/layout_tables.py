@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from planner.constraints import BoolArray
 from planner.search.axes import LAYOUT_FIELDS, Axes, divisors
 from planner.search.layout_axes import LayoutAxes
 from planner.search.legality import Legality
+
+_SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 
 
 @dataclass(frozen=True)
@@ -37,54 +40,43 @@ class Layouts:
         self._axes, self._groups, self._model, self._legality = axes, groups, model, legality
 
     @cached_property
-    def by_pp(self) -> dict[int, Plans]:
-        """The legal layouts by pipeline size."""
-        found = {}
-        table = self._axes.split_table
+    def legal(self) -> Plans:
+        """The legal layouts of all pipeline sizes, in the order of these."""
+        rows = []
         for pp in np.unique(self._groups.pp).tolist():
-            rows = list(self._axes.layout_rows(pp))
-            if not rows:
+            own = [(pp, *row) for row in self._axes.layout_rows(pp)]
+            if not own:
                 self._legality.rejected["user_limit"] += 1
-            values = np.array(rows, dtype=np.int64).reshape(-1, len(LAYOUT_FIELDS)).T
-            columns = dict(zip(LAYOUT_FIELDS, values, strict=True))
-            plans = Plans.build(pp=pp, stage_layers_table=table, **columns)
-            found[pp] = self._legality.passed(plans, "layout")
-        return found
+            rows += own
+        values = np.array(rows, dtype=np.int64).reshape(-1, 1 + len(LAYOUT_FIELDS)).T
+        columns = dict(zip(("pp", *LAYOUT_FIELDS), values, strict=True))
+        plans = Plans.build(stage_layers_table=self._axes.split_table, **columns)
+        return self._legality.passed(plans, "layout")
 
     def schedules(self) -> list[int]:
         """Codes of the schedules any layout uses."""
-        used = {int(c) for plans in self.by_pp.values() for c in np.unique(plans.schedule)}
-        return sorted(used)
+        return [int(c) for c in np.unique(self.legal.schedule)]
 
     @cached_property
     def longest_chunk(self) -> IntArray:
         """Layers of the longest chunk in any layout of each group."""
         pps, place = np.unique(self._groups.pp, return_inverse=True)
-        longest = [
-            int(chunk_layers(self._model, self.by_pp[pp]).max(initial=0)) for pp in pps.tolist()
-        ]
-        return np.array(longest, dtype=np.int64)[place]
+        longest = np.zeros(len(pps), dtype=np.int64)
+        layers = chunk_layers(self._model, self.legal)
+        np.maximum.at(longest, np.searchsorted(pps, self.legal.pp), layers)
+        return longest[place]
 
     def table(self, schedule: int | None, explicit: bool) -> Ragged:
         """Layouts of one schedule, or of all, for each group; explicit: by named stages."""
-        start = 0
-        offsets: dict[int, tuple[int, int]] = {}
-        columns: dict[str, list[IntArray]] = {n: [] for n in LAYOUT_FIELDS}
-        for pp, plans in self.by_pp.items():
-            chosen = (plans.stage_layers > 0) == explicit
-            own = plans.take(chosen if schedule is None else chosen & (plans.schedule == schedule))
-            offsets[pp] = (start, len(own.vpp))
-            start += len(own.vpp)
-            for name, parts in columns.items():
-                parts.append(getattr(own, name))
-        pps = self._groups.pp.tolist()
-        starts = np.array([offsets[pp][0] for pp in pps], dtype=np.int64)
-        counts = np.array([offsets[pp][1] for pp in pps], dtype=np.int64)
-        empty = np.zeros(0, dtype=np.int64)
-        table = {n: np.concatenate(c) if c else empty for n, c in columns.items()}
+        chosen = (self.legal.stage_layers > 0) == explicit
+        own = self.legal.take(
+            chosen if schedule is None else chosen & (self.legal.schedule == schedule)
+        )
+        starts, ends = (np.searchsorted(own.pp, self._groups.pp, side) for side in _SIDES)
+        table = {name: getattr(own, name) for name in LAYOUT_FIELDS}
         if schedule is not None:
             table["schedule"] = np.asarray(schedule)
-        return Ragged(table, starts, counts)
+        return Ragged(table, starts, ends - starts)
 
 
 def micro_batch_table(axes: Axes, groups: Plans, legality: Legality) -> Ragged:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cost_models.estimate import Estimates
-from cost_models.plans import FloatArray, ParallelPlan, Plans
+from cost_models.plans import FloatArray, IntArray, ParallelPlan, Plans
 from planner.documents.answer import Counts
 
 _PARETO_LIMIT = 200
@@ -53,13 +53,30 @@ class Outcome:
     search_time_s: float = 0.0
 
 
+@dataclass(frozen=True)
+class _Found:
+    """A row of plans and of the seconds of their parts."""
+
+    plans: Plans
+    row: int
+    parts_s: dict[str, FloatArray]
+
+    @property
+    def plan(self) -> ParallelPlan:
+        return self.plans.row(self.row)
+
+    @property
+    def priced(self) -> Priced:
+        return Priced(self.plan, {name: float(own[self.row]) for name, own in self.parts_s.items()})
+
+
 class Keeper:
     """The best rows seen so far, the running Pareto front and the nearest miss."""
 
     def __init__(self, score: Score, top_k: int) -> None:
         self._score, self._top_k = score, top_k
         self._most = max(top_k, SHORT_LIST)
-        self._best: list[tuple[tuple[float, ...], Priced]] = []
+        self._best: list[tuple[tuple[float, ...], _Found]] = []
         self._front: list[tuple[float, float, ParallelPlan]] = []
         self._miss: tuple[float, ParallelPlan] | None = None
 
@@ -74,33 +91,47 @@ class Keeper:
             "peak_bytes": peak,
         }
 
+    @property
+    def score(self) -> float:
+        """Of the best plan so far."""
+        return self._best[0][0][0] if self._best else np.inf
+
     def bound(self) -> float:
         """The score that none of the best exceeds."""
         return self._best[-1][0][0] if len(self._best) == self._most else np.inf
 
     def offer(self, plans: Plans, estimates: Estimates) -> None:
         """Plans that fit."""
+        self.offer_best(plans, estimates, np.arange(len(plans)))
+        self._extend_front(plans, estimates)
+
+    def offer_best(self, plans: Plans, estimates: Estimates, rows: IntArray) -> None:
+        """The plans of these rows, which fit, without those for the front."""
         scores = self._score(plans, estimates)
         bound = self.bound()
-        if len(scores) > self._most:
-            bound = min(bound, float(np.partition(scores, self._most - 1)[self._most - 1]))
-        close = np.flatnonzero(scores <= bound)
-        # Ties are broken by time, memory and fields; no more rows than this can survive.
+        if len(rows) > self._most:
+            lowest = np.partition(scores[rows], self._most - 1)
+            bound = min(bound, float(lowest[self._most - 1]))
+        close = rows[scores[rows] <= bound]
+        if not len(close):
+            return
+        # Ties are broken by time, memory and fields.
         ranked = (scores, estimates.iteration_time_s, estimates.peak_bytes)
-        close = close[np.lexsort(tuple(column[close] for column in reversed(ranked)))]
-        if len(close) > 4 * self._most:
-            columns = [np.broadcast_to(c, (len(plans),)) for _, c in plans.columns()]
-            order = np.lexsort(
-                tuple(column[close] for column in (*reversed(columns), *reversed(ranked)))
+        keys = np.stack([column[close] for column in ranked])
+        own = [np.broadcast_to(c, (len(close),)) for _, c in plans.take(close).columns()]
+        order = np.lexsort((*own[::-1], *keys[::-1]))[: self._most]
+        close, keys = close[order], keys[:, order]
+        fields = np.stack([column[order] for column in own])
+        few = plans.take(close)
+        parts_s = {name: column[close] for name, column in estimates.time_parts_s.items()}
+        self._best += [
+            ((*key, *field_key), _Found(few, i, parts_s))
+            for i, (key, field_key) in enumerate(
+                zip(keys.T.tolist(), fields.T.tolist(), strict=True)
             )
-            close = close[order[: self._most]]
-        for i in close.tolist():
-            key = tuple(float(column[i]) for column in ranked)
-            parts = {name: float(column[i]) for name, column in estimates.time_parts_s.items()}
-            self._best.append(((*key, *_field_key(plans, i)), Priced(plans.row(i), parts)))
+        ]
         self._best.sort(key=lambda pair: pair[0])
         del self._best[self._most :]
-        self._extend_front(plans, estimates)
 
     def _extend_front(self, plans: Plans, estimates: Estimates) -> None:
         """Merge the plans that no other plan beats in both time and peak memory."""
@@ -144,13 +175,8 @@ class Keeper:
         step = max(1, -(-len(front) // _PARETO_LIMIT))
         return Outcome(
             best=[row.plan for _, row in self._best[: self._top_k]],
-            score=self._best[0][0][0] if self._best else np.inf,
-            contenders=[row for _, row in self._best[:CONTENDERS]],
+            score=self.score,
+            contenders=[row.priced for _, row in self._best[:CONTENDERS]],
             pareto=front[::step],
             nearest=[] if self._best or self._miss is None else [self._miss[1]],
         )
-
-
-def _field_key(plans: Plans, i: int) -> tuple[float, ...]:
-    """Plan i's fields as numbers, in their order."""
-    return tuple(float(c if c.ndim == 0 else c[i]) for _, c in plans.columns())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -17,16 +16,14 @@ from planner.evidence.uncertainty.memory_risk import Room
 ROUNDING = 1.0 - 1e-9
 
 
-class PruningBounds(NamedTuple):
-    """Bounds that candidates must meet in some layout, else they are left out.
+class Memory(NamedTuple):
+    """What candidates must fit into in some layout, else they are left out.
 
-    model: gives lower bounds of time and memory over all layouts; room: bytes that plans may need;
-    most_s: the step time to stay below, None where every plan that fits is wanted.
+    model: gives lower bounds over all layouts; room: bytes that plans may need.
     """
 
     model: CostModel
     room: Room
-    most_s: Callable[[], float] | None = None
 
     def fits(self, plans: Plans) -> BoolArray:
         """Which plans may fit in some layout."""
@@ -41,14 +38,16 @@ Refused = tuple[Rule | None, Plans, IntArray]
 class PartialPlans:
     """Plans without their layout; those of one row are adjacent.
 
-    group, counts: the process group and the number of plans of each row.  early: whether dominated
-    plans are already left out.  rules: the rules that need the layout.  refused: plans that the
-    other rules refused.  least_s: lower bounds of the step time, ascending, after by_least_time.
+    group, counts: the process group and the number of plans of each row.  drawn: the number of
+    each group before any was left out.  early: whether dominated plans are already left out.
+    rules: the rules that need the layout.  refused: plans that the other rules refused.  least_s:
+    lower bounds of the step time, ascending, after by_least_time.
     """
 
     plans: Plans
     group: IntArray
     counts: IntArray
+    drawn: IntArray
     early: bool
     rules: tuple[Rule, ...]
     refused: tuple[Refused, ...]
@@ -60,9 +59,8 @@ class PartialPlans:
         counts = np.bincount(row[chosen], minlength=len(self.counts))
         return replace(self, plans=self.plans.take(chosen), counts=counts)
 
-    def by_least_time(self, model: CostModel) -> PartialPlans:
-        """One row for each cell, in the order of their least step time."""
-        least_s = ROUNDING * model.least_s(self.plans) if len(self.plans.tp) else np.zeros(0)
+    def by_least_time(self, least_s: FloatArray) -> PartialPlans:
+        """One row for each cell, in the order of its least step time."""
         order = np.argsort(least_s, kind="stable")
         group = np.repeat(self.group, self.counts)[order]
         return replace(

@@ -34,7 +34,7 @@ from planner.search.layout_axes import LayoutAxes
 from planner.search.layout_tables import Layouts, Ragged, chunk_layers, micro_batch_table
 from planner.search.legality import Legality
 from planner.search.option_axes import OptionAxes
-from planner.search.partial_plans import PartialPlans, PruningBounds, Refused
+from planner.search.partial_plans import Memory, PartialPlans, Refused
 from planner.search.process_groups import process_groups
 from planner.search.space_axes import space_axes
 from planner.search.uneven_split_filter import UnevenSplitFilter
@@ -46,8 +46,6 @@ FEW_CANDIDATES = 1 << 17
 MOST_PARTIAL_PLANS = 1 << 20
 # Plans that remain legal are copied once they are less than this share of the array.
 WORTH_TAKING = 0.6
-# Candidates in the first chunk of a search for the best plan: it sets the bound for the others.
-FIRST_DRAWN = 1 << 13
 _FULL = code("recompute", "full")
 _1F1B = code("schedule", "1f1b")
 
@@ -98,17 +96,73 @@ class Space:
     def _layouts(self) -> Layouts:
         return Layouts(self._laid, self.groups, self.request.model, self._legality)
 
-    def chunks(self, size: int, bounds: PruningBounds | None = None) -> Iterator[Plans]:
+    def chunks(self, size: int, memory: Memory | None = None) -> Iterator[Plans]:
         """Legal candidates in chunks of about `size`; if they are many, one schedule per chunk.
 
         With one schedule per chunk the cost model has no closed forms to choose between.  Explicit
         stages come last, and only where `seen` leaves a chance for them.  Full recompute is of all
-        layers of a chunk (see _finish).  bounds: plans that cannot fit are counted as `hopeless`
-        and not drawn; with most_s only plans that may be among the best are drawn, the most
-        promising first, and the others are not counted.  Chunks may be empty then.
+        layers of a chunk (see _finish).  memory: plans that cannot fit are counted as `hopeless`
+        and not drawn.  Chunks may be empty then.
         """
-        micro = micro_batch_table(self._axes, self.groups, self._legality)
+        _, usual, explicit = self._tables
+        for partial in self._partial_plans(uncounted=False):
+            here, hopeless = partial.drawn, None
+            if memory is not None and partial.early and len(partial.plans.tp):
+                fits = memory.fits(partial.plans)
+                partial, hopeless = partial.where(fits), partial.where(~fits)
+            tables = [usual]
+            if (usual.counts[partial.group] * partial.counts).sum() > FEW_CANDIDATES:
+                tables = [
+                    self._layouts.table(schedule, False) for schedule in self._layouts.schedules()
+                ]
+            self._count(partial, usual)
+            for table in tables:
+                yield from self._laid_out(partial, table, size)
+            kept = self._promising(explicit, here)
+            self._count(partial, kept)
+            yield from self._laid_out(partial, kept, size)
+            if hopeless is not None:
+                yield from self._counted_hopeless(hopeless, (usual, kept), size)
+
+    def partial_plans(self) -> Iterator[PartialPlans]:
+        """Legal candidates without their layout, in batches; plans left out are not counted."""
+        return self._partial_plans(uncounted=True)
+
+    def promising(
+        self, partial: PartialPlans, size: int, first: int, most_s: Callable[[], float]
+    ) -> Iterator[Plans]:
+        """Candidates of partial plans in order of their least time, as long as that is low enough.
+
+        first: how many to draw at first; later chunks may be up to `size`.
+        """
+        _, usual, explicit = self._tables
+        self._count(partial, usual)
+        yield from self._laid_out(partial, usual, size, first, most_s)
+        kept = self._promising(explicit, partial.drawn)
+        self._count(partial, kept)
+        yield from self._laid_out(partial, kept, size, first, most_s)
+
+    @cached_property
+    def _tables(self) -> tuple[Ragged, Ragged, Ragged]:
+        """Micro-batch sizes, and layouts with usual and with explicit stages, of each group."""
         usual, explicit = (self._layouts.table(None, named) for named in (False, True))
+        return micro_batch_table(self._axes, self.groups, self._legality), usual, explicit
+
+    def _counted_hopeless(
+        self, hopeless: PartialPlans, tables: Iterable[Ragged], size: int
+    ) -> Iterator[Plans]:
+        """Empty chunks, of which there is nothing to price, so that the caller reports progress."""
+        for plans in chain(*(self._laid_out(hopeless, table, size) for table in tables)):
+            self.hopeless += len(plans)
+            self.dominated += 0 if self.every_layer_count else int(fewer_layers(plans).sum())
+            yield plans.take(slice(0))
+
+    def _partial_plans(self, uncounted: bool) -> Iterator[PartialPlans]:
+        """Each group with every micro-batch size and option, if some layout may make that legal.
+
+        uncounted: whether the number of those left out does not matter.
+        """
+        micro, usual, explicit = self._tables
         layouts = usual.counts + explicit.counts
         per_layout = micro.counts * len(self._options.columns["zero_stage"])
         self.size = int((layouts * per_layout).sum())
@@ -118,43 +172,12 @@ class Space:
         group = np.arange(len(per_layout))
         for low, high in _batches(per_layout, MOST_PARTIAL_PLANS):
             here = np.where((group >= low) & (group < high), per_layout, 0)
-            most_s = bounds.most_s if bounds is not None else None
-            partial, hopeless = self._partial_plans(here, micro, uncounted=most_s is not None), None
-            if bounds is not None and partial.early and len(partial.plans.tp):
-                fits = bounds.fits(partial.plans)
-                partial, hopeless = partial.where(fits), partial.where(~fits)
-            tables = [usual]
-            if bounds is not None and most_s is not None:
-                self.hopeless += 0 if hopeless is None else len(hopeless.plans.tp)
-                partial, hopeless = partial.by_least_time(bounds.model), None
-            elif (usual.counts[partial.group] * partial.counts).sum() > FEW_CANDIDATES:
-                tables = [
-                    self._layouts.table(schedule, False) for schedule in self._layouts.schedules()
-                ]
-            self._count(partial, here, usual)
-            for table in tables:
-                yield from self._laid_out(partial, table, size, most_s)
-            kept = self._promising(explicit, here)
-            self._count(partial, here, kept)
-            yield from self._laid_out(partial, kept, size, most_s)
-            if hopeless is not None:
-                yield from self._counted_hopeless(hopeless, (usual, kept), size)
+            yield self._legal_partial_plans(here, micro, uncounted)
 
-    def _counted_hopeless(
-        self, hopeless: PartialPlans, tables: Iterable[Ragged], size: int
-    ) -> Iterator[Plans]:
-        """Empty chunks, of which there is nothing to price, so that the caller reports progress."""
-        for plans in chain(*(self._laid_out(hopeless, table, size) for table in tables)):
-            self.hopeless += len(plans)
-            self.dominated += self.other_layer_counts(plans)
-            yield plans.take(slice(0))
-
-    def _partial_plans(self, counts: IntArray, micro: Ragged, uncounted: bool) -> PartialPlans:
-        """Each group with every micro-batch size and option, if some layout may make that legal.
-
-        counts: partial plans of each group, before any is left out.  uncounted: whether the number
-        of those left out does not matter.
-        """
+    def _legal_partial_plans(
+        self, counts: IntArray, micro: Ragged, uncounted: bool
+    ) -> PartialPlans:
+        """One batch of them; counts: partial plans of each group, before any is left out."""
         options = self._options.columns
         group, position = _repeated(counts)
         batch, option = np.divmod(position, len(options["zero_stage"]))
@@ -193,11 +216,12 @@ class Space:
         found = np.bincount(group[legal], minlength=len(counts))
         rows = np.flatnonzero(found)
         return PartialPlans(
-            plans.take(legal), rows, found[rows], early, tuple(rules), tuple(refused), np.zeros(0)
+            plans.take(legal), rows, found[rows], counts, early, tuple(rules), tuple(refused),
+            np.zeros(0),
         )  # fmt: skip
 
-    def _count(self, partial: PartialPlans, drawn: IntArray, layouts: Ragged) -> None:
-        """Count the plans that are left out; drawn: partial plans of each group."""
+    def _count(self, partial: PartialPlans, layouts: Ragged) -> None:
+        """Count the plans that are left out."""
         for rule, first, found in partial.refused:
             count = int((found * layouts.counts).sum())
             self.drawn += count
@@ -207,19 +231,20 @@ class Space:
                 self._legality.refuse(rule, first, np.ones(1, dtype=np.bool_), count)
         if self._laid.gpipe_dominated:
             twins = layouts.count_of(layouts.columns["schedule"] == _1F1B) * (self.groups.pp > 1)
-            self.dominated += int((twins * drawn).sum())
+            self.dominated += int((twins * partial.drawn).sum())
 
     def _laid_out(
         self,
         partial: PartialPlans,
         layouts: Ragged,
         size: int,
+        first: int = MOST_CANDIDATES,
         most_s: Callable[[], float] | None = None,
     ) -> Iterator[Plans]:
         """Partial plans with each of their layouts, all layouts of a group together."""
         starts = np.cumsum(partial.counts) - partial.counts
         per_row = layouts.counts[partial.group] * partial.counts
-        for low, high in _batches(per_row, size, FIRST_DRAWN if most_s else size):
+        for low, high in _batches(per_row, size, first):
             if most_s is not None:
                 high = min(high, int(np.searchsorted(partial.least_s, most_s(), side="right")))
             row, position = _repeated(per_row[low:high])
@@ -245,13 +270,6 @@ class Space:
     def recompute_is_optional(self) -> bool:
         """Whether the space has, for every plan with full recompute, the same plan without."""
         return "none" in self._axes.values["recompute"]
-
-    def other_layer_counts(self, plans: Plans) -> int:
-        """The number of plans with full recompute of fewer layers, which are not drawn."""
-        if self.every_layer_count:
-            return 0
-        full = plans.recompute == _FULL
-        return int((np.maximum(plans.recompute_num_layers, 1) - 1)[full].sum())
 
     def _finish(self, plans: Plans, partial: PartialPlans) -> Plans:
         """Drop dominated and illegal rows; give full recompute its layers."""
@@ -335,8 +353,14 @@ class Space:
 
     def axes(self) -> tuple[SpaceAxis, ...]:
         """The space as a table: axis, values, count."""
-        tables = self.groups, self._layouts.by_pp
+        tables = self.groups, self._layouts.legal
         return tuple(space_axes(self._axes, self._laid, self._options, *tables))
+
+
+def fewer_layers(plans: Plans) -> IntArray:
+    """How many plans differ from each in recomputing fewer layers; they are not drawn."""
+    full = plans.recompute == _FULL
+    return np.where(full, np.maximum(plans.recompute_num_layers, 1) - 1, 0)
 
 
 def _repeated(counts: IntArray) -> tuple[IntArray, IntArray]:

@@ -25,17 +25,17 @@ _NOTES = {
 
 
 def space_axes(
-    axes: Axes, laid: LayoutAxes, options: OptionAxes, groups: Plans, layouts: dict[int, Plans]
+    axes: Axes, laid: LayoutAxes, options: OptionAxes, groups: Plans, layouts: Plans
 ) -> Iterator[SpaceAxis]:
     """One row for each axis.
 
-    groups, layouts: the legal process groups, and the legal layouts by pipeline size.
+    groups, layouts: the legal process groups, and the legal layouts.
     """
     v = axes.values
     for name in (*GROUP_FIELDS, "zero_stage", "micro_batch_size"):
         yield _row(name, v[name], _NOTES.get(name, ""))
     yield _row("dp", tuple(int(d) for d in np.unique(groups.dp)), "accelerators left over")
-    yield from _layout_rows(v["schedule"], laid, list(layouts.values()))
+    yield from _layout_rows(v["schedule"], laid, layouts)
     modules = ", ".join("+".join(module_names(bits)) for bits in options.selective_sets)
     note = f"selective: {modules}; full: fewest layers that fit, and all"
     yield _row("recompute", tuple(v["recompute"]), note)
@@ -45,17 +45,15 @@ def space_axes(
 
 
 def _layout_rows(
-    schedules: tuple[Any, ...], laid: LayoutAxes, layouts: list[Plans]
+    schedules: tuple[Any, ...], laid: LayoutAxes, layouts: Plans
 ) -> Iterator[SpaceAxis]:
     """Schedules, chunks and splits of layers."""
     dominated = {"gpipe", "1f1b"} <= set(schedules)
     yield _row("schedule", schedules, "gpipe dominated by 1f1b" if dominated else "")
-    vpps = {int(x) for plans in layouts for x in np.atleast_1d(plans.vpp)}
-    yield _row("vpp", tuple(sorted(vpps)), "divisors of a stage's layers")
+    yield _row("vpp", tuple(np.unique(layouts.vpp).tolist()), "divisors of a stage's layers")
     splits = {
         (int(first), int(last))
-        for plans in layouts
-        for first, last in zip(plans.first_stage_layers, plans.last_stage_layers, strict=True)
+        for first, last in zip(layouts.first_stage_layers, layouts.last_stage_layers, strict=True)
     }
     lighter = laid.most_layers_lighter
     note = f"(first, last) stage layers, 0 as the middle; ends up to {lighter} layers lighter"

@@ -28,6 +28,7 @@ from planner.inputs.requests.parser import parse_request
 from planner.progress import step, within_a_step
 from planner.search.exhaustive import cost_model, search
 from planner.search.outcome import Outcome
+from planner.search.several_spaces import best_of_each
 from planner.version import __version__
 
 # Tokens of a sequence: as long as most models read.
@@ -81,7 +82,7 @@ class _Try:
 
     def found(self, request: PlanRequest) -> Outcome:
         """The best plan of a request, or the nearest miss."""
-        outcome = search(request, self.rules, top_k=1, best_only=True)
+        (outcome,) = best_of_each([(request, self.rules)])
         return outcome if outcome.best else search(request, self.rules, top_k=1)
 
     def least(self, seq_length: int) -> ParallelPlan | None:

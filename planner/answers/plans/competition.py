@@ -20,6 +20,7 @@ from planner.progress import Parts, within_a_step
 from planner.search.axes import EXPERT_FIELDS, divisors
 from planner.search.exhaustive import search
 from planner.search.outcome import Outcome
+from planner.search.several_spaces import best_of_each
 
 # A plan this much slower than the best one so far may win once its layers are repartitioned.
 REPARTITIONED = 1.05
@@ -43,31 +44,54 @@ class Entry:
     outcome: Outcome
 
 
-def compete(
-    request: PlanRequest, top_k: int | None = None, best_only: bool = False,
-    fastest_only: bool = False,
-) -> list[Entry]:  # fmt: skip
+def compete(request: PlanRequest, top_k: int | None = None) -> list[Entry]:
     """Every framework with a plan that fits, the fastest first; ties in the order of registration.
 
     If the request names a framework, only that one; else those of `_asked` that run the model on
     these accelerators.  If none has a plan that fits, a single entry without a plan: of the
     preferred framework, or of none if no framework runs the requested schedules.  For all but the
-    first framework (for all of them with best_only), only the best plan is searched; with
-    fastest_only none of a framework that is slower than one before.
+    first framework only the best plan is searched.
     """
-    context = Context(request.model, request.cluster, request.training)
-    named = request.search.framework
-    able = (named,) if named else _asked(context)
-    entries = _entries(request, able, top_k, best_only, fastest_only)
+    able = _able(request)
+    by_memory = request.search.objective == "memory_headroom"
+    told = Parts(3, lowest="peak_bytes" if by_memory else "iteration_time_s")
+    with told.part():
+        entries = [_entry(request, name, top_k) for name in able[:1]]
+    entries = _others(request, able, entries, told, np.inf)
     fitting = sorted((one for one in entries if one.outcome.best), key=_score)
     if not fitting:
-        free = None if named else _entry(request, None, top_k)
-        if free is not None and (free.outcome.best or not entries):
-            return [free]
-        return [_entry(request, able[0], top_k) if best_only else entries[0]]
-    if best_only or fitting[0].outcome is entries[0].outcome:
+        return [_none_fits(request, top_k, entries[0] if entries else None)]
+    if fitting[0].outcome is entries[0].outcome:
         return fitting
     return _searched_whole(request, fitting, top_k)
+
+
+def fastest(request: PlanRequest) -> Entry:
+    """The framework whose best plan is the best, with that plan alone."""
+    able = _able(request)
+    told = Parts(2, lowest="iteration_time_s")
+    entries = _others(request, able, [], told, REPARTITIONED)
+    fitting = sorted((one for one in entries if one.outcome.best), key=_score)
+    if fitting:
+        return fitting[0]
+    return _none_fits(request, 1, _entry(request, able[0], 1) if able else None)
+
+
+def _able(request: PlanRequest) -> tuple[str, ...]:
+    """The framework that is named, or those that compete."""
+    if request.search.framework:
+        return (request.search.framework,)
+    return _asked(Context(request.model, request.cluster, request.training))
+
+
+def _none_fits(request: PlanRequest, top_k: int | None, first: Entry | None) -> Entry:
+    """An entry where no framework has a plan that fits."""
+    if not request.search.framework:
+        free = _entry(request, None, top_k)
+        if free.outcome.best or first is None:
+            return free
+    assert first is not None
+    return first
 
 
 def by_trainers(request: PlanRequest) -> list[Entry]:
@@ -104,27 +128,42 @@ def _asked(context: Context) -> tuple[str, ...]:
     return tuple(name for name in adapting if not frameworks.get(name).competes) or adapting or able
 
 
-def _entries(
-    request: PlanRequest,
-    able: Sequence[str],
-    top_k: int | None,
-    best_only: bool,
-    fastest_only: bool,
+def _others(
+    request: PlanRequest, able: Sequence[str], entries: list[Entry], told: Parts, within: float
 ) -> list[Entry]:
-    """What each framework finds; of all but the first only the best plan.
+    """The entries, and the best plan of each of the other frameworks, in the order of `able`.
 
-    fastest_only: of those that are slower than one before, no plan.
+    One search for all that have a space of their own; then those that accept no plan that it found.
+    within: see best_of_each.
     """
-    entries: list[Entry] = []
-    by_memory = request.search.objective == "memory_headroom"
-    told = Parts(len(able), lowest="peak_bytes" if by_memory else "iteration_time_s")
-    for name in able:
-        with told.part():
-            best_s = min(map(_score, entries), default=np.inf) if fastest_only else np.inf
-            entry = _shared(request, name, entries)
-            only = best_only or bool(entries)
-            entries.append(entry or _entry(request, name, top_k, only, REPARTITIONED * best_s))
-    return entries
+    searched: list[Framework] = [frameworks.get(str(one.framework)) for one in entries]
+    alike = list[str]()
+    for name in able[len(entries) :]:
+        own = frameworks.get(name)
+        if any(_same_space(own, its) for its in searched):
+            alike.append(name)
+        else:
+            searched.append(own)
+    names = [own.name for own in searched[len(entries) :]]
+    with told.part():
+        entries = [*entries, *_best_of_each(request, names, within, entries)]
+    shared = [one for name in alike if (one := _shared(request, name, entries))]
+    left = [name for name in alike if name not in {one.framework for one in shared}]
+    with told.part():
+        entries = [*entries, *shared, *_best_of_each(request, left, within, entries)]
+    return sorted(entries, key=lambda one: able.index(str(one.framework)))
+
+
+def _best_of_each(
+    request: PlanRequest, names: Sequence[str], within: float, entries: Sequence[Entry]
+) -> list[Entry]:
+    """The best plan of each framework; entries: what is found already."""
+    asked = [prepared(request.for_framework(name)) for name in names]
+    found = best_of_each(asked, within, min(map(_score, entries), default=np.inf))
+    return [
+        Entry(name, bound, rules, outcome)
+        for name, (bound, rules), outcome in zip(names, asked, found, strict=True)
+    ]
 
 
 def _score(entry: Entry) -> float:
@@ -141,19 +180,9 @@ def _searched_whole(request: PlanRequest, fitting: list[Entry], top_k: int | Non
     return [replace(one, outcome=whole.outcome) if one.outcome is alike else one for one in fitting]
 
 
-def fastest(request: PlanRequest) -> Entry:
-    """The framework whose best plan is the fastest, with that plan alone."""
-    return compete(request, top_k=1, best_only=True, fastest_only=True)[0]
-
-
-def _entry(
-    request: PlanRequest, name: str | None, top_k: int | None, best_only: bool = False,
-    most_s: float = np.inf,
-) -> Entry:  # fmt: skip
+def _entry(request: PlanRequest, name: str | None, top_k: int | None) -> Entry:
     bound, rules = prepared(request.for_framework(name))
-    top_k = 1 if best_only else top_k
-    outcome = search(bound, rules, top_k=top_k, best_only=best_only, most_s=most_s)
-    return Entry(name, bound, rules, outcome)
+    return Entry(name, bound, rules, search(bound, rules, top_k=top_k))
 
 
 def _shared(request: PlanRequest, name: str, others: list[Entry]) -> Entry | None:
@@ -164,12 +193,17 @@ def _shared(request: PlanRequest, name: str, others: list[Entry]) -> Entry | Non
     """
     own = frameworks.get(name)
     for other in others:
-        its = frameworks.get(str(other.framework))
-        alike = _varied(own) == _varied(its) and own.splits == its.splits
-        if alike and other.outcome.best and not own.reasons(request, other.outcome.best[0]):
+        best = other.outcome.best
+        alike = best and _same_space(own, frameworks.get(str(other.framework)))
+        if alike and not own.reasons(request, best[0]):
             bound, rules = prepared(request.for_framework(name))
             return Entry(name, bound, rules, other.outcome)
     return None
+
+
+def _same_space(own: Framework, other: Framework) -> bool:
+    """Whether a search takes the same values of all axes for both."""
+    return _varied(own) == _varied(other) and own.splits == other.splits
 
 
 def _varied(framework: Framework) -> dict[str, tuple[Value, ...]]:

@@ -118,12 +118,11 @@ _OFFERS = {
 def _offer(answer: SizingAnswer, offer: Offer) -> RenderableType:
     """A relaxed limit, and the cluster that would keep it."""
     row = answer.rows[offer.row]
-    money = (
-        "" if row.cost_usd is None or offer.limit == "tokens" else f" for {dollars(row.cost_usd)}"
-    )
-    taken = "" if offer.limit == "tokens" else f" in {days(row.days or 0)}{money}"
+    # Days and cost grow with the tokens.
+    share = offer.value / answer.request["training"]["tokens"] if offer.limit == "tokens" else 1.0
+    money = "" if row.cost_usd is None else f" for {dollars(share * row.cost_usd)}"
     said = f"{_OFFERS[offer.limit](offer.value)} would do: {row.accelerators:,} x {row.accelerator}"
-    return prose(f"{said}{taken}", 2, 2)
+    return prose(f"{said} in {days(share * (row.days or 0))}{money}", 2, 2)
 
 
 def _choice(head: str, limits: str, row: Row) -> Iterator[RenderableType]:

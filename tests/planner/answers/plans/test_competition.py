@@ -8,17 +8,19 @@ import pytest
 
 from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
+from cost_models.estimate import CostModel, Estimates
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import TrainingSpec
 from planner import frameworks
 from planner.answers.plans import emission
-from planner.answers.plans.competition import compete, prepared
+from planner.answers.plans.competition import compete, fastest, prepared
 from planner.answers.plans.plan_answers import find
 from planner.constraints import Context
 from planner.documents.answer import PlanAnswer
 from planner.documents.request import Bounds, PlanRequest, SearchSpec
 from planner.frameworks.supported import runners
 from planner.search.exhaustive import search
+from planner.search.several_spaces import best_of_each
 from planner.search.simplicity import MOST_FULL, MOST_SLOWER, kinds
 
 
@@ -98,12 +100,45 @@ def test_the_best_plan_alone_is_that_of_the_whole_search(model: str) -> None:
     costed = []
     for name in runners(context):
         bound, rules = prepared(request.for_framework(name))
-        whole, alone = search(bound, rules), search(bound, rules, top_k=1, best_only=True)
+        whole, (alone,) = search(bound, rules), best_of_each([(bound, rules)])
         assert alone.best == whole.best[:1], name
         assert whole.counts is not None
         assert alone.counts is not None
         costed.append((alone.counts.costed, whole.counts.costed))
     assert sum(alone for alone, _ in costed) < 0.7 * sum(whole for _, whole in costed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v2-lite", "gpt-oss-20b"])
+def test_frameworks_searched_together_find_what_each_finds_alone(model: str) -> None:
+    request = asked(model)
+    names = runners(Context(request.model, request.cluster, request.training))
+    questions = [prepared(request.for_framework(name)) for name in names]
+    alone = [search(*question) for question in questions]
+    for one, own in zip(best_of_each(questions), alone, strict=True):
+        assert one.best == own.best[:1]
+        assert one.score == pytest.approx(own.score, rel=1e-12)
+    best = min(alone, key=lambda one: one.score)
+    assert fastest(request).outcome.best == best.best[:1]
+
+
+def test_all_frameworks_are_priced_in_a_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several sizes too: not once per framework."""
+    calls: list[int] = []
+    evaluate = CostModel.evaluate
+
+    def counted(model: CostModel, plans: Plans, all_stages: bool = False) -> Estimates:
+        calls.append(len(plans))
+        return evaluate(model, plans, all_stages)
+
+    monkeypatch.setattr(CostModel, "evaluate", counted)
+    for cluster in ("2x8xh100-sxm", "64x8xh100-sxm"):
+        calls.clear()
+        request = asked(cluster=cluster)
+        assert len(runners(Context(request.model, request.cluster, request.training))) >= 7
+        assert fastest(request).outcome.best
+        assert len(calls) <= 6
+        assert sum(calls) <= 20_000
 
 
 def test_where_the_first_framework_is_not_the_fastest_all_is_told_of_the_fastest() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from planner import size
 from planner.answers.sizing.answer import SizingAnswer
+from planner.answers.sizing.request import parse_sizing
+from planner.presentation.terminal.sizing_screen import sizing_screen
 
 KINDS = ["h100-sxm", "mi300x", "a100-80gb"]
 
@@ -88,6 +92,16 @@ def test_where_nothing_keeps_the_limits_what_would_is_offered(free: SizingAnswer
         | {"training": asked()["training"] | {"tokens": by_limit["tokens"].value * 1.01}}
     )
     assert more.fastest is None
+
+
+def test_what_a_budget_buys_is_said_in_tokens_days_and_money() -> None:
+    document = asked(clusters=["64xh100-sxm"], budget_usd=10_000)
+    found = size(document)
+    (offer,) = [one for one in found.offers if one.limit == "tokens"]
+    console = Console(width=120, record=True, file=StringIO())
+    console.print(sizing_screen(found, parse_sizing(document), every_row=True))
+    taken = found.rows[offer.row].days * offer.value / 3e11
+    assert f"h100-sxm-80gb in {taken:.3g} days for $10" in console.export_text()
 
 
 def test_the_smallest_that_fits_is_the_smallest() -> None:

@@ -1,0 +1,76 @@
+"""Plans drawn from one space or several, to be priced together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cost_models.plans import IntArray, Plans, concatenate
+from planner.constraints import BoolArray
+from planner.search.space import Space, fewer_layers
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Plans with the space of each, as its place among `spaces`."""
+
+    plans: Plans
+    spaces: Sequence[Space]
+    owner: IntArray
+
+    @classmethod
+    def of(cls, chunks: Sequence[tuple[Space, Plans]]) -> Drawn:
+        """Chunks of plans as one."""
+        plans = joined([plans for _, plans in chunks])
+        owner = np.repeat(np.arange(len(chunks)), [len(plans) for _, plans in chunks])
+        return cls(plans, [space for space, _ in chunks], owner)
+
+    def each(self, name: str) -> BoolArray:
+        """What the space of each plan says."""
+        return np.array([getattr(space, name) for space in self.spaces])[self.owner]
+
+    def take(self, index: Any) -> Drawn:
+        return Drawn(self.plans.take(index), self.spaces, self.owner[index])
+
+    def with_columns(self, **columns: IntArray) -> Drawn:
+        return Drawn(self.plans.with_columns(**columns), self.spaces, self.owner)
+
+    def followed_by(self, other: Drawn) -> Drawn:
+        """These and others of the same spaces."""
+        owner = np.concatenate([self.owner, other.owner])
+        return Drawn(concatenate(self.plans, other.plans), self.spaces, owner)
+
+    def accepted(self) -> BoolArray:
+        """Which plans the rules of their own space accept too."""
+        found = np.zeros(len(self.owner), dtype=np.bool_)
+        for place in np.unique(self.owner).tolist():
+            rows = np.flatnonzero(self.owner == place)
+            found[rows] = self.spaces[place].accepts(self.plans.take(rows))
+        return found
+
+    def fewer_layers(self) -> int:
+        """How many plans with full recompute of fewer layers are not drawn."""
+        return int((fewer_layers(self.plans) * ~self.each("every_layer_count")).sum())
+
+
+def joined(parts: Sequence[Plans]) -> Plans:
+    """All plans as one batch, whatever stage layers their own tables have."""
+    if len(parts) == 1:
+        return parts[0]
+    table = tuple(dict.fromkeys(row for plans in parts for row in plans.stage_layers_table))
+    place = {row: number for number, row in enumerate(table, 1)}
+    return concatenate(*(_retabled(plans, table, place) for plans in parts))
+
+
+def _retabled(
+    plans: Plans, table: tuple[tuple[int, ...], ...], place: dict[tuple[int, ...], int]
+) -> Plans:
+    """The plans with another table of stage layers."""
+    codes = np.array([0, *(place[row] for row in plans.stage_layers_table)])
+    columns = dict(plans.columns())
+    for name in ("stage_layers", "recompute_layers"):
+        columns[name] = codes[columns[name]]
+    return Plans(**columns, stage_layers_table=table)
