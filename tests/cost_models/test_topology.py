@@ -51,7 +51,7 @@ def test_a_coloured_matrix_and_uneven_links() -> None:
         ("h100", 2, Topology(8, 12, 8, 0), [("nvlink", 2, 300)]),  # two of the eight
         ("rtx-3090", 2, Topology(2, 4, 2, 0), [("nvlink", 2, 56.25)]),
         ("a6000", 4, Topology(4, 4, 2, 0), [("nvlink", 2, 56.25), ("pcie", 4, 31)]),
-        ("rtx-3090", 2, Topology(2, 0, 1, 0), [("pcie", 2, 31)]),
+        ("rtx-3090", 2, Topology(2, 0, 1, 0), [("pcie", 2, 19.5)]),  # through the host
         ("h100", 8, Topology(8, 0, 1, 0), [("pcie", 8, 63)]),  # hidden by a hypervisor
         ("a6000", 3, Topology(3, 4, 2, 0), [("pcie", 3, 31)]),  # a pair and one alone
         ("a6000", 1, Topology(1, 0, 1, 0), [("pcie", 1, 31)]),
