@@ -59,12 +59,7 @@ def adapters_of(run: Run) -> tuple[dict[str, Any], tuple[str, ...]]:
         return {}, ()
     if other := _other_method(run["model"].lower()):
         return other
-    software = f"{run['stack']} {run.source_key}".lower()
-    label, fields = next(
-        (label, dict(fields)) for pattern, label, fields in _RECIPES if re.search(pattern, software)
-    )
-    if "config_hub/finetune" in run["source"] and _ADAPTS_ALL.search(run["model"].lower()):
-        label, fields["lora_targets"] = "LitGPT's configuration: all matrices", _ALL
+    label, fields = _recipe(run)
     fields.update(_stated_fields(run, said[lora.start() :] if lora else ""))
     quantized = f"{run['quantization']} {said}"
     if method == "qlora" or (lora and lora.group(1)) or re.search(r"nf4|int4|4-bit", quantized):
@@ -73,6 +68,17 @@ def adapters_of(run: Run) -> tuple[dict[str, Any], tuple[str, ...]]:
     if method not in ("", "full", "lora", "qlora"):
         notes.append(f"{method}: taken as LoRA, whose weights are frozen too")
     return fields, tuple(notes)
+
+
+def _recipe(run: Run) -> tuple[str, dict[str, Any]]:
+    """What the software adapts by itself, and how that is called."""
+    software = f"{run['stack']} {run.source_key}".lower()
+    label, fields = next(
+        (label, dict(fields)) for pattern, label, fields in _RECIPES if re.search(pattern, software)
+    )
+    if "config_hub/finetune" in run["source"] and _ADAPTS_ALL.search(run["model"].lower()):
+        label, fields["lora_targets"] = "LitGPT's configuration: all matrices", _ALL
+    return label, fields
 
 
 def _stated_fields(run: Run, said: str) -> dict[str, Any]:
