@@ -53,8 +53,7 @@ def compete(request: PlanRequest, top_k: int | None = None) -> list[Entry]:
     first framework only the best plan is searched.
     """
     able = _able(request)
-    by_memory = request.search.objective == "memory_headroom"
-    told = Parts(3, lowest="peak_bytes" if by_memory else "iteration_time_s")
+    told = _told(request, 3)
     with told.part():
         entries = [_entry(request, name, top_k) for name in able[:1]]
     entries = _others(request, able, entries, told, np.inf)
@@ -69,12 +68,16 @@ def compete(request: PlanRequest, top_k: int | None = None) -> list[Entry]:
 def fastest(request: PlanRequest) -> Entry:
     """The framework whose best plan is the best, with that plan alone."""
     able = _able(request)
-    told = Parts(2, lowest="iteration_time_s")
-    entries = _others(request, able, [], told, REPARTITIONED)
+    entries = _others(request, able, [], _told(request, 2), REPARTITIONED)
     fitting = sorted((one for one in entries if one.outcome.best), key=_score)
     if fitting:
         return fitting[0]
     return _none_fits(request, 1, _entry(request, able[0], 1) if able else None)
+
+
+def _told(request: PlanRequest, parts: int) -> Parts:
+    by_memory = request.search.objective == "memory_headroom"
+    return Parts(parts, lowest="peak_bytes" if by_memory else "iteration_time_s")
 
 
 def _able(request: PlanRequest) -> tuple[str, ...]:
