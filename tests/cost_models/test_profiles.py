@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from cost_models import profiles as module
+from cost_models.blocks.indexer import attention_span
 from cost_models.catalog import hardware
 from cost_models.catalog.names import UnknownName
 from cost_models.fitted import fitted
-from cost_models.kernels import gemm_s
+from cost_models.kernels import attention_s, gemm_s
 from cost_models.profiles import Curve, EfficiencyProfile, profile, profile_for, profiles, read
 from cost_models.spec import AcceleratorSpec
 
@@ -196,7 +197,28 @@ def test_attention_values_are_those_measured() -> None:
     backward = h100["flash", "backward", False]
     assert backward.fraction[1, at_8192] == pytest.approx(559 / 989.4, abs=1e-4)
     b200 = profile("b200-sxm").attention["flash", "forward", True]
-    assert b200.fraction[1, 3] == pytest.approx(0.436, abs=1e-3)
+    at_4096 = list(b200.seq_length).index(4096)
+    assert b200.fraction[1, at_4096] == pytest.approx(0.436, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "forward_s", "backward_s"), [("gb200", 210e-6, 465e-6), ("gb300", 202e-6, 442e-6)]
+)
+def test_windows_take_what_cudnn_was_measured_to_take(
+    name: str, forward_s: float, backward_s: float
+) -> None:
+    """Two sequences of 4,096, 128 heads of 64, windows of 128 (cudnn-frontend @3929da2)."""
+    attention, rows = profile(name).attention, 2 * 4096 * 128
+    span = attention_span(128, 4096)
+    for kind, share, tiles, measured_s in (
+        ("forward", 1.0, 1.5, forward_s),
+        ("backward", 2.5, 0.5, backward_s),
+    ):
+        flop = share * rows * span * 2 * 64
+        took = attention_s(
+            flop, span, 64, 2.5e15, attention["flash", kind, True], 0.0, rows, tiles * 256 * 152
+        )
+        assert took == pytest.approx(measured_s, rel=0.03)
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])

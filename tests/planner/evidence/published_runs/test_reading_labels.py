@@ -152,7 +152,7 @@ def test_named_modules_and_counted_layers_are_kept() -> None:
         ("MindSpeed", "2024", "megatron"),
         ("megascale", "2024", "megatron"),
         ("hai-llm", "2024", "megatron"),
-        ("internevo", "2024", "torch"),
+        ("internevo", "2024", "internevo"),
         ("neuronx-distributed", "2024", "megatron-sync"),
         ("optimum-habana (transformers)", "2025", "transformers-foreach"),
         ("megatron-fsdp", "2025", "megatron"),
