@@ -277,7 +277,7 @@ CASES: dict[str, Case] = {
             "expert fc2",
             "forward_s",
             MOE,
-            profile=replace(machine(), grouped_gemm=(1.0, 1.0, 1.0)),
+            profile=replace(machine(), grouped_gemm=(1.0, 1.0, 1.0), family="tpu"),
         ),
         {
             "torch": 2 * S * COPIES * WIDTH * H / RATE,
