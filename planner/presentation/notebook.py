@@ -35,6 +35,7 @@ from planner.inputs.requests.parser import parse_request
 from planner.learning.accuracy.accuracy_answer import AccuracyAnswer
 from planner.learning.accuracy.reports import ReportsAnswer
 from planner.learning.sites.learn_answer import LearnAnswer
+from planner.learning.sites.learned_step import LearnedStepAnswer
 from planner.presentation.drawing.best_timeline import best_timeline
 from planner.presentation.drawing.page import WIDTH, fragment, paper
 from planner.presentation.drawing.rank_map import ranks_svg
@@ -54,7 +55,11 @@ from planner.presentation.terminal.reinforcement_screen import reinforcement_scr
 from planner.presentation.terminal.reports_screen import reports_screen
 from planner.presentation.terminal.screens import estimate_screen, plan_screen, why_screen
 from planner.presentation.terminal.sensitivity_screen import sensitivity_screen
-from planner.presentation.terminal.site_screens import learn_screen, site_screen
+from planner.presentation.terminal.site_screens import (
+    learn_screen,
+    learned_step_screen,
+    site_screen,
+)
 from planner.presentation.terminal.sizing_screen import sizing_screen
 from planner.presentation.terminal.sweep_screen import sweep_screen
 from planner.presentation.terminal.tables import model_screen
@@ -119,6 +124,7 @@ PARTS: dict[type[BaseModel], Callable[[Any], Parts]] = {
     DryRunReport: lambda a: (Group(*dryrun_screen(a)), []),
     SiteAnswer: lambda a: (site_screen(a), []),
     LearnAnswer: lambda a: (learn_screen(a), []),
+    LearnedStepAnswer: lambda a: (learned_step_screen(a), []),
     MachineAnswer: lambda a: (Text(machine_text(a)), []),
     TuneAnswer: lambda a: (tune_screen(a, PlanRequest.model_validate(a.request)), []),
     Bundle: lambda a: (_files(a), []),

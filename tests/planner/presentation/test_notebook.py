@@ -22,9 +22,12 @@ from planner.frameworks.sources import files_at
 from planner.inputs.requests.model_import import described
 from planner.inputs.requests.parser import parse_cluster, parse_request
 from planner.learning.sites.learn_answer import LearnAnswer, ReadRun
+from planner.learning.sites.learned_step import learned_step
 from planner.presentation.drawing.page import fragment
 from planner.presentation.notebook import PARTS
 from planner.running.autotune.next_run import Budget, bound, question, tune
+from tests.planner.inputs.logs.test_rl_steps import ASKED as STEP_ASKED
+from tests.planner.inputs.logs.test_rl_steps import LOGS
 from tests.planner.learning.sites.runs import NAMES, run
 
 ASKED: dict[str, Any] = {
@@ -47,6 +50,12 @@ def _ranks() -> BaseModel:
 def _learned() -> BaseModel:
     read = ReadRun(run=run(NAMES[0]), known=False, low_s=None, high_s=None, doubts=())
     return LearnAnswer(site="lab", kept=True, runs=(read,), refused=(), site_runs=1)
+
+
+def _learned_step() -> BaseModel:
+    log = LOGS / "verl_gh200_sglang.log"
+    asked = {**STEP_ASKED, "plan": {"dp": 4, "recompute": "full"}}
+    return learned_step(log.read_text().splitlines(), log.name, asked, "lab")
 
 
 def _tuned() -> BaseModel:
@@ -76,6 +85,7 @@ MADE: dict[str, tuple[Callable[[], BaseModel], str, int]] = {
     "files": (lambda: planner.emit(ASKED), "launch.sh", 0),
     "site": (lambda: site_answer(Site(name="lab", runs=(run(NAMES[0]),))), "lab", 0),
     "learn": (_learned, NAMES[0], 0),
+    "learned step": (_learned_step, "lab", 0),
     "tune": (_tuned, "expected to be the fastest", 0),
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import planner as package
+from planner.data_folder import VARIABLE
 from planner.documents.problems import RequestError
 from planner.evidence.uncertainty import site_storage as storage
 from planner.evidence.uncertainty.learned_steps import (
@@ -24,6 +25,12 @@ from tests.planner.inputs.logs.test_rl_steps import ASKED, LOGS
 
 LOG = LOGS / "verl_gh200_sglang.log"
 STEP = {**ASKED, "plan": {"dp": 4, "recompute": "full"}}
+
+
+@pytest.fixture(autouse=True)
+def own_sites(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is kept here is no site of another test."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "data"))
 
 
 def learned(document: dict[str, Any] | None = None, name: str = LOG.name) -> LearnedStepAnswer:

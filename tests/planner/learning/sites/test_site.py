@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -153,7 +154,7 @@ def test_unknown_run_is_not_forgotten() -> None:
 def test_damaged_file_says_where() -> None:
     storage.learn("lab", (run(NAMES[0]),))
     path = storage.folder() / "lab.json"
-    path.write_text(path.read_text().replace('"steps": ', '"steps": -'))
+    path.write_text(re.sub(r'"steps": (?=\d)', '"steps": -', path.read_text()))
     with pytest.raises(ValueError, match=r"site lab: its file is damaged: /runs/0/steps: "):
         storage.find("lab")
     ((name, problem),) = storage.everything()
