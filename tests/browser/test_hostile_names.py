@@ -65,60 +65,6 @@ def test_markup_is_text(open_page: Callable[..., Page], request_of_markup: dict[
     expect(page.locator("body")).to_contain_text("<img src=x onerror=window.pwned=1>")
 
 
-SCRIPT = f"""#!/bin/bash
-torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 24 --hidden-size 2048 \\
-  --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 \\
-  --micro-batch-size 1 --global-batch-size 64 --bf16 --tensor-model-parallel-size 3 \\
-  --vocab-size 50304 --data-path '{MARKUP.replace("'", "")}' --{"<b>bold</b>"} 1
-"""
-
-
-def chosen(page: Page, **files: str) -> None:
-    """Have files of these names and texts chosen from the disk."""
-    page.locator('input[type="file"]').set_input_files(
-        [
-            {"name": name, "mimeType": "text/plain", "buffer": text.encode()}
-            for name, text in files.items()
-        ]
-    )
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        MARKUP.replace("/", "") + ".sh",
-        '"><svg onload=window.pwned=1>.sh',
-        "javascript:window.pwned=1.sh",
-        "__proto__",
-    ],
-)
-def test_names_of_linted_files_are_text(open_page: Callable[..., Page], name: str) -> None:
-    page = open_page()
-    page.on("dialog", lambda dialog: pytest.fail(f"a dialog says {dialog.message}"))
-    looked_at(page, link(view="lint"))
-    chosen(page, **{name: SCRIPT})
-    results = page.locator("#results")
-    expect(results).to_contain_text("Will not run", timeout=60_000)
-    expect(results.locator(".place").first).to_contain_text(name)  # beside what was found there
-    assert not page.evaluate(RUN)
-    # A second one, whose text nobody can read: the first is a chip now, and the refusal names it.
-    other = f"b{name}"
-    chosen(page, **{other: MARKUP})
-    page.get_by_label("Name of this file").fill(f"deep/{MARKUP}")
-    page.get_by_label("Name of this file").press("Enter")
-    expect(page.locator(".file-names .chip").first).to_contain_text(name)
-    page.wait_for_load_state("networkidle")
-    page.wait_for_timeout(1000)
-    assert not page.evaluate(RUN)
-    page.reload()  # the files are kept in the browser, and shown again
-    page.wait_for_load_state("networkidle")
-    expect(page.locator(".lint-editor")).to_contain_text(name)
-    assert not page.evaluate(RUN)
-    assert page.evaluate(
-        "({}).polluted === undefined && Object.keys(Object.prototype).length === 0"
-    )
-
-
 def test_markup_would_be_noticed(open_page: Callable[..., Page]) -> None:
     page = open_page()
     looked_at(page, link())
