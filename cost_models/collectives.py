@@ -132,15 +132,17 @@ class Collectives:
         into = [times[kernel] for kernel in pair.columns]
         out = [times[kernel] for kernel in pair.rows]
         weights_s = sum_of(t.weight_gradient_s for t in into)
-        under = weights_s * (1.0 - d.runtime.serial_collectives)
+        asynchronous = self._plans.overlap_tp * d.runtime.overlaps_own_shard
+        under = weights_s * (1.0 - d.runtime.serial_collectives * (1.0 - asynchronous))
         gather, scatter = self._scattered(self._hidden_size)
         enter, leave = self._scattered(pair.width)
         enters = self._chunked(enter, sum_of(t.forward_s for t in into))
-        forward = enters + self._chunked(scatter, sum_of(t.forward_s for t in out))
+        forward = enters + self._chunked(scatter, sum_of(t.forward_s for t in out), gathers=False)
         inputs_s = sum_of(t.backward_s - t.weight_gradient_s for t in out)
         again = self._overlapped(enter, under) * (1.0 - d.runtime.keeps_gathered_input)
         again = again * any(kernel.trained for kernel in pair.columns)
-        leaves = self._chunked(leave, sum_of(t.backward_s for t in into) - weights_s)
+        before_s = sum_of(t.backward_s for t in into) - weights_s
+        leaves = self._chunked(leave, before_s, gathers=False)
         backward = self._chunked(gather, inputs_s) + self._overlapped(leaves, under) + again
         summed, shards = self._summed, self._sequence_parallel
         forward = np.where(shards, forward, summed)
@@ -164,10 +166,12 @@ class Collectives:
         each = seconds * (record.times if record.mirrored else record.times / 2.0)
         return Exposed(each, each, each * self._d.recomputed(record.module))
 
-    def _chunked(self, comm_s: Array, gemm_s: Array) -> Array:
+    def _chunked(self, comm_s: Array, gemm_s: Array, gathers: bool = True) -> Array:
         """The exposed time of a collective in chunks under a GEMM, if the plan overlaps them."""
-        share = 1.0 - self._fitted.tp_overlap_exposed
-        hidden = np.minimum(comm_s * share, gemm_s) * (self._plans.overlap_tp > 0)
+        share, own = 1.0 - self._fitted.tp_overlap_exposed, self._d.runtime.overlaps_own_shard
+        chunks_s = np.minimum(comm_s * share, gemm_s)
+        shard_s = np.minimum(comm_s, gemm_s / self._places.tp.size) if gathers else 0.0
+        hidden = (chunks_s + own * (shard_s - chunks_s)) * (self._plans.overlap_tp > 0)
         return comm_s - hidden * (1.0 - self._fitted.contention)
 
     def _overlapped(self, comm_s: Array, kernel_s: Array) -> Array:

@@ -157,6 +157,8 @@ class Accelerator(Protocol):
     def efficiency_profile(self) -> str: ...
     @property
     def memory_bytes_per_s(self) -> float: ...
+    @property
+    def large_gemm_fraction(self) -> float | None: ...
 
 
 @cache
@@ -180,18 +182,29 @@ def profile_for(accelerator: Accelerator) -> EfficiencyProfile:
     """The profile that an accelerator names, the generic one if it names none.
 
     A generic curve is moved to the accelerator's own bandwidth: a kernel that would ideally take
-    equally long reaches an equal fraction.
+    equally long reaches an equal fraction.  Large matrix products are as fast as was measured on
+    the accelerator itself, at the clock that it held; smaller ones follow.
     """
-    return _profile_at(accelerator.efficiency_profile or FALLBACK, accelerator.memory_bytes_per_s)
+    return _profile_at(
+        accelerator.efficiency_profile or FALLBACK,
+        accelerator.memory_bytes_per_s,
+        accelerator.large_gemm_fraction,
+    )
 
 
 @lru_cache(maxsize=256)  # accelerators may be the user's own numbers: no end of them
-def _profile_at(name: str, bytes_per_s: float) -> EfficiencyProfile:
-    base, reference = profile(name), _document(name).get("reference")
-    if reference is None:
-        return base
-    by_bytes = np.log2(bytes_per_s / reference["memory_bytes_per_s"])
-    return replace(base, memory=base.memory.moved(by_bytes))
+def _profile_at(
+    name: str, bytes_per_s: float, large_gemm_fraction: float | None
+) -> EfficiencyProfile:
+    found, document = profile(name), _document(name)
+    if "reference" in document:
+        by_bytes = np.log2(bytes_per_s / document["reference"]["memory_bytes_per_s"])
+        found = replace(found, memory=found.memory.moved(by_bytes))
+    if large_gemm_fraction is None or found.measured is not None:
+        return found
+    scale = large_gemm_fraction / document["gemm"]["bf16"]["large_fraction"]
+    gemm = {precision: _scaled(own, {"scale": scale}) for precision, own in found.gemm.items()}
+    return replace(found, gemm=gemm, steady=1.0)
 
 
 @lru_cache(maxsize=256)

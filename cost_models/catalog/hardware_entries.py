@@ -154,6 +154,7 @@ def _accelerator_of(item: dict[str, Any]) -> AcceleratorEntry:
             peak_fp4_flop_per_s=peak.get("fp4"),
             tdp_watts=item["tdp_watts"],
             efficiency_profile=item["efficiency_profile"],
+            large_gemm_fraction=item.get("large_gemm_fraction"),
             confidence=item["confidence"],
         ),
         aliases=tuple(item["aliases"]),

@@ -35,6 +35,9 @@ class Traits:
     """Adapters are fp32: each widens its input, which autocast narrows again for its product."""
     serial_collectives: Array = 0.0
     """Collectives of tensor parallelism run one after the other with the kernels."""
+    overlaps_own_shard: Array = 0.0
+    """Overlap of tensor parallelism is no more than this: a gather runs under the product of the
+    rank's own shard, and what Megatron hides under a weight gradient hides there."""
     copies_around_collectives: Array = 0.0
     """Each collective over the sequence copies its tensor once."""
     gathers_context_under_chunks: Array = 0.0

@@ -19,6 +19,13 @@ RUNTIME = replace(
     # optim/gradient_accumulator.py: fp32 masters of their own and one contiguous gradient buffer.
     # parallel/pipeline_parallel/state.py: one message at a time, into a tensor of its own.
     frees_gradients=0.0,
+    # fp32_grad.add_(half_param.grad) after each backward pass, all-reduced whole with ZeRO 1 too.
+    accumulates_apart=1.0,
+    # parallel/tensor_parallel/functional.py: collectives along the first dimension, overlapped by
+    # tp_linear_async_communication.
+    copies_around_collectives=0.0,
+    overlaps_own_shard=1.0,
+    reduces_whole_bf16_gradients=1.0,
     weights_are_masters=0.0,
     offloads_shards=0.0,
     buffers_every_message=0.0,

@@ -29,6 +29,11 @@ class AcceleratorSpec(Spec):
     )
     tdp_watts: Annotated[float, Field(gt=0, le=1e6)] | None = None
     efficiency_profile: str = Field("", description="catalog id; empty: the documented fallback")
+    large_gemm_fraction: Annotated[float, Field(gt=0, le=1.5)] | None = Field(
+        None,
+        description="of the peak in bf16 (else fp16) that large matrix products reach in a loop, "
+        "where measured (above 1: the clock is above the rated one); null: as in the profile",
+    )
     confidence: Literal["high", "medium", "low", "user"] = "user"
 
     def peak_flop_per_s(self, precision: str) -> float | None:

@@ -103,6 +103,7 @@ BOUNDS: list[tuple[float, float, str]] = [
     (1e6, 1e20, "AcceleratorSpec: peak_bf16_flop_per_s peak_fp16_flop_per_s"),
     (1e6, 1e20, "AcceleratorSpec: peak_fp8_flop_per_s peak_fp4_flop_per_s peak_fp32_flop_per_s"),
     (ABOVE_0, 1e6, "AcceleratorSpec: tdp_watts"),
+    (ABOVE_0, 1.5, "AcceleratorSpec: large_gemm_fraction"),
     (1, 10**7, "NetworkTier: domain_accelerators"),
     (1e4, 1e18, "NetworkTier: bandwidth_bytes_per_s"),
     (0.0, 10.0, "NetworkTier: latency_s"),

@@ -153,6 +153,16 @@ CASES: dict[str, Case] = {
             "megatron-sync": BATCH * ((4 * LAYERS + 2) * 2 * HALF_SUM + LOSS),
         },
     ),
+    "overlaps_own_shard": Case(
+        # A layer shows the scatters of its forward pass and, of the gather before the output
+        # projection's input gradient, what its own half does not hide; else one half of each.
+        part("tp_comm", **SP, overlap_tp=True),
+        {
+            "nanotron": BATCH
+            * (LAYERS * (3 * HALF_SUM - S * H * H / 2 / RATE) + 4 * HALF_SUM + LOSS),
+            "torch": BATCH * ((4 * LAYERS + 4) * (HALF_SUM + 2 * MESSAGE / BANDWIDTH) + LOSS),
+        },
+    ),
     "copies_around_collectives": Case(
         # Two gathers and two scatters a layer in each pass; each tensor is read and written.
         # Megatron gathers both inputs once more.

@@ -94,11 +94,11 @@ def case_of(run: Run) -> Case:
     assumptions += degrees.assumptions
     fixed: dict[str, Any] = {**software.plan, "attention_kernel": attention_kernel(run, software)}
     fixed.update(_dispatcher(run))
-    fixed.update(recipe.plan)
-    assumptions += recipe.notes
     for column, field in _OVERLAPS:
         if (value := run.flag(column)) is not None:
             fixed[field] = value
+    fixed.update(recipe.plan)
+    assumptions += recipe.notes
     # torchtitan's configuration refuses asynchronous tensor parallelism without torch.compile, and
     # its float8 page asks for it, to fuse the casts (configs.py, quantization/float8.md).
     needs = fixed.get("overlap_tp") or precision == "fp8"
