@@ -79,6 +79,7 @@ def _called(files: Mapping[str, str]) -> Iterator[str]:
         except Unreadable:
             yield from _paths(_COMMENT.sub("", files[name]))
             continue
+        yield from outcome.missing
         for call in outcome.launches:
             words = [word.text for word in (*call.before, *call.arguments)]
             for word in words:

@@ -149,7 +149,7 @@ def _none_found(
     }
     called = unread_trainers.called(files)
     said = [Problem(pointer="/files", code="no_framework", detail=called)] if called else []
-    return RequestError([*said, unknown, *stopped.values()])
+    return RequestError([*said, *stopped.values(), unknown])
 
 
 def _stopped(framework: Framework, files: Mapping[str, str]) -> tuple[Problem, ...]:

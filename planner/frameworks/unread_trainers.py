@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cost_models.package_files import table
-from planner.frameworks.bash import evaluate
+from planner.frameworks.bash import ProgramCall, evaluate
 from planner.frameworks.read_results import Unreadable
 from planner.frameworks.training_calls import scripts
 
@@ -34,19 +34,38 @@ def known_trainer(files: Mapping[str, str], first: bool = False) -> str:
     return ""
 
 
+# Options that name a file of what a program reads or writes beside its configuration.
+_OF_DATA = re.compile(r"data|file|summary|manifest|output|result|report|gate|schedule|log|path")
+
+
+def _configs(call: ProgramCall) -> Iterator[str]:
+    """The names of the files that may hold the options of a program."""
+    option = ""
+    for word in call.arguments:
+        before, equals, value = word.text.rpartition("=")
+        name = (value if equals else word.text).rsplit("/", 1)[-1]
+        if name.endswith(CONFIGS) and not _OF_DATA.search(before if equals else option):
+            yield name
+        option = word.text if word.text.startswith("-") and not equals else ""
+
+
 def called(files: Mapping[str, str]) -> str:
     """The programs that the scripts call, if none is that of a known trainer; "" without any."""
     programs: dict[str, None] = {}
     missing: dict[str, None] = {}
+    handed: dict[str, None] = {}
     for name in scripts(files):
         try:
             outcome = evaluate(files, name)
         except Unreadable:
             continue
         programs.update(dict.fromkeys(call.program.text for call in outcome.launches))
-        words = (word.text for call in outcome.launches for word in call.arguments)
-        named = (word.rpartition("=")[2].rsplit("/", 1)[-1] for word in words)
-        missing.update({one: None for one in named if one.endswith(CONFIGS) and one not in files})
+        handed.update(dict.fromkeys(path.rsplit("/", 1)[-1] for path in outcome.missing))
+        configs = (one for call in outcome.launches for one in _configs(call))
+        missing.update({one: None for one in configs if one not in files})
+    if handed:
+        asked = ", ".join(one[:80] for one in list(handed)[:_MOST_WORDS])
+        return f"the script hands on to {asked}, which is not among the files: give it"
     if not programs:
         return ""
     names = ", ".join(one[:80] for one in list(programs)[:_MOST_WORDS])

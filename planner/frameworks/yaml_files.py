@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -97,10 +98,29 @@ class YamlFile:
         )
 
 
+# A value with a placeholder of a template, outside quotes, and a line of its logic.
+_PLACEHOLDER = re.compile(
+    r"""^([ \t]*(?:-[ \t]+)?(?:[\w.-]+:[ \t]+)?)([^\s#'"][^#'"\n]*?)([ \t]*(?:#.*)?)$""",
+    re.MULTILINE,
+)
+_LOGIC = re.compile(r"^(?=[ \t]*\{%.*%\}[ \t]*$)", re.MULTILINE)
+
+
+def _as_text(text: str) -> str:
+    """A template as YAML: its placeholders are texts, and lines of its logic comments."""
+    if "{{" not in text and "{%" not in text:
+        return text
+    quoted = _PLACEHOLDER.sub(
+        lambda line: f"{line[1]}'{line[2]}'{line[3]}" if "{{" in line[2] else line[0], text
+    )
+    return _LOGIC.sub("# ", quoted)
+
+
 def read(text: str, name: str) -> YamlFile:
     """The file, within the limits of planner.documents.loading; raises Unreadable."""
     import yaml
 
+    text = _as_text(text)
     repeated: list[str] = []
     try:
         parse_text(text, repeated)

@@ -17,7 +17,7 @@ from planner.frameworks import architecture, training_calls, unread_trainers, ve
 from planner.frameworks.accelerate import (
     automodel,
     nemo_rl_policy,
-    trainer_json,
+    trainer_config,
     trainer_launch,
     trainers,
     verl_actor,
@@ -84,7 +84,7 @@ def recognises(files: Mapping[str, str]) -> bool:
         return True
     if openrlhf.recognises(files) or verl_sft.call(files) is not None:
         return True
-    if trainer_json.of_files(files) is not None:
+    if trainer_config.of_files(files) is not None:
         return True
     if nemo_rl.is_on(files, "dtensor_cfg") or automodel.file_of(files) is not None:
         return True
@@ -111,7 +111,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         return nemo_rl_policy.read(run, given_with(files), accelerators)
     if (recipe := automodel.file_of(files)) is not None:
         return automodel.read(recipe, files, accelerators)
-    written = trainer_json.of_files(files) is not None
+    written = trainer_config.of_files(files) is not None
     if (written or trainer_launch.is_one(files)) and not _has_config(files):
         return trainer_launch.read(files, accelerators)
     return _read_launch(files, accelerators)

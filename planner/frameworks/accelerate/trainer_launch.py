@@ -13,7 +13,7 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from planner.frameworks import architecture, training_calls
-from planner.frameworks.accelerate import swift, trainer_json, trainers, tuning
+from planner.frameworks.accelerate import swift, trainer_config, trainers, tuning
 from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, plain
 from planner.frameworks.accelerate.trainer_keys import PLAIN, TRAINERS, Trainer
 from planner.frameworks.arguments import to_set
@@ -70,7 +70,7 @@ ASIDE = re.compile(
 # Lengths of the two parts of a sample.
 PARTS = (("source_max_len", "target_max_len"), ("max_source_length", "max_target_length"))
 GENERATING = re.compile(r"(^|_)(ppo|grpo|rloo|gspo|reinforce|online)(_|$)")
-PAIRED = re.compile(r"(^|_)(dpo|reward)(_|$|model)")
+PAIRED = re.compile(r"(^|_)(dpo|ipo|reward)(_|$|model)")
 PAIRED_OTHERWISE = re.compile(r"(^|_)(kto|orpo|simpo|cpo)(_|$)")
 
 
@@ -89,7 +89,7 @@ def is_one(files: Mapping[str, str]) -> bool:
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """The specs and the plan of the last such call; raises Unreadable."""
-    call = trainer_json.call(files)
+    call = trainer_config.call(files)
     if call is None or is_one(files):
         call = training_calls.training_call(files, launches, TITLE)
     given, program = given_with(files), call.launch.program
@@ -110,7 +110,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     beside = _zero(values, call.launch, beside)
     model = trainers.model_of(values, trainer, given, call.files)
     tree = {name: one.value for name, one in values.settings.items()}
-    tree |= trainer_json.sections(files)
+    tree |= trainer_config.sections(files)
     try:
         training, plan = trainers.plan_of(values, trainer, tree, model, call.files, size, beside)
     except ValidationError as error:
@@ -252,7 +252,8 @@ def _refuse(values: Values, call: TrainingCall) -> None:
         raise program.unreadable(f"the loss of {name} cannot be planned: only sft, dpo and reward")
     kind = PAIRED.search(name)
     if kind and "stage" not in values.settings:
-        said = Setting(name="stage", value=kind[2], file=program.file, line=program.line)
+        loss = "dpo" if kind[2] == "ipo" else kind[2]  # the same passes, another last formula
+        said = Setting(name="stage", value=loss, file=program.file, line=program.line)
         values.settings = {**values.settings, "stage": said}
     _refuse_frozen(values)
     _refuse_options(values, call.launch)

@@ -13,10 +13,10 @@ from functools import lru_cache
 from itertools import chain, count, takewhile
 
 from planner.frameworks.bash import tree
+from planner.frameworks.bash.calculations import Calculations
 from planner.frameworks.bash.conditions import Tests, found_in, matches, plain_text, searches
 from planner.frameworks.bash.launches import Outcome, job_options, slurm_variables
 from planner.frameworks.bash.programs import Copy, Exit, Return
-from planner.frameworks.bash.reads import Reads
 from planner.frameworks.bash.source import Source
 from planner.frameworks.bash.syntax import DECLARES, parse
 from planner.frameworks.bash.tree import Statements, Value
@@ -25,7 +25,7 @@ from planner.frameworks.read_results import Unreadable
 
 MAX_TEXT = 1 << 18
 MAX_COMMANDS = 20_000
-MAX_ROUNDS = 100
+MAX_ROUNDS = 256
 
 
 def evaluate(files: Mapping[str, str], main: str) -> Outcome:
@@ -70,7 +70,7 @@ class _Loop(Exception):
         self.again = again
 
 
-class Shell(Reads):
+class Shell(Calculations):
     """The evaluator of a script."""
 
     def script(self, source: Source, arguments: Sequence[Value], called: bool = True) -> None:
@@ -168,22 +168,30 @@ class Shell(Reads):
         elif isinstance(command, tree.Group):
             with Copy(self, command.subshell):
                 self.statements(command.body)
-        elif isinstance(command, tree.If):
-            self.conditional(command)
-        elif isinstance(command, tree.For):
-            self.each(command)
-        elif isinstance(command, tree.While):
-            self.repeated(command)
-        elif isinstance(command, tree.Case):
-            self.case(command)
         else:
-            self.note("this loop is not followed", command.line)
+            self.compound(command)
         return True
+
+    def compound(self, command: tree.Compound) -> None:
+        match command:
+            case tree.If():
+                self.conditional(command)
+            case tree.For():
+                self.each(command)
+            case tree.Counted():
+                self.counting(command)
+            case tree.While():
+                self.repeated(command)
+            case tree.Case():
+                self.case(command)
+            case tree.Select():
+                self.note("this loop is not followed", command.line)
+                self.forget(command.body)
 
     def result(self, test: tree.Condition | tree.Calculation) -> bool | None:
         if isinstance(test, tree.Condition):
             return Tests(self).compound(test.tokens)
-        number = self.number(test.expression)
+        number = self.calculate(test.expression)
         return None if number is None else bool(number)
 
     def decided(self, status: bool | None, source: str) -> bool:
@@ -225,14 +233,31 @@ class Shell(Reads):
         values = (
             list(self.positional)
             if command.words is None
-            else [value for word in command.words for value in self.fields(word)]
+            else [value for word in command.words for value in self.choices(word)]
         )
-        if len(values) > MAX_ROUNDS:
-            self.note(f"only {MAX_ROUNDS} rounds of this loop are followed", command.line)
         for value in values[:MAX_ROUNDS]:
             self.variables[command.name] = value
             if not self.round(command.body):
                 return
+        if len(values) > MAX_ROUNDS:
+            self.cut_short(command.body, command.line)
+
+    def cut_short(self, body: Statements, line: int) -> None:
+        self.note(f"only {MAX_ROUNDS} rounds of this loop are followed", line)
+        self.forget(body)
+
+    def counting(self, command: tree.Counted) -> None:
+        self.line = command.line
+        self.calculate(command.first)
+        for _ in range(MAX_ROUNDS):
+            more = self.calculate(command.condition) if command.condition else 1
+            if more is None:
+                self.note("how often this loop runs is not known: it is not followed", command.line)
+                self.forget(command.body)
+            if not more or not self.round(command.body):
+                return
+            self.calculate(command.step)
+        self.cut_short(command.body, command.line)
 
     def repeated(self, command: tree.While) -> None:
         for _ in range(MAX_ROUNDS):
@@ -240,7 +265,7 @@ class Shell(Reads):
                 return
             if not self.round(command.body):
                 return
-        self.note(f"only {MAX_ROUNDS} rounds of this loop are followed", command.line)
+        self.cut_short(command.body, command.line)
 
     def case(self, command: tree.Case) -> None:
         self.line = command.line
@@ -254,39 +279,6 @@ class Shell(Reads):
                 if pattern is not None and matches(subject, pattern):
                     self.guarded(lambda b=body: self.body(b))  # type: ignore[misc]
                     return
-
-    def assign(self, assignment: tree.Assignment) -> None:
-        new: Value | list[Value]
-        if assignment.elements is not None:
-            new = [value for word in assignment.elements for value in self.fields(word)]
-            if assignment.append:
-                new = [*self.cells(assignment.name), *new]
-            new = self.counted(new)
-        elif assignment.index is not None:
-            new = self.with_cell(assignment, self.number(assignment.index))
-        else:
-            new = self.value(assignment.value)
-            old = self.variables.get(assignment.name)  # `${NAME:=...}` in the value may have set it
-            if isinstance(old, list):
-                new = [(*(old[0] if old and assignment.append else ()), *new), *old[1:]]
-            elif assignment.append:
-                new = (*(old or ()), *new)
-        for value in new if isinstance(new, list) else [new]:
-            self.charge(sum(len(text) + 1 for text, _ in value))
-        self.variables[assignment.name] = new
-
-    def cells(self, name: str) -> list[Value]:
-        """The elements of a variable; one that is no array is its only element."""
-        old = self.variables.get(name)
-        return list(old) if isinstance(old, list) else [old] if old else []
-
-    def with_cell(self, assignment: tree.Assignment, place: int | None) -> list[Value]:
-        """An array after an assignment to its element at this place."""
-        added, cells = self.value(assignment.value), self.cells(assignment.name)
-        if place is None or not 0 <= place <= len(cells):
-            return [((self.unknown(f"${{{assignment.name}[...]}}"), assignment.line),)]
-        before = cells[place] if assignment.append and place < len(cells) else ()
-        return [*cells[:place], (*before, *added), *cells[place + 1 :]]
 
     def simple(self, command: tree.Simple) -> bool:
         words = self.counted([value for word in command.words for value in self.fields(word)])
@@ -337,6 +329,22 @@ class Shell(Reads):
             operands = {"[": words[1:-1], "test": words[1:]}.get(name, [])
             status = None if name == "grep" else Tests(self).plain(operands)
             return self.decided(status, self.shown_all(words))
+        if name in ("set", "shift", "unset"):
+            self.reset(name, words, names)
+        elif name in ("read", "mapfile", "readarray", "getopts"):
+            return self.reads(name, words[1:], names[1:], command)
+        elif name in ("source", "."):
+            self.other(words[1:2], words[2:], "read")
+        elif name == "let" or (name == "printf" and names[1:2] == ["-v"]):
+            self.sets(name, words[1:], names[2:])
+        elif name == "eval":
+            self.nested(chain.from_iterable((*word, (" ", command.line)) for word in words[1:]))
+        else:
+            self.program(name, words, names, command)
+        return True
+
+    def reset(self, name: str, words: Sequence[Value], names: Sequence[str | None]) -> None:
+        """Change the positional parameters, or forget variables."""
         if name == "set" and "--" in names[:3]:
             self.positional, self.called = tuple(words[names.index("--") + 1 :]), True
         elif name == "shift":
@@ -344,15 +352,6 @@ class Shell(Reads):
         elif name == "unset":
             for one in names[1:]:
                 self.variables.pop(one or "", None)
-        elif name in ("read", "mapfile", "readarray", "getopts"):
-            return self.reads(name, words[1:], names[1:], command)
-        elif name in ("source", "."):
-            self.other(words[1:2], words[2:], "read")
-        elif name == "eval":
-            self.nested(chain.from_iterable((*word, (" ", command.line)) for word in words[1:]))
-        else:
-            self.program(name, words, names, command)
-        return True
 
     def function(self, body: tree.Command, arguments: Sequence[Value]) -> bool:
         """Evaluate a function of the script."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
@@ -27,13 +28,6 @@ _WILDCARDS = re.compile(r"[*?]|\[[!^]?[^/][^]/]*\]")
 # Unquoted values with wildcards that no file name would match: `[0]*3+[1]*58`, `key=[a]`,
 # `Et|(t|)*6`, `M-M*-`.
 _NO_FILES = re.compile(r"[=|(),+]|\[\d+\]\*\d|^[A-Z*-]*[A-Z][A-Z*-]*$")
-# `$(echo "$NAME" | tr '\n' ' ' | sed 's/  */ /g')`: filters that join lines.
-_FILTER = r"""\|\s*(?:xargs|tr\s+(?:-s\s+)?['"](?:\\n|\s)+['"](?:\s+['"]\s['"])?|""" + (
-    r"""sed\s+(?:-E\s+)?['"]s/[\s\\+*]+/\s/g['"])\s*"""
-)
-_JOINED = re.compile(
-    rf"""\$\(\s*echo\s+("?)\$\{{?([A-Za-z_]\w{{0,200}})\}}?\1\s*(?:{_FILTER}){{1,5}}\)"""
-)
 # Variables that bash, the login or Slurm sets, to values that no script shows.
 _AMBIENT = frozenset(
     re.findall(
@@ -90,14 +84,14 @@ class _Fields:
                 if piece:
                     self.push(piece, line, False)
 
-    def all_of(self, part: tree.Parameter, elements: Sequence[Value]) -> bool:
+    def all_of(self, part: tree.Parameter, elements: Sequence[Value], between: str) -> bool:
         """Append the elements of an array; True for a quoted `${array[@]}` without elements."""
         star = "*" in (part.name, part.place)
         if part.quoted and not elements and star:
             self.push("", part.line, True)
         for number, element in enumerate(elements):
             if number and part.quoted and star:
-                self.push(" ", part.line, True)
+                self.push(between, part.line, True)
             elif number:
                 self.close()
             if not part.quoted:
@@ -110,7 +104,7 @@ class _Fields:
         return part.quoted and not elements and not star
 
 
-class Expansion:
+class Expansion(ABC):
     """The variables of a script under evaluation, and the expansion of words with them."""
 
     def __init__(self, files: Mapping[str, str]) -> None:
@@ -241,16 +235,16 @@ class Expansion:
     def number(self, expression: Word) -> int | None:
         """The value of an arithmetic expression; None if unknown."""
         text = self.known(plain_text(self.value(expression)))
-
-        def named(name: str) -> int | None:
-            found = self.lookup(name, 0, name)
-            inner = None if found is None else self.known(plain_text(found))
-            # bash would evaluate a variable's value recursively; only numbers are read here.
-            return int(inner) if inner and re.fullmatch(r"-?\d{1,18}", inner.strip()) else None
-
         if text is None or len(text) > 10_000 or self.unset(expression):
             return None
-        return arithmetic.evaluate(text, named)
+        return arithmetic.evaluate(text, self.counted_as)
+
+    def counted_as(self, name: str) -> int | None:
+        """The number that a variable holds; None if it is unknown or holds none."""
+        found = self.lookup(name, 0, name)
+        inner = None if found is None else self.known(plain_text(found))
+        # bash would evaluate a variable's value recursively; only numbers are read here.
+        return int(inner) if inner and re.fullmatch(r"-?\d{1,18}", inner.strip()) else None
 
     def unset(self, word: Word) -> bool:
         """Whether the word contains an unknown value or an unset variable."""
@@ -317,9 +311,7 @@ class Expansion:
         if isinstance(part, tree.Parameter):
             return self.scalar(part)
         if isinstance(part, tree.Opaque):
-            found = self.joined(part)
-            if found is None:
-                found = arithmetic.of_expr(part.source, self.plainly)
+            found = self.substituted(part)
             return ((self.unknown(part.source) if found is None else found, part.line),)
         number = self.number(part.expression) if isinstance(part, tree.Arithmetic) else None
         return ((self.unknown(part.source) if number is None else str(number), part.line),)
@@ -328,11 +320,14 @@ class Expansion:
         """The known text of a variable; "" without one."""
         return self.known(plain_text(self.lookup(name, self.line, name) or ())) or ""
 
-    def joined(self, part: tree.Opaque) -> str | None:
-        """A variable's lines joined, for a command substitution that only joins them; else None."""
-        match = _JOINED.fullmatch(part.source)
-        value = self.lookup(match[2], part.line, part.source) if match else None
-        return None if value is None else " ".join(plain_text(value).split())
+    @abstractmethod
+    def substituted(self, part: tree.Opaque) -> str | None:
+        """What a command substitution prints; None if it is not known."""
+
+    def between(self, part: tree.Parameter) -> str:
+        """What joins elements to one text: for `*` the first character of IFS."""
+        star = "*" in (part.name, part.place) and "IFS" in self.variables
+        return self.plainly("IFS")[:1] if star else " "
 
     def value(self, word: Word) -> Value:
         """The word expanded without field splitting, as in an assignment."""
@@ -343,8 +338,9 @@ class Expansion:
                 if part.length:
                     found.append((str(len(elements)), part.line))
                     continue
+                between = self.between(part)
                 for number, element in enumerate(elements):
-                    found.extend([(" ", part.line)] if number else [])
+                    found.extend([(between, part.line)] if number else [])
                     found.extend(element)
             else:
                 found.extend(self.runs(part))
@@ -372,7 +368,7 @@ class Expansion:
         for part in word:
             elements = self.elements(part) if isinstance(part, tree.Parameter) else None
             if isinstance(part, tree.Parameter) and elements is not None and not part.length:
-                vanishes |= made.all_of(part, elements)
+                vanishes |= made.all_of(part, elements, self.between(part))
             elif part.quoted:
                 for text, line in self.value((part,)) or (("", part.line),):
                     made.push(text, line, True)

@@ -83,12 +83,14 @@ class Outcome:
     """The outcome of a script: the programs it calls, the files it writes, and what was assumed.
 
     places: written file -> the script and the line where its text begins.
+    missing: other scripts that it runs or reads, by their paths, that are not among the files.
     """
 
     launches: list[ProgramCall] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     places: dict[str, tuple[str, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
 
 
 def launcher_of(text: str) -> str:

@@ -11,6 +11,7 @@ from planner.frameworks.bash.conditions import plain_text
 from planner.frameworks.bash.expansion import MARK, Expansion
 from planner.frameworks.bash.launches import STARTERS, ProgramCall, console_script, launcher_of
 from planner.frameworks.bash.source import Source, whole
+from planner.frameworks.bash.substitutions import Substitutions
 from planner.frameworks.bash.syntax import parse
 from planner.frameworks.bash.tree import Redirect, Simple, Statements, Value, Word
 
@@ -30,7 +31,7 @@ class Return(Exception):
     """The function ends here."""
 
 
-class Programs(Expansion, ABC):
+class Programs(Substitutions, ABC):
     """Evaluation of program calls."""
 
     @abstractmethod
@@ -64,17 +65,22 @@ class Programs(Expansion, ABC):
         name = path.rsplit("/", 1)[-1]
         return name in self.files or name.endswith((".sh", ".slurm", ".sbatch"))
 
-    def other(self, name: Sequence[Value], arguments: Sequence[Value], verb: str) -> None:
-        """Evaluate another script, if available; verb: "run", or "read" for a sourced one."""
-        text = plain_text(name[0]) if name else ""
-        path = self.shown(text).removeprefix("./")
+    def file_at(self, path: str) -> str | None:
+        """The file of that path, or the only one with its last part; None if it isn't at hand."""
         known = {**self.files, **self.outcome.files}
         base = path.rsplit("/", 1)[-1]
         alike = [one for one in known if one.rsplit("/", 1)[-1] == base]
         found = next((one for one in (path, base) if one in known), None)
-        found = found or (alike[0] if len(alike) == 1 else None)
+        return found or (alike[0] if len(alike) == 1 else None)
+
+    def other(self, name: Sequence[Value], arguments: Sequence[Value], verb: str) -> None:
+        """Evaluate another script, if available; verb: "run", or "read" for a sourced one."""
+        text = plain_text(name[0]) if name else ""
+        path = self.shown(text).removeprefix("./")
+        found = self.file_at(path)
         if found is None:
             self.note(f"{path or 'a script'} is not among the given files and was not {verb}")
+            self.outcome.missing += [path] * (path not in ("", *self.outcome.missing))
             return
         source = self.text_of(found)
         with self.deeper():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import pairwise
 
 from planner.frameworks.bash import tree
 from planner.frameworks.bash.source import Source
@@ -165,9 +166,7 @@ class _Parser(Words):
         self.position += len(word)
         self.blank()
         if self.at("(("):
-            self.opaque(self.position + 1, ")", False)
-            self.loop(line, word)
-            return tree.Unrolled(line)
+            return self.counted(line, word)
         name = NAME.match(self.text, self.position)
         if name is None:
             raise self.error(f"{word} has no name")
@@ -183,8 +182,20 @@ class _Parser(Words):
                 self.blank()
         body = self.loop(line, word)
         if word == "select":
-            return tree.Unrolled(line)
+            return tree.Select(body, line)
         return tree.For(name[0], None if words is None else tuple(words), body, line)
+
+    def counted(self, line: int, word: str) -> tree.Command:
+        """`for ((first; condition; step))` from its first parenthesis on."""
+        start = self.position + 2
+        source = self.opaque(self.position + 1, ")", False).source
+        inside = self.text[start : self.position - 2]
+        first, second = inside.find(";"), inside.rfind(";")
+        if not source.endswith("))") or inside.count(";") != 2:
+            raise self.error("for (( needs two semicolons and ))", line)
+        places = (start - 1, start + first, start + second, self.position - 2)
+        words = [self.part(a + 1, b) for a, b in pairwise(places)]
+        return tree.Counted(words[0], words[1], words[2], self.loop(line, word), line)
 
     def while_(self, line: int) -> tree.Command:
         word = self.reserved()

@@ -128,9 +128,21 @@ class While:
 
 
 @dataclass(frozen=True)
-class Unrolled:
-    """A loop that is not followed: `for ((...))` and `select`."""
+class Counted:
+    """`for ((first; condition; step))`."""
 
+    first: Word
+    condition: Word
+    step: Word
+    body: Statements
+    line: int
+
+
+@dataclass(frozen=True)
+class Select:
+    """A loop over what a user chooses, which is not followed."""
+
+    body: Statements
     line: int
 
 
@@ -168,5 +180,6 @@ class Chain:
     background: bool
 
 
-Command = Simple | Condition | Calculation | If | For | While | Unrolled | Case | Function | Group
+Compound = If | For | Counted | While | Select | Case
+Command = Simple | Condition | Calculation | Compound | Function | Group
 Statements = tuple[Chain, ...]

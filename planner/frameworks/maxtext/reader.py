@@ -91,11 +91,16 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     )
 
 
+_OWN = re.compile(r"(ici|dcn|base)_\w+|per_device_batch_size|max_target_length|remat_policy")
+
+
 def _named(values: Values) -> ModelSpec | None:
     """The model that a config names; None where its keys describe it."""
     name = values.text("model_name") or "default"
     if name == "default":
         return None
+    if not any(_OWN.match(key) for key in values.settings):
+        raise values.fault((), "a key of MaxText is missing")
     for key in (*DEFAULTS, "decoder_block", "mlp_activations", "num_experts", "use_qk_norm"):
         values.text(key)
     try:

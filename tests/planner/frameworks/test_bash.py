@@ -192,9 +192,60 @@ def test_other_scripts_are_followed_where_they_are_at_hand() -> None:
     assert done.notes == ["x.sh:3: gone.sh is not among the given files and was not read"]
 
 
+COUNTED = [
+    (
+        "a=(); for ((i=0; i<4; i++)); do if ((i < 2)); then a+=(0); else a+=(1); fi; done\n",
+        "${a[*]}",
+        ["0", "0", "1", "1"],
+    ),
+    (
+        "L='['; for ((i=0;i<3;i++)); do L+=$i; if [ $i -lt 2 ]; then L+=,; fi; done; L+=']'\n",
+        "$L",
+        ["[0,1,2]"],
+    ),
+    ("a=(0 1); printf -v F '[%s]' \"$(IFS=', '; echo \"${a[*]}\")\"\n", "$F", ["[0,1]"]),
+    ("i=0; while ((i < 5)); do ((i += 2)); let k=i*3; done\n", "$i $k", ["6", "18"]),
+    (
+        "for ((;;)); do z=1; break; done; ((n = 3, m = n * 4, n++))\n",
+        "$z $n $m",
+        ["1", "4", "12"],
+    ),
+    ("S=; for i in {1..3}; do S=$S$i; done\n", "$S", ["123"]),
+    ("", "[$(printf '0,%.0s' $(seq 1 3))1]", ["[0,0,0,1]"]),
+    ("for i in $(seq 2 4); do L=$i; done; D=$(dirname /a/b.json)\n", "$L $D", ["4", "/a"]),
+    ("", "$(basename /m/llama-7b.json .json)", ["llama-7b"]),
+]
+
+
+@pytest.mark.parametrize(("script", "words", "expected"), COUNTED)
+def test_loops_that_count_and_texts_that_are_printed(
+    script: str, words: str, expected: list[str]
+) -> None:
+    call = launched(f"{script}torchrun pretrain_gpt.py {words}\n")
+    assert [word.text for word in call.arguments] == expected
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for ((i=0; i<$UNSET; i++)); do A=1; done",
+        "for ((i=0; i<100000; i++)); do A=$i; done",
+        "select one in a b; do A=$one; done",
+    ],
+)
+def test_what_a_loop_sets_that_is_not_followed_is_unknown(loop: str) -> None:
+    call = launched(f"A=0\n{loop}\ntorchrun pretrain_gpt.py --tp $A\n")
+    assert [word.text for word in call.arguments] == ["--tp", "$A"]
+
+
+def test_scripts_that_are_not_at_hand_are_named() -> None:
+    done = outcome('R=/repo\nsource env.sh\nTP=4 bash "$R/scripts/run.sh" x\nsbatch job.slurm\n')
+    assert done.missing == ["env.sh", "/repo/scripts/run.sh", "job.slurm"]
+
+
 def test_what_was_assumed_is_said() -> None:
     notes = outcome(
-        "A=${MASTER_PORT:-1}\n[ -f x ] && B=1\nfor ((i=0;i<3;i++)); do :; done\n"
+        "A=${MASTER_PORT:-1}\n[ -f x ] && B=1\nselect i in a b; do :; done\n"
         "[ $# -gt 0 ] || exit 1\nif [ $1 = big ]; then B=2; fi\n[ -z $C ] && C=1"
     ).notes
     assert [note.partition(": ")[2] for note in notes] == [

@@ -51,6 +51,16 @@ def test_files_that_named_files_name_are_found_too(tmp_path: Path) -> None:
     assert found(tmp_path / "run.sh") == ["env.sh", "fsdp.yaml", "ds.json"]
 
 
+def test_a_script_that_is_called_is_found_with_what_it_names(tmp_path: Path) -> None:
+    tree(
+        tmp_path,
+        scripts__launch_dot_sh='R="${R:-/workspace/repo}"\nTP=4 bash "$R/scripts/train.sh" a=1\n',
+        scripts__train_dot_sh=HEAD + "conf/ds.json",
+        scripts__conf__ds_dot_json="{}",
+    )
+    assert found(tmp_path / "scripts" / "launch.sh") == ["train.sh", "ds.json"]
+
+
 def test_only_files_of_the_repository_are_opened(tmp_path: Path) -> None:
     tree(tmp_path, secret__a_dot_json="{}", repository__run_dot_sh=HEAD + "../secret/a.json")
     tree(tmp_path, repository___dot_git__HEAD="", repository__b_dot_json="{}")

@@ -155,6 +155,10 @@ def test_what_is_refused_has_its_own_reason(old: str, new: tuple[str, str], text
         ("run.sh", "python train.py config/train_gpt2.py --batch_size=4\n", "nanoGPT"),
         ("run.sh", "python -m oat.experiment.main --pretrain a\n", "oat"),
         ("run.sh", "torchrun --nproc_per_node=8 -m flame.train --job.config a\n", "flame"),
+        ("run.yaml", "model:\n  tensor_model_parallel_size: 2\ntrain:\n  global_batch_size: 8\n",
+         "Megatron-Bridge's overrides alone"),
+        ("run.yaml", "data:\n  train_batch_size: 8\nmodel:\n  partial_pretrain: a\ntrainer: {}\n",
+         "verl's configuration of SFT alone"),
     ],
 )  # fmt: skip
 def test_a_trainer_that_is_not_read_is_named(name: str, text: str, trainer: str) -> None:
@@ -167,6 +171,20 @@ def test_the_called_program_is_named() -> None:
     found = why("torchrun --nproc_per_node=8 finetune_chat.py --micro_batch 4\n", "run.sh")
     assert "the script calls finetune_chat.py" in found
     assert "--num-layers" not in found
+
+
+def test_the_script_that_is_called_is_asked_for() -> None:
+    found = why(
+        'python prepare.py --summary a.json\nTP=4 bash "$ROOT/scripts/run_grpo.sh" x\n', "run.sh"
+    )
+    assert found.startswith(
+        "/files: the script hands on to run_grpo.sh, which is not among the files"
+    )
+
+
+def test_files_of_data_are_not_taken_for_the_configuration() -> None:
+    found = why("python check.py --summary-file out.json --config c.yaml\n", "run.sh")
+    assert "whose options may be in c.yaml, which" in found
 
 
 def test_the_configuration_that_a_call_names_is_asked_for() -> None:

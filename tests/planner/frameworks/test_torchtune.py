@@ -345,3 +345,16 @@ def test_its_own_recipes_take_every_config(tmp_path: Path) -> None:
         str(path): total_parameters(request.model)
         for path, (request, _) in zip(paths, cases, strict=True)
     }
+
+
+def test_a_template_is_read_with_its_placeholders() -> None:
+    places = (
+        "output_dir: {{log_dir}}/out  # filled in\n{% if quick %}\nmax_steps_per_epoch: 1\n"
+        "{% endif %}\nfiles:\n  - {{ first }}.safetensors\n"
+    )
+    one, other = read({"a.yaml": PUBLIC + places}, 1), read({"a.yaml": PUBLIC}, 1)
+    assert (one.model, one.training, one.plan) == (other.model, other.training, other.plan)
+    shown = {setting.name: setting.value for setting in one.settings}
+    assert shown["output_dir"] == "{{log_dir}}/out"
+    with pytest.raises(Unreadable, match=re.escape("batch_size must be")):
+        read({"a.yaml": PUBLIC.replace("batch_size: 2", "batch_size: {{batch}}")}, 8)

@@ -1,8 +1,9 @@
-"""Options of transformers' Trainer in JSON: alone, named by a script, as ms-swift dumps them."""
+"""Options of transformers' Trainer in a file: JSON, ms-swift's dump, YAML with sections."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -90,3 +91,56 @@ def test_swifts_json_of_fsdp_in_a_folder_that_is_not_known() -> None:
     plan = found["plan"]
     assert (plan["zero_stage"], plan["offload_optimizer"], plan["recompute"]) == (3, True, "full")
     assert "not read" not in str(found.get("guessed"))
+
+
+SECTIONS = """\
+model:
+  base_model: Qwen/Qwen3-8B
+  max_seq_length: 4096
+  load_in_4bit: true
+lora:
+  r: 32
+  target_modules: [q_proj, v_proj]
+training:
+  per_device_train_batch_size: 2
+  gradient_accumulation_steps: 4
+  gradient_checkpointing: true
+  bf16: true
+"""
+
+
+def test_a_yaml_with_sections_of_its_own_is_read_by_its_keys() -> None:
+    answer = reading({"finetune.yaml": SECTIONS})
+    training, plan = answer.request["training"], answer.request["plan"]
+    assert (training["seq_length"], training["global_batch_size"]) == (4096, 2 * 4 * 8)
+    assert (training["lora_rank"], training["frozen_dtype"]) == (32, "nf4")
+    assert training["lora_targets"] == ["q_proj", "v_proj"]
+    assert (plan["micro_batch_size"], plan["recompute"]) == (2, "full")
+    assert any("taken as options of transformers' Trainer" in one for one in answer.assumed)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "text"),
+    [
+        ("a.yaml", "  base_model: Qwen/Qwen3-8B\n", "",
+         "a leaves out the model: add --model NAME (read: per_device_train_batch_size 2"),
+        ("a.yaml", "training:\n", "training:\n  algorithm: grpo\n", "a_grpo also generates"),
+        ("grpo.yaml", "training:\n", "training:\n  a: 1\n", "grpo also generates samples"),
+        ("a.yaml", "lora:\n", "dpo:\n  per_device_train_batch_size: 1\nlora:\n",
+         "stands in several sections: dpo, training; give one"),
+        ("a.yaml", "lora:\n", "tp_size: 2\nlora:\n", "parallelism of its own"),
+    ],
+)  # fmt: skip
+def test_what_sections_leave_open_is_said(name: str, old: str, new: str, text: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(text)):
+        reading({name: SECTIONS.replace(old, new)})
+
+
+def test_ipo_costs_what_dpo_costs() -> None:
+    assert reading({"ipo.yaml": SECTIONS}).request["training"]["loss"] == "dpo"
+
+
+def test_a_yaml_that_a_script_names_is_read_with_the_processes_of_the_script() -> None:
+    call = "torchrun --nproc_per_node 4 train.py --config conf/finetune.yaml\n"
+    answer = reading({"run.sh": call, "finetune.yaml": SECTIONS})
+    assert answer.request["training"]["global_batch_size"] == 2 * 4 * 4
