@@ -62,20 +62,19 @@ class Substitutions(Expansion, ABC):
         return "".join(texts).rstrip("\n")
 
     def one_printed(self, chain: tree.Chain) -> str | None:
-        (command, *more), negated = chain.first.commands, chain.first.negated
-        if chain.rest or more or negated or not isinstance(command, tree.Simple):
-            return None
-        if command.redirects:
+        """What one command prints, or an assignment, which prints nothing; None for any other."""
+        (command, *more), rest = chain.first.commands, chain.rest
+        if rest or more or not isinstance(command, tree.Simple) or command.redirects:
             return None
         if not command.words:
             return "" if all(map(self.plain_assignment, command.assignments)) else None
         words = [plain_text(word) for each in command.words for word in self.fields(each)]
-        known = [None if self.unset_in(word) else self.known(word) for word in words]
-        texts = [one for one in known if one is not None]
-        if command.assignments or not texts or len(texts) < len(words):
+        texts = [self.known(word) for word in words if not self.unset_in(word)]
+        if command.assignments or None in texts or len(texts) < max(len(words), 1):
             return None
-        show = _PRINTERS.get(texts[0])
-        return None if show is None else show(texts[1:])
+        known = [one for one in texts if one is not None]
+        show = _PRINTERS.get(known[0])
+        return None if show is None else show(known[1:])
 
     def plain_assignment(self, one: tree.Assignment) -> bool:
         """Assign a text to a whole variable; False for any other assignment."""
