@@ -68,13 +68,16 @@ class Substitutions(Expansion, ABC):
             return None
         if not command.words:
             return "" if all(map(self.plain_assignment, command.assignments)) else None
+        texts = [] if command.assignments else self.known_words(command)
+        show = _PRINTERS.get(texts[0]) if texts else None
+        return None if show is None else show(texts[1:])
+
+    def known_words(self, command: tree.Simple) -> list[str]:
+        """The words of a command; empty where one of them is not known."""
         words = [plain_text(word) for each in command.words for word in self.fields(each)]
-        texts = [self.known(word) for word in words if not self.unset_in(word)]
-        if command.assignments or None in texts or len(texts) < max(len(words), 1):
-            return None
-        known = [one for one in texts if one is not None]
-        show = _PRINTERS.get(known[0])
-        return None if show is None else show(known[1:])
+        known = (self.known(word) for word in words if not self.unset_in(word))
+        texts = [one for one in known if one is not None]
+        return texts if len(texts) == len(words) else []
 
     def plain_assignment(self, one: tree.Assignment) -> bool:
         """Assign a text to a whole variable; False for any other assignment."""
