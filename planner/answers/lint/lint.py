@@ -19,7 +19,7 @@ from planner.answers.lint.findings import (
     Verdict,
 )
 from planner.answers.lint.fixes import with_files
-from planner.answers.lint.linted_launch import LintedLaunch
+from planner.answers.lint.linted_launch import MINIMUM_GAIN, LintedLaunch
 from planner.answers.plans.chance_to_be_first import compared
 from planner.answers.plans.competition import limited
 from planner.answers.plans.plan_answers import profile_info
@@ -222,7 +222,9 @@ def _verdict(findings: Iterable[Finding], better: Better | None) -> Verdict:
         return "does not fit"
     if any(finding.code == "memory_risk" for finding in findings):
         return "may run out"
-    return "improvable" if better is not None else "fine"
+    # Of files that are not written here, no better plan is searched: what one change gains counts.
+    gains = better is not None or any((one.gain or 0.0) > MINIMUM_GAIN for one in findings)
+    return "improvable" if gains else "fine"
 
 
 def _gain(launch: LintedLaunch, report: PlanReport, better: PlanReport) -> Gain:

@@ -139,8 +139,9 @@ def _unread(values: Values, settings: Sequence[Setting]) -> tuple[Setting, ...]:
     read_ones = [values.settings[key] for key in values.asked if key in values.settings]
     places = {(one.name, one.file, one.line) for one in read_ones}
     unread = tuple(one for one in settings if (one.name, one.file, one.line) not in places)
-    values.assumed += architecture.unplanned(one for one in unread if not _is_tuning(one))
-    return unread
+    left = tuple(one for one in unread if not _is_tuning(one))
+    values.assumed += architecture.unplanned(left)
+    return left
 
 
 def _settings(call: ProgramCall, given: GivenValues) -> list[Setting]:

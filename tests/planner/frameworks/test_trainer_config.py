@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from planner.answers.lint.findings import ReadAnswer
-from planner.answers.lint.lint import read
+from planner.answers.lint.lint import lint, read
 from planner.documents.problems import RequestError
 from planner.inputs.requests.parser import parse_cluster
 
@@ -144,3 +144,11 @@ def test_a_yaml_that_a_script_names_is_read_with_the_processes_of_the_script() -
     call = "torchrun --nproc_per_node 4 train.py --config conf/finetune.yaml\n"
     answer = reading({"run.sh": call, "finetune.yaml": SECTIONS})
     assert answer.request["training"]["global_batch_size"] == 2 * 4 * 4
+
+
+def test_what_one_setting_would_gain_is_a_faster_plan() -> None:
+    answer = lint({"finetune.yaml": SECTIONS}, parse_cluster("1x8xh100-sxm"))
+    assert answer.best is None
+    assert any("recompute" in one.code and one.gain for one in answer.findings)
+    assert answer.verdict == "improvable"
+    assert not any("load_in_4bit" in one.name for one in answer.unread)
