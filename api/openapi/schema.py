@@ -17,6 +17,7 @@ from api.openapi.parts import PREFIX, closed, ref, text
 from api.problems import ProblemDocument
 from cost_models.plans import FIELDS, ParallelPlan
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
+from planner.answers.fits.by_card import CardsSpec
 from planner.answers.fits.request import FitSpec
 from planner.answers.pipelines.all_schedules import ComparisonRequest
 from planner.answers.pipelines.timeline import TimelineRequest
@@ -103,6 +104,7 @@ def _of_questions(request: dict[str, Any]) -> dict[str, Any]:
         "NodeResults": _node_results(),
         "SizingRequest": _sizing_request(request),
         "FitRequest": _fit_request(request),
+        "CardsRequest": _cards_request(request),
         # A pipeline alone, or a request with a plan.
         "TimelineOrRequest": {"anyOf": [ref("TimelineRequest"), ref("Request")]},
         "ScheduleComparisonRequest": {"anyOf": [ref("ComparisonRequest"), ref("Request")]},
@@ -114,8 +116,8 @@ def _of_questions(request: dict[str, Any]) -> dict[str, Any]:
 def _definitions() -> dict[str, Any]:
     models = (
         ModelSpec, ClusterSpec, TrainingSpec, ParallelPlan, SearchSpec, SizingSpec, FitSpec,
-        SensitivitySpec, ReinforcementSpec, TimelineRequest, ComparisonRequest, ProblemDocument,
-        *job_schema.SPECS,
+        CardsSpec, SensitivitySpec, ReinforcementSpec, TimelineRequest, ComparisonRequest,
+        ProblemDocument, *job_schema.SPECS,
     )  # fmt: skip
     _, schema = models_json_schema(
         [(model, "validation") for model in models], ref_template=PREFIX + "{model}"
@@ -226,6 +228,13 @@ def _fit_request(request: dict[str, Any]) -> dict[str, Any]:
     parts = {"model": request["properties"]["model"], "cluster": text("name of cards or a node")}
     training = {"type": "object", "description": "fields of TrainingSpec; all may be left out"}
     return closed(parts | {"training": training, "fit": ref("FitSpec")}, ["model", "cluster"])
+
+
+def _cards_request(request: dict[str, Any]) -> dict[str, Any]:
+    """What fits on one of each card: a fit without a cluster, at one length."""
+    parts = _fit_request(request)["properties"]
+    kept = {name: parts[name] for name in ("model", "training")}
+    return closed(kept | {"cards": ref("CardsSpec")}, ["model"])
 
 
 def _limit(name: str, field: dict[str, Any]) -> dict[str, Any]:

@@ -36,16 +36,15 @@ def fit(
     fit: Mapping[str, Any],
     option_values: Mapping[str, Any],
 ) -> int:
-    """Which ways to fine-tune a model fit on one card or node, how long and how fast."""
-    from planner.answers.fits.compute import fit as compute
-    from planner.answers.fits.request import parse_fit
+    """Which ways to fine-tune a model fit on one card or node, how long and how fast.
+
+    Without --card and --on: which of the usual cards do, at one length.
+    """
     from planner.documents.loading import scalar
     from planner.documents.problems import join
-    from planner.presentation.terminal import output
-    from planner.presentation.terminal.fit_screen import fit_commands, fit_screen
 
-    if (card is None) == (on is None):
-        raise typer.BadParameter("give --card rtx-4090, or --on p5.48xlarge")
+    if card is not None and on is not None:
+        raise typer.BadParameter("give --card rtx-4090 or --on p5.48xlarge, not both")
     given = {name: read(name, text, False) for name, text in option_values.items()}
     named = given.pop("model", None)
     parts: dict[str, Any] = {}
@@ -54,10 +53,48 @@ def fit(
         parts[name] = words if part_of("fit")[name].several else words[0]
     document = {
         "model": None if named is None else read_model(named, Path()),
-        "cluster": on if card is None else f"1x{cards}x{card}",
         "training": given,
-        "fit": parts,
     }
+    if card is None and on is None:
+        return _by_card({**document, "cards": _of_cards(parts)}, named, json)
+    cluster = on if card is None else f"1x{cards}x{card}"
+    return _on_cards({**document, "cluster": cluster, "fit": parts}, named, json)
+
+
+def _of_cards(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The options for every card: the methods, and the first length."""
+    lengths = parts.get("lengths") or ()
+    if len(lengths) > 1 or "price_usd_per_accelerator_hour" in parts:
+        raise typer.BadParameter("without --card, give one of --lengths, and no price")
+    own = {"methods": parts["methods"]} if "methods" in parts else {}
+    return {**own, "seq_length": lengths[0]} if lengths else own
+
+
+def _by_card(document: dict[str, Any], named: str | None, json: bool) -> int:
+    """Which cards do."""
+    from planner.answers.fits.by_card import fit_cards, parse_cards
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.fit_screen import cards_screen
+
+    asked = parse_cards(document)
+    with bar("searching", best=False):
+        answer = answered(
+            lambda: fit_cards(asked), lambda service: service.fit_cards(asked.document())
+        )
+    able = [row for row in answer.rows if any(one and one.fits for one in row.cells.values())]
+    card = (able or answer.rows)[0].accelerator
+    lines = ["", "Next", f"  {repeated(f'planner fit --model {named} --card {card}')}"]
+    output.show(answer, json, lambda screen: cards_screen(answer, str(named)), lines)
+    return FINE if able else NOTHING_FITS
+
+
+def _on_cards(document: dict[str, Any], named: str | None, json: bool) -> int:
+    """What the given cards do."""
+    from planner.answers.fits.compute import fit as compute
+    from planner.answers.fits.request import parse_fit
+    from planner.presentation.terminal import output
+    from planner.presentation.terminal.fit_screen import fit_commands, fit_screen
+
     asked = parse_fit(document).model_copy(update={"model_file": str(named)})
     with bar("searching", best=False):
         answer = answered(lambda: compute(asked), lambda service: service.fit(asked.document()))

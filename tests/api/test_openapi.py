@@ -43,6 +43,7 @@ def test_description_is_whole(document: dict[str, Any]) -> None:
         "/v1/rl-bundles",
         "/v1/sizings",
         "/v1/fits",
+        "/v1/fits/by-card",
         "/v1/sensitivities",
         "/v1/catalog/models",
         "/v1/catalog/accelerators",

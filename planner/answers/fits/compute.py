@@ -58,7 +58,7 @@ _OFFLOADED = "offload_optimizer"
 
 
 @dataclass(frozen=True)
-class _Try:
+class Tried:
     """One method by one trainer: its request, of any length, and the rules of its plans."""
 
     method: Method
@@ -123,13 +123,29 @@ def fit(asked: FitRequest) -> FitAnswer:
 
 
 @dataclass(frozen=True)
+class ChosenTrainer:
+    """The trainer of a method, or why there is none."""
+
+    trainer: str = ""
+    reason: str = ""
+
+
+def chosen_trainer(asked: FitRequest, method: Method, seq_length: int) -> ChosenTrainer:
+    """The trainer that `fit` takes for a method at one length."""
+    found = _chosen(asked, method, seq_length, seq_length)
+    if isinstance(found, str):
+        return ChosenTrainer(reason=found)
+    return ChosenTrainer(found.one.trainer)
+
+
+@dataclass(frozen=True)
 class _Chosen:
     """The trainer of a row: what it finds at the first length, and its frugal plan.
 
     least: the plan that needs the least memory, `needed_bytes`, at a great length.
     """
 
-    one: _Try
+    one: Tried
     first: Outcome
     least: ParallelPlan
     needed_bytes: float
@@ -167,7 +183,7 @@ def _chosen(asked: FitRequest, method: Method, seq_length: int, far: int) -> _Ch
     every = {name: frameworks.get(name) for name in FRAMEWORKS}
     for name in (name for name, one in every.items() if one.adapters and loss in one.losses):
         try:
-            one = _tried(asked, method, name, seq_length)
+            one = tried(asked, method, name, seq_length)
         except RequestError as error:  # the training does not go with the method
             return error.problems[0].detail
         first = one.found(one.at(seq_length))
@@ -188,7 +204,7 @@ def _missing_bytes(chosen: _Chosen, seq_length: int) -> float:
     return min((_needed(chosen.one.at(seq_length), plan) for plan in nearest), default=0.0)
 
 
-def _tried(asked: FitRequest, method: Method, trainer: str, seq_length: int) -> _Try:
+def tried(asked: FitRequest, method: Method, trainer: str, seq_length: int) -> Tried:
     """A method by a trainer.  Raises RequestError where the training does not go with it."""
     adapts = "lora_rank" in _TRAINING[method]
     given = {n: v for n, v in asked.training.items() if adapts or not n.startswith("lora_")}
@@ -207,7 +223,7 @@ def _tried(asked: FitRequest, method: Method, trainer: str, seq_length: int) -> 
     }
     request = parse_request(document).model_copy(update={"cluster": asked.base.cluster})
     bound, rules = prepared(request)
-    return _Try(method, bound, rules, given)
+    return Tried(method, bound, rules, given)
 
 
 def _sequences(asked: FitRequest, method: Method) -> int:
@@ -217,7 +233,7 @@ def _sequences(asked: FitRequest, method: Method) -> int:
     return int(asked.training["global_batch_size"])
 
 
-def _refused(one: _Try, seq_length: int, outcome: Outcome) -> str:
+def _refused(one: Tried, seq_length: int, outcome: Outcome) -> str:
     """Why a trainer has no plan: the rule that most plans break, of a plain one in a sentence."""
     if one.method == "full-offload" and one.request.cluster.accelerators == 1:
         return "the trainers here offload with FSDP (ZeRO 3), which needs two cards or more"
@@ -240,7 +256,7 @@ def _free_bytes(request: PlanRequest, plan: ParallelPlan) -> float:
 
 
 def _cell(
-    asked: FitRequest, one: _Try, seq_length: int, outcome: Outcome, least: ParallelPlan
+    asked: FitRequest, one: Tried, seq_length: int, outcome: Outcome, least: ParallelPlan
 ) -> Cell:
     """A method at one length; least: its plan that needs the least memory at a great length."""
     request = one.at(seq_length)
@@ -269,7 +285,7 @@ def _cell(
     )  # fmt: skip
 
 
-def _with_largest_micro_batch(one: _Try, seq_length: int, plan: ParallelPlan) -> ParallelPlan:
+def _with_largest_micro_batch(one: Tried, seq_length: int, plan: ParallelPlan) -> ParallelPlan:
     """The plan with the most sequences of a micro-batch that fit; with the least if none does."""
 
     def of(times: int) -> ParallelPlan:
@@ -290,7 +306,7 @@ def with_micro_batch(request: PlanRequest, plan: ParallelPlan) -> PlanRequest:
     return request.model_copy(update={"training": training})
 
 
-def _longest(one: _Try, plan: ParallelPlan, fitting: int, most: int) -> int:
+def _longest(one: Tried, plan: ParallelPlan, fitting: int, most: int) -> int:
     """The longest sequence that fits with a plan, no shorter than one that fits with another."""
     steps = _last(
         lambda steps: _free_bytes(one.at(steps * LENGTH_STEP), plan),
@@ -320,7 +336,7 @@ def _last(spare: Callable[[int], float], low: int, high: int) -> int:
     return low
 
 
-def _change(one: _Try, seq_length: int, outcome: Outcome) -> Change | None:
+def _change(one: Tried, seq_length: int, outcome: Outcome) -> Change | None:
     """The smallest change that makes a length fit; None where more nodes and offload do not."""
     request = one.at(seq_length)
     misses = near_misses(request, cost_model(request), outcome, one.rules)

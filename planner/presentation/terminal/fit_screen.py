@@ -9,6 +9,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.answers.fits.answer import Cell, FitAnswer, Row
+from planner.answers.fits.by_card import CardsAnswer
+from planner.answers.fits.compute import TITLES
 from planner.answers.fits.request import FitRequest
 from planner.documents.formats import dollars, gib, or_dash, short, size, value_words
 from planner.presentation.terminal.plain_table import plain_table
@@ -24,6 +26,37 @@ def fit_screen(answer: FitAnswer, request: FitRequest) -> RenderableType:
         *_what_would_help(answer),
         *notes("Rests on", (note.text for note in answer.assumptions)),
     )
+
+
+def cards_screen(answer: CardsAnswer, model: str) -> RenderableType:
+    """The answer to `planner fit` without a card."""
+    methods = list(answer.trainers)
+    heads = ("card", "GiB", *(_NAMES[one] for one in methods), "USD/h", "USD/Mtok")
+    table = plain_table(heads, {"card"}, gap=2, no_wrap=True)
+    for row in answer.rows:
+        name = Text(row.accelerator)
+        name.append("" if row.precision == "bf16" else f" {row.precision}", "dim")
+        cells = (_card_word(row.cells.get(method)) for method in methods)
+        least_usd = min(row.usd_per_million_tokens.values(), default=None)
+        table.add_row(
+            name, gib(row.capacity_bytes), *cells,
+            or_dash(row.price_usd_per_accelerator_hour, lambda price: f"{price:.2f}"),
+            or_dash(least_usd, lambda usd: f"{usd:.3f}"),
+        )  # fmt: skip
+    tokens = f"{answer.seq_length:,} tokens"
+    head = Text.assemble((model, "bold"), f"  on one card, sequences of {tokens}")
+    meaning = Text("tokens/s where it fits, else the GiB that are missing", "dim")
+    refused = (prose(f"{TITLES[one]}: {why}", 0, 2) for one, why in answer.reasons.items())
+    told = [note.text for note in answer.assumptions]
+    return Group(head, meaning, Text(), table, *refused, *notes("Rests on", told))
+
+
+def _card_word(cell: Cell | None) -> Text:
+    if cell is None:
+        return Text("-", "dim")
+    if cell.fits:
+        return Text(f"{cell.tokens_per_s:,.0f}", "green")
+    return Text(gib(cell.spare_bytes), "red")
 
 
 def _header(answer: FitAnswer, request: FitRequest) -> Iterator[RenderableType]:

@@ -49,6 +49,7 @@ SAME = {
     "catalog": ("catalog", "accelerators"),
     "size": ("size", *MODEL, "--tokens", "1e12", "--accelerators", "h100-sxm", "--sizes", "64"),
     "fit": ("fit", *MODEL[:2], "--card", "rtx-4090", "--methods", "qlora", "--lengths", "2k"),
+    "fit-by-card": ("fit", *MODEL[:2], "--methods", "qlora", "--lengths", "1k"),
     "lint": ("lint", SCRIPT, "--cluster", "16x8xh100-sxm"),
     "read": ("read", SCRIPT, "--cluster", "16x8xh100-sxm"),
     "rl": ("rl", "--model", "llama-3.2-1b", "--cluster", "1x8xh100-sxm", *STEP, "--tp", "1"),

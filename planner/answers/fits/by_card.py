@@ -1,0 +1,229 @@
+"""Which cards fine-tune a model at one length, each way, and how fast: one of each kind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from cost_models.catalog import hardware
+from cost_models.catalog.names import UnknownName
+from cost_models.fields import Spec
+from planner.answers.fits.answer import Cell
+from planner.answers.fits.command import command_of
+from planner.answers.fits.compute import TITLES, Tried, chosen_trainer, tried
+from planner.answers.fits.request import FitRequest, Method, parse_fit
+from planner.answers.plans.explain import report
+from planner.documents.formats import listed
+from planner.documents.plan_report import Document, Note
+from planner.documents.problems import Gathered, RequestError, refuse, shown, unknown_field
+from planner.documents.typed_values import plain_object, require_object, validate
+from planner.evidence.uncertainty.site_storage import room_of
+from planner.progress import step, within_a_step
+from planner.search.exhaustive import cost_model
+from planner.version import __version__
+
+# What people own or rent one of, by memory.
+CARDS = (
+    "rtx-3060", "rtx-4060-ti-16gb", "t4", "rtx-3090", "rtx-4090", "l4", "a10g", "rtx-5090",
+    "a100-sxm-40gb", "rtx-a6000", "l40s", "a100-sxm-80gb", "h100-sxm-80gb",
+    "rtx-pro-6000-workstation", "h200-sxm-141gb", "b200-sxm-180gb", "mi300x",
+)  # fmt: skip
+PARTS = ("model", "training", "cards")
+
+
+class CardsSpec(Spec):
+    """What to try on one of each card."""
+
+    methods: tuple[Method, ...] = Field(
+        ("full-in-backward", "lora", "qlora"), min_length=1, max_length=6,
+        description="ways to tune, as in fit",
+    )  # fmt: skip
+    seq_length: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        2048, description="tokens of a sequence"
+    )
+    names: tuple[Annotated[str, Field(max_length=100)], ...] = Field(
+        CARDS, min_length=1, max_length=40, description="kinds of card, by catalog name"
+    )
+
+
+class CardRow(Document):
+    """One card: a cell for each method; None where no trainer has a plan, for `reasons` says why.
+
+    usd_per_million_tokens: by method, of those that fit; empty where no price is known.
+    """
+
+    accelerator: str
+    name: str
+    capacity_bytes: float
+    precision: str
+    price_usd_per_accelerator_hour: float | None
+    cells: dict[Method, Cell | None]
+    usd_per_million_tokens: dict[Method, float]
+
+
+class CardsAnswer(Document):
+    """The answer to `planner fit` without a card and POST /v1/fits/by-card."""
+
+    request: dict[str, Any]
+    version: str
+    seq_length: int
+    trainers: dict[Method, str]
+    reasons: dict[Method, str]
+    rows: tuple[CardRow, ...]
+    assumptions: tuple[Note, ...]
+    fit_time_s: float
+
+
+class CardsRequest(Spec):
+    """A resolved question: a request of each card, the least memory first."""
+
+    model: Any
+    training: dict[str, Any]
+    cards: CardsSpec
+    each: tuple[FitRequest, ...]
+
+    def document(self) -> dict[str, Any]:
+        """This request as plain data that can be sent again."""
+        own = self.cards.model_dump(mode="json")
+        return {"model": self.model, "training": self.training, "cards": own}
+
+
+def parse_cards(document: Any) -> CardsRequest:
+    """What a user's document asks.  Raises RequestError with all problems."""
+    document = plain_object(document)
+    problems = Gathered(unknown_field("", name, PARTS) for name in document if name not in PARTS)
+    cards = problems.of(lambda: _cards(document.get("cards"))) or CardsSpec()
+    training = {} if document.get("training") is None else document["training"]
+    asked = {"model": document["model"]} if "model" in document else {}
+    part = {"methods": list(cards.methods), "lengths": [cards.seq_length]}
+
+    def of_card(name: str) -> FitRequest:
+        try:
+            hardware.accelerator(name)
+        except UnknownName as error:
+            detail, near = f"no accelerator {shown(name)!r}", tuple(error.nearest)
+            raise refuse("/cards/names", "unknown_name", detail, name, did_you_mean=near) from None
+        return parse_fit({**asked, "cluster": f"1x1x{name}", "training": training, "fit": part})
+
+    each = [problems.of(partial(of_card, name)) for name in cards.names]
+    if problems:
+        raise RequestError(dict.fromkeys(problems))
+    known = [one for one in each if one is not None]
+    known.sort(key=lambda one: one.base.cluster.groups[0].accelerator.memory_bytes)
+    return CardsRequest(model=document["model"], training=training, cards=cards, each=tuple(known))
+
+
+def _cards(value: Any) -> CardsSpec:
+    require_object("/cards", value := {} if value is None else value)
+    spec = validate("/cards", value, CardsSpec)
+    once = tuple(dict.fromkeys(spec.methods)), tuple(dict.fromkeys(spec.names))
+    return spec.model_copy(update=dict(zip(("methods", "names"), once, strict=True)))
+
+
+def fit_cards(asked: CardsRequest) -> CardsAnswer:
+    """What each card tunes, by the trainer that the largest of them takes for a method."""
+    began = time.perf_counter()
+    length = asked.cards.seq_length
+    trainers: dict[Method, str] = {}
+    reasons: dict[Method, str] = {}
+    for method in asked.cards.methods:
+        found = chosen_trainer(asked.each[-1], method, length)
+        if found.trainer:
+            trainers[method] = found.trainer
+        else:
+            reasons[method] = found.reason
+    rows = []
+    for i, one in enumerate(asked.each):
+        step(i, len(asked.each))
+        with within_a_step():
+            rows.append(_row(one, trainers, asked.cards))
+    return CardsAnswer(
+        request=asked.document(),
+        version=__version__,
+        seq_length=length,
+        trainers=trainers,
+        reasons=reasons,
+        rows=tuple(rows),
+        assumptions=tuple(_assumptions(trainers, rows)),
+        fit_time_s=time.perf_counter() - began,
+    )
+
+
+def _row(asked: FitRequest, trainers: dict[Method, str], cards: CardsSpec) -> CardRow:
+    group = asked.base.cluster.groups[0]
+    price = group.price_usd_per_accelerator_hour
+    cells = {
+        method: _cell(asked, method, trainers[method], cards.seq_length)
+        or _by_another(asked, method, cards.seq_length)
+        for method in cards.methods
+        if method in trainers
+    }
+    rates = {
+        method: price / 3600.0 / cell.tokens_per_s * 1e6
+        for method, cell in cells.items()
+        if cell is not None and cell.tokens_per_s and price is not None
+    }
+    return CardRow(
+        accelerator=group.accelerator.id,
+        name=group.accelerator.name,
+        capacity_bytes=group.accelerator.memory_bytes,
+        precision=asked.base.training.precision,
+        price_usd_per_accelerator_hour=price,
+        cells=cells,
+        usd_per_million_tokens=rates,
+    )
+
+
+def _by_another(asked: FitRequest, method: Method, seq_length: int) -> Cell | None:
+    """The cell by the trainer that this card takes: it may lack a number format of the others."""
+    found = chosen_trainer(asked, method, seq_length)
+    return _cell(asked, method, found.trainer, seq_length) if found.trainer else None
+
+
+def _cell(asked: FitRequest, method: Method, trainer: str, seq_length: int) -> Cell | None:
+    try:
+        one: Tried = tried(asked, method, trainer, seq_length)
+    except RequestError:  # the card lacks a number format that the method needs
+        return None
+    request = one.at(seq_length)
+    outcome = one.found(request)
+    plan = next(iter((*outcome.best, *outcome.nearest)), None)
+    if plan is None:
+        return None
+    own = report(cost_model(request), request, plan)
+    fits = bool(outcome.best)
+    model = asked.model if isinstance(asked.model, str) else asked.model_file
+    training = {**one.given, "seq_length": seq_length}
+    return Cell(
+        seq_length=seq_length,
+        fits=fits,
+        plan=plan,
+        needed_bytes=own.memory.needed_bytes,
+        spare_bytes=room_of(request).of_plan(plan) - own.memory.needed_bytes,
+        tokens_per_s=own.tokens_per_s if fits else None,
+        error_band=own.error_band if fits else None,
+        command=command_of(model, request.cluster.name, training, trainer, plan) if fits else None,
+    )
+
+
+def _assumptions(trainers: dict[Method, str], rows: list[CardRow]) -> Iterator[Note]:
+    used = [f"{TITLES[method]} by {trainer}" for method, trainer in trainers.items()]
+    said = f"one card of each kind; {listed(used)}; planner fit --card NAME compares trainers"
+    yield Note(code="trainers", text=said)
+    spans = [
+        (cell.error_band.low_s / cell.error_band.high_s) ** 0.5
+        for row in rows
+        for cell in row.cells.values()
+        if cell is not None and cell.error_band is not None
+    ]
+    if spans:
+        text = f"times are estimates, {min(spans):.2f} to {1 / min(spans):.2f} times as long"
+        yield Note(code="times", text=f"{text} in 4 of 5 cases")
+    dated = hardware.prices_date()
+    yield Note(
+        code="price", text=f"prices are catalog defaults of {dated}; cards without are owned"
+    )
