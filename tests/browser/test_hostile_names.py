@@ -65,6 +65,33 @@ def test_markup_is_text(open_page: Callable[..., Page], request_of_markup: dict[
     expect(page.locator("body")).to_contain_text("<img src=x onerror=window.pwned=1>")
 
 
+SCRIPT = f"""torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 24 --hidden-size 2048 \\
+  --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 --bf16 \\
+  --micro-batch-size 1 --global-batch-size 64 --tensor-model-parallel-size 3 \\
+  --vocab-size 50304 --data-path '{MARKUP.replace("'", "")}'
+"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [MARKUP.replace("/", "") + ".sh", '"><svg onload=window.pwned=1>.sh', "__proto__.sh"],
+)
+def test_names_of_linted_files_are_text(open_page: Callable[..., Page], name: str) -> None:
+    page = open_page()
+    page.on("dialog", lambda dialog: pytest.fail(f"a dialog says {dialog.message}"))
+    looked_at(page, link(view="lint"))
+    given = {"name": name, "mimeType": "text/plain", "buffer": SCRIPT.encode()}
+    page.locator('.lint-editor input[type="file"]').set_input_files([given])
+    expect(page.get_by_label("Name of this file")).to_have_value(name)
+    results = page.locator("#results")
+    expect(results).to_contain_text("Will not run", timeout=60_000)
+    expect(results.locator(".place").first).to_contain_text(name)
+    assert not page.evaluate(RUN)
+    page.get_by_label("Text of the file").fill(f"--{MARKUP}")
+    expect(results).to_contain_text("This cannot be read", timeout=60_000)
+    assert not page.evaluate(RUN)
+
+
 def test_markup_would_be_noticed(open_page: Callable[..., Page]) -> None:
     page = open_page()
     looked_at(page, link())
