@@ -67,6 +67,7 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
         app,
         host=settings.host,
         port=settings.port,
+        loop="asyncio",  # as in the tests: "auto" takes uvloop wherever something installed it
         http=HeaderTimeoutProtocol,
         ws="none",
         log_config=None,
