@@ -18,10 +18,14 @@ from planner.running.sweeps.grid import parse_grid
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-# The formulas are written by a command, and tested where the guides are.
+# The formulas are written by a command, and tested where the guides are; so are the recipes.
 PAGES = [
     ROOT / "README.md",
-    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != "formulas.md"),
+    *(
+        page
+        for page in sorted((ROOT / "docs").rglob("*.md"))
+        if page.name not in ("adding.md", "formulas.md")
+    ),
 ]
 
 

@@ -13,7 +13,7 @@ from api.web_files import MEDIA_TYPES, WEB, content_security_policy
 
 FILES = sorted(file for file in WEB.rglob("*") if file.is_file())
 OWN = [file for file in FILES if WEB / "lib" not in file.parents]
-AFTER_FIRST_PAINT = ("d3-", "plot-", "swagger-ui-")
+AFTER_FIRST_PAINT = ("d3-", "plot-")
 _VENDORED = re.compile(r"^\| (\S+) \| .+ \| \S+ \| `([0-9a-f]{64})` \|$", re.MULTILINE)
 _NAMESPACE = "http://www.w3.org/"  # of SVG: a name, which nobody fetches
 

@@ -1,4 +1,4 @@
-"""The recipe for a dialect of Megatron-LM (CONTRIBUTING.md): one file emits, reads and refuses."""
+"""The recipe for a dialect of Megatron-LM (docs/adding.md): one file emits, reads and refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The family that CONTRIBUTING.md adds as an example: found, read, refused and written back."""
+"""The family that docs/adding.md adds as an example: found, read, refused and written back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planner.huggingface import ModelImportError, families, model_from_config
 from planner.huggingface.export import exporter
 from planner.huggingface.families import registry
 
-GUIDE = Path(__file__).parents[3] / "CONTRIBUTING.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "adding.md"
 CONFIG: dict[str, Any] = {
     "model_type": "sparrow",
     "depth": 6,
