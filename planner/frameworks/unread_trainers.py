@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cost_models.package_files import table
@@ -37,6 +37,12 @@ def known_trainer(files: Mapping[str, str], first: bool = False) -> str:
 # Options that name a file of what a program reads or writes beside its configuration.
 _OF_DATA = re.compile(r"data|file|summary|manifest|output|result|report|gate|schedule|log|path")
 
+# Scripts that set up a machine or a shell, and hold no options.
+_SETS_UP = re.compile(
+    r"(^|/)(conda|modules?|nvm|cuda|bashrc|profile|activate|\.\w+)(\.\w+)?$|(^|/)(set(up)?_?)?env"
+    r"(ironment)?(_?vars?)?(\.sh)?$|/(bin/activate|etc/profile)"
+)
+
 
 def _configs(call: ProgramCall) -> Iterator[str]:
     """The names of the files that may hold the options of a program."""
@@ -47,6 +53,15 @@ def _configs(call: ProgramCall) -> Iterator[str]:
         if name.endswith(CONFIGS) and not _OF_DATA.search(before if equals else option):
             yield name
         option = word.text if word.text.startswith("-") and not equals else ""
+
+
+def _with_options(paths: Iterable[str]) -> Iterator[str]:
+    """The scripts that may hold options: not those that set up a machine or a shell."""
+    return (path for path in paths if not _SETS_UP.search(path))
+
+
+def _last(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
 
 
 def called(files: Mapping[str, str]) -> str:
@@ -60,7 +75,7 @@ def called(files: Mapping[str, str]) -> str:
         except Unreadable:
             continue
         programs.update(dict.fromkeys(call.program.text for call in outcome.launches))
-        handed.update(dict.fromkeys(path.rsplit("/", 1)[-1] for path in outcome.missing))
+        handed.update(dict.fromkeys(map(_last, _with_options(outcome.missing))))
         configs = (one for call in outcome.launches for one in _configs(call))
         missing.update({one: None for one in configs if one not in files})
     if handed:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from cost_models.package_files import table
 from planner.frameworks import training_calls, yaml_files
 from planner.frameworks.accelerate.engines import ENGINES, TYPES
+from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import ProgramCall, evaluate
 from planner.frameworks.given_values import DEGREE, Values, launch_by, launcher_options, options
 from planner.frameworks.read_results import Setting, Unreadable
@@ -67,6 +68,9 @@ def _by_name(
     elif re.search(r"multi_?gpu|(^|[_-])ddp([_.-]|$)", name, re.IGNORECASE):
         found = {"distributed_type": "MULTI_GPU"}
     else:
+        if "$" in name:
+            text = f"the launch's config is {name}, which the files do not say: {to_set(name)}"
+            raise about.unreadable(text)
         raise Unreadable(f"the config {name} that the launch names is not among the files")
     kinds = " ".join(found.values())
     assumed.append(f"{name} is not among the files: {kinds} taken from its name")

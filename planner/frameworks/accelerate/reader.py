@@ -5,6 +5,7 @@ The training script has the options of train.py, which are named as in transform
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from pydantic import ValidationError
@@ -122,7 +123,14 @@ def _has_config(files: Mapping[str, str]) -> bool:
     scripts = [text for name, text in files.items() if name.endswith(SCRIPTS)]
     named = any("accelerate launch" in text for text in scripts)
     adapts = any("lora" in text or "peft" in text for text in scripts)
-    return named and not adapts and any("distributed_type:" in text for text in files.values())
+    others = trainer_launch.is_one(files) and not any(
+        re.search(rf"{name}\b", text) for name in LENGTH for text in scripts
+    )
+    return (
+        named
+        and not (adapts or others)
+        and any("distributed_type:" in text for text in files.values())
+    )
 
 
 def _read_launch(files: Mapping[str, str], accelerators: int | None) -> Reading:

@@ -26,7 +26,7 @@ from planner.frameworks.given_values import (
     options,
 )
 from planner.frameworks.launch_files import GivenValues, given_with
-from planner.frameworks.named_models import is_encoder
+from planner.frameworks.named_models import is_encoder, names_none
 from planner.frameworks.read_results import Reading, Setting
 from planner.frameworks.training_calls import TrainingCall, World
 
@@ -83,7 +83,7 @@ def launches(call: ProgramCall) -> bool:
 def is_one(files: Mapping[str, str]) -> bool:
     """Whether some script has such a call."""
     mark = training_calls.TRAINER_MARK
-    hints = (mark, mark.replace("_", "-"), "swift ")
+    hints = (mark, mark.replace("_", "-"), "swift")
     return training_calls.training_call_if_any(files, hints, launches, TITLE) is not None
 
 
@@ -233,6 +233,10 @@ def _trainer(values: Values) -> Trainer:
     factory = TRAINERS[0]
     stage = values.settings.get("stage")
     if stage is not None and stage.value not in STAGES:  # LLaVA's stages are of the data
+        if stage.name == "--stage" and values.settings.keys() & {*factory.marks}:
+            raise stage.unreadable(
+                f"{stage.name} {stage.value}: its loss cannot be planned, only pt, sft, rm and dpo"
+            )
         values.settings = {key: one for key, one in values.settings.items() if key != "stage"}
     staged = "stage" in values.settings and not values.has(*PLAIN.length)
     if staged or values.settings.keys() & {"cutoff_len", "lora_target"}:
@@ -247,7 +251,7 @@ def _refuse(values: Values, call: TrainingCall) -> None:
     if swift.launches(call.launch) and values.text("rlhf_type") in swift.GENERATING:
         asked = values.settings["rlhf_type"]
         raise asked.unreadable(f"{asked.value} also generates samples: planner rl has its step")
-    if GENERATING.search(name):
+    if GENERATING.search(name) or any(key.startswith("actor_model") for key in values.settings):
         raise program.unreadable(f"{name} also generates samples: its step cannot be read")
     if PAIRED_OTHERWISE.search(name):
         raise program.unreadable(f"the loss of {name} cannot be planned: only sft, dpo and reward")
@@ -352,11 +356,19 @@ def _refuse_encoder(values: Values, given: GivenValues) -> None:
         raise stated.unreadable(f"{text}: {training_calls.DECODERS_ONLY}")
 
 
+def _is_unnamed(values: Values, files: Mapping[str, str]) -> bool:
+    """Whether no option names the model, or a folder that has no config.json here."""
+    stated = values.settings.get("model_name_or_path")
+    if stated is None:
+        return True
+    return "config.json" not in files and names_none(str(stated.value or ""))
+
+
 def _require(values: Values, trainer: Trainer, given: GivenValues, call: TrainingCall) -> None:
     """Raises Unreadable with all that is missing, how to give it, and what was read."""
     _refuse_encoder(values, given)
     missing, add = [], []
-    if given.model is None and not values.has("model_name_or_path"):
+    if given.model is None and _is_unnamed(values, call.files):
         missing.append("the model")
         add.append("--model NAME")
     for parts in PARTS:

@@ -33,7 +33,7 @@ from planner.frameworks.given_values import (
     malformed,
 )
 from planner.frameworks.launch_files import GivenValues, given_with
-from planner.frameworks.named_models import find, is_encoder, of_config
+from planner.frameworks.named_models import find, is_encoder, names_none, of_config
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 from planner.huggingface.export.exporter import config_of
 
@@ -178,8 +178,9 @@ def model_of(
         if is_encoder(name):
             text = f"{name[:100]} is an encoder, or has one: {training_calls.DECODERS_ONLY}"
             raise Unreadable(text) from None
+        wrong = " is no model's name" if names_none(name) else f": {error}"
         raise Unreadable(
-            f"{trainer.model[0]} {name[:100]}: {error}; give the model by another name or by its "
+            f"{trainer.model[0]} {name[:100]}{wrong}; give the model by another name or by its "
             "config.json (--model)"
         ) from None
 

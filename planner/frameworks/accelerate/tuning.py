@@ -13,7 +13,7 @@ from planner.frameworks.accelerate.trainer_keys import Trainer, kept_in
 from planner.frameworks.given_values import Values
 from planner.frameworks.read_results import Unreadable
 
-OFF = ("", "false", "no", "0", "none")
+OFF = ("", "false", "no", "0", "none", "null")
 EVERY = ("all", "all-linear", "all_linear")
 # Modules of families that fuse or name the matrices in their own way (GPT-NeoX, Falcon, ChatGLM,
 # Qwen, Baichuan, InternLM, Phi-3).

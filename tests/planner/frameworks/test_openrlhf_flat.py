@@ -76,3 +76,9 @@ def test_what_stands_in_the_way(program: str, words: str, says: str) -> None:
     found = why(f"deepspeed --module {program} {words}")
     assert says in found
     assert "num-layers" not in found
+
+
+def test_options_in_a_here_document() -> None:
+    script = f"read -r -d '' words <<EOF\nopenrlhf.cli.train_sft {USUAL}\nEOF\n"
+    found = reading(f"{script}deepspeed --num_gpus 4 --module $words\n").request
+    assert (found["plan"]["dp"], found["training"]["seq_length"]) == (4, 4096)

@@ -298,3 +298,27 @@ def test_an_override_whose_value_the_user_gives() -> None:
         {"run.yaml": config, "launch.sh": script}, parse_cluster("1x8xh100-sxm"), given=given
     ).request
     assert found["plan"]["micro_batch_size"] == 4
+
+
+def test_a_stage_that_it_does_not_have_is_refused() -> None:
+    words = "--stage cls --finetuning_type full --cutoff_len 4096"
+    assert "--stage cls: its loss" in why("torchrun src/train.py", MODEL, BATCH, words)
+
+
+def test_an_actor_is_trained_on_what_it_generates() -> None:
+    words = "--actor_model_name_or_path mistralai/Mistral-7B-v0.1 --max_length 512"
+    assert "also generates samples" in why("deepspeed --module rl.mcts", words, BATCH)
+
+
+def test_an_own_length_beside_a_configuration_of_accelerate() -> None:
+    script = f"accelerate launch --config_file c.yaml train.py {MODEL} {BATCH} --cutoff_len 4096\n"
+    config = "distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n"
+    found = read({"run.sh": script, "c.yaml": config}, parse_cluster("1x8xh100-sxm")).request
+    assert (found["training"]["seq_length"], found["plan"]["zero_stage"]) == (4096, 3)
+
+
+def test_a_configuration_that_the_caller_names_is_asked_for() -> None:
+    words = f"{MODEL} {BATCH} --use_peft --max_seq_length 2048"
+    assert "config is $1, which the files do not say" in why(
+        "accelerate launch --config_file $1 train.py", words
+    )
