@@ -41,7 +41,7 @@ YAML = (".yaml", ".yml")
 PLAIN = ("NO", "MULTI_GPU")
 # Liger's kernels, which Axolotl names one by one, and Apple's cut cross-entropy.
 CHUNKED = (
-    "use_liger_kernel", "enable_liger_kernel", "liger_fused_linear_cross_entropy",
+    "use_liger_kernel", "use_liger", "enable_liger_kernel", "liger_fused_linear_cross_entropy",
     "cut_cross_entropy", "chunked_cross_entropy",
 )  # fmt: skip
 NAMED = ("LLaMA-Factory", "TRL", "Axolotl")  # these have a framework of their own
@@ -210,9 +210,7 @@ def plan_of(
     micro *= 2 if loss in PAIRED else 1
     half = tuning.half_of(values)
     sharding = sharding_of(values, tree, files, half, beside)
-    optimizer = values.text("optim", "optimizer") or OPTIMIZERS["adam"]
-    if optimizer not in OPTIMIZED and "adam" not in optimizer:
-        values.assume(f"the optimizer {optimizer[:60]} is costed as Adam")
+    optimizer = _optimizer(values)
     # The FSDP 2 engine of v1 always reduces in fp32 (distributed/fsdp2.py).
     reduced = "fp32" if trainer is NEWER and values.has("fsdp_version") else sharding.reduced
     adapters = tuning.adapters_of(values, trainer, tree)
@@ -245,6 +243,16 @@ def plan_of(
         **fields,
     )
     return training, plan
+
+
+def _optimizer(values: Values) -> str:
+    """The optimizer, by its key or by LLaMA-Factory's switch; one that is not known is said."""
+    name = values.text("optim", "optimizer") or OPTIMIZERS["adam"]
+    if values.has("use_muon") and values.boolean("use_muon"):
+        return "muon"
+    if name not in OPTIMIZED and "adam" not in name:
+        values.assume(f"the optimizer {name[:60]} is costed as Adam")
+    return name
 
 
 def runtime_of(optimizer: str) -> str:

@@ -26,13 +26,11 @@ class Reads(Programs, ABC):
             return self.option_of_the_script(names, words)
         wanted = [one for one in names if one and re.fullmatch(r"[A-Za-z_]\w*", one, re.ASCII)]
         text = self.here_string(command)
-        if not wanted:
-            return True
-        if _whole(names) and self.here_document(wanted[-1], command):
+        if not wanted or (_whole(names) and self.here_document(wanted[-1], command)):
             return True
         if name != "read" or text is None:
             parts = [self.unknown(f"${one}") for one in wanted]
-        elif any(one and re.fullmatch(r"-\w*a", one) for one in names):
+        elif _into_array(names):
             cells = self.split(text, None)
             self.variables[wanted[-1]] = [((cell, command.line),) for cell in cells]
             return True
@@ -84,6 +82,10 @@ class Reads(Programs, ABC):
         self.variables["OPTIND"] = ((str(at + 1), self.line),)
         self.variables[name] = ((option[1] if option[1] in letters else "?", self.line),)
         return True
+
+
+def _into_array(names: Sequence[str | None]) -> bool:
+    return any(one and re.fullmatch(r"-\w*a", one) for one in names)
 
 
 def _whole(names: Sequence[str | None]) -> bool:

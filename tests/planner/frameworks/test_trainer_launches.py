@@ -322,3 +322,12 @@ def test_a_configuration_that_the_caller_names_is_asked_for() -> None:
     assert "config is $1, which the files do not say" in why(
         "accelerate launch --config_file $1 train.py", words
     )
+
+
+def test_a_program_that_shards_by_a_switch_of_its_own() -> None:
+    words = (MODEL, BATCH, LENGTH, "--use_deepspeed")
+    assert "shards in code of its own: --set zero_stage=3" in why("torchrun t.py", *words)
+    known = GivenValues({"zero_stage": "3"})
+    assert reading("torchrun t.py", *words, given=known).request["plan"]["zero_stage"] == 3
+    named = (MODEL, BATCH, LENGTH, "--deepspeed --deepspeed_config configs/ds_zero2.json")
+    assert reading("deepspeed t.py", *named).request["plan"]["zero_stage"] == 2
