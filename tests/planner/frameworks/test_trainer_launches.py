@@ -275,6 +275,16 @@ def test_a_script_with_options_of_nobody_is_named() -> None:
     assert "--num-layers" not in said
 
 
+def test_what_no_trainer_has_is_shown_with_the_command_that_completes_it() -> None:
+    words = "--model_path meta-llama/Llama-3.1-8B --max_len=4096 --batch 2"
+    command = "planner plan --model meta-llama/Llama-3.1-8B --seq-length 4096"
+    assert f"{command} --global-batch-size ..." in why("deepspeed --module own.sft", words)
+
+
+def test_programs_that_train_nothing_are_named_so() -> None:
+    assert "generate.py trains nothing" in why("torchrun tools/generate.py --max_len 99")
+
+
 @pytest.mark.parametrize(
     "said", ["per_device_train_batch_size=$OF_SHELL", "gradient_checkpointing=${OF_SHELL}"]
 )
