@@ -25,6 +25,8 @@ _MODEL = re.compile(
     r"""(?:model_name_or_path|base_model|\bmodel|model_path|pretrain(?:ed_model)?)["']?(?:\s*[:=]|\s)"""
     r"""\s*["']?([\w./~${}+-]*/[\w./~${}+-]*)"""
 )
+# Hydra's option for a YAML, by its name without the ending.
+_CONFIG_NAME = re.compile(r"--config[-_]name[= ][\"']?([\w-]+)\b(?!\.)")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _DATA = (".yaml", ".yml", ".toml")
 
@@ -90,6 +92,7 @@ def _called(files: Mapping[str, str]) -> Iterator[str]:
             for word in words:
                 yield from _paths(word)
             yield from _models(" ".join(words))
+            yield from (f"{name}.yaml" for name in _CONFIG_NAME.findall(" ".join(words)))
             if "-d" in words[:-1]:  # GPT-NeoX's folder of the configurations that follow
                 folder = words[words.index("-d") + 1]
                 yield from (f"{folder}/{word}" for word in words if word.endswith(_DATA))
