@@ -18,6 +18,8 @@ from planner.frameworks.read_results import UNSHARDED, Setting, Unreadable
 
 # Keys of FSDP in a JSON that ms-swift's --fsdp names.
 _SECTION = "fsdp_config"
+# Accelerate's own words for what shards.
+_KINDS = {"distributed_type", "use_deepspeed", "use_fsdp", "multi_gpu"}
 # Switches by which a program shards in code of its own.
 SHARDS = re.compile(r"(use|enable|with)_(deepspeed|fsdp\d?|zero)")
 
@@ -39,7 +41,7 @@ def sharding_of(
     if words or isinstance(section, dict) or values.has("fsdp_version"):
         section = section if isinstance(section, dict) else {}
         return engine("FSDP", fsdp_keys(values, section), files, half, 8)
-    if not beside.settings:
+    if not beside.settings.keys() & _KINDS:
         values.assume(UNSHARDED)
     kind = kind_of(beside)
     each = beside.integer("num_processes", default=8) // beside.integer("num_machines", default=1)

@@ -341,3 +341,19 @@ def test_a_program_that_shards_by_a_switch_of_its_own() -> None:
     assert reading("torchrun t.py", *words, given=known).request["plan"]["zero_stage"] == 3
     named = (MODEL, BATCH, LENGTH, "--deepspeed --deepspeed_config configs/ds_zero2.json")
     assert reading("deepspeed t.py", *named).request["plan"]["zero_stage"] == 2
+
+
+def test_options_of_accelerate_overrule_its_configuration_beside_a_trainers_yaml() -> None:
+    script = "accelerate launch --config_file z3.yaml --num_processes 4 sft.py --config sft.yaml\n"
+    config = (
+        "model_name_or_path: Qwen/Qwen2.5-7B\nmax_seq_length: 4096\nuse_peft: false\nbf16: true\n"
+    )
+    z3 = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 3\nnum_processes: 8\n"
+    files = {
+        "run.sh": script,
+        "sft.yaml": config,
+        "other.yaml": z3.replace("3", "2"),
+        "z3.yaml": z3,
+    }
+    plan = read(files, parse_cluster("8x8xh100-sxm")).request["plan"]
+    assert (plan["dp"], plan["zero_stage"]) == (4, 3)
