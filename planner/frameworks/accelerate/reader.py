@@ -63,6 +63,8 @@ parallelism_config_sp_backend
 LAUNCH_ONLY = frozenset(_LAUNCH_ONLY.split())
 # fsdp_ignored_modules is a key of fsdp_config that has no option.
 KNOWN = KEYS | OPTIONS | SWITCHES | {"fsdp_ignored_modules"}
+# Options of the program that are shown where one is missing.
+_SHOWN = (*CONFIG, "--per_device_train_batch_size", "--gradient_accumulation_steps")
 # The default of transformers' Trainer.
 USUAL_MICRO_BATCH = 8
 KERNELS = {
@@ -330,5 +332,7 @@ def _accumulated(values: Values) -> int:
 
 def _length(arguments: Values) -> int:
     if not arguments.has(*LENGTH):
-        raise Unreadable("the files have no sequence length: --set max_length=...")
+        said = [f"{key} {one.value}" for key, one in arguments.settings.items() if key in _SHOWN]
+        read_ones = f" (read: {', '.join(said)[:300]})" if said else ""
+        raise Unreadable(f"the files have no sequence length: --set max_length=...{read_ones}")
     return arguments.integer(*LENGTH)
