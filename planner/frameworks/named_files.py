@@ -22,8 +22,8 @@ _LONGEST = 300  # characters of a path
 _SOURCED = re.compile(r"(?:^|[;&|]\s*|\s)(?:source|\.)\s+[\"']?([^\s\"';&|]+)", re.MULTILINE)
 # The folder of a model, whose shapes are in its config.json.
 _MODEL = re.compile(
-    r"""(?:model_name_or_path|base_model|\bmodel|model_path|pretrain(?:ed_model)?)["']?(?:\s*[:=]|\s)"""
-    r"""\s*["']?([\w./~${}+-]*/[\w./~${}+-]*)"""
+    r"""(?<!\w)(?<!\w-)(?:model_name_or_path|base_model|model(?:[._]path)?|pretrain(?:ed_model)?)"""
+    r"""["']?(?:\s*[:=]|\s)\s*["']?([\w./~${}+-]*/[\w./~${}+-]*)"""
 )
 # Hydra's option for a YAML, by its name without the ending.
 _CONFIG_NAME = re.compile(r"--config[-_]name[= ][\"']?([\w-]+)\b(?!\.)")
