@@ -60,14 +60,33 @@ def refuse(unknown: Iterable[Setting], unread: Iterable[Setting] = (), named: bo
     )
 
 
+# Switches of a program's own, and those of them that concern data, files or the screen.
+_SWITCH = re.compile(r"(use|enable)_\w+")
+_HARMLESS = re.compile(
+    r"token|cache|wandb|swanlab|tensorboard|mlflow|reentrant|(^|_)(hf|fast|legacy|auth|shm|cpu)(_|$)|"
+    r"modelscope|safetensors|seed|eval|chat|template|prompt|data|log|remote|image|video|audio|"
+    r"vision|im_start|special|kl|reward|vllm|generat|remove|orig|ema|early|profil|thinking"
+)
+
+
+def _is_on(name: str, value: object) -> bool:
+    """Whether a setting is a switch of a program's own that is on, and may be of the step."""
+    on = value is None or str(value).lower() == "true"
+    return on and bool(_SWITCH.fullmatch(name)) and not _HARMLESS.search(name)
+
+
 def unplanned(unread: Iterable[Setting]) -> list[str]:
-    """A sentence on the options that no reader looked up and whose names are of a plan's fields."""
+    """A sentence on the options that no reader looked up and that are of a plan, by their names."""
+    named = [(one.name.lower().lstrip("-").replace("-", "_"), one) for one in unread]
     found = [
         one
-        for one in unread
-        if _PLANS.search(name := one.name.lower().lstrip("-").replace("-", "_"))
-        and not _UNPLANNED.search(name)
-        and (one.value is None or str(one.value).lower() not in _IDLE)
+        for name, one in named
+        if _is_on(name, one.value)
+        or (
+            _PLANS.search(name)
+            and not _UNPLANNED.search(name)
+            and (one.value is None or str(one.value).lower() not in _IDLE)
+        )
     ]
     names = ", ".join(dict.fromkeys(map(_shown, found)))
     return [f"not read, and may change time or memory: {names}"] if found else []

@@ -20,6 +20,13 @@ _KINDS = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".env")
 _BETWEEN = re.compile(r"[^\w./~${}+-]+")
 _LONGEST = 300  # characters of a path
 _SOURCED = re.compile(r"(?:^|[;&|]\s*|\s)(?:source|\.)\s+[\"']?([^\s\"';&|]+)", re.MULTILINE)
+# The folder of a model, whose shapes are in its config.json.
+_MODEL = re.compile(
+    r"""(?<!\w)(?<!\w-)(?:model_name_or_path|base_model|model(?:[._]path)?|pretrain(?:ed_model)?)"""
+    r"""["']?(?:\s*[:=]|\s)\s*["']?([\w./~${}+-]*/[\w./~${}+-]*)"""
+)
+# Hydra's option for a YAML, by its name without the ending.
+_CONFIG_NAME = re.compile(r"--config[-_]name[= ][\"']?([\w-]+)\b(?!\.)")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _DATA = (".yaml", ".yml", ".toml")
 
@@ -84,6 +91,8 @@ def _called(files: Mapping[str, str]) -> Iterator[str]:
             words = [word.text for word in (*call.before, *call.arguments)]
             for word in words:
                 yield from _paths(word)
+            yield from _models(" ".join(words))
+            yield from (f"{name}.yaml" for name in _CONFIG_NAME.findall(" ".join(words)))
             if "-d" in words[:-1]:  # GPT-NeoX's folder of the configurations that follow
                 folder = words[words.index("-d") + 1]
                 yield from (f"{folder}/{word}" for word in words if word.endswith(_DATA))
@@ -91,8 +100,17 @@ def _called(files: Mapping[str, str]) -> Iterator[str]:
 
 def _stated(files: Mapping[str, str]) -> Iterator[str]:
     for name, text in files.items():
+        if name.endswith((*_DATA, ".json")):
+            yield from _models(_COMMENT.sub("", text))
         if name.endswith(_DATA):
             yield from _paths(_COMMENT.sub("", text))
+
+
+def _models(text: str) -> Iterator[str]:
+    """The files with the shapes of models that are folders."""
+    for name in _MODEL.findall(text):
+        if len(name) < _LONGEST:
+            yield f"{name.rstrip('/')}/config.json"
 
 
 def _paths(text: str) -> list[str]:

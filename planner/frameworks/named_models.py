@@ -35,6 +35,9 @@ _RESHAPED = re.compile(
     r"(moe|eagle\d*|medusa|draft|pruned|sheared|merge[dr]?|upscaled|hybrid|\d+(select|of|x)\d+.*)"
 )
 
+# Words after a family's name that make it another's: GPT-NeoX is no GPT.
+_OTHER_FAMILY = frozenset({"neox", "neo", "j", "moe", "mamba", "bert", "oss"})
+
 
 # Families without a decoder, or whose decoder reads an encoder's output.
 _ENCODERS = re.compile(
@@ -47,6 +50,20 @@ _ENCODERS = re.compile(
 def is_encoder(name: str) -> bool:
     """Whether a model of that name is an encoder, or has one, by its family."""
     return bool(_ENCODERS.search(name))
+
+
+# Words that a folder or a place to fill in has for a model's name, and brackets around one.
+_NO_NAME = re.compile(
+    r"((your|my|the|path|to|base|pretrained|trained|hf|model|llm|name|or|id|dir|directory|folder|"
+    r"here|local|todo|fixme|be|filled|placeholder|change|me|null|none|true|false|x{2,}|\.{3})"
+    r"([-_ ]|$))*|[<\[{].*[>\]}]",
+    re.IGNORECASE,
+)
+
+
+def names_none(name: str) -> bool:
+    """Whether a text in the place of a model's name is a folder or a placeholder."""
+    return bool(_NO_NAME.fullmatch(name.rstrip("/").rsplit("/", 1)[-1]))
 
 
 def find(name: str, notes: list[str] | None = None) -> ModelSpec:
@@ -117,8 +134,9 @@ def _in_order(known: list[str], words: list[str]) -> bool:
     """Whether the words stand in that order, all but the size next to each other."""
     *family, size = known if _SIZE.fullmatch(known[-1]) else (*known, "")
     for i in range(len(words) - len(family) + 1):
-        if words[i : i + len(family)] == family:
-            return not size or size in words[i + len(family) :]
+        after = words[i + len(family) :]
+        if words[i : i + len(family)] == family and not _OTHER_FAMILY.intersection(after[:1]):
+            return not size or size in after
     return False
 
 

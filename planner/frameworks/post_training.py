@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cost_models.catalog.names import UnknownName
 from cost_models.spec import ModelSpec
 from planner.frameworks import architecture
-from planner.frameworks.named_models import find
+from planner.frameworks.named_models import find, names_none
 from planner.frameworks.read_results import Setting, Unreadable
 
 
@@ -39,6 +39,8 @@ def preset(name: str, unnamed: str, place: tuple[str, int], notes: list[str]) ->
     except UnknownName as error:
         last = name.rsplit("/", 1)[-1][:100]
         found = f"the model {last} is no preset ({error})" if name else unnamed
+        if name and names_none(name):
+            found = f"the model {last} is a folder or a place to fill in"
         raise Unreadable(f"{found}: give it (--model)", *place) from None
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
+from cost_models.catalog.names import UnknownName
 from cost_models.package_files import table
 from planner.frameworks.bash import ProgramCall, evaluate
+from planner.frameworks.named_models import find
 from planner.frameworks.read_results import Unreadable
 from planner.frameworks.training_calls import scripts
 
@@ -37,6 +40,29 @@ def known_trainer(files: Mapping[str, str], first: bool = False) -> str:
 # Options that name a file of what a program reads or writes beside its configuration.
 _OF_DATA = re.compile(r"data|file|summary|manifest|output|result|report|gate|schedule|log|path")
 
+# Scripts that set up a machine or a shell, and hold no options.
+_SETS_UP = re.compile(
+    r"(^|/)(conda|modules?|nvm|cuda|bashrc|profile|activate|\.\w+)(\.\w+)?$|(^|/)(set(up)?_?)?env"
+    r"(ironment)?(_?vars?)?(\.sh)?$|/(bin/activate|etc/profile)"
+)
+
+
+_TRAINS_NOTHING = re.compile(
+    r"(^|[/_.])(generat(e|ion)|predict(ion)?|infer(ence)?|serve|server|eval(uate|uation)?|"
+    r"(pre)?process(ing)?|convert|merge|benchmark)([_.]|$)"
+)
+# Option of the command that completes a launch -> programs' own names for it.
+_OPTIONS = {
+    "--model": re.compile(
+        r"((base|llm|lm|student|pretrained)_)?model(_name|_path|_id|_name_or_path)?|pretrain(ed)?|path"
+    ),
+    "--seq-length": re.compile(
+        r"(max_)?(seq|sequence|context|model_max|input|target)_?(len|length)|max_len(gth)?|"
+        r"block_size|cutoff_len"
+    ),
+    "--global-batch-size": re.compile(r"(global|total|train|effective)_(train_)?(batch_size|bs)"),
+}
+
 
 def _configs(call: ProgramCall) -> Iterator[str]:
     """The names of the files that may hold the options of a program."""
@@ -49,18 +75,60 @@ def _configs(call: ProgramCall) -> Iterator[str]:
         option = word.text if word.text.startswith("-") and not equals else ""
 
 
+def _with_options(paths: Iterable[str]) -> Iterator[str]:
+    """The scripts that may hold options: not those that set up a machine or a shell."""
+    return (path for path in paths if not _SETS_UP.search(path))
+
+
+def _last(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
+
+
+def _command(calls: Iterable[ProgramCall]) -> str:
+    """The shortest command that plans what the last call with such options says."""
+    said = dict.fromkeys(_OPTIONS, "...")
+    for option, value in chain.from_iterable(map(_pairs, calls)):
+        for asked, pattern in _OPTIONS.items():
+            if pattern.fullmatch(option) and _is_value(asked, value):
+                said[asked] = value
+    return "planner plan " + " ".join(f"{asked} {value}" for asked, value in said.items())
+
+
+def _pairs(call: ProgramCall) -> Iterator[tuple[str, str]]:
+    """The options of a call, without dashes and groups, and their values."""
+    words = [word.text if word.known else "" for word in call.arguments]
+    for word, after in zip(words, [*words[1:], ""], strict=False):
+        option, equals, value = word.partition("=")
+        name = option.lstrip("-").replace("-", "_").rpartition(".")[2].lower()
+        if equals or word.startswith("-"):
+            yield name, value if equals else after
+
+
+def _is_value(asked: str, value: str) -> bool:
+    """Whether a value is a number, or for the model a name that is known."""
+    if asked != "--model":
+        return bool(re.fullmatch(r"[1-9]\d{0,8}", value))
+    try:
+        find(value, [])
+    except UnknownName:
+        return False
+    return True
+
+
 def called(files: Mapping[str, str]) -> str:
     """The programs that the scripts call, if none is that of a known trainer; "" without any."""
     programs: dict[str, None] = {}
     missing: dict[str, None] = {}
     handed: dict[str, None] = {}
+    calls: list[ProgramCall] = []
     for name in scripts(files):
         try:
             outcome = evaluate(files, name)
         except Unreadable:
             continue
+        calls += outcome.launches
         programs.update(dict.fromkeys(call.program.text for call in outcome.launches))
-        handed.update(dict.fromkeys(path.rsplit("/", 1)[-1] for path in outcome.missing))
+        handed.update(dict.fromkeys(map(_last, _with_options(outcome.missing))))
         configs = (one for call in outcome.launches for one in _configs(call))
         missing.update({one: None for one in configs if one not in files})
     if handed:
@@ -68,14 +136,16 @@ def called(files: Mapping[str, str]) -> str:
         return f"the script hands on to {asked}, which is not among the files: give it"
     if not programs:
         return ""
-    names = ", ".join(one[:80] for one in list(programs)[:_MOST_WORDS])
+    names = ", ".join(_last(one)[:80] for one in list(programs)[:_MOST_WORDS])
     if missing:
         asked = ", ".join(one[:80] for one in list(missing)[:_MOST_WORDS])
         return (
             f"the script calls {names}, whose options may be in {asked}, which is not among the "
             "files: give it"
         )
+    if all(map(_TRAINS_NOTHING.search, programs)):
+        return f"{names} trains nothing, by its name: give the script of a training"
     return (
-        f"the script calls {names}, whose options are those of no known trainer; give the model "
-        "and the training to planner plan (--model, --seq-length, --global-batch-size)"
+        f"the script calls {names}, whose options are those of no known trainer; complete what "
+        f"was read: {_command(calls)}"
     )

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import pairwise
 from math import prod
 from typing import Any
 
 from cost_models.spec import ModelSpec
-from planner.frameworks import post_training, training_calls
+from planner.frameworks import post_training, training_calls, yaml_files
 from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import Argument, ProgramCall
 from planner.frameworks.launch_files import GivenValues
@@ -32,6 +34,9 @@ IDLE = re.compile(
     r"dist_checkpointing|nccl_timeout|tokenizer|chat_template|trust_remote|external_lib|use_shm|"
     r"use_kl|use_remove_padding|use_torch_compile|strategy|policy_loss|tau_|grad_clip|router_replay|_target_"
 )
+# The section that a YAML of verl has.
+_ITS_OWN = "~/models/deepseek-llm-7b-chat"  # the model of verl's own, which has its defaults
+_OF_VERL = re.compile(r"^actor_rollout_ref:", re.MULTILINE)
 # Keys with words of a layer in their names that do not change its shape.
 SAME = frozenset({"persist_layer_norm"})
 APART = (
@@ -49,8 +54,55 @@ OFFLOADED = (
 def call(
     files: Mapping[str, str], trains: Callable[[ProgramCall], bool]
 ) -> training_calls.TrainingCall | None:
-    """The call of verl's training in the files; None if there is none."""
-    return training_calls.training_call_if_any(files, [ROOT], trains, TITLE)
+    """The call of verl's training in the files, with the YAML that it names; None without one.
+
+    A YAML that says the model and the micro-batches is a training without its call.
+    """
+    configs = {name: words for name in files if (words := _words(files, name))}
+
+    def whole(launch: ProgramCall) -> ProgramCall:
+        name = _config_name(launch)
+        return replace(launch, arguments=(*configs.get(name, ()), *launch.arguments))
+
+    hints = [ROOT] if not configs else [ROOT, "--config-name"]
+    found = training_calls.training_call_if_any(files, hints, lambda one: trains(whole(one)), TITLE)
+    if found is not None:
+        return replace(found, launch=whole(found.launch))
+    for name, words in configs.items():
+        alone = ProgramCall(Argument("verl.trainer.main_ppo", name, 1), arguments=words)
+        if _is_set_up(words) and trains(alone):
+            return training_calls.TrainingCall(alone, name, files)
+    return None
+
+
+def _config_name(launch: ProgramCall) -> str:
+    """The last part of the YAML that a call names, "" without one."""
+    words = [word.text for word in launch.arguments]
+    for word, after in pairwise([*words, ""]):
+        option, equals, value = word.partition("=")
+        if option == "--config-name":
+            return (value if equals else after).removesuffix(".yaml") + ".yaml"
+    return ""
+
+
+def _words(files: Mapping[str, str], name: str) -> tuple[Argument, ...]:
+    """The keys of a YAML for verl as overrides; empty for verl's own and for any other file."""
+    text = files[name]
+    if not name.endswith((".yaml", ".yml")) or not _OF_VERL.search(text) or _ITS_OWN in text:
+        return ()
+    try:
+        settings = yaml_files.read(text, name).settings()
+    except Unreadable:
+        return ()
+    return tuple(Argument(f"{one.name}={one.value}", name, one.line) for one in settings)
+
+
+def _is_set_up(words: Iterable[Argument]) -> bool:
+    """Whether a YAML is of a training: verl's own leave the micro-batches out."""
+    said = {
+        key for key, _, value in (word.text.partition("=") for word in words) if value != "null"
+    }
+    return MODEL + "path" in said and bool(said & {MICRO, OF_ALL})
 
 
 def on_megatron(launch: ProgramCall) -> bool:
@@ -59,7 +111,7 @@ def on_megatron(launch: ProgramCall) -> bool:
     return _is_verl(texts) and any(
         text.startswith(f"{ACTOR}megatron.")
         or text == f"{ACTOR}strategy=megatron"
-        or (text.startswith("--config-name") and "megatron" in text)
+        or (text.startswith(("--config-name", "defaults=")) and "megatron" in text)
         for text in texts
     )
 

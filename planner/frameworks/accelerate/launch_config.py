@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from cost_models.package_files import table
 from planner.frameworks import training_calls, yaml_files
 from planner.frameworks.accelerate.engines import ENGINES, TYPES
+from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import ProgramCall, evaluate
 from planner.frameworks.given_values import DEGREE, Values, launch_by, launcher_options, options
 from planner.frameworks.read_results import Setting, Unreadable
@@ -67,6 +68,9 @@ def _by_name(
     elif re.search(r"multi_?gpu|(^|[_-])ddp([_.-]|$)", name, re.IGNORECASE):
         found = {"distributed_type": "MULTI_GPU"}
     else:
+        if "$" in name:
+            text = f"the launch's config is {name}, which the files do not say: {to_set(name)}"
+            raise about.unreadable(text)
         raise Unreadable(f"the config {name} that the launch names is not among the files")
     kinds = " ".join(found.values())
     assumed.append(f"{name} is not among the files: {kinds} taken from its name")
@@ -147,9 +151,29 @@ def machines(files: Mapping[str, str], assumed: list[str]) -> int | None:
 
 
 def config_beside(files: Mapping[str, str], assumed: list[str]) -> Values:
-    """Accelerate's configuration, by the last part of each key; empty if there is none."""
-    for name, text in files.items():
-        if name.endswith((".yaml", ".yml")) and "distributed_type:" in text:
-            found = yaml_files.read(text, name).settings()
-            return Values({one.name.rpartition(".")[2]: one for one in found}, name, assumed)
-    return Values({}, "", assumed)
+    """Accelerate's configuration, by the last part of each key, and the options that overrule it.
+
+    Empty if there is neither.
+    """
+    line = {plain(one.name): one for one in _line(files, assumed)}
+    named = str(line.pop("config_file").value) if "config_file" in line else ""
+    configs = (
+        name
+        for name, text in files.items()
+        if name.endswith((".yaml", ".yml")) and "distributed_type:" in text
+    )
+    last = named.rsplit("/", 1)[-1]
+    name = last if last in files else next(configs, "")
+    found = yaml_files.read(files[name], name).settings() if name else ()
+    return Values({one.name.rpartition(".")[2]: one for one in found} | line, name, assumed)
+
+
+def _line(files: Mapping[str, str], assumed: list[str]) -> list[Setting]:
+    """The options of `accelerate launch` in the script; empty without one."""
+    if not any("accelerate launch" in text for text in files.values()):
+        return []
+    try:
+        launch = launch_by(files, "accelerate")
+    except Unreadable:
+        return []
+    return [] if launch is None else launcher_options(launch.before[2:], assumed, SWITCHES)

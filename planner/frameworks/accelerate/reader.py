@@ -5,6 +5,7 @@ The training script has the options of train.py, which are named as in transform
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from pydantic import ValidationError
@@ -62,6 +63,8 @@ parallelism_config_sp_backend
 LAUNCH_ONLY = frozenset(_LAUNCH_ONLY.split())
 # fsdp_ignored_modules is a key of fsdp_config that has no option.
 KNOWN = KEYS | OPTIONS | SWITCHES | {"fsdp_ignored_modules"}
+# Options of the program that are shown where one is missing.
+_SHOWN = (*CONFIG, "--per_device_train_batch_size", "--gradient_accumulation_steps")
 # The default of transformers' Trainer.
 USUAL_MICRO_BATCH = 8
 KERNELS = {
@@ -122,7 +125,14 @@ def _has_config(files: Mapping[str, str]) -> bool:
     scripts = [text for name, text in files.items() if name.endswith(SCRIPTS)]
     named = any("accelerate launch" in text for text in scripts)
     adapts = any("lora" in text or "peft" in text for text in scripts)
-    return named and not adapts and any("distributed_type:" in text for text in files.values())
+    others = trainer_launch.is_one(files) and not any(
+        re.search(rf"{name}\b", text) for name in LENGTH for text in scripts
+    )
+    return (
+        named
+        and not (adapts or others)
+        and any("distributed_type:" in text for text in files.values())
+    )
 
 
 def _read_launch(files: Mapping[str, str], accelerators: int | None) -> Reading:
@@ -322,5 +332,7 @@ def _accumulated(values: Values) -> int:
 
 def _length(arguments: Values) -> int:
     if not arguments.has(*LENGTH):
-        raise Unreadable("the files have no sequence length: --set max_length=...")
+        said = [f"{key} {one.value}" for key, one in arguments.settings.items() if key in _SHOWN]
+        read_ones = f" (read: {', '.join(said)[:300]})" if said else ""
+        raise Unreadable(f"the files have no sequence length: --set max_length=...{read_ones}")
     return arguments.integer(*LENGTH)

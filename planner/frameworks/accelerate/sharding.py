@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from planner.documents.loading import parse_json
 from planner.documents.problems import RequestError
+from planner.frameworks.accelerate import tuning
 from planner.frameworks.accelerate.engines import Engine, engine, fsdp_keys, of_document
 from planner.frameworks.accelerate.launch_config import kind_of, stage_in_name
+from planner.frameworks.bash import ProgramCall
 from planner.frameworks.given_values import LaunchValues, Values
-from planner.frameworks.read_results import UNSHARDED, Unreadable
+from planner.frameworks.read_results import UNSHARDED, Setting, Unreadable
 
 # Keys of FSDP in a JSON that ms-swift's --fsdp names.
 _SECTION = "fsdp_config"
+# Accelerate's own words for what shards.
+_KINDS = {"distributed_type", "use_deepspeed", "use_fsdp", "multi_gpu"}
+# Switches by which a program shards in code of its own.
+SHARDS = re.compile(r"(use|enable|with)_(deepspeed|fsdp\d?|zero)")
 
 
 def sharding_of(
@@ -34,7 +41,7 @@ def sharding_of(
     if words or isinstance(section, dict) or values.has("fsdp_version"):
         section = section if isinstance(section, dict) else {}
         return engine("FSDP", fsdp_keys(values, section), files, half, 8)
-    if not beside.settings:
+    if not beside.settings.keys() & _KINDS:
         values.assume(UNSHARDED)
     kind = kind_of(beside)
     each = beside.integer("num_processes", default=8) // beside.integer("num_machines", default=1)
@@ -101,3 +108,37 @@ def _taken(values: LaunchValues, section: dict[str, Any], about: str) -> dict[st
     }
     values.settings = {**values.settings, **added}
     return section
+
+
+def by_options(values: Values, launch: ProgramCall, beside: Values) -> Values:
+    """ZeRO's stage by an option of the script's own, as accelerate's configuration would say it.
+
+    Raises Unreadable where the script turns DeepSpeed on and no option says its configuration.
+    """
+    known = values.settings
+    stage, named = known.get("zero_stage"), known.get("deepspeed")
+    if not beside.settings:
+        _refuse_own_shards(known)
+    bare = named is not None and not isinstance(named.value, str)
+    if bare or (named is not None and str(named.value).lower() == "true"):
+        values.settings = {name: one for name, one in known.items() if name != "deepspeed"}
+        named = None
+    if named is None and stage is not None:
+        values.has("zero_stage")
+        kind = stage.model_copy(update={"name": "distributed_type", "value": "DEEPSPEED"})
+        said = {"distributed_type": kind, "zero_stage": stage}
+        return Values(said, stage.file, values.assumed)
+    if bare:
+        raise launch.program.unreadable(
+            "DeepSpeed runs it, and no option names its JSON: --set zero_stage=2, or 0 to 3"
+        )
+    return beside
+
+
+def _refuse_own_shards(known: Mapping[str, Setting]) -> None:
+    """Raises Unreadable where a switch says that the program shards, and nothing says how."""
+    own = [one for key, one in known.items() if SHARDS.fullmatch(key) and tuning.is_on(one)]
+    if own and not known.keys() & {"deepspeed", "fsdp", "fsdp_config", "zero_stage"}:
+        raise own[0].unreadable(
+            f"{own[0].name}: the program shards in code of its own: --set zero_stage=3, or 0 to 3"
+        )

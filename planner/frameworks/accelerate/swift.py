@@ -6,9 +6,11 @@ releases 2 to 4).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from math import ceil
 
+from planner.frameworks import training_calls
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.read_results import Setting
 from planner.frameworks.training_calls import World
@@ -36,6 +38,8 @@ OWN = (
     "freeze_parameters", "freeze_parameters_regex", "freeze_vit", "freeze_aligner", "adapter_act",
     "adapter_length", "sequence_parallel_size",
 )  # fmt: skip
+# What the command starts, as a file or a module of its own.
+_ENTRY = re.compile(r"(^|/)swift[./]cli[./](sft|pt|rlhf)(\.py)?$")
 # Sequences that a step has at least where nothing says how many micro-batches are accumulated.
 LEAST_BATCH = 16
 # Kinds of `swift rlhf` that generate samples.
@@ -45,21 +49,30 @@ GENERATING = ("grpo", "ppo", "gkd")
 def launches(call: ProgramCall) -> bool:
     """Whether a call is ms-swift's training on transformers' Trainer."""
     before = [word.text.rsplit("/", 1)[-1] for word in call.before]
-    return before[-1:] == ["swift"] and call.program.text in TASKS
+    return (before[-1:] == ["swift"] and call.program.text in TASKS) or bool(
+        _ENTRY.search(call.program.text)
+    )
+
+
+def task(call: ProgramCall) -> str:
+    """The training that it starts, one of TASKS."""
+    return call.program.text.removesuffix(".py").replace(".", "/").rsplit("/", 1)[-1]
 
 
 def keys(said: Mapping[str, Setting], call: ProgramCall) -> dict[str, Setting]:
     """The settings by the trainers' keys, with its defaults for what is not said."""
     found = {name: one for name, one in said.items() if name not in NAMES}
     for name, key in NAMES.items():
-        if name in said and key not in found:
+        if name == "model_type" and "model" in said:  # its family, beside the model itself
+            continue
+        if name in said and said[name].value is not None and key not in found:
             value = _VALUES.get(key, {}).get(str(said[name].value), said[name].value)
             found[key] = said[name].model_copy(update={"value": value})
     program = call.program
     for key, value in DEFAULTS.items():
         usual = Setting(name=key, value=value, file=program.file, line=program.line)
         found.setdefault(key, usual)
-    if said.get("rlhf_type") and call.program.text == "rlhf":
+    if said.get("rlhf_type") and task(call) == "rlhf":
         found["stage"] = said["rlhf_type"]
     return found
 
@@ -77,6 +90,8 @@ def world(call: ProgramCall) -> World:
     """The processes that its environment variables start; one without them."""
     if total := _dumped(call):
         return total
+    if call.launcher in ("torchrun", "deepspeed"):
+        return training_calls.world(call)
     counts = [call.environment.get(name, "1") for name in ("NNODES", "NPROC_PER_NODE")]
     nodes, each = (int(text) if text.isdigit() and len(text) < 7 else None for text in counts)
     return World(nodes, each, nodes * each if nodes and each else None)

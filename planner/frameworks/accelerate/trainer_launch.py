@@ -13,10 +13,9 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from planner.frameworks import architecture, training_calls
-from planner.frameworks.accelerate import swift, trainer_config, trainers, tuning
+from planner.frameworks.accelerate import sharding, swift, trainer_config, trainers, tuning
 from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, plain
 from planner.frameworks.accelerate.trainer_keys import PLAIN, TRAINERS, Trainer
-from planner.frameworks.arguments import to_set
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.given_values import (
     LaunchValues,
@@ -26,7 +25,7 @@ from planner.frameworks.given_values import (
     options,
 )
 from planner.frameworks.launch_files import GivenValues, given_with
-from planner.frameworks.named_models import is_encoder
+from planner.frameworks.named_models import is_encoder, names_none
 from planner.frameworks.read_results import Reading, Setting
 from planner.frameworks.training_calls import TrainingCall, World
 
@@ -42,6 +41,7 @@ KEYS = (
      "lora_target_modules"),
     (re.compile(r"(.*_)?lora_dropout(_p)?"), "lora_dropout"),
     (re.compile(r"zero"), "zero_stage"),
+    (re.compile(r"(deepspeed|ds)_config(_file|_path)?"), "deepspeed"),
 )  # fmt: skip
 SWITCH = re.compile(r"((use|enable)_)?((peft|llm)_)?(q_?)?(lora|peft)(_enabled?)?")
 QUANTIZED = re.compile(r"(use_)?q_?lora|(use_|load_in_)?(4bit|int4)(_quantization)?|use_4bit.*")
@@ -83,7 +83,7 @@ def launches(call: ProgramCall) -> bool:
 def is_one(files: Mapping[str, str]) -> bool:
     """Whether some script has such a call."""
     mark = training_calls.TRAINER_MARK
-    hints = (mark, mark.replace("_", "-"), "swift ")
+    hints = (mark, mark.replace("_", "-"), "swift")
     return training_calls.training_call_if_any(files, hints, launches, TITLE) is not None
 
 
@@ -107,7 +107,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     if swift.launches(call.launch) and (steps := swift.accumulated(values.settings, size)):
         values.settings[steps.name] = steps
     _require(values, trainer, given, call)
-    beside = _zero(values, call.launch, beside)
+    beside = sharding.by_options(values, call.launch, beside)
     model = trainers.model_of(values, trainer, given, call.files)
     tree = {name: one.value for name, one in values.settings.items()}
     tree |= trainer_config.sections(files)
@@ -164,16 +164,22 @@ def _by_key(
         yield from swift.keys(said, call).items()
         return
     yield from said.items()
-    for pattern, key in KEYS:
-        named = [name for name in said if pattern.fullmatch(name) and not OTHER_PART.search(name)]
-        if named and key not in said:
-            yield key, said[named[0]]
+    yield from _renamed(said)
     if "task_type" in said and "stage" not in said:  # Firefly's
         yield "stage", said["task_type"]
     if (mode := said.get("train_mode")) is not None and mode.value in MODES:
         yield "finetuning_type", mode
     elif "finetuning_type" not in said:
         yield from _adapters(said, call.program.text.rsplit("/", 1)[-1], assumed)
+
+
+def _renamed(said: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
+    """The settings of other names by the keys that trainers have for them."""
+    for pattern, key in KEYS:
+        named = [name for name in said if pattern.fullmatch(name) and not OTHER_PART.search(name)]
+        bare = key == "deepspeed" and key in said and said[key].value is None
+        if named and (key not in said or bare):
+            yield key, said[named[0]]
 
 
 def _adapters(
@@ -199,10 +205,10 @@ def _adapters(
 
 def _adapting(said: Mapping[str, Setting], switches: list[Setting], program: str) -> list[Setting]:
     """The settings that say that adapters are trained; empty where all weights are."""
-    if any(_is_on(said[name]) for name in WHOLE if name in said):
+    if any(tuning.is_on(said[name]) for name in WHOLE if name in said):
         return []
     if switches:
-        return switches if any(map(_is_on, switches)) else []
+        return switches if any(map(tuning.is_on, switches)) else []
     found = [one for name, one in said.items() if "lora_" in name and not OTHER_PART.search(name)]
     return found or (list(said.values()) if "lora" in program.lower() else [])
 
@@ -214,18 +220,8 @@ def _is_packed(said: Mapping[str, Setting], program: str) -> bool:
     if not bits and "qlora" in program.lower():
         return True
     return "4" in bits or any(
-        _is_on(one) for name, one in said.items() if QUANTIZED.fullmatch(name)
+        tuning.is_on(one) for name, one in said.items() if QUANTIZED.fullmatch(name)
     )
-
-
-def _is_on(setting: Setting) -> bool:
-    """Whether a switch is on.  Raises Unreadable if the files leave it open."""
-    if "$" in str(setting.value):
-        text = str(setting.value)
-        raise setting.unreadable(
-            f"{setting.name} is {text}, which the files do not say: {to_set(text)}"
-        )
-    return str(setting.value or "true").lower() not in tuning.OFF
 
 
 def _trainer(values: Values) -> Trainer:
@@ -233,6 +229,10 @@ def _trainer(values: Values) -> Trainer:
     factory = TRAINERS[0]
     stage = values.settings.get("stage")
     if stage is not None and stage.value not in STAGES:  # LLaVA's stages are of the data
+        if stage.name == "--stage" and values.settings.keys() & {*factory.marks}:
+            raise stage.unreadable(
+                f"{stage.name} {stage.value}: its loss cannot be planned, only pt, sft, rm and dpo"
+            )
         values.settings = {key: one for key, one in values.settings.items() if key != "stage"}
     staged = "stage" in values.settings and not values.has(*PLAIN.length)
     if staged or values.settings.keys() & {"cutoff_len", "lora_target"}:
@@ -247,7 +247,7 @@ def _refuse(values: Values, call: TrainingCall) -> None:
     if swift.launches(call.launch) and values.text("rlhf_type") in swift.GENERATING:
         asked = values.settings["rlhf_type"]
         raise asked.unreadable(f"{asked.value} also generates samples: planner rl has its step")
-    if GENERATING.search(name):
+    if GENERATING.search(name) or any(key.startswith("actor_model") for key in values.settings):
         raise program.unreadable(f"{name} also generates samples: its step cannot be read")
     if PAIRED_OTHERWISE.search(name):
         raise program.unreadable(f"the loss of {name} cannot be planned: only sft, dpo and reward")
@@ -270,9 +270,9 @@ def _refuse_options(values: Values, call: ProgramCall) -> None:
         (one for key, one in left.items() if not ASIDE.search(key) and _says(one)), named=True
     )
     for key, one in left.items():
-        if ADDS.fullmatch(key) and _is_on(one):
+        if ADDS.fullmatch(key) and tuning.is_on(one):
             raise one.unreadable(f"{one.name} adds parts to the model, which no plan has")
-        if DEGREES.fullmatch(key) and one.value != "1" and _is_on(one):
+        if DEGREES.fullmatch(key) and one.value != "1" and tuning.is_on(one):
             raise one.unreadable(
                 f"{one.name} {one.value or ''}: {call.program.text} runs the Trainer on an engine "
                 "with parallelism of its own, which is not read"
@@ -321,29 +321,6 @@ def _world(call: ProgramCall, beside: Values) -> World:
     return World(1, 1, 1) if alone and not visible else reached
 
 
-def _zero(values: Values, launch: ProgramCall, beside: Values) -> Values:
-    """ZeRO's stage by an option of the script's own, as accelerate's configuration would say it.
-
-    Raises Unreadable where the script turns DeepSpeed on and no option says its configuration.
-    """
-    known = values.settings
-    stage, named = known.get("zero_stage"), known.get("deepspeed")
-    bare = named is not None and not isinstance(named.value, str)
-    if bare or (named is not None and str(named.value).lower() == "true"):
-        values.settings = {name: one for name, one in known.items() if name != "deepspeed"}
-        named = None
-    if named is None and stage is not None:
-        values.has("zero_stage")
-        kind = stage.model_copy(update={"name": "distributed_type", "value": "DEEPSPEED"})
-        said = {"distributed_type": kind, "zero_stage": stage}
-        return Values(said, stage.file, values.assumed)
-    if bare:
-        raise launch.program.unreadable(
-            "DeepSpeed runs it, and no option names its JSON: --set zero_stage=2, or 0 to 3"
-        )
-    return beside
-
-
 def _refuse_encoder(values: Values, given: GivenValues) -> None:
     """Raises Unreadable if the named model is none of a decoder alone."""
     stated = values.settings.get("model_name_or_path")
@@ -352,11 +329,19 @@ def _refuse_encoder(values: Values, given: GivenValues) -> None:
         raise stated.unreadable(f"{text}: {training_calls.DECODERS_ONLY}")
 
 
+def _is_unnamed(values: Values, files: Mapping[str, str]) -> bool:
+    """Whether no option names the model, or a folder that has no config.json here."""
+    stated = values.settings.get("model_name_or_path")
+    if stated is None:
+        return True
+    return "config.json" not in files and names_none(str(stated.value or ""))
+
+
 def _require(values: Values, trainer: Trainer, given: GivenValues, call: TrainingCall) -> None:
     """Raises Unreadable with all that is missing, how to give it, and what was read."""
     _refuse_encoder(values, given)
     missing, add = [], []
-    if given.model is None and not values.has("model_name_or_path"):
+    if given.model is None and _is_unnamed(values, call.files):
         missing.append("the model")
         add.append("--model NAME")
     for parts in PARTS:

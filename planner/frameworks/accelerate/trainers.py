@@ -33,7 +33,7 @@ from planner.frameworks.given_values import (
     malformed,
 )
 from planner.frameworks.launch_files import GivenValues, given_with
-from planner.frameworks.named_models import find, is_encoder, of_config
+from planner.frameworks.named_models import find, is_encoder, names_none, of_config
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 from planner.huggingface.export.exporter import config_of
 
@@ -41,7 +41,7 @@ YAML = (".yaml", ".yml")
 PLAIN = ("NO", "MULTI_GPU")
 # Liger's kernels, which Axolotl names one by one, and Apple's cut cross-entropy.
 CHUNKED = (
-    "use_liger_kernel", "enable_liger_kernel", "liger_fused_linear_cross_entropy",
+    "use_liger_kernel", "use_liger", "enable_liger_kernel", "liger_fused_linear_cross_entropy",
     "cut_cross_entropy", "chunked_cross_entropy",
 )  # fmt: skip
 NAMED = ("LLaMA-Factory", "TRL", "Axolotl")  # these have a framework of their own
@@ -178,8 +178,9 @@ def model_of(
         if is_encoder(name):
             text = f"{name[:100]} is an encoder, or has one: {training_calls.DECODERS_ONLY}"
             raise Unreadable(text) from None
+        wrong = " is no model's name" if names_none(name) else f": {error}"
         raise Unreadable(
-            f"{trainer.model[0]} {name[:100]}: {error}; give the model by another name or by its "
+            f"{trainer.model[0]} {name[:100]}{wrong}; give the model by another name or by its "
             "config.json (--model)"
         ) from None
 
@@ -209,9 +210,7 @@ def plan_of(
     micro *= 2 if loss in PAIRED else 1
     half = tuning.half_of(values)
     sharding = sharding_of(values, tree, files, half, beside)
-    optimizer = values.text("optim", "optimizer") or OPTIMIZERS["adam"]
-    if optimizer not in OPTIMIZED and "adam" not in optimizer:
-        values.assume(f"the optimizer {optimizer[:60]} is costed as Adam")
+    optimizer = _optimizer(values)
     # The FSDP 2 engine of v1 always reduces in fp32 (distributed/fsdp2.py).
     reduced = "fp32" if trainer is NEWER and values.has("fsdp_version") else sharding.reduced
     adapters = tuning.adapters_of(values, trainer, tree)
@@ -244,6 +243,16 @@ def plan_of(
         **fields,
     )
     return training, plan
+
+
+def _optimizer(values: Values) -> str:
+    """The optimizer, by its key or by LLaMA-Factory's switch; one that is not known is said."""
+    name = values.text("optim", "optimizer") or OPTIMIZERS["adam"]
+    if values.has("use_muon") and values.boolean("use_muon"):
+        return "muon"
+    if name not in OPTIMIZED and "adam" not in name:
+        values.assume(f"the optimizer {name[:60]} is costed as Adam")
+    return name
 
 
 def runtime_of(optimizer: str) -> str:

@@ -10,10 +10,11 @@ from cost_models.adapters import AdapterTarget
 from planner.frameworks.accelerate.engines import Engine
 from planner.frameworks.accelerate.peft import NAMES
 from planner.frameworks.accelerate.trainer_keys import Trainer, kept_in
+from planner.frameworks.arguments import to_set
 from planner.frameworks.given_values import Values
-from planner.frameworks.read_results import Unreadable
+from planner.frameworks.read_results import Setting, Unreadable
 
-OFF = ("", "false", "no", "0", "none")
+OFF = ("", "false", "no", "0", "none", "null")
 EVERY = ("all", "all-linear", "all_linear")
 # Modules of families that fuse or name the matrices in their own way (GPT-NeoX, Falcon, ChatGLM,
 # Qwen, Baichuan, InternLM, Phi-3).
@@ -36,6 +37,16 @@ OTHERWISE = (
 )  # fmt: skip
 # Parts that are trained whole beside adapters.
 WHOLE_PARTS = ("additional_target", "modules_to_save", "lora_modules_to_save")
+
+
+def is_on(setting: Setting) -> bool:
+    """Whether a switch is on.  Raises Unreadable if the files leave it open."""
+    if "$" in str(setting.value):
+        text = str(setting.value)
+        raise setting.unreadable(
+            f"{setting.name} is {text}, which the files do not say: {to_set(text)}"
+        )
+    return str(setting.value or "true").lower() not in OFF
 
 
 def refuse_other_ways(values: Values) -> None:
@@ -86,7 +97,13 @@ def adapters_of(values: Values, trainer: Trainer, tree: dict[str, Any]) -> dict[
     if kind not in ("lora", "qlora"):
         raise Unreadable(f"{kind} cannot be read: only full training, lora and qlora")
     listed = next((tree[key] for key in trainer.targets if tree.get(key)), None)
-    values.has(*trainer.targets, "lora_target_linear", "lora_alpha", "bnb_4bit_quant_storage")
+    values.has(
+        *trainer.targets,
+        "lora_target_linear",
+        "lora_alpha",
+        "bnb_4bit_quant_storage",
+        "load_in_4bit",
+    )
     if parts := [key for key in WHOLE_PARTS if values.has(key)]:
         values.assume(f"{parts[0]}: modules that are trained whole beside adapters are not costed")
     return {

@@ -103,7 +103,8 @@ def launcher_of(text: str) -> str:
 def console_script(names: Sequence[str | None]) -> int:
     """The index of the task in a trainer's console command; 0 for any other command."""
     said = [(name or "").rsplit("/", 1)[-1] for name in names]
-    starts = range(len(said)) if said[:1] and said[0] in STARTERS else range(1)
+    behind = said[:1] and (said[0] in STARTERS or (launcher_of(said[0]) and said[0] != "tune"))
+    starts = range(len(said)) if behind else range(1)
     for command, tasks in _COMMANDS.items():
         for start in starts:
             task = start + len(command)

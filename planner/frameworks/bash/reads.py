@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC
 from collections.abc import Sequence
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 
 from planner.frameworks.bash.conditions import plain_text
 from planner.frameworks.bash.programs import Programs
@@ -26,11 +26,11 @@ class Reads(Programs, ABC):
             return self.option_of_the_script(names, words)
         wanted = [one for one in names if one and re.fullmatch(r"[A-Za-z_]\w*", one, re.ASCII)]
         text = self.here_string(command)
-        if not wanted:
+        if not wanted or (_whole(names) and self.here_document(wanted[-1], command)):
             return True
         if name != "read" or text is None:
             parts = [self.unknown(f"${one}") for one in wanted]
-        elif any(one and re.fullmatch(r"-\w*a", one) for one in names):
+        elif _into_array(names):
             cells = self.split(text, None)
             self.variables[wanted[-1]] = [((cell, command.line),) for cell in cells]
             return True
@@ -44,6 +44,13 @@ class Reads(Programs, ABC):
         """The text after `<<<`; None if there is none or it is unknown."""
         strings = [one.target for one in command.redirects if one.operator == "<<<"]
         return self.known(plain_text(self.value(strings[-1]))) if strings else None
+
+    def here_document(self, name: str, command: Simple) -> bool:
+        """Set a variable to the text of a here-document; False if there is none."""
+        bodies = [one.body for one in command.redirects if one.operator in ("<<", "<<-")]
+        if bodies:
+            self.variables[name] = self.value(bodies[-1])
+        return bool(bodies)
 
     def split(self, text: str, most: int | None) -> list[str]:
         """The fields into which `read` splits a line; most: the maximum number of splits."""
@@ -75,3 +82,13 @@ class Reads(Programs, ABC):
         self.variables["OPTIND"] = ((str(at + 1), self.line),)
         self.variables[name] = ((option[1] if option[1] in letters else "?", self.line),)
         return True
+
+
+def _into_array(names: Sequence[str | None]) -> bool:
+    return any(one and re.fullmatch(r"-\w*a", one) for one in names)
+
+
+def _whole(names: Sequence[str | None]) -> bool:
+    """Whether `read -d ''` reads to the end, not to the end of a line."""
+    said = [one for one in names if one is not None]
+    return any(re.fullmatch(r"-\w*d", one) and not value for one, value in pairwise(said))

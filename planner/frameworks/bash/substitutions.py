@@ -146,10 +146,21 @@ def _dirname(words: Sequence[str]) -> str | None:
     return (folder if slash else ".") + "\n"
 
 
+def _which(words: Sequence[str]) -> str | None:
+    """The program by its name alone: where it lies changes no launch."""
+    return words[0] + "\n" if len(words) == 1 and not words[0].startswith("-") else None
+
+
+def _command(words: Sequence[str]) -> str | None:
+    return _which(words[1:]) if words[:1] == ["-v"] else None
+
+
 _PRINTERS: dict[str, Callable[[Sequence[str]], str | None]] = {
     "echo": _echo,
     "seq": _seq,
     "printf": formatted,
     "basename": _basename,
     "dirname": _dirname,
+    "which": _which,
+    "command": _command,
 }

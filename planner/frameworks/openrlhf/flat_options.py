@@ -46,6 +46,8 @@ _LOSSES = (
     (re.compile(r"(^|[._])(kto|kd|prm)(_|$|\.py)"), ""),
 )
 
+_ITS_OWN = re.compile(r"(^|[./])(train_)?(sft|dpo|rm|kto|kd|prm|ppo(_ray)?)(_\w+)?(\.py)?$")
+
 
 def launches(call: ProgramCall) -> bool:
     """Whether a call has these options."""
@@ -57,6 +59,11 @@ def loss_of(call: ProgramCall) -> str:
     """The loss of a call's program; "" where it is one that no plan has."""
     name = call.program.text.rsplit("/", 1)[-1]
     return next((loss for pattern, loss in _LOSSES if pattern.search(name)), "next_token")
+
+
+def is_its_own(call: ProgramCall) -> bool:
+    """Whether OpenRLHF has a program of that name, not only a fork of it."""
+    return bool(_ITS_OWN.search(call.program.text))
 
 
 def renamed(said: Sequence[Setting], loss: str) -> dict[str, Setting]:

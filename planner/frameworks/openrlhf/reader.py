@@ -98,6 +98,9 @@ def _values(call: training_calls.TrainingCall, said: Sequence[Setting]) -> tuple
         raise program.unreadable(f"the loss of {text} cannot be planned: only sft, dpo and reward")
     notes = [*call.notes, *((APART,) if MARK in known else ())]
     values = LaunchValues(known, program.file, notes)
+    if flat and not flat_options.is_its_own(call.launch):
+        name = program.text.rpartition("/")[2]
+        values.assume(f"{name} is no program of OpenRLHF: costed as training on the next token")
     if flat and not values.has("--bf16", "--fp16", "--ds.param_dtype"):
         values.assume("--bf16: not given, plans have no fp32 training, bf16 assumed")
     values.has("--flash_attn")

@@ -214,6 +214,8 @@ COUNTED = [
     ("", "[$(printf '0,%.0s' $(seq 1 3))1]", ["[0,0,0,1]"]),
     ("for i in $(seq 2 4); do L=$i; done; D=$(dirname /a/b.json)\n", "$L $D", ["4", "/a"]),
     ("", "$(basename /m/llama-7b.json .json)", ["llama-7b"]),
+    ("A=$(which swift); B=$(command -v torchrun)\n", "$A $B", ["swift", "torchrun"]),
+    ("read -r -d '' A <<EOF\n--a 1 \\\n  --b 2\nEOF\n", "$A", ["--a", "1", "--b", "2"]),
 ]
 
 

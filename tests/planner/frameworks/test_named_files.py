@@ -93,3 +93,9 @@ def test_what_is_no_text_or_too_large_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_bytes(b"x" * (1 << 20))
     (tmp_path / "d.json").mkdir()
     assert found(tmp_path / "run.sh") == ["c.json"]
+
+
+def test_the_shapes_of_a_model_that_is_a_folder(tmp_path: Path) -> None:
+    script = "torchrun t.py --tokenizer-model ./out --model_name_or_path ./small/base --out ./out\n"
+    tree(tmp_path, run_dot_sh=script, small__base__config_dot_json="{}", out__config_dot_json="[]")
+    assert launch_at([str(tmp_path / "run.sh")])[0]["config.json"] == "{}"

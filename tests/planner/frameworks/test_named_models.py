@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cost_models.catalog.names import UnknownName
-from planner.frameworks.named_models import find
+from planner.frameworks.named_models import find, names_none
 
 
 @pytest.mark.parametrize(
@@ -31,10 +31,33 @@ def test_models_trained_further_have_the_shape_of_their_base(name: str, preset: 
     assert find(name) == find(preset)
 
 
-@pytest.mark.parametrize("name", ["qwen2.5-coder-9b", "deepseek-ai/DeepSeek-R1-Distill-Qwen-3B"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "qwen2.5-coder-9b",
+        "deepseek-ai/DeepSeek-R1-Distill-Qwen-3B",
+        "rinna/japanese-gpt-neox-3.6b",  # no GPT of 3.6 billion
+    ],
+)
 def test_another_base_is_not_taken_for_it(name: str) -> None:
     with pytest.raises(UnknownName):
-        find(name)
+        find(name, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "none"),
+    [
+        ("./model", True),
+        ("/path/to/your_model", True),
+        ("model_path", True),
+        ("TO_BE_FILLED", True),
+        ("<MODEL>", True),
+        ("llama-2-7b", False),
+        ("local/gemma-2b", False),
+    ],
+)
+def test_places_to_fill_in_are_no_names(name: str, none: bool) -> None:
+    assert names_none(name) is none
 
 
 @pytest.mark.parametrize(

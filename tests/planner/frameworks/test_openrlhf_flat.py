@@ -76,3 +76,17 @@ def test_what_stands_in_the_way(program: str, words: str, says: str) -> None:
     found = why(f"deepspeed --module {program} {words}")
     assert says in found
     assert "num-layers" not in found
+
+
+def test_options_in_a_here_document() -> None:
+    script = f"read -r -d '' words <<EOF\nopenrlhf.cli.train_sft {USUAL}\nEOF\n"
+    found = reading(f"{script}deepspeed --num_gpus 4 --module $words\n").request
+    assert (found["plan"]["dp"], found["training"]["seq_length"]) == (4, 4096)
+
+
+def test_a_program_of_a_fork_is_said() -> None:
+    said = str(reading(f"deepspeed --module openrlhf.cli.train_ebft {USUAL}").request["guessed"])
+    assert "train_ebft is no program of OpenRLHF" in said
+    assert "no program" not in str(
+        reading(f"deepspeed --module openrlhf.cli.train_sft {USUAL}").request["guessed"]
+    )

@@ -60,3 +60,22 @@ def test_parts_that_are_added_and_trained_alone_are_no_full_tuning(option: str) 
     )
     with pytest.raises((Unreadable, RequestError), match="adds parts to the model"):
         read(call)
+
+
+@pytest.mark.parametrize(
+    ("start", "dp"),
+    [
+        ("torchrun --nproc_per_node=4 $(which swift) sft", 4),
+        ("torchrun --nproc_per_node=2 -m swift.cli.sft", 2),
+        ("deepspeed --num_gpus 3 swift/cli/sft.py", 3),
+    ],
+)
+def test_a_launcher_before_it_starts_the_processes(start: str, dp: int) -> None:
+    words = "--model Qwen/Qwen2.5-7B-Instruct --max_length 2048 --dataset d"
+    assert read(f"{start} {words}").plan.dp == dp
+
+
+def test_a_model_without_its_name_is_missing() -> None:
+    words = "--model_type qwen2_5_vl --model --max_length 2048 --dataset d"
+    with pytest.raises(RequestError, match="leaves out the model: add --model NAME"):
+        read(f"NPROC_PER_NODE=8 swift sft {words}")

@@ -275,6 +275,16 @@ def test_a_script_with_options_of_nobody_is_named() -> None:
     assert "--num-layers" not in said
 
 
+def test_what_no_trainer_has_is_shown_with_the_command_that_completes_it() -> None:
+    words = "--model_path meta-llama/Llama-3.1-8B --max_len=4096 --batch 2"
+    command = "planner plan --model meta-llama/Llama-3.1-8B --seq-length 4096"
+    assert f"{command} --global-batch-size ..." in why("deepspeed --module own.sft", words)
+
+
+def test_programs_that_train_nothing_are_named_so() -> None:
+    assert "generate.py trains nothing" in why("torchrun tools/generate.py --max_len 99")
+
+
 @pytest.mark.parametrize(
     "said", ["per_device_train_batch_size=$OF_SHELL", "gradient_checkpointing=${OF_SHELL}"]
 )
@@ -298,3 +308,52 @@ def test_an_override_whose_value_the_user_gives() -> None:
         {"run.yaml": config, "launch.sh": script}, parse_cluster("1x8xh100-sxm"), given=given
     ).request
     assert found["plan"]["micro_batch_size"] == 4
+
+
+def test_a_stage_that_it_does_not_have_is_refused() -> None:
+    words = "--stage cls --finetuning_type full --cutoff_len 4096"
+    assert "--stage cls: its loss" in why("torchrun src/train.py", MODEL, BATCH, words)
+
+
+def test_an_actor_is_trained_on_what_it_generates() -> None:
+    words = "--actor_model_name_or_path mistralai/Mistral-7B-v0.1 --max_length 512"
+    assert "also generates samples" in why("deepspeed --module rl.mcts", words, BATCH)
+
+
+def test_an_own_length_beside_a_configuration_of_accelerate() -> None:
+    script = f"accelerate launch --config_file c.yaml train.py {MODEL} {BATCH} --cutoff_len 4096\n"
+    config = "distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n"
+    found = read({"run.sh": script, "c.yaml": config}, parse_cluster("1x8xh100-sxm")).request
+    assert (found["training"]["seq_length"], found["plan"]["zero_stage"]) == (4096, 3)
+
+
+def test_a_configuration_that_the_caller_names_is_asked_for() -> None:
+    words = f"{MODEL} {BATCH} --use_peft --max_seq_length 2048"
+    assert "config is $1, which the files do not say" in why(
+        "accelerate launch --config_file $1 train.py", words
+    )
+
+
+def test_a_program_that_shards_by_a_switch_of_its_own() -> None:
+    words = (MODEL, BATCH, LENGTH, "--use_deepspeed")
+    assert "shards in code of its own: --set zero_stage=3" in why("torchrun t.py", *words)
+    known = GivenValues({"zero_stage": "3"})
+    assert reading("torchrun t.py", *words, given=known).request["plan"]["zero_stage"] == 3
+    named = (MODEL, BATCH, LENGTH, "--deepspeed --deepspeed_config configs/ds_zero2.json")
+    assert reading("deepspeed t.py", *named).request["plan"]["zero_stage"] == 2
+
+
+def test_options_of_accelerate_overrule_its_configuration_beside_a_trainers_yaml() -> None:
+    script = "accelerate launch --config_file z3.yaml --num_processes 4 sft.py --config sft.yaml\n"
+    config = (
+        "model_name_or_path: Qwen/Qwen2.5-7B\nmax_seq_length: 4096\nuse_peft: false\nbf16: true\n"
+    )
+    z3 = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 3\nnum_processes: 8\n"
+    files = {
+        "run.sh": script,
+        "sft.yaml": config,
+        "other.yaml": z3.replace("3", "2"),
+        "z3.yaml": z3,
+    }
+    plan = read(files, parse_cluster("8x8xh100-sxm")).request["plan"]
+    assert (plan["dp"], plan["zero_stage"]) == (4, 3)

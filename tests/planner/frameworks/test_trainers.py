@@ -215,3 +215,15 @@ def test_trl() -> None:
 def test_what_is_not_read_is_refused_by_name(text: str, says: str) -> None:
     with pytest.raises(Unreadable, match=says):
         read(text)
+
+
+def test_switches_of_a_programs_own_are_said() -> None:
+    text = (
+        "model_name_or_path: Qwen/Qwen2.5-7B\nfinetuning_type: full\nstage: sft\nbf16: true\n"
+        "use_muon: true\nuse_asft_loss: true\nuse_fast_tokenizer: true\n"
+    )
+    reading = read(text)
+    assert reading.training.optimizer == "muon"
+    assert [one for one in reading.assumed if "not read" in one] == [
+        "not read, and may change time or memory: use_asft_loss true"
+    ]

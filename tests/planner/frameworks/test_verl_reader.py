@@ -210,3 +210,26 @@ def test_it_is_judged_in_its_own_place() -> None:
     codes = {one.code for one in answer.findings if one.severity == "error"}
     assert "world_size" in codes
     assert lint({"run.sh": SCRIPT}, cluster).estimate is not None
+
+
+YAML = """\
+defaults: [ppo_trainer, _self_]
+data: {max_prompt_length: 1024, max_response_length: 3072}
+actor_rollout_ref:
+  model: {path: /models/Qwen3-30B-A3B}
+  actor:
+    ppo_mini_batch_size: 64
+    ppo_micro_batch_size_per_gpu: 1
+  rollout: {n: 8}
+trainer: {n_gpus_per_node: 8, nnodes: 1}
+"""
+
+
+def test_a_yaml_is_read_alone_and_under_the_call_that_names_it() -> None:
+    cluster = parse_cluster("1x8xh100-sxm")
+    alone = said({"grpo.yaml": YAML}, cluster).request
+    assert (alone["training"]["global_batch_size"], alone["training"]["seq_length"]) == (512, 4096)
+    assert (alone["plan"]["dp"], alone["plan"]["zero_stage"]) == (8, 3)
+    call = "python -m verl.trainer.main_ppo --config-name grpo actor_rollout_ref.rollout.n=4\n"
+    both = said({"run.sh": call, "grpo.yaml": YAML}, cluster).request
+    assert both["training"]["global_batch_size"] == 256
