@@ -39,11 +39,17 @@ def blocks(language: str) -> list[str]:
 
 LINES = list(dict.fromkeys(line for block in blocks("sh") for line in block.splitlines()))
 # Sizing answers a search for each accelerator of the catalog and each number of them: half a minute
-# of work, of which one number is enough before every merge.
+# of work, of which one number of two accelerators is enough before every merge.
 SIZING = [line for line in LINES if line.startswith("planner size ")]
 COMMANDS = [
     *(line for line in LINES if line not in SIZING),
-    *(pytest.param(f"{line} --sizes 512", marks=pytest.mark.slow) for line in SIZING),
+    *(
+        pytest.param(
+            f"{line} --sizes 512" + " --accelerators h200,mi300x" * ("--accelerators" not in line),
+            marks=pytest.mark.slow,
+        )
+        for line in SIZING
+    ),
     *(pytest.param(line, marks=pytest.mark.exhaustive) for line in SIZING),
 ]
 

@@ -191,9 +191,18 @@ def remount(server: Server, folder: Path, mode: str) -> None:
     subprocess.run([*within, "mount", "-o", f"remount,{mode}", str(folder)], check=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["full", "read only"])
-def test_a_job_waits_for_space(postgres: Postgres, tmp_path: Path, way: str) -> None:
+# A validation that goes on has shown what is to be shown; its run is long.
+@pytest.mark.parametrize(
+    ("way", "to_its_end"),
+    [
+        pytest.param("full", False, marks=pytest.mark.slow),
+        pytest.param("read only", True, marks=pytest.mark.slow),
+        pytest.param("full", True, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_job_waits_for_space(
+    postgres: Postgres, tmp_path: Path, way: str, to_its_end: bool
+) -> None:
     postgres.folder.chmod(0o755)  # its socket is for a server in a space of its own, too
     place = Place(tmp_path / "data", postgres.database())
     try:
@@ -205,8 +214,11 @@ def test_a_job_waits_for_space(postgres: Postgres, tmp_path: Path, way: str) -> 
         eventually(lambda: "waits for space" in str(server.log_of(job)), "that it waits", 120)
         assert server.job(job)["state"] == "running"
         ballast.unlink() if way == "full" else remount(server, place.folder, "rw")
+        if not to_its_end:
+            eventually(lambda: begun(server, job, "prepare: done"), "that it goes on")
+            server.http.post(job["links"]["cancel"])
         done = server.end(job)
-        assert done["state"] == "succeeded", done["error"]
+        assert done["state"] == ("succeeded" if to_its_end else "cancelled"), done["error"]
     finally:
         place.clear()
 

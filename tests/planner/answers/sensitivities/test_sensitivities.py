@@ -74,12 +74,13 @@ def test_every_input_is_answered_or_left_out_with_a_reason() -> None:
 
 
 @pytest.mark.slow
-def test_fixed_numbers_are_those_of_an_estimate() -> None:
-    """Each value written into the document at its pointers, and asked."""
+@pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_fixed_numbers_are_those_of_an_estimate(share: int) -> None:
+    """Values written into the document at their pointers, and asked: of an input one or all."""
     answer = whole()
     asked = 0
-    for one in answer.inputs:
-        for point in one.points:
+    for number, one in enumerate(answer.inputs):
+        for point in one.points[number % share :: share]:
             if not one.pointers or point.fixed is None:
                 continue
             document = json.loads(json.dumps(answer.request))
@@ -101,7 +102,7 @@ def test_fixed_numbers_are_those_of_an_estimate() -> None:
             change = answer.base.tokens_per_s / report.tokens_per_s - 1.0
             assert point.fixed_change == pytest.approx(change, abs=1e-12)
             asked += 1
-    assert asked > 40
+    assert asked > 40 // share
 
 
 @pytest.mark.slow
