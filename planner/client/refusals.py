@@ -44,20 +44,14 @@ def refusal(
 ) -> Exception:
     """The error for a problem document: RequestError where the request is wrong."""
     document = _document(content)
-    detail = str(shown(str(document.get("detail", "")))) if document else ""
-    if status == 422 and document and (problems := _problems(document)):
-        if not _UNKNOWN.isdisjoint(one.code for one in problems):
-            # The same parser read the request here and found nothing.
-            return _other_version(url, version) or RequestError(problems)
-        return _request_error(problems)
     if status == 422 and document:
-        return refuse("", "usage", str(document.get("detail")))
+        return _wrong_request(url, document, version)
     if status == 401:
         what = "does not know this key" if with_key else "needs a key"
         return ServiceError(f"{url} {what}: set PLANNER_API_KEY or PLANNER_API_KEY_FILE", document)
     if status in (429, 503):
         when = f"; try again in {retry_after} s" if retry_after else "; try again later"
-        why = detail or HTTPStatus(status).phrase
+        why = _shown(document or {}, "detail", HTTPStatus(status).phrase)
         return ServiceError(f"{url} is busy: {why}{when}", document, passing=True)
     foreign = document is None or status in (404, 405)
     if foreign and (other := _other_version(url, version)) is not None:
@@ -65,9 +59,9 @@ def refusal(
     if document is None:
         phrase = f"{status} {_phrase(status)}".strip()
         return ServiceError(f"{url} answers {phrase}, not as a service of the planner does")
-    number = document.get("request_id")
-    known = f" (request {shown(str(number))})" if number and status >= 500 else ""
-    title = str(shown(str(document.get("title", _phrase(status)))))
+    number = _shown(document, "request_id") if status >= 500 else ""
+    known = f" (request {number})" if number else ""
+    title, detail = _shown(document, "title", _phrase(status)), _shown(document, "detail")
     return ServiceError(f"{url} refuses: {title}: {detail}{known}", document)
 
 
@@ -89,12 +83,23 @@ def _other_version(url: str, version: Version) -> ServiceError | None:
     )
 
 
-def _request_error(problems: tuple[Problem, ...]) -> RequestError:
+def _wrong_request(url: str, document: Mapping[str, Any], version: Version) -> Exception:
     from planner.answers.plans.emission import NothingFits
 
+    problems = _problems(document)
+    if not problems:
+        return refuse("", "usage", str(document.get("detail")))
+    if not _UNKNOWN.isdisjoint(one.code for one in problems):
+        # The same parser read the request here and found nothing.
+        return _other_version(url, version) or RequestError(problems)
     if [one.code for one in problems] == ["nothing_fits"]:
         return NothingFits(problems[0].detail)
     return RequestError(problems)
+
+
+def _shown(document: Mapping[str, Any], name: str, otherwise: str = "") -> str:
+    """A text of a document, fit to print; the other one where it has none."""
+    return str(shown(str(document.get(name) or otherwise)))
 
 
 def _document(content: bytes) -> dict[str, Any] | None:

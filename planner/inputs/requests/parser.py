@@ -93,6 +93,20 @@ def parse_cluster(value: Any) -> ClusterSpec:
     return cluster
 
 
+def _context(
+    model: ModelSpec | None, cluster: ClusterSpec | None, training: TrainingSpec | None
+) -> Context | None:
+    """What rules are asked about; None where a part of it is wrong."""
+    if model is None or cluster is None or training is None:
+        return None
+    return Context(model, cluster, training)
+
+
+def _usual_where_missing(cluster: ClusterSpec, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What plans usually have on a cluster, for the fields that are not given."""
+    return {name: first for name, (first, *_) in usual(cluster).items() if given.get(name) is None}
+
+
 class _Parser:
     """Collects problems and the pointers of defaults while it turns the parts into specs."""
 
@@ -112,11 +126,7 @@ class _Parser:
         search = self.part("search", self.search) or SearchSpec()
         training = self.part("training", lambda value: self.training(value, search, cluster))
         profile, site = self.part("profile", self.profile), self.part("site", self.site)
-        context = (
-            Context(model, cluster, training)
-            if model is not None and cluster is not None and training is not None
-            else None
-        )
+        context = _context(model, cluster, training)
         plan = self.part("plan", lambda value: self.plan(value, cluster, search, context))
         marks = {name: self.strings(name) for name in ("guessed", "defaulted")}
         kind = RequestError if self.problems else Contradiction
@@ -285,9 +295,7 @@ class _Parser:
         if framework is not None and context is not None:
             filled |= plan_defaults.usual(framework, value, context.model)
         elif framework is None and cluster is not None:
-            for name, (value_there, *_) in usual(cluster).items():
-                if filled.get(name) is None:
-                    filled[name] = value_there
+            filled |= _usual_where_missing(cluster, filled)
         if filled.get("schedule") is None and plan_defaults.degree(filled.get("vpp", 1)) > 1:
             filled["schedule"] = "interleaved-1f1b"
         if filled.get("dp") is None and cluster is not None:
