@@ -84,7 +84,7 @@ def _by_card(document: dict[str, Any], named: str | None, json: bool) -> int:
     able = [row for row in answer.rows if any(one and one.fits for one in row.cells.values())]
     card = (able or answer.rows)[0].accelerator
     lines = ["", "Next", f"  {repeated(f'planner fit --model {named} --card {card}')}"]
-    output.show(answer, json, lambda screen: cards_screen(answer, str(named)), lines)
+    output.show(answer, json, lambda screen: cards_screen(answer, asked), lines)
     return FINE if able else NOTHING_FITS
 
 

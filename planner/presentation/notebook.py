@@ -11,6 +11,7 @@ from rich.text import Text
 
 from cost_models.parameters import total_parameters
 from planner.answers.fits.answer import FitAnswer
+from planner.answers.fits.by_card import CardsAnswer, parse_cards
 from planner.answers.fits.request import parse_fit
 from planner.answers.lint.findings import LintAnswer
 from planner.answers.mixed_clusters.answer import MixedAnswer
@@ -44,7 +45,7 @@ from planner.presentation.drawing.svg import svg
 from planner.presentation.drawing.tornado_svg import tornado_svg
 from planner.presentation.terminal.accuracy_screen import accuracy_screen
 from planner.presentation.terminal.dryrun_screen import dryrun_screen
-from planner.presentation.terminal.fit_screen import fit_screen
+from planner.presentation.terminal.fit_screen import cards_screen, fit_screen
 from planner.presentation.terminal.lint_screen import lint_screen
 from planner.presentation.terminal.machine_text import machine_text
 from planner.presentation.terminal.measured_step_screen import measured_screen
@@ -98,6 +99,7 @@ PARTS: dict[type[BaseModel], Callable[[Any], Parts]] = {
     EstimateAnswer: lambda a: (estimate_screen(a, _request_rows(a), paper()), []),
     WhyAnswer: lambda a: (why_screen(a, _request_rows(a), paper()), []),
     FitAnswer: lambda a: (fit_screen(a, parse_fit(a.request)), []),
+    CardsAnswer: lambda a: (cards_screen(a, parse_cards(a.request)), []),
     SizingAnswer: lambda a: (sizing_screen(a, parse_sizing(a.request)), [sizing_figure(a)]),
     MixedAnswer: lambda a: (mixed_screen(a), []),
     TimelineAnswer: lambda a: (timeline_screen(a, paper()), [svg(a, "light")]),

@@ -293,10 +293,15 @@ def test_large_products_are_as_fast_as_measured_on_the_card(name: str, measured:
     used = profile_for(spec)
     peak = spec.peak_bf16_flop_per_s or spec.peak_fp16_flop_per_s
     assert peak is not None
-    peak *= fitted().sustained_fraction(used.steady)
     size = np.array([8192.0, 10240.0])
     seconds = gemm_s(size, size, size, peak, spec.memory_bytes_per_s, used.gemm["bf16"])
     assert np.max(2 * size**3 / seconds) / 1e12 == pytest.approx(measured, rel=0.05)
+
+
+def test_a_short_loop_at_the_power_limit_runs_at_the_steady_clock() -> None:
+    """That of others need not: H100 reaches 759 TFLOP/s in it, and about 630 while it trains."""
+    assert profile_for(hardware.accelerator("l4")).steady == 1.0
+    assert profile_for(hardware.accelerator("v100")).steady == profile("generic").steady != 1.0
 
 
 def test_a_card_of_ones_own_may_state_what_its_large_products_reach() -> None:

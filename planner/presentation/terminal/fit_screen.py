@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.answers.fits.answer import Cell, FitAnswer, Row
-from planner.answers.fits.by_card import CardsAnswer
+from planner.answers.fits.by_card import CardsAnswer, CardsRequest
 from planner.answers.fits.compute import TITLES
 from planner.answers.fits.request import FitRequest
 from planner.documents.formats import dollars, gib, or_dash, short, size, value_words
@@ -28,7 +28,7 @@ def fit_screen(answer: FitAnswer, request: FitRequest) -> RenderableType:
     )
 
 
-def cards_screen(answer: CardsAnswer, model: str) -> RenderableType:
+def cards_screen(answer: CardsAnswer, request: CardsRequest) -> RenderableType:
     """The answer to `planner fit` without a card."""
     methods = list(answer.trainers)
     heads = ("card", "GiB", *(_NAMES[one] for one in methods), "USD/h", "USD/Mtok")
@@ -44,7 +44,9 @@ def cards_screen(answer: CardsAnswer, model: str) -> RenderableType:
             or_dash(least_usd, lambda usd: f"{usd:.3f}"),
         )  # fmt: skip
     tokens = f"{answer.seq_length:,} tokens"
-    head = Text.assemble((model, "bold"), f"  on one card, sequences of {tokens}")
+    head = Text.assemble(
+        (request.each[0].base.model.name, "bold"), f"  on one card, sequences of {tokens}"
+    )
     meaning = Text("tokens/s where it fits, else the GiB that are missing", "dim")
     refused = (prose(f"{TITLES[one]}: {why}", 0, 2) for one, why in answer.reasons.items())
     told = [note.text for note in answer.assumptions]

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 import planner
 from cost_models.spec import ClusterSpec
+from planner.answers.fits.by_card import fit_cards, parse_cards
 from planner.answers.lint.lint import lint
 from planner.answers.pipelines.all_schedules import compare_schedules, parse_comparison
 from planner.answers.pipelines.timeline import parse_timeline, timeline
@@ -63,6 +64,11 @@ def _tuned() -> BaseModel:
     return tune(question(asked, Site(name="lab")), Budget())
 
 
+def _cards() -> BaseModel:
+    part = {"names": ["rtx-4090"], "methods": ["qlora"]}
+    return fit_cards(parse_cards({"model": "llama-3.1-8b", "cards": part}))
+
+
 def _cluster(name: str) -> ClusterSpec:
     return parse_cluster(name)
 
@@ -81,6 +87,7 @@ MADE: dict[str, tuple[Callable[[], BaseModel], str, int]] = {
                      _cluster("16x8xh100-sxm")),
         "script", 0,
     ),
+    "cards": (_cards, "on one card", 0),
     "model": (lambda: described("llama-3.1-8b"), "parameters", 0),
     "files": (lambda: planner.emit(ASKED), "launch.sh", 0),
     "site": (lambda: site_answer(Site(name="lab", runs=(run(NAMES[0]),))), "lab", 0),
