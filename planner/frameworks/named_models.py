@@ -28,6 +28,8 @@ _MULTIMODAL = re.compile(
     r"paligemma\d?|videollama\d|minicpm-(llama3-)?[vo]|ovis[\d.]*|glm-4\.\dv)([-_/]|$)",
     re.IGNORECASE,
 )
+# Weights that are stored in integers: no plan has them frozen so.
+_QUANTISED = re.compile(r"[-_](awq|gptq|int[48]|w[48]a(8|16))([-_]|$)", re.IGNORECASE)
 # A number of parameters as a word of a name, such as 7b, 8x7b or 350m.
 _SIZE = re.compile(r"(\d+x)?\d+(\.\d+)?[bm]")
 # Words of models whose shapes are no longer those of the model that they came from.
@@ -82,6 +84,8 @@ def find(name: str, notes: list[str] | None = None) -> ModelSpec:
         notes.append(f"{name[-80:]} is taken to have the shape of {base.name}, which it names")
     if notes is not None and _MULTIMODAL.search(name):
         notes.append(f"only the language model of {name[-80:]} is costed, without its encoder")
+    if notes is not None and _QUANTISED.search(name):
+        notes.append(f"{name[-80:]} is quantised, but costed with weights in half precision")
     return found
 
 

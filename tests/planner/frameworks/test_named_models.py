@@ -109,3 +109,14 @@ def test_encoders_of_images_and_sound_are_said_to_be_left_out() -> None:
         assert find(name, notes) == find(base)
         assert len(notes) == 1
         assert "only the language model" in notes[0]
+
+
+def test_quantised_weights_are_said_to_be_costed_whole() -> None:
+    for name, said in (
+        ("Qwen/Qwen2.5-7B-Instruct-AWQ", True),
+        ("Qwen2.5-7B-Instruct-GPTQ-Int4", True),
+        ("Qwen/Qwen2.5-7B-Instruct", False),
+    ):
+        notes: list[str] = []
+        assert find(name, notes) == find("qwen2.5-7b")
+        assert any("quantised" in note for note in notes) == said
