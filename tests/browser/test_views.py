@@ -100,6 +100,22 @@ def test_what_fits(page: Page, shot: Callable[..., None]) -> None:
     expect(verdict).to_be_visible()
 
 
+def test_which_cards_fit(page: Page, shot: Callable[..., None]) -> None:
+    page.goto(link(view="fit"))
+    page.get_by_label("Card or instance").select_option("every card")
+    verdict = page.locator(".verdict")
+    expect(verdict).to_have_text("17 of 17 cards can fine-tune it", timeout=60_000)
+    table = page.get_by_role("region", name="Cards by method: table")
+    expect(table.get_by_role("row")).to_have_count(18)
+    expect(table.get_by_role("row").nth(1)).to_contain_text("over")
+    card = table.get_by_role("row", name="GeForce RTX 4090 ")
+    expect(card.locator("td", has_text="tokens/s")).to_have_count(3)
+    expect(page.get_by_label("Cards in the node")).to_have_count(0)
+    shot(page, "fits-by-card", whole=True)
+    card.get_by_role("button").click()
+    expect(verdict).to_have_text("3 of 6 ways fit on 1 × GeForce RTX 4090")
+
+
 def test_a_step_of_reinforcement_learning(page: Page, shot: Callable[..., None]) -> None:
     page.goto(link(view="rl"))
     verdict = page.locator(".verdict")

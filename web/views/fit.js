@@ -10,34 +10,36 @@ import { NumberField, SelectField } from "../ui/field.js";
 import { Progress } from "../ui/progress.js";
 import { Section } from "../form/section.js";
 import { useCatalog } from "../use_query.js";
-import { asked, choose, chosen, fits, refusedAt } from "./fit_query.js";
+import { CardsVerdict, Cards } from "./fit_cards.js";
+import { EVERY, asked, choose, chosen, fits, ofEvery, query, refusedAt } from "./fit_query.js";
 
 const PAUSE_MS = 300;
 
 export default function Fit() {
   useSignalEffect(() => {
-    const body = asked.value;
-    if (canonical(body) === fits.answered.peek() && !fits.failure.peek()) return undefined;
-    const timer = setTimeout(() => fits.ask(body), fits.answer.peek() ? PAUSE_MS : 0);
-    return () => { clearTimeout(timer); fits.cancel(); };
+    const [body, one] = [asked.value, query.value];
+    if (canonical(body) === one.answered.peek() && !one.failure.peek()) return undefined;
+    const timer = setTimeout(() => one.ask(body), one.answer.peek() ? PAUSE_MS : 0);
+    return () => { clearTimeout(timer); one.cancel(); };
   });
-  const found = fits.answer.value;
+  const { answer, busy, failure, progress, cancel } = query.value;
+  const found = answer.value;
   return html`
     <div class="plan-view">
       <h1 class="for-readers">Fit</h1>
       <div class="form-column"><${FitForm} /></div>
       <div class="results" id="results" tabindex="-1">
-        <section class="answer card" aria-label="What fits" aria-busy=${String(fits.busy.value)}>
-          ${fits.busy.value
-            ? html`<${Progress} label="Trying" noun="methods" told=${fits.progress.value} onCancel=${fits.cancel} />`
+        <section class="answer card" aria-label="What fits" aria-busy=${String(busy.value)}>
+          ${busy.value
+            ? html`<${Progress} label="Trying" noun=${ofEvery.value ? "cards" : "methods"} told=${progress.value} onCancel=${cancel} />`
             : html`<div class="progress" hidden></div>`}
-          ${fits.failure.value && html`<div class="notice bad" role="alert">
-            ${(fits.failure.value.errors ?? [{ detail: fits.failure.value.detail }]).map(({ detail }) => html`<p>${detail}</p>`)}</div>`}
-          <div role="status" aria-live="polite" class="answer-body ${fits.busy.value ? "waiting" : ""}">
-            ${found ? html`<${Verdict} found=${found} />` : html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`}
+          ${failure.value && html`<div class="notice bad" role="alert">
+            ${(failure.value.errors ?? [{ detail: failure.value.detail }]).map(({ detail }) => html`<p>${detail}</p>`)}</div>`}
+          <div role="status" aria-live="polite" class="answer-body ${busy.value ? "waiting" : ""}">
+            ${found ? html`<${ofEvery.value ? CardsVerdict : Verdict} found=${found} />` : html`<div class="skeleton" aria-hidden="true"><i></i><i></i><i></i></div>`}
           </div>
         </section>
-        ${found && html`<${Methods} found=${found} /><${Commands} found=${found} />
+        ${found && html`${ofEvery.value ? html`<${Cards} found=${found} />` : html`<${Methods} found=${found} /><${Commands} found=${found} />`}
           <details class="card rests-on" open><summary>Assumptions</summary>
             <ul>${found.assumptions.map(({ text }) => html`<li key=${text}>${text}</li>`)}</ul></details>`}
       </div>
@@ -50,10 +52,11 @@ function FitForm() {
   const nodes = useCatalog("clusters").filter(({ provider }) => provider);
   const { model, card, cards: several, on, tokens, global_batch_size: batch } = chosen.value;
   const hardware = [
+    { value: EVERY, label: "Every card, one of each", group: "Compare" },
     ...cards.map(({ id, spec }) => ({ value: id, label: spec.name, group: "Cards" })),
     ...nodes.map(({ id, name, provider }) => ({ value: id, label: name, group: provider })),
   ];
-  const pick = (id) => choose(cards.some((one) => one.id === id) ? { card: id, on: undefined } : { on: id });
+  const pick = (id) => choose(id === EVERY || cards.some((one) => one.id === id) ? { card: id, on: undefined } : { on: id });
   return html`
     <form class="form" aria-label="What to fit" onSubmit=${(event) => event.preventDefault()}>
       <${Section} title="Model">
@@ -62,7 +65,7 @@ function FitForm() {
       <//>
       <${Section} title="On">
         <${SelectField} id="fit-on" label="Card or instance" value=${on ?? card} options=${hardware} onChange=${pick} problems=${refusedAt("/cluster")} />
-        ${on === undefined && html`<${NumberField} id="fit-cards" label="Cards in the node" value=${several} usual=${1} onChange=${(value) => choose({ cards: value })} />`}
+        ${on === undefined && card !== EVERY && html`<${NumberField} id="fit-cards" label="Cards in the node" value=${several} usual=${1} onChange=${(value) => choose({ cards: value })} />`}
       <//>
       <${Section} title="Training">
         <${NumberField} id="fit-tokens" label="Tokens" title="of the data set, all epochs: 10M" value=${tokens}

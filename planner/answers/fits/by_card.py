@@ -71,6 +71,7 @@ class CardsAnswer(Document):
     request: dict[str, Any]
     version: str
     seq_length: int
+    titles: dict[Method, str]
     trainers: dict[Method, str]
     reasons: dict[Method, str]
     rows: tuple[CardRow, ...]
@@ -145,6 +146,7 @@ def fit_cards(asked: CardsRequest) -> CardsAnswer:
         request=asked.document(),
         version=__version__,
         seq_length=length,
+        titles={method: TITLES[method] for method in asked.cards.methods},
         trainers=trainers,
         reasons=reasons,
         rows=tuple(rows),
