@@ -58,7 +58,11 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "arguments in one text": ({"arguments": "7B 8"}, "/arguments", "a list of texts"),
     "unknown model": ({"model": "llama-9"}, "/model", "no model 'llama-9'"),
     "unknown field": ({"fils": {}}, "/fils", "no field"),
-    "not closed": ({"files": {"run.sh": "torchrun pretrain_gpt.py 'x"}}, "/files", "no launch"),
+    "not closed": (
+        {"files": {"run.sh": "torchrun pretrain_gpt.py 'x"}},
+        "/files/run.sh",
+        "line 1: ",
+    ),
     "half a pair": ({"files": {"run.sh": "\ud800"}}, "/files/run.sh", "surrogate"),
 }
 
