@@ -37,6 +37,11 @@ def usd_per_hour(cluster: ClusterSpec) -> float | None:
     return total
 
 
+def usd_per_million_tokens(cluster: ClusterSpec, tokens_per_s: float) -> float | None:
+    """What a million tokens cost at this rate; None if a price is not known."""
+    return training_cost(cluster, 1e6 / tokens_per_s).cost_usd
+
+
 def power_watts(cluster: ClusterSpec) -> float | None:
     """The power of all nodes, PUE included; None if that of one group is not known."""
     total = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -64,6 +65,9 @@ _OPTIONS = {
 }
 
 
+_OPEN = "..."  # a value that is to be given
+
+
 def _configs(call: ProgramCall) -> Iterator[str]:
     """The names of the files that may hold the options of a program."""
     option = ""
@@ -86,12 +90,15 @@ def _last(path: str) -> str:
 
 def _command(calls: Iterable[ProgramCall]) -> str:
     """The shortest command that plans what the last call with such options says."""
-    said = dict.fromkeys(_OPTIONS, "...")
+    said = dict.fromkeys(_OPTIONS, _OPEN)
     for option, value in chain.from_iterable(map(_pairs, calls)):
         for asked, pattern in _OPTIONS.items():
             if pattern.fullmatch(option) and _is_value(asked, value):
                 said[asked] = value
-    return "planner plan " + " ".join(f"{asked} {value}" for asked, value in said.items())
+    return "planner plan " + " ".join(
+        f"{asked} {value if value == _OPEN else shlex.quote(value)}"
+        for asked, value in said.items()
+    )
 
 
 def _pairs(call: ProgramCall) -> Iterator[tuple[str, str]]:

@@ -61,7 +61,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "not closed": (
         {"files": {"run.sh": "torchrun pretrain_gpt.py 'x"}},
         "/files/run.sh",
-        "line 1: ",
+        "line 1: a single quote is not closed",
     ),
     "half a pair": ({"files": {"run.sh": "\ud800"}}, "/files/run.sh", "surrogate"),
 }

@@ -78,11 +78,11 @@ class Soak:
             if number == 0:
                 await self.job(client, draw)
                 await asyncio.sleep(2.0)
-            elif kind < 0.005:
+            elif kind < 0.02:
                 path, question = explosive(draw)
                 target = f"/v1/{path}?cpu_s={BUDGET_S}&memory_mib={MEMORY_MIB}"
                 await self.call(client, draw, "POST", target, json.dumps(question).encode())
-            elif kind < 0.03:
+            elif kind < 0.045:
                 plan = SMALL | {"search": {"top_k": draw.randint(1, 1000)}}
                 body = json.dumps(plan).encode()
                 await self.call(client, draw, "POST", f"/v1/plans?cpu_s={BUDGET_S}", body)
@@ -294,9 +294,7 @@ def test_soak(place: Place, postgres: Postgres, tmp_path: Path) -> None:
         assert not wrong, (len(wrong), wrong[:3])
         assert listed == set(soak.jobs), "a job is doubled or lost"
         assert twice == set()
-        # Of the few that are drawn, a busy machine answers fewer: a third of one a minute is enough
-        # to have stopped many.
-        assert soak.cut_short > MINUTES / 3, "questions shall be drawn that their budget stops"
+        assert soak.cut_short > MINUTES, "questions shall be drawn that their budget stops"
         half = len(soak.resident) // 2
         if half > 20:
             before, after = soak.resident[:half], soak.resident[half:]

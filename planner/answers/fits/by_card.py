@@ -12,18 +12,15 @@ from pydantic import Field
 from cost_models.catalog import hardware
 from cost_models.catalog.names import UnknownName
 from cost_models.fields import Spec
+from cost_models.training_cost import usd_per_million_tokens
 from planner.answers.fits.answer import Cell
-from planner.answers.fits.command import command_of
-from planner.answers.fits.compute import TITLES, Tried, chosen_trainer, tried
+from planner.answers.fits.compute import TITLES, Tried, cell_of, chosen_trainer, tried
 from planner.answers.fits.request import FitRequest, Method, parse_fit
-from planner.answers.plans.explain import report
 from planner.documents.formats import listed
 from planner.documents.plan_report import Document, Note
 from planner.documents.problems import Gathered, RequestError, refuse, shown, unknown_field
 from planner.documents.typed_values import plain_object, require_object, validate
-from planner.evidence.uncertainty.site_storage import room_of
 from planner.progress import step, within_a_step
-from planner.search.exhaustive import cost_model
 from planner.version import __version__
 
 # What people own or rent one of, by memory.
@@ -157,7 +154,6 @@ def fit_cards(asked: CardsRequest) -> CardsAnswer:
 
 def _row(asked: FitRequest, trainers: dict[Method, str], cards: CardsSpec) -> CardRow:
     group = asked.base.cluster.groups[0]
-    price = group.price_usd_per_accelerator_hour
     cells = {
         method: _cell(asked, method, trainers[method], cards.seq_length)
         or _by_another(asked, method, cards.seq_length)
@@ -165,18 +161,18 @@ def _row(asked: FitRequest, trainers: dict[Method, str], cards: CardsSpec) -> Ca
         if method in trainers
     }
     rates = {
-        method: price / 3600.0 / cell.tokens_per_s * 1e6
+        method: usd_per_million_tokens(asked.base.cluster, cell.tokens_per_s)
         for method, cell in cells.items()
-        if cell is not None and cell.tokens_per_s and price is not None
+        if cell is not None and cell.tokens_per_s
     }
     return CardRow(
         accelerator=group.accelerator.id,
         name=group.accelerator.name,
         capacity_bytes=group.accelerator.memory_bytes,
         precision=asked.base.training.precision,
-        price_usd_per_accelerator_hour=price,
+        price_usd_per_accelerator_hour=group.price_usd_per_accelerator_hour,
         cells=cells,
-        usd_per_million_tokens=rates,
+        usd_per_million_tokens={name: usd for name, usd in rates.items() if usd is not None},
     )
 
 
@@ -191,25 +187,11 @@ def _cell(asked: FitRequest, method: Method, trainer: str, seq_length: int) -> C
         one: Tried = tried(asked, method, trainer, seq_length)
     except RequestError:  # the card lacks a number format that the method needs
         return None
-    request = one.at(seq_length)
-    outcome = one.found(request)
+    outcome = one.found(one.at(seq_length))
     plan = next(iter((*outcome.best, *outcome.nearest)), None)
     if plan is None:
         return None
-    own = report(cost_model(request), request, plan)
-    fits = bool(outcome.best)
-    model = asked.model if isinstance(asked.model, str) else asked.model_file
-    training = {**one.given, "seq_length": seq_length}
-    return Cell(
-        seq_length=seq_length,
-        fits=fits,
-        plan=plan,
-        needed_bytes=own.memory.needed_bytes,
-        spare_bytes=room_of(request).of_plan(plan) - own.memory.needed_bytes,
-        tokens_per_s=own.tokens_per_s if fits else None,
-        error_band=own.error_band if fits else None,
-        command=command_of(model, request.cluster.name, training, trainer, plan) if fits else None,
-    )
+    return cell_of(asked, one, seq_length, plan, fits=bool(outcome.best))
 
 
 def _assumptions(trainers: dict[Method, str], rows: list[CardRow]) -> Iterator[Note]:

@@ -259,8 +259,19 @@ def _cell(
     asked: FitRequest, one: Tried, seq_length: int, outcome: Outcome, least: ParallelPlan
 ) -> Cell:
     """A method at one length; least: its plan that needs the least memory at a great length."""
-    request = one.at(seq_length)
     plan = next(iter((*outcome.best, *outcome.nearest)), least)
+    cell = cell_of(asked, one, seq_length, plan, fits=bool(outcome.best))
+    if not cell.fits:
+        return cell
+    grown = (_with_largest_micro_batch(one, seq_length, each) for each in (plan, least))
+    largest = max(grown, key=lambda each: each.micro_batch_size)
+    more = {"largest_micro_batch": largest.micro_batch_size, "largest_plan": largest}
+    return cell.model_copy(update=more)
+
+
+def cell_of(asked: FitRequest, one: Tried, seq_length: int, plan: ParallelPlan, fits: bool) -> Cell:
+    """A plan of a method at one length: its memory and, where it fits, its time and command."""
+    request = one.at(seq_length)
     own = report(cost_model(request), request, plan)
     memory = own.memory
     known: dict[str, Any] = {
@@ -270,13 +281,10 @@ def _cell(
         "spare_bytes": room_of(request).of_plan(plan) - memory.needed_bytes,
         "host_bytes": memory.host_bytes,
     }
-    if not outcome.best:
+    if not fits:
         return Cell(fits=False, **known)
-    grown = (_with_largest_micro_batch(one, seq_length, each) for each in (plan, least))
-    largest = max(grown, key=lambda each: each.micro_batch_size)
     return Cell(
-        fits=True, **known, largest_micro_batch=largest.micro_batch_size, largest_plan=largest,
-        tokens_per_s=own.tokens_per_s, error_band=own.error_band,
+        fits=True, **known, tokens_per_s=own.tokens_per_s, error_band=own.error_band,
         hours=None if own.days is None else own.days * DAY_HOURS, cost_usd=own.cost_usd,
         command=command_of(
             asked.model if isinstance(asked.model, str) else asked.model_file,

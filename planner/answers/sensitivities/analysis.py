@@ -9,8 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from cost_models.plans import ParallelPlan
-from cost_models.training_cost import usd_per_hour
-from cost_models.units import HOUR_S
+from cost_models.training_cost import usd_per_million_tokens
 from planner.answers.plans.emission import NothingFits
 from planner.answers.plans.explain import reports
 from planner.answers.plans.plan_answers import IllegalPlan, illegal
@@ -319,12 +318,9 @@ def _priced(variant: Variant, plan: ParallelPlan) -> Outcome:
 
 
 def _outcome(variant: Variant, report: PlanReport) -> Outcome:
-    hourly = usd_per_hour(variant.request.cluster)
     return Outcome.of(
         report,
-        usd_per_million_tokens=None
-        if hourly is None
-        else hourly * 1e6 / HOUR_S / report.tokens_per_s,
+        usd_per_million_tokens=usd_per_million_tokens(variant.request.cluster, report.tokens_per_s),
         peak_bytes=report.memory.peak_bytes,
     )
 

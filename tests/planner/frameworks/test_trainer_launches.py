@@ -281,6 +281,11 @@ def test_what_no_trainer_has_is_shown_with_the_command_that_completes_it() -> No
     assert f"{command} --global-batch-size ..." in why("deepspeed --module own.sft", words)
 
 
+def test_what_a_script_says_is_quoted_in_that_command() -> None:
+    said = why("python own.py", "--model 'x/$(touch here) llama-3.1-8b' --max_len 99")
+    assert "--model 'x/$(touch here) llama-3.1-8b' --seq-length 99" in said
+
+
 def test_programs_that_train_nothing_are_named_so() -> None:
     assert "generate.py trains nothing" in why("torchrun tools/generate.py --max_len 99")
 
