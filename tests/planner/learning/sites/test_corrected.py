@@ -109,8 +109,8 @@ def test_times_are_those_of_the_site() -> None:
     assert after == pytest.approx(times * before, rel=1e-9)
     (note,) = [note.text for note in own.assumptions if note.code == "site"]
     moved, memory = note.split("; ")
-    assert moved == f"site lab: 6 runs move this time by {100 * (times - 1):+.1f} %"
-    assert memory.startswith("of memory, 6 peaks of site lab put them +")
+    assert moved == f"site faster: 6 runs move this time by {100 * (times - 1):+.1f} %"
+    assert memory.startswith("of memory, 6 peaks of site faster put them +")
 
 
 def test_interval_is_the_site_s_and_narrower(lab: Site) -> None:
