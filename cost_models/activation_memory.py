@@ -89,6 +89,8 @@ def tensor_bytes(tensor: SavedTensor, d: Dims) -> Array:
     for module in tensor.dropped_by:
         kept = kept * (1.0 - d.recomputed(module))
     kept = kept * (1.0 - d.by_operator * (1.0 - tensor.by_operator))
+    if tensor.pointwise:
+        kept = kept * (1.0 - d.products_only)
     return saved_bytes(tensor.elements, tensor.element_bytes, kept)
 
 

@@ -125,8 +125,9 @@ class Collectives:
         input gradient, which takes about as long; the gather of the output gradient hides under
         nothing.  Some runtimes run their collectives one after the other with the kernels.
         Per-operator recompute of torch gathers the inputs again (its list of kept results has
-        reduce-scatters only).  With overlap_tp a collective is cut into chunks under the GEMM
-        beside it: all but a share of it hides, and no more than that GEMM takes.
+        reduce-scatters only), as does recompute that keeps products only.  With overlap_tp a
+        collective is cut into chunks under the GEMM beside it: all but a share of it hides, and no
+        more than that GEMM takes.
         """
         d = self._d
         into = [times[kernel] for kernel in pair.columns]
@@ -150,7 +151,10 @@ class Collectives:
         return Exposed(
             forward,
             np.where(shards, backward, self._overlapped(summed, under)),
-            forward * d.recomputed(pair.module) + gathered * d.recomputed("op"),
+            np.maximum(
+                forward * d.recomputed(pair.module),
+                gathered * np.maximum(d.by_operator, d.products_only),
+            ),
         )
 
     def _boundary(self) -> Exposed:

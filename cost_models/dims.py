@@ -47,6 +47,7 @@ class Dims:
     in_place_loss: Array
     chunked_loss: Array
     by_operator: Array
+    products_only: Array
     all_to_all: Array
     deepep: Array
     hybridep: Array
@@ -84,6 +85,8 @@ def dims(training: TrainingSpec, plans: Plans) -> Dims:
     compiled = (plans.compile > 0).astype(np.float64)
     element_bytes = float(training.activation_bytes)
     autocast = plans.autocast.astype(np.float64) * training.casts_trained_weights
+    operators = ((plans.recompute_modules & _bits("op")) > 0).astype(np.float64)
+    modules = (plans.recompute_modules > 0) - operators
     narrower = element_bytes - _INPUT_BYTES.get(training.precision, element_bytes)
 
     def attention(*names: str) -> Array:
@@ -109,7 +112,8 @@ def dims(training: TrainingSpec, plans: Plans) -> Dims:
         fused_loss=1.0 - loss("unfused"),
         in_place_loss=loss("in_place"),
         chunked_loss=loss("chunked"),
-        by_operator=((plans.recompute_modules & _bits("op")) > 0).astype(np.float64),
+        by_operator=operators,
+        products_only=runtime.recompute_keeps_products * modules,
         all_to_all=is_one_of(plans.cp_kind, "cp_kind", "a2a"),
         deepep=is_one_of(plans.moe_dispatcher, "moe_dispatcher", "deepep"),
         hybridep=is_one_of(plans.moe_dispatcher, "moe_dispatcher", "hybridep"),

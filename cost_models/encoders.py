@@ -103,7 +103,7 @@ class Encoder(End):
         return replace(
             d, sequences=d.sequences * every / span, seq_length=span,
             tokens=d.tokens * share, sharded_tokens=d.sharded_tokens * share,
-            modules=np.zeros_like(d.modules), by_operator=0.0,
+            modules=np.zeros_like(d.modules), by_operator=0.0, products_only=0.0,
         )  # fmt: skip
 
 

@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 from cost_models.activation_memory import MicroBatch
 from cost_models.arrays import sum_of
-from cost_models.blocks.records import Gemm, HostOperations, HostWait, Kernel, Record
+from cost_models.blocks.records import (
+    Gemm,
+    HostOperations,
+    HostWait,
+    Kernel,
+    MemoryBoundKernel,
+    Record,
+)
 from cost_models.collectives import Collectives, Exposed
 from cost_models.dims import Dims
 from cost_models.encoders import Encoded
@@ -83,6 +90,12 @@ def micro_batch_seconds(
     )
 
 
+def _again(kernel: Kernel, d: Dims) -> Array:
+    """The share of a kernel's forward pass that selective recompute repeats."""
+    unkept = d.products_only * isinstance(kernel, MemoryBoundKernel) + d.by_operator
+    return np.maximum(d.recomputed(kernel.module), unkept * kernel.recomputed)
+
+
 class _Priced:
     """Prices the records of blocks."""
 
@@ -100,11 +113,7 @@ class _Priced:
         """One layer."""
         d, full = self._d, self._full
         times = kernel_times(records, self._machine, d)
-        operators = d.recomputed("op")
-        again = sum_of(
-            t.forward_s * np.maximum(d.recomputed(k.module), operators * k.recomputed)
-            for k, t in times.items()
-        )
+        again = sum_of(t.forward_s * _again(k, d) for k, t in times.items())
         tp, cp, sent = self._network.of(records, times)
         forward, backward = self._passes(records, times, tp + cp, in_layer=True)
         ep, hides = self._network.expert_parallel(sent, forward + backward)

@@ -365,7 +365,9 @@ def _core_saved(core: _Core, up: str, repeats: bool, keys: float) -> Iterator[Sa
     yield SavedTensor("key", core.key * every, core_bytes, again, own)
     yield SavedTensor("value", core.value * every, core_bytes, again, own, by_operator=product)
     views = d.runtime.views_values * (core.kv_heads == core.heads)
-    yield SavedTensor("unrotated", core.query + core.key, d.activation_bytes, again, views)
+    yield SavedTensor(
+        "unrotated", core.query + core.key, d.activation_bytes, again, views, pointwise=True
+    )
     module = ("core_attn",)
     yield SavedTensor("softmax output", scores, core_bytes, module, core.unfused)
     if np.any(apart):
@@ -375,7 +377,9 @@ def _core_saved(core: _Core, up: str, repeats: bool, keys: float) -> Iterator[Sa
         yield SavedTensor("attention dropout output", scores, core_bytes, module, core.unfused)
     statistics = d.tokens * core.heads
     yield SavedTensor("log-sum-exp", statistics, FP32_BYTES, module, d.flash, by_operator=1.0)
-    yield SavedTensor("attention output", context, d.activation_bytes, by_operator=1.0)
+    # Attention that XLA computes again gives its output again.
+    kept = 1.0 - d.products_only * d.recomputed("core_attn")
+    yield SavedTensor("attention output", context, d.activation_bytes, (), kept, by_operator=1.0)
     cast = np.where(d.input_bytes < d.activation_bytes, 1.0, 0.0)
     yield SavedTensor("attention output cast", context, d.input_bytes, (), cast)
     # All-to-all context parallelism (TE) saves the output twice: split by heads for the attention
@@ -389,7 +393,7 @@ def output_gate(d: Dims, context: Array, gates: Array) -> Iterator[Record]:
     moved = 4.0 * context + 2.0 * gates
     yield MemoryBoundKernel("attention gate", moved, 2.0 * moved)
     yield SavedTensor("attention gate input", gates, d.activation_bytes)
-    yield SavedTensor("gated attention output", context, d.input_bytes)
+    yield SavedTensor("gated attention output", context, d.input_bytes, pointwise=True)
 
 
 def output(model: StackSpec, d: Dims, out: Gemm) -> Iterator[Record]:

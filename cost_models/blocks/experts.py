@@ -209,9 +209,11 @@ class Experts(FeedForward):
             "expert fc1 output", sent.inputs * sent.size, d.activation_bytes, whole,
             by_operator=1.0 / sent.inputs,
         )  # fmt: skip
-        yield SavedTensor("expert activation output", sent.size, d.input_bytes, act)
+        yield SavedTensor("expert activation output", sent.size, d.input_bytes, act, pointwise=True)
         if model.gated_mlp:
-            yield SavedTensor("expert gate output", sent.size, d.activation_bytes, act, d.eager)
+            yield SavedTensor(
+                "expert gate output", sent.size, d.activation_bytes, act, d.eager, pointwise=True
+            )
         # Routing weights applied after the experts need the experts' outputs for their gradient.
         after = 1.0 - d.runtime.weighs_inside_experts
         yield SavedTensor("combine input", sent.own, d.activation_bytes, whole, after)

@@ -131,7 +131,7 @@ class LatentAttention(Mixer):
         yield MemoryBoundKernel("mla norms", 4.0 * size, 6.0 * size)
         whole = d.runtime.keeps_gathered_input * (d.tokens - d.sharded_tokens)
         normed = d.sharded_tokens + whole
-        yield SavedTensor("mla norm output", normed * latent, d.input_bytes)
+        yield SavedTensor("mla norm output", normed * latent, d.input_bytes, pointwise=True)
         norms = 1.0 + (query_rank > 0) + self.rope_key_norm
         yield norm_statistics(model, d, "mla", norms * d.sharded_tokens)
         query_up = Gemm("mla q up", d.tokens, heads * head_dim, query_rank or hidden, UP)

@@ -104,10 +104,12 @@ class MLP(FeedForward):
             f"{prefix}fc1 output", inputs * local, d.activation_bytes, again,
             by_operator=d.runtime.keeps_mlp_products / inputs,
         )  # fmt: skip
-        yield SavedTensor(f"{prefix}activation output", local, d.input_bytes, again)
+        yield SavedTensor(f"{prefix}activation output", local, d.input_bytes, again, pointwise=True)
         if inputs > 1.0:
             eager = np.maximum(d.eager, d.runtime.eager_activation)
-            yield SavedTensor(f"{prefix}gate output", local, d.activation_bytes, again, eager)
+            yield SavedTensor(
+                f"{prefix}gate output", local, d.activation_bytes, again, eager, pointwise=True
+            )
         if prefix:
             return
         # In the order q, k, v, output, gate, up, down, the last product is an odd one (gated MLP).

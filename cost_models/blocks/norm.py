@@ -33,7 +33,9 @@ def norm_statistics(model: StackSpec, d: Dims, name: str, rows: Array) -> SavedT
     """Row statistics that torch's norms save in fp32: 1/deviation, and for LayerNorm the mean."""
     each = 2.0 if model.norm == "layernorm" else 1.0
     active = d.runtime.keeps_norm_statistics
-    return SavedTensor(f"{name} norm statistics", each * rows, FP32_BYTES, (), active)
+    return SavedTensor(
+        f"{name} norm statistics", each * rows, FP32_BYTES, (), active, pointwise=True
+    )
 
 
 def norm_copies(
@@ -62,7 +64,7 @@ def head_norm(
     model: StackSpec, d: Dims, name: str, elements: Array, rows: Array
 ) -> Iterator[SavedTensor]:
     """What norms over the heads of queries and keys save, of so many rows."""
-    yield SavedTensor(f"{name} norm input", elements, d.activation_bytes)
+    yield SavedTensor(f"{name} norm input", elements, d.activation_bytes, pointwise=True)
     yield from norm_copies(model, d, name, elements, d.activation_bytes)
     yield norm_statistics(model, d, name, rows)
 
@@ -129,7 +131,9 @@ class Norm(Block):
         # as does a recomputed module.
         whole = self.gathers * d.runtime.keeps_gathered_input * (1.0 - d.recomputed(self.module))
         kept = (d.sharded_tokens + whole * (d.tokens - d.sharded_tokens)) * (1.0 - shared)
-        yield SavedTensor(f"{name} norm output", kept * hidden, d.input_bytes, ("layernorm",))
+        yield SavedTensor(
+            f"{name} norm output", kept * hidden, d.input_bytes, ("layernorm",), pointwise=True
+        )
         yield norm_statistics(model, d, name, d.sharded_tokens * (1.0 - shared))
         if count > 1.0:
             elements = (count - 1.0) * d.sharded_tokens * hidden
@@ -163,4 +167,4 @@ class Residual(Block):
             kind="dropout add" if mask else "add",
         )
         if mask:
-            yield SavedTensor(f"{self.name} dropout mask", size, MASK_BYTES)
+            yield SavedTensor(f"{self.name} dropout mask", size, MASK_BYTES, pointwise=True)

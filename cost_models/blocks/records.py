@@ -160,7 +160,7 @@ class SavedTensor:
     """One tensor kept for the backward pass.
 
     dropped_by: modules whose recompute drops it.  by_operator: the share that per-operator
-    recompute keeps.
+    recompute keeps.  pointwise: neither a product nor attention wrote it.
     """
 
     name: str
@@ -169,6 +169,7 @@ class SavedTensor:
     dropped_by: tuple[str, ...] = ()
     active: Array = 1.0
     by_operator: Array = 0.0
+    pointwise: bool = False
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,8 @@ class Traits:
     keeps_mlp_products: Array = 1.0
     """Per-operator recompute keeps every second product of an MLP, else none (its time counts
     one of two in either case)."""
+    recompute_keeps_products: Array = 0.0
+    """Selective recompute of any module also recomputes what is neither a product nor attention."""
     offloads_layer_inputs: Array = 0.0
     """Of offloaded activations only the inputs of layers move, the rest is computed again."""
     half_precision_logits: Array = 0.0

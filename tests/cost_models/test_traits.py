@@ -50,6 +50,7 @@ from tests.fixtures.traits import (
     measured_wrapper,
     named,
     part,
+    saved_by_layer,
     slow_memory,
     working,
 )  # fmt: skip
@@ -373,6 +374,15 @@ CASES: dict[str, Case] = {
         # Gate, or up, of the two.
         named("fc1 output", "kept", LLAMA, **FUSED_MLP),
         {"torch": 2 * S * F, "jax": 0},
+    ),
+    "recompute_keeps_products": Case(
+        # What queries, keys, values and the first product of the MLP wrote, and the inputs of both
+        # norms; else the outputs of both norms, of attention and of the activation besides.
+        saved_by_layer(recompute="selective", recompute_modules=("core_attn",)),
+        {
+            "jax": 2 * S * (3 * H + F + 2 * H),
+            "megatron": 2 * S * (3 * H + F + 2 * H + 2 * H + H + F),
+        },
     ),
     "offloads_layer_inputs": Case(
         lambda r: (

@@ -16,6 +16,8 @@ SCHEDULES: Patterns = _TABLE["schedules"]
 # NeMo and Megatron-Bridge write the recipe behind "FP8-".
 _PRECISIONS: Patterns = _TABLE["precisions"]
 _RECIPES: Patterns = _TABLE["recipes"]
+# MaxText's and Praxis' names of what a layer of JAX keeps, and the modules that it repeats then.
+_REMAT_POLICIES: list[tuple[str, list[str]]] = _TABLE["remat_policies"]
 _LONGEST = re.compile(r"cut at (\d+), padded to the longest of the batch")
 # What a part without the matrix units of a precision is taken to have computed in.
 _FALLBACK: dict[str, list[str]] = _TABLE["fallback"]
@@ -76,6 +78,8 @@ def recompute_of(run: Run, torch: bool, default: str | None = None) -> list[dict
         # Pax keeps all products but those inside attention (SAVE_DOT_WITH_NO_BATCH_DIM).
         dots = [{**selective, "recompute_modules": ("core_attn",)}] if "pax" in run["stack"] else []
         return [none, *dots, full]
+    if "full" not in text and (policy := _remat_policy(f"{text} ; {notes}")):
+        return [{"recompute": "selective", "recompute_modules": policy}]
     if named := _modules(text):
         return [{"recompute": "selective", "recompute_modules": named}]
     if some := re.search(r"(\d+) (?:of \d+ )?layers|block[- =:(]+(\d+)", text):
@@ -90,6 +94,12 @@ def recompute_of(run: Run, torch: bool, default: str | None = None) -> list[dict
     if re.search(every, text) and not re.search(r"\bno\b|without|disabled", text):
         return [full]
     return [none]
+
+
+def _remat_policy(text: str) -> tuple[str, ...]:
+    """The modules that a policy of JAX repeats; empty: it names none."""
+    found = (modules for words, modules in _REMAT_POLICIES if re.search(words, text))
+    return tuple(next(found, ()))
 
 
 def _modules(text: str) -> tuple[str, ...]:

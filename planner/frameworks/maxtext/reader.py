@@ -15,15 +15,8 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks.given_values import Values, malformed
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.maxtext.calls import BASE, YAML, calls, settings
-from planner.frameworks.maxtext.rules import BLOCKS
-from planner.frameworks.maxtext.settings import (
-    DTYPES,
-    LLAMA3,
-    NUMERICS,
-    OPERATORS,
-    OPTIMIZERS,
-    PLAIN,
-)
+from planner.frameworks.maxtext.rules import BLOCKS, policies
+from planner.frameworks.maxtext.settings import DTYPES, LLAMA3, NUMERICS, OPTIMIZERS, PLAIN
 from planner.frameworks.named_models import find
 from planner.frameworks.read_results import Reading, Setting
 
@@ -34,6 +27,11 @@ NAMES = {
     "deepseek2-16b": "deepseek-v2-lite", "deepseek2-236b": "deepseek-v2",
     "deepseek3-671b": "deepseek-v3", "kimi-k2-1t": "kimi-k2", "llama4-17b-16e": "llama-4-scout",
     "llama4-17b-128e": "llama-4-maverick",
+}  # fmt: skip
+# Policies that keep as much as another: the last product of an MLP is of no use to its backward.
+_ALIKE = {
+    "minimal_flash": "minimal_with_context", "minimal_with_quantization": "minimal",
+    "save_dot_except_mlpwi": "save_dot_except_mlp",
 }  # fmt: skip
 AXES = ("data", "fsdp", "context", "tensor", "tensor_sequence", "expert")
 UNREAD_AXES = (
@@ -258,11 +256,16 @@ def _formats(values: Values) -> dict[str, Any]:
 
 
 def _recompute(values: Values, model: ModelSpec) -> dict[str, Any]:
-    policy = values.text("remat_policy") or "full"
+    stated = values.text("remat_policy") or "full"
     inputs = values.text("decoder_layer_input") == "offload"
-    if policy == OPERATORS:
-        return {"recompute": "selective", "recompute_modules": ("op",)}
-    if policy == "full" or (policy == "custom" and inputs):
+    policy = _ALIKE.get(stated, stated)
+    for modules, name in policies(model).items():
+        if name == policy:
+            return {"recompute": "selective", "recompute_modules": modules}
+    least = policy in ("save_qkv_proj", "save_out_proj")
+    if least:
+        values.assume(f"remat_policy {policy} is planned as full, which keeps a little less")
+    if policy == "full" or least or (policy == "custom" and inputs):
         layers = model.num_layers
         return {"recompute": "full", "recompute_num_layers": layers, "offload_activations": inputs}
     if policy != "none":

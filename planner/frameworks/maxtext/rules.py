@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cost_models.plans import RECOMPUTE_MODULES, Plans, code
+from cost_models.plans import RECOMPUTE_MODULES, Plans, RecomputeModule, code
 from cost_models.spec import ModelSpec
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
@@ -17,7 +17,6 @@ from planner.frameworks.base import rule, unsupported
 from planner.frameworks.maxtext.mesh import shard_ranks, slices
 
 _FULL, _SELECTIVE = code("recompute", "full"), code("recompute", "selective")
-_OPERATORS = 1 << RECOMPUTE_MODULES.index("op")
 # Decoder block by (experts, norm on queries and keys, bias of their projections).
 BLOCKS = {
     (False, "none", False): "llama2",
@@ -26,6 +25,27 @@ BLOCKS = {
     (True, "none", False): "mixtral",
     (True, "head", False): "qwen3_moe",
 }
+
+
+def policies(model: ModelSpec) -> dict[tuple[RecomputeModule, ...], str]:
+    """Modules that are recomputed -> remat_policy (layers/nnx_decoders.py, get_remat_policy).
+
+    All of them keep matrix products by name and recompute what is between them; those without
+    `context` also recompute attention.
+    """
+    experts = model.moe is not None
+    light: tuple[RecomputeModule, ...] = ("layernorm", "moe_act") if experts else ("layernorm",)
+    return {
+        light: "minimal_with_context",
+        ("core_attn",): "minimal",
+        ("op",): "save_dot_with_context_except_mlp",
+        ("core_attn", "moe" if experts else "mlp"): "save_dot_except_mlp",
+    }
+
+
+def _policy_exists(c: Context, p: Plans) -> BoolArray:
+    sets = [sum(1 << RECOMPUTE_MODULES.index(m) for m in each) for each in policies(c.model)]
+    return np.asarray((p.recompute != _SELECTIVE) | np.isin(p.recompute_modules, sets))
 
 
 def block(model: ModelSpec) -> str:
@@ -146,8 +166,11 @@ OWN: tuple[Rule, ...] = (
     ),
     rule(
         "recompute",
-        lambda c, p: (p.recompute != _SELECTIVE) | (p.recompute_modules == _OPERATORS),
-        lambda c, p: f"recompute_modules is op, not {', '.join(p.recompute_modules)}",
+        _policy_exists,
+        lambda c, p: (
+            f"recompute_modules is {', or '.join(map('+'.join, policies(c.model)))}, "
+            f"not {'+'.join(p.recompute_modules)}"
+        ),
     ),
     rule(
         "recompute",

@@ -11,7 +11,7 @@ from cost_models.spec import ModelSpec
 from planner.constraints import Context
 from planner.frameworks import rules
 from planner.frameworks.maxtext.mesh import mesh, on_tpus
-from planner.frameworks.maxtext.rules import block
+from planner.frameworks.maxtext.rules import block, policies
 from planner.frameworks.yaml_files import Row
 
 _TABLE = table(__package__ or "", "fields.json")
@@ -20,7 +20,6 @@ PLAIN: dict[str, tuple[str, str]] = _TABLE["model"]
 NUMERICS: dict[str, str] = _TABLE["numerics"]
 OPTIMIZERS = {"adam": "adamw", "sgd": "sgd"}
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
-OPERATORS = "save_dot_with_context_except_mlp"
 # The RoPE scaling of `rope_type: llama3.1` (layers/embeddings.py).
 LLAMA3 = RopeScaling(
     kind="llama3",
@@ -78,9 +77,11 @@ def _mesh(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     yield "shard_optimizer_over_data", shards, "optimizer states sharded over replicas (ZeRO 1)"
 
 
-def _memory(plan: ParallelPlan) -> Iterator[Row]:
+def _memory(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
     offloads = plan.recompute == "full" and plan.offload_activations
-    policy = {"none": "none", "full": "full", "selective": OPERATORS}[plan.recompute]
+    own = set(plan.recompute_modules)
+    named = (name for modules, name in policies(model).items() if set(modules) == own)
+    policy = next(named) if own else plan.recompute
     yield "remat_policy", "custom" if offloads else policy, "activation recompute"
     if offloads:
         yield "decoder_layer_input", "offload", "layer inputs are kept in host memory"
@@ -110,7 +111,7 @@ def rows(c: Context, plan: ParallelPlan) -> Iterator[Row]:
     yield "gradient_accumulation_steps", *rules.accumulated(c, plan)
     yield "max_target_length", training.seq_length, "tokens of one sequence"
     yield "steps", rules.SMOKE_ITERATIONS, steps.why
-    yield from _memory(plan)
+    yield from _memory(c.model, plan)
     yield "attention", _attention(c, plan), "attention kernel"
     yield "context_parallel_strategy", "all_gather", "exchange of keys and values"
     yield "dtype", "bfloat16", "type of activations and computation"

@@ -62,6 +62,30 @@ def test_kernels_are_those_of_the_device() -> None:
     assert config("llama-offloaded")["decoder_layer_input"] == "offload"
 
 
+@pytest.mark.parametrize("name", ["llama2-7b", "mixtral-8x7b"])
+@pytest.mark.parametrize(
+    ("policy", "repeats_attention", "repeats_mlp"),
+    [("minimal", True, False), ("minimal_with_context", False, False),
+     ("minimal_flash", False, False), ("save_dot_except_mlp", True, True),
+     ("save_dot_except_mlpwi", True, True), ("save_dot_with_context_except_mlp", False, True)],
+)  # fmt: skip
+def test_a_policy_is_the_modules_that_it_does_not_keep(
+    name: str, policy: str, repeats_attention: bool, repeats_mlp: bool
+) -> None:
+    text = f"ici_fsdp_parallelism: 16\nper_device_batch_size: 1\nmodel_name: {name}\n"
+    assert MAXTEXT.read is not None
+    reading = MAXTEXT.read({"run.yml": text + f"remat_policy: {policy}\n"}, 16)
+    plan = reading.plan
+    assert plan.recompute == "selective"
+    assert ("core_attn" in plan.recompute_modules) == repeats_attention
+    assert bool({"op", "mlp", "moe"} & set(plan.recompute_modules)) == repeats_mlp
+    request, _ = case(reading.model)
+    written = yaml.safe_load(MAXTEXT.write(request, plan).files["config.yml"])["remat_policy"]
+    assert written == {
+        "minimal_flash": "minimal_with_context", "save_dot_except_mlpwi": "save_dot_except_mlp",
+    }.get(policy, policy)  # fmt: skip
+
+
 def test_one_process_on_every_host_finds_the_others(tmp_path: Path) -> None:
     made = MAXTEXT.write(*CASES["qwen2-gpu"])
     written(tmp_path, made)
@@ -193,7 +217,7 @@ REFUSED: list[tuple[str, tuple[PlanRequest, Any]]] = [
         "rounds down to a smaller batch",
         case("llama", (5, 11), tp=11, sequence_parallel=True, micro_batch_size=3),
     ),
-    ("recompute_modules is op, not mlp", case(recompute="selective", recompute_modules=("mlp",))),
+    ("or core_attn+mlp, not mlp", case(recompute="selective", recompute_modules=("mlp",))),
     ("one policy for all layers", case(recompute="full", recompute_method="uniform")),
     ("only inputs of recomputed layers", case(offload_activations=True)),
     ("offloaded, or of none", case(offload_activations=True, offload_num_layers=3)),

@@ -130,6 +130,22 @@ def test_what_a_row_leaves_open_is_what_the_software_does_by_default() -> None:
     assert stated["recompute"] == "full"
 
 
+@pytest.mark.parametrize(
+    ("notes", "modules"),
+    [("remat_policy=minimal", ("core_attn",)), ("remat minimal_flash", ("layernorm",)),
+     ("remat policy SAVE_DOT_ONLY (recompute element-wise only)", ("core_attn",)),
+     ("remat policy SAVE_QKV_OUT_PROJ", ("core_attn", "mlp")),
+     ("remat save_dot_except_mlpwi", ("core_attn", "mlp")),
+     ("remat save_dot_with_context_except_mlp (MLP dots)", ("op",)),
+     ("minimal example", ("op",))],
+)  # fmt: skip
+def test_a_policy_of_jax_is_the_modules_that_it_repeats(
+    notes: str, modules: tuple[str, ...]
+) -> None:
+    (named,) = recompute_of(row(recompute="selective", notes=notes), torch=True)
+    assert named["recompute_modules"] == modules
+
+
 def test_named_modules_and_counted_layers_are_kept() -> None:
     (named,) = recompute_of(row(recompute="mla_up_proj, mlp"), torch=False)
     assert set(named["recompute_modules"]) == {"mla_up_proj", "mlp"}
