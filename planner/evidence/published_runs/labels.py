@@ -70,14 +70,13 @@ def recompute_of(run: Run, torch: bool, default: str | None = None) -> list[dict
         selective = {"recompute": "selective", "recompute_modules": ("op",)}
         if re.search(r"every other|selective layer", f"{text} {notes}"):
             selective = _every_nth_layer(2)
+    if not run.known("recompute") and default:
+        return [{"recompute": default}]
     if not run.known("recompute"):
-        if default:
-            return [{"recompute": default}]
-        if not torch:
-            return [none, selective, _every_nth_layer(4), _every_nth_layer(2), full]
         # Pax keeps all products but those inside attention (SAVE_DOT_WITH_NO_BATCH_DIM).
         dots = [{**selective, "recompute_modules": ("core_attn",)}] if "pax" in run["stack"] else []
-        return [none, *dots, full]
+        some = dots if torch else [selective, _every_nth_layer(4), _every_nth_layer(2)]
+        return [none, *some, full]
     if "full" not in text and (policy := _remat_policy(f"{text} ; {notes}")):
         return [{"recompute": "selective", "recompute_modules": policy}]
     if named := _modules(text):
