@@ -35,6 +35,8 @@ CUBLAS_BYTES = 32.0 * MIB
 # with growing ones (expandable_segments, which torchtitan sets).
 FRAGMENTATION = 0.3
 EXPANDABLE_FRAGMENTATION = 0.05
+# The share that it cannot return either where memory runs short (python -m tools.allocator).
+STUCK_FRAGMENTATION = 0.08
 # DeepSpeed's reduce_bucket_size, allgather_bucket_size and its engine's bucket, in elements.
 DEEPSPEED_BUCKET = 5e8
 
@@ -106,7 +108,7 @@ def fragmentation_share(expandable_segments: Array) -> Array:
 
 @formula("byte", "derived", "gpu-day")
 def gap_bytes(transient_bytes: Array, share: Array, few: Array, logits_bytes: Array) -> Array:
-    """Bytes that the allocator holds but cannot use, from the temporary memory of a step.
+    """Bytes that the allocator holds but does not use, from the temporary memory of a step.
 
     States are allocated once and leave no gaps; tensors of a step leave gaps in shared segments.
     few: 1 where layers leave a GiB at most, and logits as much as they are.
@@ -116,9 +118,16 @@ def gap_bytes(transient_bytes: Array, share: Array, few: Array, logits_bytes: Ar
 
 
 @formula("byte", "derived")
-def returnable_bytes(gap_bytes: Array, other_phase_bytes: Array, room_bytes: Array) -> Array:
-    """Bytes of segments that only another phase of the step used; kept while there is room.
+def stuck_bytes(gap_bytes: Array, transient_bytes: Array) -> Array:
+    """Bytes of gaps in segments that are never empty, which the allocator cannot return."""
+    return np.minimum(gap_bytes, STUCK_FRAGMENTATION * transient_bytes)
 
-    The allocator returns whole segments before it fails.
+
+@formula("byte", "derived")
+def returnable_bytes(stuck_bytes: Array, other_bytes: Array, room_bytes: Array) -> Array:
+    """Bytes of segments that are empty at the fullest moment; kept while there is room.
+
+    other_bytes: gaps between tensors, and what only another phase of the step used.  The
+    allocator returns whole segments before it fails.
     """
-    return np.minimum(np.maximum(room_bytes - gap_bytes, 0.0), other_phase_bytes)
+    return np.minimum(np.maximum(room_bytes - stuck_bytes, 0.0), other_bytes)

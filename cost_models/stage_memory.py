@@ -339,7 +339,7 @@ class _Slot:
         communication = communication + buckets
         transient = resident + logits + working + communication
         over = np.maximum(step - transient, 0.0) if np.any(step) else 0.0
-        gaps: Array = 0.0
+        stuck: Array = 0.0
         spare: Array = 0.0
         driver: Array = at(of.driver)
         if of.given is not None:
@@ -349,14 +349,15 @@ class _Slot:
             # Moments short of the fullest: what they need and cannot have where that was.
             others = step - over + table * at(of.apart)
             gaps = overheads.gap_bytes(transient, at(of.share), at(of.few_gaps), logits)
-            spare = overheads.returnable_bytes(gaps, others, room)
+            stuck = overheads.stuck_bytes(gaps, transient)
+            spare = overheads.returnable_bytes(stuck, others + gaps - stuck, room)
         return {
             **states,
             "activations": resident,
             "logits": logits,
             "working": working + over,
             "communication": communication,
-            "fragmentation": gaps + spare,
+            "fragmentation": stuck + spare,
             "driver": driver,
         }, spare
 

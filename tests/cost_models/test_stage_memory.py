@@ -12,7 +12,7 @@ from cost_models.catalog.hardware import parse_shorthand
 from cost_models.catalog.models import model as preset
 from cost_models.cost_parts import MEMORY_PARTS, STATE_PARTS, STEP_PARTS
 from cost_models.estimate import CostModel
-from cost_models.overheads import gap_bytes, returnable_bytes
+from cost_models.overheads import gap_bytes, returnable_bytes, stuck_bytes
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
 from cost_models.stage_memory import StageMemory
@@ -235,10 +235,16 @@ def test_deepspeed_steps_in_22_bytes_per_parameter() -> None:
     assert growth == pytest.approx(22.0 * more, rel=1e-3)
 
 
-def test_what_other_phases_hold_gives_way_and_gaps_do_not() -> None:
+def test_empty_segments_give_way_and_stuck_gaps_do_not() -> None:
     gaps = gap_bytes(10.0, 0.3, 0.0, 0.0)
-    plenty, little, none = (gaps + float(returnable_bytes(gaps, 5.0, r)) for r in (99.0, 4.0, 0.0))
-    assert (plenty, little, none) == (8.0, 4.0, 3.0)
+    stuck = float(stuck_bytes(gaps, 10.0))
+    assert (gaps, stuck) == (3.0, pytest.approx(0.8))
+    others = 5.0 + gaps - stuck
+    plenty, little, none = (
+        stuck + float(returnable_bytes(stuck, others, room)) for room in (99.0, 4.0, 0.0)
+    )
+    assert (plenty, little, none) == (8.0, 4.0, stuck)
+    assert stuck_bytes(0.5, 10.0) == 0.5  # growing segments leave less
     assert [gap_bytes(10.0 * GIB, 0.3, 1.0, logits) for logits in (0.0, GIB, 9.0 * GIB)] == [
         GIB, 2.0 * GIB, 3.0 * GIB,
     ]  # fmt: skip
