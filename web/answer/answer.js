@@ -156,6 +156,8 @@ function Figures({ shown }) {
   const off = [band.low_s / time - 1, band.high_s / time - 1];
   const mfu = [shown.mfu / (1 + off[1]), shown.mfu / (1 + off[0])];
   const used = memory.peak_bytes / memory.capacity_bytes;
+  const cached = memory.peak_bytes - memory.needed_bytes;
+  const givesWay = used > 0.98 && cached > 0.02 * memory.capacity_bytes ? ` ${bytes(cached, units.value)} of it is cache that gives way,` : "";
   const speedup = baseline && fresh.value ? baseline.report.iteration_time_s / time : null;
   const trained = shown.days !== null && shown.days !== undefined;
   const figure = (label, main, more, title, below) => html`
@@ -165,7 +167,7 @@ function Figures({ shown }) {
       ${figure("Per iteration", seconds(time), secondsRange(band.low_s, band.high_s), band.basis)}
       ${figure("Throughput", tokensPerSecond(shown.tokens_per_s), `${tokensPerSecond(shown.tokens_per_s_per_accelerator)} each`)}
       ${figure("Per accelerator", teraflops(shown.model_flop_per_s_per_accelerator), `MFU ${percent(shown.mfu)} (${number(100 * mfu[0], 2)}–${number(100 * mfu[1], 2)})`, shown.definitions.mfu)}
-      ${figure(`Peak memory, stage ${memory.worst_stage}`, bytes(memory.peak_bytes, units.value), `of ${bytes(memory.capacity_bytes, units.value)}, ${chance(memory.chance_of_running_out)} risk of running out`, `${shown.definitions.peak_bytes}. The risk of running out is ${memory.chance_basis}`, html`<${Meter} used=${used} />`)}
+      ${figure(`Peak memory, stage ${memory.worst_stage}`, bytes(memory.peak_bytes, units.value), `of ${bytes(memory.capacity_bytes, units.value)},${givesWay} ${chance(memory.chance_of_running_out)} risk of running out`, `${shown.definitions.peak_bytes}. The risk of running out is ${memory.chance_basis}`, html`<${Meter} used=${used} />`)}
       ${trained
         ? figure("Training", unit(number(shown.days), "days"), [shown.cost_usd !== null && money(shown.cost_usd), shown.energy_kwh !== null && energy(shown.energy_kwh)].filter(Boolean).join(" · "))
         : figure("Training", "–", "needs a number of tokens")}

@@ -110,14 +110,16 @@ def _otherwise(
 ) -> tuple[PlanRequest, list[Entry], list[str]]:
     """What fits with the optimizer in host memory, or as trainers train by themselves.
 
-    The request that has it, its entries, and what it has besides; the request's own if nothing is
-    found.
+    The request that has it, its entries, and what it has besides: one that a framework launches
+    before one that none does; the request's own if nothing is found.
     """
-    wider = offloading(request)
+    wider, found = offloading(request), (request, entries, list[str]())
     if wider is not None and not entries[0].outcome.best:
         others = compete(wider)
         if others[0].outcome.best:
-            return wider, others, [OFFLOADED]
+            found = wider, others, [OFFLOADED]
+        if others[0].outcome.best and others[0].framework is not None:
+            return found
     for asked in (request, wider):
         if asked is not None and (others := by_trainers(asked)):
             training, given = others[0].request.training, request.training
@@ -125,7 +127,7 @@ def _otherwise(
             opened += [f"/training/{name}" for name, v in training if v != getattr(given, name)]
             alike = [one for one in others if one.request.training == training]
             return asked.model_copy(update={"training": training}), alike, opened
-    return request, entries, []
+    return found
 
 
 def _fallback(request: PlanRequest, framework: str | None, opened: Sequence[str]) -> str | None:

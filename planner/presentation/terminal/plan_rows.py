@@ -120,6 +120,9 @@ def _headroom(memory: Memory) -> RenderableType:
     used = f"{formats.gib(memory.peak_bytes)} of {formats.gib(memory.capacity_bytes)} GiB"
     words = [f"{used} on stage {memory.worst_stage}", f"{formats.share(free)} free"]
     tight = [Text("tight", "bold yellow")] if free < TIGHT else []
+    cached = memory.peak_bytes - memory.needed_bytes
+    if tight and cached > TIGHT * memory.capacity_bytes:
+        words.append(f"{formats.gib(cached)} GiB of it is cache that gives way")
     risk = Text(f"{formats.chance(memory.chance_of_running_out)} risk of running out")
     return Flow([*(Text(word, "yellow" if tight else "") for word in words), *tight, risk], ", ")
 
