@@ -109,9 +109,11 @@ def obstacles(framework: Framework, context: Context) -> tuple[bool, tuple[str, 
 
 
 def _plans(framework: Framework, context: Context) -> Plans:
-    return _choices(code("runtime", framework.runtime)).with_columns(
-        dp=context.cluster.accelerators
-    )
+    """Plans whose only axis is dp; of samples of many lengths, with cp ranks that share them."""
+    plans, ranks = _choices(code("runtime", framework.runtime)), context.cluster.accelerators
+    if context.training.sample_lengths and ranks % 2 == 0:
+        return plans.with_columns(dp=ranks // 2, cp=2, dynamic_cp=1)
+    return plans.with_columns(dp=ranks)
 
 
 @cache

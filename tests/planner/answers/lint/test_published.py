@@ -168,7 +168,7 @@ def test_amds_examples() -> None:
 
 def test_gaps_of_the_allocator_alone_are_no_error() -> None:
     """Of FSDP with fixed segments: its tensors fit, what may be lost between them does not."""
-    findings = of_recipe("llama3_70b_pretrain_64gpu_gb200_fp8cs_config", "gb200", 64)
+    findings = of_recipe("llama3_70b_pretrain_32gpu_gb300_fp8cs_config", "gb300", 32)
     (found,) = (one for one in findings if one.code.startswith("memory"))
     assert (found.code, found.severity) == ("memory_risk", "warning")
     assert "gaps of the allocator, fewer with PYTORCH_CUDA_ALLOC_CONF=expandable" in found.text

@@ -32,7 +32,7 @@ from planner.search.outcome import CONTENDERS, Priced
 ASKED: dict[str, Any] = {
     "model": "llama-3.1-8b",
     "cluster": "2x8xh100-sxm",
-    "training": {"seq_length": 4096, "global_batch_size": 128},
+    "training": {"seq_length": 4096, "global_batch_size": 256},
     "search": {"pp": 1, "cp": 1, "framework": "megatron"},
 }
 

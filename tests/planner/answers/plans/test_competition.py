@@ -168,7 +168,8 @@ def test_picks(answer: PlanAnswer) -> None:
     assert recommended.memory.peak_bytes <= MOST_FULL * recommended.memory.capacity_bytes
     assert recommended.iteration_time_s <= first.iteration_time_s * (1.0 + MOST_SLOWER)
     simple, fast = kinds(Plans.from_rows([recommended.plan, first.plan]))
-    assert simple <= fast
+    # What is nearly full is not recommended, however simple.
+    assert simple <= fast or first.memory.peak_bytes > MOST_FULL * first.memory.capacity_bytes
     assert roomy.memory.peak_bytes <= min(
         first.memory.peak_bytes, *(one.memory.peak_bytes for one in answer.plans)
     )

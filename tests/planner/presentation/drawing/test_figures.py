@@ -34,7 +34,7 @@ def answers() -> tuple[PlanAnswer, SizingAnswer]:
     assert isinstance(planned, PlanAnswer)
     sized = size(
         model="llama-3.1-8b", training={**TRAINING, "tokens": 1e11},
-        sizing={"accelerators": ["h100-sxm", "l40s"], "sizes": [8, 16]},
+        sizing={"accelerators": ["h100-sxm", "l40s"], "sizes": [16, 32]},
     )  # fmt: skip
     return planned, sized
 
@@ -71,7 +71,7 @@ def test_what_is_written_in_a_figure() -> None:
     axes = {"pipeline stage", "GiB", "peak memory, GiB", "tokens per second", "seconds"}
     assert {*stages, *axes, "weights", "activations", "best plan"} <= written(planned)
     assert any(words.startswith("backward 2.") for words in written(planned))
-    assert {"cost of the training", "10.0 days", "h100-sxm-80gb", "8", "16"} <= written(sized)
+    assert {"cost of the training", "5.00 days", "h100-sxm-80gb", "16", "32"} <= written(sized)
 
 
 def written(figure: ElementTree.Element) -> set[str]:
