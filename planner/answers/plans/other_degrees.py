@@ -31,6 +31,9 @@ _FOLLOWS = (
     "stage_layers", "recompute_modules", "recompute_method", "recompute_num_layers",
 )  # fmt: skip
 
+# What else is told of a plan of other degrees.
+_BESIDE = ("micro_batch_size", "recompute", "moe_dispatcher", "offload_optimizer")
+
 
 def rival(
     request: PlanRequest, model: CostModel, space: Space, best: PlanReport, outcome: Outcome
@@ -104,9 +107,12 @@ def _moved(best: Mapping[str, float], other: Mapping[str, float]) -> dict[str, f
 
 
 def _claim(best: ParallelPlan, other: ParallelPlan, sure: bool) -> str:
-    """TP 4 beats TP 8."""
+    """TP 4 beats TP 8; with what else the other has, if that is more than its degrees."""
     names = differing(best, other) or _switched(best, other)
     one, two = (listed([choice(plan, name) for name in names]) for plan in (best, other))
+    beside = [name for name in _BESIDE if name not in names]
+    beside = [choice(other, n) for n in beside if getattr(best, n) != getattr(other, n)]
+    two += f" with {listed(beside)}" if beside else ""
     beats = ("" if sure else "probably ") + ("beats" if len(names) == 1 else "beat")
     return f"{one} {beats} {two}"
 

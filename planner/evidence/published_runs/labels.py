@@ -75,8 +75,8 @@ def recompute_of(run: Run, torch: bool, default: str | None = None) -> list[dict
     if not run.known("recompute"):
         # Pax keeps all products but those inside attention (SAVE_DOT_WITH_NO_BATCH_DIM).
         dots = [{**selective, "recompute_modules": ("core_attn",)}] if "pax" in run["stack"] else []
-        some = dots if torch else [selective, _every_nth_layer(4), _every_nth_layer(2)]
-        return [none, *some, full]
+        others = dots if torch else [selective, _every_nth_layer(4), _every_nth_layer(2)]
+        return [none, *others, full]
     if "full" not in text and (policy := _remat_policy(f"{text} ; {notes}")):
         return [{"recompute": "selective", "recompute_modules": policy}]
     if named := _modules(text):

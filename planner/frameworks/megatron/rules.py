@@ -53,6 +53,12 @@ def _can_deal(model: ModelSpec) -> bool:
     return model.mla is None and not model.layer_pattern and not model.mtp_num_layers
 
 
+def _head_dim(model: ModelSpec) -> int:
+    """The width of the queries and keys of a head."""
+    mla = model.mla
+    return mla.qk_nope_head_dim + mla.qk_rope_head_dim if mla else model.head_dim
+
+
 def _delayed(c: Context) -> bool:
     return c.training.fp8_recipe == "delayed"
 
@@ -213,6 +219,16 @@ FEATURE_RULES: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: (p.dynamic_cp == 0) | (p.cp == 1) | (p.cp_kind != _ALL_GATHER),
         "Transformer Engine gathers no keys of packed samples: dynamic_cp needs p2p or a2a",
+    ),
+    unsupported(
+        lambda c, p: (
+            (_head_dim(c.model) % 8 == 0) | rules.is_named(p, "attention_kernel", "unfused")
+        ),
+        lambda c, p: (
+            f"fused attention needs head_dim a multiple of 8, not {_head_dim(c.model)} "
+            "(Transformer Engine, get_attention_backend): change the model, or take "
+            "attention_kernel unfused"
+        ),
     ),
     unsupported(
         lambda c, p: (not c.model.attention_sinks) | (p.cp == 1) | (p.cp_kind == _A2A),

@@ -30,6 +30,7 @@ from planner.documents.formats import (
     value_words,
     whole_plan_words,
 )
+from planner.documents.plan_report import PlanReport
 from planner.documents.request import PlanRequest
 from planner.frameworks.supported import trainers_left_out
 from planner.presentation.terminal.plan_rows import RequestSummary, report_rows, speed
@@ -62,7 +63,7 @@ def plan_screen(answer: PlanAnswer, summary: RequestSummary, console: Console) -
         answer.best, "Best plan", summary, console, answer.evidence, answer.selection
     )
     if answer.baseline is not None:
-        rows.append(_baseline(answer.baseline))
+        rows.append(_baseline(answer.baseline, answer.best))
     if answer.rival is not None:
         rows.append(prose(answer.rival.sentence, 0, 2))
     if answer.replanned is not None:
@@ -141,7 +142,11 @@ def _trainers_left_out(request: PlanRequest) -> list[RenderableType]:
     if request.search.framework is not None:
         return []
     left_out = trainers_left_out(Context(request.model, request.cluster, request.training))
-    rows = (f"Not searched: {name}: {reason}" for name, reason in left_out.items())
+    rows = (
+        f"Not searched: {name}, which trains in other types ({reason}): "
+        f"--framework {name} plans it as it trains by itself"
+        for name, reason in left_out.items()
+    )
     return [prose(row, 0, 2) for row in rows]
 
 
@@ -252,8 +257,12 @@ def header(summary: RequestSummary, profile: ProfileInfo) -> RenderableType:
     return Group(*rows)
 
 
-def _baseline(baseline: Baseline) -> RenderableType:
+def _baseline(baseline: Baseline, best: PlanReport | None) -> RenderableType:
     first, *more = plan_words(baseline.report.plan.model_dump())
+    if best is not None and plan_words(best.plan.model_dump()) == [first, *more]:
+        # Equal in words: what differs is none of what they say.
+        own, theirs = best.plan.model_dump(), baseline.report.plan.model_dump()
+        more += [f"{n} {value_words(theirs[n])}" for n in own if own[n] != theirs[n]]
     speedup = Text.assemble(
         (f"{baseline.speedup:.2f}x", "bold green" if baseline.speedup >= 1 else "bold"),
         " faster than" if baseline.speedup >= 1 else " the speed of",

@@ -224,6 +224,7 @@ REFUSED: list[tuple[str, str, tuple[PlanRequest, ParallelPlan]]] = [
     (code, text, launch(changed(base, **update)))
     for code, text, base, update in (
         ("framework_unsupported", "ALiBi", "llama", {"position": "alibi"}),
+        ("framework_unsupported", "multiple of 8, not 129", "llama", {"head_dim": 129}),
         ("framework_unsupported", "parallel attention", "llama", {"parallel_residual": True}),
         ("framework_unsupported", "two norms", "llama", {"norms_per_layer": 4}),
         ("framework_unsupported", "after the embedding", "llama", {"embedding_norm": True}),

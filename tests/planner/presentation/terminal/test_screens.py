@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from cost_models.cost_parts import MEMORY_PARTS, TIME_PARTS
-from planner.documents.answer import REASONS, Launch, Pick
+from planner.documents.answer import REASONS, Baseline, Launch, Pick
 from planner.documents.formats import (
     days,
     dollars,
@@ -157,6 +157,10 @@ def test_little_room_is_marked() -> None:
     answer = answers.plan_answer().model_copy(update={"best": tight})
     text = drawn(lambda console: screens.plan_screen(answer, ASKED, console))
     assert "57.5 of 58.1 GiB on stage 0, 1.0 % free, tight" in text
+    needed = memory.model_copy(update={"needed_bytes": 0.9 * memory.peak_bytes})
+    cached = answer.model_copy(update={"best": best.model_copy(update={"memory": needed})})
+    text = drawn(lambda console: screens.plan_screen(cached, ASKED, console))
+    assert "5.75 GiB of it is cache that gives way" in " ".join(text.split())
     assert "tight" not in shown("plan")
 
 
@@ -318,3 +322,15 @@ def test_asynchronous_schedule_says_how_old_its_weights_are() -> None:
     )
     text = drawn(lambda console: screens.estimate_screen(answer, ASKED, console))
     assert "asynchronous: one update old" in text
+
+
+def test_a_baseline_of_equal_words_says_what_differs() -> None:
+    answer = answers.plan_answer()
+    assert answer.best is not None
+    plan = answer.best.plan.model_copy(update={"overlap_grad_reduce": False})
+    report = answer.best.model_copy(update={"plan": plan})
+    baseline = Baseline(rule="by hand", report=report, speedup=1.25)
+    compared = answer.model_copy(update={"baseline": baseline})
+    text = drawn(lambda console: screens.plan_screen(compared, ASKED, console))
+    assert "1.25x faster than a hand-made plan" in text
+    assert "overlap_grad_reduce false" in text
