@@ -15,7 +15,7 @@ from cost_models.spec import ModelSpec, TrainingSpec
 from planner.frameworks.given_values import Values, malformed
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.maxtext.calls import BASE, YAML, calls, settings
-from planner.frameworks.maxtext.rules import BLOCKS, policies
+from planner.frameworks.maxtext.rules import BLOCKS, KEPT, policies
 from planner.frameworks.maxtext.settings import DTYPES, LLAMA3, NUMERICS, OPTIMIZERS, PLAIN
 from planner.frameworks.named_models import find
 from planner.frameworks.read_results import Reading, Setting
@@ -255,17 +255,35 @@ def _formats(values: Values) -> dict[str, Any]:
     }
 
 
+def _custom(values: Values) -> str:
+    """The policy that keeps what the keys of remat_policy custom keep, as nearly as one does."""
+    kept = {name for name in KEPT["minimal_with_context"] if values.text(name) == "device"}
+    away = {name for name in KEPT["minimal_with_context"] if values.text(name) == "offload"}
+    if away:
+        values.assume(f"{', '.join(sorted(away))} are planned as kept on the device, not offloaded")
+    near = min(KEPT, key=lambda policy: len(set(KEPT[policy]) ^ (kept | away)))
+    if set(KEPT[near]) != kept | away:
+        values.assume(f"remat_policy custom is planned as {near}")
+    return near
+
+
 def _recompute(values: Values, model: ModelSpec) -> dict[str, Any]:
     stated = values.text("remat_policy") or "full"
-    inputs = values.text("decoder_layer_input") == "offload"
     policy = _ALIKE.get(stated, stated)
+    inputs = policy == "custom" and values.text("decoder_layer_input") == "offload"
+    if policy == "custom":
+        policy = _custom(values)
     for modules, name in policies(model).items():
         if name == policy:
-            return {"recompute": "selective", "recompute_modules": modules}
+            return {
+                "recompute": "selective",
+                "recompute_modules": modules,
+                "offload_activations": inputs,
+            }
     least = policy in ("save_qkv_proj", "save_out_proj")
     if least:
         values.assume(f"remat_policy {policy} is planned as full, which keeps a little less")
-    if policy == "full" or least or (policy == "custom" and inputs):
+    if policy == "full" or least:
         layers = model.num_layers
         return {"recompute": "full", "recompute_num_layers": layers, "offload_activations": inputs}
     if policy != "none":

@@ -43,6 +43,18 @@ def policies(model: ModelSpec) -> dict[tuple[RecomputeModule, ...], str]:
     }
 
 
+_ATTENTION = ("query_proj", "key_proj", "value_proj", "out_proj")
+_MLP = ("mlpwi_0", "mlpwi_1")
+# What a policy keeps of a dense layer, by the keys that say the same of remat_policy custom.
+KEPT = {
+    "minimal_with_context": (*_ATTENTION, "context", *_MLP),
+    "minimal": (*_ATTENTION, *_MLP),
+    "save_dot_with_context_except_mlp": (*_ATTENTION, "context"),
+    "save_dot_except_mlp": _ATTENTION,
+    "full": (),
+}
+
+
 def _policy_exists(c: Context, p: Plans) -> BoolArray:
     sets = [sum(1 << RECOMPUTE_MODULES.index(m) for m in each) for each in policies(c.model)]
     return np.asarray((p.recompute != _SELECTIVE) | np.isin(p.recompute_modules, sets))
@@ -179,8 +191,13 @@ OWN: tuple[Rule, ...] = (
     ),
     rule(
         "offload",
-        lambda c, p: (p.offload_activations == 0) | (p.recompute == _FULL),
-        "only inputs of recomputed layers are offloaded: activation offload needs full recompute",
+        lambda c, p: (
+            (p.offload_activations == 0)
+            | (p.recompute == _FULL)
+            | ((p.recompute == _SELECTIVE) & (c.model.moe is None))
+        ),
+        "only inputs of layers are offloaded: activation offload needs recompute, full if the "
+        "layers have experts",
     ),
 )
 RULES: tuple[Rule, ...] = OWN

@@ -11,7 +11,7 @@ from cost_models.spec import ModelSpec
 from planner.constraints import Context
 from planner.frameworks import rules
 from planner.frameworks.maxtext.mesh import mesh, on_tpus
-from planner.frameworks.maxtext.rules import block, policies
+from planner.frameworks.maxtext.rules import KEPT, block, policies
 from planner.frameworks.yaml_files import Row
 
 _TABLE = table(__package__ or "", "fields.json")
@@ -78,13 +78,15 @@ def _mesh(c: Context, plan: ParallelPlan) -> Iterator[Row]:
 
 
 def _memory(model: ModelSpec, plan: ParallelPlan) -> Iterator[Row]:
-    offloads = plan.recompute == "full" and plan.offload_activations
     own = set(plan.recompute_modules)
     named = (name for modules, name in policies(model).items() if set(modules) == own)
     policy = next(named) if own else plan.recompute
+    offloads = plan.recompute != "none" and plan.offload_activations
     yield "remat_policy", "custom" if offloads else policy, "activation recompute"
     if offloads:
         yield "decoder_layer_input", "offload", "layer inputs are kept in host memory"
+        for name in KEPT[policy]:
+            yield name, "device", f"kept, as by {policy}"
     if plan.offload_optimizer:
         yield "optimizer_memory_host_offload", True, "optimizer states in host memory"
 
