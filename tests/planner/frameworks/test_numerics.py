@@ -66,13 +66,19 @@ def one_of_each() -> tuple[ModelSpec, ...]:
     return tuple(found.values())
 
 
+@cache
+def choices(runtime: str) -> Plans:
+    """Plans on eight accelerators with data parallelism alone, in all their variants."""
+    rows = np.array(list(product(*CHOICES.values())))
+    fields = dict(zip(CHOICES, rows.T, strict=True))
+    return Plans.build(runtime=code("runtime", runtime), dp=8, **fields)
+
+
 def asked(framework: Framework, model: ModelSpec) -> tuple[PlanRequest, ParallelPlan] | None:
     """A plan on eight accelerators that the framework runs, by data parallelism alone."""
     if framework.unsaid(model):
         return None
-    rows = np.array(list(product(*CHOICES.values())))
-    fields = dict(zip(CHOICES, rows.T, strict=True))
-    plans = Plans.build(runtime=code("runtime", framework.runtime), dp=8, **fields)
+    plans = choices(framework.runtime)
     alike = (dict.fromkeys(GRADIENTS, dtype) for dtype in ("fp32", "bf16"))
     for kept in (*alike, framework.training):
         training = TrainingSpec(seq_length=512, global_batch_size=8).model_copy(update=kept)
@@ -84,7 +90,9 @@ def asked(framework: Framework, model: ModelSpec) -> tuple[PlanRequest, Parallel
         legal = np.ones(len(plans), dtype=np.bool_)
         for rule in (*RULES, *framework.rules):
             legal = legal & rule.legal(context, plans)
-        if legal.any():
+            if not legal.any():
+                break
+        else:
             plan = plans.row(int(legal.argmax()))
             request = PlanRequest(model=model, cluster=context.cluster, training=training)
             return request, plan
