@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, lru_cache, wraps
+from functools import cache, lru_cache, partial, wraps
 from typing import Any, Literal, ParamSpec
 
 import numpy as np
@@ -295,15 +295,21 @@ def rule(
 ) -> Rule:
     """A Rule from functions; `legal` may return one bool for all plans.
 
-    explain: one sentence for all illegal plans, or a function that makes it from one of them.
+    explain: one sentence for illegal plans, in which {p.FIELD} stands for what a plan has and
+    {c.training.FIELD} for what the context has, or a function that makes it from one of them.
     """
 
     def checked(context: Context, plans: Plans) -> BoolArray:
         return np.asarray(legal(context, plans), dtype=np.bool_)
 
-    if isinstance(explain, str):
-        return Rule(code, checked, lambda context, plan: explain, level)
-    return Rule(code, checked, explain, level)
+    return Rule(
+        code, checked, partial(filled, explain) if isinstance(explain, str) else explain, level
+    )
+
+
+def filled(sentence: str, context: Context, plan: ParallelPlan) -> str:
+    """The sentence with the values of the context and the plan that it names."""
+    return sentence.format(c=context, p=plan)
 
 
 def _expresses_model(framework: Framework) -> Rule:

@@ -80,10 +80,8 @@ LEARNED_POSITIONS = unsupported(
         c.model.position != "learned"
         or c.training.seq_length <= (c.model.max_position_embeddings or 0)
     ),
-    lambda c, p: (
-        f"the position table has {c.model.max_position_embeddings} rows, "
-        f"the sequence {c.training.seq_length} tokens"
-    ),
+    "the position table has {c.model.max_position_embeddings} rows, "
+    "the sequence {c.training.seq_length} tokens",
     "degrees",
 )
 
@@ -94,27 +92,22 @@ HALF_PRECISION = unsupported(
 KV_HEADS = rule(
     "kv_heads",
     lambda c, p: c.model.num_query_groups % p.tp == 0,
-    lambda c, p: f"{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
+    "{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
     "degrees",
 )
 FP32_STATES = unsupported(
     lambda c, p: (
         c.training.master_weights_dtype == "fp32" and c.training.optimizer_state_dtype == "fp32"
     ),
-    lambda c, p: (
-        f"master weights and states are always fp32, got {c.training.master_weights_dtype} and "
-        f"{c.training.optimizer_state_dtype}"
-    ),
+    "master weights and states are always fp32, got {c.training.master_weights_dtype} and "
+    "{c.training.optimizer_state_dtype}",
 )
 OFFLOADED_ADAM = rule(
     "offload",
     lambda c, p: (
         (p.offload_optimizer == 0) | ((p.zero_stage > 0) & (c.training.optimizer == "adam"))
     ),
-    lambda c, p: (
-        f"optimizer offload needs Adam with ZeRO, got {c.training.optimizer} with ZeRO "
-        f"{p.zero_stage}"
-    ),
+    "optimizer offload needs Adam with ZeRO, got {c.training.optimizer} with ZeRO {p.zero_stage}",
 )
 NO_EMPTY_STAGE = rule(
     "layers_not_divisible",

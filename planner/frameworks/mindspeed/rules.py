@@ -45,7 +45,7 @@ OWN: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (not c.model.mtp_num_layers) | (p.cp == 1),
-        lambda c, p: f"core 0.12 has multi-token prediction only with cp 1, got {p.cp}",
+        "core 0.12 has multi-token prediction only with cp 1, got {p.cp}",
     ),
     unsupported(
         lambda c, p: c.model.moe is None or c.training.precision != "fp16",
@@ -58,10 +58,8 @@ OWN: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: c.training.optimizer_state_dtype == "fp32",
-        lambda c, p: (
-            f"{c.training.optimizer_state_dtype} optimizer states need Transformer Engine's Adam, "
-            "which no NPU has"
-        ),
+        "{c.training.optimizer_state_dtype} optimizer states need Transformer Engine's Adam, "
+        "which no NPU has",
     ),
     unsupported(
         lambda c, p: (c.training.optimizer != "muon") | (p.overlap_param_gather == 0),
@@ -69,9 +67,7 @@ OWN: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: p.attention_kernel == _FLASH,
-        lambda c, p: (
-            f"the attention kernel is always the NPU's fused one, not {p.attention_kernel}"
-        ),
+        "the attention kernel is always the NPU's fused one, not {p.attention_kernel}",
     ),
     unsupported(
         lambda c, p: p.cross_entropy != _IN_PLACE,
@@ -94,7 +90,7 @@ OWN: tuple[Rule, ...] = (
             (p.overlap_tp == 0)
             | (c.training.precision != "fp8" or c.training.fp8_recipe == "mxfp8")
         ),
-        lambda c, p: f"in fp8, overlap_tp (MC2) supports only mxfp8, not {c.training.fp8_recipe}",
+        "in fp8, overlap_tp (MC2) supports only mxfp8, not {c.training.fp8_recipe}",
     ),
     unsupported(
         lambda c, p: (
@@ -106,11 +102,9 @@ OWN: tuple[Rule, ...] = (
                 & ((p.pp == 1) | (p.schedule == _DUALPIPE_V) | (micro_batches(c, p) > p.pp))
             )
         ),
-        lambda c, p: (
-            "overlap_ep (fb overlap) needs etp 1, the alltoall dispatcher, no overlap_grad_reduce "
-            f"and, interleaved, more than pp micro-batches; got etp {p.etp}, {p.moe_dispatcher}, "
-            f"overlap_grad_reduce {p.overlap_grad_reduce}"
-        ),
+        "overlap_ep (fb overlap) needs etp 1, the alltoall dispatcher, no overlap_grad_reduce "
+        "and, interleaved, more than pp micro-batches; got etp {p.etp}, {p.moe_dispatcher}, "
+        "overlap_grad_reduce {p.overlap_grad_reduce}",
     ),
     unsupported(
         lambda c, p: (p.pp == 1) | np.isin(p.schedule, _OWN_SCHEDULES),
@@ -127,11 +121,9 @@ OWN: tuple[Rule, ...] = (
                 & (not c.model.tied_embeddings)
             )
         ),
-        lambda c, p: (
-            "dualpipe-v needs cp 1, overlap_p2p (its messages never block), no overlap_grad_reduce "
-            f"and untied embeddings; got cp {p.cp}, overlap_p2p {p.overlap_p2p}, "
-            f"overlap_grad_reduce {p.overlap_grad_reduce}, tied {c.model.tied_embeddings}"
-        ),
+        "dualpipe-v needs cp 1, overlap_p2p (its messages never block), no overlap_grad_reduce "
+        "and untied embeddings; got cp {p.cp}, overlap_p2p {p.overlap_p2p}, "
+        "overlap_grad_reduce {p.overlap_grad_reduce}, tied {c.model.tied_embeddings}",
     ),
     rule(
         "vpp_layout",

@@ -127,14 +127,12 @@ RULES: tuple[Rule, ...] = (
     rules.optimizers("adam", "sgd"),
     unsupported(
         lambda c, p: c.training.seq_length > 10,
-        lambda c, p: (
-            f"its mock data need sequences of more than 10 tokens, got {c.training.seq_length}"
-        ),
+        "its mock data need sequences of more than 10 tokens, got {c.training.seq_length}",
     ),
     rule(
         "kv_heads",
         lambda c, p: c.model.num_query_groups % p.tp == 0,
-        lambda c, p: f"{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
+        "{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
         "degrees",
     ),
     rule("layers_not_divisible", _split, _split_text, "layout"),
@@ -151,10 +149,8 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: c.training.precision == "bf16",
-        lambda c, p: (
-            f"{c.training.precision}: there is no loss scaling for float16, and no key for its "
-            "fp8 layers"
-        ),
+        "{c.training.precision}: there is no loss scaling for float16, and no key for its "
+        "fp8 layers",
     ),
     unsupported(
         lambda c, p: kept(c) in (FP32, BF16),

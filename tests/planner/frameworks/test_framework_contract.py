@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 from zlib import crc32
@@ -18,6 +19,7 @@ import yaml
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from cost_models.catalog import models as presets
 from cost_models.catalog.names import UnknownName
 from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan, Plans
@@ -26,7 +28,7 @@ from planner.constraints import Context
 from planner.documents.answer import REASONS
 from planner.documents.request import PlanRequest
 from planner.frameworks import bash_writer
-from planner.frameworks.base import Bundle, Flag, Unsupported, one_line
+from planner.frameworks.base import Bundle, Flag, Unsupported, filled, one_line
 from tests.fixtures import goldens
 from tests.fixtures.canonical import canonical
 from tests.fixtures.frameworks import ALL_CASES, CASES, DRAWN, NAMES, bundle, takes
@@ -224,6 +226,15 @@ def test_rules_say_the_same_of_one_plan_and_of_many(
                 text = rule.explain(context, one)
                 assert text
                 assert text == one_line(text)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sentences_of_rules_name_what_a_context_and_a_plan_have(name: str) -> None:
+    request, plan = launch(presets.model("deepseek-v3"))
+    context = Context(request.model, request.cluster, request.training)
+    for rule in frameworks.get(name).rules:
+        if isinstance(rule.explain, partial) and rule.explain.func is filled:
+            assert rule.explain(context, plan)
 
 
 @pytest.mark.parametrize("name", NAMES)
