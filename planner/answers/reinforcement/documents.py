@@ -12,13 +12,7 @@ from cost_models.fields import Count, Spec
 from planner.documents.answer import ProfileInfo
 from planner.documents.plan_report import Document, Note, PlanReport
 from planner.documents.request import PlanRequest
-from planner.frameworks.step_trainers import (
-    TRAINERS,
-    StepTrainer,
-    Trainer,
-    WayName,
-    Where,
-)
+from planner.frameworks.step_trainers import TRAINERS, StepTrainer, Trainer, WayName, Where
 
 PART = "reinforcement"
 Algorithm = Literal["grpo", "ppo"]
@@ -113,8 +107,7 @@ class ReinforcementSpec(Spec):
     )
     reference: bool = Field(True, description="a frozen copy scores the responses (KL)")
     critic_parameters: Annotated[float, Field(ge=1e6, le=1e15)] | None = Field(
-        None,
-        **read_where("of a dense critic; None: as the policy", {"algorithm": equal("ppo")}),
+        None, **read_where("of a dense critic; None: as the policy", {"algorithm": equal("ppo")})
     )
     epochs: Annotated[int, Field(ge=1, le=1000)] = Field(
         1, description="times that the batch is trained on"

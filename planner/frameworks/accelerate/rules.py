@@ -27,11 +27,7 @@ _UNFUSED = code("attention_kernel", "unfused")
 
 
 # Kernels of families whose classes have no torch attention (_supports_sdpa), or none but their own.
-KERNELS_OF_FAMILY = {
-    "bloom": ("unfused",),
-    "mpt": ("unfused",),
-    "gemma2": ("unfused", "flash2"),
-}
+KERNELS_OF_FAMILY = {"bloom": ("unfused",), "mpt": ("unfused",), "gemma2": ("unfused", "flash2")}
 
 
 def _kernels(model: ModelSpec) -> tuple[str, ...]:
