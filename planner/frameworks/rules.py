@@ -10,7 +10,7 @@ import numpy as np
 from cost_models.catalog.local import CPU_ID
 from cost_models.optimizers import OPTIMIZERS, OptimizerName
 from cost_models.plans import ParallelPlan, Plans, is_one_of
-from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
+from cost_models.spec import ClusterSpec, ModelSpec, MoESpec, TrainingSpec
 from planner.constraints import BoolArray, Context, Rule
 from planner.documents.formats import value_words
 from planner.frameworks.base import Flag, flag, rule, unsupported
@@ -141,6 +141,31 @@ def optimizers(*names: OptimizerName, others: str = "") -> Rule:
 def fixed_part(ok: Callable[[ModelSpec], bool], text: str) -> Rule:
     """A rule about a part of the model that the framework has in one form only."""
     return unsupported(lambda c, p: ok(c.model), text, "degrees")
+
+
+def fixed_experts(ok: Callable[[MoESpec], bool], text: str) -> Rule:
+    """The same about the experts of a model that has some."""
+    return fixed_part(lambda m: m.moe is None or ok(m.moe), text)
+
+
+def vendor_alone(vendor: str, text: str) -> Rule:
+    """All accelerators are of this vendor, or of none that is known; text: what it runs on."""
+    return unsupported(
+        lambda c, p: all(group.accelerator.vendor in ("", vendor) for group in c.cluster.groups),
+        lambda c, p: (
+            f"{text}; the cluster has "
+            + ", ".join(sorted({group.accelerator.name for group in c.cluster.groups}))
+        ),
+        "degrees",
+    )
+
+
+def schedules(*names: str) -> Rule:
+    """A pipeline runs by one of these schedules."""
+    return unsupported(
+        lambda c, p: (p.pp == 1) | is_named(p, "schedule", *names),
+        f"its pipeline schedules are {', '.join(names)}, not {{p.schedule}}",
+    )
 
 
 # Parts that no GPT model of the Megatron family has.

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from cost_models.effects import equal, read_where
 from cost_models.fields import Count, Spec
 from planner.documents.answer import ProfileInfo
-from planner.documents.plan_report import Document, Note, PlanReport
+from planner.documents.plan_report import Answer, Document, Note, PlanReport
 from planner.documents.request import PlanRequest
 from planner.frameworks.step_trainers import TRAINERS, StepTrainer, Trainer, WayName, Where
 
@@ -321,7 +321,7 @@ class Generation(Document):
     length_shares: tuple[float, ...]
 
 
-class ReinforcementAnswer(Document):
+class ReinforcementAnswer(Answer):
     """The answer: the time of one step by part (STEP_PARTS), the ways to run it, and memory.
 
     training: the plan of one optimizer step.  dominant: the longest part.  transfer: its steps,
@@ -330,8 +330,6 @@ class ReinforcementAnswer(Document):
     throughput was stated.
     """
 
-    request: dict[str, Any]
-    version: str
     profile: ProfileInfo
     framework: str | None
     training: PlanReport

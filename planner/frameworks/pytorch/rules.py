@@ -12,7 +12,7 @@ from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules, torch_schedules, torch_sharding
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.pytorch import encoders, pattern_rules
-from planner.frameworks.rules import fixed_part, is_named
+from planner.frameworks.rules import fixed_experts, fixed_part, is_named
 from planner.frameworks.torch_sharding import shard_degree, shard_degrees
 
 _BITS = {module: 1 << place for place, module in enumerate(RECOMPUTE_MODULES)}
@@ -47,23 +47,19 @@ def _dropout(c: Context) -> bool:
 
 
 MOE_RULES: tuple[Rule, ...] = (
-    fixed_part(
-        lambda m: m.moe is None or m.moe.num_groups is None,
-        "the router chooses among all experts, not within groups",
+    fixed_experts(
+        lambda e: e.num_groups is None, "the router chooses among all experts, not within groups"
     ),
-    fixed_part(
-        lambda m: m.moe is None or not m.moe.score_correction_bias,
+    fixed_experts(
+        lambda e: not e.score_correction_bias,
         "the router's scores are a softmax, without a bias that balances experts",
     ),
-    fixed_part(lambda m: m.moe is None or not m.moe.expert_bias, "experts have no biases"),
-    fixed_part(
-        lambda m: m.moe is None or m.moe.capacity_factor is None,
-        "no token is dropped: there is no capacity factor",
+    fixed_experts(lambda e: not e.expert_bias, "experts have no biases"),
+    fixed_experts(
+        lambda e: e.capacity_factor is None, "no token is dropped: there is no capacity factor"
     ),
-    fixed_part(
-        lambda m: (
-            m.moe is None or not m.moe.shared_expert_gate or m.moe.shared_expert_ffn_hidden_size > 0
-        ),
+    fixed_experts(
+        lambda e: not e.shared_expert_gate or e.shared_expert_ffn_hidden_size > 0,
         "a gate on shared experts needs shared experts",
     ),
 )

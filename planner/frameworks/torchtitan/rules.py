@@ -14,7 +14,7 @@ from planner.constraints import BoolArray, Context, Rule
 from planner.documents.formats import value_words
 from planner.frameworks import rules, torch_schedules, torch_sharding
 from planner.frameworks.base import rule, unsupported
-from planner.frameworks.rules import fixed_part, is_named
+from planner.frameworks.rules import fixed_experts, fixed_part, is_named
 from planner.frameworks.torch_sharding import shard_degree, shard_degrees
 from planner.frameworks.torchtitan.packages import package_of, rotary_width
 
@@ -129,13 +129,12 @@ MODEL_RULES: tuple[Rule, ...] = (
         ),
         "gpt_oss has no shared experts",
     ),
-    fixed_part(
-        lambda m: m.moe is None or not m.moe.shared_expert_gate,
+    fixed_experts(
+        lambda e: not e.shared_expert_gate,
         "shared experts have a gate only in qwen3_5, which has other attention",
     ),
-    fixed_part(
-        lambda m: m.moe is None or m.moe.capacity_factor is None,
-        "no token is dropped: there is no capacity factor",
+    fixed_experts(
+        lambda e: e.capacity_factor is None, "no token is dropped: there is no capacity factor"
     ),
     fixed_part(_groups_ok, "a group of the router holds at least two experts"),
     fixed_part(
