@@ -287,12 +287,11 @@ class Framework:
         return self.render(request, plan)
 
 
-def rule(
-    code: str,
-    legal: Callable[[Context, Plans], object],
-    explain: str | Callable[[Context, ParallelPlan], str],
-    level: Level = "plan",
-) -> Rule:
+Legal = Callable[[Context, Plans], object]
+Explain = str | Callable[[Context, ParallelPlan], str]
+
+
+def rule(code: str, legal: Legal, explain: Explain, level: Level = "plan") -> Rule:
     """A Rule from functions; `legal` may return one bool for all plans.
 
     explain: one sentence for illegal plans, in which {p.FIELD} stands for what a plan has and
@@ -302,9 +301,8 @@ def rule(
     def checked(context: Context, plans: Plans) -> BoolArray:
         return np.asarray(legal(context, plans), dtype=np.bool_)
 
-    return Rule(
-        code, checked, partial(filled, explain) if isinstance(explain, str) else explain, level
-    )
+    words = partial(filled, explain) if isinstance(explain, str) else explain
+    return Rule(code, checked, words, level)
 
 
 def filled(sentence: str, context: Context, plan: ParallelPlan) -> str:
@@ -335,11 +333,7 @@ def _trains_all_weights(why: str) -> Rule:
     return unsupported(lambda c, p: not c.training.freezes, why, "degrees")
 
 
-def unsupported(
-    legal: Callable[[Context, Plans], object],
-    explain: str | Callable[[Context, ParallelPlan], str],
-    level: Level = "plan",
-) -> Rule:
+def unsupported(legal: Legal, explain: Explain, level: Level = "plan") -> Rule:
     """A rule about anything that the framework lacks or refuses, in any part of the plan."""
     return rule("framework_unsupported", legal, explain, level)
 
