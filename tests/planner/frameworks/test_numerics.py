@@ -24,6 +24,7 @@ from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle, Framework
 from planner.frameworks.supported import CHOICES
 from planner.huggingface import model_from_config
+from tests.fixtures import alike
 from tests.fixtures.frameworks import NAMES
 from tests.fixtures.frameworks.mindspeed import ASCEND
 from tests.fixtures.frameworks.primus import INSTINCT
@@ -45,24 +46,12 @@ def models() -> tuple[ModelSpec, ...]:
     )
 
 
-def structure(value: Any) -> Any:
-    """What a model has and states, without how large it is."""
-    if isinstance(value, dict):
-        return tuple((name, structure(part)) for name, part in value.items() if name != "name")
-    if isinstance(value, list | tuple | set | frozenset):
-        return tuple(sorted({structure(part) for part in value}, key=repr))
-    is_size = isinstance(value, int | float) and not isinstance(value, bool)
-    return value > 0 if is_size else value
-
-
 @cache
 def one_of_each() -> tuple[ModelSpec, ...]:
     """Of models that differ only in sizes, and so are written by the same options, the first."""
     found: dict[Any, ModelSpec] = {}
     for model in models():
-        groups, heads = model.num_query_groups, model.num_attention_heads
-        kind = (model.numerics.stated, groups == heads, groups == 1, structure(model.model_dump()))
-        found.setdefault(kind, model)
+        found.setdefault(alike.kind(model), model)
     return tuple(found.values())
 
 
