@@ -95,11 +95,7 @@ def send_page(request: Request, path: str) -> Response:
 
 
 def _send(request: Request, page: Page) -> Response:
-    headers = {
-        "ETag": page.etag,
-        "Cache-Control": page.cache_control,
-        "Vary": "Accept-Encoding",
-    }
+    headers = {"ETag": page.etag, "Cache-Control": page.cache_control, "Vary": "Accept-Encoding"}
     if page.etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     if "gzip" in request.headers.get("accept-encoding", ""):

@@ -174,10 +174,7 @@ def _request() -> dict[str, Any]:
 def _step_request(request: dict[str, Any]) -> dict[str, Any]:
     """The training may leave out what follows from a step."""
     training = _definitions()["TrainingSpec"]
-    own = {
-        STEP: ref("ReinforcementSpec"),
-        "training": closed(training["properties"]),
-    }
+    own = {STEP: ref("ReinforcementSpec"), "training": closed(training["properties"])}
     asked = {"required": ["model", "cluster", STEP]}
     return request | asked | {"properties": request["properties"] | own}
 

@@ -14,13 +14,7 @@ from api.dependencies import Brief, Searches, share_sites
 from api.problems import Refused, declare
 from api.store_threads import in_store
 from planner.answers.plans.answer_ids import packed
-from planner.answers.plans.candidates import (
-    MOST_ROWS,
-    SORTED_BY,
-    CandidatePage,
-    Status,
-    check_sort,
-)
+from planner.answers.plans.candidates import MOST_ROWS, SORTED_BY, CandidatePage, Status, check_sort
 from planner.questions.answers import dumped_candidates
 
 router = APIRouter(prefix="/plans", tags=["plans"])

@@ -35,12 +35,7 @@ def unreadable(url: str, error: Exception, version: Version) -> ServiceError:
 
 
 def refusal(
-    url: str,
-    status: int,
-    retry_after: str | None,
-    content: bytes,
-    with_key: bool,
-    version: Version,
+    url: str, status: int, retry_after: str | None, content: bytes, with_key: bool, version: Version
 ) -> Exception:
     """The error for a problem document: RequestError where the request is wrong."""
     document = _document(content)

@@ -64,8 +64,7 @@ def catalog(kind: Annotated[Kind, typer.Argument()] = Kind.models, json: Json = 
     from planner.presentation.terminal import output, tables
 
     entries = answered(
-        listed.LISTINGS[kind],
-        lambda service: getattr(getattr(service, kind)(), kind),
+        listed.LISTINGS[kind], lambda service: getattr(getattr(service, kind)(), kind)
     )
     if json:
         output.print_document({kind: [entry.model_dump(mode="json") for entry in entries]})

@@ -51,10 +51,7 @@ def fit(
     for name, text in fit.items():
         words = [scalar(word.strip(), join("/fit", name)) for word in text.split(",")]
         parts[name] = words if part_of("fit")[name].several else words[0]
-    document = {
-        "model": None if named is None else read_model(named, Path()),
-        "training": given,
-    }
+    document = {"model": None if named is None else read_model(named, Path()), "training": given}
     if card is None and on is None:
         return _by_card({**document, "cards": _of_cards(parts)}, named, json)
     cluster = on if card is None else f"1x{cards}x{card}"

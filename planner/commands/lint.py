@@ -44,8 +44,7 @@ Values = Annotated[
     ),
 ]
 Config = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="function to read in a file of configurations"),
+    str | None, typer.Option(metavar="NAME", help="function to read in a file of configurations")
 ]
 Words = Annotated[
     list[str] | None,

@@ -67,8 +67,7 @@ def plan(
         return _plan_mixed(asked, report, json)
     with bar("searching"):
         answer = answered(
-            lambda: plan_answers.find(asked),
-            lambda service: service.plan(asked.document()),
+            lambda: plan_answers.find(asked), lambda service: service.plan(asked.document())
         )
     if answer.best:
         output.write_figures(figures, partial(drawing, partial(plan_figure, answer)))
@@ -101,8 +100,7 @@ def _plan_mixed(request: PlanRequest, report: Path | None, json: bool) -> int:
 
     with bar("searching"):
         answer = answered(
-            lambda: mixed_clusters.find(request),
-            lambda service: service.plan(request.document()),
+            lambda: mixed_clusters.find(request), lambda service: service.plan(request.document())
         )
     if report is not None:
         write_page(report, f"A plan for {request.model.name}", mixed_screen(answer))
@@ -111,12 +109,7 @@ def _plan_mixed(request: PlanRequest, report: Path | None, json: bool) -> int:
 
 
 @request_options(PLAN)
-def estimate(
-    *,
-    source: str | None,
-    json: Json = False,
-    option_values: Mapping[str, Any],
-) -> int:
+def estimate(*, source: str | None, json: Json = False, option_values: Mapping[str, Any]) -> int:
     """Time and memory of one plan."""
     from planner.answers.plans import plan_answers
     from planner.presentation.terminal import output, screens
@@ -146,8 +139,7 @@ def emit_files(
         str | None, typer.Option(metavar="DIR", help="write all files into this folder")
     ] = None,
     launcher: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help=LAUNCHERS, autocompletion=_launchers),
+        str | None, typer.Option(metavar="NAME", help=LAUNCHERS, autocompletion=_launchers)
     ] = None,
     json: Json = False,
     option_values: Mapping[str, Any],

@@ -12,12 +12,7 @@ import typer
 from planner.commands.failures import FINE
 from planner.commands.options import request_options
 from planner.commands.server import answered, apart
-from planner.commands.shared import (
-    LIMITS,
-    PLAN,
-    Json,
-    read_document,
-)
+from planner.commands.shared import LIMITS, PLAN, Json, read_document
 from planner.presentation.terminal.progress_bar import bar
 from planner.questions.question import Question, resolved
 

@@ -12,14 +12,7 @@ import typer
 from planner.commands.failures import FINE
 from planner.commands.options import request_options
 from planner.commands.server import answered
-from planner.commands.shared import (
-    LIMITS,
-    Json,
-    Report,
-    load,
-    nothing_fits,
-    read_request,
-)
+from planner.commands.shared import LIMITS, Json, Report, load, nothing_fits, read_request
 from planner.commands.timeline import PICTURES, Theme, picture
 from planner.presentation.terminal.progress_bar import bar
 

@@ -33,8 +33,7 @@ _STEP = "the step of a log of RL (verl, NeMo-RL, slime), as for `planner rl`: te
 _SET = "what log and script leave open, such as plan.recompute=full"
 
 app = typer.Typer(
-    invoke_without_command=True,
-    help="Sites: what was measured of a cluster, calibration and runs.",
+    invoke_without_command=True, help="Sites: what was measured of a cluster, calibration and runs."
 )
 
 

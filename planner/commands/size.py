@@ -13,12 +13,7 @@ import typer
 from planner.commands.failures import FINE, NOTHING_FITS
 from planner.commands.options import part_of, part_options, request_options
 from planner.commands.server import answered, apart
-from planner.commands.shared import (
-    Json,
-    Report,
-    figure,
-    read_document,
-)
+from planner.commands.shared import Json, Report, figure, read_document
 from planner.presentation.terminal.progress_bar import bar
 
 if TYPE_CHECKING:

@@ -13,13 +13,7 @@ import typer
 from planner.commands.failures import FINE
 from planner.commands.options import FIELDS, PIPELINE, part_options, request_options, scalars
 from planner.commands.server import answered
-from planner.commands.shared import (
-    PLAN,
-    Json,
-    figure,
-    load,
-    read_request,
-)
+from planner.commands.shared import PLAN, Json, figure, load, read_request
 
 if TYPE_CHECKING:
     from planner.answers.pipelines.timeline import TimelineAnswer

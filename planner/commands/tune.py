@@ -11,12 +11,7 @@ import typer
 
 from planner.commands.failures import FINE
 from planner.commands.options import request_options
-from planner.commands.shared import (
-    LAUNCHERS,
-    LIMITS,
-    Json,
-    read_document,
-)
+from planner.commands.shared import LAUNCHERS, LIMITS, Json, read_document
 
 if TYPE_CHECKING:
     from planner.documents.request import PlanRequest
@@ -39,8 +34,7 @@ def tune(
         typer.Option(help="runs to make in all", min=1, max=1000, rich_help_panel=_PANEL),
     ] = None,
     gpu_hours: Annotated[
-        float | None,
-        typer.Option(help="to spend on runs in all", min=0.0, rich_help_panel=_PANEL),
+        float | None, typer.Option(help="to spend on runs in all", min=0.0, rich_help_panel=_PANEL)
     ] = None,
     emit: Annotated[
         Path | None, typer.Option(metavar="DIR", help=_EMIT, rich_help_panel=_PANEL)

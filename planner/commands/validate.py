@@ -64,8 +64,7 @@ Image = Annotated[
     str, _option(_ELSEWHERE, "container with torch and this package (jobset, trainjob)")
 ]
 Follow = Annotated[
-    Path | None,
-    _option(_ELSEWHERE, "report on what was submitted from this folder", metavar="DIR"),
+    Path | None, _option(_ELSEWHERE, "report on what was submitted from this folder", metavar="DIR")
 ]
 
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.parameters import (
-    embedding_parameters,
-    output_layer_parameters,
-    total_parameters,
-)
+from cost_models.parameters import embedding_parameters, output_layer_parameters, total_parameters
 from cost_models.plans import ParallelPlan, Plans
 from cost_models.runtimes import traits
 from cost_models.sources import Array

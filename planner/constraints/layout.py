@@ -86,8 +86,7 @@ def _schedule(c: Context, p: Plans) -> BoolArray:
     firsts = groups.first
     size = max(len(p), count.size)
     rows = zip(
-        *(per_row(a, size)[firsts].tolist() for a in (p.schedule, p.pp, p.vpp, count)),
-        strict=True,
+        *(per_row(a, size)[firsts].tolist() for a in (p.schedule, p.pp, p.vpp, count)), strict=True
     )
     allowed = np.array([not _schedule_refusal(*row) for row in rows], dtype=np.bool_)
     interleaved = p.schedule == code("schedule", "interleaved-1f1b")

@@ -147,9 +147,7 @@ DYNAMIC_CP = Rule("cp_seq", _dynamic, _dynamic_text)
 ZERO = Rule("zero_stage", _zero, _zero_text)
 RECOMPUTE = Rule("recompute", _recompute, _recompute_text)
 OFFLOAD = Rule(
-    "offload",
-    _offload,
-    lambda c, p: "offload needs host_link_bytes_per_s in the cluster",
+    "offload", _offload, lambda c, p: "offload needs host_link_bytes_per_s in the cluster"
 )
 STEPS_IN_BACKWARD = Rule(
     "optimizer_in_backward",

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from cost_models.package_files import table
 from cost_models.plans import ParallelPlan
-from planner.documents.plan_report import Document, PlanReport
+from planner.documents.plan_report import Answer, Document, PlanReport
 from planner.documents.scored_runs import Evidence
 
 
@@ -241,7 +241,7 @@ class Rival(Document):
     sentence: str
 
 
-class PlanAnswer(Document):
+class PlanAnswer(Answer):
     """The answer to `planner plan` and POST /v1/plans.
 
     best: of the framework whose best is the fastest, which `launch` names; no_launch: why no
@@ -260,8 +260,6 @@ class PlanAnswer(Document):
     rival: of other degrees of parallelism; none where the search is not for time or saw none.
     """
 
-    request: dict[str, Any]
-    version: str
     layers: dict[str, int] = Field({})
     profile: ProfileInfo
     best: PlanReport | None
@@ -290,28 +288,24 @@ class PlanAnswer(Document):
     search_time_s: float
 
 
-class EstimateAnswer(Document):
+class EstimateAnswer(Answer):
     """The answer to `planner estimate` and POST /v1/estimates.
 
     layers: as in PlanAnswer.  evidence: what was measured near the plan.
     """
 
-    request: dict[str, Any]
-    version: str
     layers: dict[str, int] = Field({})
     profile: ProfileInfo
     estimate: PlanReport
     evidence: Evidence | None = None
 
 
-class WhyAnswer(Document):
+class WhyAnswer(Answer):
     """The answer to `planner why`: what binds, and the smallest change that fits.
 
     layers: as in PlanAnswer.  chance_slower: that the best plan is faster, the doubt counted.
     """
 
-    request: dict[str, Any]
-    version: str
     layers: dict[str, int] = Field({})
     profile: ProfileInfo
     verdict: Literal["illegal", "does not fit", "may run out", "slower", "best"]

@@ -88,10 +88,7 @@ def parse_json(text: str | bytes, longest: int = MAX_STRING) -> Any:
     """
     try:
         value = json.loads(
-            text,
-            parse_int=_integer,
-            parse_constant=_no_constant,
-            object_pairs_hook=_mapping,
+            text, parse_int=_integer, parse_constant=_no_constant, object_pairs_hook=_mapping
         )
     except RecursionError:
         raise _too_deep("") from None

@@ -21,6 +21,13 @@ class Document(BaseModel):
         return cls(**{name: getattr(source, name) for name in names}, **own)
 
 
+class Answer(Document):
+    """The base of an answer to a question: what was asked, whole, and the version that answers."""
+
+    request: dict[str, Any]
+    version: str
+
+
 class StageMemory(Document):
     stage: int
     layers: int

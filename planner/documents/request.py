@@ -57,8 +57,7 @@ class SearchSpec(Spec):
     objective: Objective = Field("tokens_per_s", description="what the best plan maximises")
     top_k: Annotated[int, Field(ge=1, le=1000)] = Field(5, description="plans to list")
     memory_risk: Annotated[float, BeforeValidator(_share), Field(ge=0.001, le=1.0)] = Field(
-        0.05,
-        description="largest risk of running out of memory, such as 5%; 100%: the peak fits",
+        0.05, description="largest risk of running out of memory, such as 5%; 100%: the peak fits"
     )
     framework: str | None = Field(None, description="search only what this framework accepts")
     limits: dict[str, Bounds] = Field(

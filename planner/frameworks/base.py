@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, lru_cache, wraps
+from functools import cache, lru_cache, partial, wraps
 from typing import Any, Literal, ParamSpec
 
 import numpy as np
@@ -287,23 +287,27 @@ class Framework:
         return self.render(request, plan)
 
 
-def rule(
-    code: str,
-    legal: Callable[[Context, Plans], object],
-    explain: str | Callable[[Context, ParallelPlan], str],
-    level: Level = "plan",
-) -> Rule:
+Legal = Callable[[Context, Plans], object]
+Explain = str | Callable[[Context, ParallelPlan], str]
+
+
+def rule(code: str, legal: Legal, explain: Explain, level: Level = "plan") -> Rule:
     """A Rule from functions; `legal` may return one bool for all plans.
 
-    explain: one sentence for all illegal plans, or a function that makes it from one of them.
+    explain: one sentence for illegal plans, in which {p.FIELD} stands for what a plan has and
+    {c.training.FIELD} for what the context has, or a function that makes it from one of them.
     """
 
     def checked(context: Context, plans: Plans) -> BoolArray:
         return np.asarray(legal(context, plans), dtype=np.bool_)
 
-    if isinstance(explain, str):
-        return Rule(code, checked, lambda context, plan: explain, level)
-    return Rule(code, checked, explain, level)
+    words = partial(filled, explain) if isinstance(explain, str) else explain
+    return Rule(code, checked, words, level)
+
+
+def filled(sentence: str, context: Context, plan: ParallelPlan) -> str:
+    """The sentence with the values of the context and the plan that it names."""
+    return sentence.format(c=context, p=plan)
 
 
 def _expresses_model(framework: Framework) -> Rule:
@@ -329,11 +333,7 @@ def _trains_all_weights(why: str) -> Rule:
     return unsupported(lambda c, p: not c.training.freezes, why, "degrees")
 
 
-def unsupported(
-    legal: Callable[[Context, Plans], object],
-    explain: str | Callable[[Context, ParallelPlan], str],
-    level: Level = "plan",
-) -> Rule:
+def unsupported(legal: Legal, explain: Explain, level: Level = "plan") -> Rule:
     """A rule about anything that the framework lacks or refuses, in any part of the plan."""
     return rule("framework_unsupported", legal, explain, level)
 

@@ -10,7 +10,7 @@ import numpy as np
 from cost_models.catalog.local import CPU_ID
 from cost_models.optimizers import OPTIMIZERS, OptimizerName
 from cost_models.plans import ParallelPlan, Plans, is_one_of
-from cost_models.spec import ClusterSpec, ModelSpec, TrainingSpec
+from cost_models.spec import ClusterSpec, ModelSpec, MoESpec, TrainingSpec
 from planner.constraints import BoolArray, Context, Rule
 from planner.documents.formats import value_words
 from planner.frameworks.base import Flag, flag, rule, unsupported
@@ -80,10 +80,8 @@ LEARNED_POSITIONS = unsupported(
         c.model.position != "learned"
         or c.training.seq_length <= (c.model.max_position_embeddings or 0)
     ),
-    lambda c, p: (
-        f"the position table has {c.model.max_position_embeddings} rows, "
-        f"the sequence {c.training.seq_length} tokens"
-    ),
+    "the position table has {c.model.max_position_embeddings} rows, "
+    "the sequence {c.training.seq_length} tokens",
     "degrees",
 )
 
@@ -94,27 +92,22 @@ HALF_PRECISION = unsupported(
 KV_HEADS = rule(
     "kv_heads",
     lambda c, p: c.model.num_query_groups % p.tp == 0,
-    lambda c, p: f"{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
+    "{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
     "degrees",
 )
 FP32_STATES = unsupported(
     lambda c, p: (
         c.training.master_weights_dtype == "fp32" and c.training.optimizer_state_dtype == "fp32"
     ),
-    lambda c, p: (
-        f"master weights and states are always fp32, got {c.training.master_weights_dtype} and "
-        f"{c.training.optimizer_state_dtype}"
-    ),
+    "master weights and states are always fp32, got {c.training.master_weights_dtype} and "
+    "{c.training.optimizer_state_dtype}",
 )
 OFFLOADED_ADAM = rule(
     "offload",
     lambda c, p: (
         (p.offload_optimizer == 0) | ((p.zero_stage > 0) & (c.training.optimizer == "adam"))
     ),
-    lambda c, p: (
-        f"optimizer offload needs Adam with ZeRO, got {c.training.optimizer} with ZeRO "
-        f"{p.zero_stage}"
-    ),
+    "optimizer offload needs Adam with ZeRO, got {c.training.optimizer} with ZeRO {p.zero_stage}",
 )
 NO_EMPTY_STAGE = rule(
     "layers_not_divisible",
@@ -148,6 +141,31 @@ def optimizers(*names: OptimizerName, others: str = "") -> Rule:
 def fixed_part(ok: Callable[[ModelSpec], bool], text: str) -> Rule:
     """A rule about a part of the model that the framework has in one form only."""
     return unsupported(lambda c, p: ok(c.model), text, "degrees")
+
+
+def fixed_experts(ok: Callable[[MoESpec], bool], text: str) -> Rule:
+    """The same about the experts of a model that has some."""
+    return fixed_part(lambda m: m.moe is None or ok(m.moe), text)
+
+
+def vendor_alone(vendor: str, text: str) -> Rule:
+    """All accelerators are of this vendor, or of none that is known; text: what it runs on."""
+    return unsupported(
+        lambda c, p: all(group.accelerator.vendor in ("", vendor) for group in c.cluster.groups),
+        lambda c, p: (
+            f"{text}; the cluster has "
+            + ", ".join(sorted({group.accelerator.name for group in c.cluster.groups}))
+        ),
+        "degrees",
+    )
+
+
+def schedules(*names: str) -> Rule:
+    """A pipeline runs by one of these schedules."""
+    return unsupported(
+        lambda c, p: (p.pp == 1) | is_named(p, "schedule", *names),
+        f"its pipeline schedules are {', '.join(names)}, not {{p.schedule}}",
+    )
 
 
 # Parts that no GPT model of the Megatron family has.

@@ -29,8 +29,6 @@ def splits_backward(plans: Plans) -> BoolArray:
 RULES: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: (p.pp == 1) | (p.compile == 0) | ~splits_backward(p),
-        lambda c, p: (
-            f"{p.schedule} splits the backward pass, which torch cannot do with compiled blocks"
-        ),
+        "{p.schedule} splits the backward pass, which torch cannot do with compiled blocks",
     ),
 )

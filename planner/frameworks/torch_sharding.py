@@ -23,8 +23,6 @@ def shard_degrees(p: Plans) -> IntArray:
 GROUPS = rule(
     "zero_stage",
     lambda c, p: (shard_degrees(p) > 0) & (p.dp % np.maximum(shard_degrees(p), 1) == 0),
-    lambda c, p: (
-        f"a shard group of {p.dp_shard} ranks must hold whole groups of cp {p.cp} and divide "
-        f"dp {p.dp} x cp {p.cp}"
-    ),
+    "a shard group of {p.dp_shard} ranks must hold whole groups of cp {p.cp} and divide "
+    "dp {p.dp} x cp {p.cp}",
 )

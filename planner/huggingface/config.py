@@ -139,12 +139,7 @@ class Config:
         self.guessed.append(f"{name}: not stated, {value}{source}")
 
     def count(
-        self,
-        *names: str,
-        most: int,
-        least: int = 1,
-        default: int | None = None,
-        because: str = "",
+        self, *names: str, most: int, least: int = 1, default: int | None = None, because: str = ""
     ) -> int:
         """The whole number under the first of `names` that is stated, in least..most.
 

@@ -50,7 +50,11 @@ def test_without_a_plan_it_is_the_best_one_that_the_framework_accepts(client: Te
         ({"plan": {"tp": 8, "schedule": "zb-h1", "pp": 2}}, "slurm", "1F1B"),
         ({"search": {"framework": "megatorn"}}, "slurm", '"did_you_mean":["megatron"'),
         ({"model": "llama-3.1-405b", "plan": {"tp": 8}}, "slurm", "does not fit"),
-        ({"model": "llama-3.1-405b", "plan": None}, "slurm", "nothing fits"),
+        (
+            {"model": "llama-3.1-405b", "plan": None, "search": {"tp": 8, "pp": 1, "cp": 1}},
+            "slurm",
+            "nothing fits",
+        ),
     ],
 )
 def test_problems(client: TestClient, over: dict[str, Any], launcher: str, says: str) -> None:

@@ -25,9 +25,8 @@ from planner.documents.problems import RequestError, ServiceError
 from planner.progress import Step, Watch, watched
 from planner.running.jobs.settings import JobSettings
 from tests.fixtures.job_server import ENDLESS, SWEEP, Place, eventually
-from tests.fixtures.service import examples, listening
+from tests.fixtures.service import described, examples, listening
 
-APP = create_app(Settings(jobs=JobSettings(max_runs=0)))  # jobs are queued but not run
 ASKED: dict[str, Any] = {
     "model": "gpt2", "cluster": "1x4xh100-sxm",
     "training": {"seq_length": 1024, "global_batch_size": 64},
@@ -54,20 +53,21 @@ EXAMPLES = [
         id=f"{one.path}-{one.name}",
         marks=pytest.mark.slow if _is_brief(one) else pytest.mark.exhaustive,
     )
-    for one in examples(APP)
+    for one in examples(described())
 ]
 
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Client]:
-    with listening(APP) as port:
+    # Jobs are queued but not run.
+    with listening(create_app(Settings(jobs=JobSettings(max_runs=0)))) as port:
         yield Client(f"http://127.0.0.1:{port}")
 
 
 def test_operations_are_those_of_the_document() -> None:
     document = {
         (_name(operation["operationId"], path, verb), verb.upper(), path)
-        for path, found in APP.openapi()["paths"].items()
+        for path, found in described().openapi()["paths"].items()
         for verb, operation in found.items()
     }
     made = {(name, one.verb, one.path) for name, one in operations()}
@@ -78,17 +78,17 @@ def test_operations_are_those_of_the_document() -> None:
 def test_the_examples_are_those_of_the_document() -> None:
     document = [
         (operation["operationId"], path, verb, name, example["value"])
-        for path, found in APP.openapi()["paths"].items()
+        for path, found in described().openapi()["paths"].items()
         for verb, operation in found.items()
         for content in operation.get("requestBody", {"content": {}})["content"].values()
         for name, example in content["examples"].items()
     ]
-    assert examples(APP) == document
+    assert examples(described()) == document
 
 
 def test_parameters_are_those_of_the_document() -> None:
     """Those of a part of the answer or another form of it aside, which no class is of."""
-    paths = APP.openapi()["paths"]
+    paths = described().openapi()["paths"]
     for name, one in operations():
         found = paths[one.path][one.verb.lower()]
         known = {

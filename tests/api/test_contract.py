@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -20,10 +21,9 @@ from schemathesis.specs.openapi.checks import (
 from api.app import create_app
 from api.settings import Settings
 from planner.running.jobs.settings import JobSettings
-from tests.fixtures.service import listening, operations
+from tests.fixtures.service import described, listening, operations
 
-APP = create_app(Settings(jobs=JobSettings(max_runs=0)))  # jobs are taken, and not run
-OPERATIONS = [f"{verb.upper()} {path}" for path, verb in operations(APP)]
+OPERATIONS = [f"{verb.upper()} {path}" for path, verb in operations(described())]
 pytestmark = pytest.mark.slow
 
 
@@ -45,39 +45,40 @@ CHECKS = [
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """Where the service is served."""
-    with listening(APP) as port:
+    # Jobs are taken, and not run.
+    with listening(create_app(Settings(jobs=JobSettings(max_runs=0)))) as port:
         yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="module")
-def described() -> dict[str, APIOperation]:
+def known() -> dict[str, APIOperation]:
     """What the description says of each operation, by its verb and path."""
-    schema = schemathesis.openapi.from_dict(APP.openapi())
+    schema = schemathesis.openapi.from_dict(deepcopy(described().openapi()))
     return {found.ok().label: found.ok() for found in schema.get_all_operations()}
 
 
-def test_every_operation_is_asked(described: dict[str, APIOperation]) -> None:
-    assert set(OPERATIONS) == set(described)
+def test_every_operation_is_asked(known: dict[str, APIOperation]) -> None:
+    assert set(OPERATIONS) == set(known)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_keeps_its_contract(
-    address: str, described: dict[str, APIOperation], operation: str
-) -> None:
-    keeps_its_contract(address, described[operation], most=2)
+def test_keeps_its_contract(address: str, known: dict[str, APIOperation], operation: str) -> None:
+    """Something wrong, which takes long to make up, is asked of every second operation here."""
+    wrong = OPERATIONS.index(operation) % 2 == 0
+    keeps_its_contract(address, known[operation], most=2, wrong=wrong)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_keeps_its_contract_at_length(
-    address: str, described: dict[str, APIOperation], operation: str
+    address: str, known: dict[str, APIOperation], operation: str
 ) -> None:
-    keeps_its_contract(address, described[operation], most=200)
+    keeps_its_contract(address, known[operation], most=200, wrong=True)
 
 
-def keeps_its_contract(address: str, operation: APIOperation, most: int) -> None:
-    """Ask what the description allows, and what it does not, so many times each."""
-    may_be_wrong = "422" in operation.definition.raw["responses"]
+def keeps_its_contract(address: str, operation: APIOperation, most: int, wrong: bool) -> None:
+    """Ask what the description allows, and if asked to what it does not, so many times each."""
+    may_be_wrong = wrong and "422" in operation.definition.raw["responses"]
     modes = list(GenerationMode) if may_be_wrong else [GenerationMode.POSITIVE]
     for mode in modes:
 

@@ -18,20 +18,20 @@ from api import log
 from api.app import create_app
 from api.settings import Settings
 from tests.fixtures import failing_worker
-from tests.fixtures.service import examples
+from tests.fixtures.service import described, examples
 
 PARTS = {"name": "example", "id": "example"}
-APP = create_app(Settings(), worker=failing_worker.serve)
 ASKED = [
     pytest.param(one.path.format(**PARTS), one.body, id=f"{one.path} {one.name}")
-    for one in examples(APP)
+    for one in examples(described())
     if one.verb == "post"
 ]
 
 
 @pytest.fixture(scope="module")
 def failing() -> Iterator[TestClient]:
-    with TestClient(APP, base_url="http://localhost", raise_server_exceptions=False) as client:
+    app = create_app(Settings(), worker=failing_worker.serve)
+    with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as client:
         yield client
 
 
@@ -45,7 +45,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 def test_every_operation_with_a_body_has_an_example() -> None:
-    for path, operations in APP.openapi()["paths"].items():
+    for path, operations in described().openapi()["paths"].items():
         for content in operations.get("post", {}).get("requestBody", {"content": {}})["content"]:
             assert operations["post"]["requestBody"]["content"][content]["examples"], path
 

@@ -182,11 +182,16 @@ def test_what_cannot_run_is_refused_at_once(
     assert pointer in [problem["pointer"] for problem in answer.json()["errors"]]
 
 
-@pytest.mark.parametrize("kind", ["validations", "calibrations", "dryruns"])
-def test_without_torch_it_says_how_to_install_it(kind: str) -> None:
+@pytest.fixture(scope="module")
+def without_torch() -> Iterator[TestClient]:
     app = create_app(Settings(jobs=JobSettings(max_runs=0)), worker=worker_without_torch.serve)
     with TestClient(app, base_url="http://localhost") as client:
-        answer = client.post(f"/v1/{kind}", json=TINY)
+        yield client
+
+
+@pytest.mark.parametrize("kind", ["validations", "calibrations", "dryruns"])
+def test_without_torch_it_says_how_to_install_it(without_torch: TestClient, kind: str) -> None:
+    answer = without_torch.post(f"/v1/{kind}", json=TINY)
     assert answer.status_code == 422
     (problem,) = answer.json()["errors"]
     assert problem["code"] == "not_installed"

@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 
-from api.app import create_app
-from api.settings import Settings
 from planner.answers.inventory.catalog import LISTINGS
 from planner.documents.service import KINDS
 from planner.version import __version__
+from tests.fixtures.service import described
 from tests.tools import public_names
 
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    return create_app(Settings()).openapi()
+    return described().openapi()
 
 
 def test_no_public_name_is_gone(document: dict[str, Any]) -> None:

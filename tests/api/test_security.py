@@ -251,7 +251,8 @@ def test_every_kind_of_problem_has_a_page(client: TestClient) -> None:
 def test_a_hostile_name_is_a_name(client: TestClient, framework: str, tmp_path: Path) -> None:
     """In what is answered it is text, and in what is emitted it runs nothing."""
     model = client.get("/v1/catalog/models/llama-3.2-1b").json()["spec"] | {"name": HOSTILE}
-    ask = {**ASK, "model": model, "plan": None, "search": {"framework": framework}}
+    search = {"framework": framework, "tp": 1, "pp": 1, "cp": 1}
+    ask = {**ASK, "model": model, "plan": None, "search": search}
     ask |= NEEDS.get(framework, {})
     response = client.post("/v1/bundles", json=ask)
     assert response.headers["content-type"] == "application/json"

@@ -107,8 +107,11 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-            # Runs that give way would wait for every other test.
-            env=os.environ | {VARIABLE: str(folder / "data"), "PLANNER_RUN_NICE": "0"},
+            # Runs that give way would wait for every other test, and every other test for searches
+            # that nobody asks.
+            env=os.environ | {
+                VARIABLE: str(folder / "data"), "PLANNER_RUN_NICE": "0", "PLANNER_WARM_UP": "0",
+            },
         )  # fmt: skip
     try:
         yield Service(process, _address(process, log), folder, log)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from cost_models.plans import ParallelPlan
 from planner.answers.fits.request import Method
 from planner.documents.answer import Change
-from planner.documents.plan_report import Document, ErrorBand, Note
+from planner.documents.plan_report import Answer, Document, ErrorBand, Note
 
 
 class Cell(Document):
@@ -54,15 +52,13 @@ class Row(Document):
     change: Change | None = None
 
 
-class FitAnswer(Document):
+class FitAnswer(Answer):
     """The answer to `planner fit` and POST /v1/fits.
 
     room_bytes: what a plan may be expected to need of `capacity_bytes` of a card, so that the risk
     of running out of memory stays small.
     """
 
-    request: dict[str, Any]
-    version: str
     accelerator: str
     nodes: int
     accelerators: int

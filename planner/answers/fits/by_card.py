@@ -17,7 +17,7 @@ from planner.answers.fits.answer import Cell
 from planner.answers.fits.compute import TITLES, Tried, cell_of, chosen_trainer, tried
 from planner.answers.fits.request import FitRequest, Method, parse_fit
 from planner.documents.formats import listed
-from planner.documents.plan_report import Document, Note
+from planner.documents.plan_report import Answer, Document, Note
 from planner.documents.problems import Gathered, RequestError, refuse, shown, unknown_field
 from planner.documents.typed_values import plain_object, require_object, validate
 from planner.progress import step, within_a_step
@@ -62,11 +62,9 @@ class CardRow(Document):
     usd_per_million_tokens: dict[Method, float]
 
 
-class CardsAnswer(Document):
+class CardsAnswer(Answer):
     """The answer to `planner fit` without a card and POST /v1/fits/by-card."""
 
-    request: dict[str, Any]
-    version: str
     seq_length: int
     titles: dict[Method, str]
     trainers: dict[Method, str]

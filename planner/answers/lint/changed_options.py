@@ -69,11 +69,7 @@ def changes(
 
 
 def _change(
-    framework: Framework,
-    reading: Reading,
-    before: Flag | None,
-    after: Flag | None,
-    moved: set[str],
+    framework: Framework, reading: Reading, before: Flag | None, after: Flag | None, moved: set[str]
 ) -> Iterator[FlagChange]:
     written = after or before
     assert written is not None

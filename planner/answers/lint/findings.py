@@ -11,7 +11,7 @@ from pydantic import Field
 
 from cost_models.package_files import table
 from planner.documents.answer import REASONS, Nearest, ProfileInfo
-from planner.documents.plan_report import Document, PlanReport
+from planner.documents.plan_report import Answer, Document, PlanReport
 from planner.frameworks.read_results import Refusal, Setting
 
 Severity = Literal["error", "warning", "hint"]
@@ -88,7 +88,7 @@ class Better(Document):
     by_hand: tuple[FlagChange, ...] = ()
 
 
-class LintAnswer(Document):
+class LintAnswer(Answer):
     """The answer to `planner lint` and POST /v1/lints.
 
     request: the contents of the script, on a cluster of the script's size.  estimate: of the
@@ -97,8 +97,6 @@ class LintAnswer(Document):
     fits.  nearest: if no plan fits, the nearest misses and changes of the request that would fit.
     """
 
-    request: dict[str, Any]
-    version: str
     profile: ProfileInfo
     framework: str
     framework_versions: str
@@ -113,15 +111,13 @@ class LintAnswer(Document):
     unread: tuple[Setting, ...]
 
 
-class ReadAnswer(Document):
+class ReadAnswer(Answer):
     """The answer to `planner read`: a request; it has a cluster only if one was named.
 
     Fields at their defaults are left out of the request.
     unknown, unread, open, refusals: see planner.frameworks.read_results.Reading.
     """
 
-    request: dict[str, Any]
-    version: str
     framework: str
     nodes: int | None
     accelerators_per_node: int | None

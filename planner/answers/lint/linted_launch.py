@@ -76,11 +76,7 @@ class LintedLaunch:
     """
 
     def __init__(
-        self,
-        reading: Reading,
-        framework: Framework,
-        request: PlanRequest,
-        files: Mapping[str, str],
+        self, reading: Reading, framework: Framework, request: PlanRequest, files: Mapping[str, str]
     ) -> None:
         self.reading, self.framework, self.request = reading, framework, request
         self.files = files

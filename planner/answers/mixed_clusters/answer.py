@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from cost_models.plans import ParallelPlan
-from planner.documents.plan_report import Document, Note
+from planner.documents.plan_report import Answer, Document, Note
 
 Kind = Literal["part", "slowest", "pipeline"]
 
@@ -47,11 +47,9 @@ class GroupName(Document):
     accelerators: int
 
 
-class MixedAnswer(Document):
+class MixedAnswer(Answer):
     """The answer to `planner plan` for a mixed cluster: the fastest way first."""
 
-    request: dict[str, Any]
-    version: str
     groups: tuple[GroupName, ...]
     options: tuple[Option, ...]
     verdict: str

@@ -10,15 +10,9 @@ from pydantic import Field, model_validator
 from cost_models.effects import equal, read_where
 from cost_models.fields import Count, Spec
 from planner.documents.answer import ProfileInfo
-from planner.documents.plan_report import Document, Note, PlanReport
+from planner.documents.plan_report import Answer, Document, Note, PlanReport
 from planner.documents.request import PlanRequest
-from planner.frameworks.step_trainers import (
-    TRAINERS,
-    StepTrainer,
-    Trainer,
-    WayName,
-    Where,
-)
+from planner.frameworks.step_trainers import TRAINERS, StepTrainer, Trainer, WayName, Where
 
 PART = "reinforcement"
 Algorithm = Literal["grpo", "ppo"]
@@ -113,8 +107,7 @@ class ReinforcementSpec(Spec):
     )
     reference: bool = Field(True, description="a frozen copy scores the responses (KL)")
     critic_parameters: Annotated[float, Field(ge=1e6, le=1e15)] | None = Field(
-        None,
-        **read_where("of a dense critic; None: as the policy", {"algorithm": equal("ppo")}),
+        None, **read_where("of a dense critic; None: as the policy", {"algorithm": equal("ppo")})
     )
     epochs: Annotated[int, Field(ge=1, le=1000)] = Field(
         1, description="times that the batch is trained on"
@@ -328,7 +321,7 @@ class Generation(Document):
     length_shares: tuple[float, ...]
 
 
-class ReinforcementAnswer(Document):
+class ReinforcementAnswer(Answer):
     """The answer: the time of one step by part (STEP_PARTS), the ways to run it, and memory.
 
     training: the plan of one optimizer step.  dominant: the longest part.  transfer: its steps,
@@ -337,8 +330,6 @@ class ReinforcementAnswer(Document):
     throughput was stated.
     """
 
-    request: dict[str, Any]
-    version: str
     profile: ProfileInfo
     framework: str | None
     training: PlanReport

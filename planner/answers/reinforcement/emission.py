@@ -8,11 +8,7 @@ from importlib import import_module
 from planner import frameworks
 from planner.answers.plans.emission import NothingFits
 from planner.answers.plans.plan_answers import illegal
-from planner.answers.reinforcement.documents import (
-    PART,
-    ReinforcementRequest,
-    ReinforcementSpec,
-)
+from planner.answers.reinforcement.documents import PART, ReinforcementRequest, ReinforcementSpec
 from planner.answers.reinforcement.layouts import Layout, layouts
 from planner.documents.problems import Problem, RequestError, Scalar
 from planner.frameworks.base import Bundle

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from cost_models.fields import Spec
 from cost_models.plans import ParallelPlan
 from planner.documents.answer import ProfileInfo, Reason
-from planner.documents.plan_report import Document, Note, PlanReport
+from planner.documents.plan_report import Answer, Document, Note, PlanReport
 from planner.documents.request import PlanRequest
 
 Unit = Literal["bytes/s", "bytes", "FLOP/s", "s", "USD/h", "W", "share", "count", "ratio"]
@@ -122,15 +122,13 @@ class InputSensitivity(Document):
     words: tuple[str, ...]
 
 
-class SensitivityAnswer(Document):
+class SensitivityAnswer(Answer):
     """The answer: inputs sorted by how much they move the measure, most first.
 
     held: the plan held fixed, the request's own or else the best; best: the best at the base.
     left_out: inputs that do not apply, with the reasons.
     """
 
-    request: dict[str, Any]
-    version: str
     profile: ProfileInfo
     measure: Measure
     held: PlanReport

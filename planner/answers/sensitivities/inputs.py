@@ -207,10 +207,7 @@ def _tiers(request: PlanRequest) -> Iterator[Input | tuple[str, str]]:
 
 def _batch(request: PlanRequest) -> Iterator[Input | tuple[str, str]]:
     training, group = request.training, request.cluster.groups[0]
-    rows = (
-        ("global_batch_size", "global batch size"),
-        ("seq_length", "sequence length"),
-    )
+    rows = (("global_batch_size", "global batch size"), ("seq_length", "sequence length"))
     for name, title in rows:
         yield _field(name, title, "count", training, [("training",)], reach="all", whole=True)
     yield _field("nodes", "nodes", "count", group, _places(request), reach="all", whole=True)

@@ -196,11 +196,7 @@ def _optimizer(notes: str) -> dict[str, Any]:
 
 
 def _training(
-    run: Run,
-    software: Software,
-    precision: str,
-    assumptions: list[str],
-    recipe: Recipe,
+    run: Run, software: Software, precision: str, assumptions: list[str], recipe: Recipe
 ) -> TrainingSpec:
     batch, length = run.integer("global_batch"), run.integer("seq_len")
     if not length:
@@ -243,10 +239,7 @@ def _variants(
     for arrangement in arrangements:
         ranks = {**fixed, **arrangement}
         axes = (
-            (
-                "micro_batch",
-                _micro_batches(run, training, ranks["dp"], ranks["pp"], assumptions),
-            ),
+            ("micro_batch", _micro_batches(run, training, ranks["dp"], ranks["pp"], assumptions)),
             ("vpp", _pipelines(run, model, ranks["pp"], ranks["runtime"] != "deepspeed")),
             ("recompute", [{}] if settled else recompute_of(run, torch, fixed.get("recompute"))),
         )

@@ -37,7 +37,7 @@ _RATE = re.compile(
 )
 _PER_NODE = re.compile(
     r"per (?:node|server|host|instance|machine)|/ ?(?:node|server|host)|node-?(?:to-?)?node|"
-    r"aggregate|\btotal\b|\befa\b",
+    r"aggregate|\btotal\b|\befa\b"
 )
 _PER_RANK = re.compile(r"(?:per|/|each|every) ?(?:gpu|accelerator|rank|device|chip|npu|gcd|xpu)")
 _NUMBERED = re.compile(

@@ -21,12 +21,7 @@ from pydantic import Field
 from cost_models.calibrations import ACCELERATOR, Calibration, over_base
 from cost_models.fields import Name, Spec
 from cost_models.profiles import FALLBACK, EfficiencyProfile, profile
-from planner.evidence.uncertainty.error_features import (
-    FACTORS,
-    ErrorFeatures,
-    doubts_of,
-    groups_of,
-)
+from planner.evidence.uncertainty.error_features import FACTORS, ErrorFeatures, doubts_of, groups_of
 from planner.evidence.uncertainty.first_sight import Belief, prior
 from planner.evidence.uncertainty.learned_steps import LearnedStep
 from planner.evidence.uncertainty.memory_risk import Peaks, peaks

@@ -45,11 +45,7 @@ class Engine:
 
 
 def engine(
-    kind: str,
-    values: Values,
-    files: Mapping[str, str],
-    precision: str,
-    per_node: int,
+    kind: str, values: Values, files: Mapping[str, str], precision: str, per_node: int
 ) -> Engine:
     """The sharding of a configuration with this distributed_type."""
     if kind == "DEEPSPEED":

@@ -27,11 +27,7 @@ _UNFUSED = code("attention_kernel", "unfused")
 
 
 # Kernels of families whose classes have no torch attention (_supports_sdpa), or none but their own.
-KERNELS_OF_FAMILY = {
-    "bloom": ("unfused",),
-    "mpt": ("unfused",),
-    "gemma2": ("unfused", "flash2"),
-}
+KERNELS_OF_FAMILY = {"bloom": ("unfused",), "mpt": ("unfused",), "gemma2": ("unfused", "flash2")}
 
 
 def _kernels(model: ModelSpec) -> tuple[str, ...]:
@@ -95,10 +91,8 @@ def _reduces(c: Context, p: Plans) -> BoolArray:
 
 HALF_PRECISION = unsupported(
     lambda c, p: c.training.precision in ("bf16", "fp16"),
-    lambda c, p: (
-        f"{c.training.precision} needs layers of torchao or Transformer Engine, which the "
-        "training script does not have"
-    ),
+    "{c.training.precision} needs layers of torchao or Transformer Engine, which the "
+    "training script does not have",
 )
 KEPT_IN_FP32 = unsupported(
     lambda c, p: kept(c.training) == ("fp32",) * 3,
@@ -109,23 +103,19 @@ KEPT_IN_FP32 = unsupported(
 KERNEL_OF_CP = rule(
     "cp_seq",
     lambda c, p: (p.cp == 1) | (p.attention_kernel == _FLASH),
-    lambda c, p: (
-        f"context parallelism needs torch's own attention (flash), got cp {p.cp} with "
-        f"{p.attention_kernel}"
-    ),
+    "context parallelism needs torch's own attention (flash), got cp {p.cp} with "
+    "{p.attention_kernel}",
 )
 OFFLOADED_CHECKPOINTS = rule(
     "offload",
     lambda c, p: (p.offload_activations == 0) | (p.recompute == _FULL),
-    lambda c, p: f"activation offload needs full recompute, got {p.recompute}",
+    "activation offload needs full recompute, got {p.recompute}",
 )
 CHECKPOINTS_OF_FSDP = rule(
     "offload",
     lambda c, p: (p.offload_activations == 0) | ((p.recompute == _FULL) & (p.zero_stage == 3)),
-    lambda c, p: (
-        "FSDP offloads only checkpoints: activation offload needs full recompute and ZeRO 3, "
-        f"got {p.recompute} and {p.zero_stage}"
-    ),
+    "FSDP offloads only checkpoints: activation offload needs full recompute and ZeRO 3, "
+    "got {p.recompute} and {p.zero_stage}",
 )
 # Of trainers that shard with FSDP 2, which torchtune has in common with accelerate.
 OPTIMIZERS_OF_SHARDS: tuple[Rule, ...] = (
@@ -144,29 +134,25 @@ OPTIMIZERS_OF_SHARDS: tuple[Rule, ...] = (
 )
 LISTS_OF_ADAM = unsupported(
     lambda c, p: (p.runtime != code("runtime", FOREACH)) | (c.training.optimizer == "adam"),
-    lambda c, p: f"only AdamW steps over lists of tensors, got {c.training.optimizer}",
+    "only AdamW steps over lists of tensors, got {c.training.optimizer}",
 )
 SHARD_GROUPS = rule(
     "zero_stage",
     _shards,
-    lambda c, p: (
-        "a shard group is a multiple of cp and, with replicas, more than one dp rank: "
-        f"dp_shard {p.dp_shard}, dp {p.dp}, cp {p.cp}"
-    ),
+    "a shard group is a multiple of cp and, with replicas, more than one dp rank: "
+    "dp_shard {p.dp_shard}, dp {p.dp}, cp {p.cp}",
 )
 EACH_LAYER = rule(
     "recompute",
     lambda c, p: (p.recompute != _FULL) | (p.recompute_num_layers == c.model.num_layers),
-    lambda c, p: (
-        f"each layer is one checkpoint: {c.model.num_layers} layers, got {p.recompute_num_layers}"
-    ),
+    "each layer is one checkpoint: {c.model.num_layers} layers, got {p.recompute_num_layers}",
 )
 WHOLE_LAYERS: tuple[Rule, ...] = (
     EACH_LAYER,
     rule(
         "offload",
         lambda c, p: (p.offload_optimizer == 0) | (p.zero_stage == 3),
-        lambda c, p: f"only FSDP (ZeRO 3) keeps states in host memory, got ZeRO {p.zero_stage}",
+        "only FSDP (ZeRO 3) keeps states in host memory, got ZeRO {p.zero_stage}",
     ),
 )
 RULES: tuple[Rule, ...] = (
@@ -180,27 +166,23 @@ RULES: tuple[Rule, ...] = (
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | (p.zero_stage == 3),
-        lambda c, p: (
-            f"context parallelism needs FSDP 2 (ZeRO 3), got cp {p.cp}, ZeRO {p.zero_stage}"
-        ),
+        "context parallelism needs FSDP 2 (ZeRO 3), got cp {p.cp}, ZeRO {p.zero_stage}",
     ),
     KERNEL_OF_CP,
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | (c.model.sliding_window is None),
-        lambda c, p: f"context parallelism drops masks: no sliding window with cp {p.cp}",
+        "context parallelism drops masks: no sliding window with cp {p.cp}",
     ),
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | _mixes_by_plain_attention(c.model),
-        lambda c, p: (
-            f"context parallelism needs torch's causal attention: no other mixer with cp {p.cp}"
-        ),
+        "context parallelism needs torch's causal attention: no other mixer with cp {p.cp}",
     ),
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | (c.model.position != "learned"),
-        lambda c, p: f"cp {p.cp}: masks are dropped in modules named self_attn, which GPT-2 lacks",
+        "cp {p.cp}: masks are dropped in modules named self_attn, which GPT-2 lacks",
     ),
     rule(
         "zero_stage",
@@ -212,10 +194,8 @@ RULES: tuple[Rule, ...] = (
     CHECKPOINTS_OF_FSDP,
     unsupported(
         lambda c, p: (not c.model.attention_sinks) | (p.attention_kernel == _UNFUSED),
-        lambda c, p: (
-            f"attention sinks need unfused attention, not {p.attention_kernel}: the family has no "
-            "torch attention, and flash-attention 2 no sinks"
-        ),
+        "attention sinks need unfused attention, not {p.attention_kernel}: the family has no "
+        "torch attention, and flash-attention 2 no sinks",
     ),
     unsupported(
         lambda c, p: is_one_of(p.attention_kernel, "attention_kernel", *_kernels(c.model)) > 0,
@@ -232,9 +212,7 @@ RULES: tuple[Rule, ...] = (
     KEPT_IN_FP32,
     unsupported(
         _reduces,
-        lambda c, p: (
-            f"gradients are reduced in fp32 or, with FSDP, in {c.training.precision}; got "
-            f"{c.training.gradient_reduce_dtype} with ZeRO {p.zero_stage}"
-        ),
+        "gradients are reduced in fp32 or, with FSDP, in {c.training.precision}; got "
+        "{c.training.gradient_reduce_dtype} with ZeRO {p.zero_stage}",
     ),
 )

@@ -25,11 +25,7 @@ SHARDS = re.compile(r"(use|enable|with)_(deepspeed|fsdp\d?|zero)")
 
 
 def sharding_of(
-    values: LaunchValues,
-    tree: dict[str, Any],
-    files: Mapping[str, str],
-    half: str,
-    beside: Values,
+    values: LaunchValues, tree: dict[str, Any], files: Mapping[str, str], half: str, beside: Values
 ) -> Engine:
     """The sharding of a training in this half precision; raises Unreadable."""
     if isinstance(stated := tree.get("deepspeed"), dict):

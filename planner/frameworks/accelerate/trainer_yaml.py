@@ -181,18 +181,14 @@ _OF_TRAINER: tuple[Rule, ...] = (
         lambda c, p: (
             (p.zero_stage == 0) | (c.training.gradient_reduce_dtype == c.training.precision)
         ),
-        lambda c, p: (
-            f"accelerate's config makes FSDP reduce gradients in {c.training.precision}; "
-            f"{c.training.gradient_reduce_dtype} needs a custom script"
-        ),
+        "accelerate's config makes FSDP reduce gradients in {c.training.precision}; "
+        "{c.training.gradient_reduce_dtype} needs a custom script",
     ),
     rule(
         "batch_identity",
         lambda c, p: (c.training.loss != "dpo") | (p.micro_batch_size % 2 == 0),
-        lambda c, p: (
-            f"both sequences of a pair are in one pass: micro_batch_size {p.micro_batch_size} is "
-            "not even"
-        ),
+        "both sequences of a pair are in one pass: micro_batch_size {p.micro_batch_size} is "
+        "not even",
     ),
     unsupported(
         lambda c, p: (

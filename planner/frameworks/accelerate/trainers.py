@@ -26,12 +26,7 @@ from planner.frameworks.accelerate.launch_config import (
 from planner.frameworks.accelerate.settings import ADAM_BY_LISTS, FOREACH, OPTIMIZERS
 from planner.frameworks.accelerate.sharding import sharding_of
 from planner.frameworks.accelerate.trainer_keys import GRPO, NEWER, TRAINERS, Trainer
-from planner.frameworks.given_values import (
-    LaunchValues,
-    Values,
-    hints,
-    malformed,
-)
+from planner.frameworks.given_values import LaunchValues, Values, hints, malformed
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, is_encoder, names_none, of_config
 from planner.frameworks.read_results import Reading, Setting, Unreadable

@@ -90,10 +90,8 @@ EMBEDDINGS = unsupported(
         | (c.training.lora_rank > 0)
         | (p.attention_kernel == code("attention_kernel", "flash2"))
     ),
-    lambda c, p: (
-        "without FSDP (ZeRO 3) embeddings, output layer and norms are kept in fp32 unless "
-        f"attention is flash2, got {p.attention_kernel}"
-    ),
+    "without FSDP (ZeRO 3) embeddings, output layer and norms are kept in fp32 unless "
+    "attention is flash2, got {p.attention_kernel}",
 )
 KERNEL_OF_CP = rule(
     "cp_seq",
@@ -101,10 +99,8 @@ KERNEL_OF_CP = rule(
         (p.cp == 1)
         | ((p.attention_kernel == code("attention_kernel", "flash2")) & (p.micro_batch_size == 1))
     ),
-    lambda c, p: (
-        "context parallelism is that of ring-flash-attn: flash2 on one packed sequence, got "
-        f"{p.attention_kernel} on {p.micro_batch_size} with cp {p.cp}"
-    ),
+    "context parallelism is that of ring-flash-attn: flash2 on one packed sequence, got "
+    "{p.attention_kernel} on {p.micro_batch_size} with cp {p.cp}",
 )
 PROGRAM = trainer_yaml.FineTuningProgram(
     "axolotl",

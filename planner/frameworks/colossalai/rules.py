@@ -88,15 +88,13 @@ MODEL_RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: c.training.precision in ("bf16", "fp16"),
-        lambda c, p: f"{c.training.precision}: its fp8 recipe is not planned, and there is no fp4",
+        "{c.training.precision}: its fp8 recipe is not planned, and there is no fp4",
     ),
     rules.FP32_STATES,
     unsupported(
         lambda c, p: c.training.gradient_dtype == c.training.precision,
-        lambda c, p: (
-            f"gradients accumulate in the type of the weights, {c.training.precision}, not "
-            f"{c.training.gradient_dtype}"
-        ),
+        "gradients accumulate in the type of the weights, {c.training.precision}, not "
+        "{c.training.gradient_dtype}",
     ),
     unsupported(
         lambda c, p: (
@@ -106,14 +104,12 @@ MODEL_RULES: tuple[Rule, ...] = (
                 & (c.training.gradient_reduce_dtype == "fp32")
             )
         ),
-        lambda c, p: (
-            f"gradients are reduced in {c.training.precision}, or in fp32 by ZeRO 1 and 2; got "
-            f"{c.training.gradient_reduce_dtype} with ZeRO {p.zero_stage}"
-        ),
+        "gradients are reduced in {c.training.precision}, or in fp32 by ZeRO 1 and 2; got "
+        "{c.training.gradient_reduce_dtype} with ZeRO {p.zero_stage}",
     ),
     unsupported(
         lambda c, p: (c.training.optimizer == "adam") | (p.zero_stage < 3),
-        lambda c, p: f"Gemini (ZeRO 3) has Adam only, not {c.training.optimizer}",
+        "Gemini (ZeRO 3) has Adam only, not {c.training.optimizer}",
     ),
 )
 
@@ -122,7 +118,7 @@ SIZE_RULES: tuple[Rule, ...] = (
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | (family(c.model) != "gpt2"),
-        lambda c, p: f"gpt2 models do not split the sequence over cp, got {p.cp}",
+        "gpt2 models do not split the sequence over cp, got {p.cp}",
     ),
     rule(
         "cp_seq",
@@ -137,22 +133,18 @@ SIZE_RULES: tuple[Rule, ...] = (
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | (p.sequence_parallel == 0),
-        lambda c, p: f"cp {p.cp} and sequence_parallel exclude each other",
+        "cp {p.cp} and sequence_parallel exclude each other",
     ),
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | (p.tp == 1) | (p.cp_kind != _A2A),
-        lambda c, p: (
-            f"all-to-all (cp {p.cp}) with tp {p.tp} puts cp inside tp, but plans have tp inside cp"
-        ),
+        "all-to-all (cp {p.cp}) with tp {p.tp} puts cp inside tp, but plans have tp inside cp",
     ),
     rule(
         "experts_not_divisible",
         lambda c, p: (c.model.moe is None) | ((p.etp == p.tp) & (p.dp % np.maximum(p.ep, 1) == 0)),
-        lambda c, p: (
-            "experts are split like the other layers (etp = tp) and distributed inside dp: tp "
-            f"{p.tp}, etp {p.etp}, dp {p.dp}, ep {p.ep}"
-        ),
+        "experts are split like the other layers (etp = tp) and distributed inside dp: tp "
+        "{p.tp}, etp {p.etp}, dp {p.dp}, ep {p.ep}",
     ),
     unsupported(
         lambda c, p: (
@@ -163,7 +155,7 @@ SIZE_RULES: tuple[Rule, ...] = (
     rule(
         "layers_not_divisible",
         lambda c, p: (p.vpp == 1) | _even(p),
-        lambda c, p: f"with {p.vpp} chunks per stage layers are split evenly",
+        "with {p.vpp} chunks per stage layers are split evenly",
     ),
     rules.NO_EMPTY_STAGE,
     rule(
@@ -201,12 +193,12 @@ FEATURE_RULES: tuple[Rule, ...] = (
     rule(
         "zero_stage",
         lambda c, p: (p.pp == 1) | (p.zero_stage <= 1),
-        lambda c, p: f"a pipeline needs ZeRO 0 or 1, not {p.zero_stage}",
+        "a pipeline needs ZeRO 0 or 1, not {p.zero_stage}",
     ),
     rule(
         "zero_stage",
         lambda c, p: (c.model.moe is None) | (p.zero_stage <= 1),
-        lambda c, p: f"MoE models need ZeRO 0 or 1, not {p.zero_stage}",
+        "MoE models need ZeRO 0 or 1, not {p.zero_stage}",
     ),
     rule(
         "recompute",
@@ -240,11 +232,9 @@ FEATURE_RULES: tuple[Rule, ...] = (
                 & ((p.overlap_grad_reduce == 0) | ((p.pp == 1) & (c.model.moe is None)))
             )
         ),
-        lambda c, p: (
-            "gradients are reduced after all micro-batches of a pipeline, with experts after the "
-            "backward pass, and during it without ZeRO and pipeline; got overlap_grad_reduce "
-            f"{p.overlap_grad_reduce} with pp {p.pp}, ZeRO {p.zero_stage}"
-        ),
+        "gradients are reduced after all micro-batches of a pipeline, with experts after the "
+        "backward pass, and during it without ZeRO and pipeline; got overlap_grad_reduce "
+        "{p.overlap_grad_reduce} with pp {p.pp}, ZeRO {p.zero_stage}",
     ),
 )
 RULES: tuple[Rule, ...] = (*MODEL_RULES, *SIZE_RULES, *FEATURE_RULES)

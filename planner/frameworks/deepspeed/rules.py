@@ -49,29 +49,25 @@ PARTS: tuple[Rule, ...] = (
 ENGINE: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: c.training.precision not in ("fp8", "fp4"),
-        lambda c, p: (
-            f"{c.training.precision} needs Transformer Engine layers, which have no grouped "
-            "queries here"
-        ),
+        "{c.training.precision} needs Transformer Engine layers, which have no grouped "
+        "queries here",
     ),
     rules.FP32_STATES,
     unsupported(
         lambda c, p: (p.zero_stage > 0) | (c.training.gradient_dtype == c.training.precision),
-        lambda c, p: (
-            f"without ZeRO gradients accumulate in {c.training.precision}, not "
-            f"{c.training.gradient_dtype}"
-        ),
+        "without ZeRO gradients accumulate in {c.training.precision}, not "
+        "{c.training.gradient_dtype}",
     ),
     rules.HALF_PRECISION,
     rule(
         "kv_heads",
         lambda c, p: c.model.num_query_groups % p.tp == 0,
-        lambda c, p: f"{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
+        "{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
     ),
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | ((p.tp == 1) & (p.pp == 1)),
-        lambda c, p: f"Ulysses (cp {p.cp}) runs only without tp and pp, got tp {p.tp}, pp {p.pp}",
+        "Ulysses (cp {p.cp}) runs only without tp and pp, got tp {p.tp}, pp {p.pp}",
     ),
     rule(
         "recompute",
@@ -99,19 +95,15 @@ ENGINE: tuple[Rule, ...] = (
             (p.overlap_grad_reduce == 0)
             | ((p.zero_stage > 0) & (p.pp == 1) & ~_bf16_optimizer(c, p))
         ),
-        lambda c, p: (
-            "gradients are reduced after the backward pass: without ZeRO, with a pipeline, and by "
-            f"the BF16 optimizer (ZeRO 1, fp32 gradients); got ZeRO {p.zero_stage}, pp {p.pp}, "
-            f"{c.training.gradient_dtype} gradients"
-        ),
+        "gradients are reduced after the backward pass: without ZeRO, with a pipeline, and by "
+        "the BF16 optimizer (ZeRO 1, fp32 gradients); got ZeRO {p.zero_stage}, pp {p.pp}, "
+        "{c.training.gradient_dtype} gradients",
     ),
     unsupported(
         lambda c, p: p.overlap_param_gather == ((p.zero_stage == 3) & (p.overlap_grad_reduce == 1)),
-        lambda c, p: (
-            "only ZeRO-3 prefetches weights, with the same switch that overlaps gradients; got "
-            f"{p.overlap_param_gather} with ZeRO {p.zero_stage} and {p.overlap_grad_reduce} for "
-            "gradients"
-        ),
+        "only ZeRO-3 prefetches weights, with the same switch that overlaps gradients; got "
+        "{p.overlap_param_gather} with ZeRO {p.zero_stage} and {p.overlap_grad_reduce} for "
+        "gradients",
     ),
 )
 RULES: tuple[Rule, ...] = (*PARTS, *ENGINE)

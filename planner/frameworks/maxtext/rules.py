@@ -111,7 +111,7 @@ OWN: tuple[Rule, ...] = (
     rules.FP32_STATES,
     unsupported(
         lambda c, p: c.training.precision == "bf16",
-        lambda c, p: f"only bf16 is costed on XLA, not {c.training.precision}",
+        "only bf16 is costed on XLA, not {c.training.precision}",
         "degrees",
     ),
     unsupported(
@@ -122,7 +122,7 @@ OWN: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: c.training.gradient_dtype in ("fp32", "bf16"),
-        lambda c, p: f"gradients are fp32 or bf16, not {c.training.gradient_dtype}",
+        "gradients are fp32 or bf16, not {c.training.gradient_dtype}",
     ),
     unsupported(
         lambda c, p: (p.tp == 1) | (p.sequence_parallel == 1),

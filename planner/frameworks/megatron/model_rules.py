@@ -108,7 +108,7 @@ MODEL_RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: c.model.mla is None or c.model.position == "rope",
-        lambda c, p: f"latent attention has rotary positions only, not {c.model.position}",
+        "latent attention has rotary positions only, not {c.model.position}",
     ),
     unsupported(
         lambda c, p: c.model.mla is None or c.model.mla.q_lora_rank is not None,
@@ -125,7 +125,7 @@ MODEL_RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: not c.model.mtp_num_layers or c.model.position in ("rope", "none"),
-        lambda c, p: f"multi-token prediction does not support {c.model.position} positions",
+        "multi-token prediction does not support {c.model.position} positions",
     ),
     unsupported(
         lambda c, p: (
@@ -170,11 +170,9 @@ MODEL_RULES: tuple[Rule, ...] = (
     unsupported(lambda c, p: p.attention_kernel != _FLASH1, "it has no flash-attention 1"),
     unsupported(
         lambda c, p: _gradients(c) in GRADIENTS,
-        lambda c, p: (
-            f"gradients are accumulated and reduced in one dtype, fp32 or that of the weights; "
-            f"got {c.training.gradient_dtype} buffers and {c.training.gradient_reduce_dtype} "
-            f"reduction with {c.training.precision}"
-        ),
+        "gradients are accumulated and reduced in one dtype, fp32 or that of the weights; "
+        "got {c.training.gradient_dtype} buffers and {c.training.gradient_reduce_dtype} "
+        "reduction with {c.training.precision}",
     ),
     unsupported(
         lambda c, p: c.training.master_weights_dtype == "fp32", "master weights are always fp32"

@@ -81,7 +81,7 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (not sparse(c.model)) | (p.cp == 1) | (p.cp_kind == _ALL_GATHER),
-        lambda c, p: f"sparse attention with context parallelism needs all_gather, not {p.cp_kind}",
+        "sparse attention with context parallelism needs all_gather, not {p.cp_kind}",
     ),
     unsupported(
         lambda c, p: not sparse(c.model) or not c.model.attention_output_bias,

@@ -126,15 +126,13 @@ SIZE_RULES: tuple[Rule, ...] = (
     rule(
         "heads_not_divisible",
         lambda c, p: (p.cp == 1) | (p.cp_kind != _A2A) | _heads_over_tp_and_cp(c, p),
-        lambda c, p: (
-            f"a2a context parallelism splits heads: {c.model.num_attention_heads} heads and "
-            f"{c.model.num_query_groups} key/value heads must be multiples of tp {p.tp} x cp {p.cp}"
-        ),
+        "a2a context parallelism splits heads: {c.model.num_attention_heads} heads and "
+        "{c.model.num_query_groups} key/value heads must be multiples of tp {p.tp} x cp {p.cp}",
     ),
     rule(
         "experts_not_divisible",
         lambda c, p: (c.model.moe is None or bias_kind(c.model) != "all") | (p.etp == 1),
-        lambda c, p: f"experts with biases need etp 1, got {p.etp}",
+        "experts with biases need etp 1, got {p.etp}",
     ),
     rule(
         "experts_not_divisible",
@@ -143,10 +141,8 @@ SIZE_RULES: tuple[Rule, ...] = (
             | (p.pp == 1)
             | (_expert_dp(p, dense=c.model.moe is None) == p.dp)
         ),
-        lambda c, p: (
-            "rank order tp-cp-ep-pp-dp needs etp x ep = tp x cp (a dense model: cp 1), got "
-            f"tp {p.tp}, cp {p.cp}, ep {p.ep}, etp {p.etp}"
-        ),
+        "rank order tp-cp-ep-pp-dp needs etp x ep = tp x cp (a dense model: cp 1), got "
+        "tp {p.tp}, cp {p.cp}, ep {p.ep}, etp {p.etp}",
     ),
 )
 
@@ -155,7 +151,7 @@ FEATURE_RULES: tuple[Rule, ...] = (
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage != 1) | (c.training.optimizer != "sgd"),
-        lambda c, p: f"the distributed optimizer needs Adam, not {c.training.optimizer}",
+        "the distributed optimizer needs Adam, not {c.training.optimizer}",
     ),
     rule(
         "zero_stage",
@@ -163,18 +159,14 @@ FEATURE_RULES: tuple[Rule, ...] = (
             (c.training.optimizer != "muon")
             | ((p.zero_stage <= 1) & ((p.dp_shard == 0) | (p.dp_shard == p.dp * p.cp)))
         ),
-        lambda c, p: (
-            "Muon is replicated or split by layer over all data-parallel ranks (ZeRO 0 or 1), got "
-            f"ZeRO {p.zero_stage}, dp_shard {p.dp_shard}"
-        ),
+        "Muon is replicated or split by layer over all data-parallel ranks (ZeRO 0 or 1), got "
+        "ZeRO {p.zero_stage}, dp_shard {p.dp_shard}",
     ),
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage > 0) | (c.training.optimizer_state_dtype == "fp32"),
-        lambda c, p: (
-            f"{c.training.optimizer_state_dtype} optimizer states need the distributed optimizer "
-            "(ZeRO 1 or more)"
-        ),
+        "{c.training.optimizer_state_dtype} optimizer states need the distributed optimizer "
+        "(ZeRO 1 or more)",
     ),
     EARLY_GATHER,
     unsupported(
@@ -186,10 +178,8 @@ FEATURE_RULES: tuple[Rule, ...] = (
         lambda c, p: (
             (p.offload_optimizer == 0) | ((p.zero_stage == 1) & (c.training.optimizer == "adam"))
         ),
-        lambda c, p: (
-            f"offloading the optimizer needs Adam on the distributed optimizer (ZeRO 1), got "
-            f"{c.training.optimizer} with ZeRO {p.zero_stage}"
-        ),
+        "offloading the optimizer needs Adam on the distributed optimizer (ZeRO 1), got "
+        "{c.training.optimizer} with ZeRO {p.zero_stage}",
     ),
     rule(
         "offload",
@@ -200,10 +190,7 @@ FEATURE_RULES: tuple[Rule, ...] = (
                 & (p.offload_num_layers < c.model.num_layers)
             )
         ),
-        lambda c, p: (
-            f"activation offload needs pp 1 and no recompute, got pp {p.pp}, "
-            f"recompute {p.recompute}"
-        ),
+        "activation offload needs pp 1 and no recompute, got pp {p.pp}, recompute {p.recompute}",
     ),
     unsupported(
         lambda c, p: (c.model.sliding_window is None) | (p.cp == 1) | (p.cp_kind != _P2P),
@@ -232,7 +219,7 @@ FEATURE_RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (not c.model.attention_sinks) | (p.cp == 1) | (p.cp_kind == _A2A),
-        lambda c, p: f"attention sinks with context parallelism need a2a, not {p.cp_kind}",
+        "attention sinks with context parallelism need a2a, not {p.cp_kind}",
     ),
     unsupported(
         lambda c, p: (
@@ -240,7 +227,7 @@ FEATURE_RULES: tuple[Rule, ...] = (
             | ~rules.is_named(p, "moe_dispatcher", *_FLEX)
             | (p.etp * p.ep > 1)
         ),
-        lambda c, p: f"the {p.moe_dispatcher} dispatcher needs etp x ep > 1",
+        "the {p.moe_dispatcher} dispatcher needs etp x ep > 1",
     ),
     rule(
         "fp8_shape",
@@ -273,9 +260,7 @@ FEATURE_RULES: tuple[Rule, ...] = (
 # Not in FEATURE_RULES: frameworks that descend from Megatron-LM have other schedules.
 SCHEDULES = unsupported(
     lambda c, p: np.isin(p.schedule, _SCHEDULES) | (p.pp == 1),
-    lambda c, p: (
-        f"its pipeline schedules are 1F1B and, with vpp > 1, interleaved 1F1B, not {p.schedule}"
-    ),
+    "its pipeline schedules are 1F1B and, with vpp > 1, interleaved 1F1B, not {p.schedule}",
 )
 RULES: tuple[Rule, ...] = (
     *MODEL_RULES,

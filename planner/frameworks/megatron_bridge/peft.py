@@ -46,7 +46,7 @@ PARTIAL_TRAINING: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: c.training.frozen_dtype == "as trained",
-        lambda c, p: f"frozen weights keep the dtype of training, not {c.training.frozen_dtype}",
+        "frozen weights keep the dtype of training, not {c.training.frozen_dtype}",
         "degrees",
     ),
     unsupported(

@@ -22,7 +22,7 @@ OWN: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (not patterns.is_hybrid(c.model)) | (p.vpp == 1),
-        lambda c, p: f"hybrid models have one chunk per stage, not {p.vpp}",
+        "hybrid models have one chunk per stage, not {p.vpp}",
         "layout",
     ),
     unsupported(
@@ -30,10 +30,8 @@ OWN: tuple[Rule, ...] = (
             c.model.position != "learned"
             or c.model.max_position_embeddings == c.training.seq_length
         ),
-        lambda c, p: (
-            f"the position table has one row per token of a sequence, {c.training.seq_length}; "
-            f"this model's has {c.model.max_position_embeddings}"
-        ),
+        "the position table has one row per token of a sequence, {c.training.seq_length}; "
+        "this model's has {c.model.max_position_embeddings}",
         "degrees",
     ),
     unsupported(

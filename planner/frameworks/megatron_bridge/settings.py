@@ -109,11 +109,7 @@ def _other_defaults(
     yield "mixed_precision.grad_reduce_in_fp32", "False", "gradients reduced in weight dtype"
     yield "optimizer.min_lr", "0.0", PLACEHOLDER
     for end in ("start", "end"):
-        yield (
-            f"scheduler.{end}_weight_decay",
-            "0.01",
-            PLACEHOLDER,
-        )
+        yield (f"scheduler.{end}_weight_decay", "0.01", PLACEHOLDER)
     for name in ("reset_position_ids", "reset_attention_mask", "eod_mask_loss"):
         yield f"dataset.{name}", "False", "plain causal attention over the whole sequence"
     yield "dataset.random_seed", "1234", "seed of the mock data"

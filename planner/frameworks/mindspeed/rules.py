@@ -5,14 +5,13 @@ Sources: Megatron-LM core_v0.12.1 and the features of MindSpeed 028de58.
 
 from __future__ import annotations
 
-import numpy as np
-
 from cost_models.plans import RECOMPUTE_MODULES, code
 from planner.constraints import Rule, micro_batches
+from planner.frameworks import rules
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.megatron.model_rules import MODEL_RULES
 from planner.frameworks.megatron.rules import FEATURE_RULES, SIZE_RULES
-from planner.frameworks.rules import fixed_part, is_named
+from planner.frameworks.rules import fixed_experts, fixed_part, is_named
 
 VENDOR = "Huawei"
 SCHEDULES = ("1f1b", "interleaved-1f1b", "dualpipe-v")
@@ -21,7 +20,6 @@ MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
 _UNKNOWN_MODULES = sum(
     1 << place for place, name in enumerate(RECOMPUTE_MODULES) if name not in MODULES
 )
-_OWN_SCHEDULES = tuple(code("schedule", name) for name in SCHEDULES)
 _DUALPIPE_V = code("schedule", "dualpipe-v")
 _ALLTOALL = code("moe_dispatcher", "alltoall")
 _CUDA_ONLY = ("deepep", "hybridep")
@@ -29,23 +27,16 @@ _FLASH = code("attention_kernel", "flash")
 _IN_PLACE = code("cross_entropy", "in_place")
 
 OWN: tuple[Rule, ...] = (
-    unsupported(
-        lambda c, p: all(group.accelerator.vendor in ("", VENDOR) for group in c.cluster.groups),
-        lambda c, p: (
-            "it runs on Ascend NPUs; the cluster has "
-            + ", ".join(sorted({group.accelerator.name for group in c.cluster.groups}))
-        ),
-        "degrees",
-    ),
+    rules.vendor_alone(VENDOR, "it runs on Ascend NPUs"),
     fixed_part(lambda m: not m.attention_sinks, "core 0.12 has no attention sinks"),
     fixed_part(lambda m: m.sliding_window is None, "core 0.12 has no option for a sliding window"),
-    fixed_part(
-        lambda m: m.moe is None or not m.moe.shared_expert_gate,
+    fixed_experts(
+        lambda e: not e.shared_expert_gate,
         "core 0.12 has no option for a gate on the shared experts",
     ),
     unsupported(
         lambda c, p: (not c.model.mtp_num_layers) | (p.cp == 1),
-        lambda c, p: f"core 0.12 has multi-token prediction only with cp 1, got {p.cp}",
+        "core 0.12 has multi-token prediction only with cp 1, got {p.cp}",
     ),
     unsupported(
         lambda c, p: c.model.moe is None or c.training.precision != "fp16",
@@ -58,10 +49,8 @@ OWN: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: c.training.optimizer_state_dtype == "fp32",
-        lambda c, p: (
-            f"{c.training.optimizer_state_dtype} optimizer states need Transformer Engine's Adam, "
-            "which no NPU has"
-        ),
+        "{c.training.optimizer_state_dtype} optimizer states need Transformer Engine's Adam, "
+        "which no NPU has",
     ),
     unsupported(
         lambda c, p: (c.training.optimizer != "muon") | (p.overlap_param_gather == 0),
@@ -69,9 +58,7 @@ OWN: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: p.attention_kernel == _FLASH,
-        lambda c, p: (
-            f"the attention kernel is always the NPU's fused one, not {p.attention_kernel}"
-        ),
+        "the attention kernel is always the NPU's fused one, not {p.attention_kernel}",
     ),
     unsupported(
         lambda c, p: p.cross_entropy != _IN_PLACE,
@@ -94,7 +81,7 @@ OWN: tuple[Rule, ...] = (
             (p.overlap_tp == 0)
             | (c.training.precision != "fp8" or c.training.fp8_recipe == "mxfp8")
         ),
-        lambda c, p: f"in fp8, overlap_tp (MC2) supports only mxfp8, not {c.training.fp8_recipe}",
+        "in fp8, overlap_tp (MC2) supports only mxfp8, not {c.training.fp8_recipe}",
     ),
     unsupported(
         lambda c, p: (
@@ -106,16 +93,11 @@ OWN: tuple[Rule, ...] = (
                 & ((p.pp == 1) | (p.schedule == _DUALPIPE_V) | (micro_batches(c, p) > p.pp))
             )
         ),
-        lambda c, p: (
-            "overlap_ep (fb overlap) needs etp 1, the alltoall dispatcher, no overlap_grad_reduce "
-            f"and, interleaved, more than pp micro-batches; got etp {p.etp}, {p.moe_dispatcher}, "
-            f"overlap_grad_reduce {p.overlap_grad_reduce}"
-        ),
+        "overlap_ep (fb overlap) needs etp 1, the alltoall dispatcher, no overlap_grad_reduce "
+        "and, interleaved, more than pp micro-batches; got etp {p.etp}, {p.moe_dispatcher}, "
+        "overlap_grad_reduce {p.overlap_grad_reduce}",
     ),
-    unsupported(
-        lambda c, p: (p.pp == 1) | np.isin(p.schedule, _OWN_SCHEDULES),
-        lambda c, p: f"its pipeline schedules are {', '.join(SCHEDULES)}, not {p.schedule}",
-    ),
+    rules.schedules(*SCHEDULES),
     unsupported(
         lambda c, p: (
             (p.schedule != _DUALPIPE_V)
@@ -127,11 +109,9 @@ OWN: tuple[Rule, ...] = (
                 & (not c.model.tied_embeddings)
             )
         ),
-        lambda c, p: (
-            "dualpipe-v needs cp 1, overlap_p2p (its messages never block), no overlap_grad_reduce "
-            f"and untied embeddings; got cp {p.cp}, overlap_p2p {p.overlap_p2p}, "
-            f"overlap_grad_reduce {p.overlap_grad_reduce}, tied {c.model.tied_embeddings}"
-        ),
+        "dualpipe-v needs cp 1, overlap_p2p (its messages never block), no overlap_grad_reduce "
+        "and untied embeddings; got cp {p.cp}, overlap_p2p {p.overlap_p2p}, "
+        "overlap_grad_reduce {p.overlap_grad_reduce}, tied {c.model.tied_embeddings}",
     ),
     rule(
         "vpp_layout",

@@ -13,7 +13,7 @@ from cost_models.plans import ParallelPlan, Plans, code
 from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules
 from planner.frameworks.base import rule, unsupported
-from planner.frameworks.rules import fixed_part
+from planner.frameworks.rules import fixed_experts, fixed_part
 
 # Types of gradients, of their reduction, of master weights and of optimizer states.
 FP32 = ("fp32", "fp32", "fp32", "fp32")
@@ -107,34 +107,27 @@ RULES: tuple[Rule, ...] = (
         lambda m: m.head_dim * m.num_attention_heads == m.hidden_size,
         "head width must be hidden_size / heads",
     ),
-    fixed_part(
-        lambda m: (
-            m.moe is None
-            or not (m.moe.router_bias or m.moe.expert_bias or m.moe.score_correction_bias)
-        ),
+    fixed_experts(
+        lambda e: not (e.router_bias or e.expert_bias or e.score_correction_bias),
         "routers and experts have no biases",
     ),
-    fixed_part(
-        lambda m: m.moe is None or (m.moe.num_groups is None and m.moe.capacity_factor is None),
+    fixed_experts(
+        lambda e: e.num_groups is None and e.capacity_factor is None,
         "experts are chosen without groups, and no token is dropped",
     ),
-    fixed_part(
-        lambda m: (
-            m.moe is None or m.moe.shared_expert_gate == (m.moe.shared_expert_ffn_hidden_size > 0)
-        ),
+    fixed_experts(
+        lambda e: e.shared_expert_gate == (e.shared_expert_ffn_hidden_size > 0),
         "a shared expert always has a gate",
     ),
     rules.optimizers("adam", "sgd"),
     unsupported(
         lambda c, p: c.training.seq_length > 10,
-        lambda c, p: (
-            f"its mock data need sequences of more than 10 tokens, got {c.training.seq_length}"
-        ),
+        "its mock data need sequences of more than 10 tokens, got {c.training.seq_length}",
     ),
     rule(
         "kv_heads",
         lambda c, p: c.model.num_query_groups % p.tp == 0,
-        lambda c, p: f"{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
+        "{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
         "degrees",
     ),
     rule("layers_not_divisible", _split, _split_text, "layout"),
@@ -151,10 +144,8 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: c.training.precision == "bf16",
-        lambda c, p: (
-            f"{c.training.precision}: there is no loss scaling for float16, and no key for its "
-            "fp8 layers"
-        ),
+        "{c.training.precision}: there is no loss scaling for float16, and no key for its "
+        "fp8 layers",
     ),
     unsupported(
         lambda c, p: kept(c) in (FP32, BF16),

@@ -6,6 +6,7 @@ import numpy as np
 
 from cost_models.plans import code
 from planner.constraints import Context, Rule, micro_batches
+from planner.frameworks import rules
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.megatron.rules import DISPATCHER_DEVICES, STABLE_LOSS
 from planner.frameworks.megatron.rules import RULES as CORE
@@ -26,14 +27,7 @@ def _fp8(c: Context) -> bool:
 
 
 OWN: tuple[Rule, ...] = (
-    unsupported(
-        lambda c, p: all(group.accelerator.vendor in ("", VENDOR) for group in c.cluster.groups),
-        lambda c, p: (
-            "it runs on AMD's accelerators; the cluster has "
-            + ", ".join(sorted({group.accelerator.name for group in c.cluster.groups}))
-        ),
-        "degrees",
-    ),
+    rules.vendor_alone(VENDOR, "it runs on AMD's accelerators"),
     unsupported(
         lambda c, p: p.attention_kernel != _FLASH2,
         "Transformer Engine has no flash-attention on ROCm: its fused attention is AITER's or CK's",
@@ -55,10 +49,7 @@ OWN: tuple[Rule, ...] = (
     unsupported(
         lambda c, p: (p.overlap_tp == 0) | (not _fp8(c)), "its overlap_tp does not support fp8"
     ),
-    unsupported(
-        lambda c, p: (p.pp == 1) | is_named(p, "schedule", *SCHEDULES),
-        lambda c, p: f"its pipeline schedules are {', '.join(SCHEDULES)}, not {p.schedule}",
-    ),
+    rules.schedules(*SCHEDULES),
     unsupported(
         lambda c, p: (
             (p.pp == 1)

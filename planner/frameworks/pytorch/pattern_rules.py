@@ -304,12 +304,12 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (p.cp == 1) | (not patterns.compresses(c.model)),
-        lambda c, p: f"token compression runs on one rank: cp 1, not {p.cp}",
+        "token compression runs on one rank: cp 1, not {p.cp}",
         "degrees",
     ),
     unsupported(
         lambda c, p: (p.cp == 1) | (not patterns.has_indexer(c.model)),
-        lambda c, p: f"an indexer scores all tokens of a sequence on one rank: cp 1, not {p.cp}",
+        "an indexer scores all tokens of a sequence on one rank: cp 1, not {p.cp}",
         "degrees",
     ),
     unsupported(

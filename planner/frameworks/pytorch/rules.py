@@ -12,7 +12,7 @@ from planner.constraints import BoolArray, Context, Rule
 from planner.frameworks import rules, torch_schedules, torch_sharding
 from planner.frameworks.base import rule, unsupported
 from planner.frameworks.pytorch import encoders, pattern_rules
-from planner.frameworks.rules import fixed_part, is_named
+from planner.frameworks.rules import fixed_experts, fixed_part, is_named
 from planner.frameworks.torch_sharding import shard_degree, shard_degrees
 
 _BITS = {module: 1 << place for place, module in enumerate(RECOMPUTE_MODULES)}
@@ -47,23 +47,19 @@ def _dropout(c: Context) -> bool:
 
 
 MOE_RULES: tuple[Rule, ...] = (
-    fixed_part(
-        lambda m: m.moe is None or m.moe.num_groups is None,
-        "the router chooses among all experts, not within groups",
+    fixed_experts(
+        lambda e: e.num_groups is None, "the router chooses among all experts, not within groups"
     ),
-    fixed_part(
-        lambda m: m.moe is None or not m.moe.score_correction_bias,
+    fixed_experts(
+        lambda e: not e.score_correction_bias,
         "the router's scores are a softmax, without a bias that balances experts",
     ),
-    fixed_part(lambda m: m.moe is None or not m.moe.expert_bias, "experts have no biases"),
-    fixed_part(
-        lambda m: m.moe is None or m.moe.capacity_factor is None,
-        "no token is dropped: there is no capacity factor",
+    fixed_experts(lambda e: not e.expert_bias, "experts have no biases"),
+    fixed_experts(
+        lambda e: e.capacity_factor is None, "no token is dropped: there is no capacity factor"
     ),
-    fixed_part(
-        lambda m: (
-            m.moe is None or not m.moe.shared_expert_gate or m.moe.shared_expert_ffn_hidden_size > 0
-        ),
+    fixed_experts(
+        lambda e: not e.shared_expert_gate or e.shared_expert_ffn_hidden_size > 0,
         "a gate on shared experts needs shared experts",
     ),
 )
@@ -91,24 +87,18 @@ RULES: tuple[Rule, ...] = (
             (c.training.optimizer != "adafactor")
             | ((p.zero_stage == 0) & (p.tp == 1) & (p.ep == 1))
         ),
-        lambda c, p: (
-            "torch 2.13's Adafactor fails on sharded DTensors (its norms are squared in place): "
-            f"tp 1, ep 1, ZeRO 0, got tp {p.tp}, ep {p.ep}, ZeRO {p.zero_stage}"
-        ),
+        "torch 2.13's Adafactor fails on sharded DTensors (its norms are squared in place): "
+        "tp 1, ep 1, ZeRO 0, got tp {p.tp}, ep {p.ep}, ZeRO {p.zero_stage}",
     ),
     unsupported(
         lambda c, p: c.training.precision in ("bf16", "fp32"),
-        lambda c, p: (
-            "the script computes in bf16 or fp32: no loss scaling for fp16, no fp8 or fp4 "
-            f"layers; got {c.training.precision}"
-        ),
+        "the script computes in bf16 or fp32: no loss scaling for fp16, no fp8 or fp4 "
+        "layers; got {c.training.precision}",
     ),
     unsupported(
         lambda c, p: c.training.master_weights_dtype == c.training.optimizer_state_dtype == "fp32",
-        lambda c, p: (
-            "stored weights are the fp32 master copy, and states are fp32; got "
-            f"{c.training.master_weights_dtype} and {c.training.optimizer_state_dtype}"
-        ),
+        "stored weights are the fp32 master copy, and states are fp32; got "
+        "{c.training.master_weights_dtype} and {c.training.optimizer_state_dtype}",
     ),
     unsupported(
         lambda c, p: (
@@ -118,18 +108,14 @@ RULES: tuple[Rule, ...] = (
                 | ((c.training.gradient_reduce_dtype == "bf16") & (p.zero_stage > 0) & (p.pp == 1))
             )
         ),
-        lambda c, p: (
-            "gradients accumulate in fp32; they can be reduced in bf16 only where every "
-            f"micro-batch is reduced (ZeRO-3 without pipeline); got {c.training.gradient_dtype}, "
-            f"reduced in {c.training.gradient_reduce_dtype} with ZeRO {p.zero_stage}, pp {p.pp}"
-        ),
+        "gradients accumulate in fp32; they can be reduced in bf16 only where every "
+        "micro-batch is reduced (ZeRO-3 without pipeline); got {c.training.gradient_dtype}, "
+        "reduced in {c.training.gradient_reduce_dtype} with ZeRO {p.zero_stage}, pp {p.pp}",
     ),
     unsupported(
         lambda c, p: (not _dropout(c)) | (p.tp == 1) | (p.sequence_parallel == 1),
-        lambda c, p: (
-            f"dropout over tp {p.tp} needs sequence_parallel: otherwise each rank would drop "
-            "other values of the same activations"
-        ),
+        "dropout over tp {p.tp} needs sequence_parallel: otherwise each rank would drop "
+        "other values of the same activations",
     ),
     rules.KV_HEADS,
     rule(
@@ -137,18 +123,14 @@ RULES: tuple[Rule, ...] = (
         lambda c, p: (
             ~is_named(p, "cp_kind", "a2a") | (c.model.num_query_groups % (p.tp * p.cp) == 0)
         ),
-        lambda c, p: (
-            f"all-to-all splits by key/value heads: {c.model.num_query_groups} do not divide over "
-            f"tp {p.tp} x cp {p.cp}"
-        ),
+        "all-to-all splits by key/value heads: {c.model.num_query_groups} do not divide over "
+        "tp {p.tp} x cp {p.cp}",
         "degrees",
     ),
     unsupported(
         lambda c, p: c.model.vocab_size % p.tp == 0,
-        lambda c, p: (
-            f"the vocabulary of {c.model.vocab_size} tokens does not divide over tp {p.tp}, and "
-            "the script does not pad it"
-        ),
+        "the vocabulary of {c.model.vocab_size} tokens does not divide over tp {p.tp}, and "
+        "the script does not pad it",
         "degrees",
     ),
     rule(
@@ -185,17 +167,13 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (p.pp == 1) | (not c.model.tied_embeddings),
-        lambda c, p: (
-            f"with pp {p.pp} embedding and output layer are on different stages and cannot be tied"
-        ),
+        "with pp {p.pp} embedding and output layer are on different stages and cannot be tied",
     ),
     *torch_schedules.RULES,
     unsupported(
         lambda c, p: (p.tp == 1) | (p.compile == 0),
-        lambda c, p: (
-            f"compiled layers with tp {p.tp} train differently from uncompiled ones (seen with "
-            "torch 2.13 on CPUs): no compile"
-        ),
+        "compiled layers with tp {p.tp} train differently from uncompiled ones (seen with "
+        "torch 2.13 on CPUs): no compile",
     ),
     torch_sharding.GROUPS,
     rule(
@@ -220,9 +198,7 @@ RULES: tuple[Rule, ...] = (
         lambda c, p: (
             (p.pp == 1) | (p.recompute_modules != _BITS["op"]) | ~torch_schedules.splits_backward(p)
         ),
-        lambda c, p: (
-            f"{p.schedule} runs backward twice, but operator outputs are kept for one pass only"
-        ),
+        "{p.schedule} runs backward twice, but operator outputs are kept for one pass only",
     ),
     rule(
         "recompute",
@@ -231,7 +207,7 @@ RULES: tuple[Rule, ...] = (
             | is_named(p, "recompute_method", "block")
             | (p.recompute_num_layers == 1)
         ),
-        lambda c, p: f"each checkpoint is one layer: uniform with 1, not {p.recompute_num_layers}",
+        "each checkpoint is one layer: uniform with 1, not {p.recompute_num_layers}",
     ),
     unsupported(
         lambda c, p: (p.dp * p.cp == 1) | (p.overlap_grad_reduce == (p.pp == 1)),

@@ -14,7 +14,7 @@ from planner.constraints import BoolArray, Context, Rule
 from planner.documents.formats import value_words
 from planner.frameworks import rules, torch_schedules, torch_sharding
 from planner.frameworks.base import rule, unsupported
-from planner.frameworks.rules import fixed_part, is_named
+from planner.frameworks.rules import fixed_experts, fixed_part, is_named
 from planner.frameworks.torch_sharding import shard_degree, shard_degrees
 from planner.frameworks.torchtitan.packages import package_of, rotary_width
 
@@ -129,13 +129,12 @@ MODEL_RULES: tuple[Rule, ...] = (
         ),
         "gpt_oss has no shared experts",
     ),
-    fixed_part(
-        lambda m: m.moe is None or not m.moe.shared_expert_gate,
+    fixed_experts(
+        lambda e: not e.shared_expert_gate,
         "shared experts have a gate only in qwen3_5, which has other attention",
     ),
-    fixed_part(
-        lambda m: m.moe is None or m.moe.capacity_factor is None,
-        "no token is dropped: there is no capacity factor",
+    fixed_experts(
+        lambda e: e.capacity_factor is None, "no token is dropped: there is no capacity factor"
     ),
     fixed_part(_groups_ok, "a group of the router holds at least two experts"),
     fixed_part(
@@ -154,7 +153,7 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: c.training.precision != "fp8" or c.training.fp8_recipe in ("rowwise", "mxfp8"),
-        lambda c, p: f"float8 is scaled rowwise or as mxfp8, not {c.training.fp8_recipe}",
+        "float8 is scaled rowwise or as mxfp8, not {c.training.fp8_recipe}",
     ),
     unsupported(
         lambda c, p: c.training.precision != "fp8" or not c.training.fp8_param_gather,
@@ -176,14 +175,12 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: _states_ok(c),
-        lambda c, p: (
-            "states are fp32, or bf16 with or without master weights; got master weights "
-            f"{c.training.master_weights_dtype}, states {c.training.optimizer_state_dtype}"
-        ),
+        "states are fp32, or bf16 with or without master weights; got master weights "
+        "{c.training.master_weights_dtype}, states {c.training.optimizer_state_dtype}",
     ),
     unsupported(
         lambda c, p: c.training.gradient_reduce_dtype == "fp32",
-        lambda c, p: f"gradients are reduced in fp32, not {c.training.gradient_reduce_dtype}",
+        "gradients are reduced in fp32, not {c.training.gradient_reduce_dtype}",
     ),
     unsupported(
         _gradients,
@@ -195,12 +192,12 @@ RULES: tuple[Rule, ...] = (
     rule(
         "kv_heads",
         lambda c, p: c.model.mla is not None or c.model.num_query_groups % p.tp == 0,
-        lambda c, p: f"{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
+        "{c.model.num_query_groups} key/value heads do not divide over tp {p.tp}",
     ),
     rule(
         "cp_seq",
         lambda c, p: (p.cp == 1) | is_named(p, "attention_kernel", "flash"),
-        lambda c, p: f"context parallelism (cp {p.cp}) needs FlexAttention (flash)",
+        "context parallelism (cp {p.cp}) needs FlexAttention (flash)",
     ),
     rule(
         "cp_seq",
@@ -225,19 +222,15 @@ RULES: tuple[Rule, ...] = (
     ),
     unsupported(
         lambda c, p: (c.model.mtp_num_layers == 0) | ((p.pp == 1) & (p.cp == 1)),
-        lambda c, p: (
-            "multi-token prediction runs without pipeline and context parallelism, got "
-            f"pp {p.pp}, cp {p.cp}"
-        ),
+        "multi-token prediction runs without pipeline and context parallelism, got "
+        "pp {p.pp}, cp {p.cp}",
     ),
     *torch_schedules.RULES,
     rule(
         "experts_not_divisible",
         lambda c, p: (c.model.moe is None) | (p.etp == np.where(p.ep == 1, p.tp, 1)),
-        lambda c, p: (
-            f"experts are split over tp {p.tp} without expert parallelism, and not with it, got "
-            f"ep {p.ep}, etp {p.etp}"
-        ),
+        "experts are split over tp {p.tp} without expert parallelism, and not with it, got "
+        "ep {p.ep}, etp {p.etp}",
     ),
     rule(
         "experts_not_divisible",
@@ -262,7 +255,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "zero_stage",
         lambda c, p: (p.zero_stage == 3) | (p.cp == 1),
-        lambda c, p: f"FSDP always shards over cp {p.cp}: ZeRO-0 needs cp 1",
+        "FSDP always shards over cp {p.cp}: ZeRO-0 needs cp 1",
     ),
     rule(
         "zero_stage",

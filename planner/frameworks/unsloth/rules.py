@@ -71,9 +71,7 @@ RULES: tuple[Rule, ...] = (
     TYPES,
     unsupported(
         lambda c, p: (c.training.gradient_reduce_dtype == c.training.gradient_dtype) | (p.dp == 1),
-        lambda c, p: (
-            f"copies reduce gradients in their own type, {c.training.gradient_dtype}: got "
-            f"{c.training.gradient_reduce_dtype}"
-        ),
+        "copies reduce gradients in their own type, {c.training.gradient_dtype}: got "
+        "{c.training.gradient_reduce_dtype}",
     ),
 )

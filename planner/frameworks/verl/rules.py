@@ -13,10 +13,8 @@ OWN: tuple[Rule, ...] = (
     optimizers("adam", "sgd", others="it has no layer-wise optimizer of Megatron-Core"),
     unsupported(
         lambda c, p: np.less_equal(p.zero_stage, 1) & (p.dp_shard == 0),
-        lambda c, p: (
-            f"its engine uses Megatron's own data parallelism over all ranks: ZeRO 0 or 1, not "
-            f"{p.zero_stage} with dp_shard {p.dp_shard}"
-        ),
+        "its engine uses Megatron's own data parallelism over all ranks: ZeRO 0 or 1, not "
+        "{p.zero_stage} with dp_shard {p.dp_shard}",
     ),
     unsupported(
         lambda c, p: (c.model.moe is None) | ~is_named(p, "moe_dispatcher", "allgather"),

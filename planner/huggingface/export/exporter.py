@@ -51,7 +51,7 @@ IN_PATTERN = {
 }
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)  # trying the families takes milliseconds, and every trainer asks
 def config_of(model: ModelSpec) -> Keys | None:
     """The config.json of the first family that builds exactly this model; None: there is none."""
     exact = (family for family in _families(model) if not _differences(model, family))

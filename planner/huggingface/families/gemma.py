@@ -18,9 +18,7 @@ COMMON = Table(
     attention.DROPOUT,
 )
 GEMMA4_EXPERTS = Table(
-    Key("num_experts", "moe.num_experts", 128),
-    Key("top_k_experts", "moe.top_k", 8),
-    experts.WIDTH,
+    Key("num_experts", "moe.num_experts", 128), Key("top_k_experts", "moe.top_k", 8), experts.WIDTH
 )
 
 

@@ -39,11 +39,7 @@ def _glm_layers(config: Config, fields: Fields) -> Fields:
 
 
 # DeepSeek-V4: attention to a window and to tokens compressed by 4 (the best of them) or by 128.
-V4_KINDS = {
-    0: SLIDING,
-    4: "compressed_sparse_attention",
-    128: "heavily_compressed_attention",
-}
+V4_KINDS = {0: SLIDING, 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
 V4_KEYS = (
     Key("q_lora_rank", "q_lora_rank", 1024),
     Key("o_lora_rank", "o_lora_rank", 1024),

@@ -51,11 +51,7 @@ def numbered(config: Config, name: str) -> set[int] | None:
 
 
 def kinds(
-    config: Config,
-    name: str,
-    default: Sequence[str],
-    allowed: Collection[str],
-    because: str,
+    config: Config, name: str, default: Sequence[str], allowed: Collection[str], because: str
 ) -> list[str]:
     """The kind of each layer, as listed in the file or else in `default`.
 

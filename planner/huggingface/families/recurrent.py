@@ -84,9 +84,7 @@ def _lfm2_dense(model: ModelSpec) -> Keys:
 
 def _lfm2(*rows: Part, feeds: Feeds) -> Table:
     convolution = Block(
-        "short_convolution",
-        Key("conv_L_cache", "taps", 3),
-        Key("conv_bias", "bias", False),
+        "short_convolution", Key("conv_L_cache", "taps", 3), Key("conv_bias", "bias", False)
     )
     return Table(
         attention.SHAPE.spelled(tie_word_embeddings="tie_word_embeddings tie_embedding"),

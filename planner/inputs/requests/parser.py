@@ -279,11 +279,7 @@ class _Parser:
         return validate("/search", own, SearchSpec).model_copy(update={"limits": limits})
 
     def plan(
-        self,
-        value: Any,
-        cluster: ClusterSpec | None,
-        search: SearchSpec,
-        context: Context | None,
+        self, value: Any, cluster: ClusterSpec | None, search: SearchSpec, context: Context | None
     ) -> ParallelPlan:
         """The fields of ParallelPlan; what is left out is as the framework asked for has it.
 

@@ -9,10 +9,7 @@ from pydantic import FiniteFloat
 
 from planner.documents.first_sight import FirstSight, KindErrors
 from planner.documents.plan_report import Document
-from planner.learning.accuracy.intervals import (
-    IntervalSummary,
-    Shots,
-)
+from planner.learning.accuracy.intervals import IntervalSummary, Shots
 
 Table = Literal["scored", "open", "low", "not_measured", "not_predicted"]
 # The table that a row belongs to, and the reason; the first reason that holds decides.

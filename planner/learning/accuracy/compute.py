@@ -32,11 +32,7 @@ from planner.learning.accuracy.accuracy_answer import (
     within_range,
 )
 from planner.learning.accuracy.first_sights import first_sight_summary, kind_of
-from planner.learning.accuracy.intervals import (
-    interval_summary,
-    intervals,
-    shots,
-)
+from planner.learning.accuracy.intervals import interval_summary, intervals, shots
 from planner.learning.accuracy.predict import Prediction
 from planner.learning.accuracy.scores import (
     Errors,

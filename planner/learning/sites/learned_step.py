@@ -99,11 +99,7 @@ def _as_measured(document: dict[str, Any], measured: MeasuredSteps) -> Reinforce
 
 
 def _update(
-    asked: ReinforcementRequest,
-    best: Layout,
-    measured: MeasuredSteps,
-    step: LearnedStep,
-    site: Any,
+    asked: ReinforcementRequest, best: Layout, measured: MeasuredSteps, step: LearnedStep, site: Any
 ) -> tuple[LearnedRun | None, list[str]]:
     """The measured update as one iteration of its plan, with every sequence full."""
     taken, trained = measured.parts_s.get(UPDATE), best.trained

@@ -279,8 +279,7 @@ def _worst(rows: Sequence[Row], assumptions: dict[str, Assumption]) -> list[Rend
         return []
     found: list[RenderableType] = [
         Text.assemble(
-            ("Furthest off", "bold"),
-            "  suspect: what is assumed where a source is off most",
+            ("Furthest off", "bold"), "  suspect: what is assumed where a source is off most"
         )
     ]
     width = max(len(row.id) for row in off)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from cost_models.plans import ParallelPlan
-from planner.documents.plan_report import Document, Note
+from planner.documents.plan_report import Answer, Document, Note
 
 
 class Candidate(Document):
@@ -50,7 +50,7 @@ class Ending(Document):
     text: str
 
 
-class TuneAnswer(Document):
+class TuneAnswer(Answer):
     """Candidates, the most promising first; best: the id of the best measured one.
 
     runs, gpu_hours: measured of this model, cluster and training, and the least they took;
@@ -58,8 +58,6 @@ class TuneAnswer(Document):
     is more than 1 % faster than the best measured one.
     """
 
-    request: dict[str, Any]
-    version: str
     site: str
     framework: str
     candidates: tuple[Candidate, ...]

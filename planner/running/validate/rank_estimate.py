@@ -11,11 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.activation_memory import (
-    layer_input_bytes,
-    saved_tensors,
-    tensor_bytes,
-)
+from cost_models.activation_memory import layer_input_bytes, saved_tensors, tensor_bytes
 from cost_models.blocks.records import Record
 from cost_models.keyed_plans import CostContext, KeyedPlans, gather
 from cost_models.plans import ParallelPlan, Plans

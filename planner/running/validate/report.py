@@ -12,7 +12,7 @@ from cost_models.overheads import workspace_bytes
 from cost_models.runtimes.torch import RUNTIME
 from planner.documents.answer import ProfileInfo
 from planner.documents.formats import seconds, share, size
-from planner.documents.plan_report import Document, PlanReport
+from planner.documents.plan_report import Answer, Document, PlanReport
 from planner.documents.request import PlanRequest
 from planner.running.validate.rank_estimate import expected
 from planner.running.validate.run_files import PARTS, RankResult
@@ -53,7 +53,7 @@ class Outcome(Document):
     why: str
 
 
-class ValidationReport(Document):
+class ValidationReport(Answer):
     """Predictions and measurements of a plan.
 
     Both are of the plan that really ran; scaled_from: the fields' values before scaling down.
@@ -62,8 +62,6 @@ class ValidationReport(Document):
     if not asked for.
     """
 
-    request: dict[str, Any]
-    version: str
     profile: ProfileInfo
     predicted_iteration_time_s: float
     measured_iteration_time_s: Spread

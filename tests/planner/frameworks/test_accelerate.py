@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,74 +38,86 @@ from tests.fixtures.launches import FIRST_NODE, MODELS, launch, run_script, writ
 ACCELERATE = frameworks.get("accelerate")
 ROOT = Path(__file__).parents[3]
 
+Ask = Callable[[list[list[str]]], list[Any]]
+
 # What the real launcher makes of a launch line, and what its plugins read from that environment.
 REAL = """
 import json, os, sys
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.parallelism_config import ParallelismConfig
 from accelerate.utils import FullyShardedDataParallelPlugin, TorchDynamoPlugin
-from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
+from accelerate.utils.launch import prepare_multi_gpu_env
+from accelerate.utils.launch import prepare_simple_launcher_cmd_env as simple_env
 
 parser = launch_command_parser()
 clean = dict(os.environ)
-answers = []
-for words in json.load(sys.stdin):
-    os.environ.clear()
-    os.environ.update(clean)
-    try:
-        args, _, _ = _validate_launch_command(parser.parse_args(words))
-        several = args.use_fsdp or args.multi_gpu
-        env = prepare_multi_gpu_env(args) if several else prepare_simple_launcher_cmd_env(args)[1]
-        answer = {
-            "env": {k: v for k, v in env.items() if clean.get(k) != v},
-            "processes": args.num_processes,
-            "per_node": getattr(args, "nproc_per_node", None),
-            "rank": args.machine_rank,
-            "fsdp": args.use_fsdp,
-            "mesh": args.use_parallelism_config,
-        }
-        os.environ.update(env)
-        if args.use_fsdp:
-            plugin = FullyShardedDataParallelPlugin()
-            answer["plugin"] = {
-                "version": plugin.fsdp_version,
-                "reshard": plugin.reshard_after_forward,
-                "recompute": plugin.activation_checkpointing,
-                "offload": type(plugin.cpu_offload).__name__,
-                "offload_activations": plugin.activation_checkpointing_offload,
-                "wrap": getattr(plugin.auto_wrap_policy, "__name__", None),
-                "state": plugin.state_dict_type.name,
-                "broadcast": plugin.cpu_ram_efficient_loading,
-            }
-            mesh = ParallelismConfig()
-            answer["sizes"] = mesh._sizes
-            answer["total"] = mesh.total_size
-            answer["axes"] = mesh._get_mesh()[0]
-            answer["rotation"] = mesh.cp_handler and mesh.cp_handler.cp_comm_strategy
-        dynamo = TorchDynamoPlugin()
-        answer["dynamo"] = [dynamo.backend.value, dynamo.use_regional_compilation]
-        answers.append(answer)
-    except Exception as error:
-        answers.append(f"{type(error).__name__}: {error}")
 options = {o.lstrip("-").replace("-", "_"): a.nargs == 0
            for a in parser._actions for o in a.option_strings if a.dest != "help"}
 from accelerate.commands.config.config_args import ClusterConfig
-print("ANSWERS" + json.dumps([answers, options, list(ClusterConfig.__dataclass_fields__)]))
+keys = list(ClusterConfig.__dataclass_fields__)
+for asked in sys.stdin:
+    answers = []
+    for words in json.loads(asked):
+        os.environ.clear()
+        os.environ.update(clean)
+        try:
+            args, _, _ = _validate_launch_command(parser.parse_args(words))
+            several = args.use_fsdp or args.multi_gpu
+            env = prepare_multi_gpu_env(args) if several else simple_env(args)[1]
+            answer = {
+                "env": {k: v for k, v in env.items() if clean.get(k) != v},
+                "processes": args.num_processes,
+                "per_node": getattr(args, "nproc_per_node", None),
+                "rank": args.machine_rank,
+                "fsdp": args.use_fsdp,
+                "mesh": args.use_parallelism_config,
+            }
+            os.environ.update(env)
+            if args.use_fsdp:
+                plugin = FullyShardedDataParallelPlugin()
+                answer["plugin"] = {
+                    "version": plugin.fsdp_version,
+                    "reshard": plugin.reshard_after_forward,
+                    "recompute": plugin.activation_checkpointing,
+                    "offload": type(plugin.cpu_offload).__name__,
+                    "offload_activations": plugin.activation_checkpointing_offload,
+                    "wrap": getattr(plugin.auto_wrap_policy, "__name__", None),
+                    "state": plugin.state_dict_type.name,
+                    "broadcast": plugin.cpu_ram_efficient_loading,
+                }
+                mesh = ParallelismConfig()
+                answer["sizes"] = mesh._sizes
+                answer["total"] = mesh.total_size
+                answer["axes"] = mesh._get_mesh()[0]
+                answer["rotation"] = mesh.cp_handler and mesh.cp_handler.cp_comm_strategy
+            dynamo = TorchDynamoPlugin()
+            answer["dynamo"] = [dynamo.backend.value, dynamo.use_regional_compilation]
+            answers.append(answer)
+        except Exception as error:
+            answers.append(f"{type(error).__name__}: {error}")
+    print("ANSWERS" + json.dumps([answers, options, keys]), flush=True)
 """
 
 
-def ask_accelerate(lines: list[list[str]]) -> list[Any]:
-    result = subprocess.run(
-        [sys.executable, "-c", REAL],
-        input=json.dumps(lines),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert result.returncode == 0, result.stderr
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith("ANSWERS")]
-    answers: list[Any] = json.loads(line.removeprefix("ANSWERS"))
-    return answers
+@pytest.fixture(scope="module")
+def ask_accelerate() -> Iterator[Ask]:
+    """Asks the real launcher, which takes seconds to import, about launch lines."""
+    with subprocess.Popen(
+        [sys.executable, "-c", REAL], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as launcher:
+        assert launcher.stdin is not None
+        assert launcher.stdout is not None
+        asked, said = launcher.stdin, launcher.stdout
+
+        def ask(lines: list[list[str]]) -> list[Any]:
+            print(json.dumps(lines), file=asked, flush=True)
+            found = (line for line in said if line.startswith("ANSWERS"))
+            answers: list[Any] = json.loads(next(found).removeprefix("ANSWERS"))
+            return answers
+
+        yield ask
+        asked.close()
+    assert launcher.returncode == 0
 
 
 def launch_line(folder: Path, request: PlanRequest, plan: ParallelPlan) -> list[str]:
@@ -154,7 +167,9 @@ def expected(request: PlanRequest, plan: ParallelPlan) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_real_launcher_and_plugins_understand_every_case(tmp_path: Path) -> None:
+def test_the_real_launcher_and_plugins_understand_every_case(
+    tmp_path: Path, ask_accelerate: Ask
+) -> None:
     lines = [launch_line(tmp_path / name, *case) for name, case in CASES.items()]
     answers, options, keys = ask_accelerate(lines)
     for name, answer in zip(CASES, answers, strict=True):
@@ -180,7 +195,9 @@ ONLY = {"compute_environment", "parallelism_config_cp_backend"}
 
 
 @pytest.mark.slow
-def test_every_key_takes_effect_and_a_wrong_one_is_refused(tmp_path: Path) -> None:
+def test_every_key_takes_effect_and_a_wrong_one_is_refused(
+    tmp_path: Path, ask_accelerate: Ask
+) -> None:
     case = launch(
         cp=2,
         cp_kind="all_gather",

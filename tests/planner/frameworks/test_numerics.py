@@ -24,6 +24,7 @@ from planner.documents.request import PlanRequest
 from planner.frameworks.base import Bundle, Framework
 from planner.frameworks.supported import CHOICES
 from planner.huggingface import model_from_config
+from tests.fixtures import alike
 from tests.fixtures.frameworks import NAMES
 from tests.fixtures.frameworks.mindspeed import ASCEND
 from tests.fixtures.frameworks.primus import INSTINCT
@@ -45,34 +46,28 @@ def models() -> tuple[ModelSpec, ...]:
     )
 
 
-def structure(value: Any) -> Any:
-    """What a model has and states, without how large it is."""
-    if isinstance(value, dict):
-        return tuple((name, structure(part)) for name, part in value.items() if name != "name")
-    if isinstance(value, list | tuple | set | frozenset):
-        return tuple(sorted({structure(part) for part in value}, key=repr))
-    is_size = isinstance(value, int | float) and not isinstance(value, bool)
-    return value > 0 if is_size else value
-
-
 @cache
 def one_of_each() -> tuple[ModelSpec, ...]:
     """Of models that differ only in sizes, and so are written by the same options, the first."""
     found: dict[Any, ModelSpec] = {}
     for model in models():
-        groups, heads = model.num_query_groups, model.num_attention_heads
-        kind = (model.numerics.stated, groups == heads, groups == 1, structure(model.model_dump()))
-        found.setdefault(kind, model)
+        found.setdefault(alike.kind(model), model)
     return tuple(found.values())
+
+
+@cache
+def choices(runtime: str) -> Plans:
+    """Plans on eight accelerators with data parallelism alone, in all their variants."""
+    rows = np.array(list(product(*CHOICES.values())))
+    fields = dict(zip(CHOICES, rows.T, strict=True))
+    return Plans.build(runtime=code("runtime", runtime), dp=8, **fields)
 
 
 def asked(framework: Framework, model: ModelSpec) -> tuple[PlanRequest, ParallelPlan] | None:
     """A plan on eight accelerators that the framework runs, by data parallelism alone."""
     if framework.unsaid(model):
         return None
-    rows = np.array(list(product(*CHOICES.values())))
-    fields = dict(zip(CHOICES, rows.T, strict=True))
-    plans = Plans.build(runtime=code("runtime", framework.runtime), dp=8, **fields)
+    plans = choices(framework.runtime)
     alike = (dict.fromkeys(GRADIENTS, dtype) for dtype in ("fp32", "bf16"))
     for kept in (*alike, framework.training):
         training = TrainingSpec(seq_length=512, global_batch_size=8).model_copy(update=kept)
@@ -84,7 +79,9 @@ def asked(framework: Framework, model: ModelSpec) -> tuple[PlanRequest, Parallel
         legal = np.ones(len(plans), dtype=np.bool_)
         for rule in (*RULES, *framework.rules):
             legal = legal & rule.legal(context, plans)
-        if legal.any():
+            if not legal.any():
+                break
+        else:
             plan = plans.row(int(legal.argmax()))
             request = PlanRequest(model=model, cluster=context.cluster, training=training)
             return request, plan

@@ -30,9 +30,7 @@ def installed(program: str) -> bool:
 
 
 def call(
-    words: Sequence[str],
-    folder: Path | None = None,
-    variables: Mapping[str, str] | None = None,
+    words: Sequence[str], folder: Path | None = None, variables: Mapping[str, str] | None = None
 ) -> str:
     """The standard output of a program; variables: added to its environment.
 

@@ -26,10 +26,7 @@ from planner.running.validate import executors
 from planner.running.validate.executors.cluster_client import ClientError, call
 
 Kind = Literal["jobset", "trainjob"]
-_RENDER: dict[Kind, Callable[..., Bundle]] = {
-    "jobset": jobset.launch,
-    "trainjob": trainjob.launch,
-}
+_RENDER: dict[Kind, Callable[..., Bundle]] = {"jobset": jobset.launch, "trainjob": trainjob.launch}
 _RESOURCES: dict[Kind, str] = {
     "jobset": "jobsets.jobset.x-k8s.io",
     "trainjob": "trainjobs.trainer.kubeflow.org",

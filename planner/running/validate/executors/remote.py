@@ -39,11 +39,7 @@ def render(
 
 
 def submit(
-    launcher: str,
-    requests: Sequence[PlanRequest],
-    options: Options,
-    folder: Path,
-    image: str = "",
+    launcher: str, requests: Sequence[PlanRequest], options: Options, folder: Path, image: str = ""
 ) -> Handle:
     """Write the files into a folder that every node sees, and start them.
 
@@ -54,9 +50,7 @@ def submit(
 
 
 def reports(
-    handle: Handle,
-    tolerance: Tolerance,
-    progress: Callable[[str], None] = lambda text: None,
+    handle: Handle, tolerance: Tolerance, progress: Callable[[str], None] = lambda text: None
 ) -> tuple[ValidationReport | RunFailed, ...]:
     """Wait for the runs; for each its comparison with the estimate, or why it has no result.
 

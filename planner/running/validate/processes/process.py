@@ -54,11 +54,7 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     ("lost_peer", r"[Cc]onnection (closed|reset|refused)|Broken pipe",
      "lost its connection to another rank"),
 )  # fmt: skip
-NO_SPACE = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-)  # also exit codes of ranks/worker.py
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # also exit codes of ranks/worker.py
 
 
 class Limits(Document):

@@ -72,8 +72,15 @@ def said_again(
     return {"run.sh": script, **({"ds.json": json.dumps(nested(keys))} if keys else {})}
 
 
+def tier(place: int, name: str) -> Any:
+    """Of the scripts that do not speak for the others every second one waits for all draws."""
+    if name in QUICK:
+        return ()
+    return pytest.mark.slow if place % 2 else pytest.mark.exhaustive
+
+
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in PLANTED]
+    "name", [pytest.param(name, marks=tier(place, name)) for place, name in enumerate(PLANTED)]
 )
 def test_lead_to_the_better_plan(name: str) -> None:
     case, _ = linted(name)

@@ -122,7 +122,7 @@ CUBE = {"pp": 2, "dp": 2, **TP, **KEPT}
 FULL = {"recompute": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 
 
-def asked(model: str = "llama", **plan: Any) -> PlanRequest:
+def asked(model: str = "llama", batch: int = 8, **plan: Any) -> PlanRequest:
     """A request whose plan the script runs as it stands."""
     data = plan.get("dp", 1) * plan.get("cp", 1)
     usual = {
@@ -131,7 +131,7 @@ def asked(model: str = "llama", **plan: Any) -> PlanRequest:
         "overlap_grad_reduce": plan.get("pp", 1) == 1 or data == 1,
     }  # fmt: skip
     training = {
-        "seq_length": 16, "global_batch_size": 8, "precision": "fp32",
+        "seq_length": 16, "global_batch_size": batch, "precision": "fp32",
         "gradient_reduce_dtype": "fp32",
     }  # fmt: skip
     return parse_request(
@@ -139,12 +139,15 @@ def asked(model: str = "llama", **plan: Any) -> PlanRequest:
     )
 
 
-# Each dimension once, in runs of few ranks; all of them at once are exhaustive.
+# Each dimension once, in runs of few ranks and micro-batches, of which a pipeline of two stages has
+# more than it keeps; all of them at once are exhaustive.
 FULL_TIER: dict[str, PlanRequest] = {
-    "tp2 pp2, 1f1b": asked(schedule="1f1b", pp=2, **TP),
-    "experts, ep2": asked("moe", dp=2, ep=2, **FSDP),
+    "tp2 pp2, 1f1b": asked(batch=4, schedule="1f1b", pp=2, **TP),
+    "experts, ep2": asked("moe", batch=4, dp=2, ep=2, **FSDP),
 }
 EXHAUSTIVE: dict[str, PlanRequest] = {
+    "tp2 pp2, 1f1b, more micro-batches": asked(schedule="1f1b", pp=2, **TP),
+    "experts, ep2, more micro-batches": asked("moe", dp=2, ep=2, **FSDP),
     "tp2 pp2 dp2, 1f1b": asked(schedule="1f1b", **CUBE),
     "dp2, zero 3": asked(dp=2, **FSDP),
     "cp2": asked(cp=2),
@@ -222,12 +225,12 @@ def ran(
 
 @pytest.fixture(scope="module")
 def reference(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The folder of a model's gradients, of one process."""
+    """The folder of a model's gradients of a batch, of one process."""
 
     @cache
-    def alone(model: str) -> Path:
+    def alone(model: str, batch: int) -> Path:
         folder = tmp_path_factory.mktemp("reference") / model
-        request = asked(model)
+        request = asked(model, batch)
         ran(ranks, folder, request, run.alone(request), 1)
         return folder / run_files.GRADIENTS
 
@@ -316,7 +319,7 @@ def test_gradients_and_saved_tensors(
 ) -> None:
     request = EVERY[name]
     assert request.plan is not None
-    gradients = reference(request.model.name)
+    gradients = reference(request.model.name, request.training.global_batch_size)
     job = run_files.Job(
         warmup_steps=2, steps=0, profiled_steps=0, gradients="compare", reference=str(gradients)
     )
@@ -335,9 +338,9 @@ def test_gradients_and_saved_tensors(
 def test_a_wrong_gradient_is_found(ranks: Ranks, reference: Any, tmp_path: Path) -> None:
     job = run_files.Job(
         words=("rotary_base=9000.0",), warmup_steps=0, steps=0, profiled_steps=0, memory=False,
-        gradients="compare", reference=str(reference("llama")),
+        gradients="compare", reference=str(reference("llama", 4)),
     )  # fmt: skip
-    (found,) = ran(ranks, tmp_path / "run", asked(dp=1), job, 1)
+    (found,) = ran(ranks, tmp_path / "run", asked(batch=4, dp=1), job, 1)
     wrong = {name for name, error in found.gradient_errors.items() if error > GRADIENT_TOLERANCE}
     assert "blocks.0.attention.query.weight" in wrong
     assert max(found.gradient_errors.values()) < 0.5  # so little is wrong

@@ -55,10 +55,7 @@ def upgrade() -> None:
     op.create_table(
         "job_events",
         sa.Column(
-            "job_id",
-            sa.String(64),
-            sa.ForeignKey("jobs.id", ondelete="CASCADE"),
-            primary_key=True,
+            "job_id", sa.String(64), sa.ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True
         ),
         sa.Column("number", sa.Integer, primary_key=True),
         sa.Column("event", sa.String(16), nullable=False),
