@@ -29,6 +29,13 @@ _MODEL = re.compile(
 _CONFIG_NAME = re.compile(r"--config[-_]name[= ][\"']?([\w-]+)\b(?!\.)")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _DATA = (".yaml", ".yml", ".toml")
+PYTHON = (".py", ".ipynb")
+# What scripts of transformers' Trainer are known by, whose modules and configurations are read too.
+_TRAINS = re.compile(r"\b(?:transformers|trl|peft)\b")
+_IMPORTED = re.compile(
+    r"^\s*(?:from\s+\.*([\w.]*)\s+import\s+\(?([\w, ]*)|import\s+([\w.]+))", re.MULTILINE
+)
+_CONFIGURED = re.compile(r"""["']([\w./-]+\.(?:ya?ml|json|toml))\b""")
 
 
 class NamedFile(NamedTuple):
@@ -56,6 +63,8 @@ def named_files(
             # Readers look a file up by the last part of its path.
             name = path.name
             text = _text(path, most_bytes - sum(map(len, known.values())))
+            if text is not None and not _is_wanted(name, text):
+                continue
             if text is not None and name not in known and len(known) < most_files:
                 known[name] = text
                 found[name] = NamedFile(path, text)
@@ -88,6 +97,8 @@ def _called(files: Mapping[str, str]) -> Iterator[str]:
             continue
         yield from outcome.missing
         for call in outcome.launches:
+            if call.program.text.endswith(PYTHON):
+                yield call.program.text
             words = [word.text for word in (*call.before, *call.arguments)]
             for word in words:
                 yield from _paths(word)
@@ -98,8 +109,24 @@ def _called(files: Mapping[str, str]) -> Iterator[str]:
                 yield from (f"{folder}/{word}" for word in words if word.endswith(_DATA))
 
 
+def _is_wanted(name: str, text: str) -> bool:
+    """Whether a program that a script starts makes a Trainer of transformers itself."""
+    return not name.endswith(PYTHON) or bool(_TRAINS.search(text)) or "import" not in text
+
+
+def _of_python(text: str) -> Iterator[str]:
+    """The modules of a script that may lie beside it, and the configurations that it names."""
+    yield from _CONFIGURED.findall(text)
+    for module, names, alone in _IMPORTED.findall(text):
+        base = (module or alone).replace(".", "/")
+        yield f"{base}.py"
+        yield from (f"{base}/{one.strip()}.py".lstrip("/") for one in names.split(",") if one.strip())
+
+
 def _stated(files: Mapping[str, str]) -> Iterator[str]:
     for name, text in files.items():
+        if name.endswith(PYTHON) and _TRAINS.search(text):
+            yield from _of_python(text)
         if name.endswith((*_DATA, ".json")):
             yield from _models(_COMMENT.sub("", text))
         if name.endswith(_DATA):

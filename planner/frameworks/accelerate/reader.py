@@ -18,6 +18,7 @@ from planner.frameworks import architecture, training_calls, unread_trainers, ve
 from planner.frameworks.accelerate import (
     automodel,
     nemo_rl_policy,
+    python_trainer,
     trainer_config,
     trainer_launch,
     trainers,
@@ -87,7 +88,7 @@ def recognises(files: Mapping[str, str]) -> bool:
         return True
     if openrlhf.recognises(files) or verl_sft.call(files) is not None:
         return True
-    if trainer_config.of_files(files) is not None:
+    if trainer_config.of_files(files) is not None or python_trainer.is_one(files):
         return True
     if nemo_rl.is_on(files, "dtensor_cfg") or automodel.file_of(files) is not None:
         return True
@@ -114,6 +115,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         return nemo_rl_policy.read(run, given_with(files), accelerators)
     if (recipe := automodel.file_of(files)) is not None:
         return automodel.read(recipe, files, accelerators)
+    if python_trainer.is_one(files):
+        return trainer_launch.read(files, accelerators)
     written = trainer_config.of_files(files) is not None
     if (written or trainer_launch.is_one(files)) and not _has_config(files):
         return trainer_launch.read(files, accelerators)

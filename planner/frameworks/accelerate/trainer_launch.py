@@ -9,11 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from pydantic import ValidationError
 
 from planner.frameworks import architecture, training_calls
-from planner.frameworks.accelerate import sharding, swift, trainer_config, trainers, tuning
+from planner.frameworks.accelerate import (
+    python_trainer,
+    sharding,
+    swift,
+    trainer_config,
+    trainers,
+    tuning,
+)
 from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, plain
 from planner.frameworks.accelerate.trainer_keys import PLAIN, TRAINERS, Trainer
 from planner.frameworks.bash import ProgramCall
@@ -89,9 +97,7 @@ def is_one(files: Mapping[str, str]) -> bool:
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """The specs and the plan of the last such call; raises Unreadable."""
-    call = trainer_config.call(files)
-    if call is None or is_one(files):
-        call = training_calls.training_call(files, launches, TITLE)
+    call, sections = _call(files, accelerators)
     given, program = given_with(files), call.launch.program
     settings = _settings(call.launch, given)
     values = LaunchValues({}, program.file, list(call.notes))
@@ -103,6 +109,11 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     keyed = [*of_config(call.files, line, values.assumed), *((plain(o.name), o) for o in line)]
     beside = Values(dict(keyed), program.file, values.assumed)
     reached = _world(call.launch, beside)
+    if not call.launch.launcher and program.file.endswith(python_trainer.PYTHON):
+        accelerators = accelerators or 1
+        values.assume(
+            f"no launcher among the files: {accelerators} ranks, each with its own process"
+        )
     size = training_calls.accelerators(call, reached, accelerators, values.assumed)
     if swift.launches(call.launch) and (steps := swift.accumulated(values.settings, size)):
         values.settings[steps.name] = steps
@@ -110,7 +121,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     beside = sharding.by_options(values, call.launch, beside)
     model = trainers.model_of(values, trainer, given, call.files)
     tree = {name: one.value for name, one in values.settings.items()}
-    tree |= trainer_config.sections(files)
+    tree |= sections
     try:
         training, plan = trainers.plan_of(values, trainer, tree, model, call.files, size, beside)
     except ValidationError as error:
@@ -132,6 +143,18 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         assumed=tuple(dict.fromkeys(values.assumed)),
         written=False,
     )
+
+
+def _call(
+    files: Mapping[str, str], accelerators: int | None
+) -> tuple[TrainingCall, dict[str, Any]]:
+    """The call that is read, and its keys that hold keys themselves."""
+    if (python := python_trainer.call_if_read(files, accelerators, is_one)) is not None:
+        return python
+    call = trainer_config.call(files)
+    if call is None or is_one(files):
+        call = training_calls.training_call(files, launches, TITLE)
+    return call, trainer_config.sections(files)
 
 
 def _unread(values: Values, settings: Sequence[Setting]) -> tuple[Setting, ...]:
@@ -247,6 +270,17 @@ def _refuse(values: Values, call: TrainingCall) -> None:
     if swift.launches(call.launch) and values.text("rlhf_type") in swift.GENERATING:
         asked = values.settings["rlhf_type"]
         raise asked.unreadable(f"{asked.value} also generates samples: planner rl has its step")
+    if not program.file.endswith(python_trainer.PYTHON):  # whose classes say it
+        _refuse_by_name(values, call, name)
+    _refuse_frozen(values)
+    _refuse_options(values, call.launch)
+    if values.has("vision_tower", "mm_projector_type", "force_image_size", "vision_lr"):
+        values.assume("only the language model is costed, without its image encoder")
+
+
+def _refuse_by_name(values: Values, call: TrainingCall, name: str) -> None:
+    """Takes the loss from the program's name; raises Unreadable for one that cannot be planned."""
+    program = call.launch.program
     if GENERATING.search(name) or any(key.startswith("actor_model") for key in values.settings):
         raise program.unreadable(f"{name} also generates samples: its step cannot be read")
     if PAIRED_OTHERWISE.search(name):
@@ -256,10 +290,6 @@ def _refuse(values: Values, call: TrainingCall) -> None:
         loss = "dpo" if kind[2] == "ipo" else kind[2]  # the same passes, another last formula
         said = Setting(name="stage", value=loss, file=program.file, line=program.line)
         values.settings = {**values.settings, "stage": said}
-    _refuse_frozen(values)
-    _refuse_options(values, call.launch)
-    if values.has("vision_tower", "mm_projector_type", "force_image_size", "vision_lr"):
-        values.assume("only the language model is costed, without its image encoder")
 
 
 def _refuse_options(values: Values, call: ProgramCall) -> None:
@@ -358,9 +388,11 @@ def _require(values: Values, trainer: Trainer, given: GivenValues, call: Trainin
     shown = ("model_name_or_path", trainer.micro, "gradient_accumulation_steps", "deepspeed",
              "fsdp", "finetuning_type", "lora_r", "bf16")  # fmt: skip
     found = [f"{key} {values.settings[key].value or ''}".rstrip()
-             for key in shown if key in values.settings]  # fmt: skip
+             for key in shown if key in values.settings
+             and "${" not in str(values.settings[key].value)]  # fmt: skip
     program = call.launch.program
+    open_ones = [one for one in call.notes if one.endswith(python_trainer.LEFT_OPEN)]
     raise program.unreadable(
         f"{program.text} leaves out {' and '.join(missing)}: add {' '.join(add)} (read: "
-        f"{', '.join(found)})"
+        f"{', '.join(found + open_ones[:3])})"
     )
