@@ -7,7 +7,7 @@ is read as that of any script (trainer_launch).  Defaults are those of TRL 0.24.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -83,7 +83,7 @@ class Found:
             self.trainers.append(call)
         elif short in ("LoraConfig", "AdaLoraConfig"):
             self.adapters.append(call)
-        elif short == "BitsAndBytesConfig":
+        elif short in ("BitsAndBytesConfig", "GPTQConfig"):
             self.quantized.append(call)
         elif (loads := _loaded_class(call)) and not _NO_MODELS.fullmatch(loads):
             self.models.append(call)
@@ -154,14 +154,15 @@ def is_one(files: Mapping[str, str]) -> bool:
     return script_of(files) is not None
 
 
-def call(files: Mapping[str, str], accelerators: int | None) -> tuple[TrainingCall, dict[str, Any]] | None:
+def call(
+    files: Mapping[str, str], accelerators: int | None
+) -> tuple[TrainingCall, dict[str, Any]]:
     """The call with the options that the script amounts to, and those that are sections.
 
-    None without such a script.  Raises Unreadable where it is followed to no training.
+    Raises Unreadable where it is followed to no training.
     """
     which = script_of(files)
-    if which is None:
-        return None
+    assert which is not None
     name, base = which
     words = [one.text for one in base.launch.arguments] if base is not None else []
     words += given_with(files).arguments if base is None else ()
@@ -193,20 +194,6 @@ def call(files: Mapping[str, str], accelerators: int | None) -> tuple[TrainingCa
         ),
         sections,
     )
-
-
-def call_if_read(
-    files: Mapping[str, str],
-    accelerators: int | None,
-    has_options: Callable[[Mapping[str, str]], bool],
-) -> tuple[TrainingCall, dict[str, Any]] | None:
-    """The call that a script amounts to; None where it is followed to none and options say it."""
-    try:
-        return call(files, accelerators)
-    except Unreadable:
-        if has_options(files):
-            return None
-        raise
 
 
 def _shown(value: Value) -> str:
@@ -285,7 +272,8 @@ class Choice:
         for key, value in said.items():
             line = self.arguments.lines.get(key, self.arguments.line)
             if isinstance(value, Unknown | Call) and key in _ASKED:
-                yield key, f"${{{key}}}", line
+                source = value.source if isinstance(value, Unknown) else ""
+                yield key, source if "$" in source else f"${{{key}}}", line
             elif isinstance(value, Unknown | Call):
                 self.at_run_time(key, value)
             elif value is None or key in lengths or isinstance(value, dict):
@@ -509,10 +497,10 @@ class Choice:
         where = [one for one in (model, stated) if isinstance(one, Call)]
         if not isinstance(stated, Call) and stated is not None:
             where += self.found.quantized
-        on = [{key for key in ("load_in_4bit", "load_in_8bit") if one.kwargs.get(key) is True}
-              for one in where]  # fmt: skip
-        every = set().union(*on) if on else set()
-        return "load_in_4bit" in every, "load_in_8bit" in every
+        said = [one.kwargs for one in where]
+        four = any(one.get("load_in_4bit") is True or one.get("bits") == 4 for one in said)
+        eight = any(one.get("load_in_8bit") is True or one.get("bits") == 8 for one in said)
+        return four, eight
 
     def sections(self) -> Iterator[Option]:
         """The arguments that hold keys themselves: DeepSpeed's and FSDP's."""

@@ -34,7 +34,7 @@ from planner.frameworks.given_values import (
 )
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import is_encoder, names_none
-from planner.frameworks.read_results import Reading, Setting
+from planner.frameworks.read_results import Reading, Setting, Unreadable
 from planner.frameworks.training_calls import TrainingCall, World
 
 TITLE = PLAIN.title
@@ -96,8 +96,38 @@ def is_one(files: Mapping[str, str]) -> bool:
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
-    """The specs and the plan of the last such call; raises Unreadable."""
-    call, sections = _call(files, accelerators)
+    """The specs and the plan of the last such call; raises Unreadable.
+
+    A script that makes the arguments itself says more than the options of its call, where it can
+    be followed.
+    """
+    if not python_trainer.is_one(files):
+        return _read(files, accelerators, *_call(files))
+    try:
+        return _read(files, accelerators, *python_trainer.call(files, accelerators))
+    except Unreadable as error:
+        if not is_one(files):
+            raise
+        try:
+            return _read(files, accelerators, *_call(files))
+        except Unreadable:
+            raise error from None
+
+
+def _call(files: Mapping[str, str]) -> tuple[TrainingCall, dict[str, Any]]:
+    """The call with such options, and its keys that hold keys themselves."""
+    call = trainer_config.call(files)
+    if call is None or is_one(files):
+        call = training_calls.training_call(files, launches, TITLE)
+    return call, trainer_config.sections(files)
+
+
+def _read(
+    files: Mapping[str, str],
+    accelerators: int | None,
+    call: TrainingCall,
+    sections: dict[str, Any],
+) -> Reading:
     given, program = given_with(files), call.launch.program
     settings = _settings(call.launch, given)
     values = LaunchValues({}, program.file, list(call.notes))
@@ -143,18 +173,6 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         assumed=tuple(dict.fromkeys(values.assumed)),
         written=False,
     )
-
-
-def _call(
-    files: Mapping[str, str], accelerators: int | None
-) -> tuple[TrainingCall, dict[str, Any]]:
-    """The call that is read, and its keys that hold keys themselves."""
-    if (python := python_trainer.call_if_read(files, accelerators, is_one)) is not None:
-        return python
-    call = trainer_config.call(files)
-    if call is None or is_one(files):
-        call = training_calls.training_call(files, launches, TITLE)
-    return call, trainer_config.sections(files)
 
 
 def _unread(values: Values, settings: Sequence[Setting]) -> tuple[Setting, ...]:

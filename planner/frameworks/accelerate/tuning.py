@@ -26,6 +26,10 @@ _FUSED = {
     "dense_4h_to_h": ("linear_fc2",), "fc2": ("linear_fc2",), "w1": ("gate_proj",),
     "w3": ("up_proj",), "w2": ("down_proj",),
 }  # fmt: skip
+# Qwen's first models call the matrices of the MLP w1, w2 and, as that of attention, c_proj.
+_OF_QWEN_1 = {
+    "c_proj": ("linear_proj", "down_proj"), "w1": ("up_proj",), "w2": ("gate_proj",),
+}  # fmt: skip
 # Keys of ways to train that no plan has -> what they do.
 OTHERWISE = (
     (re.compile(r"use_(galore|apollo)"), "projects gradients to a low rank"),
@@ -131,7 +135,8 @@ def targets(values: Values, listed: Any) -> tuple[str, ...]:
         one: (one,) for one in names if one in get_args(AdapterTarget)
     }
     # Where names of many families stand in one list, those of the model at hand are its own.
-    found = found or {one: _FUSED[one] for one in names if one in _FUSED}
+    fused = _FUSED | (_OF_QWEN_1 if {"c_proj", "w1"} <= set(names) else {})
+    found = found or {one: fused[one] for one in names if one in fused}
     other = ", ".join(one for one in names if one not in found)[:80]
     if other:
         values.assume(

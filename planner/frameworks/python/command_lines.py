@@ -143,7 +143,7 @@ def _plain(word: str) -> Value:
     try:
         return int(word) if re.fullmatch(r"-?\d{1,15}", word, re.ASCII) else float(word)
     except ValueError:
-        return Unknown(word, 0) if "$" in word else word
+        return Unknown(word, 0) if "$" in word.rstrip("/").rsplit("/", 1)[-1] else word
 
 
 def _one(values: list[Value]) -> Value:

@@ -50,13 +50,15 @@ LOSSES = {
     "torchtune.modules.loss.CEWithChunkedOutputLoss": "chunked",
     WHOLE: "unfused",
 }
+# DPO's, which takes whole logits: a sample is two sequences, which go through one pass.
+PAIRED = ("torchtune.rlhf.loss.DPOLoss", "torchtune.modules.rlhf.loss.DPOLoss")
 OPTIMIZERS: dict[str, OptimizerName] = {"sgd": "sgd", "adafactor": "adafactor"}
 # Where a config leaves samples as long as they are.
 USUAL_LENGTH = 2048
 # Keys that may stay unread: they concern data, files and logs.
 HARMLESS = re.compile(
     r"^(dataset|tokenizer|checkpointer|metric_logger|profiler|lr_scheduler|optimizer|collate_fn|"
-    r"output_dir|seed|shuffle|epochs|max_steps|log_|save_|resume_|batch_size_val|run_val|device$|"
+    r"ref_checkpointer|output_dir|seed|shuffle|epochs|max_steps|log_|save_|resume_|batch_size_val|run_val|device$|"
     r"clip_grad|cudnn|low_cpu_ram|enable_async|tensor_parallel_plan|loss\.|"
     r"activation_offloading_use_streams|custom_sharded_layers|compile\.|model\.(attn_dropout|lora_alpha))"
 )
@@ -104,7 +106,8 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         training, plan = _plan(values, model, adapted, world)
     except ValidationError as error:
         raise malformed(error, name) from None
-    unknown = _unknown(config.settings(), call.recipe or _recipe(adapted, world), values)
+    recipe = call.recipe or _recipe(adapted, world, training.loss == "dpo")
+    unknown = _unknown(config.settings(), recipe, values)
     return Reading(
         framework="torchtune",
         model=model,
@@ -141,10 +144,11 @@ def _unknown(keys: Iterable[Setting], recipe: str, values: Values) -> tuple[Sett
     return unknown
 
 
-def _recipe(adapted: bool, world: int) -> str:
+def _recipe(adapted: bool, world: int, paired: bool) -> str:
     """The recipe of a config that no script starts."""
-    kind = "lora" if adapted else "full"
-    return f"{kind}_finetune_{'distributed' if world > 1 else 'single_device'}"
+    kind, task = "lora" if adapted else "full", "dpo" if paired else "finetune"
+    alone = world == 1 and (adapted or not paired)
+    return f"{kind}_{task}_{'single_device' if alone else 'distributed'}"
 
 
 def _call(files: Mapping[str, str], assumed: list[str]) -> Call:
@@ -253,13 +257,14 @@ def _plan(
     values: Values, model: ModelSpec, adapted: bool, world: int
 ) -> tuple[TrainingSpec, ParallelPlan]:
     mesh = _mesh(values, world)
-    micro = values.integer("batch_size")
+    paired = values.text("loss._component_") in PAIRED
+    micro = values.integer("batch_size") * (2 if paired else 1)
     steps = values.integer("gradient_accumulation_steps", default=1)
     length = values.integer("tokenizer.max_seq_len", default=0, least=0)
     if not length:
         length = USUAL_LENGTH
         values.assume(f"tokenizer.max_seq_len: not set, samples of {length} tokens taken")
-    if not values.boolean("dataset.packed"):
+    if not paired and not values.boolean("dataset.packed"):
         values.assume("dataset.packed: samples are padded, but costed as full sequences")
     kind = values.choice("dtype", choices=("bf16", "fp32"))
     if values.has("ac_mode"):
@@ -274,6 +279,7 @@ def _plan(
         master_weights_dtype="fp32" if kind == "fp32" else "none",
         optimizer_state_dtype=kind,
         optimizer=_optimizer(values),
+        loss="dpo" if paired else "next_token",
         optimizer_in_backward=not adapted and values.boolean("optimizer_in_bwd"),
         **(_adapters(values) if adapted else {}),
     )
@@ -330,6 +336,8 @@ def _loss(values: Values, tp: int) -> str:
     if re.search(r"\.rl\.|GRPO|PPO", values.text("loss._component_") or ""):
         text = "is of reinforcement learning, which also generates samples: planner rl has its step"
         raise values.fault(("loss._component_",), text)
+    if values.text("loss._component_") in PAIRED:
+        return "unfused"
     path = values.choice("loss._component_", choices=LOSSES)
     return LOSSES[path] if tp == 1 else "unfused"
 
