@@ -119,8 +119,8 @@ def _of_python(text: str) -> Iterator[str]:
     yield from _CONFIGURED.findall(text)
     for module, names, alone in _IMPORTED.findall(text):
         base = (module or alone).replace(".", "/")
-        yield f"{base}.py"
-        yield from (f"{base}/{one.strip()}.py".lstrip("/") for one in names.split(",") if one.strip())
+        inside = (one.strip() for one in names.split(","))
+        yield from (f"{base}.py", *(f"{base}/{one}.py".lstrip("/") for one in inside if one))
 
 
 def _stated(files: Mapping[str, str]) -> Iterator[str]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 class Trainer:
     """The keys and defaults of one trainer.
 
-    marks: keys that identify it; beside: others of its own, of which one must stand there too; checkpoints: whether layers are recomputed by default;
+    marks: keys that identify it; beside: others of its own, of which one must stand there too;
+    checkpoints: whether layers are recomputed by default;
     chunks_loss: whether its loss never has the logits of all tokens; trains_half: whether weights
     that are all trained, by FSDP 2 or without shards, are kept in half precision;
     offloads_instead: whether activations beside adapters are offloaded in place of recompute;

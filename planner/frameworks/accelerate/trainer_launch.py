@@ -19,6 +19,7 @@ from planner.frameworks.accelerate import (
     sharding,
     swift,
     trainer_config,
+    trainer_options,
     trainers,
     tuning,
 )
@@ -34,6 +35,7 @@ from planner.frameworks.given_values import (
 )
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import is_encoder, names_none
+from planner.frameworks.python.scripts import PYTHON
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 from planner.frameworks.training_calls import TrainingCall, World
 
@@ -139,7 +141,7 @@ def _read(
     keyed = [*of_config(call.files, line, values.assumed), *((plain(o.name), o) for o in line)]
     beside = Values(dict(keyed), program.file, values.assumed)
     reached = _world(call.launch, beside)
-    if not call.launch.launcher and program.file.endswith(python_trainer.PYTHON):
+    if not call.launch.launcher and program.file.endswith(PYTHON):
         accelerators = accelerators or 1
         values.assume(
             f"no launcher among the files: {accelerators} ranks, each with its own process"
@@ -288,7 +290,7 @@ def _refuse(values: Values, call: TrainingCall) -> None:
     if swift.launches(call.launch) and values.text("rlhf_type") in swift.GENERATING:
         asked = values.settings["rlhf_type"]
         raise asked.unreadable(f"{asked.value} also generates samples: planner rl has its step")
-    if not program.file.endswith(python_trainer.PYTHON):  # whose classes say it
+    if not program.file.endswith(PYTHON):  # whose classes say it
         _refuse_by_name(values, call, name)
     _refuse_frozen(values)
     _refuse_options(values, call.launch)
@@ -409,7 +411,7 @@ def _require(values: Values, trainer: Trainer, given: GivenValues, call: Trainin
              for key in shown if key in values.settings
              and "${" not in str(values.settings[key].value)]  # fmt: skip
     program = call.launch.program
-    open_ones = [one for one in call.notes if one.endswith(python_trainer.LEFT_OPEN)]
+    open_ones = [one for one in call.notes if one.endswith(trainer_options.LEFT_OPEN)]
     raise program.unreadable(
         f"{program.text} leaves out {' and '.join(missing)}: add {' '.join(add)} (read: "
         f"{', '.join(found + open_ones[:3])})"

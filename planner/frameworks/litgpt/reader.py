@@ -24,11 +24,13 @@ from planner.frameworks.read_results import Reading, Setting, Unreadable
 TITLE = "LitGPT"
 YAML = (".yaml", ".yml")
 # Keys that only its configurations have beside those of `train:`.
-_MARKS = re.compile(r"^(checkpoint_dir|model_name|model_config|initial_checkpoint_dir):", re.MULTILINE)
+_MARKS = re.compile(
+    r"^(checkpoint_dir|model_name|model_config|initial_checkpoint_dir):", re.MULTILINE
+)
 _TRAIN = re.compile(r"^train:\s*$", re.MULTILINE)
 _MICRO = re.compile(r"^\s+micro_batch_size:", re.MULTILINE)
-_TASKS = re.compile(r"(finetune(_full|_lora)?|pretrain|full|lora)")
 _OTHER_TASKS = re.compile(r"(finetune_)?adapter(_v2)?")
+_TASKS = re.compile(rf"finetune(_full|_lora)?|pretrain|full|lora|{_OTHER_TASKS.pattern}")
 # Precision of a plan by Fabric's.
 _HALF = {
     "bf16-true": "bf16", "bf16-mixed": "bf16", "16-true": "fp16", "16-mixed": "fp16",
@@ -50,11 +52,9 @@ def launches(call: ProgramCall) -> bool:
     """Whether a call is one of LitGPT's trainings."""
     before = [word.text.rsplit("/", 1)[-1] for word in call.before]
     if before[-1:] == ["litgpt"]:
-        return bool(_TASKS.fullmatch(call.program.text) or _OTHER_TASKS.fullmatch(call.program.text))
+        return bool(_TASKS.fullmatch(call.program.text))
     first = call.arguments[0].text if call.arguments else ""
-    return call.program.text == "litgpt" and bool(
-        _TASKS.fullmatch(first) or _OTHER_TASKS.fullmatch(first)
-    )
+    return call.program.text == "litgpt" and bool(_TASKS.fullmatch(first))
 
 
 def _call(files: Mapping[str, str]) -> training_calls.TrainingCall | None:
@@ -118,7 +118,7 @@ def _of_call(call: training_calls.TrainingCall) -> list[Setting]:
     words = list(call.launch.arguments)
     if call.launch.program.text == "litgpt":
         words = words[1:]
-    while words and (_TASKS.fullmatch(words[0].text) or _OTHER_TASKS.fullmatch(words[0].text)):
+    while words and _TASKS.fullmatch(words[0].text):
         words = words[1:]
     found = []
     if words and not words[0].text.startswith("-"):
@@ -153,7 +153,9 @@ def _task(values: Values, call: training_calls.TrainingCall | None) -> str:
 
 def _model(values: LaunchValues, place: str) -> ModelSpec:
     named = values.path("checkpoint_dir", "model_name", "initial_checkpoint_dir").rstrip("/")
-    return post_training.preset(named, "no checkpoint_dir or model_name", (place, 0), values.assumed)
+    return post_training.preset(
+        named, "no checkpoint_dir or model_name", (place, 0), values.assumed
+    )
 
 
 def _world(values: Values, task: str, accelerators: int | None) -> tuple[int, int]:

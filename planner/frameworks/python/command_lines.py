@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from planner.frameworks import yaml_files
-from planner.frameworks.python.static_values import Call, Class, Function, Instance, Unknown, Value
+from planner.frameworks.python.static_values import Call, Class, Instance, Unknown, Value
 from planner.frameworks.read_results import Unreadable
 
 _PARSERS = re.compile(r"(.*\.)?(ArgumentParser|HfArgumentParser|TrlParser|H4ArgumentParser)")
@@ -23,8 +23,10 @@ class Options:
         self.files, self.said = files, dict(_pairs(arguments))
         self.rows: dict[int, dict[str, Value]] = {}
 
-    def of_function(self, call: Call) -> Value:
-        return call
+    @property
+    def plain(self) -> dict[str, Value]:
+        """The options by name, as the values that they write."""
+        return {key: _plain_of(words) for key, words in self.said.items() if key}
 
     def of_method(self, call: Call) -> Value:
         """The value of a method of a parser or of what belongs to one; else the call."""
@@ -43,25 +45,11 @@ class Options:
     def add(self, rows: dict[str, Value], call: Call) -> None:
         """Keeps one option with its value on this command line, or its default."""
         names = [one for one in call.args if isinstance(one, str)]
-        long = next((one for one in names if one.startswith("--")), names[0] if names else "")
-        key = call.kwargs.get("dest") or long.lstrip("-").replace("-", "_")
+        long = next((one for one in names if one.startswith("--")), next(iter(names), ""))
+        key = call.kwargs.get("dest", _key(long))
         given = next((self.said[one] for one in map(_key, names) if one in self.said), None)
-        action = call.kwargs.get("action")
-        switch = action in ("store_true", "store_false")
-        if given is not None:
-            several = call.kwargs.get("nargs") in ("+", "*")
-            plain = [_plain(one) for one in given]
-            rows[key] = (
-                (action == "store_true") if switch else plain if several else _one(plain)
-            )
-        elif "default" in call.kwargs:
-            rows[key] = call.kwargs["default"]
-        elif switch:
-            rows[key] = action == "store_false"
-        elif call.kwargs.get("required") is True or not long.startswith("-"):
-            rows[key] = Unknown(long, call.line)
-        else:
-            rows[key] = None
+        if isinstance(key, str):
+            rows[key] = _default(call, long) if given is None else _given(call, given)
 
     def parsed(self, parser: Call, call: Call, rows: dict[str, Value]) -> Value:
         """What a parser returns."""
@@ -70,11 +58,8 @@ class Options:
             found = Call("Namespace", call.line, kwargs=rows)
             return (found, []) if call.name == "parse_known_args" else found
         many = kinds if isinstance(kinds, list | tuple) else (kinds,)
-        config = self.config()
-        said = {key: _plain_of(words) for key, words in self.said.items()}
-        given = {**config, **said}
-        made = tuple(self.instance(one, given, call.line) for one in many)
-        return made
+        given = {**self.config(), **self.plain}
+        return tuple(_instance(one, given, call.line) for one in many)
 
     def config(self) -> dict[str, Value]:
         """The keys of the YAML that --config names, or that is the only word."""
@@ -87,21 +72,33 @@ class Options:
         except Unreadable:
             return {}
 
-    def instance(self, kind: Value, given: Mapping[str, Value], line: int) -> Value:
-        """The object that a parser of dataclasses makes of a class."""
-        if isinstance(kind, Class):
-            made = Instance(kind.name, line, kind=kind)
-            made.kwargs |= kind.attributes
-            inherits = bool(kind.bases)
-            made.kwargs |= {
-                key: value
-                for key, value in given.items()
-                if key in kind.attributes or (inherits and key)
-            }
-            return made
-        if isinstance(kind, Call):
-            return Call(kind.name, line, kwargs={key: one for key, one in given.items() if key})
-        return Unknown("options", line)
+
+def _instance(kind: Value, given: Mapping[str, Value], line: int) -> Value:
+    """The object that a parser of dataclasses makes of a class."""
+    if isinstance(kind, Class):
+        own = {key: one for key, one in given.items() if key in kind.attributes or kind.bases}
+        return Instance(kind.name, line, kwargs={**kind.attributes, **own}, kind=kind)
+    if isinstance(kind, Call):
+        return Call(kind.name, line, kwargs=dict(given))
+    return Unknown("options", line)
+
+
+def _default(call: Call, name: str) -> Value:
+    """The value of an option that is not given."""
+    if "default" in call.kwargs:
+        return call.kwargs["default"]
+    if call.kwargs.get("action") in ("store_true", "store_false"):
+        return call.kwargs["action"] == "store_false"
+    asked = call.kwargs.get("required") is True or not name.startswith("-")
+    return Unknown(name, call.line) if asked else None
+
+
+def _given(call: Call, words: list[str]) -> Value:
+    """The value of an option with these words."""
+    if call.kwargs.get("action") in ("store_true", "store_false"):
+        return call.kwargs["action"] == "store_true"
+    plain = [_plain(one) for one in words]
+    return plain if call.kwargs.get("nargs") in ("+", "*") else _one(plain)
 
 
 def _root(owner: Value) -> Call | None:
@@ -153,6 +150,3 @@ def _one(values: list[Value]) -> Value:
 def _plain_of(words: list[str]) -> Any:
     plain = [_plain(one) for one in words]
     return plain if len(plain) > 1 else _one(plain)
-
-
-__all__ = ["Function", "Options"]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import posixpath
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from planner.documents.loading import parse_json
 from planner.documents.problems import RequestError
 from planner.frameworks import yaml_files
-from planner.frameworks.python import command_lines
-from planner.frameworks.python.expressions import MAX_ITEMS
-from planner.frameworks.python.static_values import Call, Class, Function, Instance, Unknown, Value
+from planner.frameworks.python.command_lines import Options
+from planner.frameworks.python.static_values import Call, Function, Unknown, Value
+from planner.frameworks.python.texts import joined_path
 from planner.frameworks.read_results import Unreadable
 
 # The machine of a plan: an accelerator that has bf16.
@@ -23,23 +21,16 @@ _MACHINE: dict[str, Value] = {
     "torch.cuda.get_device_capability": (9, 0),
     "torch.backends.mps.is_available": False,
 }
-_ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
-_OPENED = ("open", "builtins.open", "io.open", "codecs.open")
-_SAME = ("Path", "pathlib.Path", "PurePath", "os.path.expanduser", "os.path.abspath",
-         "os.path.expandvars", "OmegaConf.to_container", "omegaconf.OmegaConf.to_container",
-         "OmegaConf.create", "omegaconf.OmegaConf.create", "str", "deepcopy")  # fmt: skip
-_JOINS = ("os.path.join", "posixpath.join", "path.join")
+_ENVIRONMENT = ("os.environ.get", "os.getenv")
+_SAME = ("Path", "pathlib.Path", "os.path.expanduser", "os.path.abspath", "os.path.expandvars",
+         "OmegaConf.to_container", "omegaconf.OmegaConf.to_container", "OmegaConf.create",
+         "omegaconf.OmegaConf.create", "str")  # fmt: skip
 _LOADS = ("safe_load", "full_load", "load", "loads")
-_FIELDS = ("field", "dataclasses.field", "Field", "pydantic.Field")
-# Methods of texts that leave no longer text.
-_OF_TEXT = ("lower", "upper", "strip", "lstrip", "rstrip", "startswith", "endswith", "split",
-            "rsplit", "title", "removeprefix", "removesuffix")  # fmt: skip
+_OF_FILES = ("yaml", "json", "toml", "tomllib", "safe_load")
+_OPENS = ("OmegaConf.load", "omegaconf.OmegaConf.load")
+_FIELDS = ("field", "dataclasses.field", "Field", "pydantic.Field", "typer.Option",
+           "typer.Argument")  # fmt: skip
 _CONFIGURATIONS = (".yaml", ".yml", ".json")
-_OPENS_BY_NAME = ("OmegaConf.load", "omegaconf.OmegaConf.load")
-
-
-def joined_path(*parts: str) -> str:
-    return posixpath.join(*parts)
 
 
 class Library:
@@ -49,130 +40,84 @@ class Library:
         self, files: Mapping[str, str], arguments: Sequence[str], environment: Mapping[str, str]
     ) -> None:
         self.files, self.environment = files, environment
-        self.options = command_lines.Options(files, arguments)
+        self.options = Options(files, arguments)
+
+    def handed(self, call: Call) -> Mapping[str, Value]:
+        """The arguments by name of a function that a call is handed."""
+        if call.short == "partial":
+            return call.kwargs
+        if call.short == "Fire":
+            return self.options.plain
+        known = call.kwargs.get("fn_kwargs")
+        return known if isinstance(known, dict) else {}
 
     def value(self, call: Call) -> Value:
         """What a call stands for; the call itself where that is not known."""
-        name = call.name.removeprefix("builtins.")
         if isinstance(call.owner, Call):
             return self.options.of_method(call)
+        name, first = call.name, next(iter(call.args), None)
         if name in _MACHINE:
             return _MACHINE[name]
-        if name in _ENVIRONMENT and call.args and isinstance(call.args[0], str):
+        if name in _ENVIRONMENT and isinstance(first, str):
             usual = call.args[1] if len(call.args) > 1 else call.kwargs.get("default")
-            return self.environment.get(call.args[0], usual)
-        if name in _SAME and len(call.args) == 1 and isinstance(call.args[0], str | dict | list):
-            return call.args[0]
-        if name in _JOINS and all(isinstance(one, str) for one in call.args) and call.args:
+            return self.environment.get(first, usual)
+        if name in _SAME and isinstance(first, str | dict | list) and len(call.args) == 1:
+            return first
+        if name == "os.path.join" and call.args and all(isinstance(o, str) for o in call.args):
             return joined_path(*call.args)
-        if name.rsplit(".", 1)[-1] in _LOADS and call.args:
-            return self.loaded(name, call)
-        if name in _OPENS_BY_NAME and call.args:
-            return self.document(call.args[0], call)
-        return self.of_objects(name, call)
-
-    def of_objects(self, name: str, call: Call) -> Value:
-        """What a call of a built-in function on an object stands for."""
-        first = call.args[0] if call.args else None
-        if name in ("vars", "asdict", "dataclasses.asdict") and isinstance(first, Call):
-            return dict(first.kwargs)
-        if name == "getattr" and len(call.args) > 1 and isinstance(first, Call):
-            usual = call.args[2] if len(call.args) > 2 else Unknown(str(call.args[1]), call.line)
-            return first.kwargs.get(call.args[1], usual) if isinstance(call.args[1], str) else usual
         if name in _FIELDS:
             return _field(call)
-        if name == "setattr" and len(call.args) == 3 and isinstance(first, Call):
-            first.set(str(call.args[1]), call.args[2], call.line)
-        return self.options.of_function(call)
+        return self._of_document(name, call, first)
 
-    def loaded(self, name: str, call: Call) -> Value:
+    def _of_document(self, name: str, call: Call, first: Value) -> Value:
         """The document that yaml.safe_load, json.load and their like read."""
-        first = call.args[0]
-        if name.startswith(("yaml", "json", "toml", "safe_load")) and isinstance(first, Call):
-            if first.name in _OPENED or first.name == "open":
-                return self.document(first.args[0] if first.args else None, call)
-        return call
+        opened = isinstance(first, Call) and first.short == "open"
+        if name.rsplit(".", 1)[-1] in _LOADS and name.startswith(_OF_FILES) and opened:
+            return self._document(next(iter(first.args), None), call)
+        if name in _OPENS:
+            return self._document(first, call)
+        return _of_objects(name, call, first)
 
-    def document(self, path: Value, call: Call) -> Value:
-        """The document of a YAML or JSON file among the files."""
+    def _document(self, path: Value, call: Call) -> Value:
+        """The document of a YAML or JSON file among the files, the only one if none is named."""
         last = path.rsplit("/", 1)[-1] if isinstance(path, str) else ""
-        if not last:  # the only configuration beside the script
+        if not last:
             given = [one for one in self.files if one.endswith(_CONFIGURATIONS)]
-            last = given[0] if len(given) == 1 else ""
+            last = given[0].rsplit("/", 1)[-1] if len(given) == 1 else ""
         name = next((one for one in self.files if one.rsplit("/", 1)[-1] == last), None)
         if not last or name is None:
             shown = path if isinstance(path, str) else "a configuration"
-            return Unknown(f"{shown}, which is not among the files", call.line)
-        return read_document(self.files[name], name, call.line)
+            return Unknown(f"in {shown}, which is not among the files", call.line)
+        try:
+            if name.endswith(".json"):
+                return parse_json(self.files[name])
+            return yaml_files.read(self.files[name], name).values
+        except (Unreadable, RequestError):
+            return Unknown(f"in {name}, which cannot be read", call.line)
 
 
-def read_document(text: str, name: str, line: int) -> Value:
-    """The values of a YAML or JSON; unknown if it is none."""
-    try:
-        if name.endswith(".json"):
-            return parse_json(text)
-        return yaml_files.read(text, name).values
-    except (Unreadable, RequestError):
-        return Unknown(f"{name}, which cannot be read", line)
+def _of_objects(name: str, call: Call, first: Value) -> Value:
+    """What a call of a built-in function on an object stands for."""
+    if not isinstance(first, Call):
+        return call
+    if name in ("vars", "asdict", "dataclasses.asdict"):
+        return dict(first.kwargs)
+    key, usual = (*call.args[1:], None, None)[:2]
+    if name == "setattr" and isinstance(key, str):
+        first.set(key, usual, call.line)
+    if name == "getattr" and isinstance(key, str):
+        left = usual if len(call.args) > 2 else Unknown(key, call.line)
+        return first.kwargs.get(key, left)
+    return call
 
 
 def _field(call: Call) -> Value:
-    """The default of a dataclass's or pydantic's field."""
-    usual = call.kwargs.get("default", call.args[0] if call.args else None)
+    """The default of a field of a dataclass, of pydantic or of typer."""
     factory = call.kwargs.get("default_factory")
-    if isinstance(factory, Function) and len(factory.node.body) == 1:
+    if isinstance(factory, Function):
         return factory
-    if "default" not in call.kwargs and not call.args:
-        return {"list": [], "dict": {}}.get(getattr(factory, "name", ""), Unknown("field", call.line))
-    return Unknown("field", call.line) if usual is ... else usual
-
-
-def of_text(name: str, call: Call, owner: Value = None) -> Value:
-    """The value of a method of a text, a list or a mapping, None where it is not worked out."""
-    if isinstance(owner, dict):
-        return _of_mapping(name, call, owner)
-    if isinstance(owner, list):
-        return list(owner) if name == "copy" else None
-    if isinstance(owner, str):
-        if name == "join" and call.args and isinstance(call.args[0], list | tuple):
-            return _joined(owner, call.args[0])
-        if name in _OF_TEXT and all(isinstance(one, str | int) for one in call.args):
-            try:
-                return getattr(owner, name)(*call.args)
-            except (TypeError, ValueError):
-                return None
-        return None
-    if name == "dict" and len(call.args) == 1 and isinstance(call.args[0], dict):
-        return {**call.args[0], **call.kwargs}
-    return None
-
-
-def _joined(owner: str, parts: Sequence[Value]) -> Value:
-    if not all(isinstance(one, str) for one in parts):
-        return None
-    whole = sum(len(one) + len(owner) for one in parts)
-    return owner.join(parts) if whole < MAX_ITEMS else None
-
-
-def _of_mapping(name: str, call: Call, owner: dict[Any, Value]) -> Value:
-    key = call.args[0] if call.args else None
-    if name in ("get", "pop", "setdefault") and isinstance(key, str | int):
-        usual = call.args[1] if len(call.args) > 1 else None
-        found = owner.get(key, usual)
-        return Unknown(f"{key!r}", call.line) if found is None and key not in owner and (
-            len(call.args) < 2 and name != "get"
-        ) else found
-    if name == "update":
-        for one in (*call.args, call.kwargs):
-            owner.update(one if isinstance(one, dict) else {})
-        return owner
-    views: dict[str, Callable[[], Value]] = {
-        "items": lambda: [tuple(one) for one in owner.items()],
-        "keys": lambda: list(owner),
-        "values": lambda: list(owner.values()),
-        "copy": lambda: dict(owner),
-    }
-    return views[name]() if name in views else None
-
-
-__all__ = ["Class", "Instance", "Library", "joined_path", "of_text", "read_document"]
+    if isinstance(factory, Call):
+        return {"list": [], "dict": {}}.get(factory.name, Unknown("field", call.line))
+    left = Unknown("field", call.line)
+    usual = call.kwargs.get("default", next(iter(call.args), left))
+    return left if usual is ... else usual
