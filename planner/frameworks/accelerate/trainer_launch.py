@@ -25,6 +25,7 @@ from planner.frameworks.accelerate import (
 )
 from planner.frameworks.accelerate.launch_config import SWITCHES, of_config, plain
 from planner.frameworks.accelerate.trainer_keys import PLAIN, TRAINERS, Trainer
+from planner.frameworks.accelerate.trainer_refusals import OTHER_PART, WHOLE, refuse
 from planner.frameworks.bash import ProgramCall
 from planner.frameworks.given_values import (
     LaunchValues,
@@ -55,33 +56,11 @@ KEYS = (
 )  # fmt: skip
 SWITCH = re.compile(r"((use|enable)_)?((peft|llm)_)?(q_?)?(lora|peft)(_enabled?)?")
 QUANTIZED = re.compile(r"(use_)?q_?lora|(use_|load_in_)?(4bit|int4)(_quantization)?|use_4bit.*")
-# Adapters of an image encoder.
-OTHER_PART = re.compile(r"vision|backbone|visual|(^|_)vit(_|$)")
 OWN = "--config_name"  # of the script that is written here
 MODES = ("full", "lora", "qlora")  # Firefly's
 STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")  # LLaMA-Factory's
-WHOLE = ("full_finetune", "full_finetuning")
-# Options that leave the language model as it is: those that freeze it, and those that train it.
-FREEZES = ("freeze_llm", "freeze_language_model", "tune_mm_mlp_adapter")
-TRAINS = ("tune_llm", "tune_mm_llm", "tune_language_model", "train_llm")
-ADDS = re.compile(
-    r"moe_(enable|mode)|n(um)?_experts|use_c?moa|vision_flow.*|medusa_(num_heads|num_layers|heads)|"
-    r"(.*_)?(pre_seq_len|num_virtual_tokens|prompt_tuning|prefix_projection)"
-)
-# Parallelism of another engine under the Trainer: mcore_adapter's, optimum's.
-DEGREES = re.compile(
-    r"(tp|pp|ep|cp|sp|((tensor|pipeline|expert|context|sequence)_)(model_)?parallel)(_size|_degree)?"
-)
-# Options with words of tuning in their names that are read, or are of another part or its files.
-TUNED = ("finetuning_type", "adapter", "freeze_backbone", "lora_weight_path")
-ASIDE = re.compile(
-    rf"{OTHER_PART.pattern}|(^|_)(mm|mlp|projector|image|audio|speech|video|connector)(_|$)|lora|peft"
-)
 # Lengths of the two parts of a sample.
 PARTS = (("source_max_len", "target_max_len"), ("max_source_length", "max_target_length"))
-GENERATING = re.compile(r"(^|_)(ppo|grpo|rloo|gspo|reinforce|online)(_|$)")
-PAIRED = re.compile(r"(^|_)(dpo|ipo|reward)(_|$|model)")
-PAIRED_OTHERWISE = re.compile(r"(^|_)(kto|orpo|simpo|cpo)(_|$)")
 
 
 def launches(call: ProgramCall) -> bool:
@@ -135,7 +114,7 @@ def _read(
     values = LaunchValues({}, program.file, list(call.notes))
     values.settings = dict(_by_key(settings, call.launch, values.assumed))
     trainer = _trainer(values)
-    _refuse(values, call)
+    refuse(values, call)
     before = call.launch.before[2:] if _by_accelerate(call.launch) else ()
     line = launcher_options(before, values.assumed, SWITCHES)
     keyed = [*of_config(call.files, line, values.assumed), *((plain(o.name), o) for o in line)]
@@ -233,8 +212,9 @@ def _adapters(
     about = next(iter(_adapting(said, switches, program)), None)
     if about is None:
         return
-    if not switches:
-        assumed.append(f"{program} is assumed to train LoRA adapters: {about.name} is PEFT's")
+    if not switches and "finetuning_type" not in said:
+        why = f"{about.name} is PEFT's" if "lora" in about.name else "by its name"
+        assumed.append(f"{program} is assumed to train LoRA adapters: {why}")
     ranks = [one for one in switches if str(one.value).isdigit() and int(str(one.value)) > 1]
     if ranks:  # InternVL's --use_llm_lora 16
         yield "lora_r", ranks[0]
@@ -283,74 +263,10 @@ def _trainer(values: Values) -> Trainer:
     return PLAIN
 
 
-def _refuse(values: Values, call: TrainingCall) -> None:
-    """Raises Unreadable where what is trained is not the language model, or not by one pass."""
-    program = call.launch.program
-    name = program.text.rsplit("/", 1)[-1].lower().removesuffix(".py")
-    if swift.launches(call.launch) and values.text("rlhf_type") in swift.GENERATING:
-        asked = values.settings["rlhf_type"]
-        raise asked.unreadable(f"{asked.value} also generates samples: planner rl has its step")
-    if not program.file.endswith(PYTHON):  # whose classes say it
-        _refuse_by_name(values, call, name)
-    _refuse_frozen(values)
-    _refuse_options(values, call.launch)
-    if values.has("vision_tower", "mm_projector_type", "force_image_size", "vision_lr"):
-        values.assume("only the language model is costed, without its image encoder")
-
-
-def _refuse_by_name(values: Values, call: TrainingCall, name: str) -> None:
-    """Takes the loss from the program's name; raises Unreadable for one that cannot be planned."""
-    program = call.launch.program
-    if GENERATING.search(name) or any(key.startswith("actor_model") for key in values.settings):
-        raise program.unreadable(f"{name} also generates samples: its step cannot be read")
-    if PAIRED_OTHERWISE.search(name):
-        raise program.unreadable(f"the loss of {name} cannot be planned: only sft, dpo and reward")
-    kind = PAIRED.search(name)
-    if kind and "stage" not in values.settings:
-        loss = "dpo" if kind[2] == "ipo" else kind[2]  # the same passes, another last formula
-        said = Setting(name="stage", value=loss, file=program.file, line=program.line)
-        values.settings = {**values.settings, "stage": said}
-
-
-def _refuse_options(values: Values, call: ProgramCall) -> None:
-    """Raises Unreadable if an option adds parts, splits the model, or picks what is trained."""
-    known = (*TUNED, *FREEZES, *TRAINS, *WHOLE, *(swift.OWN if swift.launches(call) else ()))
-    left = {key: one for key, one in values.settings.items() if key not in known}
-    architecture.refuse(
-        (one for key, one in left.items() if not ASIDE.search(key) and _says(one)), named=True
-    )
-    for key, one in left.items():
-        if ADDS.fullmatch(key) and tuning.is_on(one):
-            raise one.unreadable(f"{one.name} adds parts to the model, which no plan has")
-        if DEGREES.fullmatch(key) and one.value != "1" and tuning.is_on(one):
-            raise one.unreadable(
-                f"{one.name} {one.value or ''}: {call.program.text} runs the Trainer on an engine "
-                "with parallelism of its own, which is not read"
-            )
-
-
-def _says(setting: Setting) -> bool:
-    return setting.value is None or ("$" not in str(setting.value) and setting.value != "0.0")
-
-
 def _is_tuning(setting: Setting) -> bool:
     """Whether a setting says what is trained, which is read with its other names."""
     name = setting.name.lstrip("-")
     return any(one.fullmatch(name) for one in (SWITCH, QUANTIZED, RANK)) or "load_in" in name
-
-
-def _refuse_frozen(values: Values) -> None:
-    """Raises Unreadable if the language model is frozen, without adapters in it."""
-    # LLaVA's backbone is the language model, InternVL's, which has freeze_llm too, the encoder.
-    freezes = FREEZES if values.has("freeze_llm") else (*FREEZES, "freeze_backbone")
-    frozen = [key for key in freezes if values.has(key) and values.boolean(key)]
-    frozen += [key for key in TRAINS if values.has(key) and not values.boolean(key)]
-    if frozen and values.text("finetuning_type") is None:
-        one = values.settings[frozen[0]]
-        raise one.unreadable(
-            f"{one.name} {one.value or ''}: the language model is frozen and another part is "
-            "trained, which no plan has"
-        )
 
 
 def _by_accelerate(call: ProgramCall) -> bool:

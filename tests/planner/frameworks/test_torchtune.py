@@ -276,7 +276,7 @@ def test_a_launch_says_the_recipe_and_the_ranks() -> None:
     with pytest.raises(Unreadable, match="how many accelerators run it"):
         read({"a.yaml": PUBLIC})
     with pytest.raises(Unreadable, match="tune run: starts none of full_finetune_single_device"):
-        read({"run.sh": "tune run lora_dpo_distributed --config a.yaml\n", "a.yaml": PUBLIC})
+        read({"run.sh": "tune run ppo_full_finetune_single_device --config a.yaml\n", "a.yaml": PUBLIC})
     copies = PUBLIC + "data_parallel_replicate_dim: 4\ndata_parallel_shard_dim: {}\n"
     script = "tune run --nproc_per_node 4 --nnodes=2 lora_finetune_distributed --config x/a.yaml\n"
     found = read({"run.sh": script, "b.yaml": PUBLIC, "a.yaml": copies.format(2)})
