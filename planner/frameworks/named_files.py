@@ -97,8 +97,11 @@ def _called(files: Mapping[str, str]) -> Iterator[str]:
             continue
         yield from outcome.missing
         for call in outcome.launches:
-            if call.program.text.endswith(PYTHON):
-                yield call.program.text
+            program = call.program.text
+            module = re.fullmatch(r"\w+(\.\w+)+", program) and not program.endswith(PYTHON)
+            path = f"{program.replace('.', '/')}.py" if module else program
+            if path.endswith(PYTHON):
+                yield from (path, f"src/{path}")
             words = [word.text for word in (*call.before, *call.arguments)]
             for word in words:
                 yield from _paths(word)

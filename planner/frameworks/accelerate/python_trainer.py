@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from planner.frameworks.accelerate.trainer_calls import MARK, Calls
-from planner.frameworks.accelerate.trainer_options import Options
+from planner.frameworks.accelerate.trainer_options import LEFT_OPEN, Options
 from planner.frameworks.bash import Argument, ProgramCall, evaluate
 from planner.frameworks.launch_files import given_with
 from planner.frameworks.python.scripts import PYTHON, Script
@@ -53,6 +53,8 @@ def script_of(files: Mapping[str, str]) -> tuple[str, TrainingCall | None] | Non
 def _program(files: Mapping[str, str], launch: ProgramCall) -> str | None:
     """The file of a call's program, if it makes the arguments of a Trainer."""
     last = launch.program.text.rsplit("/", 1)[-1]
+    if not last.endswith(PYTHON):  # a module
+        last = f"{last.rsplit('.', 1)[-1]}.py"
     name = next((one for one in files if one.rsplit("/", 1)[-1] == last), "")
     text = files.get(name, "")
     makes = name.endswith(PYTHON) and MARK.search(text) and not _OTHER_LIBRARIES.search(text)
@@ -92,6 +94,8 @@ def call(files: Mapping[str, str], accelerators: int | None) -> tuple[TrainingCa
     if followed:
         named = ", ".join(followed[:_MOST_NAMED])
         notes.append(f"{named} of {name} is taken to be what is called")
+    notes += (f"what {one}, which is not among the files, says: {LEFT_OPEN}"
+              for one in script.known.missing)  # fmt: skip
     options = Options(script, found, name, notes)
     arguments = tuple(
         Argument(f"--{key}={_shown(value)}", name, line) for key, value, line in options.all()

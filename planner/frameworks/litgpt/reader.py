@@ -109,6 +109,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         settings=settings,
         unread=tuple(one for one in settings if one.name not in values.asked),
         assumed=tuple(dict.fromkeys(values.assumed)),
+        refusals=tuple(values.refusals),
         written=False,
     )
 

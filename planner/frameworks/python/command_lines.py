@@ -59,7 +59,17 @@ class Options:
             return (found, []) if call.name == "parse_known_args" else found
         many = kinds if isinstance(kinds, list | tuple) else (kinds,)
         given = {**self.config(), **self.plain}
-        return tuple(_instance(one, given, call.line) for one in many)
+        claimed = {
+            key: None
+            for one in many
+            if isinstance(one, Class) and not one.bases
+            for key in one.attributes
+        }
+        left = {key: value for key, value in given.items() if key not in claimed}
+        return tuple(
+            _instance(one, given if isinstance(one, Class) and not one.bases else left, call.line)
+            for one in many
+        )
 
     def config(self) -> dict[str, Value]:
         """The keys of the YAML that --config names, or that is the only word."""

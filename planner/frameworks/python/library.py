@@ -34,13 +34,17 @@ _CONFIGURATIONS = (".yaml", ".yml", ".json")
 
 
 class Library:
-    """The values of calls of libraries, for one command line, environment and set of files."""
+    """The values of calls of libraries, for one command line, environment and set of files.
+
+    missing: the documents that are opened and not among the files.
+    """
 
     def __init__(
         self, files: Mapping[str, str], arguments: Sequence[str], environment: Mapping[str, str]
     ) -> None:
         self.files, self.environment = files, environment
         self.options = Options(files, arguments)
+        self.missing: dict[str, None] = {}
 
     def handed(self, call: Call) -> Mapping[str, Value]:
         """The arguments by name of a function that a call is handed."""
@@ -86,8 +90,9 @@ class Library:
             last = given[0].rsplit("/", 1)[-1] if len(given) == 1 else ""
         name = next((one for one in self.files if one.rsplit("/", 1)[-1] == last), None)
         if not last or name is None:
-            shown = path if isinstance(path, str) else "a configuration"
-            return Unknown(f"in {shown}, which is not among the files", call.line)
+            if isinstance(path, str):
+                self.missing[path] = None
+            return Unknown("a configuration that is not among the files", call.line)
         try:
             if name.endswith(".json"):
                 return parse_json(self.files[name])

@@ -189,6 +189,9 @@ class Objects(Program):
         if isinstance(found, Call) and found.owner is not ...:
             call.name, call.owner = name, found
             return self.observed(call)
+        if (made := texts.of_iterables(name, call)) is not None:
+            self.charge(node, len(made))
+            return made
         if name == "dict" and len(call.args) == 1 and isinstance(call.args[0], dict):
             return {**call.args[0], **call.kwargs}
         return super().by_name(node, call, name, scope)

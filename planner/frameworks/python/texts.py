@@ -34,6 +34,25 @@ def method(owner: str | dict[Any, Value] | list[Value], name: str, call: Call) -
         return None
 
 
+def of_iterables(name: str, call: Call) -> list[Value] | None:
+    """The items that enumerate, zip and their like make of known lists; None for other calls."""
+    args = [list(one) if isinstance(one, dict) else one for one in call.args]
+    if name not in ("enumerate", "zip", "sorted", "reversed") or not args:
+        return None
+    lists = args[:1] if name == "enumerate" else args
+    if not all(isinstance(one, list | tuple) and len(one) <= MAX_ITEMS for one in lists):
+        return None
+    first: list[Value] = list(args[0])
+    if name == "zip":
+        return list(zip(*args, strict=False))
+    if name == "reversed":
+        return first[::-1]
+    if name == "sorted":
+        return sorted(first) if all(isinstance(one, str) for one in first) else first
+    start = next((one for one in (*args[1:], *call.kwargs.values()) if isinstance(one, int)), 0)
+    return list(enumerate(first, start))
+
+
 def _joined(owner: str, parts: Sequence[Value]) -> Value:
     if not all(isinstance(one, str) for one in parts):
         return None

@@ -120,6 +120,7 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
         unread=tuple(one for one in settings if one not in unknown and _is_left(one, values)),
         assumed=tuple(values.assumed),
         refusals=tuple(values.refusals),
+        written=training.loss != "dpo",
     )
 
 

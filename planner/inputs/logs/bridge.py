@@ -13,7 +13,7 @@ from planner.inputs.logs.run_log import CodeBase
 
 _SECTION = re.compile(r"(\w+):\s*(\S*)$")
 _KEY = re.compile(r"  (\w+): ?(\S.*)$")
-_YAML = re.compile(r"\s+\S|- |[\w.]+:")
+_YAML = re.compile(r"\s+\S|- |[\w.]+:\s*\S*$")
 _MOST = 5_000  # lines of a printed configuration
 SECTIONS = ("dataset", "model", "train", "ddp", "optimizer", "logger")
 RENAMED = {

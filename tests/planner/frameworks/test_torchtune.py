@@ -276,7 +276,12 @@ def test_a_launch_says_the_recipe_and_the_ranks() -> None:
     with pytest.raises(Unreadable, match="how many accelerators run it"):
         read({"a.yaml": PUBLIC})
     with pytest.raises(Unreadable, match="tune run: starts none of full_finetune_single_device"):
-        read({"run.sh": "tune run ppo_full_finetune_single_device --config a.yaml\n", "a.yaml": PUBLIC})
+        read(
+            {
+                "run.sh": "tune run ppo_full_finetune_single_device --config a.yaml\n",
+                "a.yaml": PUBLIC,
+            }
+        )
     copies = PUBLIC + "data_parallel_replicate_dim: 4\ndata_parallel_shard_dim: {}\n"
     script = "tune run --nproc_per_node 4 --nnodes=2 lora_finetune_distributed --config x/a.yaml\n"
     found = read({"run.sh": script, "b.yaml": PUBLIC, "a.yaml": copies.format(2)})
@@ -358,3 +363,20 @@ def test_a_template_is_read_with_its_placeholders() -> None:
     assert shown["output_dir"] == "{{log_dir}}/out"
     with pytest.raises(Unreadable, match=re.escape("batch_size must be")):
         read({"a.yaml": PUBLIC.replace("batch_size: 2", "batch_size: {{batch}}")}, 8)
+
+
+def test_dpo_takes_pairs_and_whole_logits() -> None:
+    paired = re.sub(
+        r"loss:\n  _component_: \S+", "loss:\n  _component_: torchtune.rlhf.loss.DPOLoss", PUBLIC
+    )
+    assert paired != PUBLIC
+    usual, found = read({"a.yaml": PUBLIC}, 8), read({"a.yaml": paired}, 8)
+    assert found.training.loss == "dpo"
+    assert found.plan.micro_batch_size == 2 * usual.plan.micro_batch_size
+    assert found.training.global_batch_size == 2 * usual.training.global_batch_size
+    assert found.plan.cross_entropy == "unfused"
+    called = "tune run --nproc_per_node 4 lora_dpo_distributed --config a.yaml\n"
+    found = read({"run.sh": called, "a.yaml": f"{paired}ref_checkpointer:\n  _component_: x\n"})
+    assert (found.plan.dp, found.training.loss) == (4, "dpo")
+    assert any("lora_dpo_distributed does not read ref_checkpointer" in o for o in found.assumed)
+    assert not found.written
