@@ -6,7 +6,7 @@ Defaults are those of transformers 4.5 and 5, of PEFT 0.18 and of TRL 0.24.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from planner.frameworks import training_calls
@@ -43,16 +43,24 @@ _MODEL = re.compile(
 _ADAPTERS = (("r", "lora_r"), ("lora_dropout", "lora_dropout"),
              ("target_modules", "lora_target_modules"),
              ("modules_to_save", "modules_to_save"))  # fmt: skip
+_PREPARES = ("prepare_model_for_kbit_training", "prepare_model_for_int8_training")
 _MOST_WRAPPED = 12
 
 
 class Options:
     """The options of the last trainer of a script.
 
-    notes: are told what is assumed.
+    notes: are told what is assumed.  told: the options that the user gives.
     """
 
-    def __init__(self, script: Script, found: calls.Calls, file: str, notes: list[str]) -> None:
+    def __init__(
+        self,
+        script: Script,
+        found: calls.Calls,
+        file: str,
+        notes: list[str],
+        told: Collection[str] = (),
+    ) -> None:
         self.script, self.found, self.file, self.notes = script, found, file, notes
         self.trainer = self._trainer()
         said = self.trainer and calls.arguments_of(self.trainer, found.arguments)
@@ -61,6 +69,8 @@ class Options:
         self.model = self._model()
         self.adapters = self._adapters()
         self._refuse()
+        if "finetuning_type" not in told:
+            self._refuse_unseen()
 
     def _trainer(self) -> Call | None:
         made = [one for one in self.found.trainers
@@ -121,6 +131,19 @@ class Options:
                 text = f"{one.short} adds parts to the model, which no plan has"
                 raise Unreadable(text, self.file, one.line)
 
+    def _refuse_unseen(self) -> None:
+        """Raises Unreadable where a function that is not here makes what is trained."""
+        given = self._trained
+        seen = self.model is not None or isinstance(given, str) or self.adapters is not None
+        if self.trainer is None or seen or given is None:
+            return
+        what = given.source if isinstance(given, Unknown) else getattr(given, "name", "its model")
+        text = (
+            f"what makes {what[:60]}, all of whose weights may be trained or adapters alone, is "
+            "not among the files: give it, or --set finetuning_type=full (or lora) and --model"
+        )
+        raise Unreadable(text, self.file, self.trainer.line)
+
     # What the calls say.
 
     def all(self) -> Iterator[Option]:
@@ -174,7 +197,7 @@ class Options:
     def _checkpointing(self) -> Call | None:
         """The call that has layers computed again, beside the arguments."""
         for one in self.found.others:
-            prepared = one.short == "prepare_model_for_kbit_training"
+            prepared = one.short in _PREPARES
             on = one.kwargs.get("use_gradient_checkpointing", True) is not False
             if one.short == "gradient_checkpointing_enable" or (prepared and on):
                 return one

@@ -308,11 +308,14 @@ GRPOTrainer(model="Qwen/Qwen2.5-7B", args=args, reward_funcs=[len])
          "AutoModelForSequenceClassification is no decoder"),
         ("from peft import PromptTuningConfig\nPromptTuningConfig()\n"
          "SFTTrainer(model='gpt2', args=SFTConfig('x'))\n", "adds parts to the model"),
-        ("SFTTrainer(model=open('m').read(), args=SFTConfig('x'))\n", "add --model NAME"),
+        ("SFTTrainer(AutoModelForCausalLM.from_pretrained(f()), args=SFTConfig('x'))\n",
+         "add --model NAME"),
         ("SFTTrainer(model='gpt2', args=SFTConfig('x', per_device_train_batch_size=f()))\n",
          "--set per_device_train_batch_size="),
         ("SFTTrainer(model='gpt2', args=SFTConfig('x', max_length=f()))\n",
          "--set model_max_length="),
+        ("from other import load\nm, t = load('gpt2')\n"
+         "SFTTrainer(model=m, args=SFTConfig('x', max_length=64))\n", "what makes m, all of"),
         ("def helper(): pass\nSFTConfig\n", "it makes no arguments of a Trainer"),
         ("from mine import SFTConfig\nSFTConfig(max_length=1)\n",
          "it makes no arguments of a Trainer"),
@@ -320,6 +323,14 @@ GRPOTrainer(model="Qwen/Qwen2.5-7B", args=args, reward_funcs=[len])
 )  # fmt: skip
 def test_what_cannot_be_read_is_said(text: str, reason: str) -> None:
     assert reason in why(text)
+
+
+def test_how_a_model_is_tuned_that_another_module_makes_may_be_given() -> None:
+    text = "m = made()\nSFTTrainer(model=m, args=SFTConfig('x', max_length=64, bf16=True))\n"
+    for kind, rank in (("full", 0), ("lora", 8)):
+        given = GivenValues({"finetuning_type": kind, "model_name_or_path": "Qwen/Qwen2.5-7B"})
+        answer = reading(text, given=given)
+        assert answer.request["training"].get("lora_rank", 0) == rank
 
 
 def test_a_function_that_nothing_calls_is_taken_to_be_the_start() -> None:
