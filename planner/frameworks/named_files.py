@@ -29,6 +29,7 @@ _MODEL = re.compile(
 _CONFIG_NAME = re.compile(r"--config[-_]name[= ][\"']?([\w-]+)\b(?!\.)")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _DATA = (".yaml", ".yml", ".toml")
+_ENTERED = re.compile(r"(?:^|[;&]\s*)cd\s+([\w./-]+)", re.MULTILINE)
 PYTHON = (".py", ".ipynb")
 # What scripts of transformers' Trainer are known by, whose modules and configurations are read too.
 _TRAINS = re.compile(r"\b(?:transformers|trl|peft)\b")
@@ -89,11 +90,12 @@ def _names(files: Mapping[str, str]) -> list[str]:
 
 def _called(files: Mapping[str, str]) -> Iterator[str]:
     for name in scripts(files):
-        yield from _SOURCED.findall(_COMMENT.sub("", files[name]))
+        text = _COMMENT.sub("", files[name])
+        yield from _SOURCED.findall(text)
         try:
             outcome = evaluate(files, name)
         except Unreadable:
-            yield from _paths(_COMMENT.sub("", files[name]))
+            yield from _paths(text)
             continue
         yield from outcome.missing
         for call in outcome.launches:
@@ -101,7 +103,8 @@ def _called(files: Mapping[str, str]) -> Iterator[str]:
             module = re.fullmatch(r"\w+(\.\w+)+", program) and not program.endswith(PYTHON)
             path = f"{program.replace('.', '/')}.py" if module else program
             if path.endswith(PYTHON):
-                yield from (path, f"src/{path}")
+                inside = (one.rstrip("/") for one in _ENTERED.findall(text))
+                yield from (*(f"{one}/{path}" for one in inside), path, f"src/{path}")
             words = [word.text for word in (*call.before, *call.arguments)]
             for word in words:
                 yield from _paths(word)
