@@ -319,8 +319,13 @@ def _require(values: Values, trainer: Trainer, given: GivenValues, call: Trainin
     if not values.has(*trainer.length) and trainer.usual_length is None:
         missing.append("the sequence length")
         add.append(f"--set {trainer.length[0]}=...")
-    if not missing:
-        return
+    if missing:
+        _raise_missing(values, trainer, call, missing, add)
+
+
+def _raise_missing(
+    values: Values, trainer: Trainer, call: TrainingCall, missing: list[str], add: list[str]
+) -> None:
     shown = ("model_name_or_path", trainer.micro, "gradient_accumulation_steps", "deepspeed",
              "fsdp", "finetuning_type", "lora_r", "bf16")  # fmt: skip
     found = [f"{key} {values.settings[key].value or ''}".rstrip()

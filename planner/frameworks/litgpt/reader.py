@@ -6,7 +6,7 @@ Keys and defaults of litgpt/finetune/{full,lora}.py, litgpt/pretrain.py and litg
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -36,12 +36,12 @@ _HALF = {
     "bf16-true": "bf16", "bf16-mixed": "bf16", "16-true": "fp16", "16-mixed": "fp16",
     "32-true": "bf16", "32": "bf16",
 }  # fmt: skip
-# Key -> modules with adapters, those of a gated MLP apart.
+# Key -> module with adapters, and whether it has them by default; those of the MLP apart.
 _TARGETS = {
-    "lora_query": (("q_proj",), True),
-    "lora_key": (("k_proj",), False),
-    "lora_value": (("v_proj",), True),
-    "lora_projection": (("o_proj",), False),
+    "lora_query": ("q_proj", True),
+    "lora_key": ("k_proj", False),
+    "lora_value": ("v_proj", True),
+    "lora_projection": ("o_proj", False),
 }
 _GATED, _PLAIN = ("gate_proj", "up_proj", "down_proj"), ("linear_fc1", "linear_fc2")
 # Batch and micro-batch by default, of fine-tuning and of pre-training.
@@ -80,20 +80,11 @@ def recognises(files: Mapping[str, str]) -> bool:
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     """The specs and the plan; raises Unreadable."""
-    call, given = _call(files), given_with(files)
-    said = _of_call(call) if call is not None else []
-    named = next((one.value for one in said if one.name == "config"), None)
-    name = _named(files, named) if isinstance(named, str) else None if said else _yaml(files)
-    if name is None and isinstance(named, str):
-        raise Unreadable(f"the configuration {named} is not among the files: give it")
-    config = yaml_files.read(files[name], name) if name is not None else None
-    of_file = config.settings() if config is not None else ()
-    settings = (*of_file, *said, *given.settings())
-    place = name or (call.script if call is not None else "")
-    notes = [*(call.notes if call is not None else ()), *(config.notes() if config else [])]
-    values = LaunchValues({one.name: one for one in settings}, place, notes)
+    call = _call(files)
+    values = _values(files, call)
+    settings, place = tuple(values.settings.values()), values.file
     task = _task(values, call)
-    model = given.model or _model(values, place)
+    model = given_with(files).model or _model(values, place)
     nodes, world = _world(values, task, accelerators)
     try:
         training, plan = _plan(values, model, task, nodes, world)
@@ -114,6 +105,30 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
     )
 
 
+def _values(files: Mapping[str, str], call: training_calls.TrainingCall | None) -> LaunchValues:
+    """The keys of the configuration, then those of the call and of the user."""
+    said = _of_call(call) if call is not None else []
+    notes = list(call.notes) if call is not None else []
+    place, of_file = call.script if call is not None else "", list[Setting]()
+    if (name := _config(files, said)) is not None:
+        config = yaml_files.read(files[name], name)
+        place, of_file, notes = name, list(config.settings()), [*notes, *config.notes()]
+    settings = (*of_file, *said, *given_with(files).settings())
+    return LaunchValues({one.name: one for one in settings}, place, notes)
+
+
+def _config(files: Mapping[str, str], said: Sequence[Setting]) -> str | None:
+    """The configuration that a call names, or that stands alone; None without one."""
+    named = next((one.value for one in said if one.name == "config"), None)
+    if not isinstance(named, str):
+        return None if said else _yaml(files)
+    last = named.rsplit("/", 1)[-1]
+    name = next((one for one in files if one.rsplit("/", 1)[-1] == last), None)
+    if name is None:
+        raise Unreadable(f"the configuration {named} is not among the files: give it")
+    return name
+
+
 def _of_call(call: training_calls.TrainingCall) -> list[Setting]:
     """The options of a call by their keys; the checkpoint may stand alone before them."""
     words = list(call.launch.arguments)
@@ -131,11 +146,6 @@ def _of_call(call: training_calls.TrainingCall) -> list[Setting]:
         for one in options(words)
     ]
     return found
-
-
-def _named(files: Mapping[str, str], path: str) -> str | None:
-    last = path.rsplit("/", 1)[-1]
-    return next((one for one in files if one.rsplit("/", 1)[-1] == last), None)
 
 
 def _task(values: Values, call: training_calls.TrainingCall | None) -> str:
@@ -243,19 +253,18 @@ def _weights(
     packed = values.text("quantize")
     if packed and sharded:
         values.refuse("LitGPT quantises on one device only", "quantize")
-    if values.boolean("lora_head"):
-        values.assume("lora_head: adapters of the output layer are not costed")
-    targets = [
-        name
-        for key, (names, usual) in _TARGETS.items()
-        if values.boolean(key, default=usual)
-        for name in names
-    ]
-    if values.boolean("lora_mlp"):
-        targets += _GATED if model.gated_mlp else _PLAIN
     return types | {
         "lora_rank": values.integer("lora_r", default=8),
         "lora_dropout": values.probability("lora_dropout") if values.has("lora_dropout") else 0.05,
-        "lora_targets": tuple(targets),
+        "lora_targets": _targets(values, model),
         "frozen_dtype": "nf4" if packed and "4" in packed else "as trained",
     }
+
+
+def _targets(values: Values, model: ModelSpec) -> tuple[str, ...]:
+    if values.boolean("lora_head"):
+        values.assume("lora_head: adapters of the output layer are not costed")
+    stated = [name for key, (name, usual) in _TARGETS.items() if values.boolean(key, default=usual)]
+    if values.boolean("lora_mlp"):
+        stated += _GATED if model.gated_mlp else _PLAIN
+    return tuple(stated)

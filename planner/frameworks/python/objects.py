@@ -96,7 +96,8 @@ class Objects(Program):
         bound = [] if function.bound is None or static else [function.bound]
         self.active.append(node)
         try:
-            return self.invoke(node, [*bound, *args], dict(kwargs), function.scope)
+            around = None if function.scope is self.globals else function.scope
+            return self.invoke(node, [*bound, *args], dict(kwargs), around)
         finally:
             self.active.pop()
 

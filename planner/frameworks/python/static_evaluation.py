@@ -169,8 +169,27 @@ class Program(Expressions):
         """
         if self.depth >= MAX_DEPTH:
             raise Unreadable("calls nest too deeply", self.file, function.lineno)
-        names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
         outer = dict(around or {})
+        self.charge(function, len(outer) // 8)
+        scope = outer | self.arguments(function, args, kwargs, outer)
+        self.depth += 1
+        try:
+            self.body(function.body, scope)
+        except Return as done:
+            return done.value
+        finally:
+            self.depth -= 1
+        return None
+
+    def arguments(
+        self,
+        function: ast.FunctionDef,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        outer: dict[str, Value],
+    ) -> dict[str, Value]:
+        """The values of a function's parameters; unknown those that are not given."""
+        names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
         scope: dict[str, Value] = {}
         defaults = function.args.defaults
         for name, node in zip(names[len(names) - len(defaults) :], defaults, strict=True):
@@ -188,14 +207,7 @@ class Program(Expressions):
             scope[function.args.kwarg.arg] = rest
         for name in named:
             scope.setdefault(name, Unknown(name, function.lineno))
-        self.depth += 1
-        try:
-            self.body(function.body, {**outer, **scope})
-        except Return as done:
-            return done.value
-        finally:
-            self.depth -= 1
-        return None
+        return scope
 
 
 def _loaded(target: ast.expr) -> ast.expr:

@@ -36,21 +36,20 @@ def method(owner: str | dict[Any, Value] | list[Value], name: str, call: Call) -
 
 def of_iterables(name: str, call: Call) -> list[Value] | None:
     """The items that enumerate, zip and their like make of known lists; None for other calls."""
-    args = [list(one) if isinstance(one, dict) else one for one in call.args]
-    if name not in ("enumerate", "zip", "sorted", "reversed") or not args:
+    if name not in ("enumerate", "zip", "sorted", "reversed") or not call.args:
         return None
-    lists = args[:1] if name == "enumerate" else args
-    if not all(isinstance(one, list | tuple) and len(one) <= MAX_ITEMS for one in lists):
+    lists = call.args[:1] if name == "enumerate" else call.args
+    if not all(isinstance(one, list | tuple | dict) and len(one) <= MAX_ITEMS for one in lists):
         return None
-    first: list[Value] = list(args[0])
+    first, *others = (list(one) for one in lists)
     if name == "zip":
-        return list(zip(*args, strict=False))
+        return list(zip(first, *others, strict=False))
+    if name == "enumerate":
+        start = next(iter((*call.args[1:], *call.kwargs.values())), 0)
+        return list(enumerate(first, start if isinstance(start, int) else 0))
     if name == "reversed":
         return first[::-1]
-    if name == "sorted":
-        return sorted(first) if all(isinstance(one, str) for one in first) else first
-    start = next((one for one in (*args[1:], *call.kwargs.values()) if isinstance(one, int)), 0)
-    return list(enumerate(first, start))
+    return sorted(first) if all(isinstance(one, str) for one in first) else first
 
 
 def _joined(owner: str, parts: Sequence[Value]) -> Value:
