@@ -13,7 +13,8 @@ from planner.frameworks.python.static_values import Call, Instance
 PLAIN = ("TrainingArguments", "Seq2SeqTrainingArguments")
 # TRL's classes of arguments, whose defaults are its own -> what is trained.
 OF_TRL = {"SFTConfig": "sft", "DPOConfig": "dpo", "RewardConfig": "rm", "GRPOConfig": "grpo"}
-MARK = re.compile(rf"\b(?:{'|'.join((*PLAIN, *OF_TRL))})\b")
+_OTHERS = r"(?:PPO|RLOO|OnlineDPO|XPO|NashMD|GKD|KTO|ORPO|CPO|BCO|PRM)Config"
+MARK = re.compile(rf"\b(?:{'|'.join((*PLAIN, *OF_TRL, _OTHERS))})\b")
 GENERATING = re.compile(r"(PPO\w*|RLOO|OnlineDPO|XPO|NashMD|GKD|\w+GRPO)Config")
 PAIRED_OTHERWISE = re.compile(r"(KTO|ORPO|CPO|BCO|SimPO|PRM)Config")
 # Heads other than that of the next token, and models with an encoder beside the decoder.

@@ -64,7 +64,9 @@ class Objects(Program):
                     attributes.setdefault(name, Unknown(f"{node.name}.{name}", statement.lineno))
                 case ast.Assign() | ast.AnnAssign():
                     self.statement(statement, inner := {**scope, **attributes})
-                    attributes |= {key: inner[key] for key in inner.keys() - scope.keys()}
+                    attributes |= {
+                        name: inner[name] for name in _stored(statement) if name in inner
+                    }
         made = {name: self._default(one) for name, one in attributes.items()}
         return Class(node.name, node.lineno, tuple(bases), made, methods)
 
@@ -235,3 +237,16 @@ def _of_class(kind: Class, name: str, bound: Any) -> Value:
     found = kind.methods[name]
     own = kind if "classmethod" in _decorators(found.node) else bound
     return Function(found.node, found.scope, own)
+
+
+def _stored(statement: ast.stmt) -> list[str]:
+    """The names that a statement assigns to, in their order."""
+    match statement:
+        case ast.Assign(targets=targets):
+            pass
+        case ast.AnnAssign(target=target):
+            targets = [target]
+        case _:
+            return []
+    names = (one for target in targets for one in ast.walk(target))
+    return [one.id for one in names if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)]

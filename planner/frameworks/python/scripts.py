@@ -200,10 +200,21 @@ class Script(Objects):
 
 
 def constants(script: Script) -> Iterator[tuple[str, Any]]:
-    """The plain values of the script's own level by their names, also those of its classes."""
+    """The plain values of the script's own level by their names, also in classes and parameters."""
     for name, value in list(script.globals.items()):
         if isinstance(value, str | int | float):
             yield name, value
+        elif isinstance(value, Function):
+            yield from _usual(value)
         elif isinstance(value, Class | Instance):
             inner = value.attributes if isinstance(value, Class) else value.kwargs
             yield from ((key, one) for key, one in inner.items() if isinstance(one, str | int))
+
+
+def _usual(function: Function) -> Iterator[tuple[str, Any]]:
+    """The constants that a function's parameters have by default."""
+    given = function.node.args
+    names = [one.arg for one in (*given.posonlyargs, *given.args)]
+    for name, one in zip(names[len(names) - len(given.defaults) :], given.defaults, strict=True):
+        if isinstance(one, ast.Constant) and isinstance(one.value, str | int):
+            yield name, one.value

@@ -21,7 +21,7 @@ from planner.frameworks.accelerate.trainers import optimizer_of, runtime_of
 from planner.frameworks.given_values import DEGREE, Values, malformed
 from planner.frameworks.launch_files import GivenValues, given_with
 from planner.frameworks.named_models import find, of_config
-from planner.frameworks.python.scripts import Script
+from planner.frameworks.python.scripts import PYTHON, Script
 from planner.frameworks.python.static_values import Call, Unknown
 from planner.frameworks.read_results import Reading, Setting, Unreadable
 from planner.frameworks.unsloth.rules import LEAST_OFFLOADED
@@ -92,9 +92,11 @@ def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
 
 
 def _script(files: Mapping[str, str]) -> str | None:
-    """The script that loads a model."""
-    scripts = (name for name in files if name.endswith((".py", ".ipynb")))
-    return next((one for one in scripts if _USED.search(files[one])), None)
+    """The script that loads a model, or the launch itself where a module of it does."""
+    scripts = [name for name in files if name.endswith(PYTHON)]
+    loads = [one for one in scripts if _USED.search(files[one])]
+    first = next(iter(files), "")
+    return first if loads and first in scripts else next(iter(loads), None)
 
 
 def _calls(files: Mapping[str, str], name: str) -> dict[str, Call]:

@@ -339,6 +339,23 @@ def test_a_function_that_nothing_calls_is_taken_to_be_the_start() -> None:
     assert answer.request["training"]["global_batch_size"] == 64
 
 
+def test_a_length_that_a_function_has_by_default_is_that_of_the_samples() -> None:
+    text = PLAIN.replace("def tokenize(sample):", "def tokenize(sample, max_seq_length=384):")
+    text = text.replace("max_length=512", "max_length=max_seq_length")
+    assert reading(text).request["training"]["seq_length"] == 384
+
+
+def test_a_field_may_have_the_name_of_a_constant() -> None:
+    text = SFT.replace(
+        "RANK = 8 * 2",
+        "RANK = 8 * 2\nbatch = 6\n@dataclass\nclass Sizes:\n    batch: int = batch\n",
+    )
+    text = text.replace(
+        "per_device_train_batch_size=4", "per_device_train_batch_size=Sizes().batch"
+    )
+    assert reading(text).request["plan"]["micro_batch_size"] == 6
+
+
 def test_of_several_trainers_the_last_is_read() -> None:
     first = 'SFTTrainer(model="gpt2", args=SFTConfig("a", max_length=64))\n'
     answer = reading(first + SFT)
