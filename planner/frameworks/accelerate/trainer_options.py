@@ -44,6 +44,8 @@ _ADAPTERS = (("r", "lora_r"), ("lora_dropout", "lora_dropout"),
              ("target_modules", "lora_target_modules"),
              ("modules_to_save", "modules_to_save"))  # fmt: skip
 _PREPARES = ("prepare_model_for_kbit_training", "prepare_model_for_int8_training")
+# Models that are never trained, by their names.
+_NOT_TRAINED = re.compile(r"ref|teacher|reward|judge|embedder", re.IGNORECASE)
 _MOST_WRAPPED = 12
 
 
@@ -71,6 +73,7 @@ class Options:
         self._refuse()
         if "finetuning_type" not in told:
             self._refuse_unseen()
+            self._refuse_frozen()
 
     def _trainer(self) -> Call | None:
         made = [one for one in self.found.trainers
@@ -143,6 +146,20 @@ class Options:
             "not among the files: give it, or --set finetuning_type=full (or lora) and --model"
         )
         raise Unreadable(text, self.file, self.trainer.line)
+
+    def _refuse_frozen(self) -> None:
+        """Raises Unreadable where weights of what is trained are frozen, without adapters."""
+        for one in self.script.frozen if self.adapters is None else ():
+            other = isinstance(one.owner, Call) and calls.among(one.owner, self.found.models)
+            if other and one.owner is not self.model:
+                continue
+            whose = getattr(one.owner, "name", getattr(one.owner, "source", ""))
+            if not _NOT_TRAINED.search(whose):
+                text = (
+                    f"{one.says}: which weights a script freezes itself is not followed: "
+                    "--set finetuning_type=full plans all of them as trained"
+                )
+                raise Unreadable(text, one.file, one.line)
 
     # What the calls say.
 

@@ -123,7 +123,19 @@ def _targets(values: Values, trainer: Trainer, listed: Any) -> tuple[str, ...]:
     every = values.boolean("lora_target_linear")
     if listed is None and not every:
         return _usual(values, trainer)
+    known = (str(values.settings[key].value) for key in trainer.model if key in values.settings)
+    if not every and any("starcoder2" in one.lower() for one in known):
+        listed = _of_starcoder(values, _names(listed))
     return NAMES if every else targets(values, listed)
+
+
+def _of_starcoder(values: Values, names: list[str]) -> list[str]:
+    """Names of StarCoder 2's modules, whose MLP has c_fc and c_proj, by those of other models."""
+    absent = [one for one in names if one in ("gate_proj", "up_proj", "down_proj")]
+    if absent:
+        values.assume(f"StarCoder 2 has no {', '.join(absent)}: no adapters there, as in PEFT")
+    own = {"c_fc": "up_proj", "c_proj": "down_proj"}
+    return [own.get(one, one) for one in names if one not in absent]
 
 
 def targets(values: Values, listed: Any) -> tuple[str, ...]:

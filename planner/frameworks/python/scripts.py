@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from planner.frameworks.python.library import Library
 from planner.frameworks.python.notebooks import cells
@@ -22,6 +22,15 @@ MAX_ROUNDS = 16  # of a loop
 MAX_MODULES = 16
 # Functions that are likely to be what is called, first.
 _STARTS = ("main", "train", "run", "run_training", "finetune", "fine_tune", "train_model")
+
+
+class Frozen(NamedTuple):
+    """Weights that a script freezes itself: whose they are, and where it says so how."""
+
+    owner: Value
+    says: str
+    file: str
+    line: int
 
 
 class Script(Objects):
@@ -44,6 +53,8 @@ class Script(Objects):
         self.modules: dict[str, Script] = {} if parent is None else parent.modules
         self.active: list[ast.FunctionDef] = [] if parent is None else parent.active
         self.reached: set[int] = set() if parent is None else parent.reached
+        self.loops: list[Value] = [] if parent is None else parent.loops
+        self.frozen: list[Frozen] = [] if parent is None else parent.frozen
         self.known = Library(files, arguments, environment or {})
         if parent is not None:
             self.known = parent.known
@@ -94,6 +105,10 @@ class Script(Objects):
 
     def observed(self, call: Call) -> Value:
         """The value of a call of a library, after the functions that it is handed."""
+        if call.short == "requires_grad_" and call.args == (False,):
+            self.frozen.append(
+                Frozen(call.owner or call, f"{call.short}(False)", self.file, call.line)
+            )
         for one in (*call.args, *call.kwargs.values()):
             if isinstance(one, Function) and id(one.node) not in self.reached:
                 self.run(one, [], self.known.handed(call))
@@ -112,9 +127,12 @@ class Script(Objects):
             case ast.Try(body=body, orelse=more, finalbody=last):
                 self.body([*body, *more, *last], scope)
             case ast.For(target=target, iter=items, body=body):
-                for one in self._rounds(items, scope):
+                found = self.value(items, scope)
+                self.loops.append(found)
+                for one in self._rounds(found, items):
                     self.assign(target, one, scope)
                     self.body(body, scope)
+                self.loops.pop()
             case ast.Expr(value=ast.Call() | ast.Await() as value):
                 self._effect(value, scope)
             case ast.AnnAssign(value=None) | ast.Global() | ast.Nonlocal() | ast.Delete():
@@ -142,9 +160,8 @@ class Script(Objects):
             case _:
                 self.value(node, scope)
 
-    def _rounds(self, node: ast.expr, scope: dict[str, Value]) -> list[Value]:
+    def _rounds(self, found: Value, node: ast.expr) -> list[Value]:
         """The values of the first rounds of a loop; one that is unknown for what is."""
-        found = self.value(node, scope)
         if isinstance(found, dict):
             return list(found)[:MAX_ROUNDS]
         if isinstance(found, list | tuple | range):
@@ -163,10 +180,18 @@ class Script(Objects):
                     owner.set(name, value, target.lineno)
                 elif isinstance(owner, Class):
                     owner.attributes[name] = value
+                if name == "requires_grad" and value is not True:
+                    self._froze(owner, target)
             case ast.Starred(value=inner):
                 self.assign(inner, value, scope)
             case _:
                 super().assign(target, value, scope)
+
+    def _froze(self, owner: Value, node: ast.expr) -> None:
+        """Keeps whose weights are frozen: the model of the loop over them, where there is one."""
+        walked = next((one for one in reversed(self.loops) if isinstance(one, Call)), None)
+        whose = walked.owner or walked if walked is not None else owner
+        self.frozen.append(Frozen(whose, ast.unparse(node), self.file, node.lineno))
 
     # Modules beside the script.
 

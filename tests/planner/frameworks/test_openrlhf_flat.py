@@ -35,6 +35,9 @@ def test_sft() -> None:
     bare = reading("deepspeed --module openrlhf.cli.train_sft --pretrain Qwen/Qwen2.5-7B "
                    "--micro_train_batch_size 1 --max_len 2048").request  # fmt: skip
     assert bare["plan"]["attention_kernel"] == "unfused"
+    packed = reading("deepspeed --module openrlhf.cli.train_sft --pretrain Qwen/Qwen2.5-7B "
+                     "--micro_train_batch_size 1 --packing_samples").request  # fmt: skip
+    assert packed["plan"]["attention_kernel"] == "flash2"
     assert "--bf16: not given" in str(bare["guessed"])
 
 

@@ -356,6 +356,51 @@ def test_a_field_may_have_the_name_of_a_constant() -> None:
     assert reading(text).request["plan"]["micro_batch_size"] == 6
 
 
+FROZEN = """\
+for name, weight in trainer.model.named_parameters():
+    weight.requires_grad = "lm_head" in name
+"""
+
+
+@pytest.mark.parametrize(
+    "frozen",
+    [
+        FROZEN,
+        "model.requires_grad_(False)",
+        "for one in model.parameters(): one.requires_grad = False",
+    ],
+)
+def test_weights_that_a_script_freezes_itself_are_refused(frozen: str) -> None:
+    assert "which weights a script freezes itself is not followed" in why(PLAIN + frozen)
+    given = GivenValues({"finetuning_type": "full"})
+    assert reading(PLAIN + frozen, given=given).request["training"]["seq_length"] == 512
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PLAIN + "\nfor one in ref_model.parameters(): one.requires_grad = False",
+        PLAIN.replace("trainer =", "other = AutoModelForCausalLM.from_pretrained('gpt2')\n"
+                      "other.requires_grad_(False)\ntrainer ="),
+        SFT.replace("    config =", "    for one in model.parameters(): one.requires_grad = False\n"
+                    "    config ="),
+    ],
+)  # fmt: skip
+def test_weights_of_other_models_and_under_adapters_may_be_frozen(text: str) -> None:
+    assert reading(text).request["training"]
+
+
+def test_adapters_at_modules_that_starcoder_2_lacks_are_not_costed() -> None:
+    text = SFT.replace("Qwen/Qwen2.5-7B-Instruct", "bigcode/starcoder2-3b")
+    for listed, found in (
+        ('["q_proj", "gate_proj", "up_proj", "down_proj"]', ["q_proj"]),
+        ('["o_proj", "c_fc", "c_proj"]', ["o_proj", "up_proj", "down_proj"]),
+    ):
+        answer = reading(text.replace('["q_proj", "v_proj"]', listed))
+        assert answer.request["training"]["lora_targets"] == found
+        assert ("StarCoder 2 has no gate_proj" in said(answer)) == ("gate_proj" in listed)
+
+
 def test_of_several_trainers_the_last_is_read() -> None:
     first = 'SFTTrainer(model="gpt2", args=SFTConfig("a", max_length=64))\n'
     answer = reading(first + SFT)
