@@ -23,6 +23,8 @@ OTHER_HEADS = re.compile(
     r"SpeechSeq2Seq|ForCTC|ImageClassification|MultipleChoice|ObjectDetection)"
 )
 ADDS_PARTS = ("PromptTuningConfig", "PrefixTuningConfig", "PromptEncoderConfig", "IA3Config")
+# Methods of a Trainer that are its step.
+_STEP = ("compute_loss", "training_step", "get_batch_loss_metrics", "create_optimizer")
 _TRAINER = re.compile(r"\w*Trainer")
 _LOADS = re.compile(r"(?:.*\.)?(\w+)\.from_(?:pretrained|config)")
 _NO_MODELS = re.compile(r"\w*(Tokenizer|Processor|Config|FeatureExtractor|Pipeline)\w*")
@@ -50,7 +52,7 @@ class Calls:
         kind = class_of(call)
         if is_arguments(kind):
             self.arguments.append(call)
-        elif _TRAINER.fullmatch(call.short) and call.owner is None:
+        elif is_trainer(call):
             self.trainers.append(call)
             self.loaded = len(self.models)
         elif kind in ("LoraConfig", "AdaLoraConfig"):
@@ -77,6 +79,23 @@ def class_of(call: Call) -> str:
         bases = [one.rsplit(".", 1)[-1] for one in call.kind.bases if _is_theirs(one)]
         return next((one for one in bases if is_arguments(one)), "")
     return call.short if _is_theirs(call.name) else ""
+
+
+def is_trainer(call: Call) -> bool:
+    """Whether a call makes a trainer: by its name, or by what its class is derived from."""
+    kind = call.kind if isinstance(call, Instance) else None
+    names = (call.short, *(one.rsplit(".", 1)[-1] for one in (kind.bases if kind else ())))
+    return call.owner is None and any(map(_TRAINER.fullmatch, names))
+
+
+def own_step(trainer: Call) -> str:
+    """What is not costed of a trainer whose step may be its own; "" of the libraries'."""
+    if isinstance(trainer, Instance) and trainer.kind is not None:
+        own = ", ".join(one for one in _STEP if one in trainer.kind.methods)
+        return f"{own} of {trainer.name} is its own: costed as the trainer's usual" if own else ""
+    if _is_theirs(trainer.name):
+        return ""
+    return f"{trainer.short} is not among the files: costed as transformers' or TRL's own"
 
 
 def _is_theirs(name: str) -> bool:

@@ -80,7 +80,10 @@ class Options:
                 if calls.arguments_of(one, self.found.arguments)]  # fmt: skip
         if len(made) > 1:
             self.notes.append(f"of {len(made)} trainers in {self.file} the last one is read")
-        return next(reversed(made or self.found.trainers), None)
+        last = next(reversed(made or self.found.trainers), None)
+        if last is not None and (note := calls.own_step(last)):
+            self.notes.append(note)
+        return last
 
     @property
     def _trained(self) -> Value:

@@ -401,6 +401,16 @@ def test_adapters_at_modules_that_starcoder_2_lacks_are_not_costed() -> None:
         assert ("StarCoder 2 has no gate_proj" in said(answer)) == ("gate_proj" in listed)
 
 
+def test_a_step_of_its_own_is_said() -> None:
+    own = "class Ranked(Trainer):\n    def compute_loss(self, model, inputs): ...\n"
+    found = said(reading(own + PLAIN.replace("trainer = Trainer(", "trainer = Ranked(")))
+    assert "compute_loss of Ranked is its own" in found
+    other = "from grit.trainer import GritTrainer\n"
+    found = said(reading(other + PLAIN.replace("trainer = Trainer(", "trainer = GritTrainer(")))
+    assert "GritTrainer is not among the files" in found
+    assert "costed as" not in said(reading(PLAIN))
+
+
 def test_of_several_trainers_the_last_is_read() -> None:
     first = 'SFTTrainer(model="gpt2", args=SFTConfig("a", max_length=64))\n'
     answer = reading(first + SFT)
