@@ -22,6 +22,7 @@ class Options:
     def __init__(self, files: Mapping[str, str], arguments: Sequence[str]) -> None:
         self.files, self.said = files, dict(_pairs(arguments))
         self.rows: dict[int, dict[str, Value]] = {}
+        self.declared: dict[int, list[Call]] = {}
 
     @property
     def plain(self) -> dict[str, Value]:
@@ -35,6 +36,7 @@ class Options:
             return call
         rows = self.rows.setdefault(id(parser), {})
         if call.name == "add_argument":
+            self.declared.setdefault(id(parser), []).append(call)
             self.add(rows, call)
         elif call.name == "set_defaults":
             rows |= call.kwargs
@@ -44,7 +46,7 @@ class Options:
 
     def add(self, rows: dict[str, Value], call: Call) -> None:
         """Keeps one option with its value on this command line, or its default."""
-        names = [one for one in call.args if isinstance(one, str)]
+        names = _names(call)
         long = next((one for one in names if one.startswith("--")), next(iter(names), ""))
         key = call.kwargs.get("dest", _key(long))
         given = next((self.said[one] for one in map(_key, names) if one in self.said), None)
@@ -55,6 +57,7 @@ class Options:
         """What a parser returns."""
         kinds = parser.args[0] if parser.args else parser.kwargs.get("dataclass_types")
         if kinds is None or isinstance(kinds, str):
+            self._abbreviated(parser, rows)
             found = Call("Namespace", call.line, kwargs=rows)
             return (found, []) if call.name == "parse_known_args" else found
         many = kinds if isinstance(kinds, list | tuple) else (kinds,)
@@ -71,6 +74,19 @@ class Options:
             for one in many
         )
 
+    def _abbreviated(self, parser: Call, rows: dict[str, Value]) -> None:
+        """Keeps options of which the command line has the first letters alone, as argparse does."""
+        declared = self.declared.get(id(parser), [])
+        whole = {_key(name) for one in declared for name in _names(one)}
+        for said, words in (
+            list(self.said.items()) if parser.kwargs.get("allow_abbrev", True) else ()
+        ):
+            meant = [one for one in declared if len(said) > 1 and said not in whole
+                     and any(_key(name).startswith(said) for name in _names(one))]  # fmt: skip
+            if len(meant) == 1:
+                self.said[_key(_names(meant[0])[-1])] = words
+                self.add(rows, meant[0])
+
     def config(self) -> dict[str, Value]:
         """The keys of the YAML that --config names, or that is the only word."""
         words = self.said.get("config") or self.said.get("") or []
@@ -81,6 +97,11 @@ class Options:
             return dict(yaml_files.read(self.files[name], name).values)
         except Unreadable:
             return {}
+
+
+def _names(call: Call) -> list[str]:
+    """The names of an option that is declared."""
+    return [one for one in call.args if isinstance(one, str)]
 
 
 def _instance(kind: Value, given: Mapping[str, Value], line: int) -> Value:

@@ -155,6 +155,18 @@ def test_options_of_argparse_by_their_defaults_and_by_what_is_given() -> None:
     assert answer.request["plan"]["micro_batch_size"] == 3
 
 
+def test_options_of_argparse_may_be_cut_short() -> None:
+    given = GivenValues(arguments=("--len", "4096", "--batch=6", "--model", "Qwen/Qwen3-4B"))
+    request = reading(OPTIONS, given=given).request
+    assert request["training"]["seq_length"] == 4096
+    assert (request["plan"]["micro_batch_size"], request["model"]["num_layers"]) == (6, 36)
+    whole = OPTIONS.replace("ArgumentParser()", "ArgumentParser(allow_abbrev=False)")
+    assert "--set model_max_length=..." in why(whole, given=given)
+    twice = OPTIONS.replace('"--length"', '"--length-of-prompt", type=int, default=1)\n'
+                            '    parser.add_argument("--length"')  # fmt: skip
+    assert "--set model_max_length=..." in why(twice, given=given)
+
+
 def test_a_script_is_read_with_the_options_of_the_call_that_starts_it() -> None:
     script = "torchrun --nproc_per_node 4 src/train.py --length 2048 --batch-size 16\n"
     files = {"run.sh": script, "train.py": IMPORTS + OPTIONS}
