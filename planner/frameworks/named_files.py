@@ -27,6 +27,7 @@ _MODEL = re.compile(
 )
 # Hydra's option for a YAML, by its name without the ending.
 _CONFIG_NAME = re.compile(r"--config[-_]name[= ][\"']?([\w-]+)\b(?!\.)")
+_CONFIG_OF_TUNE = re.compile(r"--config[= ]([\w/-]+)(?![\w./-])")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _DATA = (".yaml", ".yml", ".toml")
 _ENTERED = re.compile(r"(?:^|[;&]\s*)cd\s+([\w./-]+)", re.MULTILINE)
@@ -110,6 +111,9 @@ def _called(files: Mapping[str, str]) -> Iterator[str]:
                 yield from _paths(word)
             yield from _models(" ".join(words))
             yield from (f"{name}.yaml" for name in _CONFIG_NAME.findall(" ".join(words)))
+            if "tune" in words:
+                named = _CONFIG_OF_TUNE.findall(" ".join(words))
+                yield from (f"recipes/configs/{name}.yaml" for name in named)
             if "-d" in words[:-1]:  # GPT-NeoX's folder of the configurations that follow
                 folder = words[words.index("-d") + 1]
                 yield from (f"{folder}/{word}" for word in words if word.endswith(_DATA))

@@ -20,6 +20,7 @@ from planner.frameworks.accelerate import trainers
 from planner.frameworks.bash import Argument
 from planner.frameworks.given_values import (
     DEGREE,
+    SCRIPTS,
     LaunchValues,
     Values,
     hint,
@@ -66,6 +67,10 @@ HARMLESS = re.compile(
 
 # The recipe that a config's comment starts, or its folders are named after.
 _SINGLE = re.compile(r"single[ _-]device", re.IGNORECASE)
+_STARTED = re.compile(
+    rf"^[^#\n]{{0,200}}\btune\s+run\s(?:[^\n;|&]|\\\n){{0,400}}\b(?:{'|'.join(RECIPES)})\b",
+    re.MULTILINE,
+)
 _MANY = re.compile(r"tune run .*nproc|\w+_distributed\b")
 
 
@@ -81,8 +86,12 @@ class Call:
 
 
 def recognises(files: Mapping[str, str]) -> bool:
-    """Whether a config of torchtune is among the files."""
-    return any(name.endswith(YAML) and _COMPONENT.search(text) for name, text in files.items())
+    """Whether a config of torchtune is among the files, or a script starts a recipe of it."""
+    return any(
+        bool((_COMPONENT if name.endswith(YAML) else _STARTED).search(text))
+        for name, text in files.items()
+        if name.endswith((*YAML, *SCRIPTS))
+    )
 
 
 def read(files: Mapping[str, str], accelerators: int | None) -> Reading:
@@ -173,7 +182,7 @@ def _call(files: Mapping[str, str], assumed: list[str]) -> Call:
     config = next((word.text for before, word in pairs if before.text == "--config"), "")
     return Call(
         names[place],
-        config.rsplit("/", 1)[-1],
+        config,
         nodes * each,
         nodes if each else None,
         tuple(_overrides(words[place + 1 :])),
@@ -200,10 +209,15 @@ def _overrides(words: Sequence[Argument]) -> Iterator[Setting]:
 def _config(files: Mapping[str, str], call: Call) -> str:
     """The config that the launch names, or the only one."""
     mine = [name for name in files if name.endswith(YAML) and _COMPONENT.search(files[name])]
+    last = call.config.rsplit("/", 1)[-1]
+    named = [name for name in mine if name.rsplit("/", 1)[-1] in (last, f"{last}.yaml")]
+    if not named and last and "$" not in call.config:
+        text = f"its config {call.config} is not among the files: give it"
+        comes = "" if last.endswith(YAML) else f" (tune cp {call.config} . writes it)"
+        raise Unreadable(text + comes)
     if not mine:
         raise Unreadable(f"no config of torchtune among the files: {', '.join(files)}")
-    wanted = (call.config, f"{call.config}.yaml")
-    return next((name for name in mine if name.rsplit("/", 1)[-1] in wanted), mine[0])
+    return (named or mine)[0]
 
 
 def _known(name: str, recipe: str, values: Values) -> bool:

@@ -21,6 +21,7 @@ from planner.frameworks.launch_files import GivenValues, LaunchFiles
 from planner.frameworks.named_models import find
 from planner.frameworks.read_results import Reading, Unreadable
 from planner.frameworks.rules import EQUAL_NODES
+from planner.frameworks.sources import launch_at
 from planner.frameworks.torchtune.components import RECIPES, SIGNATURES
 from planner.frameworks.torchtune.rules import PARTIAL_TRAINING, RULES
 from planner.frameworks.torchtune.settings import MLP, recipe
@@ -289,6 +290,22 @@ def test_a_launch_says_the_recipe_and_the_ranks() -> None:
     assert found.refusals == ()
     plain = read({"a.yaml": copies.format(1)}, 4)
     assert "its copies never reduce gradients" in plain.refusals[0].reason.text
+
+
+def test_a_config_that_comes_with_it_is_found_in_a_checkout_or_asked_for(tmp_path: Path) -> None:
+    script = "srun tune run --nproc_per_node 4 \\\n lora_finetune_distributed --config dev/tuned\n"
+    with pytest.raises(Unreadable, match="tune cp dev/tuned"):
+        read({"run.sh": script})
+    with pytest.raises(Unreadable, match="its config dev/tuned is not among the files"):
+        read({"run.sh": script, "other.yaml": PUBLIC})
+    assert frameworks.get("torchtune").recognises({"run.sh": script})
+    assert not frameworks.get("torchtune").recognises({"run.sh": f"# {script}"})
+    configs = tmp_path / "recipes" / "configs" / "dev"
+    configs.mkdir(parents=True)
+    (configs / "tuned.yaml").write_text(PUBLIC)
+    (tmp_path / "run.sh").write_text(script)
+    files, _ = launch_at([str(tmp_path / "run.sh")])
+    assert read(files).plan.dp == 4
 
 
 def test_a_config_of_a_recipe_for_a_single_device_has_one_process() -> None:
